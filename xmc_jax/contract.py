@@ -1,0 +1,137 @@
+"""The types that the rooms of xmc_jax exchange. Types only: no behaviour, no jax.
+
+Shapes: N points, L labels, B batch rows, S pool columns, T tokens, D width,
+P positives, F excluded columns. Ids are int32, padded with -1.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Array = Any  # a numpy or a JAX array
+PyTree = Any
+
+
+class UserError(Exception):
+  """Something that the user can mend; shown as one line, never as a traceback."""
+
+
+class ConfigError(UserError):
+  """A config value that cannot work: names key, value, limit and remedy."""
+
+
+class DataError(UserError):
+  """Input that cannot be used: names file, line and what was expected."""
+
+
+class Tokens(NamedTuple):
+  """Texts as token ids, padded on the right.
+
+  Attributes:
+    ids: `[n, T]` int32 token ids; what stands behind a row's length is padding.
+    lengths: `[n]` int32 number of real tokens in each row; 0 for an unused row.
+  """
+
+  ids: Array
+  lengths: Array
+
+
+class Batch(NamedTuple):
+  """One training step's input: static shapes, a function of (seed, step, order).
+
+  Attributes:
+    rows: `[B]` int32 training rows, -1 for padding.
+    queries: token groups; their rows, concatenated, are the batch's rows. Each
+      group has its own T, so that short texts do not pay for long ones.
+    columns: `[S]` int32 label id of each pool column, -1 for padding.
+    labels: the pool's texts. A tuple of groups as in `queries`; where all labels
+      join, each group is `[chunks, n, T]`, concatenated over chunks and n.
+    positives: `[B, P]` int32 columns of the row's true labels, -1 for padding.
+    weights: `[B, P]` float32 loss weight of each of these; 0 where the positive
+      was not drawn in this step (it still stands outside every denominator).
+    excluded: `[B, F]` int32 columns that the row's loss must not see (filter
+      pairs: the label that is the point itself), -1 for padding.
+  """
+
+  rows: Array
+  queries: tuple[Tokens, ...]
+  columns: Array
+  labels: tuple[Tokens, ...]
+  positives: Array
+  weights: Array
+  excluded: Array
+
+
+class BatchSpec(NamedTuple):
+  """How a method wants its batches built.
+
+  Attributes:
+    labels: 'all' (every label is a column) or 'in_batch' (the drawn positives).
+    num_positives: positives drawn per row and step; 0 means all of them.
+    num_random_negatives: labels drawn uniformly and added to an in-batch pool.
+  """
+
+  labels: str = "in_batch"
+  num_positives: int = 1
+  num_random_negatives: int = 0
+
+
+class Refresh(NamedTuple):
+  """Host-side work between steps.
+
+  Attributes:
+    every_steps: the period; the first refresh is at step 0.
+    fn: `(params, aux, fresh, key) -> fresh`, on every process alike.
+  """
+
+  every_steps: int
+  fn: Callable[..., PyTree]
+
+
+class DatasetInfo(NamedTuple):
+  """What a method may know of the data when it is made."""
+
+  num_points: int
+  num_labels: int
+  max_length: int
+  vocab_size: int
+  steps_per_epoch: int
+
+
+class Method(NamedTuple):
+  """A paper as pure functions. See DESIGN.md, section 3, and methods/dexml.py.
+
+  Attributes:
+    init: `key -> (params, aux)`.
+    loss: `(params, aux, fresh, batch, key) -> (loss, metrics, new_aux)`.
+    embed_queries: `(params, aux, tokens) -> [n, D]`.
+    embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
+    batch: how batches are built.
+    refreshes: name -> Refresh.
+    rules: (path regex, partition axes) pairs; the first match wins.
+  """
+
+  init: Callable[..., tuple[PyTree, PyTree]]
+  loss: Callable[..., tuple[Array, dict, PyTree]]
+  embed_queries: Callable[..., Array]
+  embed_labels: Callable[..., Array]
+  batch: BatchSpec
+  refreshes: dict[str, Refresh]
+  rules: tuple[tuple[str, tuple], ...]
+
+
+class TrainState(NamedTuple):
+  """What training changes; lives on the devices, sharded and donated.
+
+  Attributes:
+    step: int32 scalar, steps done.
+    params: the method's parameters.
+    opt_state: optax state.
+    aux: what a method updates without gradients (centroids, memory banks).
+  """
+
+  step: Array
+  params: PyTree
+  opt_state: PyTree
+  aux: PyTree
+
+
