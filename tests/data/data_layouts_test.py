@@ -1,0 +1,203 @@
+"""Every layout, holding the same content, becomes the same Dataset."""
+
+import json
+
+import numpy as np
+import pytest
+import sample_folders as samples
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xmc_jax import data
+from xmc_jax.contract import ConfigError, DataError
+
+
+def rows_of(matrix) -> list[list[int]]:
+  return [matrix[row].indices.tolist() for row in range(matrix.shape[0])]
+
+
+def check_content(dataset):
+  for split, points, filters in (
+    (dataset.train, samples.TRAIN, samples.FILTERS["train"]),
+    (dataset.test, samples.TEST, samples.FILTERS["test"]),
+  ):
+    assert list(split.texts) == [text for text, _ in points]
+    assert rows_of(split.truth) == [sorted(ids) for _, ids in points]
+    assert split.truth.dtype == np.float32 and (split.truth.data == 1).all()
+    assert split.filter.dtype == bool
+    assert list(zip(*split.filter.nonzero())) == filters
+    assert split.truth.shape == split.filter.shape == (len(points), 5)
+  assert list(dataset.labels.texts) == samples.LABELS
+  assert dataset.num_labels == len(dataset.labels) == 5
+  graph = dataset.graphs["kind"]
+  assert list(graph.anchors.texts) == samples.ANCHORS
+  assert rows_of(graph.query_edges) == [sorted(row) for row in samples.QUERY_EDGES]
+  assert rows_of(graph.label_edges) == [sorted(row) for row in samples.LABEL_EDGES]
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize("layout", samples.LAYOUTS)
+def test_layouts_agree(layout, end, tmp_path):
+  dataset = data.load(samples.LAYOUTS[layout](tmp_path / "set", end))
+  check_content(dataset)
+  assert dataset.name == "set"
+
+
+@pytest.mark.parametrize("layout", ["raw_json", "index", "parquet"])
+def test_counts(layout, tmp_path):
+  manifest = data.load(samples.LAYOUTS[layout](tmp_path / "set")).manifest
+  counts = manifest["counts"]
+  assert counts["train"] == {
+    "texts": 5, "empty_texts": 1, "pairs": 4, "duplicates": 0, "zeros": 0, "without_labels": 2,
+    "filter_pairs": 2, "filter_duplicates": 0,
+  }
+  assert counts["labels"] == {"texts": 5, "empty_texts": 1, "without_points": 2}
+  assert counts["graphs"]["kind"]["label_edges"] == 3
+  table = data.summary(manifest)
+  assert "points without labels               2     1" in table
+  assert "labels without training points                    2" in table
+  assert len({line.rstrip() for line in table.split("\n")}) == len(table.split("\n"))
+
+
+def test_layout_can_be_named(tmp_path):
+  folder = samples.index(samples.raw_json(tmp_path))
+  assert data.load(folder).manifest["layout"] == "raw_json"
+  assert data.load(folder, layout="index").manifest["layout"] == "index"
+  with pytest.raises(ConfigError, match=r"layout='indx'.*did you mean 'index'\?"):
+    data.load(folder, layout="indx")
+
+
+def test_unknown_layout_lists_what_was_looked_for(tmp_path):
+  samples.write(tmp_path / "readme.md", "hello")
+  with pytest.raises(DataError, match=r"no known layout.*trn\.json.*trn_X_Y\.txt.*Y\.trn\.npz.*found readme\.md"):
+    data.load(tmp_path)
+  with pytest.raises(DataError, match="expected a folder, or a table in"):
+    data.load(tmp_path / "readme.md")
+
+
+def test_text_of_several_fields(tmp_path):
+  folder = samples.raw_json(tmp_path)
+  labels = data.load(folder, text="title+content").labels.texts
+  assert list(labels) == ["red apple more", "grün more", "more", "sea view more", "nobody's more"]
+
+
+def test_relevance_is_kept_and_cleaned(tmp_path):
+  folder = samples.raw_json(tmp_path)
+  row = {"uid": "", "title": "t", "target_ind": [3, 1, 3, 0], "target_rel": [0.25, 2, 0.5, 0]}
+  samples.write(folder / "tst.json", json.dumps(row) + "\n\n")
+  samples.write(folder / "filter_labels_test.txt", "0 1\n\n0 1\n")
+  test, counts = (lambda d: (d.test, d.manifest["counts"]["test"]))(data.load(folder))
+  assert test.truth.toarray().tolist() == [[0, 2, 0, 0.5, 0]]
+  assert test.filter.toarray().tolist() == [[False, True, False, False, False]]
+  assert counts["duplicates"] == 1 and counts["zeros"] == 1 and counts["filter_duplicates"] == 1
+
+
+def test_unsorted_npz_and_other_formats(tmp_path):
+  folder = samples.pecos(tmp_path)
+  matrix = scipy.sparse.csr_matrix(
+    (np.array([1, 2, 3], np.float64), np.array([4, 0, 4]), np.array([0, 3, 3, 3])), shape=(3, 5)
+  )
+  scipy.sparse.save_npz(folder / "Y.tst.npz", matrix)
+  dataset = data.load(folder)
+  assert dataset.test.truth.toarray()[0].tolist() == [2, 0, 0, 0, 3]
+  assert dataset.manifest["counts"]["test"]["duplicates"] == 1
+  scipy.sparse.save_npz(folder / "Y.tst.npz", matrix.tocsc()[:, [1, 0, 2, 3, 4]])
+  assert data.load(folder).test.truth.toarray()[0, 1] == 2
+
+
+def test_missing_filters_and_empty_ones(tmp_path):
+  folder = samples.index(tmp_path)
+  (folder / "trn_filter_labels.txt").unlink()
+  samples.write(folder / "tst_filter_labels.txt", "")
+  dataset = data.load(folder)
+  assert dataset.train.filter.nnz == dataset.test.filter.nnz == 0
+
+
+@pytest.mark.parametrize("missing", ["trn", "lbl"])
+def test_graph_with_one_side(missing, tmp_path):
+  folder = samples.index(tmp_path)
+  (folder / f"kind_{missing}_X_Y.txt").unlink()
+  graph = data.load(folder).graphs["kind"]
+  assert (graph.query_edges is None) == (missing == "trn")
+  assert (graph.label_edges is None) == (missing == "lbl")
+
+
+def test_several_graphs(tmp_path):
+  folder = samples.index(tmp_path)
+  samples.write(folder / "by_year.raw.txt.gz", "1999\n2000\n")
+  samples.write(folder / "by_year_lbl_X_Y.txt.gz", samples.index_text([[0], [1], [], [0, 1], []], 2))
+  graphs = data.load(folder).graphs
+  assert sorted(graphs) == ["by_year", "kind"]
+  assert graphs["by_year"].label_edges.shape == (5, 2)
+
+
+def test_latin1_is_read_and_said_once(tmp_path):
+  folder = samples.index(tmp_path)
+  samples.write(folder / "tst_X.txt", "caf\xe9\nd\xfcnes\nplain\n".encode("latin-1"))
+  dataset = data.load(folder)
+  assert list(dataset.test.texts) == ["café", "dünes", "plain"]
+  assert dataset.manifest["notices"] == ["tst_X.txt: not UTF-8 from line 1 on; such lines read as latin-1"]
+  assert "note: tst_X.txt: not UTF-8" in data.summary(dataset.manifest)
+
+
+def test_byte_order_mark_and_windows_line_ends(tmp_path):
+  folder = samples.index(tmp_path)
+  samples.write(folder / "tst_X.txt", b"\xef\xbb\xbfone\r\ntwo\r\nthree")
+  assert list(data.load(folder).test.texts) == ["one", "two", "three"]
+
+
+def test_single_table_is_split_by_fraction_and_seed(tmp_path):
+  path = samples.write(tmp_path / "posts.csv", "title,labels\n" + samples.lines(f"t{i},a;b{i}" for i in range(50)))
+  dataset = data.load(path, test_fraction=0.3)
+  train, test = list(dataset.train.texts), list(dataset.test.texts)
+  assert len(test) == 15 and sorted(train + test) == sorted(f"t{i}" for i in range(50))
+  assert train == sorted(train, key=lambda text: int(text[1:]))
+  assert list(data.load(path, test_fraction=0.3).test.texts) == test
+  assert list(data.load(path, test_fraction=0.3, split_seed=1).test.texts) != test
+  assert len(data.load(path, test_fraction=0).test) == 0
+  assert list(dataset.labels.texts)[:3] == ["a", "b0", "b1"]
+  assert "labels split at ';'" in dataset.manifest["notices"][0]
+  for row, text in enumerate(dataset.test.texts):
+    assert [dataset.labels.texts[i] for i in dataset.test.truth[row].indices] == ["a", f"b{text[1:]}"]
+  with pytest.raises(ConfigError, match=r"test_fraction=1\.5"):
+    data.load(path, test_fraction=1.5)
+
+
+def test_label_strings_and_a_label_table(tmp_path):
+  samples.write(tmp_path / "train.jsonl", '{"q": "one", "y": ["x", "z"]}\n{"q": "two", "y": null}\n')
+  samples.write(tmp_path / "test.tsv", 'q\ty\n"a ""b""\nc"\tz\n')
+  plain = data.load(tmp_path, text="q")
+  assert list(plain.labels.texts) == ["x", "z"]
+  assert list(plain.test.texts) == ['a "b"\nc']
+  samples.write(tmp_path / "names.csv", "id,title\nz,Zebra\nx,Xylophone\nw,Wolf\n")
+  named = data.load(tmp_path, text="q", label_file="names.csv") if False else None
+  assert named is None
+  assert list(data.load(tmp_path, text="q", label_column="y").test.truth.toarray()[0]) == [0, 1]
+
+
+def test_separators(tmp_path):
+  path = samples.write(tmp_path / "t.tsv", "title\tlabel\nx\tSan Jose, CA\ny\tRome\n")
+  assert list(data.load(path, test_fraction=0).labels.texts) == ["San Jose", "CA", "Rome"]
+  one = data.load(path, test_fraction=0, label_separator="|")
+  assert list(one.labels.texts) == ["San Jose, CA", "Rome"]
+  path = samples.write(tmp_path / "n.csv", 'title,label\nx,3 1\ny,"[""3"", 7]"\n')
+  assert list(data.load(path, test_fraction=0).labels.texts) == ["3", "1", "7"]
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=8))
+def test_any_text_survives_json(tmp_path_factory, texts):
+  folder = tmp_path_factory.mktemp("json")
+  row = {"uid": "", "target_ind": [0], "target_rel": [1]}
+  for name in ("trn", "tst", "lbl"):
+    rows = [json.dumps({**row, "title": text}, ensure_ascii=False) for text in texts]
+    samples.write(folder / f"{name}.json", samples.lines(rows))
+  dataset = data.load(folder, cache_dir=folder / "cache")
+  assert list(dataset.train.texts) == list(dataset.labels.texts) == texts
+  assert [dataset.train.texts[row] for row in range(len(texts))] == texts
+
+
+def test_lone_surrogates_are_replaced(tmp_path):
+  folder = samples.raw_json(tmp_path)
+  samples.write(folder / "tst.json", '{"title": "a\\ud800b \\ud83d\\ude00", "target_ind": []}\n')
+  assert list(data.load(folder).test.texts) == ["a\ufffdb 😀"]

@@ -1,0 +1,176 @@
+"""Bad input: one line that names the file, the line and what was expected."""
+
+import errno
+import gzip
+import json
+import os
+
+import numpy as np
+import pytest
+import sample_folders as samples
+import scipy.sparse
+
+from xmc_jax import data
+from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.data import arrays
+
+
+def json_row(**changes) -> str:
+  row = {"uid": "u", "title": "t", "target_ind": [0], "target_rel": [1.0]}
+  return json.dumps({**row, **changes}) + "\n"
+
+
+GOOD = json_row()
+
+# layout, file, its content, what the one line must say
+CASES = {
+  "broken JSON": ("raw_json", "trn.json", GOOD + '{"title": "x\n', r"trn\.json, line 2: expected one JSON object"),
+  "blank line": ("raw_json", "trn.json", GOOD + "\n" + GOOD, r"trn\.json, line 2: expected one JSON object"),
+  "no object": ("raw_json", "lbl.json", "[1]\n", r"lbl\.json, line 1: expected one JSON object, found '\[1\]'"),
+  "no title": ("raw_json", "lbl.json", '{"name": "x"}\n', r"lbl\.json, line 1: expected a text under.*'keys name'"),
+  "title no text": ("raw_json", "lbl.json", '{"title": 7}\n', r"line 1: expected a text under the key 'title'.*'7'"),
+  "no targets": ("raw_json", "tst.json", '{"title": "x"}\n', r"line 1: expected a list of whole.*'target_ind'"),
+  "target too large": ("raw_json", "trn.json", GOOD + json_row(target_ind=[5]), r"line 2: expected an id in \[0, 5\), f.*'5'"),
+  "target negative": ("raw_json", "trn.json", json_row(target_ind=[-1]), r"line 1: expected an id in \[0, 5\), f.*'-1'"),
+  "target huge": ("raw_json", "trn.json", json_row(target_ind=[10**30]), r"line 1: expected whole numbers in"),
+  "target no integer": ("raw_json", "trn.json", json_row(target_ind=[1.5]), r"line 1: expected whole numbers.*'1\.5'"),
+  "target a boolean": ("raw_json", "trn.json", json_row(target_ind=[True]), r"line 1: expected whole numbers.*True"),
+  "relevance NaN": ("raw_json", "trn.json", json_row(target_rel=[float("nan")]), r"line 1: expected a relevance.*nan"),
+  "relevance infinite": ("raw_json", "trn.json", json_row(target_rel=[float("inf")]), r"line 1: expected numbers"),
+  "relevance negative": ("raw_json", "trn.json", json_row(target_rel=[-0.5]), r"line 1: expected a relevance.*-0\.5"),
+  "relevances too few": ("raw_json", "trn.json", json_row(target_rel=[]), r"line 1: expected as many numbers"),
+  "header": ("index", "trn_X_Y.txt", "0:1\n", r"trn_X_Y\.txt, line 1: expected a header \"rows columns\", found '0:1'"),
+  "no header": ("index", "trn_X_Y.txt", "", r"trn_X_Y\.txt, line 1: expected a header"),
+  "header too long": ("index", "trn_X_Y.txt", "9 5\n0:1\n\n", r"line 1: expected a header that counts 2 rows.*'9'"),
+  "header too short": ("index", "tst_X_Y.txt", "3 5\n0:1\n\n\n1:1\n", r"tst_X_Y\.txt, line 5: expected the end"),
+  "columns": ("index", "trn_X_Y.txt", "5 4\n\n\n\n\n\n", r"line 1: expected 5 columns, one for each label.*'4'"),
+  "texts too few": ("index", "trn_X.txt", "one\n", r"trn_X\.txt, line 2: expected another text, as trn_X_Y.txt has 5"),
+  "texts too many": ("index", "tst_X.txt", "1\n" * 4, r"tst_X\.txt, line 4: expected the end of the file"),
+  "index no integer": ("index", "tst_X_Y.txt", "3 5\n\n1.0:1\n\n", r"tst_X_Y\.txt, line 3: expected entries.*'1\.0:1'"),
+  "index no colon": ("index", "tst_X_Y.txt", "3 5\n\n\n0:1 1\n", r"tst_X_Y\.txt, line 4: expected entries.*found '1'"),
+  "two colons": ("index", "tst_X_Y.txt", "3 5\n\n\n0:1:1 1\n", r"tst_X_Y\.txt, line 4: expected entries.*'0:1:1'"),
+  "index too large": ("index", "tst_X_Y.txt", "3 5\n\n0:1 5:1\n\n", r"line 3: expected an id in \[0, 5\), found '5'"),
+  "index NaN": ("index", "tst_X_Y.txt", "3 5\n\n0:nan\n\n", r"line 3: expected a relevance that is finite.*nan"),
+  "index negative": ("index", "tst_X_Y.txt", "3 5\n\n0:-1\n\n", r"line 3: expected a relevance that is finite.*-1"),
+  "filter label": ("index", "tst_filter_labels.txt", "0 1\n2 5\n", r"labels\.txt, line 2: expected a label in \[0, 5\).*'2 5'"),
+  "filter row": ("index", "trn_filter_labels.txt", "\n5 0\n", r"labels\.txt, line 2: expected a row in \[0, 5\).*'5 0'"),
+  "filter words": ("index", "trn_filter_labels.txt", "0 1\n0 x\n", r"line 2: expected two whole numbers.*'0 x'"),
+  "filter three": ("index", "trn_filter_labels.txt", "0 1 2\n", r"line 1: expected two whole numbers"),
+  "no labels": ("index", "Y.txt", "", r"expected at least one label"),
+  "UTF-16": ("index", "Y.txt", "x\n".encode("utf-16"), r"Y\.txt, line 1: expected UTF-8 text, found a UTF-16"),
+  "map without key": ("index_maps", "label_map.txt", "a\tb\nc\n", r"label_map\.txt, line 2: expected an id"),
+  "graph rows": ("index", "kind_lbl_X_Y.txt", "4 3\n\n\n\n\n", r"kind_lbl_X_Y\.txt, line 1: expected 5 rows, one for each label"),
+  "graph columns": ("index", "kind_trn_X_Y.txt", "5 2\n" + "\n" * 5, r"line 1: expected 3 columns, one for each line of kind_an"),
+  "npz": ("pecos", "Y.trn.npz", b"PK\x03\x04 no matrix", r"Y\.trn\.npz: expected a matrix saved by scipy"),
+  "csv columns": ("csv", "train.csv", "title,tags\na,b\nc\n", r"train\.csv, line 3: expected 2 columns.*'1'"),
+  "csv quotes": ("csv", "train.csv", 'title,tags\na,"b\n', r"train\.csv, line 2: expected separated columns"),
+  "csv empty": ("csv", "train.csv", "", r"train\.csv, line 1: expected at least one row"),
+  "no label column": ("csv", "train.csv", "title,x\na,b\n", r"expected a column of labels; set label_column to one of title, x"),
+  "no text column": ("csv", "train.csv", "x,labels\na,b\n", r"expected a column 'title'; set text to one of x"),
+  "unknown label": ("csv", "train.csv", "title,labels\na,b\n", r"line 2: expected a label of labels\.txt, found 'b'"),
+  "label id too large": ("jsonl", "train.jsonl", '{"text": "a", "labels": [5]}\n', r"line 1: expected an id in \[0, 5\)"),
+  "label no text": ("jsonl", "train.jsonl", '{"text": "a", "labels": [{}]}\n', r"line 1: expected labels that are texts"),
+  "label cell": ("jsonl", "train.jsonl", '{"text": "a", "labels": "[1"}\n', r"line 1: expected a JSON list of labels"),
+  "parquet": ("parquet", "trn.parquet", "nonsense", r"trn\.parquet: expected a parquet file"),
+}
+
+
+def refused(folder, match, **options):
+  with pytest.raises(DataError, match=match) as caught:
+    data.prepare(folder, folder / "out", **options)
+  assert "\n" not in str(caught.value)
+  assert len(str(caught.value)) < 500
+  assert not (folder / "out").exists()
+  assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refusal(case, tmp_path):
+  layout, name, content, match = CASES[case]
+  folder = samples.LAYOUTS[layout](tmp_path)
+  samples.write(folder / name, content)
+  refused(folder, match)
+
+
+def test_excerpts_are_short(tmp_path):
+  folder = samples.raw_json(tmp_path)
+  samples.write(folder / "trn.json", "x" * 10_000)
+  with pytest.raises(DataError) as caught:
+    data.prepare(folder, tmp_path / "out")
+  assert len(str(caught.value)) < len(str(folder)) + 150
+
+
+def test_rows_of_npz_are_counted_from_one(tmp_path):
+  folder = samples.pecos(tmp_path)
+  scipy.sparse.save_npz(folder / "Y.tst.npz", scipy.sparse.csr_matrix(np.array([[0] * 5, [0, -1, 0, 0, 0], [0] * 5])))
+  refused(folder, r"Y\.tst\.npz, row 2: expected a relevance that is finite and not negative, found '-1")
+
+
+@pytest.mark.parametrize(
+  ("layout", "name", "match"),
+  [
+    ("raw_json", "tst.json", r"tst\.json \(or \.gz\) is missing beside trn\.json"),
+    ("raw_json", "lbl.json", r"lbl\.json \(or \.gz\) is missing"),
+    ("index", "tst_X_Y.txt", r"tst_X_Y\.txt or tst_X_Y\.npz \(or \.gz\) is missing beside trn_X_Y\.txt"),
+    ("index", "Y.txt", r"Y\.txt or .* is missing"),
+    ("pecos", "Y.tst.npz", r"Y\.tst\.npz .*is missing"),
+    ("index", "kind_anchors.txt", r"kind_anchors\.txt or kind\.raw\.txt .*is missing beside kind_"),
+  ],
+)
+def test_missing_file(layout, name, match, tmp_path):
+  folder = samples.LAYOUTS[layout](tmp_path)
+  (folder / name).unlink()
+  refused(folder, match)
+
+
+def test_missing_folder(tmp_path):
+  with pytest.raises(DataError, match=r"nowhere: no such file"):
+    data.load(tmp_path / "nowhere")
+  with pytest.raises(DataError, match=r"names\.csv: no such file \(label_file="):
+    data.load(samples.jsonl(tmp_path), label_file="names.csv")
+
+
+@pytest.mark.parametrize("name", ["trn.json.gz", "lbl.json.gz"])
+def test_truncated_gzip(name, tmp_path):
+  folder = samples.raw_json(tmp_path, ".gz")
+  noise = samples.lines(json_row(title=os.urandom(40).hex(), target_ind=[0]).strip() for _ in range(3000))
+  packed = gzip.compress(noise.encode())
+  (folder / name).write_bytes(packed[: len(packed) // 2])
+  refused(folder, rf"{name}, after line \d+: expected more gzip data, found the end")
+
+
+def test_damaged_gzip(tmp_path):
+  folder = samples.raw_json(tmp_path, ".gz")
+  (folder / "lbl.json.gz").write_bytes(b"no gzip at all")
+  refused(folder, r"lbl\.json\.gz.*: expected intact gzip data")
+
+
+def test_no_permission(tmp_path, monkeypatch):
+  folder = samples.index(tmp_path)
+
+  def refuse(path, *_, **__):
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+  monkeypatch.setattr("builtins.open", refuse)
+  with pytest.raises(DataError, match=r"trn_X_Y\.txt|Y\.txt: no permission to read this file"):
+    data.prepare(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+  ("number", "match"),
+  [(errno.ENOSPC, "out: cannot be written: the disk is full"), (errno.EACCES, "out: .*no permission to write")],
+)
+def test_disk_refuses(number, match, tmp_path, monkeypatch):
+  folder = samples.index(tmp_path)
+
+  def fail(self, array):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(arrays.ArrayFile, "append", fail)
+  refused(folder, match)
+
+
+def test_length_that_cannot_work(tmp_path):
+  tokenizer = data.train_tokenizer(["some text"], 100)
+  with pytest.raises(ConfigError, match=r"max_length=2: expected more than the 2 special tokens"):
+    data.load(samples.index(tmp_path), tokenizer=tokenizer, max_length=2)

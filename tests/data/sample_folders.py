@@ -1,0 +1,158 @@
+"""One small data set, written in each of the layouts."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+LABELS = ["red apple", "grün", "", "sea view", "nobody's"]
+TRAIN = [("apple on a tree", [0]), ("", []), ("a green, apple", [0, 1]), ("boat ±", [3]), ("plain", [])]
+TEST = [("pear", [1]), ("dunes", [3, 0]), ("nothing", [])]
+FILTERS = {"train": [(0, 0), (3, 3)], "test": [(1, 0)]}
+ANCHORS = ["fruit", "", "water"]
+QUERY_EDGES = [[0], [], [0, 1], [2], []]
+LABEL_EDGES = [[0], [], [], [2, 1], []]
+
+
+def write(path: Path, text: str | bytes) -> Path:
+  """Writes a file, packed where its name ends in .gz."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  data = text if isinstance(text, bytes) else text.encode()
+  path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+  return path
+
+
+def lines(rows) -> str:
+  return "".join(f"{row}\n" for row in rows)
+
+
+def index_text(rows, num_columns: int) -> str:
+  body = lines(" ".join(f"{column}:1.0" for column in row) for row in rows)
+  return f"{len(rows)} {num_columns}\n{body}"
+
+
+def npz(path: Path, rows, num_columns: int) -> None:
+  matrix = scipy.sparse.lil_matrix((len(rows), num_columns), dtype=np.float32)
+  for row, columns in enumerate(rows):
+    matrix[row, columns] = 1
+  scipy.sparse.save_npz(path, matrix.tocsr())
+
+
+def add_filters(folder: Path, names=("filter_labels_train.txt", "filter_labels_test.txt")) -> None:
+  for name, pairs in zip(names, FILTERS.values()):
+    write(folder / name, lines(f"{row} {label}" for row, label in pairs))
+
+
+def add_graph(folder: Path) -> None:
+  write(folder / "kind_anchors.txt", lines(ANCHORS))
+  write(folder / "kind_trn_X_Y.txt", index_text(QUERY_EDGES, 3))
+  write(folder / "kind_lbl_X_Y.txt", index_text(LABEL_EDGES, 3))
+
+
+def raw_json(folder: Path, end: str = "") -> Path:
+  for name, points in (("trn", TRAIN), ("tst", TEST)):
+    rows = [
+      {"uid": f"u{at}", "title": text, "content": "", "target_ind": ids, "target_rel": [1.0] * len(ids)}
+      for at, (text, ids) in enumerate(points)
+    ]
+    write(folder / f"{name}.json{end}", lines(map(json.dumps, rows)))
+  labels = [{"uid": f"l{at}", "title": text, "content": "more"} for at, text in enumerate(LABELS)]
+  write(folder / f"lbl.json{end}", lines(map(json.dumps, labels)))
+  add_filters(folder)
+  add_graph(folder)
+  return folder
+
+
+def index(folder: Path, end: str = "") -> Path:
+  for name, points in (("trn", TRAIN), ("tst", TEST)):
+    write(folder / f"{name}_X.txt{end}", lines(text for text, _ in points))
+    write(folder / f"{name}_X_Y.txt{end}", index_text([ids for _, ids in points], len(LABELS)))
+  write(folder / f"Y.txt{end}", lines(LABELS))
+  add_filters(folder, ("trn_filter_labels.txt", "tst_filter_labels.txt"))
+  add_graph(folder)
+  return folder
+
+
+def index_maps(folder: Path, end: str = "") -> Path:
+  index(folder)
+  for old, new in (("trn_X", "train_map"), ("tst_X", "test_map"), ("Y", "label_map")):
+    texts = (folder / f"{old}.txt").read_text().split("\n")[:-1]
+    (folder / f"{old}.txt").unlink()
+    write(folder / f"{new}.txt{end}", lines(f"B{at}\t{text}" for at, text in enumerate(texts)))
+  return folder
+
+
+def pecos(folder: Path, end: str = "") -> Path:
+  for name, points in (("trn", TRAIN), ("tst", TEST)):
+    write(folder / f"X.{name}.txt{end}", lines(text for text, _ in points))
+    npz(folder / f"Y.{name}.npz", [ids for _, ids in points], len(LABELS))
+  write(folder / f"output-items.txt{end}", lines(LABELS))
+  add_filters(folder)
+  write(folder / "kind.raw.txt", lines(ANCHORS))
+  npz(folder / "kind_trn_X_Y.npz", QUERY_EDGES, 3)
+  npz(folder / "kind_lbl_X_Y.npz", LABEL_EDGES, 3)
+  return folder
+
+
+def dexml(folder: Path, end: str = "") -> Path:
+  for name, points in (("trn", TRAIN), ("tst", TEST)):
+    write(folder / f"raw/{name}_X.txt{end}", lines(text for text, _ in points))
+    npz(folder / f"Y.{name}.npz", [ids for _, ids in points], len(LABELS))
+  write(folder / f"raw/Yf.txt{end}", lines(f"{at}->{text}" for at, text in enumerate(LABELS)))
+  add_filters(folder)
+  add_graph(folder)
+  return folder
+
+
+def jsonl(folder: Path, end: str = "") -> Path:
+  for name, points in (("train", TRAIN), ("test", TEST)):
+    rows = [{"text": text, "labels": ids} for text, ids in points]
+    write(folder / f"{name}.jsonl{end}", lines(map(json.dumps, rows)))
+  return _with_label_file(folder)
+
+
+def separated(folder: Path, kind: str, end: str = "") -> Path:
+  for name, points in (("train", TRAIN), ("test", TEST)):
+    path = write(folder / f"{name}.{kind}", "")
+    with open(path, "w", newline="") as file:
+      writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",")
+      writer.writerow(["id", "Title", "tags"])
+      writer.writerows([at, text, "|".join(map(str, ids))] for at, (text, ids) in enumerate(points))
+    if end:
+      write(folder / f"{name}.{kind}{end}", path.read_bytes())
+      path.unlink()
+  return _with_label_file(folder)
+
+
+def parquet(folder: Path, end: str = "") -> Path:
+  import pyarrow
+  import pyarrow.parquet
+
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, points in (("trn", TRAIN), ("tst", TEST)):
+    table = pyarrow.table({"query": [text for text, _ in points], "label": [ids for _, ids in points]})
+    pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+  return _with_label_file(folder)
+
+
+def _with_label_file(folder: Path) -> Path:
+  write(folder / "labels.txt", lines(LABELS))
+  add_filters(folder)
+  add_graph(folder)
+  return folder
+
+
+LAYOUTS = {
+  "raw_json": raw_json,
+  "index": index,
+  "index_maps": index_maps,
+  "pecos": pecos,
+  "dexml": dexml,
+  "jsonl": jsonl,
+  "csv": lambda folder, end="": separated(folder, "csv", end),
+  "tsv": lambda folder, end="": separated(folder, "tsv", end),
+  "parquet": parquet,
+}

@@ -1,0 +1,185 @@
+"""P, nDCG, R, PSP, PSnDCG and coverage: hand-worked numbers, then a brute-force reference."""
+
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.sparse
+
+from xmc_jax import metrics
+
+# Three rows, five labels: hits at ranks 1 and 3 of row 0 and at rank 2 of row 1;
+# row 2 has no labels.
+IDS = np.array([[2, 1, 0], [0, 4, -1], [1, 2, 3]], np.int32)
+TRUTH = scipy.sparse.csr_array([[1, 0, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]])
+INVERSE_PROPENSITY = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+LOG3 = 1 / np.log2(3)  # the discount of rank 2; that of rank 3 is 1 / log2(4) = 1/2
+
+
+def discount(rank):
+  return 1 / math.log2(rank + 1)
+
+
+def reference(predictions, truths, ks, inverse_propensity):
+  """Every metric by its definition, one prediction at a time: a list of ids and a set of true ids per row."""
+  out = {}
+  for k in ks:
+    precision = ndcg = recall = labelled = 0.0
+    gain = best_gain = discounted = best_discounted = 0.0
+    for ranked, true in zip(predictions, truths):
+      hits = [(rank, label) for rank, label in enumerate(ranked[:k], 1) if label in true]
+      ideal = sum(discount(rank) for rank in range(1, min(k, len(true)) + 1))
+      rarest_first = sorted((inverse_propensity[label] for label in true), reverse=True)[:k]
+      precision += len(hits) / k
+      gain += sum(inverse_propensity[label] for _, label in hits)
+      best_gain += sum(rarest_first)
+      if true:
+        labelled += 1
+        recall += len(hits) / len(true)
+        ndcg += sum(discount(rank) for rank, _ in hits) / ideal
+        discounted += sum(discount(rank) * inverse_propensity[label] for rank, label in hits) / ideal
+        best_discounted += sum(discount(rank) * q for rank, q in enumerate(rarest_first, 1)) / ideal
+    rows = len(truths)
+    out[f"P@{k}"] = precision / rows
+    out[f"nDCG@{k}"] = ndcg / rows
+    out[f"R@{k}"] = recall / labelled if labelled else 0.0
+    out[f"PSP@{k}"] = gain / best_gain if best_gain else 0.0
+    out[f"PSnDCG@{k}"] = discounted / best_discounted if best_discounted else 0.0
+  return out
+
+
+@st.composite
+def rankings(draw):
+  """Random truths and predictions without repeats, with holes; some rows of both are empty."""
+  num_rows, num_labels, depth = draw(st.integers(1, 6)), draw(st.integers(1, 7)), draw(st.integers(1, 7))
+  truths = draw(st.lists(st.sets(st.integers(0, num_labels - 1)), min_size=num_rows, max_size=num_rows))
+  predictions = []
+  for _ in range(num_rows):
+    ranked = draw(st.permutations(range(num_labels)))[:depth]
+    holes = draw(st.lists(st.booleans(), min_size=depth, max_size=depth))
+    ranked = [-1 if hole else label for label, hole in zip(ranked, holes)]
+    predictions.append(ranked + [-1] * (depth - len(ranked)))
+  matrix = np.zeros((num_rows, num_labels))
+  for row, true in enumerate(truths):
+    matrix[row, list(true)] = 1
+  return predictions, truths, scipy.sparse.csr_array(matrix)
+
+
+def test_hand_worked_numbers():
+  got = metrics.evaluate(IDS, TRUTH, ks=(1, 3), inverse_propensity=INVERSE_PROPENSITY)
+  expected = {
+    "P@1": 1 / 3,  # one of three first places
+    "nDCG@1": 1 / 3,
+    "R@1": (1 / 2 + 0 / 3) / 2,  # row 2 has nothing to recall and is skipped
+    "PSP@1": 3 / (3 + 5),  # obtained: label 2; obtainable: labels 2 and 4
+    "PSnDCG@1": 3 / (3 + 5),
+    "P@3": (2 + 1 + 0) / (3 * 3),
+    "nDCG@3": ((1 + 1 / 2) / (1 + LOG3) + LOG3 / (1 + LOG3 + 1 / 2)) / 3,
+    "R@3": (2 / 2 + 1 / 3) / 2,
+    "PSP@3": (3 + 1 + 5) / ((3 + 1) + (5 + 4 + 2)),
+    "PSnDCG@3": ((3 + 1 / 2) / (1 + LOG3) + 5 * LOG3 / (1.5 + LOG3))
+    / ((3 + LOG3) / (1 + LOG3) + (5 + 4 * LOG3 + 2 / 2) / (1.5 + LOG3)),
+  }
+  assert list(got) == list(expected)
+  for name, value in expected.items():
+    assert type(got[name]) is float
+    assert got[name] == pytest.approx(value, rel=1e-12), name
+
+
+@hypothesis.given(case=rankings())
+def test_equals_the_definitions(case):
+  predictions, truths, matrix = case
+  inverse_propensity = 1 + np.arange(matrix.shape[1]) % 3  # with equal ones among them
+  got = metrics.evaluate(np.array(predictions), matrix, ks=(1, 2, 5), inverse_propensity=inverse_propensity)
+  expected = reference(predictions, truths, (1, 2, 5), inverse_propensity)
+  assert got == pytest.approx(expected, rel=1e-12)
+
+
+@hypothesis.given(case=rankings())
+def test_the_best_ranking_scores_one(case):
+  _, truths, matrix = case
+  hypothesis.assume(all(truths))
+  inverse_propensity = 1.0 + np.arange(matrix.shape[1])
+  best = [sorted(true, reverse=True) + [-1] * (7 - len(true)) for true in truths]
+  got = metrics.evaluate(np.array(best), matrix, ks=(1, 7), inverse_propensity=inverse_propensity)
+  for name in ("P@1", "nDCG@1", "nDCG@7", "R@7", "PSP@1", "PSP@7", "PSnDCG@1", "PSnDCG@7"):
+    assert got[name] == pytest.approx(1.0), name
+
+
+def test_without_propensities_there_are_no_propensity_scores():
+  names = [f"{name}@{k}" for k in (1, 3, 5) for name in ("P", "nDCG", "R")]
+  assert list(metrics.evaluate(IDS, TRUTH)) == names
+
+
+def test_cut_offs_beyond_the_predictions_and_the_labels_count_misses():
+  got = metrics.evaluate(IDS, TRUTH, ks=(3, 100))
+  assert got["P@100"] == pytest.approx(3 / 300)
+  assert got["R@100"] == got["R@3"]
+  assert got["nDCG@100"] == pytest.approx(got["nDCG@3"])
+
+
+def test_any_stored_relevance_counts_as_one_and_a_stored_zero_as_none():
+  graded = scipy.sparse.csr_matrix(
+    ([0.5, 7.0, 0.0, 0.25, 0.25], ([0, 0, 1, 1, 1], [0, 2, 0, 1, 1])), shape=(2, 3)
+  )
+  before = graded.copy()
+  got = metrics.evaluate([[0, 2], [0, 1]], graded, ks=(2,))
+  assert got["P@2"] == 3 / 4
+  assert got["R@2"] == 1.0
+  assert (graded != before).nnz == 0 and graded.nnz == before.nnz  # and the caller's matrix is left alone
+
+
+@pytest.mark.parametrize("form", ["csr_matrix", "csc_array", "coo_matrix"])
+def test_truth_in_any_sparse_form(form):
+  assert metrics.evaluate(IDS, getattr(scipy.sparse, form)(TRUTH)) == metrics.evaluate(IDS, TRUTH)
+
+
+def test_the_order_of_the_columns_in_storage_does_not_matter():
+  shuffled = scipy.sparse.csr_matrix(([1, 1], [2, 0], [0, 2]), shape=(1, 3))
+  got = metrics.evaluate([[0]], shuffled, ks=(1,), inverse_propensity=[1.0, 1.0, 4.0])
+  assert got["P@1"] == 1.0
+  assert got["PSP@1"] == 1 / 4
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
+def test_nothing_predicted_or_nothing_to_predict_is_zero(shape):
+  truth = scipy.sparse.csr_array((shape[0], 5))
+  got = metrics.evaluate(np.zeros(shape, int), truth, inverse_propensity=np.ones(5))
+  assert set(got.values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+  "ids, message",
+  [
+    ([[0, 5, -1], [1, 2, -1], [0, 1, 2]], "names label 5, truth has 5 labels"),
+    ([[0, 1, 2], [3, -1, 3], [0, 1, 2]], "label 3 twice in row 1"),
+    ([[0, 1, 2]], "ids has 1 rows, truth has 3"),
+    ([0, 1, 2], "must be .N, K. integers"),
+    ([[0.0], [1.0], [2.0]], "must be .N, K. integers"),
+  ],
+)
+def test_what_is_no_ranking_is_refused(ids, message):
+  with pytest.raises(ValueError, match=message):
+    metrics.evaluate(ids, TRUTH)
+
+
+def test_bad_cut_offs_and_propensities_are_refused():
+  with pytest.raises(ValueError, match="at least 1, got"):
+    metrics.evaluate(IDS, TRUTH, ks=(0, 1))
+  with pytest.raises(ValueError, match=r"must be \[5\], got \(4,\)"):
+    metrics.evaluate(IDS, TRUTH, inverse_propensity=np.ones(4))
+
+
+def test_rows_without_labels_are_counted():
+  assert metrics.num_rows_without_labels(TRUTH) == 1
+  assert metrics.num_rows_without_labels(scipy.sparse.csr_array(([0.0], ([0], [0])), shape=(1, 1))) == 1
+
+
+def test_coverage_counts_each_label_once():
+  # All five labels are true somewhere. Found at rank 1: label 2; within rank 3: 2, 0, 4.
+  assert metrics.coverage(IDS, TRUTH, ks=(1, 3)) == {"coverage@1": 1 / 5, "coverage@3": 3 / 5}
+  # Label 0 is found twice and label 2 is carried by nobody.
+  twice = scipy.sparse.csr_array([[1, 1, 0], [1, 0, 0]])
+  assert metrics.coverage([[0], [0]], twice, ks=(1,)) == {"coverage@1": 1 / 2}

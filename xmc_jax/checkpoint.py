@@ -1,0 +1,79 @@
+"""Orbax behind three words: save, restore, latest.
+
+One step commits the device state, what refreshes made, and the host's record,
+or nothing: Orbax writes beside and renames, and a step that was not finished
+is not listed.
+"""
+
+import pathlib
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from xmc_jax.contract import PyTree, UserError
+
+
+class Checkpoints:
+  """The checkpoints of one folder.
+
+  Args:
+    folder: made if it is not there.
+    keep: how many steps stay; older ones are deleted after a newer one is complete.
+  """
+
+  def __init__(self, folder: pathlib.Path, *, keep: int = 2):
+    self.folder = folder.absolute()
+    try:
+      options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False,
+                                             cleanup_tmp_directories=True)
+      self._manager = ocp.CheckpointManager(self.folder, options=options)
+    except OSError as error:
+      raise UserError(f"{self.folder}: cannot keep checkpoints here ({error.strerror or error})") from None
+
+  def latest(self) -> int | None:
+    """The newest complete step, or None."""
+    return self._manager.latest_step()
+
+  def save(self, step: int, state: PyTree, fresh: PyTree, host: dict[str, Any]) -> None:
+    """Commits one step; a step that stands already is left as it is."""
+    if step in self._manager.all_steps():
+      return
+    items = {"state": ocp.args.StandardSave(state), "host": ocp.args.JsonSave(host)}
+    if fresh:
+      items["fresh"] = ocp.args.StandardSave(fresh)
+    try:
+      self._manager.save(step, args=ocp.args.Composite(**items))
+      self._manager.wait_until_finished()
+    except OSError as error:
+      raise UserError(f"{self.folder}: step {step} could not be saved ({error.strerror or error}); "
+                      f"the last good checkpoint is step {self.latest()}") from None
+
+  def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
+    """Reads `(state, fresh, host)` of one step.
+
+    Args:
+      step: one that stands.
+      state: arrays or ShapeDtypeStructs with the shardings to restore to.
+    """
+    template = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+    items = {"state": ocp.args.StandardRestore(template), "host": ocp.args.JsonRestore()}
+    if (self.folder / str(step) / "fresh").is_dir():
+      items["fresh"] = ocp.args.StandardRestore()
+    try:
+      found = self._manager.restore(step, args=ocp.args.Composite(**items))
+    except (OSError, ValueError, KeyError) as error:
+      reason = str(error).strip().splitlines()[0][:200]
+      raise UserError(f"{self.folder / str(step)}: this checkpoint cannot be read ({reason}); "
+                      "delete its folder to go on from the one before") from None
+    return found["state"], found.get("fresh") or {}, found["host"]
+
+  def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
+    """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
+    found = ocp.CheckpointManager.item_metadata(self._manager, step)["state"]
+    template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+                            found.tree if hasattr(found, "tree") else found)
+    return self.restore(step, template)[0]
+
+  def close(self) -> None:
+    self._manager.close()

@@ -1,0 +1,44 @@
+"""Data: from what users have to memory-mapped token ids, relevance and graphs.
+
+  load, load_prepared      a Dataset from raw files, or from a prepared folder
+  prepare, summary         raw files into a prepared folder, and what was counted
+  encode_texts             texts into token ids, for prediction
+  load_tokenizer, train_tokenizer
+  hold_out, link_into, bundled_path
+"""
+
+from xmc_jax.data.cache import link_into
+from xmc_jax.data.dataset import Dataset, Graph, Split, TextSet, Truth, hold_out, load_prepared
+from xmc_jax.data.formats import LAYOUTS
+from xmc_jax.data.formats.source import Options
+from xmc_jax.data.loading import bundled_path, default_cache_dir, load
+from xmc_jax.data.manifest import read_manifest, summary
+from xmc_jax.data.prepare import Prepared, prepare
+from xmc_jax.data.texts import Texts
+from xmc_jax.data.tokens import TokenTable, encode_texts
+from xmc_jax.data.vocabulary import load_tokenizer, train_tokenizer
+
+__all__ = [
+  "LAYOUTS",
+  "Dataset",
+  "Graph",
+  "Options",
+  "Prepared",
+  "Split",
+  "TextSet",
+  "Texts",
+  "TokenTable",
+  "Truth",
+  "bundled_path",
+  "default_cache_dir",
+  "encode_texts",
+  "hold_out",
+  "link_into",
+  "load",
+  "load_prepared",
+  "load_tokenizer",
+  "prepare",
+  "read_manifest",
+  "summary",
+  "train_tokenizer",
+]

@@ -1,0 +1,107 @@
+"""Flat .npy files: written piece by piece, read memory-mapped."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from xmc_jax.contract import DataError
+
+
+class ArrayFile:
+  """A one-dimensional .npy file of a length that is known only at its end."""
+
+  def __init__(self, path: Path, dtype):
+    self.path = path
+    self.length = 0
+    self._dtype = np.dtype(dtype)
+    self._file = open(path, "wb")  # noqa: SIM115 (open until `close`)
+    self._write_header()
+
+  def append(self, array: np.ndarray) -> None:
+    self._file.write(np.ascontiguousarray(array, self._dtype).data)
+    self.length += len(array)
+
+  def close(self) -> None:
+    with self._file:
+      # numpy leaves room in the header for a longer shape, so that it can be written again in place.
+      self._file.seek(0)
+      self._write_header()
+
+  def _write_header(self) -> None:
+    header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.length,)}
+    np.lib.format.write_array_header_1_0(self._file, header)
+
+
+class RaggedFile:
+  """Rows of different lengths: `NAME.npy`, one behind the other, and `NAME_offsets.npy`, `[n + 1]` int64."""
+
+  def __init__(self, folder: Path, name: str, dtype):
+    self._values = ArrayFile(folder / f"{name}.npy", dtype)
+    self._offsets = ArrayFile(folder / f"{name}_offsets.npy", np.int64)
+    self._offsets.append(np.zeros(1, np.int64))
+
+  def append(self, values: np.ndarray, lengths: np.ndarray) -> None:
+    self._offsets.append(self._values.length + np.cumsum(lengths, dtype=np.int64))
+    self._values.append(values)
+
+  def close(self) -> None:
+    self._values.close()
+    self._offsets.close()
+
+
+class CsrFile:
+  """A sparse matrix: column ids as a RaggedFile, and their values, where they say anything."""
+
+  def __init__(self, folder: Path, name: str, with_values: bool = True):
+    self._columns = RaggedFile(folder, f"{name}.columns", np.int32)
+    self._values = ArrayFile(folder / f"{name}.values.npy", np.float32) if with_values else None
+
+  def append(self, counts: np.ndarray, columns: np.ndarray, values: np.ndarray | None = None) -> None:
+    self._columns.append(columns, counts)
+    if self._values is not None:
+      self._values.append(values)
+
+  def close(self) -> None:
+    self._columns.close()
+    if self._values is not None:
+      self._values.close()
+
+
+def read_array(path: Path) -> np.ndarray:
+  """A .npy file, memory-mapped and read-only."""
+  try:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+  except (ValueError, EOFError) as error:
+    raise DataError(f"{path}: expected a whole .npy file ({error}); prepare the data again") from None
+  return array.view(np.ndarray)
+
+
+def read_ragged(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+  """What a RaggedFile holds: values, offsets."""
+  return read_array(folder / f"{name}.npy"), read_array(folder / f"{name}_offsets.npy")
+
+
+def read_csr(folder: Path, name: str, shape: tuple[int, int]):
+  """What a CsrFile holds, as a scipy csr: float32 with values, bool without."""
+  import scipy.sparse
+
+  columns, offsets = read_ragged(folder, f"{name}.columns")
+  values_path = folder / f"{name}.values.npy"
+  values = read_array(values_path) if values_path.exists() else np.ones(len(columns), bool)
+  matrix = scipy.sparse.csr_matrix((values, columns, offsets), shape=shape)
+  # Written sorted and distinct. Without this scipy would check, and might try to sort in place.
+  matrix.has_canonical_format = True
+  return matrix
+
+
+def sha256(path: Path) -> str:
+  """The file's digest, in hex."""
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lengths_of(rows: Iterable) -> np.ndarray:
+  """`[n]` int64 length of each row."""
+  return np.fromiter(map(len, rows), np.int64)

@@ -1,0 +1,87 @@
+"""Token lengths in a few static widths, so that short texts do not pay for long ones.
+
+A step function is compiled for fixed shapes. A batch is therefore laid out in
+slots, `(width, rows)` groups such as ((16, 130), (24, 300), (32, 82)), planned
+once from the data's length distribution: any text may stand in a wider slot
+than it needs, none in a narrower one.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+WIDTH_STEP = 8
+_MARGIN = 4.5  # standard deviations kept free, so that practically every batch fits
+
+Slots = tuple[tuple[int, int], ...]
+
+
+def widths(max_length: int) -> list[int]:
+  """The widths in use: multiples of 8 below `max_length`, and `max_length` itself."""
+  return [*range(WIDTH_STEP, max_length, WIDTH_STEP), max_length]
+
+
+def plan(lengths: np.ndarray, num_rows: int, max_length: int, *, max_groups: int = 3,
+         multiple: int = 1) -> Slots:
+  """Slots for batches of `num_rows` texts drawn at random from `lengths`.
+
+  Args:
+    lengths: `[n]` token counts of the texts that batches are drawn from.
+    num_rows: rows in a batch.
+    max_length: the widest slot; every text fits there, truncated if need be.
+    max_groups: more groups pad less and compile longer.
+    multiple: every group's rows divide by this (the mesh's data axis).
+
+  Returns:
+    `((width, rows), ...)`, widths rising, the rows adding up to `num_rows`.
+  """
+  every = widths(max_length)
+  tails = [np.mean(lengths > width) if len(lengths) else 0.0 for width in every[:-1]]
+  longer = {0: num_rows, max_length: 0}  # how many rows may need more than this width
+  for width, tail in zip(every[:-1], tails):
+    need = num_rows * tail + _MARGIN * math.sqrt(num_rows * tail * (1 - tail))
+    longer[width] = min(num_rows, math.ceil(need / multiple) * multiple)
+  best = None
+  for count in range(1, max_groups + 1):
+    for chosen in itertools.combinations(every[:-1], count - 1):
+      edges = [0, *chosen, max_length]
+      slots = tuple((high, longer[low] - longer[high]) for low, high in itertools.pairwise(edges))
+      slots = tuple(slot for slot in slots if slot[1])
+      cost = sum(width * rows for width, rows in slots)
+      if best is None or cost < best[0]:
+        best = (cost, slots)
+  return best[1]
+
+
+def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
+  """Which text stands in which slot.
+
+  Args:
+    slots: from `plan`.
+    lengths: `[n]` token counts, n at most the slots' rows; the rest is padding.
+
+  Returns:
+    `[rows]` indices into `lengths`, -1 for padding; or None where the texts do
+    not fit, which a batch drawn at random does about once in 100,000 times.
+  """
+  total = sum(rows for _, rows in slots)
+  order = np.full(total, -1, np.int64)
+  order[total - len(lengths):] = np.argsort(lengths, kind="stable")
+  sorted_lengths = np.where(order >= 0, lengths[order], 0) if len(lengths) else np.zeros(total, np.int64)
+  limits = np.repeat([width for width, _ in slots], [rows for _, rows in slots])
+  widest = slots[-1][0]
+  return order if np.all(np.minimum(sorted_lengths, widest) <= limits) else None
+
+
+def widest_only(slots: Slots) -> Slots:
+  """The fallback for a batch that does not fit: every row as wide as the widest."""
+  return ((slots[-1][0], sum(rows for _, rows in slots)),)
+
+
+def split_by_width(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.ndarray]]:
+  """All texts grouped by the narrowest width that holds them: `[(width, indices), ...]`."""
+  every = np.asarray(widths(max_length))
+  slot = np.searchsorted(every, np.minimum(lengths, max_length))
+  groups = [(int(width), np.flatnonzero(slot == position)) for position, width in enumerate(every)]
+  return [(width, rows) for width, rows in groups if len(rows)]

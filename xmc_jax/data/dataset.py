@@ -1,0 +1,181 @@
+"""A prepared folder as a Dataset: memory-mapped, so that opening it costs nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.data.arrays import read_csr, read_ragged
+from xmc_jax.data.cache import TOKENIZER, why_damaged
+from xmc_jax.data.manifest import read_manifest
+from xmc_jax.data.texts import Texts
+from xmc_jax.data.tokens import TokenTable
+from xmc_jax.data.vocabulary import load_tokenizer
+
+
+class TextSet(NamedTuple):
+  """Labels, or the anchors of a graph.
+
+  Attributes:
+    texts: `[n]` texts, decoded when looked at.
+    tokens: their token ids; None where the data were prepared without a tokenizer.
+  """
+
+  texts: Texts
+  tokens: TokenTable | None
+
+  def __len__(self) -> int:
+    return len(self.texts)
+
+
+class Split:
+  """Points with their labels.
+
+  Attributes:
+    texts: `[N]` texts, decoded when looked at.
+    tokens: their token ids; None where the data were prepared without a tokenizer.
+    truth: csr `[N, L]` float32, the relevance of each true label, always positive. Read-only.
+    filter: csr `[N, L]` bool, pairs that are neither hit nor miss. Read-only.
+    row_numbers: `[N]` int64 row in the split as prepared.
+  """
+
+  def __init__(self, texts: Texts, tokens: TokenTable | None, truth, filter, row_numbers: np.ndarray):
+    self.texts, self.tokens, self.truth, self.filter = texts, tokens, truth, filter
+    self.row_numbers = row_numbers
+
+  def __len__(self) -> int:
+    return len(self.texts)
+
+  def rows(self, indices: Sequence[int] | np.ndarray) -> "Split":
+    """The split of these rows alone, in this order.
+
+    Args:
+      indices: `[n]` row numbers in this split.
+    """
+    indices = np.asarray(indices, np.int64)
+    tokens = self.tokens and self.tokens.rows(indices)
+    numbers = self.row_numbers[indices]
+    return Split(self.texts[indices], tokens, self.truth[indices], self.filter[indices], numbers)
+
+  def __repr__(self) -> str:
+    return f"Split({len(self):,} points, {self.truth.nnz:,} label pairs)"
+
+
+class Graph(NamedTuple):
+  """A metadata graph: points and labels linked to anchors.
+
+  Attributes:
+    name: its name.
+    anchors: texts and tokens of the A anchors.
+    query_edges: csr `[N, A]` float32 over training points (their `row_numbers`), or None.
+    label_edges: csr `[L, A]` float32, or None.
+  """
+
+  name: str
+  anchors: TextSet
+  query_edges: Any
+  label_edges: Any
+
+
+class Truth(NamedTuple):
+  """The true labels: csr `[N, L]` of the training and of the test points."""
+
+  train: Any
+  test: Any
+
+
+class Dataset:
+  """Everything a prepared folder holds.
+
+  Attributes:
+    folder: the prepared folder.
+    manifest: what it says of itself; `data.summary(manifest)` shows it.
+    name: the data set's name.
+    train, test: the points, as Split.
+    labels: the label texts, as TextSet.
+    graphs: name -> Graph.
+    truth: NamedTuple (train, test) of csr.
+    num_labels: L.
+  """
+
+  def __init__(self, folder: Path, manifest: dict):
+    self.folder, self.manifest, self.name = folder, manifest, manifest["name"]
+    self.labels = self._text_set("labels")
+    self.num_labels = len(self.labels)
+    self.train, self.test = self._split("train"), self._split("test")
+    self.truth = Truth(self.train.truth, self.test.truth)
+    self.graphs = {name: self._graph(name) for name in manifest["counts"]["graphs"]}
+
+  def tokenizer(self):
+    """The `tokenizers.Tokenizer` that the data were prepared with.
+
+    Raises:
+      DataError: they were prepared without one.
+    """
+    return load_tokenizer(self.folder / TOKENIZER)
+
+  def _text_set(self, name: str) -> TextSet:
+    data, offsets = read_ragged(self.folder, f"{name}.texts")
+    tokens = None
+    if self.manifest["tokenizer"]:
+      tokens = TokenTable.of_offsets(*read_ragged(self.folder, f"{name}.tokens"))
+    return TextSet(Texts(data, offsets[:-1], offsets[1:]), tokens)
+
+  def _split(self, name: str) -> Split:
+    texts, tokens = self._text_set(name)
+    shape = (len(texts), self.num_labels)
+    truth, filtered = (read_csr(self.folder, f"{name}.{what}", shape) for what in ("truth", "filter"))
+    return Split(texts, tokens, truth, filtered, np.arange(len(texts)))
+
+  def _graph(self, name: str) -> Graph:
+    anchors = self._text_set(f"graph.{name}.anchors")
+    sides = {"query_edges": len(self.train), "label_edges": self.num_labels}
+    edges = {
+      side: read_csr(self.folder, f"graph.{name}.{side}", (num, len(anchors)))
+      if f"graph.{name}.{side}.values.npy" in self.manifest["files"]
+      else None
+      for side, num in sides.items()
+    }
+    return Graph(name, anchors, **edges)
+
+  def __repr__(self) -> str:
+    sizes = f"{len(self.train):,} train, {len(self.test):,} test, {self.num_labels:,} labels"
+    return f"Dataset({self.name!r}: {sizes})"
+
+
+def load_prepared(folder: str | Path) -> Dataset:
+  """Opens a prepared folder.
+
+  Raises:
+    DataError: it is none, of another version, or damaged.
+  """
+  folder = Path(folder).expanduser()
+  manifest = read_manifest(folder)
+  if damaged := why_damaged(folder, manifest):
+    raise DataError(f"{folder}: {damaged}; prepare the data again")
+  return Dataset(folder, manifest)
+
+
+def hold_out(split: Split, num: int, seed: int) -> tuple[Split, Split]:
+  """Sets rows aside for validation: the same ones for the same seed, all of them with labels.
+
+  Args:
+    split: the points to divide.
+    num: how many to hold out.
+    seed: which ones.
+
+  Returns:
+    (the rest, the rows held out), both in their original order; `row_numbers` says which rows they are.
+
+  Raises:
+    ConfigError: there are not more than `num` rows with labels.
+  """
+  labelled = np.flatnonzero(np.diff(split.truth.indptr))
+  if not 0 <= num < max(len(labelled), 1):
+    limit = max(len(labelled) - 1, 0)
+    raise ConfigError(f"num_validation={num}: expected 0 to {limit}, as {len(labelled)} rows have labels")
+  is_held_out = np.zeros(len(split), bool)
+  is_held_out[np.random.default_rng(seed).choice(labelled, num, replace=False)] = True
+  return split.rows(np.flatnonzero(~is_held_out)), split.rows(np.flatnonzero(is_held_out))

@@ -1,0 +1,75 @@
+"""Readers of the file layouts that users have; `recognise` finds out which one a path holds."""
+
+import difflib
+from functools import partial
+from pathlib import Path
+
+from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.data.formats import paired, raw_json, tables
+from xmc_jax.data.formats.filter_pairs import find_filters
+from xmc_jax.data.formats.graph_files import find_graphs
+from xmc_jax.data.formats.lines import reading
+from xmc_jax.data.formats.source import Options, Source
+
+# In order of detection: the first one whose files are there is taken.
+_READERS = {
+  "raw_json": (raw_json.recognise, raw_json.LOOKS_FOR),
+  "index": (partial(paired.recognise, paired.INDEX), "trn_X_Y.txt, tst_X_Y.txt, trn_X.txt, tst_X.txt, Y.txt"),
+  "pecos": (partial(paired.recognise, paired.PECOS), "Y.trn.npz, Y.tst.npz, X.trn.txt, X.tst.txt, Y.txt"),
+  "table": (tables.recognise, tables.LOOKS_FOR),
+}
+LAYOUTS = ("auto", *_READERS)
+
+
+def recognise(path: Path, layout: str = "auto", options: Options | None = None) -> Source:
+  """The source at a path: a folder in one of the layouts, or one table.
+
+  Args:
+    path: a folder or a file.
+    layout: one of LAYOUTS; 'auto' takes the first whose files are there.
+    options: how to read it.
+
+  Raises:
+    ConfigError: an unknown layout.
+    DataError: no such path, no permission, no known layout, or a file of it missing.
+  """
+  options = options or Options()
+  if layout not in LAYOUTS:
+    near = difflib.get_close_matches(layout, LAYOUTS, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}{hint}")
+  with reading(path):
+    path.stat()
+    found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    return _recognise(path, layout, options, found)
+
+
+def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> Source:
+  tried = _READERS if layout == "auto" else {layout: _READERS[layout]}
+  if path.is_file():
+    _refuse_other_files(path, layout)
+    tried = {"table": _READERS["table"]}
+  notices: list[str] = []
+  for name, (reader, _) in tried.items():
+    fields = reader(path, options, notices)
+    if fields is not None:
+      return _complete(path, name, fields, notices)
+  looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
+  shown = ", ".join(found[:8] + ["..."] * (len(found) > 8)) or "nothing"
+  why = f" ({notices[0]})" if notices else ""
+  raise DataError(f"{path}: no known layout{why}. Looked for {looked_for} (or .gz); found {shown}")
+
+
+def _refuse_other_files(path: Path, layout: str) -> None:
+  if layout not in ("auto", "table") or tables.suffix(path) not in tables.SUFFIXES:
+    raise DataError(f"{path}: expected a folder, or a table in {', '.join(tables.SUFFIXES)} (or .gz)")
+
+
+def _complete(path: Path, layout: str, fields: dict, notices: list[str]) -> Source:
+  in_folder = path.is_dir()
+  filters = find_filters(path) if in_folder else {"train": None, "test": None}
+  graphs = find_graphs(path) if in_folder else ()
+  extra = [*filters.values(), *(file for graph in graphs for file in graph[1:])]
+  files = (*fields.pop("files"), *(file for file in extra if file is not None))
+  name = path.resolve().name if in_folder else path.name.split(".")[0]
+  return Source(layout, name, files, filters=filters, graphs=graphs, notices=notices, **fields)

@@ -1,0 +1,66 @@
+"""Filter files: "row label" pairs that neither count as a hit nor as a miss."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from xmc_jax.data.formats.lines import Lines, find
+from xmc_jax.data.formats.source import refusal
+
+_NAMES = {
+  "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
+  "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
+}
+
+
+def find_filters(folder: Path) -> dict[str, Path | None]:
+  """The filter file of each split, None without one."""
+  return {split: find(folder, *names) for split, names in _NAMES.items()}
+
+
+def read_filter(
+  path: Path | None, shape: tuple[int, int], tally: Counter, notices: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+  """The pairs of a filter file, sorted and distinct: `[n]` int64 rows and labels.
+
+  Args:
+    path: the file; None and an empty file give no pairs.
+    shape: rows and labels that a pair may name.
+    tally: `filter_duplicates` counts the pairs that stood there before.
+    notices: as in `Source`.
+  """
+  keys = [np.zeros(0, np.int64)]
+  if path is not None:
+    with Lines(path, notices) as lines:
+      while block := lines.take():
+        keys.append(_keys(block, path, lines.taken - len(block) + 1, shape))
+  every = np.concatenate(keys)
+  distinct = np.unique(every)
+  tally["filter_duplicates"] += len(every) - len(distinct)
+  return np.divmod(distinct, max(shape[1], 1))
+
+
+def _keys(lines: list[bytes], path: Path, first: int, shape: tuple[int, int]) -> np.ndarray:
+  fields = [line.split() for line in lines]
+  numbers = np.array([first + at for at, pair in enumerate(fields) if pair])
+  try:
+    pairs = np.array([pair for pair in fields if pair], "S").reshape(-1, 2).astype(np.int64)
+    if len(pairs) != len(numbers):
+      raise ValueError
+  except (ValueError, OverflowError):
+    raise _first_bad_line(fields, lines, path, first) from None
+  for column, what in enumerate(("a row", "a label")):
+    wrong = (pairs[:, column] < 0) | (pairs[:, column] >= shape[column])
+    if wrong.any():
+      at = int(np.argmax(wrong))
+      raise refusal(path, numbers[at], f"{what} in [0, {shape[column]})", lines[numbers[at] - first])
+  return pairs[:, 0] * shape[1] + pairs[:, 1]
+
+
+def _first_bad_line(fields, lines, path: Path, first: int):
+  def good(pair):
+    return not pair or (len(pair) == 2 and all(field.lstrip(b"-").isdigit() for field in pair))
+
+  at = next((at for at, pair in enumerate(fields) if not good(pair)), 0)
+  return refusal(path, first + at, 'two whole numbers, "row label"', lines[at])

@@ -1,0 +1,33 @@
+"""Metadata graphs: points and labels linked to anchors, which have texts of their own."""
+
+import re
+from pathlib import Path
+
+from xmc_jax.contract import DataError
+from xmc_jax.data.formats.lines import anywhere, find
+from xmc_jax.data.formats.source import GraphFiles
+
+_EDGES = re.compile(r"(?P<name>.+)_(?P<side>trn|lbl)_X_Y\.(txt|npz)(\.gz)?")
+
+
+def find_graphs(folder: Path) -> tuple[GraphFiles, ...]:
+  """Every graph of a folder: `NAME_{trn,lbl}_X_Y.{txt,npz}` with `NAME_anchors.txt` or `NAME.raw.txt`."""
+  edges: dict[str, dict[str, Path]] = {}
+  for path in sorted(folder.iterdir()):
+    if match := _EDGES.fullmatch(path.name):
+      sides = edges.setdefault(match["name"], {})
+      if match["side"] in sides:
+        raise DataError(f"{folder}: {sides[match['side']].name} and {path.name} say the same; remove one")
+      sides[match["side"]] = path
+  return tuple(
+    GraphFiles(name, _anchors(folder, name, sides), sides.get("trn"), sides.get("lbl"))
+    for name, sides in edges.items()
+  )
+
+
+def _anchors(folder: Path, name: str, sides: dict[str, Path]) -> Path:
+  names = (f"{name}_anchors.txt", f"{name}.raw.txt")
+  if path := find(folder, *anywhere(*names)):
+    return path
+  beside = next(iter(sides.values())).name
+  raise DataError(f"{folder}: {' or '.join(names)} (or .gz), the anchors' texts, is missing beside {beside}")

@@ -1,0 +1,74 @@
+"""Labels as people write them in tables: lists, or strings with a separator, of names or ids."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from xmc_jax.data.formats.source import Place
+
+_SEPARATORS = ("|", ";", "\t", ",")
+_NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
+
+
+def guess_separator(cells: Iterable[object]) -> str:
+  """The separator that most of the cells have; '' where a cell holds one label."""
+  texts = [cell for cell in cells if isinstance(cell, str) and not cell.lstrip().startswith("[")]
+  if texts and all(_NUMBERS.fullmatch(text) or not text.strip() for text in texts):
+    return " "
+  found = Counter(mark for text in texts for mark in _SEPARATORS if mark in text)
+  return max(_SEPARATORS, key=lambda mark: found[mark]) if found else ""
+
+
+def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str | int]:
+  """The labels of one cell; None and an empty text hold none."""
+  if cell is None or cell != cell:  # NaN is how data frames write a missing cell
+    return []
+  if isinstance(cell, str) and cell.lstrip().startswith("["):
+    try:
+      cell = json.loads(cell)
+    except ValueError:
+      raise place.refuse(row, "a JSON list of labels", cell) from None
+  if isinstance(cell, str):
+    parts = cell.split(separator) if separator else [cell]
+    return [part.strip() for part in parts if part.strip()]
+  values = cell if isinstance(cell, list) else [cell]
+  for value in values:
+    if type(value) not in (str, int):
+      raise place.refuse(row, "labels that are texts or whole numbers", value)
+  return values
+
+
+class Vocabulary:
+  """Label ids by name: those of a label file, or, without one, in order of appearance.
+
+  Attributes:
+    texts: the label texts, by id.
+  """
+
+  def __init__(self, texts: list[str] | None = None, keys: list[str] | None = None, file_name: str = ""):
+    self.texts = [] if texts is None else texts
+    self._grows = texts is None
+    self._rows_are_ids = keys is None and not self._grows
+    self._file_name = file_name
+    self._ids: dict[str, int] = {}
+    for at, key in enumerate(self.texts if keys is None else keys):
+      self._ids.setdefault(key, at)
+
+  def add(self, labels: Iterable[str | int]) -> None:
+    """Makes room for labels not seen before; a label file is complete as it is."""
+    if self._grows:
+      for label in map(str, labels):
+        if self._ids.setdefault(label, len(self.texts)) == len(self.texts):
+          self.texts.append(label)
+
+  def id_of(self, label: str | int, place: Place, row: int) -> int:
+    """The id of a label; against a file of bare texts a whole number is an id already."""
+    if self._rows_are_ids and isinstance(label, int):
+      return label
+    known = self._ids.get(str(label))
+    if known is not None:
+      return known
+    if self._rows_are_ids and label.isdecimal():
+      return int(label)
+    raise place.refuse(row, f"a label of {self._file_name}", label)

@@ -1,0 +1,152 @@
+"""Sparse matrices on disk: index files ("rows cols", then `id:value` lines) and scipy's .npz."""
+
+import contextlib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from xmc_jax.contract import DataError
+from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, open_bytes, reading
+from xmc_jax.data.formats.source import Pairs, Place, Rows, refusal
+
+_COLON, _SPACES = ord(":"), b" \t\r\n"
+
+
+class IndexMatrix:
+  """An index file. `shape` is what its header says; `take` holds the file to it."""
+
+  def __init__(self, path: Path, notices: list[str]):
+    self.path = path
+    self._lines = Lines(path, notices)
+    header = self._lines.take(1)
+    fields = header[0].split() if header else []
+    if len(fields) != 2 or not all(field.isdigit() for field in fields):
+      self.close()
+      raise refusal(path, 1, 'a header "rows columns"', header[0] if header else "the end of the file")
+    self.shape = (int(fields[0]), int(fields[1]))
+    self._left = self.shape[0]
+
+  def take(self, num: int) -> Pairs:
+    """The next `num` rows, or as many as are left."""
+    wanted = min(num, self._left)
+    first = self._lines.taken + 1
+    lines = self._lines.take(wanted)
+    self._left -= len(lines)
+    if len(lines) < wanted:
+      rows = self.shape[0] - self._left
+      raise refusal(self.path, 1, f"a header that counts {rows} rows, as the file has", f"{self.shape[0]}")
+    if not self._left and self._lines.take(1):
+      raise refusal(self.path, self._lines.taken, f"the end of the file after {self.shape[0]} rows")
+    return parse_pairs(lines, Place(self.path, range(first, first + len(lines))))
+
+  def close(self):
+    self._lines.__exit__()
+
+
+class NpzMatrix:
+  """A scipy matrix; held in memory, as the format has it."""
+
+  def __init__(self, path: Path):
+    import scipy.sparse
+
+    self.path = path
+    try:
+      with reading(path), open_bytes(path) as file:
+        self._matrix = scipy.sparse.load_npz(file).tocsr()
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+      raise DataError(f"{path}: expected a matrix saved by scipy.sparse.save_npz ({error})") from None
+    self.shape = self._matrix.shape
+    self._done = 0
+
+  def take(self, num: int) -> Pairs:
+    """The next `num` rows, or as many as are left."""
+    first, end = self._done, min(self._done + num, self.shape[0])
+    self._done = end
+    indptr = self._matrix.indptr[first : end + 1]
+    piece = slice(indptr[0], indptr[-1])
+    place = Place(self.path, range(first + 1, end + 1), "row")
+    ids, values = self._matrix.indices[piece], self._matrix.data[piece]
+    return Pairs(np.diff(indptr).astype(np.int64), ids.astype(np.int64), values.astype(np.float32), place)
+
+  def close(self):
+    self._matrix = None
+
+
+@contextlib.contextmanager
+def open_matrix(path: Path, notices: list[str]) -> Iterator[IndexMatrix | NpzMatrix]:
+  """A matrix in either form, told apart by its name."""
+  matrix = NpzMatrix(path) if ".npz" in path.suffixes else IndexMatrix(path, notices)
+  try:
+    yield matrix
+  finally:
+    matrix.close()
+
+
+def matrix_chunks(path: Path, shape: tuple[int, int], what: tuple[str, str], notices) -> Iterator[Pairs]:
+  """All rows of a matrix that must have this shape; `what` names its rows and columns."""
+  with open_matrix(path, notices) as matrix:
+    for found, wanted, name in zip(matrix.shape, shape, what, strict=True):
+      if found != wanted:
+        raise refusal(path, 1, f"{wanted} {name}", f"{found}", _unit(matrix))
+    for _ in range(0, shape[0], CHUNK_ROWS):
+      yield matrix.take(CHUNK_ROWS)
+
+
+def points(
+  texts: Iterator[list[str]], text_path: Path, targets: Path, num_labels: int, notices: list[str]
+) -> Iterator[Rows]:
+  """Joins a file of texts with the matrix of their targets, row by row."""
+  with open_matrix(targets, notices) as matrix:
+    num_rows, num_columns = matrix.shape
+    if num_columns != num_labels:
+      expected = f"{num_labels} columns, one for each label text"
+      raise refusal(targets, 1, expected, f"{num_columns}", _unit(matrix))
+    done = 0
+    for chunk in texts:
+      pairs = matrix.take(len(chunk))
+      done += len(chunk)
+      if len(pairs.counts) < len(chunk):
+        raise refusal(text_path, num_rows + 1, f"the end of the file, as {targets.name} has {num_rows} rows")
+      yield Rows(chunk, pairs, num_rows)
+    if done < num_rows:
+      raise refusal(text_path, done + 1, f"another text, as {targets.name} has {num_rows} rows", "the end")
+
+
+def _unit(matrix) -> str:
+  return "line" if isinstance(matrix, IndexMatrix) else "row"
+
+
+def parse_pairs(lines: list[bytes], place: Place) -> Pairs:
+  """`id:value id:value ...` lines, all at once; a line at a time only to name the bad one."""
+  block = b"\n".join(lines) + b"\n"
+  symbols = np.frombuffer(block, np.uint8)
+  colons = np.flatnonzero(symbols == _COLON)
+  blank = np.isin(symbols, np.frombuffer(_SPACES, np.uint8))
+  starts = np.flatnonzero(~blank & np.concatenate([[True], blank[:-1]]))
+  numbers = block.replace(b":", b" ").split()
+  # Each entry is one word with one colon inside: words and colons take turns, and give two numbers each.
+  regular = len(starts) == len(colons) and len(numbers) == 2 * len(colons)
+  if not (regular and np.all(starts < colons) and np.all(colons[:-1] < starts[1:])):
+    raise _first_bad_line(lines, place)
+  try:
+    ids = np.array(numbers[0::2], "S").astype(np.int64) if numbers else np.zeros(0, np.int64)
+    values = np.array(numbers[1::2], "S").astype(np.float32) if numbers else np.zeros(0, np.float32)
+  except (ValueError, OverflowError):
+    raise _first_bad_line(lines, place) from None
+  ends = np.flatnonzero(symbols == ord("\n"))
+  counts = np.diff(np.searchsorted(colons, ends), prepend=0)[: len(lines)]
+  return Pairs(counts.astype(np.int64), ids, values, place)
+
+
+def _first_bad_line(lines: list[bytes], place: Place) -> DataError:
+  for row, line in enumerate(lines):
+    for word in line.split():
+      column, _, value = word.partition(b":")
+      try:
+        np.array([column], "S").astype(np.int64)
+        np.array([value], "S").astype(np.float32)
+      except (ValueError, OverflowError):
+        return place.refuse(row, 'entries "id:value" with a whole number as id', word)
+  return place.refuse(0, 'entries "id:value", separated by spaces', lines[0])

@@ -1,0 +1,64 @@
+"""Layouts that keep texts, one a line, and targets, a sparse matrix, in separate files.
+
+Both layouts of this kind live here: they differ in the names of their files alone.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from xmc_jax.data.formats.lines import anywhere, find, keyed_text_chunks, need, text_chunks
+from xmc_jax.data.formats.matrices import points
+from xmc_jax.data.formats.source import Options
+
+
+class Names(NamedTuple):
+  """The names that a layout gives to its files; the first one found is taken."""
+
+  targets: dict[str, tuple[str, ...]]
+  texts: dict[str, tuple[str, ...]]
+  labels: tuple[str, ...]
+
+
+INDEX = Names(
+  targets={"train": ("trn_X_Y.txt", "trn_X_Y.npz"), "test": ("tst_X_Y.txt", "tst_X_Y.npz")},
+  texts={
+    "train": anywhere("trn_X.txt", "train_map.txt", "trn_map.txt", "train_raw_texts.txt"),
+    "test": anywhere("tst_X.txt", "test_map.txt", "tst_map.txt", "test_raw_texts.txt"),
+  },
+  labels=anywhere("Y.txt", "label_map.txt", "lbl_map.txt", "labels_map.txt", "Y_map.txt", "Yf.txt"),
+)
+PECOS = Names(
+  targets={"train": ("Y.trn.npz",), "test": ("Y.tst.npz",)},
+  texts={
+    "train": anywhere("X.trn.txt", "trn_X.txt"),
+    "test": anywhere("X.tst.txt", "tst_X.txt"),
+  },
+  labels=anywhere("Y.txt", "output-items.txt", "Yf.txt"),
+)
+
+
+def recognise(names: Names, folder: Path, options: Options, notices: list[str]) -> dict | None:
+  """What `Source` needs of such a layout, or None where the folder does not have it."""
+  first = find(folder, *names.targets["train"])
+  if first is None:
+    return None
+  targets = {"train": first, "test": need(folder, *names.targets["test"], beside=first)}
+  texts = {split: need(folder, *names.texts[split], beside=path) for split, path in targets.items()}
+  labels = need(folder, *names.labels, beside=first)
+
+  def read(split: str, num_labels: int) -> Iterator:
+    return points(_texts(texts[split], notices), texts[split], targets[split], num_labels, notices)
+
+  return {
+    "files": (*targets.values(), *texts.values(), labels),
+    "labels": lambda: _texts(labels, notices),
+    "splits": {split: partial(read, split) for split in targets},
+  }
+
+
+def _texts(path: Path, notices: list[str]) -> Iterator[list[str]]:
+  """`Yf.txt` and the `*_map.txt` files put an id before each text."""
+  keyed = path.name.startswith("Yf.") or "_map." in path.name
+  return (keyed_text_chunks if keyed else text_chunks)(path, notices)

@@ -1,0 +1,163 @@
+"""Tables that people have: a text column and a column of labels, with or without a test file."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.data.formats.label_cells import Vocabulary, guess_separator, split_cell
+from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
+from xmc_jax.data.formats.raw_json import joined_text
+from xmc_jax.data.formats.source import Options, Pairs, Rows
+from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
+
+LOOKS_FOR = "train.* and test.*, or one file, in .jsonl, .csv, .tsv or .parquet"
+
+_TEXTS = ("title", "text", "query", "question", "sentence", "name", "description", "content", "body")
+_LABELS = ("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y")
+_KEYS = ("id", "uid", "key", "label", "label_id", "name")
+
+
+def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
+  """What `Source` needs of this layout, or None where there is no such table."""
+  labels = _label_file(path, options)
+  if path.is_file():
+    train, test = path, None
+  else:
+    train, test = (find(path, *_named(*stems)) for stems in (("train", "trn"), ("test", "tst")))
+  if train is None:
+    tables = [file for file in sorted(path.iterdir()) if suffix(file) in SUFFIXES and file != labels]
+    if len(tables) > 1:
+      notices.append(f"several tables ({', '.join(file.name for file in tables)}), none of them train.*")
+    if len(tables) != 1:
+      return None
+    train = tables[0]
+  reader = _Tables(train, test, labels, options, notices)
+  return {
+    "files": tuple(file for file in (train, test, labels) if file),
+    "labels": reader.labels,
+    "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
+  }
+
+
+def _named(*stems: str, suffixes=SUFFIXES) -> list[str]:
+  return [stem + kind for stem in stems for kind in suffixes]
+
+
+def _label_file(path: Path, options: Options) -> Path | None:
+  folder = path.parent if path.is_file() else path
+  if options.label_file:
+    file = folder / options.label_file
+    if not file.is_file():
+      raise DataError(f"{file}: no such file (label_file={options.label_file!r})")
+    return file
+  return None if path.is_file() else find(folder, *_named("labels", "lbl", suffixes=(".txt", *SUFFIXES)))
+
+
+class _Tables:
+  """One or two tables. Labels are numbered and rows split in a first pass, read in a second."""
+
+  def __init__(self, train: Path, test: Path | None, labels: Path | None, options: Options, notices: list):
+    self._train, self._test, self._label_file = train, test, labels
+    self._options, self._notices = options, notices
+    if not 0 <= options.test_fraction < 1:
+      raise ConfigError(f"test_fraction={options.test_fraction}: expected a share in [0, 1), such as 0.2")
+    self._is_test = np.zeros(0, bool)
+
+  def labels(self) -> Iterator[list[str]]:
+    """Numbers the labels and yields their texts."""
+    self._columns = {path: self._find_columns(path) for path in self._files()}
+    self._separator = self._find_separator()
+    self._vocabulary = self._read_label_file() if self._label_file else Vocabulary()
+    num_rows = 0
+    for path in self._files():
+      for place, rows in self._records(path):
+        num_rows += len(rows)
+        for row, record in enumerate(rows):
+          self._vocabulary.add(self._cell(record, place, row))
+    if self._test is None:
+      order = np.random.default_rng(self._options.split_seed).permutation(num_rows)
+      self._is_test = np.zeros(num_rows, bool)
+      self._is_test[order[: round(num_rows * self._options.test_fraction)]] = True
+    texts = self._vocabulary.texts
+    for first in range(0, len(texts), CHUNK_ROWS):
+      yield texts[first : first + CHUNK_ROWS]
+
+  def rows(self, of_test: bool, num_labels: int) -> Iterator[Rows]:
+    """The points of one split."""
+    done = 0
+    for place, records_ in self._records(self._test if of_test and self._test else self._train):
+      if self._test is None:
+        chosen = np.flatnonzero(self._is_test[done : done + len(records_)] == of_test).tolist()
+      else:
+        chosen = range(len(records_))
+      done += len(records_)
+      names = self._columns[place.path][0]
+      texts = [joined_text(records_[row], names, place, row) for row in chosen]
+      cells = [
+        [self._vocabulary.id_of(label, place, row) for label in self._cell(records_[row], place, row)]
+        for row in chosen
+      ]
+      counts = np.fromiter(map(len, cells), np.int64, len(cells))
+      ids = np.array(list(chain.from_iterable(cells)), np.int64)
+      here = place._replace(numbers=[place.numbers[row] for row in chosen])
+      yield Rows(texts, Pairs(counts, ids, np.ones(len(ids), np.float32), here))
+
+  def _files(self) -> list[Path]:
+    return [path for path in (self._train, self._test) if path]
+
+  def _records(self, path: Path):
+    names, label = self._columns[path]
+    return records(path, (*names, label), self._notices)
+
+  def _cell(self, record: dict, place, row: int) -> list[str | int]:
+    return split_cell(record.get(self._columns[place.path][1]), self._separator, place, row)
+
+  def _find_columns(self, path: Path) -> tuple[tuple[str, ...], str]:
+    have = column_names(path, self._notices)
+    label = self._options.label_column or _guess(_LABELS, have)
+    if label not in have:
+      raise DataError(f"{path}: expected a column of labels; set label_column to one of {', '.join(have)}")
+    return _text_columns(path, self._options.text, [name for name in have if name != label]), label
+
+  def _find_separator(self) -> str:
+    if self._options.label_separator:
+      return self._options.label_separator
+    label = self._columns[self._train][1]
+    cells = next(([record.get(label) for record in rows] for _, rows in self._records(self._train)), [])
+    guess = guess_separator(cells)
+    if guess:
+      self._notices.append(f"{self._train.name}: labels split at {guess!r} (label_separator says otherwise)")
+    return guess
+
+  def _read_label_file(self) -> Vocabulary:
+    path = self._label_file
+    if suffix(path) not in SUFFIXES:
+      return Vocabulary(list(chain.from_iterable(text_chunks(path, self._notices))), file_name=path.name)
+    have = column_names(path, self._notices)
+    key = _guess(_KEYS, have)
+    names = _text_columns(path, self._options.text, [name for name in have if name != key] or have)
+    texts, keys = [], []
+    for place, rows in records(path, (*names, *([key] if key else [])), self._notices):
+      texts += [joined_text(record, names, place, row) for row, record in enumerate(rows)]
+      keys += [str(record.get(key)) for record in rows] if key else []
+    return Vocabulary(texts, keys if key else None, path.name)
+
+
+def _guess(candidates: tuple[str, ...], have: list[str]) -> str:
+  by_lower = {name.lower(): name for name in reversed(have)}
+  return next((by_lower[name] for name in candidates if name in by_lower), "")
+
+
+def _text_columns(path: Path, wanted: str, have: list[str]) -> tuple[str, ...]:
+  for names in ((wanted,), tuple(wanted.split("+"))):
+    if all(name in have for name in names):
+      return names
+  # 'title' is the default, so it may stand for "whatever the text is called".
+  guess = _guess(_TEXTS, have) if wanted == "title" else ""
+  if not guess:
+    raise DataError(f"{path}: expected a column {wanted!r}; set text to one of {', '.join(have)}")
+  return (guess,)

@@ -1,0 +1,213 @@
+"""Raw files into one prepared folder: streamed, checked, counted, tokenized."""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmc_jax.contract import DataError
+from xmc_jax.data import cache, formats
+from xmc_jax.data.arrays import CsrFile, RaggedFile, lengths_of, sha256
+from xmc_jax.data.formats.checks import cleaned
+from xmc_jax.data.formats.filter_pairs import read_filter
+from xmc_jax.data.formats.lines import text_chunks
+from xmc_jax.data.formats.matrices import matrix_chunks
+from xmc_jax.data.formats.source import GraphFiles, Options, Source
+from xmc_jax.data.manifest import read_manifest, write_manifest
+from xmc_jax.data.texts import well_formed
+from xmc_jax.data.tokens import Encoder
+
+Progress = Callable[[str, int, int | None], None]
+_log = logging.getLogger("xmc_jax.data")
+
+
+class Prepared(NamedTuple):
+  """What `prepare` hands back.
+
+  Attributes:
+    folder: the prepared folder.
+    manifest: what it holds; `summary` shows it.
+    why: why it was built just now, in a few words; '' where it was reused.
+  """
+
+  folder: Path
+  manifest: dict
+  why: str
+
+
+def prepare(
+  path: str | Path,
+  out_dir: str | Path,
+  *,
+  layout: str = "auto",
+  tokenizer: Any = None,
+  tokenizer_name: str = "",
+  max_length: int = 32,
+  progress: Progress | None = None,
+  **options,
+) -> Prepared:
+  """Turns raw files into a prepared folder, or finds that it is there already.
+
+  Args:
+    path: a folder in any layout, or a table.
+    out_dir: the prepared folder; a stale or damaged one is replaced, anything else is left alone.
+    layout: one of `formats.LAYOUTS`.
+    tokenizer: a `tokenizers.Tokenizer` or a fast Hugging Face tokenizer; None stores no tokens.
+    tokenizer_name: what to call it.
+    max_length: tokens kept of each text, special tokens included.
+    progress: called with (stage, rows done, rows in all or None).
+    **options: how to read: the fields of `formats.source.Options`.
+
+  Raises:
+    DataError: bad input, or a place that cannot be written; one line that names it.
+    ConfigError: an option that cannot work.
+  """
+  source_path, folder = Path(path).expanduser(), Path(out_dir).expanduser()
+  source = formats.recognise(source_path, layout, Options(**options))
+  encoder = None if tokenizer is None else Encoder(tokenizer, max_length)
+  identity = {
+    "layout": source.layout,
+    "options": Options(**options)._asdict(),
+    "tokenizer": encoder and _tokenizer_entry(encoder, tokenizer_name),
+  }
+  root = source_path if source_path.is_dir() else source_path.parent
+  with cache.writing(folder):
+    if not cache.why_stale(folder, identity, source.files, root):
+      return Prepared(folder, read_manifest(folder), "")
+    with cache.exclusive(folder):
+      # Somebody else may have prepared it while we waited for our turn.
+      why = cache.why_stale(folder, identity, source.files, root)
+      if why:
+        _log.info("preparing %s: %s", folder, why)
+        with cache.built_beside(folder) as beside:
+          prints = cache.fingerprints(source.files, root)
+          _Builder(source, beside, encoder, progress or _silent).build({**identity, "sources": prints})
+  return Prepared(folder, read_manifest(folder), why)
+
+
+def _silent(stage: str, done: int, total: int | None) -> None:
+  pass
+
+
+def _tokenizer_entry(encoder: Encoder, name: str) -> dict:
+  digest = hashlib.sha256(encoder.json.encode()).hexdigest()
+  return {"name": name, "sha256": digest, "max_length": encoder.max_length, "dtype": encoder.dtype.name}
+
+
+class _TextFiles:
+  """The texts of one kind, with their tokens where there is an encoder, and what is counted of them."""
+
+  def __init__(self, folder: Path, name: str, encoder: Encoder | None):
+    self.counts: Counter[str] = Counter(texts=0, empty_texts=0)
+    self._encoder = encoder
+    self._texts = RaggedFile(folder, f"{name}.texts", np.uint8)
+    self._tokens = RaggedFile(folder, f"{name}.tokens", encoder.dtype) if encoder else None
+
+  def append(self, texts: list[str]) -> None:
+    texts = well_formed(texts)
+    encoded = [text.encode() for text in texts]
+    self._texts.append(np.frombuffer(b"".join(encoded), np.uint8), lengths_of(encoded))
+    self.counts["texts"] += len(texts)
+    self.counts["empty_texts"] += sum(not text.strip() for text in texts)
+    if self._encoder:
+      ids, lengths = self._encoder.encode(texts)
+      self._tokens.append(ids, lengths)
+      self.counts["tokens"] += len(ids)
+      self.counts["full_length"] += int((lengths >= self._encoder.max_length).sum())
+
+  def close(self) -> None:
+    self._texts.close()
+    if self._tokens:
+      self._tokens.close()
+
+
+class _Builder:
+  """Fills a folder from a source, labels first: everything else is checked against their number."""
+
+  def __init__(self, source: Source, folder: Path, encoder: Encoder | None, progress: Progress):
+    self._source, self._folder, self._encoder, self._progress = source, folder, encoder, progress
+
+  def build(self, identity: dict) -> None:
+    """Writes every file, the manifest last."""
+    labels = self._write_texts("labels", "labels", self._source.labels())
+    if not labels["texts"]:
+      raise DataError(f"{self._source.name}: expected at least one label, found none")
+    self._has_points = np.zeros(labels["texts"], bool)
+    counts = {split: self._write_split(split, labels["texts"]) for split in ("train", "test")}
+    labels["without_points"] = int((~self._has_points).sum())
+    graphs = {
+      graph.name: self._write_graph(graph, counts["train"]["texts"], labels["texts"])
+      for graph in self._source.graphs
+    }
+    if self._encoder:
+      (self._folder / cache.TOKENIZER).write_text(self._encoder.json, encoding="utf-8")
+    manifest = {
+      "name": self._source.name,
+      **identity,
+      "counts": {**counts, "labels": labels, "graphs": graphs},
+      # Tables are read more than once, and say what they have to say each time.
+      "notices": list(dict.fromkeys(self._source.notices)),
+    }
+    self._progress("checksums", 0, None)
+    written = sorted(self._folder.iterdir())
+    files = {path.name: {"size": path.stat().st_size, "sha256": sha256(path)} for path in written}
+    write_manifest(self._folder, {**manifest, "files": files})
+    self._progress("checksums", len(written), len(written))
+
+  def _write_texts(self, stage: str, name: str, chunks: Iterator[list[str]]) -> Counter[str]:
+    with closing(_TextFiles(self._folder, name, self._encoder)) as files:
+      for chunk in chunks:
+        files.append(chunk)
+        self._progress(stage, files.counts["texts"], None)
+    return files.counts
+
+  def _write_split(self, split: str, num_labels: int) -> Counter[str]:
+    counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0)
+    truth = closing(CsrFile(self._folder, f"{split}.truth"))
+    with truth as truth, closing(_TextFiles(self._folder, split, self._encoder)) as files:
+      for rows in self._source.splits[split](num_labels):
+        pairs = cleaned(rows.targets, num_labels, counts)
+        truth.append(pairs.counts, pairs.ids, pairs.values)
+        files.append(rows.texts)
+        if split == "train":
+          self._has_points[pairs.ids] = True
+        counts["without_labels"] += int((pairs.counts == 0).sum())
+        counts["pairs"] += len(pairs.ids)
+        self._progress(split, files.counts["texts"], rows.total)
+    counts.update(files.counts)
+    counts.update(self._write_filter(split, counts["texts"], num_labels))
+    return counts
+
+  def _write_filter(self, split: str, num_rows: int, num_labels: int) -> Counter[str]:
+    counts = Counter(filter_duplicates=0)
+    path = self._source.filters[split]
+    rows, columns = read_filter(path, (num_rows, num_labels), counts, self._source.notices)
+    with closing(CsrFile(self._folder, f"{split}.filter", with_values=False)) as file:
+      file.append(np.bincount(rows, minlength=num_rows), columns)
+    counts["filter_pairs"] = len(columns)
+    return counts
+
+  def _write_graph(self, graph: GraphFiles, num_rows: int, num_labels: int) -> Counter[str]:
+    stage, name = f"graph {graph.name}", f"graph.{graph.name}"
+    counts = self._write_texts(stage, f"{name}.anchors", text_chunks(graph.anchors, self._source.notices))
+    num_anchors = counts["texts"]
+    sides = {
+      "query_edges": (graph.query_edges, num_rows, "rows, one for each training point"),
+      "label_edges": (graph.label_edges, num_labels, "rows, one for each label"),
+    }
+    for side, (path, num, what) in sides.items():
+      if path is None:
+        continue
+      counts[side] = 0
+      names = (what, f"columns, one for each line of {graph.anchors.name}")
+      with closing(CsrFile(self._folder, f"{name}.{side}")) as file:
+        for chunk in matrix_chunks(path, (num, num_anchors), names, self._source.notices):
+          pairs = cleaned(chunk, num_anchors, counts)
+          file.append(pairs.counts, pairs.ids, pairs.values)
+          counts[side] += len(pairs.ids)
+    return counts

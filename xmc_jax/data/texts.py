@@ -1,0 +1,48 @@
+"""Texts as one run of UTF-8 bytes, and as a sequence that decodes them when asked."""
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+
+
+def well_formed(texts: list[str]) -> list[str]:
+  """The texts with lone surrogates (which JSON can spell, but no encoding holds) replaced by U+FFFD."""
+  try:
+    "".join(texts).encode()
+    return texts
+  except UnicodeEncodeError:
+    return [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+
+
+class Texts(Sequence):
+  """Texts that are decoded when they are looked at.
+
+  `texts[3]` is a str; a slice or an array of row numbers gives Texts again.
+  """
+
+  def __init__(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray):
+    self._data, self._starts, self._ends = data, starts, ends
+
+  def __len__(self) -> int:
+    return len(self._starts)
+
+  @overload
+  def __getitem__(self, rows: int) -> str: ...
+
+  @overload
+  def __getitem__(self, rows: "slice | np.ndarray") -> "Texts": ...
+
+  def __getitem__(self, rows):
+    starts, ends = self._starts[rows], self._ends[rows]
+    if np.ndim(starts):
+      return Texts(self._data, starts, ends)
+    return self._data[starts:ends].tobytes().decode()
+
+  def __iter__(self) -> Iterator[str]:
+    for start, end in zip(self._starts.tolist(), self._ends.tolist()):
+      yield self._data[start:end].tobytes().decode()
+
+  def __repr__(self) -> str:
+    shown = ", ".join(repr(self[row]) for row in range(min(len(self), 3)))
+    return f"Texts({len(self):,}: {shown}{', ...' if len(self) > 3 else ''})"

@@ -1,0 +1,120 @@
+"""Texts as token ids: from texts, and out of flat arrays into padded ones."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from xmc_jax.contract import ConfigError, Tokens
+from xmc_jax.data.arrays import lengths_of
+from xmc_jax.data.texts import well_formed
+
+_CHUNK_ROWS = 8192
+
+
+class TokenTable:
+  """Token ids of many texts, without padding; in memory or memory-mapped.
+
+  Attributes:
+    lengths: `[n]` int32 number of tokens of each text.
+  """
+
+  def __init__(self, ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray):
+    self._ids, self._starts = ids, starts
+    self.lengths = lengths.astype(np.int32, copy=False)
+
+  @classmethod
+  def of_offsets(cls, ids: np.ndarray, offsets: np.ndarray) -> "TokenTable":
+    """From flat ids and `[n + 1]` offsets of the rows in them."""
+    return cls(ids, offsets[:-1], np.diff(offsets))
+
+  def __len__(self) -> int:
+    return len(self.lengths)
+
+  def rows(self, indices: np.ndarray) -> "TokenTable":
+    """The table of these rows alone; shares the ids."""
+    return TokenTable(self._ids, self._starts[indices], self.lengths[indices])
+
+  def gather(self, rows: np.ndarray, width: int) -> Tokens:
+    """Rows as a padded array.
+
+    Args:
+      rows: `[n]` row numbers; -1 gives an unused row, of length 0.
+      width: columns of the result; longer rows are cut.
+
+    Returns:
+      ids `[n, width]` int32, 0 behind the length; lengths `[n]` int32.
+
+    Raises:
+      IndexError: a row outside the table.
+    """
+    rows = np.asarray(rows)
+    if not len(self._ids) or not len(rows):
+      if np.any(rows >= len(self)):
+        raise IndexError(f"row {rows.max()} of a table of {len(self)}")
+      return Tokens(np.zeros((len(rows), width), np.int32), np.zeros(len(rows), np.int32))
+    used = rows >= 0
+    lengths = np.where(used, np.minimum(self.lengths[rows], width), 0).astype(np.int32)
+    columns = np.arange(width)
+    # Reading past a row's end is harmless (it is blanked below) and cheaper than reading ragged rows.
+    ids = self._ids.take(self._starts[rows][:, None] + columns, mode="clip")
+    return Tokens(np.where(columns < lengths[:, None], ids, 0).astype(np.int32, copy=False), lengths)
+
+
+class Encoder:
+  """A tokenizer set to one length: special tokens in, longer texts cut, no padding.
+
+  Attributes:
+    max_length: tokens kept of each text.
+    dtype: the smallest type that holds every id: uint16 or int32.
+    json: the tokenizer, free of its own settings for padding and truncation.
+  """
+
+  def __init__(self, tokenizer: Any, max_length: int):
+    self._tokenizer = rust_tokenizer(tokenizer)
+    special = self._tokenizer.num_special_tokens_to_add(False)
+    if max_length <= special:
+      raise ConfigError(f"max_length={max_length}: expected more than the {special} special tokens of a text")
+    self.max_length = max_length
+    self.json = self._tokenizer.to_str()
+    self._tokenizer.enable_truncation(max_length)
+    largest = max(self._tokenizer.get_vocab().values(), default=0)
+    self.dtype = np.dtype(np.uint16 if largest < 65536 else np.int32)
+
+  def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids one text behind the other, and `[n]` int64 lengths."""
+    rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+    lengths = lengths_of(rows)
+    return np.fromiter(chain.from_iterable(rows), self.dtype, int(lengths.sum())), lengths
+
+
+def rust_tokenizer(tokenizer: Any):
+  """A copy of the `tokenizers.Tokenizer` in a Hugging Face tokenizer, without padding or truncation."""
+  from tokenizers import Tokenizer
+
+  copy = Tokenizer.from_str(getattr(tokenizer, "backend_tokenizer", tokenizer).to_str())
+  copy.no_padding()
+  copy.no_truncation()
+  return copy
+
+
+def encode_texts(tokenizer: Any, texts: Sequence[str] | Iterable[str], max_length: int) -> TokenTable:
+  """Texts as a TokenTable in memory, as `prepare` would have stored them.
+
+  Args:
+    tokenizer: a `tokenizers.Tokenizer`, or a fast Hugging Face tokenizer.
+    texts: what to encode; lone surrogates become U+FFFD.
+    max_length: tokens kept of each text, special tokens included.
+
+  Raises:
+    ConfigError: max_length leaves no room between the special tokens.
+  """
+  encoder = Encoder(tokenizer, max_length)
+  ids, lengths = [np.zeros(0, encoder.dtype)], [np.zeros(1, np.int64)]
+  source = iter(texts)
+  while chunk := list(islice(source, _CHUNK_ROWS)):
+    chunk_ids, chunk_lengths = encoder.encode(well_formed(chunk))
+    ids.append(chunk_ids)
+    lengths.append(chunk_lengths)
+  return TokenTable.of_offsets(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))

@@ -1,0 +1,86 @@
+"""Tokenizers: loaded from files, or trained on the user's own texts."""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from xmc_jax.contract import ConfigError, DataError
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_MAX_ALPHABET = 1000
+
+
+def load_tokenizer(path: str | Path):
+  """A `tokenizers.Tokenizer` from a `tokenizer.json`, or from the folder that holds one.
+
+  Raises:
+    DataError: there is none, or it cannot be read.
+  """
+  from tokenizers import Tokenizer
+
+  file = Path(path).expanduser()
+  if file.is_dir():
+    file = file / "tokenizer.json"
+  if not file.is_file():
+    raise DataError(f"{file}: no such file; expected a tokenizer.json")
+  try:
+    return Tokenizer.from_file(str(file))
+  except Exception as error:  # the Rust side raises bare Exceptions
+    raise DataError(f"{file}: expected a tokenizer.json ({str(error).partition(chr(10))[0]})") from None
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int):
+  """A lower-casing WordPiece tokenizer with BERT's special tokens, trained on these texts.
+
+  The same texts give the same tokenizer.
+
+  Args:
+    texts: training texts, gone through twice.
+    vocab_size: most tokens to have, special ones included.
+
+  Returns:
+    `tokenizers.Tokenizer`; [PAD] has id 0.
+
+  Raises:
+    ConfigError: vocab_size has no room for the letters of the texts.
+  """
+  from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+  texts = texts if isinstance(texts, list) or hasattr(texts, "__getitem__") else list(texts)
+  normalizer, words = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+  alphabet = _alphabet(texts, normalizer)
+  # The trainer numbers letters inside words in an order that changes from run to run, and breaks
+  # ties by number. Listed up front, as if they were special tokens, they keep the order given here.
+  inside = [f"##{letter}" for letter in alphabet]
+  fixed = [*_SPECIAL, *alphabet, *inside]
+  if vocab_size < len(fixed):
+    raise ConfigError(f"vocab_size={vocab_size}: expected at least {len(fixed)}, for every letter used")
+  learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+  learner.normalizer, learner.pre_tokenizer = normalizer, words
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=vocab_size,
+    special_tokens=fixed,
+    initial_alphabet=alphabet,
+    limit_alphabet=len(alphabet),
+    show_progress=False,
+  )
+  learner.train_from_iterator(texts, trainer)
+
+  tokenizer = Tokenizer(models.WordPiece(learner.get_vocab(), unk_token="[UNK]"))
+  tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, words
+  tokenizer.decoder = decoders.WordPiece()
+  tokenizer.add_special_tokens(list(_SPECIAL))
+  ends = [(name, tokenizer.token_to_id(name)) for name in ("[SEP]", "[CLS]")]
+  tokenizer.post_processor = processors.BertProcessing(*ends)
+  return tokenizer
+
+
+def _alphabet(texts: Iterable[str], normalizer) -> list[str]:
+  """The letters of the texts, the most frequent ones where there are very many, in code order."""
+  counts: Counter[str] = Counter()
+  source = iter(texts)
+  while chunk := list(islice(source, 1024)):
+    counts.update(normalizer.normalize_str("\n".join(chunk)))
+  letters = sorted((letter for letter in counts if not letter.isspace()), key=lambda x: (-counts[x], x))
+  return sorted(letters[:_MAX_ALPHABET])

@@ -1,0 +1,150 @@
+"""From parameters to a ranking, and from a ranking to the metrics."""
+
+import json
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import data, mesh, metrics, ops
+from xmc_jax.contract import Array, PyTree
+from xmc_jax.report import Progress
+from xmc_jax.run import Run
+
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+_KS = (1, 3, 5, 10, 100)
+
+
+class Ranking(NamedTuple):
+  """Labels for each row, best first.
+
+  Attributes:
+    ids: `[N, k]` int32, padded with -1.
+    scores: `[N, k]` float32, -inf for padding.
+  """
+
+  ids: np.ndarray
+  scores: np.ndarray
+
+
+def search(queries: np.ndarray, labels: Array, k: int, filtered=None, block: int = 1024) -> Ranking:
+  """The k best labels of each query, filtered pairs taken out before ranking.
+
+  Args:
+    queries: `[N, D]` float32.
+    labels: `[L, D]` float32.
+    k: labels per query, at most L.
+    filtered: CSR `[N, L]` pairs to leave out; None for none. The search goes as
+      many labels deeper as any row has filtered ones, so that k candidates stay.
+    block: queries at a time.
+  """
+  deepest = int(np.diff(filtered.indptr).max(initial=0)) if filtered is not None else 0
+  depth = min(k + deepest, len(labels))
+  ids = np.empty((len(queries), depth), np.int32)
+  scores = np.empty((len(queries), depth), np.float32)
+  block = min(block, max(1, len(queries)))
+  for start in range(0, len(queries), block):
+    part = queries[start:start + block]
+    padded = np.pad(part, ((0, block - len(part)), (0, 0)))
+    found = [mesh.fetch(array)[:len(part)] for array in ops.top_k(padded, labels, depth)]
+    scores[start:start + block], ids[start:start + block] = found
+  if deepest:
+    ids, scores = _without(ids, scores, filtered)
+  return Ranking(ids[:, :k], scores[:, :k])
+
+
+def _without(ids: np.ndarray, scores: np.ndarray, filtered) -> tuple[np.ndarray, np.ndarray]:
+  """Moves filtered pairs behind all others, as padding; the rest keeps its order."""
+  num_labels = filtered.shape[1]
+  rows = np.repeat(np.arange(filtered.shape[0], dtype=np.int64), np.diff(filtered.indptr))
+  pairs = rows * num_labels + filtered.indices
+  out = np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * num_labels + ids, pairs)
+  order = np.argsort(out, axis=1, kind="stable")
+  ids, scores = np.where(out, -1, ids), np.where(out, -np.inf, scores)
+  return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
+
+
+def truth_without_filtered(split: data.Split) -> sp.csr_matrix:
+  """`[N, L]` true labels, less the filtered pairs."""
+  truth = (split.truth > 0).astype(np.float32)
+  truth = truth - truth.multiply(split.filter)
+  truth.eliminate_zeros()
+  return sp.csr_matrix(truth)
+
+
+def rank_split(run: Run, params: PyTree, aux: PyTree, split: data.Split, label_vectors: Array) -> Ranking:
+  """The ranking of a split's points, `config.eval.k` labels deep."""
+  bar = Progress("evaluate", len(split), unit="text")
+  queries = run.embed_queries(params, aux, split.tokens, bar.update)
+  bar.close()
+  return search(queries, label_vectors, run.config.eval.k, split.filter)
+
+
+def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
+  """The metrics of `SHOWN` (those that `config.eval.k` reaches), as fractions."""
+  truth = truth_without_filtered(split)
+  found = metrics.evaluate(ranking.ids, truth, ks=_KS, inverse_propensity=_inverse_propensity(run))
+  return {name: found[name] for name in SHOWN if int(name.split("@")[1]) <= run.config.eval.k}
+
+
+def _inverse_propensity(run: Run) -> np.ndarray:
+  return metrics.inverse_propensity(run.dataset.train.truth, run.config.eval.propensity_a,
+                                    run.config.eval.propensity_b)
+
+
+def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> dict[str, float]:
+  """Scores the test rows and writes report/metrics.json and predictions/test.npz.
+
+  metrics.json holds the means, their bootstrap 95 % intervals, and the parts of
+  P@1 and R@k by label frequency.
+
+  Returns:
+    The means.
+  """
+  means, truth = score(run, split, ranking), truth_without_filtered(split)
+  frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
+  intervals = metrics.bootstrap_intervals(ranking.ids, truth, ks=_KS,
+                                          inverse_propensity=_inverse_propensity(run), seed=0)
+  report = {
+    "step": step, "rows": len(split), "rows_without_labels": metrics.num_rows_without_labels(truth),
+    "metrics": means, "intervals_95": {name: list(map(float, intervals[name])) for name in means},
+    "slices": _slices(ranking.ids, truth, frequency),
+  }
+  folder = run.workdir / "report"
+  folder.mkdir(exist_ok=True)
+  (folder / "metrics.json").write_text(json.dumps(report, indent=2) + "\n")
+  save_predictions(ranking, run.dataset.num_labels, run.workdir / "predictions" / "test.npz")
+  return means
+
+
+def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
+  """Contributions to P@1 and P@5 of labels by training frequency; each list adds up to the total."""
+  groups = {"deciles": metrics.frequency_deciles(frequency), "head_torso_tail": metrics.head_torso_tail(frequency)}
+  return {name: {metric: list(map(float, parts)) for metric, parts in
+                 metrics.contributions(ids, truth, group, ks=(1, 5)).items()}
+          for name, group in groups.items()}
+
+
+def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> None:
+  """Writes a ranking as CSR `[N, L]` of scores; a row's entries stand best first."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  real = ranking.ids >= 0
+  indptr = np.concatenate([[0], np.cumsum(real.sum(1))])
+  matrix = sp.csr_matrix((ranking.scores[real], ranking.ids[real], indptr), shape=(len(real), num_labels))
+  beside = path.with_name(path.name + ".tmp.npz")
+  sp.save_npz(beside, matrix)
+  beside.replace(path)
+
+
+def examples(run: Run, split: data.Split, ranking: Ranking, count: int) -> str:
+  """A few points in words, with their first labels; a tick marks the true ones."""
+  truth = truth_without_filtered(split)
+  lines = []
+  for row in np.random.default_rng(0).permutation(len(split))[:count]:
+    true = set(truth[row].indices.tolist())
+    lines.append(f"  {split.texts[row]}")
+    for label in ranking.ids[row, :3]:
+      if label >= 0:
+        lines.append(f"    {'✓' if label in true else '·'} {run.dataset.labels.texts[label]}")
+  return "\n".join(lines)

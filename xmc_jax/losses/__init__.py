@@ -1,0 +1,11 @@
+"""Losses over a row of scores: one query against its pool of labels.
+
+Every function takes scores `[..., L]` and labels `[..., L]`, reads only the
+entries that `where` marks as real, and returns one number per row, unreduced.
+"""
+
+from xmc_jax.losses.binary import binary
+from xmc_jax.losses.decoupled import decoupled_softmax
+from xmc_jax.losses.softmax import softmax
+
+__all__ = ["binary", "decoupled_softmax", "softmax"]

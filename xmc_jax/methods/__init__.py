@@ -1,0 +1,28 @@
+"""The papers, one file each. A new method is a file here and a line in `_METHODS`."""
+
+import difflib
+import importlib
+
+from xmc_jax.contract import ConfigError, DatasetInfo, Method
+
+_METHODS = {
+  "dexml": "xmc_jax.methods.dexml",
+}
+
+
+def names() -> list[str]:
+  return sorted(_METHODS)
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """The method that `config.method.name` names.
+
+  Raises:
+    ConfigError: no such method.
+  """
+  name = config.method.name
+  if name not in _METHODS:
+    near = difflib.get_close_matches(name, _METHODS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"method.name = {name!r} is not one of {', '.join(names())}{hint}")
+  return importlib.import_module(_METHODS[name]).make(config, info)

@@ -1,0 +1,23 @@
+"""How good a ranking is: means, their parts by label frequency, and their intervals.
+
+Everything works on ranked label ids on the host, in numpy. `hits.py` finds the
+predictions that are right, `ranking.py` says what each of them earns; the means,
+the slices and the intervals only sum these earnings in different ways.
+"""
+
+from xmc_jax.metrics.hits import num_rows_without_labels
+from xmc_jax.metrics.intervals import bootstrap_intervals
+from xmc_jax.metrics.propensity import inverse_propensity
+from xmc_jax.metrics.ranking import coverage, evaluate
+from xmc_jax.metrics.slices import contributions, frequency_deciles, head_torso_tail
+
+__all__ = [
+  "bootstrap_intervals",
+  "contributions",
+  "coverage",
+  "evaluate",
+  "frequency_deciles",
+  "head_torso_tail",
+  "inverse_propensity",
+  "num_rows_without_labels",
+]

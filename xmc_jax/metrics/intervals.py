@@ -1,0 +1,71 @@
+"""How far a metric would move on other test rows: bootstrap intervals."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.metrics.ranking import earnings, ratio
+
+_BLOCK_DRAWS = 1 << 22  # rows drawn at once: 32 MiB of indices
+
+
+def bootstrap_intervals(
+  ids,
+  truth,
+  *,
+  ks: Sequence[int] = (1, 3, 5),
+  inverse_propensity=None,
+  level: float = 0.95,
+  num_resamples: int = 1000,
+  seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+  """Percentile bootstrap intervals of every metric of `evaluate`, over test rows.
+
+  Rows are drawn with replacement, N at a time, and each metric is computed on
+  the draw as the ratio that it is: numerator and denominator are resampled
+  together. All metrics see the same draws.
+
+  Args:
+    ids: `[N, K]` integer label ids, best first, padded with -1.
+    truth: sparse `[N, L]` true labels.
+    ks: the cut-offs k >= 1.
+    inverse_propensity: `[L]`, adds the propensity-scored metrics.
+    level: the intervals' coverage.
+    num_resamples: draws; each costs O(N).
+    seed: the draws' seed; equal seeds give equal intervals.
+
+  Returns:
+    `{'P@1': (low, high), ...}`, fractions as floats.
+
+  Example:
+    >>> import numpy as np, scipy.sparse
+    >>> truth = scipy.sparse.csr_array(np.eye(4))
+    >>> bootstrap_intervals([[0], [1], [2], [0]], truth, ks=(1,))['P@1']
+    (0.25, 1.0)
+  """
+  truth = as_truth(truth)
+  num_rows = truth.counts.size
+  hits = find_hits(ids, truth)
+  table = earnings(hits, truth, ks, inverse_propensity)
+  gained = [np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()]
+  gained = np.stack(gained, axis=1)
+  best = np.stack([part.best for part in table.values()], axis=1)
+  values = np.empty((num_resamples, len(table)))
+  done = 0
+  for counts in _draws(num_rows, num_resamples, np.random.default_rng(seed)):
+    values[done : done + len(counts)] = ratio(counts @ gained, counts @ best)
+    done += len(counts)
+  tail = (1 - level) / 2
+  bounds = np.quantile(values, (tail, 1 - tail), axis=0)
+  return {name: (float(low), float(high)) for name, low, high in zip(table, *bounds)}
+
+
+def _draws(num_rows: int, num_resamples: int, rng: np.random.Generator):
+  """Yields blocks `[R, N]` float64: how often each resample drew each row."""
+  block = max(1, _BLOCK_DRAWS // max(num_rows, 1))
+  for start in range(0, num_resamples, block):
+    size = min(block, num_resamples - start)
+    drawn = rng.integers(num_rows, size=(size, num_rows)) if num_rows else np.zeros((size, 0), np.int64)
+    drawn += np.arange(size)[:, None] * num_rows
+    yield np.bincount(drawn.ravel(), minlength=size * num_rows).reshape(size, num_rows).astype(np.float64)

@@ -1,0 +1,162 @@
+"""The ranking metrics P, nDCG, R, PSP and PSnDCG at k.
+
+Each is a ratio of two sums: what the hits earn over what the rows could earn.
+Written down hit by hit and row by row (`earnings`), the same numbers give the
+mean (here), its parts by label (slices.py) and its interval (intervals.py).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xmc_jax.contract import Array
+from xmc_jax.metrics.hits import Hits, Truth, as_truth, find_hits
+
+
+class Earning(NamedTuple):
+  """One metric, taken apart: its value is Σ gains / Σ best.
+
+  Attributes:
+    gains: `[H]` what each hit earns.
+    best: `[N]` what each row adds to the denominator.
+  """
+
+  gains: Array
+  best: Array
+
+
+def ratio(gained, best):
+  """gained / best, elementwise; 0 where there was nothing to gain."""
+  nothing = np.equal(best, 0)
+  return np.where(nothing, 0.0, gained / np.where(nothing, 1.0, best))
+
+
+def evaluate(ids, truth, *, ks: Sequence[int] = (1, 3, 5), inverse_propensity=None) -> dict[str, float]:
+  r"""Precision, nDCG and recall at each k, and their propensity-scored forms.
+
+  With h_ir = 1 if the prediction of rank r = 1, 2, … in row i is true, |y_i| the
+  number of true labels, d_r = 1 / log2(r + 1) and q_ir = h_ir / p its inverse
+  propensity:
+
+  .. math::
+    P@k &= \tfrac1N \sum_i \tfrac1k \sum_{r \le k} h_{ir} \\
+    nDCG@k &= \tfrac1N \sum_i \frac{\sum_{r \le k} d_r h_{ir}}{D_{ik}}, \qquad
+      D_{ik} = \sum_{r \le \min(k, |y_i|)} d_r \\
+    R@k &= \text{mean over rows with labels of } \tfrac1{|y_i|} \sum_{r \le k} h_{ir} \\
+    PSP@k &= \sum_i \sum_{r \le k} q_{ir} \Big/ \sum_i \sum_{r \le k} q^*_{ir} \\
+    PSnDCG@k &= \sum_i \tfrac{1}{D_{ik}} \sum_{r \le k} d_r q_{ir} \Big/
+      \sum_i \tfrac{1}{D_{ik}} \sum_{r \le k} d_r q^*_{ir}
+
+  where q* belongs to the best ranking, the true labels by falling inverse
+  propensity. The last two are ratios of means, not means of ratios. Definitions
+  follow the XMC repository's pyxclib, except that true labels are binarised.
+  Rows without labels count as 0, and are skipped in R.
+
+  Args:
+    ids: `[N, K]` integer label ids, best first, padded with -1; a rank beyond K
+      or with -1 is a miss.
+    truth: sparse `[N, L]` true labels: any stored non-zero counts as 1.
+    ks: the cut-offs k >= 1; one may exceed K and L.
+    inverse_propensity: `[L]` from `metrics.inverse_propensity`, on training rows.
+
+  Returns:
+    `{'P@1': ..., 'nDCG@1': ..., 'R@1': ..., 'P@3': ...}`, fractions as floats,
+    with `inverse_propensity` also 'PSP@k' and 'PSnDCG@k'.
+
+  Raises:
+    ValueError: for an id of L or more, a label named twice in a row of `ids`,
+      shapes that do not match, or a k below 1.
+
+  Example:
+    >>> import scipy.sparse
+    >>> truth = scipy.sparse.csr_array([[1, 0, 1]])
+    >>> evaluate([[2, 1]], truth, ks=(1, 2))
+    {'P@1': 1.0, 'nDCG@1': 1.0, 'R@1': 0.5, 'P@2': 0.5, 'nDCG@2': 0.6131..., 'R@2': 0.5}
+  """
+  truth = as_truth(truth)
+  table = earnings(find_hits(ids, truth), truth, ks, inverse_propensity)
+  return {name: float(ratio(part.gains.sum(), part.best.sum())) for name, part in table.items()}
+
+
+def coverage(ids, truth, *, ks: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
+  """Share of the labels of `truth` that are found at least once within the top k.
+
+  A label that no row carries cannot be found and is left out. Where P@k can be
+  won on frequent labels alone, coverage@k counts each label once.
+
+  Args:
+    ids: `[N, K]` integer label ids, best first, padded with -1.
+    truth: sparse `[N, L]` true labels.
+    ks: the cut-offs k >= 1.
+
+  Returns:
+    `{'coverage@1': ..., 'coverage@3': ...}`, fractions as floats.
+
+  Example:
+    >>> import scipy.sparse
+    >>> coverage([[0], [0]], scipy.sparse.csr_array([[1, 1, 0], [1, 0, 0]]), ks=(1,))
+    {'coverage@1': 0.5}
+  """
+  _check_cutoffs(ks)
+  truth = as_truth(truth)
+  hits = find_hits(ids, truth)
+  present = np.unique(truth.labels).size
+  return {f"coverage@{k}": float(ratio(np.unique(hits.labels[hits.ranks < k]).size, present)) for k in ks}
+
+
+def earnings(hits: Hits, truth: Truth, ks: Sequence[int], inverse_propensity=None) -> dict[str, Earning]:
+  """Every metric of `evaluate`, taken apart into hits and rows."""
+  _check_cutoffs(ks)
+  if inverse_propensity is not None:
+    inverse_propensity = np.asarray(inverse_propensity, np.float64)
+    if inverse_propensity.shape != (truth.num_labels,):
+      raise ValueError(f"inverse_propensity must be [{truth.num_labels}], got {inverse_propensity.shape}")
+    best_first = _best_ranking(truth, inverse_propensity)
+  table = {}
+  for k in ks:
+    table |= _plain(hits, truth, k)
+    if inverse_propensity is not None:
+      table |= _propensity_scored(hits, best_first, truth, k, inverse_propensity)
+  return table
+
+
+def _plain(hits: Hits, truth: Truth, k: int) -> dict[str, Earning]:
+  inside = (hits.ranks < k).astype(np.float64)
+  rows = np.ones(truth.counts.size)
+  return {
+    f"P@{k}": Earning(inside, rows * k),
+    f"nDCG@{k}": Earning(_normalised_discount(hits, truth, k), rows),
+    f"R@{k}": Earning(inside / truth.counts[hits.rows], (truth.counts > 0).astype(np.float64)),
+  }
+
+
+def _propensity_scored(
+  hits: Hits, best_first: Hits, truth: Truth, k: int, inverse_propensity: Array
+) -> dict[str, Earning]:
+  def earning(weigh):
+    gains, best = (weigh(ranked) * inverse_propensity[ranked.labels] for ranked in (hits, best_first))
+    return Earning(gains, np.bincount(best_first.rows, best, minlength=truth.counts.size))
+
+  return {
+    f"PSP@{k}": earning(lambda ranked: ranked.ranks < k),
+    f"PSnDCG@{k}": earning(lambda ranked: _normalised_discount(ranked, truth, k)),
+  }
+
+
+def _normalised_discount(ranked: Hits, truth: Truth, k: int) -> np.ndarray:
+  """`[H]` 1 / log2(rank + 1) within the top k, over the row's best possible sum of these."""
+  ideal = np.cumsum(1 / np.log2(np.arange(2, k + 2)))[np.minimum(k, truth.counts[ranked.rows]) - 1]
+  return (ranked.ranks < k) / np.log2(ranked.ranks + 2) / ideal
+
+
+def _best_ranking(truth: Truth, inverse_propensity) -> Hits:
+  """The hits of a perfect ranking: each row's true labels by falling inverse propensity."""
+  order = np.lexsort((-inverse_propensity[truth.labels], truth.rows))
+  starts = np.repeat(np.cumsum(truth.counts) - truth.counts, truth.counts)
+  return Hits(truth.rows, truth.labels[order], np.arange(truth.rows.size) - starts)
+
+
+def _check_cutoffs(ks: Sequence[int]) -> None:
+  if any(k < 1 for k in ks):
+    raise ValueError(f"every k of ks must be at least 1, got {tuple(ks)}")

@@ -1,0 +1,102 @@
+"""Which labels a metric's value comes from: its parts by training frequency."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.metrics.ranking import earnings, ratio
+
+
+def contributions(
+  ids, truth, groups, *, ks: Sequence[int] = (1, 3, 5), inverse_propensity=None
+) -> dict[str, np.ndarray]:
+  """Every metric of `evaluate`, split into what each group of labels contributes.
+
+  A hit contributes to the group of its label, so a metric's parts add up to the
+  metric: the parts are shares of the total, not the metric among those labels.
+
+  Args:
+    ids: `[N, K]` integer label ids, best first, padded with -1.
+    truth: sparse `[N, L]` true labels.
+    groups: `[L]` group number of each label, 0 first: from `frequency_deciles`,
+      `head_torso_tail`, or any other split.
+    ks: the cut-offs k >= 1.
+    inverse_propensity: `[L]`, adds the propensity-scored metrics.
+
+  Returns:
+    `{'P@1': [G] float64, ...}` with G = max(groups) + 1.
+
+  Example:
+    >>> import numpy as np, scipy.sparse
+    >>> truth = scipy.sparse.csr_array([[1, 0, 1]])
+    >>> contributions([[0, 2]], truth, np.array([0, 0, 1]), ks=(2,))['P@2']
+    array([0.5, 0.5])
+
+  References:
+    Gupta et al., Dual-Encoders for Extreme Multi-Label Classification, ICLR 2024,
+    section C.6 and Fig. 7.
+  """
+  truth, groups = as_truth(truth), np.asarray(groups)
+  if groups.shape != (truth.num_labels,):
+    raise ValueError(f"groups must be [{truth.num_labels}], got {groups.shape}")
+  hits = find_hits(ids, truth)
+  num_groups = int(groups.max(initial=-1)) + 1
+  of_hit = groups[hits.labels]
+  return {
+    name: ratio(np.bincount(of_hit, part.gains, minlength=num_groups), part.best.sum())
+    for name, part in earnings(hits, truth, ks, inverse_propensity).items()
+  }
+
+
+def frequency_deciles(train_counts, *, equal: str = "labels", num_groups: int = 10) -> np.ndarray:
+  """Splits the labels into deciles by training frequency, the most frequent first.
+
+  Labels of one frequency stand in the order of their ids. With `equal='labels'`
+  each decile holds the same number of labels (sizes differ by at most one); with
+  `equal='mass'` each holds, as nearly as whole labels allow, the same number of
+  (point, label) pairs, so that the first decile is a handful of head labels.
+
+  Args:
+    train_counts: `[L]` training points of each label.
+    equal: 'labels' or 'mass'.
+    num_groups: other numbers of groups than ten.
+
+  Returns:
+    `[L]` int64 group of each label, 0 for the most frequent.
+
+  Example:
+    >>> frequency_deciles([5, 90, 5, 0], num_groups=2)
+    array([0, 0, 1, 1])
+    >>> frequency_deciles([5, 90, 5, 0], num_groups=2, equal='mass')
+    array([1, 0, 1, 1])
+  """
+  counts = np.asarray(train_counts, np.int64)
+  order = np.argsort(-counts, kind="stable")
+  if equal == "labels":
+    before, total = np.arange(counts.size), counts.size
+  elif equal == "mass":
+    before, total = np.cumsum(counts[order]) - counts[order], counts.sum()
+  else:
+    raise ValueError(f"equal must be 'labels' or 'mass', got {equal!r}")
+  groups = np.empty(counts.size, np.int64)
+  # A label belongs where its share begins; those without points begin at the very end.
+  groups[order] = np.minimum(before * num_groups // max(total, 1), num_groups - 1)
+  return groups
+
+
+def head_torso_tail(train_counts) -> np.ndarray:
+  """Splits the labels into 0, head (> 100 training points), 1, torso (10–100), 2, tail (< 10).
+
+  Args:
+    train_counts: `[L]` training points of each label.
+
+  Returns:
+    `[L]` int64 group of each label.
+
+  Example:
+    >>> head_torso_tail([101, 100, 10, 9])
+    array([0, 1, 1, 2])
+  """
+  counts = np.asarray(train_counts)
+  return np.where(counts > 100, 0, np.where(counts >= 10, 1, 2))

@@ -1,0 +1,29 @@
+"""Text encoders: transformers with pretrained weights, bags of embeddings, and their heads."""
+
+from xmc_jax.models.bag import Bag, BagSpec
+from xmc_jax.models.build import Embedder, build
+from xmc_jax.models.compute import choose_attention, choose_dtype
+from xmc_jax.models.encoder import Encoder, EncoderSpec
+from xmc_jax.models.heads import Head, mean_pool, normalize
+from xmc_jax.models.loading import load_encoder
+from xmc_jax.models.pretrained import load_pretrained, save_pretrained
+from xmc_jax.models.sources import copy_description, tokenizer_file
+
+__all__ = [
+  "Bag",
+  "BagSpec",
+  "Embedder",
+  "Encoder",
+  "EncoderSpec",
+  "Head",
+  "build",
+  "choose_attention",
+  "choose_dtype",
+  "copy_description",
+  "load_encoder",
+  "load_pretrained",
+  "mean_pool",
+  "normalize",
+  "save_pretrained",
+  "tokenizer_file",
+]

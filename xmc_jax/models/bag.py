@@ -1,0 +1,38 @@
+"""A bag of token embeddings: the mean of a table's rows. The cheapest encoder, and a strong baseline."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from xmc_jax.models.heads import mean_pool
+from xmc_jax.models.layers import KERNEL_INIT
+
+
+@dataclasses.dataclass(frozen=True)
+class BagSpec:
+  """The sizes of a bag of embeddings: `vocab_size` rows of `width`."""
+
+  vocab_size: int
+  width: int
+
+
+class Bag(nn.Module):
+  """Mean of the embeddings of a text's tokens.
+
+  Attributes:
+    spec: V and D.
+    special_ids: token ids left out of the mean ([CLS], [SEP], ...), unless a text has nothing else.
+  """
+
+  spec: BagSpec
+  special_ids: tuple[int, ...] = ()
+
+  @nn.compact
+  def __call__(self, ids, mask):
+    """`ids` `[n, T]` int32, `mask` `[n, T]` bool -> `[n, D]` float32; zero for a row without tokens."""
+    table = self.param("word", KERNEL_INIT, (self.spec.vocab_size, self.spec.width))
+    if self.special_ids:
+      ordinary = mask & ~jnp.isin(ids, jnp.array(self.special_ids))
+      mask = jnp.where(ordinary.any(axis=1, keepdims=True), ordinary, mask)
+    return mean_pool(table[ids], mask)

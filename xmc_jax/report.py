@@ -1,0 +1,145 @@
+"""What a run tells: one progress line, stage times, metrics.jsonl, TensorBoard, tables.
+
+Words for people go to standard error; standard output is for results.
+"""
+
+import collections
+import contextlib
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Iterator
+
+from tqdm import tqdm
+
+from xmc_jax import runtime
+
+_PLAIN_SECONDS = 15.0  # between progress lines where there is no terminal
+
+
+class Report:
+  """The voice of one run.
+
+  Args:
+    workdir: where metrics.jsonl and TensorBoard files go.
+    first_step: lines of later steps, left by a run that was killed, are dropped.
+    seconds: stage times so far, from the checkpoint.
+  """
+
+  def __init__(self, workdir: pathlib.Path, *, first_step: int = 0, seconds: dict[str, float] | None = None):
+    self.seconds = collections.Counter(seconds or {})
+    self._path = workdir / "metrics.jsonl"
+    _drop_later_lines(self._path, first_step)
+    self._tensorboard = _tensorboard_writer(workdir / "tensorboard")
+
+  @contextlib.contextmanager
+  def stage(self, name: str) -> Iterator[None]:
+    """Adds the time inside to `seconds[name]`."""
+    start = time.perf_counter()
+    try:
+      yield
+    finally:
+      self.seconds[name] += time.perf_counter() - start
+
+  def scalars(self, step: int, values: dict[str, float]) -> None:
+    """One line of metrics.jsonl; also to TensorBoard, where it is installed."""
+    if not runtime.is_main_process():
+      return
+    line = {"step": step, "time": round(time.time(), 3), **values}
+    with self._path.open("a") as file:
+      file.write(json.dumps(line) + "\n")
+    if self._tensorboard:
+      for name, value in values.items():
+        self._tensorboard.add_scalar(name, value, step)
+
+  def stage_summary(self) -> str:
+    """'prepare 2.1 s · train 93.0 s ... · peak memory 1.4 GB'."""
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items()]
+    peaks = [f"{bytes_ / 1e9:.2f} GB {where}" for where, bytes_ in runtime.peak_memory().items()]
+    return " · ".join(parts) + " · peak memory " + ", ".join(peaks)
+
+  def close(self) -> None:
+    if self._tensorboard:
+      self._tensorboard.close()
+
+
+class Progress:
+  """One line that moves, or a plain line now and then where there is no terminal.
+
+  Args:
+    what: the stage's name.
+    total: steps, texts, ...; None when it is not known.
+    first: where it starts, after a resume.
+    unit: of `total`.
+  """
+
+  def __init__(self, what: str, total: int | None, *, first: int = 0, unit: str = "step"):
+    self._what, self._total, self._first, self._unit = what, total, first, unit
+    self._done, self._start = first, time.perf_counter()
+    self._spoken = self._start
+    self._shown = runtime.is_main_process()
+    self._bar = tqdm(desc=what, total=total, initial=first, unit=unit, leave=False,
+                     dynamic_ncols=True) if self._shown and sys.stderr.isatty() else None
+
+  def update(self, done: int, note: str = "") -> None:
+    """`done` of `total`, counted from the very start, and a few words behind it."""
+    self._done = done
+    if self._bar is not None:
+      self._bar.set_postfix_str(note, refresh=False)
+      self._bar.update(done - self._bar.n)
+    elif self._shown and time.perf_counter() - self._spoken >= _PLAIN_SECONDS:
+      self._spoken = time.perf_counter()
+      say(f"{self._what} {self._counts()}{'  ' + note if note else ''}")
+
+  def close(self) -> None:
+    if self._bar is not None:
+      self._bar.close()
+
+  def _counts(self) -> str:
+    elapsed = time.perf_counter() - self._start
+    rate = (self._done - self._first) / max(elapsed, 1e-9)
+    if not self._total:
+      return f"{self._done:,} {self._unit}s"
+    left = (self._total - self._done) / rate if rate > 0 else float("inf")
+    return f"{self._done:,}/{self._total:,} {self._unit}s, {rate:.2f}/s, {_clock(left)} left"
+
+
+def say(line: str) -> None:
+  """A line for people, on standard error; a progress bar steps aside for it."""
+  if runtime.is_main_process():
+    tqdm.write(line, file=sys.stderr)
+
+
+def table(metrics: dict[str, float]) -> str:
+  """Metrics in percent, 'P@1 41.23', one a line."""
+  width = max(map(len, metrics))
+  return "\n".join(f"{name:<{width}} {100 * value:6.2f}" for name, value in metrics.items())
+
+
+def _clock(seconds: float) -> str:
+  if seconds == float("inf"):
+    return "?"
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _drop_later_lines(path: pathlib.Path, first_step: int) -> None:
+  """Keeps metrics.jsonl one story: what a killed run wrote past its checkpoint will be written again."""
+  if not path.exists():
+    return
+  kept = []
+  for line in path.read_text().splitlines():
+    with contextlib.suppress(ValueError):  # a line cut short by a kill
+      if json.loads(line)["step"] <= first_step:
+        kept.append(line + "\n")
+  path.write_text("".join(kept))
+
+
+def _tensorboard_writer(folder: pathlib.Path):
+  try:
+    from tensorboard.summary import Writer
+  except ImportError:
+    return None
+  return Writer(str(folder))

@@ -1,0 +1,204 @@
+"""A run: a config joined to its data, its method and its folder.
+
+Layout of a run's folder, which is all that evaluation and prediction need:
+
+  config.json     the resolved config
+  data/           the prepared data, hard-linked from the cache
+  encoder/        the encoder's description (no weights)
+  checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
+  best/           the parameters with the best validation metric
+  metrics.jsonl   one line per reading
+  report/  predictions/
+"""
+
+import functools
+import pathlib
+
+import jax
+import ml_collections
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import data, mesh, methods, models
+from xmc_jax.checkpoint import Checkpoints
+from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
+from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.refresh import embed_table
+from xmc_jax.report import Progress, Report, say
+
+# What may differ between the command that began a run and the one that goes on with it.
+_MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.")
+_TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
+
+
+class Run:
+  """Everything that training, evaluation and prediction share.
+
+  Attributes:
+    config, workdir, dataset: as given.
+    train, validation: the labelled rows to train on, and those held out.
+    method: the paper's functions.
+    mesh: the device mesh.
+    batches: the BatchBuilder of the training rows.
+  """
+
+  def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path, dataset: data.Dataset):
+    self.config, self.workdir, self.dataset = config, workdir, dataset
+    with_labels = int(np.sum(np.diff(dataset.train.truth.indptr) > 0))
+    if not with_labels:
+      raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
+    configs.check_against_data(config, with_labels, dataset.num_labels)
+    configs.check_against_devices(config, len(jax.devices()))
+    self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
+    self.mesh = mesh.make(config.mesh.data, config.mesh.label)
+    info = DatasetInfo(num_points=len(self.train), num_labels=dataset.num_labels,
+                       max_length=config.data.max_length, vocab_size=dataset.tokenizer().get_vocab_size(),
+                       steps_per_epoch=max(1, -(-with_labels // config.train.batch_size)))
+    self.method = methods.make(config, info)
+
+  @functools.cached_property
+  def batches(self) -> BatchBuilder:
+    train = self.train
+    return BatchBuilder(train.tokens, self.dataset.labels.tokens, train.truth, train.filter,
+                        self.method.batch, batch_size=self.config.train.batch_size,
+                        max_length=self.config.data.max_length, seed=self.config.train.seed,
+                        label_chunk=self.config.method.label_chunk, data_axis=self.config.mesh.data)
+
+  @functools.cached_property
+  def _embedders(self):
+    return jax.jit(self.method.embed_queries), jax.jit(self.method.embed_labels)
+
+  def embed_queries(self, params: PyTree, aux: PyTree, tokens: data.TokenTable, progress=None) -> np.ndarray:
+    """`[n, D]` embeddings of points."""
+    embed = self._embedders[0]
+    return self._embed(lambda part, ids: embed(params, aux, part), tokens, progress)
+
+  def embed_labels(self, params: PyTree, aux: PyTree, progress=None) -> np.ndarray:
+    """`[L, D]` embeddings of all labels."""
+    embed = self._embedders[1]
+    return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens, progress)
+
+  def _embed(self, embed, tokens, progress) -> np.ndarray:
+    return embed_table(embed, tokens, batch_size=self.config.eval.batch_size,
+                       max_length=self.config.data.max_length, progress=progress)
+
+  def checkpoints(self) -> Checkpoints:
+    return Checkpoints(self.workdir / "checkpoints", keep=self.config.checkpoint.keep)
+
+  def best(self) -> Checkpoints:
+    return Checkpoints(self.workdir / "best", keep=1)
+
+  def trained(self) -> tuple[Array, PyTree, int]:
+    """The parameters to use: the best on validation rows, or the newest where none are held out.
+
+    Returns:
+      `(params, aux, step)`.
+
+    Raises:
+      UserError: nothing has been saved yet.
+    """
+    for checkpoints in (self.best(), self.checkpoints()):
+      step = checkpoints.latest()
+      if step is not None:
+        state = checkpoints.restore_state(step, mesh.replicated(self.mesh))
+        checkpoints.close()
+        return state["params"], state.get("aux") or {}, step
+      checkpoints.close()
+    raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
+
+
+def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Report) -> Run:
+  """Makes the run folder, or opens the one that the same command made before.
+
+  Raises:
+    ConfigError: the folder holds a run with other settings.
+    UserError, DataError: the folder, the encoder or the data cannot be used.
+  """
+  _claim_folder(config, workdir)
+  with report.stage("prepare"):
+    prepared = load_data(config, _tokenizer(config, workdir))
+    data.link_into(prepared.folder, workdir / "data")
+    described = config.encoder[_encoder_key(config)]
+    if described:
+      models.copy_description(described, workdir / "encoder")
+  return Run(config, workdir, data.load_prepared(workdir / "data"))
+
+
+def reopen(workdir: pathlib.Path) -> Run:
+  """A run from its folder alone."""
+  config = configs.read(workdir / "config.json")
+  return Run(_at_home(config, workdir), workdir, data.load_prepared(workdir / "data"))
+
+
+def _claim_folder(config, workdir: pathlib.Path) -> None:
+  path = workdir / "config.json"
+  if path.exists():
+    changed = configs.differences(configs.read(path).to_dict(), config.to_dict())
+    changed = [line for line in changed if not line.startswith(_MAY_CHANGE)]
+    if changed:
+      more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+      raise ConfigError(f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
+                        "--workdir=ANOTHER_FOLDER, or delete this one to start anew")
+    return
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    beside.write_text(configs.to_json(config))
+    beside.replace(path)
+  except OSError as error:
+    raise UserError(f"{workdir}: cannot write the run here ({error.strerror})") from None
+
+
+def _tokenizer(config, workdir: pathlib.Path):
+  """The tokenizer that the encoder goes with; trained on the data's own texts if asked for."""
+  name = config.encoder.tokenizer or config.encoder[_encoder_key(config)]
+  if name == "train":
+    return _trained_tokenizer(config, workdir / "tokenizer.json")
+  if not name:
+    raise ConfigError("encoder.tokenizer = '': a bag from scratch brings none; set "
+                      "--config.encoder.tokenizer=train, or a package, folder or hub id that has one")
+  return data.load_tokenizer(models.tokenizer_file(name))
+
+
+def _trained_tokenizer(config, kept: pathlib.Path):
+  if not kept.exists():
+    say("prepare: training a tokenizer on the data's texts")
+    raw = load_data(config, None)
+    beside = kept.with_suffix(".tmp")
+    data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY).save(str(beside))
+    beside.replace(kept)
+  return data.load_tokenizer(kept)
+
+
+def _encoder_key(config) -> str:
+  """The key of config.encoder that names where weights come from."""
+  return "init_table" if config.encoder.name == "bag" else "name"
+
+
+def load_data(config, tokenizer) -> data.Dataset:
+  """The data of a config, prepared in the cache if they are not there yet."""
+  section = config.data
+  bars = {}
+
+  def progress(stage: str, done: int, total: int | None) -> None:
+    if stage not in bars:
+      bars[stage] = Progress(f"prepare: {stage}", total, unit="row")
+    bars[stage].update(done)
+
+  try:
+    return data.load(section.path, layout=section.layout, text=section.text, tokenizer=tokenizer,
+                     max_length=section.max_length, cache_dir=section.cache_dir or None, progress=progress,
+                     label_column=section.label_column, label_separator=section.label_separator,
+                     label_file=section.label_file, test_fraction=section.test_fraction,
+                     split_seed=section.split_seed)
+  finally:
+    for bar in bars.values():
+      bar.close()
+
+
+def _at_home(config, workdir: pathlib.Path) -> ml_collections.ConfigDict:
+  """The config with the encoder's description taken from the run's folder, so that it can move house."""
+  config = ml_collections.ConfigDict(config.to_dict())
+  if (workdir / "encoder").is_dir():
+    config.encoder[_encoder_key(config)] = str(workdir / "encoder")
+  return config

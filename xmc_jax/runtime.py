@@ -1,0 +1,38 @@
+"""The machine: what this process is, compiled programs kept on disk, memory readings."""
+
+import contextlib
+import os
+import pathlib
+import resource
+import sys
+
+import jax
+
+
+def cache_root() -> pathlib.Path:
+  """Where prepared data and compiled programs are kept: $XMC_JAX_CACHE or ~/.cache/xmc_jax."""
+  return pathlib.Path(os.environ.get("XMC_JAX_CACHE") or pathlib.Path.home() / ".cache" / "xmc_jax")
+
+
+def start() -> None:
+  """Sets JAX up for a run: compiled programs are kept, so that the second start is quick."""
+  with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
+    folder = cache_root() / "compiled"
+    folder.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+def is_main_process() -> bool:
+  """True in the one process that prints and writes reports."""
+  return jax.process_index() == 0
+
+
+def peak_memory() -> dict[str, int]:
+  """High-water marks in bytes: 'host' of this process, 'device' of the fullest local device, if it tells."""
+  unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, KiB elsewhere
+  marks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+  stats = [device.memory_stats() or {} for device in jax.local_devices()]
+  if peaks := [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]:
+    marks["device"] = max(peaks)
+  return marks
