@@ -24,10 +24,16 @@ class Checkpoints:
 
   def __init__(self, folder: pathlib.Path, *, keep: int = 2):
     self.folder = folder.absolute()
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+    )
+    handlers = {
+      "state": ocp.StandardCheckpointHandler(),
+      "fresh": ocp.StandardCheckpointHandler(),
+      "host": ocp.JsonCheckpointHandler(),
+    }
     try:
-      options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False,
-                                             cleanup_tmp_directories=True)
-      self._manager = ocp.CheckpointManager(self.folder, options=options)
+      self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
     except OSError as error:
       raise UserError(f"{self.folder}: cannot keep checkpoints here ({error.strerror or error})") from None
 
@@ -46,8 +52,10 @@ class Checkpoints:
       self._manager.save(step, args=ocp.args.Composite(**items))
       self._manager.wait_until_finished()
     except OSError as error:
-      raise UserError(f"{self.folder}: step {step} could not be saved ({error.strerror or error}); "
-                      f"the last good checkpoint is step {self.latest()}") from None
+      raise UserError(
+        f"{self.folder}: step {step} could not be saved ({error.strerror or error}); "
+        f"the last good checkpoint is step {self.latest()}"
+      ) from None
 
   def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
     """Reads `(state, fresh, host)` of one step.
@@ -64,15 +72,19 @@ class Checkpoints:
       found = self._manager.restore(step, args=ocp.args.Composite(**items))
     except (OSError, ValueError, KeyError) as error:
       reason = str(error).strip().splitlines()[0][:200]
-      raise UserError(f"{self.folder / str(step)}: this checkpoint cannot be read ({reason}); "
-                      "delete its folder to go on from the one before") from None
+      raise UserError(
+        f"{self.folder / str(step)}: this checkpoint cannot be read ({reason}); "
+        "delete its folder to go on from the one before"
+      ) from None
     return found["state"], found.get("fresh") or {}, found["host"]
 
   def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
     """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
-    found = ocp.CheckpointManager.item_metadata(self._manager, step)["state"]
-    template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-                            found.tree if hasattr(found, "tree") else found)
+    found = self._manager.item_metadata(step)["state"]
+    template = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+      found.tree if hasattr(found, "tree") else found,
+    )
     return self.restore(step, template)[0]
 
   def close(self) -> None:

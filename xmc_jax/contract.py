@@ -133,5 +133,3 @@ class TrainState(NamedTuple):
   params: PyTree
   opt_state: PyTree
   aux: PyTree
-
-

@@ -45,10 +45,10 @@ def search(queries: np.ndarray, labels: Array, k: int, filtered=None, block: int
   scores = np.empty((len(queries), depth), np.float32)
   block = min(block, max(1, len(queries)))
   for start in range(0, len(queries), block):
-    part = queries[start:start + block]
+    part = queries[start : start + block]
     padded = np.pad(part, ((0, block - len(part)), (0, 0)))
-    found = [mesh.fetch(array)[:len(part)] for array in ops.top_k(padded, labels, depth)]
-    scores[start:start + block], ids[start:start + block] = found
+    found = [mesh.fetch(array)[: len(part)] for array in ops.top_k(padded, labels, depth)]
+    scores[start : start + block], ids[start : start + block] = found
   if deepest:
     ids, scores = _without(ids, scores, filtered)
   return Ranking(ids[:, :k], scores[:, :k])
@@ -89,8 +89,9 @@ def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
 
 
 def _inverse_propensity(run: Run) -> np.ndarray:
-  return metrics.inverse_propensity(run.dataset.train.truth, run.config.eval.propensity_a,
-                                    run.config.eval.propensity_b)
+  return metrics.inverse_propensity(
+    run.dataset.train.truth, run.config.eval.propensity_a, run.config.eval.propensity_b
+  )
 
 
 def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> dict[str, float]:
@@ -104,11 +105,15 @@ def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> di
   """
   means, truth = score(run, split, ranking), truth_without_filtered(split)
   frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
-  intervals = metrics.bootstrap_intervals(ranking.ids, truth, ks=_KS,
-                                          inverse_propensity=_inverse_propensity(run), seed=0)
+  intervals = metrics.bootstrap_intervals(
+    ranking.ids, truth, ks=_KS, inverse_propensity=_inverse_propensity(run), seed=0
+  )
   report = {
-    "step": step, "rows": len(split), "rows_without_labels": metrics.num_rows_without_labels(truth),
-    "metrics": means, "intervals_95": {name: list(map(float, intervals[name])) for name in means},
+    "step": step,
+    "rows": len(split),
+    "rows_without_labels": metrics.num_rows_without_labels(truth),
+    "metrics": means,
+    "intervals_95": {name: list(map(float, intervals[name])) for name in means},
     "slices": _slices(ranking.ids, truth, frequency),
   }
   folder = run.workdir / "report"
@@ -120,10 +125,17 @@ def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> di
 
 def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
   """Contributions to P@1 and P@5 of labels by training frequency; each list adds up to the total."""
-  groups = {"deciles": metrics.frequency_deciles(frequency), "head_torso_tail": metrics.head_torso_tail(frequency)}
-  return {name: {metric: list(map(float, parts)) for metric, parts in
-                 metrics.contributions(ids, truth, group, ks=(1, 5)).items()}
-          for name, group in groups.items()}
+  groups = {
+    "deciles": metrics.frequency_deciles(frequency),
+    "head_torso_tail": metrics.head_torso_tail(frequency),
+  }
+  return {
+    name: {
+      metric: list(map(float, parts))
+      for metric, parts in metrics.contributions(ids, truth, group, ks=(1, 5)).items()
+    }
+    for name, group in groups.items()
+  }
 
 
 def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> None:

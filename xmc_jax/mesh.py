@@ -36,6 +36,7 @@ def shard_tree(tree: PyTree, rules: tuple[tuple[str, tuple], ...], mesh: Mesh) -
   Raises:
     ValueError: a path that no rule matches, so that nothing is sharded by accident.
   """
+
   def sharding(path, leaf):
     name = path_name(path)
     for pattern, axes in rules:
@@ -54,10 +55,15 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   def put(tree: PyTree, sharding: NamedSharding) -> PyTree:
     return jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), tree)
 
-  return Batch(rows=put(batch.rows, rows), queries=put(batch.queries, rows),
-               columns=put(batch.columns, everywhere), labels=put(batch.labels, everywhere),
-               positives=put(batch.positives, rows), weights=put(batch.weights, rows),
-               excluded=put(batch.excluded, rows))
+  return Batch(
+    rows=put(batch.rows, rows),
+    queries=put(batch.queries, rows),
+    columns=put(batch.columns, everywhere),
+    labels=put(batch.labels, everywhere),
+    positives=put(batch.positives, rows),
+    weights=put(batch.weights, rows),
+    excluded=put(batch.excluded, rows),
+  )
 
 
 def fetch(array: Array) -> np.ndarray:

@@ -36,8 +36,9 @@ def schedule(train_config, total_steps: int) -> optax.Schedule:
 
 def make(train_config, total_steps: int) -> optax.GradientTransformation:
   """AdamW as in DEXML, section C: decay on everything but biases and LayerNorm gains."""
-  adamw = optax.adamw(schedule(train_config, total_steps), weight_decay=train_config.weight_decay,
-                      mask=decay_mask)
+  adamw = optax.adamw(
+    schedule(train_config, total_steps), weight_decay=train_config.weight_decay, mask=decay_mask
+  )
   if train_config.clip_norm:
     return optax.chain(optax.clip_by_global_norm(train_config.clip_norm), adamw)
   return adamw

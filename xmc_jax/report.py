@@ -23,31 +23,40 @@ class Report:
 
   Args:
     workdir: where metrics.jsonl and TensorBoard files go.
-    first_step: lines of later steps, left by a run that was killed, are dropped.
-    seconds: stage times so far, from the checkpoint.
+
+  Attributes:
+    seconds: time by stage, over all the processes that worked on the run.
   """
 
-  def __init__(self, workdir: pathlib.Path, *, first_step: int = 0, seconds: dict[str, float] | None = None):
-    self.seconds = collections.Counter(seconds or {})
-    self._path = workdir / "metrics.jsonl"
-    _drop_later_lines(self._path, first_step)
-    self._tensorboard = _tensorboard_writer(workdir / "tensorboard")
+  def __init__(self, workdir: pathlib.Path):
+    self.seconds: collections.Counter[str] = collections.Counter()
+    self._workdir, self._tensorboard = workdir, None
+
+  def resume(self, first_step: int, seconds: dict[str, float]) -> None:
+    """Goes on with a run's story: its stage times so far, its metrics up to a checkpoint.
+
+    What a killed process wrote past its last checkpoint is dropped: it will be
+    written again.
+    """
+    self.seconds.update(seconds)
+    _drop_later_lines(self._workdir / "metrics.jsonl", first_step)
+    self._tensorboard = _tensorboard_writer(self._workdir / "tensorboard")
 
   @contextlib.contextmanager
-  def stage(self, name: str) -> Iterator[None]:
-    """Adds the time inside to `seconds[name]`."""
-    start = time.perf_counter()
+  def stage(self, name: str, less: str = "") -> Iterator[None]:
+    """Adds the time inside to `seconds[name]`, without what the stage `less` took meanwhile."""
+    start, apart = time.perf_counter(), self.seconds[less]
     try:
       yield
     finally:
-      self.seconds[name] += time.perf_counter() - start
+      self.seconds[name] += time.perf_counter() - start - (self.seconds[less] - apart)
 
   def scalars(self, step: int, values: dict[str, float]) -> None:
     """One line of metrics.jsonl; also to TensorBoard, where it is installed."""
     if not runtime.is_main_process():
       return
     line = {"step": step, "time": round(time.time(), 3), **values}
-    with self._path.open("a") as file:
+    with (self._workdir / "metrics.jsonl").open("a") as file:
       file.write(json.dumps(line) + "\n")
     if self._tensorboard:
       for name, value in values.items():
@@ -79,8 +88,11 @@ class Progress:
     self._done, self._start = first, time.perf_counter()
     self._spoken = self._start
     self._shown = runtime.is_main_process()
-    self._bar = tqdm(desc=what, total=total, initial=first, unit=unit, leave=False,
-                     dynamic_ncols=True) if self._shown and sys.stderr.isatty() else None
+    self._bar = (
+      tqdm(desc=what, total=total, initial=first, unit=unit, leave=False, dynamic_ncols=True)
+      if self._shown and sys.stderr.isatty()
+      else None
+    )
 
   def update(self, done: int, note: str = "") -> None:
     """`done` of `total`, counted from the very start, and a few words behind it."""
@@ -126,7 +138,6 @@ def _clock(seconds: float) -> str:
 
 
 def _drop_later_lines(path: pathlib.Path, first_step: int) -> None:
-  """Keeps metrics.jsonl one story: what a killed run wrote past its checkpoint will be written again."""
   if not path.exists():
     return
   kept = []

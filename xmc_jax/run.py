@@ -51,18 +51,52 @@ class Run:
     configs.check_against_devices(config, len(jax.devices()))
     self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
     self.mesh = mesh.make(config.mesh.data, config.mesh.label)
-    info = DatasetInfo(num_points=len(self.train), num_labels=dataset.num_labels,
-                       max_length=config.data.max_length, vocab_size=dataset.tokenizer().get_vocab_size(),
-                       steps_per_epoch=max(1, -(-with_labels // config.train.batch_size)))
+    info = DatasetInfo(
+      num_points=len(self.train),
+      num_labels=dataset.num_labels,
+      max_length=config.data.max_length,
+      vocab_size=dataset.tokenizer().get_vocab_size(),
+      steps_per_epoch=max(1, -(-with_labels // config.train.batch_size)),
+    )
     self.method = methods.make(config, info)
+
+  @property
+  def num_validation(self) -> int:
+    return len(self.validation)
+
+  def initial_parameters(self) -> tuple[PyTree, PyTree]:
+    """`(params, aux)` at step 0: the method's own, or those of the run that `config.init_from` names."""
+    params, aux = self.method.init(jax.random.key(self.config.train.seed))
+    if not self.config.init_from:
+      return params, aux
+    loaded = reopen(pathlib.Path(self.config.init_from)).trained()[0]
+    shapes, found = (
+      {mesh.path_name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+      for tree in (params, loaded)
+    )
+    if shapes != found:
+      name = min(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
+      raise ConfigError(
+        f"init_from = {self.config.init_from!r}: {name} is {found.get(name, 'missing')} there and "
+        f"{shapes.get(name, 'missing')} here; use the encoder settings of that run"
+      )
+    return loaded, aux
 
   @functools.cached_property
   def batches(self) -> BatchBuilder:
     train = self.train
-    return BatchBuilder(train.tokens, self.dataset.labels.tokens, train.truth, train.filter,
-                        self.method.batch, batch_size=self.config.train.batch_size,
-                        max_length=self.config.data.max_length, seed=self.config.train.seed,
-                        label_chunk=self.config.method.label_chunk, data_axis=self.config.mesh.data)
+    return BatchBuilder(
+      train.tokens,
+      self.dataset.labels.tokens,
+      train.truth,
+      train.filter,
+      self.method.batch,
+      batch_size=self.config.train.batch_size,
+      max_length=self.config.data.max_length,
+      seed=self.config.train.seed,
+      label_chunk=self.config.method.label_chunk,
+      data_axis=self.config.mesh.data,
+    )
 
   @functools.cached_property
   def _embedders(self):
@@ -79,8 +113,13 @@ class Run:
     return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens, progress)
 
   def _embed(self, embed, tokens, progress) -> np.ndarray:
-    return embed_table(embed, tokens, batch_size=self.config.eval.batch_size,
-                       max_length=self.config.data.max_length, progress=progress)
+    return embed_table(
+      embed,
+      tokens,
+      batch_size=self.config.eval.batch_size,
+      max_length=self.config.data.max_length,
+      progress=progress,
+    )
 
   def checkpoints(self) -> Checkpoints:
     return Checkpoints(self.workdir / "checkpoints", keep=self.config.checkpoint.keep)
@@ -137,8 +176,10 @@ def _claim_folder(config, workdir: pathlib.Path) -> None:
     changed = [line for line in changed if not line.startswith(_MAY_CHANGE)]
     if changed:
       more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-      raise ConfigError(f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
-                        "--workdir=ANOTHER_FOLDER, or delete this one to start anew")
+      raise ConfigError(
+        f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
+        "--workdir=ANOTHER_FOLDER, or delete this one to start anew"
+      )
     return
   try:
     workdir.mkdir(parents=True, exist_ok=True)
@@ -155,8 +196,10 @@ def _tokenizer(config, workdir: pathlib.Path):
   if name == "train":
     return _trained_tokenizer(config, workdir / "tokenizer.json")
   if not name:
-    raise ConfigError("encoder.tokenizer = '': a bag from scratch brings none; set "
-                      "--config.encoder.tokenizer=train, or a package, folder or hub id that has one")
+    raise ConfigError(
+      "encoder.tokenizer = '': a bag from scratch brings none; set "
+      "--config.encoder.tokenizer=train, or a package, folder or hub id that has one"
+    )
   return data.load_tokenizer(models.tokenizer_file(name))
 
 
@@ -186,11 +229,20 @@ def load_data(config, tokenizer) -> data.Dataset:
     bars[stage].update(done)
 
   try:
-    return data.load(section.path, layout=section.layout, text=section.text, tokenizer=tokenizer,
-                     max_length=section.max_length, cache_dir=section.cache_dir or None, progress=progress,
-                     label_column=section.label_column, label_separator=section.label_separator,
-                     label_file=section.label_file, test_fraction=section.test_fraction,
-                     split_seed=section.split_seed)
+    return data.load(
+      section.path,
+      layout=section.layout,
+      text=section.text,
+      tokenizer=tokenizer,
+      max_length=section.max_length,
+      cache_dir=section.cache_dir or None,
+      progress=progress,
+      label_column=section.label_column,
+      label_separator=section.label_separator,
+      label_file=section.label_file,
+      test_fraction=section.test_fraction,
+      split_seed=section.split_seed,
+    )
   finally:
     for bar in bars.values():
       bar.close()

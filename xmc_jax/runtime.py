@@ -7,6 +7,7 @@ import resource
 import sys
 
 import jax
+from absl import logging
 
 
 def cache_root() -> pathlib.Path:
@@ -15,7 +16,8 @@ def cache_root() -> pathlib.Path:
 
 
 def start() -> None:
-  """Sets JAX up for a run: compiled programs are kept, so that the second start is quick."""
+  """Sets a run up: compiled programs are kept, so that the second start is quick; libraries stay quiet."""
+  logging.set_verbosity(logging.WARNING)
   with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
     folder = cache_root() / "compiled"
     folder.mkdir(parents=True, exist_ok=True)

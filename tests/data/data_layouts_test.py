@@ -70,7 +70,7 @@ def test_layout_can_be_named(tmp_path):
 
 def test_unknown_layout_lists_what_was_looked_for(tmp_path):
   samples.write(tmp_path / "readme.md", "hello")
-  with pytest.raises(DataError, match=r"no known layout.*trn\.json.*trn_X_Y\.txt.*Y\.trn\.npz.*found readme\.md"):
+  with pytest.raises(DataError, match=r"no known layout.*trn\.json.*trn_X_Y\.txt.*Y\.trn.*found readme\.md"):
     data.load(tmp_path)
   with pytest.raises(DataError, match="expected a folder, or a table in"):
     data.load(tmp_path / "readme.md")
@@ -148,7 +148,8 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path):
 
 
 def test_single_table_is_split_by_fraction_and_seed(tmp_path):
-  path = samples.write(tmp_path / "posts.csv", "title,labels\n" + samples.lines(f"t{i},a;b{i}" for i in range(50)))
+  rows = samples.lines(f"t{i},a;b{i}" for i in range(50))
+  path = samples.write(tmp_path / "posts.csv", "title,labels\n" + rows)
   dataset = data.load(path, test_fraction=0.3)
   train, test = list(dataset.train.texts), list(dataset.test.texts)
   assert len(test) == 15 and sorted(train + test) == sorted(f"t{i}" for i in range(50))
@@ -170,10 +171,14 @@ def test_label_strings_and_a_label_table(tmp_path):
   plain = data.load(tmp_path, text="q")
   assert list(plain.labels.texts) == ["x", "z"]
   assert list(plain.test.texts) == ['a "b"\nc']
-  samples.write(tmp_path / "names.csv", "id,title\nz,Zebra\nx,Xylophone\nw,Wolf\n")
-  named = data.load(tmp_path, text="q", label_file="names.csv") if False else None
-  assert named is None
-  assert list(data.load(tmp_path, text="q", label_column="y").test.truth.toarray()[0]) == [0, 1]
+  assert plain.test.truth.toarray().tolist() == [[0, 1]]
+  samples.write(tmp_path / "names.csv", "id,name\nz,Zebra\nx,Xylophone\nw,Wolf\n")
+  named = data.load(tmp_path, text="q", label_file="names.csv")
+  assert list(named.labels.texts) == ["Zebra", "Xylophone", "Wolf"]
+  assert named.train.truth.toarray().tolist() == [[1, 1, 0], [0, 0, 0]]
+  samples.write(tmp_path / "names.csv", "id,name\nz,Zebra\n")
+  with pytest.raises(DataError, match=r"train\.jsonl, line 1: expected a label of names\.csv, found 'x'"):
+    data.load(tmp_path, text="q", label_file="names.csv")
 
 
 def test_separators(tmp_path):
@@ -199,5 +204,6 @@ def test_any_text_survives_json(tmp_path_factory, texts):
 
 def test_lone_surrogates_are_replaced(tmp_path):
   folder = samples.raw_json(tmp_path)
+  samples.write(folder / "filter_labels_test.txt", "")
   samples.write(folder / "tst.json", '{"title": "a\\ud800b \\ud83d\\ude00", "target_ind": []}\n')
   assert list(data.load(folder).test.texts) == ["a\ufffdb 😀"]

@@ -1,5 +1,6 @@
 """Flat .npy files: written piece by piece, read memory-mapped."""
 
+import contextlib
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,63 +11,69 @@ from xmc_jax.contract import DataError
 
 
 class ArrayFile:
-  """A one-dimensional .npy file of a length that is known only at its end."""
+  """A one-dimensional .npy file of a length that is known only at its end; see ArrayFolder."""
 
   def __init__(self, path: Path, dtype):
-    self.path = path
     self.length = 0
     self._dtype = np.dtype(dtype)
-    self._file = open(path, "wb")  # noqa: SIM115 (open until `close`)
+    self._file = open(path, "wb")  # noqa: SIM115 (open until __exit__)
+
+  def __enter__(self):
     self._write_header()
+    return self
+
+  def __exit__(self, kind, *_) -> None:
+    with self._file:
+      if kind is None:
+        # numpy leaves room in the header for a longer shape, so that it can be written again in place.
+        self._file.seek(0)
+        self._write_header()
 
   def append(self, array: np.ndarray) -> None:
     self._file.write(np.ascontiguousarray(array, self._dtype).data)
     self.length += len(array)
-
-  def close(self) -> None:
-    with self._file:
-      # numpy leaves room in the header for a longer shape, so that it can be written again in place.
-      self._file.seek(0)
-      self._write_header()
 
   def _write_header(self) -> None:
     header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.length,)}
     np.lib.format.write_array_header_1_0(self._file, header)
 
 
+class ArrayFolder(contextlib.ExitStack):
+  """The .npy files of a folder, all open until it is left."""
+
+  def __init__(self, path: Path):
+    super().__init__()
+    self._path = path
+
+  def array(self, name: str, dtype) -> ArrayFile:
+    """Opens `NAME.npy` for writing."""
+    return self.enter_context(ArrayFile(self._path / f"{name}.npy", dtype))
+
+
 class RaggedFile:
   """Rows of different lengths: `NAME.npy`, one behind the other, and `NAME_offsets.npy`, `[n + 1]` int64."""
 
-  def __init__(self, folder: Path, name: str, dtype):
-    self._values = ArrayFile(folder / f"{name}.npy", dtype)
-    self._offsets = ArrayFile(folder / f"{name}_offsets.npy", np.int64)
+  def __init__(self, folder: ArrayFolder, name: str, dtype):
+    self._values = folder.array(name, dtype)
+    self._offsets = folder.array(f"{name}_offsets", np.int64)
     self._offsets.append(np.zeros(1, np.int64))
 
   def append(self, values: np.ndarray, lengths: np.ndarray) -> None:
     self._offsets.append(self._values.length + np.cumsum(lengths, dtype=np.int64))
     self._values.append(values)
 
-  def close(self) -> None:
-    self._values.close()
-    self._offsets.close()
-
 
 class CsrFile:
   """A sparse matrix: column ids as a RaggedFile, and their values, where they say anything."""
 
-  def __init__(self, folder: Path, name: str, with_values: bool = True):
+  def __init__(self, folder: ArrayFolder, name: str, with_values: bool = True):
     self._columns = RaggedFile(folder, f"{name}.columns", np.int32)
-    self._values = ArrayFile(folder / f"{name}.values.npy", np.float32) if with_values else None
+    self._values = folder.array(f"{name}.values", np.float32) if with_values else None
 
   def append(self, counts: np.ndarray, columns: np.ndarray, values: np.ndarray | None = None) -> None:
     self._columns.append(columns, counts)
     if self._values is not None:
       self._values.append(values)
-
-  def close(self) -> None:
-    self._columns.close()
-    if self._values is not None:
-      self._values.close()
 
 
 def read_array(path: Path) -> np.ndarray:

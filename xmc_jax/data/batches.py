@@ -27,8 +27,20 @@ class BatchBuilder:
     data_axis: B's groups divide by this.
   """
 
-  def __init__(self, queries, labels, truth, excluded, spec: BatchSpec, *, batch_size: int,
-               max_length: int, seed: int, label_chunk: int = 1024, data_axis: int = 1):
+  def __init__(
+    self,
+    queries,
+    labels,
+    truth,
+    excluded,
+    spec: BatchSpec,
+    *,
+    batch_size: int,
+    max_length: int,
+    seed: int,
+    label_chunk: int = 1024,
+    data_axis: int = 1,
+  ):
     self._queries, self._labels = queries, labels
     self._truth, self._excluded, self._spec = truth, excluded, spec
     self._batch_size, self._max_length, self._seed = batch_size, max_length, seed
@@ -73,7 +85,7 @@ class BatchBuilder:
     """
     epoch, position = divmod(step, self.steps_per_epoch)
     order = self.epoch_order(epoch) if order is None else order
-    chosen = order[position * self._batch_size:(position + 1) * self._batch_size]
+    chosen = order[position * self._batch_size : (position + 1) * self._batch_size]
     rows, queries = self._lay_out(self._queries, chosen, self._query_slots)
     generator = self._generator(_DRAW, step)
     positives = _gather_rows(self._truth, rows, self._width_positives)
@@ -86,9 +98,15 @@ class BatchBuilder:
       columns, labels = self._draw_pool(positives[weights > 0], generator)
       column_of = np.full(len(self._labels.lengths), -1, np.int32)
       column_of[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
-    return Batch(rows=rows, queries=queries, columns=columns, labels=labels,
-                 positives=_to_columns(positives, column_of), weights=weights,
-                 excluded=_to_columns(excluded, column_of))
+    return Batch(
+      rows=rows,
+      queries=queries,
+      columns=columns,
+      labels=labels,
+      positives=_to_columns(positives, column_of),
+      weights=weights,
+      excluded=_to_columns(excluded, column_of),
+    )
 
   def _generator(self, stream: int, index: int) -> np.random.Generator:
     return np.random.default_rng((self._seed, stream, index))
@@ -122,7 +140,7 @@ def _all_labels(labels, max_length: int, chunk: int) -> tuple[np.ndarray, tuple[
     rows = min(chunk, -(-len(members) // 8) * 8)
     num_chunks = -(-len(members) // rows)
     padded = np.full(num_chunks * rows, -1, np.int32)
-    padded[:len(members)] = members
+    padded[: len(members)] = members
     ids, lengths = labels.gather(padded, width)
     groups.append(Tokens(ids.reshape(num_chunks, rows, width), lengths.reshape(num_chunks, rows)))
     columns.append(padded)

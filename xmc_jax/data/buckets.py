@@ -22,8 +22,9 @@ def widths(max_length: int) -> list[int]:
   return [*range(WIDTH_STEP, max_length, WIDTH_STEP), max_length]
 
 
-def plan(lengths: np.ndarray, num_rows: int, max_length: int, *, max_groups: int = 3,
-         multiple: int = 1) -> Slots:
+def plan(
+  lengths: np.ndarray, num_rows: int, max_length: int, *, max_groups: int = 3, multiple: int = 1
+) -> Slots:
   """Slots for batches of `num_rows` texts drawn at random from `lengths`.
 
   Args:
@@ -67,7 +68,7 @@ def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
   """
   total = sum(rows for _, rows in slots)
   order = np.full(total, -1, np.int64)
-  order[total - len(lengths):] = np.argsort(lengths, kind="stable")
+  order[total - len(lengths) :] = np.argsort(lengths, kind="stable")
   sorted_lengths = np.where(order >= 0, lengths[order], 0) if len(lengths) else np.zeros(total, np.int64)
   limits = np.repeat([width for width, _ in slots], [rows for _, rows in slots])
   widest = slots[-1][0]

@@ -4,7 +4,6 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from xmc_jax.contract import DataError
 from xmc_jax.data import cache, formats
-from xmc_jax.data.arrays import CsrFile, RaggedFile, lengths_of, sha256
+from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, lengths_of, sha256
 from xmc_jax.data.formats.checks import cleaned
 from xmc_jax.data.formats.filter_pairs import read_filter
 from xmc_jax.data.formats.lines import text_chunks
@@ -85,9 +84,29 @@ def prepare(
       if why:
         _log.info("preparing %s: %s", folder, why)
         with cache.built_beside(folder) as beside:
-          prints = cache.fingerprints(source.files, root)
-          _Builder(source, beside, encoder, progress or _silent).build({**identity, "sources": prints})
+          sources = cache.fingerprints(source.files, root)
+          _fill(beside, source, encoder, progress or _silent, {**identity, "sources": sources})
   return Prepared(folder, read_manifest(folder), why)
+
+
+def _fill(
+  folder: Path, source: Source, encoder: Encoder | None, progress: Progress, identity: dict
+) -> None:
+  """Writes everything that belongs into a prepared folder, the manifest last."""
+  with ArrayFolder(folder) as arrays:
+    counts = _Builder(source, arrays, encoder, progress).build()
+  if encoder:
+    (folder / cache.TOKENIZER).write_text(encoder.json, encoding="utf-8")
+  written = sorted(folder.iterdir())
+  files = {}
+  for path in written:
+    progress("checksums", len(files), len(written))
+    files[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
+  # Tables are read more than once, and say what they have to say each time.
+  notices = list(dict.fromkeys(source.notices))
+  manifest = {"name": source.name, **identity, "counts": counts, "notices": notices, "files": files}
+  write_manifest(folder, manifest)
+  progress("checksums", len(written), len(written))
 
 
 def _silent(stage: str, done: int, total: int | None) -> None:
@@ -102,11 +121,13 @@ def _tokenizer_entry(encoder: Encoder, name: str) -> dict:
 class _TextFiles:
   """The texts of one kind, with their tokens where there is an encoder, and what is counted of them."""
 
-  def __init__(self, folder: Path, name: str, encoder: Encoder | None):
+  def __init__(self, folder: ArrayFolder, name: str, encoder: Encoder | None):
     self.counts: Counter[str] = Counter(texts=0, empty_texts=0)
     self._encoder = encoder
     self._texts = RaggedFile(folder, f"{name}.texts", np.uint8)
     self._tokens = RaggedFile(folder, f"{name}.tokens", encoder.dtype) if encoder else None
+    if encoder:
+      self.counts.update(tokens=0, full_length=0)
 
   def append(self, texts: list[str]) -> None:
     texts = well_formed(texts)
@@ -120,20 +141,15 @@ class _TextFiles:
       self.counts["tokens"] += len(ids)
       self.counts["full_length"] += int((lengths >= self._encoder.max_length).sum())
 
-  def close(self) -> None:
-    self._texts.close()
-    if self._tokens:
-      self._tokens.close()
-
 
 class _Builder:
   """Fills a folder from a source, labels first: everything else is checked against their number."""
 
-  def __init__(self, source: Source, folder: Path, encoder: Encoder | None, progress: Progress):
+  def __init__(self, source: Source, folder: ArrayFolder, encoder: Encoder | None, progress: Progress):
     self._source, self._folder, self._encoder, self._progress = source, folder, encoder, progress
 
-  def build(self, identity: dict) -> None:
-    """Writes every file, the manifest last."""
+  def build(self) -> dict:
+    """Writes every array and returns the counts."""
     labels = self._write_texts("labels", "labels", self._source.labels())
     if not labels["texts"]:
       raise DataError(f"{self._source.name}: expected at least one label, found none")
@@ -144,41 +160,28 @@ class _Builder:
       graph.name: self._write_graph(graph, counts["train"]["texts"], labels["texts"])
       for graph in self._source.graphs
     }
-    if self._encoder:
-      (self._folder / cache.TOKENIZER).write_text(self._encoder.json, encoding="utf-8")
-    manifest = {
-      "name": self._source.name,
-      **identity,
-      "counts": {**counts, "labels": labels, "graphs": graphs},
-      # Tables are read more than once, and say what they have to say each time.
-      "notices": list(dict.fromkeys(self._source.notices)),
-    }
-    self._progress("checksums", 0, None)
-    written = sorted(self._folder.iterdir())
-    files = {path.name: {"size": path.stat().st_size, "sha256": sha256(path)} for path in written}
-    write_manifest(self._folder, {**manifest, "files": files})
-    self._progress("checksums", len(written), len(written))
+    return {**counts, "labels": labels, "graphs": graphs}
 
   def _write_texts(self, stage: str, name: str, chunks: Iterator[list[str]]) -> Counter[str]:
-    with closing(_TextFiles(self._folder, name, self._encoder)) as files:
-      for chunk in chunks:
-        files.append(chunk)
-        self._progress(stage, files.counts["texts"], None)
+    files = _TextFiles(self._folder, name, self._encoder)
+    for chunk in chunks:
+      files.append(chunk)
+      self._progress(stage, files.counts["texts"], None)
     return files.counts
 
   def _write_split(self, split: str, num_labels: int) -> Counter[str]:
     counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0)
-    truth = closing(CsrFile(self._folder, f"{split}.truth"))
-    with truth as truth, closing(_TextFiles(self._folder, split, self._encoder)) as files:
-      for rows in self._source.splits[split](num_labels):
-        pairs = cleaned(rows.targets, num_labels, counts)
-        truth.append(pairs.counts, pairs.ids, pairs.values)
-        files.append(rows.texts)
-        if split == "train":
-          self._has_points[pairs.ids] = True
-        counts["without_labels"] += int((pairs.counts == 0).sum())
-        counts["pairs"] += len(pairs.ids)
-        self._progress(split, files.counts["texts"], rows.total)
+    files = _TextFiles(self._folder, split, self._encoder)
+    truth = CsrFile(self._folder, f"{split}.truth")
+    for rows in self._source.splits[split](num_labels):
+      pairs = cleaned(rows.targets, num_labels, counts)
+      truth.append(pairs.counts, pairs.ids, pairs.values)
+      files.append(rows.texts)
+      if split == "train":
+        self._has_points[pairs.ids] = True
+      counts["without_labels"] += int((pairs.counts == 0).sum())
+      counts["pairs"] += len(pairs.ids)
+      self._progress(split, files.counts["texts"], rows.total)
     counts.update(files.counts)
     counts.update(self._write_filter(split, counts["texts"], num_labels))
     return counts
@@ -187,8 +190,8 @@ class _Builder:
     counts = Counter(filter_duplicates=0)
     path = self._source.filters[split]
     rows, columns = read_filter(path, (num_rows, num_labels), counts, self._source.notices)
-    with closing(CsrFile(self._folder, f"{split}.filter", with_values=False)) as file:
-      file.append(np.bincount(rows, minlength=num_rows), columns)
+    file = CsrFile(self._folder, f"{split}.filter", with_values=False)
+    file.append(np.bincount(rows, minlength=num_rows), columns)
     counts["filter_pairs"] = len(columns)
     return counts
 
@@ -205,9 +208,9 @@ class _Builder:
         continue
       counts[side] = 0
       names = (what, f"columns, one for each line of {graph.anchors.name}")
-      with closing(CsrFile(self._folder, f"{name}.{side}")) as file:
-        for chunk in matrix_chunks(path, (num, num_anchors), names, self._source.notices):
-          pairs = cleaned(chunk, num_anchors, counts)
-          file.append(pairs.counts, pairs.ids, pairs.values)
-          counts[side] += len(pairs.ids)
+      file = CsrFile(self._folder, f"{name}.{side}")
+      for chunk in matrix_chunks(path, (num, num_anchors), names, self._source.notices):
+        pairs = cleaned(chunk, num_anchors, counts)
+        file.append(pairs.counts, pairs.ids, pairs.values)
+        counts[side] += len(pairs.ids)
     return counts

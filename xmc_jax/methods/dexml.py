@@ -33,24 +33,30 @@ def make(config, info: DatasetInfo) -> Method:
     return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1), {}, aux
 
   return Method(
-      init=init,
-      loss=loss,
-      embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
-      embed_labels=lambda params, aux, tokens, ids: encoder.embed(params, tokens),
-      batch=BatchSpec(labels=config.method.labels, num_positives=config.method.num_positives,
-                      num_random_negatives=config.method.num_random_negatives),
-      refreshes={},
-      rules=((".*", ()),),
+    init=init,
+    loss=loss,
+    embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
+    embed_labels=lambda params, aux, tokens, ids: encoder.embed(params, tokens),
+    batch=BatchSpec(
+      labels=config.method.labels,
+      num_positives=config.method.num_positives,
+      num_random_negatives=config.method.num_random_negatives,
+    ),
+    refreshes={},
+    rules=((".*", ()),),
   )
 
 
 def _row_loss(name: str):
   """`(scores, labels, weights, where) -> [B]`. Padding rows have no labels and contribute nothing."""
   if name == "binary":
+
     def binary(scores, labels, weights, where):
       return losses.binary(scores, labels, where=where & (labels.sum(-1, keepdims=True) > 0))
+
     return binary
 
   def weighted(scores, labels, weights, where):
     return getattr(losses, name)(scores, labels, weights=weights, where=where)
+
   return weighted

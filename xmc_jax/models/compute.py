@@ -14,18 +14,25 @@ _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 def choose_dtype(name):
   """'float32', 'bfloat16' or 'auto' -> the compute dtype.
 
-  'auto' is bfloat16 on accelerators and on CPUs with AMX, where its products run several times faster
-  than float32's; float32 on other CPUs, where bfloat16 is emulated.
+  'auto' is bfloat16 where the hardware multiplies it, which is then several times faster, else float32.
 
   Raises:
     ConfigError: another name.
   """
   if name == "auto":
-    fast = jax.default_backend() != "cpu" or _cpu_has_amx()
-    return jnp.bfloat16 if fast else jnp.float32
+    return jnp.bfloat16 if multiplies_bfloat16() else jnp.float32
   if name not in _DTYPES:
     raise ConfigError(f"config.encoder.dtype={name!r}; set 'auto', 'float32' or 'bfloat16'")
   return _DTYPES[name]
+
+
+def multiplies_bfloat16():
+  """Whether bfloat16 products are fast: on accelerators, and on a CPU with AMX.
+
+  Not on a CPU split into several simulated devices: there the layouts that AMX products need (see
+  `layers.py`) would make XLA's partitioner gather every operand.
+  """
+  return jax.default_backend() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
 
 
 def choose_attention(dtype, head_dim):

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from xmc_jax.models import compute
+
 KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
 
 
@@ -35,15 +37,16 @@ def matmul(x, kernel, dtype):
 
 def _contract(a, b, axis_a, axis_b):
   """Contracts two matrices (`a` may have leading axes) into float32."""
+  if a.dtype == jnp.bfloat16 and not compute.multiplies_bfloat16():
+    a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # the same products and sums, without emulation
   product = jax.lax.dot_general(
     a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32
   )
-  return _row_major(product) if _amx(a.dtype) else product
+  return _row_major(product) if _pins_layouts(a) else product
 
 
-def _amx(dtype):
-  """Whether products take the CPU's bfloat16 path, which has two demands on layouts; see `_row_major`."""
-  return dtype == jnp.bfloat16 and jax.default_backend() == "cpu"
+def _pins_layouts(x):
+  return x.dtype == jnp.bfloat16 and jax.default_backend() == "cpu"
 
 
 def _row_major(x):
@@ -67,7 +70,7 @@ def _matmul_backward(dtype, residuals, cotangent):
   cotangent = cotangent.astype(dtype)
   d_x = _contract(cotangent, kernel.astype(dtype), cotangent.ndim - 1, 1)
   rows, columns = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
-  if _amx(dtype):
+  if _pins_layouts(rows) and compute.multiplies_bfloat16():
     d_kernel = _contract(_row_major(rows.T), columns, 1, 0)
   else:
     d_kernel = _contract(rows, columns, 0, 0)

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from xmc_jax.contract import Array, PyTree, Tokens
 
 
-def embed_groups(embed: Callable[..., Array], params: PyTree, groups: tuple[Tokens, ...],
-                 key: Array | None = None) -> Array:
+def embed_groups(
+  embed: Callable[..., Array], params: PyTree, groups: tuple[Tokens, ...], key: Array | None = None
+) -> Array:
   """Embeds token groups and joins the rows.
 
   Args:
@@ -27,6 +28,7 @@ def embed_groups(embed: Callable[..., Array], params: PyTree, groups: tuple[Toke
   Returns:
     `[rows of all groups, D]`.
   """
+
   def cached(index: int, group: Tokens) -> Array:
     def body(chunk):
       position, tokens = chunk

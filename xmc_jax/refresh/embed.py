@@ -9,8 +9,14 @@ from xmc_jax.contract import Array, Tokens
 from xmc_jax.data import buckets
 
 
-def embed_table(embed: Callable[[Tokens, np.ndarray], Array], table, *, batch_size: int, max_length: int,
-                progress: Callable[[int], None] | None = None) -> np.ndarray:
+def embed_table(
+  embed: Callable[[Tokens, np.ndarray], Array],
+  table,
+  *,
+  batch_size: int,
+  max_length: int,
+  progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
   """Embeds every text of a table.
 
   Args:
@@ -55,6 +61,6 @@ def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[i
     last = position == len(groups) - 1
     whole = len(rows) if last else len(rows) // size * size
     for start in range(0, whole, size):
-      chunk = rows[start:min(start + size, whole)]
+      chunk = rows[start : min(start + size, whole)]
       yield width, np.pad(chunk, (0, size - len(chunk)), constant_values=-1)
     carried = rows[whole:]

@@ -139,7 +139,10 @@ class _Tables:
       return Vocabulary(list(chain.from_iterable(text_chunks(path, self._notices))), file_name=path.name)
     have = column_names(path, self._notices)
     key = _guess(_KEYS, have)
-    names = _text_columns(path, self._options.text, [name for name in have if name != key] or have)
+    # Its columns need not be called as the points' are, so a guess will do.
+    others = [name for name in have if name != key] or have
+    wanted = self._options.text if self._options.text in others else "title"
+    names = _text_columns(path, wanted, others)
     texts, keys = [], []
     for place, rows in records(path, (*names, *([key] if key else [])), self._notices):
       texts += [joined_text(record, names, place, row) for row, record in enumerate(rows)]

