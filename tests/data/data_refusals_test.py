@@ -53,6 +53,9 @@ CASES = {
   "index too large": ("index", "tst_X_Y.txt", "3 5\n\n0:1 5:1\n\n", r"line 3: expected an id in \[0, 5\), found '5'"),
   "index NaN": ("index", "tst_X_Y.txt", "3 5\n\n0:nan\n\n", r"line 3: expected a relevance that is finite.*nan"),
   "index negative": ("index", "tst_X_Y.txt", "3 5\n\n0:-1\n\n", r"line 3: expected a relevance that is finite.*-1"),
+  "long garbage": ("index", "tst_X_Y.txt", "3 5\n" + "0:1 " * 9 + "x" * 300_000 + ":1\n\n\n", r"line 2: expected entries"),
+  "id too long": ("index", "tst_X_Y.txt", "3 5\n\n" + "9" * 40 + ":1\n\n", r"line 3: expected entries.*'9999"),
+  "filter huge": ("index", "tst_filter_labels.txt", "0 1\n0 " + "9" * 40 + "\n", r"line 2: expected two whole"),
   "filter label": ("index", "tst_filter_labels.txt", "0 1\n2 5\n", r"labels\.txt, line 2: expected a label in \[0, 5\).*'2 5'"),
   "filter row": ("index", "trn_filter_labels.txt", "\n5 0\n", r"labels\.txt, line 2: expected a row in \[0, 5\).*'5 0'"),
   "filter words": ("index", "trn_filter_labels.txt", "0 1\n0 x\n", r"line 2: expected two whole numbers.*'0 x'"),
@@ -70,6 +73,8 @@ CASES = {
   "no text column": ("csv", "train.csv", "x,labels\na,b\n", r"expected a column 'title'; set text to one of x"),
   "unknown label": ("csv", "train.csv", "title,labels\na,b\n", r"line 2: expected a label of labels\.txt, found 'b'"),
   "label id too large": ("jsonl", "train.jsonl", '{"text": "a", "labels": [5]}\n', r"line 1: expected an id in \[0, 5\)"),
+  "label id huge": ("jsonl", "train.jsonl", '{"text": "a", "labels": [1' + "0" * 40 + "]}\n", r"line 1: expected a label of labels"),
+  "label id negative": ("jsonl", "train.jsonl", '{"text": "a", "labels": "-1"}\n', r"line 1: expected an id in \[0, 5\)"),
   "label no text": ("jsonl", "train.jsonl", '{"text": "a", "labels": [{}]}\n', r"line 1: expected labels that are texts"),
   "label cell": ("jsonl", "train.jsonl", '{"text": "a", "labels": "[1"}\n', r"line 1: expected a JSON list of labels"),
   "parquet": ("parquet", "trn.parquet", "nonsense", r"trn\.parquet: expected a parquet file"),
@@ -171,7 +176,9 @@ def test_disk_refuses(number, match, tmp_path, monkeypatch):
   refused(folder, match)
 
 
-def test_length_that_cannot_work(tmp_path):
+def test_tokenizer_that_cannot_work(tmp_path):
   tokenizer = data.train_tokenizer(["some text"], 100)
+  with pytest.raises(ConfigError, match="tokenizer=str: expected a tokenizers"):
+    data.encode_texts("bert", ["x"], 5)
   with pytest.raises(ConfigError, match=r"max_length=2: expected more than the 2 special tokens"):
     data.load(samples.index(tmp_path), tokenizer=tokenizer, max_length=2)

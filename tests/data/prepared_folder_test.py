@@ -114,7 +114,7 @@ def test_damaged_manifest(folder, tmp_path):
   for broken in (text[: len(text) // 2], "[]", json.dumps({**json.loads(text), "version": 0})):
     (out / "manifest.json").write_text(broken)
     with pytest.raises(DataError, match=r"manifest\.json"):
-      data.load_prepared(out)
+      data.load(out)
     assert "manifest.json" in data.prepare(folder, out).why
   with pytest.raises(DataError, match="not a prepared folder"):
     data.load_prepared(tmp_path)
@@ -122,7 +122,7 @@ def test_damaged_manifest(folder, tmp_path):
 
 def test_foreign_folder_is_left_alone(folder, tmp_path):
   samples.write(tmp_path / "out" / "thesis.tex", "years of work")
-  with pytest.raises(DataError, match=r"out: not a prepared folder \(it holds thesis\.tex\), so it is left alone"):
+  with pytest.raises(DataError, match=r"out: not a prepared folder \(it holds thesis\.tex\), so it is left"):
     data.prepare(folder, tmp_path / "out")
   assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
 
@@ -244,7 +244,8 @@ def test_flat_arrays_are_memory_mapped(folder, tmp_path):
 
 
 def test_import_is_quick():
-  code = "import sys, xmc_jax.data; print([m for m in ('jax', 'flax', 'scipy', 'tokenizers', 'pyarrow') if m in sys.modules])"
+  heavy = ("jax", "flax", "scipy", "tokenizers", "pyarrow")
+  code = f"import sys, xmc_jax.data; print([name for name in {heavy} if name in sys.modules])"
   start = time.perf_counter()
   done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
   assert done.stdout.strip() == "[]"

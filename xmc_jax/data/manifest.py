@@ -29,7 +29,9 @@ _ONLY_IF_ANY = {"empty_texts", "duplicates", "zeros", "filter_duplicates"}
 
 
 def is_prepared(folder: Path) -> bool:
-  """Whether a folder is (or claims to be) a prepared one."""
+  """Whether a folder is a prepared one, sound or damaged."""
+  if (folder / "labels.texts.npy").is_file():
+    return True
   try:
     return json.loads((folder / FILE_NAME).read_bytes()).get("format") == FORMAT
   except (OSError, ValueError, AttributeError):

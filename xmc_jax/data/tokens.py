@@ -93,7 +93,11 @@ def rust_tokenizer(tokenizer: Any):
   """A copy of the `tokenizers.Tokenizer` in a Hugging Face tokenizer, without padding or truncation."""
   from tokenizers import Tokenizer
 
-  copy = Tokenizer.from_str(getattr(tokenizer, "backend_tokenizer", tokenizer).to_str())
+  inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
+  if not hasattr(inner, "to_str"):
+    kind = type(tokenizer).__name__
+    raise ConfigError(f"tokenizer={kind}: expected a tokenizers.Tokenizer or a fast tokenizer")
+  copy = Tokenizer.from_str(inner.to_str())
   copy.no_padding()
   copy.no_truncation()
   return copy

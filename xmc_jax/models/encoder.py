@@ -100,10 +100,10 @@ class Block(nn.Module):
     spec = self.spec
     queries = x if queries is None else queries
     attended = Attention(spec.num_heads, self.dtype, self.implementation, name="attention")(queries, x, mask)
-    attended = dropout(attended, self.dropout, keys and keys[0])
+    attended = dropout(attended, self.dropout, keys[0])
     x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
     hidden = nn.gelu(Dense(spec.ffn_width, self.dtype, name="intermediate")(x), approximate=False)
-    output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys and keys[1])
+    output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys[1])
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="output_layer_norm")(output + x)
 
 
@@ -137,12 +137,12 @@ class Encoder(nn.Module):
       `[n, T, D]` in `dtype`, or `[n, 1, D]` with `first_only`. Rows without a token are finite.
     """
     spec = self.spec
-    keys = [None] * (spec.num_layers + 1) if key is None else jax.random.split(key, (spec.num_layers + 1, 2))
+    keys = [(None, None)] * (spec.num_layers + 1) if key is None else jax.random.split(key, (spec.num_layers + 1, 2))
     first = jnp.argmax(mask, axis=1)
     # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.
     mask = mask | (~mask.any(axis=1, keepdims=True) & (jnp.arange(mask.shape[1]) == 0))
     x = Embeddings(spec, self.dtype, name="embeddings")(ids)
-    x = dropout(x, self.dropout, None if key is None else keys[-1][0])
+    x = dropout(x, self.dropout, keys[-1][0])
     make_block = nn.remat(Block) if self.remat else Block
     for i in range(spec.num_layers):
       if 0 < i == self.num_frozen_layers:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import Lines, find
+from xmc_jax.data.formats.matrices import parse_numbers
 from xmc_jax.data.formats.source import refusal
 
 _NAMES = {
@@ -45,9 +47,9 @@ def _keys(lines: list[bytes], path: Path, first: int, shape: tuple[int, int]) ->
   fields = [line.split() for line in lines]
   numbers = np.array([first + at for at, pair in enumerate(fields) if pair])
   try:
-    pairs = np.array([pair for pair in fields if pair], "S").reshape(-1, 2).astype(np.int64)
-    if len(pairs) != len(numbers):
+    if any(len(pair) not in (0, 2) for pair in fields):
       raise ValueError
+    pairs = parse_numbers([word for pair in fields for word in pair], np.int64).reshape(-1, 2)
   except (ValueError, OverflowError):
     raise _first_bad_line(fields, lines, path, first) from None
   for column, what in enumerate(("a row", "a label")):
@@ -58,9 +60,13 @@ def _keys(lines: list[bytes], path: Path, first: int, shape: tuple[int, int]) ->
   return pairs[:, 0] * shape[1] + pairs[:, 1]
 
 
-def _first_bad_line(fields, lines, path: Path, first: int):
-  def good(pair):
-    return not pair or (len(pair) == 2 and all(field.lstrip(b"-").isdigit() for field in pair))
+def _first_bad_line(fields: list[list[bytes]], lines: list[bytes], path: Path, first: int) -> DataError:
+  def is_good(pair: list[bytes]) -> bool:
+    try:
+      parse_numbers(pair, np.int64)
+    except (ValueError, OverflowError):
+      return False
+    return len(pair) in (0, 2)
 
-  at = next((at for at, pair in enumerate(fields) if not good(pair)), 0)
+  at = next(at for at, pair in enumerate(fields) if not is_good(pair))
   return refusal(path, first + at, 'two whole numbers, "row label"', lines[at])

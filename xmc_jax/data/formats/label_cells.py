@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from xmc_jax.data.formats.source import Place
 
 _SEPARATORS = ("|", ";", "\t", ",")
+_ROW = re.compile(r"-?[0-9]{1,18}")
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 
 
@@ -64,11 +65,11 @@ class Vocabulary:
 
   def id_of(self, label: str | int, place: Place, row: int) -> int:
     """The id of a label; against a file of bare texts a whole number is an id already."""
-    if self._rows_are_ids and isinstance(label, int):
-      return label
-    known = self._ids.get(str(label))
+    known = None if self._rows_are_ids and isinstance(label, int) else self._ids.get(str(label))
     if known is not None:
       return known
-    if self._rows_are_ids and label.isdecimal():
+    if self._rows_are_ids and _ROW.fullmatch(str(label)):
+      if not 0 <= int(label) < len(self.texts):
+        raise place.refuse(row, f"an id in [0, {len(self.texts)})", label)
       return int(label)
     raise place.refuse(row, f"a label of {self._file_name}", label)

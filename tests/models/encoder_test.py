@@ -1,0 +1,212 @@
+"""The transformer against Hugging Face's, and against itself under every option."""
+
+import functools
+
+import encoder_references
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xmc_jax.models import hf_names, layers
+from xmc_jax.models.encoder import Encoder, EncoderSpec
+
+SPEC = EncoderSpec("bert", 50, 16, 3, 2, 24, 20, num_types=2)
+
+
+def _inputs(n=5, length=9, seed=0, vocab_size=50):
+  generator = np.random.default_rng(seed)
+  lengths = np.concatenate([[length, 1], generator.integers(1, length + 1, n - 2)])
+  ids = generator.integers(0, vocab_size, (n, length)).astype(np.int32)
+  return ids, np.arange(length) < lengths[:, None]
+
+
+def _params(spec=SPEC):
+  flat, noise = {}, np.random.default_rng(0)
+  for path in hf_names.names(spec):
+    center = 1 if path.endswith("scale") else 0
+    flat[path] = (center + 0.2 * noise.normal(size=hf_names.shape(path, spec))).astype(np.float32)
+  return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+@functools.cache
+def _compiled(encoder):
+  return jax.jit(lambda params, ids, mask, key=None: encoder.apply({"params": params}, ids, mask, key))
+
+
+def _apply(encoder, ids, mask, key=None):
+  return _compiled(encoder)(_params(), ids, mask, key)
+
+
+def _loss_and_gradients(encoder, ids, mask, key=None):
+  def loss(params):
+    hidden = encoder.apply({"params": params}, ids, mask, key).astype(jnp.float32)
+    return jnp.where(mask[:, : hidden.shape[1], None], jnp.sin(hidden + jnp.arange(16)), 0).sum()
+
+  return jax.jit(jax.value_and_grad(loss))(_params())
+
+
+def _assert_close(actual, expected, tolerance=1e-5):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), actual, expected)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_hidden_states_and_gradients_equal_hugging_face(kind):
+  model, theirs = encoder_references.flax_model(kind)
+  spec = hf_names.spec_from_config(model.config.to_dict(), "here")
+  ids, mask = _inputs(vocab_size=97)
+  encoder = Encoder(spec)
+
+  def ours(tensors):
+    flat = {}
+    for path, name in hf_names.names(spec).items():
+      flat[path] = tensors[name].T if path.endswith("kernel") else tensors[name]
+    params = flax.traverse_util.unflatten_dict(flat, sep="/")
+    return encoder.apply({"params": params}, ids, mask)
+
+  def loss(hidden):
+    return jnp.where(mask[..., None], jnp.sin(hidden + jnp.arange(32)), 0).sum() / mask.sum()
+
+  tensors = encoder_references.to_torch_names(theirs)
+  expected = jax.jit(lambda p: encoder_references.flax_hidden(model, p, ids, mask))(theirs)
+  np.testing.assert_allclose(jax.jit(ours)(tensors)[mask], expected[mask], atol=1e-5)
+
+  gradients = jax.jit(jax.grad(lambda t: loss(ours(t))))(tensors)
+  theirs_gradients = jax.jit(
+    jax.grad(lambda p: loss(encoder_references.flax_hidden(model, p, ids, mask)))
+  )(theirs)
+  expected_gradients = encoder_references.to_torch_names(theirs_gradients)
+  for name in hf_names.names(spec).values():
+    np.testing.assert_allclose(gradients[name], expected_gradients[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_bfloat16_is_close_to_float32(native, monkeypatch):
+  # Eight simulated devices switch native bfloat16 products off; one device is enough here.
+  monkeypatch.setattr(layers.compute, "multiplies_bfloat16", lambda: native)
+  ids, mask = _inputs()
+  exact, exact_gradients = _loss_and_gradients(Encoder(SPEC), ids, mask)
+  rounded, gradients = _loss_and_gradients(Encoder(SPEC, jnp.bfloat16), ids, mask)
+  np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.5)
+  for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(exact_gradients)):
+    assert a.dtype == jnp.float32
+    assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b) + 0.02
+
+
+def test_native_bfloat16_products_survive_transposes_vmap_and_scan(monkeypatch):
+  monkeypatch.setattr(layers.compute, "multiplies_bfloat16", lambda: True)
+  x, kernel = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(6, 4, 8), (8, 12)]))
+
+  def loss(x, kernel):
+    hidden = jnp.tanh(layers.matmul(x, kernel, jnp.bfloat16))
+    return jnp.square(layers.matmul(hidden, kernel.T, jnp.bfloat16)).sum()
+
+  def scanned(kernel):
+    return jax.lax.scan(lambda total, row: (total + jax.checkpoint(loss)(row, kernel), None), 0.0, x)[0]
+
+  expected = jax.grad(loss, 1)(x, kernel)
+  for actual in (
+    jax.jit(jax.grad(loss, 1))(x, kernel),
+    jax.jit(jax.vmap(jax.grad(loss, 1), in_axes=(0, None)))(x, kernel).sum(axis=0),
+    jax.jit(jax.grad(scanned))(kernel),
+  ):
+    np.testing.assert_allclose(actual, expected, rtol=0.02, atol=0.5)
+
+
+def test_remat_changes_nothing():
+  ids, mask = _inputs()
+  key = jax.random.key(3)
+  plain = _loss_and_gradients(Encoder(SPEC, dropout=0.2), ids, mask, key)
+  _assert_close(_loss_and_gradients(Encoder(SPEC, dropout=0.2, remat=True), ids, mask, key), plain)
+
+
+@pytest.mark.parametrize("num_frozen", [1, 3])
+def test_frozen_layers_have_no_gradient_and_the_others_the_same(num_frozen):
+  ids, mask = _inputs()
+  value, gradients = _loss_and_gradients(Encoder(SPEC, num_frozen_layers=num_frozen), ids, mask)
+  all_value, all_gradients = _loss_and_gradients(Encoder(SPEC), ids, mask)
+  np.testing.assert_allclose(value, all_value, rtol=1e-6)
+  frozen = ["embeddings", *(f"layer_{i}" for i in range(num_frozen))]
+  for name in gradients:
+    if name in frozen:
+      assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients[name])), name
+    else:
+      _assert_close(gradients[name], all_gradients[name])
+
+
+def test_frozen_layers_are_left_out_of_the_backward_pass():
+  ids, mask = _inputs()
+
+  def num_products(encoder):
+    def loss(params):
+      return encoder.apply({"params": params}, ids, mask).sum()
+
+    return str(jax.make_jaxpr(jax.grad(loss))(_params())).count("dot_general")
+
+  assert num_products(Encoder(SPEC, num_frozen_layers=2)) < num_products(Encoder(SPEC)) - 20
+
+
+def test_first_only_is_the_first_real_row_of_all():
+  ids, mask = _inputs()
+  mask[0, :3] = False
+  whole = _apply(Encoder(SPEC), ids, mask)
+  first = _apply(Encoder(SPEC, first_only=True), ids, mask)
+  assert first.shape == (5, 1, 16)
+  np.testing.assert_allclose(first[0, 0], whole[0, 3], atol=1e-5)
+  np.testing.assert_allclose(first[1:, 0], whole[1:, 0], atol=1e-5)
+
+
+def test_dropout_follows_its_key():
+  encoder = Encoder(SPEC, dropout=0.3)
+  ids, mask = _inputs()
+  one, again, other = (_apply(encoder, ids, mask, jax.random.key(i)) for i in (1, 1, 2))
+  np.testing.assert_array_equal(one, again)
+  assert not np.allclose(one, other)
+  off = _apply(encoder, ids, mask)
+  np.testing.assert_array_equal(off, _apply(Encoder(SPEC), ids, mask))
+
+
+def test_dropout_keeps_the_mean_and_meets_its_rate():
+  dropped = layers.dropout(jnp.ones(200_000), 0.1, jax.random.key(0))
+  np.testing.assert_allclose(np.mean(dropped == 0), 0.1, atol=0.003)
+  np.testing.assert_allclose(dropped.mean(), 1, atol=0.004)
+
+
+@given(extra=st.sampled_from([1, 7]), seed=st.integers(0, 99))
+def test_padding_changes_nothing(extra, seed):
+  ids, mask = _inputs(seed=seed)
+  expected = _apply(Encoder(SPEC), ids, mask)
+  garbage = np.random.default_rng(seed).integers(0, 50, (5, extra)).astype(np.int32)
+  wide_mask = np.concatenate([mask, np.zeros((5, extra), bool)], axis=1)
+  wide = _apply(Encoder(SPEC), np.concatenate([ids, garbage], axis=1), wide_mask)
+  np.testing.assert_allclose(wide[:, :9][mask], expected[mask], atol=1e-5)
+
+
+def test_a_masked_token_is_as_if_it_had_another_id():
+  ids, mask = _inputs()
+  mask[0, 4] = False
+  changed = ids.copy()
+  changed[0, 4] = (ids[0, 4] + 1) % 50
+  one, other = (_apply(Encoder(SPEC), rows, mask) for rows in (ids, changed))
+  np.testing.assert_allclose(one[mask], other[mask], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_rows_without_tokens_are_finite(dtype):
+  ids, mask = _inputs()
+  mask[2] = False
+  encoder = Encoder(SPEC, dtype)
+  assert np.isfinite(np.asarray(_apply(encoder, ids, mask), np.float32)).all()
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(_loss_and_gradients(encoder, ids, mask)))
+
+
+def test_parameter_paths_are_those_of_the_documentation():
+  shapes = jax.eval_shape(Encoder(SPEC).init, jax.random.key(0), *_inputs())["params"]
+  paths = {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(shapes, sep="/").items()}
+  assert paths == {path: hf_names.shape(path, SPEC) for path in hf_names.names(SPEC)}
+  assert {"embeddings/word", "layer_0/attention/query/kernel", "layer_0/output_layer_norm/scale"} <= set(paths)
+  for path in paths:  # what the optimiser's decay mask goes by
+    assert path.endswith(("kernel", "word", "position", "type", "bias")) or "layer_norm" in path
