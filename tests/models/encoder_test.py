@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xmc_jax.models import hf_names, layers
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 
-SPEC = EncoderSpec("bert", 50, 16, 3, 2, 24, 20, num_types=2)
+SPEC = EncoderSpec("bert", 50, 16, 2, 2, 24, 20, num_types=2)
 
 
 def _inputs(n=5, length=9, seed=0, vocab_size=50):
@@ -49,8 +49,8 @@ def _loss_and_gradients(encoder, ids, mask, key=None):
   return jax.jit(jax.value_and_grad(loss))(_params())
 
 
-def _assert_close(actual, expected, tolerance=1e-5):
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), actual, expected)
+def _assert_close(actual, expected):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), actual, expected)
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
@@ -123,7 +123,7 @@ def test_remat_changes_nothing():
   _assert_close(_loss_and_gradients(Encoder(SPEC, dropout=0.2, remat=True), ids, mask, key), plain)
 
 
-@pytest.mark.parametrize("num_frozen", [1, 3])
+@pytest.mark.parametrize("num_frozen", [1, 2])
 def test_frozen_layers_have_no_gradient_and_the_others_the_same(num_frozen):
   ids, mask = _inputs()
   value, gradients = _loss_and_gradients(Encoder(SPEC, num_frozen_layers=num_frozen), ids, mask)
@@ -146,7 +146,7 @@ def test_frozen_layers_are_left_out_of_the_backward_pass():
 
     return str(jax.make_jaxpr(jax.grad(loss))(_params())).count("dot_general")
 
-  assert num_products(Encoder(SPEC, num_frozen_layers=2)) < num_products(Encoder(SPEC)) - 20
+  assert num_products(Encoder(SPEC, num_frozen_layers=1)) < num_products(Encoder(SPEC)) - 10
 
 
 def test_first_only_is_the_first_real_row_of_all():
@@ -207,6 +207,6 @@ def test_parameter_paths_are_those_of_the_documentation():
   shapes = jax.eval_shape(Encoder(SPEC).init, jax.random.key(0), *_inputs())["params"]
   paths = {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(shapes, sep="/").items()}
   assert paths == {path: hf_names.shape(path, SPEC) for path in hf_names.names(SPEC)}
-  assert {"embeddings/word", "layer_0/attention/query/kernel", "layer_0/output_layer_norm/scale"} <= set(paths)
+  assert {"embeddings/word", "layer_1/attention/query/kernel", "layer_0/output_layer_norm/scale"} <= {*paths}
   for path in paths:  # what the optimiser's decay mask goes by
     assert path.endswith(("kernel", "word", "position", "type", "bias")) or "layer_norm" in path

@@ -66,7 +66,8 @@ def build(encoder_config, *, vocab_size=None):
   Args:
     encoder_config: `config.encoder`, or anything with its attributes; only `name` is needed:
       name: a directory, an installed package, a hub id, or 'bag'.
-      pooling: 'cls', 'mean', or 'auto' (what the folder's sentence-transformers files say, else mean).
+      pooling: 'cls', 'mean', or 'auto' (what the folder's sentence-transformers files say, else mean);
+        a bag is a mean whatever it says.
       normalize: scale embeddings to length 1.
       projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none.
       embedding_dropout: rate on the embedding; `dropout`: rate inside the transformer.
@@ -219,7 +220,7 @@ def _save(settings, spec, tokenizer_file, params, folder):
   save_pretrained(flat, spec, folder, tokenizer_file)
   save_sentence_modules(
     Path(folder),
-    pooling=settings.pooling,
+    pooling="mean" if isinstance(spec, BagSpec) else settings.pooling,
     unit=settings.normalize,
     width=spec.width,
     projection=params.get("projection"),

@@ -137,7 +137,8 @@ class Encoder(nn.Module):
       `[n, T, D]` in `dtype`, or `[n, 1, D]` with `first_only`. Rows without a token are finite.
     """
     spec = self.spec
-    keys = [(None, None)] * (spec.num_layers + 1) if key is None else jax.random.split(key, (spec.num_layers + 1, 2))
+    num_keys = spec.num_layers + 1
+    keys = [(None, None)] * num_keys if key is None else jax.random.split(key, (num_keys, 2))
     first = jnp.argmax(mask, axis=1)
     # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.
     mask = mask | (~mask.any(axis=1, keepdims=True) & (jnp.arange(mask.shape[1]) == 0))

