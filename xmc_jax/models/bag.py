@@ -3,6 +3,7 @@
 import dataclasses
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from xmc_jax.models.heads import mean_pool
@@ -23,16 +24,20 @@ class Bag(nn.Module):
   Attributes:
     spec: V and D.
     special_ids: token ids left out of the mean ([CLS], [SEP], ...), unless a text has nothing else.
+    dropout: share of the tokens left out of the mean while training.
   """
 
   spec: BagSpec
   special_ids: tuple[int, ...] = ()
+  dropout: float = 0.0
 
   @nn.compact
-  def __call__(self, ids, mask):
+  def __call__(self, ids, mask, key=None):
     """`ids` `[n, T]` int32, `mask` `[n, T]` bool -> `[n, D]` float32; zero for a row without tokens."""
     table = self.param("word", KERNEL_INIT, (self.spec.vocab_size, self.spec.width))
     if self.special_ids:
       ordinary = mask & ~jnp.isin(ids, jnp.array(self.special_ids))
       mask = jnp.where(ordinary.any(axis=1, keepdims=True), ordinary, mask)
+    if key is not None and self.dropout:
+      mask = mask & jax.random.bernoulli(key, 1 - self.dropout, mask.shape)
     return mean_pool(table[ids], mask)

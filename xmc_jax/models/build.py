@@ -148,7 +148,7 @@ def _modules(settings, spec, dtype):
       f"{num_layers} layers; set 0 to {num_layers}"
     )
   if isinstance(spec, BagSpec):
-    return Bag(spec), head
+    return Bag(spec, dropout=settings.dropout), head
   encoder = Encoder(
     spec,
     dtype,
@@ -182,7 +182,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     mask = mask.astype(bool)
     variables = {"params": params["encoder"]}
     if isinstance(spec, BagSpec):
-      pooled = encoder.apply(variables, ids, mask)
+      pooled = encoder.apply(variables, ids, mask, encoder_key)
     elif encoder.first_only:
       pooled = encoder.apply(variables, ids, mask, encoder_key)[:, 0].astype(jnp.float32)
     else:

