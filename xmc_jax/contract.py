@@ -88,12 +88,22 @@ class Refresh(NamedTuple):
 
 
 class DatasetInfo(NamedTuple):
-  """What a method may know of the data when it is made."""
+  """What a method may know of the data when it is made.
+
+  Attributes:
+    num_points: N, training points.
+    num_labels: L.
+    max_length: tokens per text, at most.
+    vocab_size: of the tokenizer.
+    special_ids: token ids that stand for no piece of text ([CLS], [SEP], ...).
+    steps_per_epoch: whole batches in an epoch.
+  """
 
   num_points: int
   num_labels: int
   max_length: int
   vocab_size: int
+  special_ids: tuple[int, ...]
   steps_per_epoch: int
 
 

@@ -1,5 +1,6 @@
 """A trained run, ready to predict: from Python, and line by line from the command."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -96,20 +97,15 @@ def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, bloc
 
 
 def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int) -> int:
-  """`--mode=predict`: '' is standard input, or standard output."""
-  model = Model.load(workdir)
-  try:
-    lines = open(source, encoding="utf-8", errors="replace") if source else sys.stdin
-  except OSError as error:
-    raise DataError(f"{source}: cannot be read ({error.strerror})") from None
-  try:
-    out = open(destination, "w", encoding="utf-8") if destination else sys.stdout
-  except OSError as error:
-    raise UserError(f"{destination}: cannot be written ({error.strerror})") from None
-  try:
+  """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts."""
+  with contextlib.ExitStack() as files:
+    try:
+      lines = files.enter_context(open(source, encoding="utf-8", errors="replace")) if source else sys.stdin
+    except OSError as error:
+      raise DataError(f"{source}: cannot be read ({error.strerror})") from None
+    model = Model.load(workdir)
+    try:
+      out = files.enter_context(open(destination, "w", encoding="utf-8")) if destination else sys.stdout
+    except OSError as error:
+      raise UserError(f"{destination}: cannot be written ({error.strerror})") from None
     return predict_lines(model, lines, out, k)
-  finally:
-    if source:
-      lines.close()
-    if destination:
-      out.close()

@@ -51,11 +51,13 @@ class Run:
     configs.check_against_devices(config, len(jax.devices()))
     self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
     self.mesh = mesh.make(config.mesh.data, config.mesh.label)
+    tokenizer = dataset.tokenizer()
     info = DatasetInfo(
       num_points=len(self.train),
       num_labels=dataset.num_labels,
       max_length=config.data.max_length,
-      vocab_size=dataset.tokenizer().get_vocab_size(),
+      vocab_size=tokenizer.get_vocab_size(),
+      special_ids=data.special_ids(tokenizer),
       steps_per_epoch=max(1, -(-with_labels // config.train.batch_size)),
     )
     self.method = methods.make(config, info)

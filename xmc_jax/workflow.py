@@ -64,9 +64,7 @@ def _test(run: runs.Run, params, aux, step: int, voice: Report) -> dict[str, flo
   if run.config.eval.num_examples:
     print("\nexamples (✓ is a true label)")
     print(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
-  print(
-    f"\nwritten to {run.workdir}/: best/ (parameters), report/metrics.json, predictions/test.npz, metrics.jsonl"
-  )
+  print(f"\nwritten to {run.workdir}/: best/, report/metrics.json, predictions/test.npz, metrics.jsonl")
   print(
     f"try: echo 'a window manager for X11' | python -m xmc_jax.main --mode=predict --workdir={run.workdir}"
   )

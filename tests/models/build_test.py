@@ -125,7 +125,7 @@ def test_bag_is_the_mean_of_its_tokens_rows():
 
 
 def test_bag_can_leave_special_tokens_out():
-  bag = models.Bag(models.BagSpec(97, 4), special_ids=(0, 1))
+  bag = models.Bag(models.BagSpec(97, 4, special_ids=(0, 1)))
   table = np.random.default_rng(0).normal(size=(97, 4)).astype(np.float32)
   ids = np.array([[0, 7, 8, 1], [0, 1, 5, 5]], np.int32)
   mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], bool)

@@ -16,7 +16,7 @@ from xmc_jax.data.manifest import read_manifest, summary
 from xmc_jax.data.prepare import Prepared, prepare
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable, encode_texts
-from xmc_jax.data.vocabulary import load_tokenizer, train_tokenizer
+from xmc_jax.data.vocabulary import load_tokenizer, special_ids, train_tokenizer
 
 __all__ = [
   "LAYOUTS",
@@ -39,6 +39,7 @@ __all__ = [
   "load_tokenizer",
   "prepare",
   "read_manifest",
+  "special_ids",
   "summary",
   "train_tokenizer",
 ]

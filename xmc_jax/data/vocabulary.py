@@ -30,6 +30,12 @@ def load_tokenizer(path: str | Path):
     raise DataError(f"{file}: expected a tokenizer.json ({str(error).partition(chr(10))[0]})") from None
 
 
+def special_ids(tokenizer) -> tuple[int, ...]:
+  """The ids of a `tokenizers.Tokenizer` that stand for no piece of text: [PAD], [CLS], [SEP], ..."""
+  added = tokenizer.get_added_tokens_decoder().items()
+  return tuple(sorted(number for number, token in added if token.special and token.content != "[UNK]"))
+
+
 def train_tokenizer(texts: Iterable[str], vocab_size: int):
   """A lower-casing WordPiece tokenizer with BERT's special tokens, trained on these texts.
 

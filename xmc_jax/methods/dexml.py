@@ -17,7 +17,7 @@ from xmc_jax.ops.targets import dense_targets
 
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; `config.method` and `config.encoder` hold its settings."""
-  encoder = models.build(config.encoder, vocab_size=info.vocab_size)
+  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   temperature = config.method.temperature
   row_loss = _row_loss(config.method.loss)
 

@@ -12,31 +12,35 @@ from xmc_jax.models.layers import KERNEL_INIT
 
 @dataclasses.dataclass(frozen=True)
 class BagSpec:
-  """The sizes of a bag of embeddings: `vocab_size` rows of `width`."""
+  """A bag of embeddings: `vocab_size` rows of `width`.
+
+  Attributes:
+    vocab_size, width: V and D.
+    special_ids: token ids left out of the mean ([CLS], [SEP], ...), unless a text has nothing else.
+  """
 
   vocab_size: int
   width: int
+  special_ids: tuple[int, ...] = ()
 
 
 class Bag(nn.Module):
   """Mean of the embeddings of a text's tokens.
 
   Attributes:
-    spec: V and D.
-    special_ids: token ids left out of the mean ([CLS], [SEP], ...), unless a text has nothing else.
+    spec: V, D and what is left out.
     dropout: share of the tokens left out of the mean while training.
   """
 
   spec: BagSpec
-  special_ids: tuple[int, ...] = ()
   dropout: float = 0.0
 
   @nn.compact
   def __call__(self, ids, mask, key=None):
     """`ids` `[n, T]` int32, `mask` `[n, T]` bool -> `[n, D]` float32; zero for a row without tokens."""
     table = self.param("word", KERNEL_INIT, (self.spec.vocab_size, self.spec.width))
-    if self.special_ids:
-      ordinary = mask & ~jnp.isin(ids, jnp.array(self.special_ids))
+    if self.spec.special_ids:
+      ordinary = mask & ~jnp.isin(ids, jnp.array(self.spec.special_ids))
       mask = jnp.where(ordinary.any(axis=1, keepdims=True), ordinary, mask)
     if key is not None and self.dropout:
       mask = mask & jax.random.bernoulli(key, 1 - self.dropout, mask.shape)

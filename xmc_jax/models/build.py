@@ -60,7 +60,7 @@ class _Settings(NamedTuple):
   init_table: str = ""
 
 
-def build(encoder_config, *, vocab_size=None):
+def build(encoder_config, *, vocab_size=None, special_ids=()):
   """Makes the encoder that a config describes.
 
   Args:
@@ -79,6 +79,7 @@ def build(encoder_config, *, vocab_size=None):
       pretrained: False starts a transformer of the named sizes from scratch.
       init_table: for 'bag', the encoder whose word embeddings it starts from; '' for none.
     vocab_size: the tokenizer's; needed by a bag from scratch, checked against the table otherwise.
+    special_ids: token ids that a bag leaves out of its mean.
 
   Returns:
     Embedder.
@@ -91,12 +92,12 @@ def build(encoder_config, *, vocab_size=None):
   )
   _check(settings)
   if settings.name == "bag" and not settings.init_table:
-    return _bag_from_scratch(settings, vocab_size)
+    return _bag_from_scratch(settings, vocab_size, special_ids)
   name = settings.init_table if settings.name == "bag" else settings.name
   described = load_pretrained(name, num_layers=settings.num_layers, weights=False)
   spec = described.spec
   if settings.name == "bag":
-    spec = BagSpec(spec.vocab_size, spec.width)
+    spec = BagSpec(spec.vocab_size, spec.width, tuple(special_ids))
   if vocab_size and vocab_size > spec.vocab_size:
     raise ConfigError(
       f"the tokenizer has {vocab_size} tokens, but encoder '{name}' only {spec.vocab_size} word embeddings; "
@@ -127,13 +128,14 @@ def _check(settings):
       raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 or more")
 
 
-def _bag_from_scratch(settings, vocab_size):
+def _bag_from_scratch(settings, vocab_size, special_ids):
   if not vocab_size or settings.width < 1:
     raise ConfigError(
       f"config.encoder.name=bag with vocab_size={vocab_size} and config.encoder.width={settings.width}; "
       "both must be 1 or more (a tokenizer gives the first), or set config.encoder.init_table"
     )
-  return _embedder(settings, BagSpec(vocab_size, settings.width), None, "from scratch", None)
+  spec = BagSpec(vocab_size, settings.width, tuple(special_ids))
+  return _embedder(settings, spec, None, "from scratch", None)
 
 
 def _modules(settings, spec, dtype):
