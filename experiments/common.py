@@ -1,5 +1,7 @@
 """Settings that several experiments share: what is true of a data set, whatever the method."""
 
+import difflib
+
 from xmc_jax.contract import ConfigError
 
 # Propensity constants (A, B) by family; METHODS.md, section 1.
@@ -47,5 +49,7 @@ def choose(preset: str, presets: dict[str, dict]) -> dict:
   if not preset:
     return next(iter(presets.values()))
   if preset not in presets:
-    raise ConfigError(f"preset {preset!r} is not one of {', '.join(presets)}")
+    near = difflib.get_close_matches(preset, presets, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"preset {preset!r} is not one of {', '.join(presets)}{hint}")
   return presets[preset]

@@ -5,7 +5,9 @@ or nothing: Orbax writes beside and renames, and a step that was not finished
 is not listed.
 """
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -20,12 +22,16 @@ class Checkpoints:
   Args:
     folder: made if it is not there.
     keep: how many steps stay; older ones are deleted after a newer one is complete.
+    read_only: leave the folder as it is: somebody else may be saving into it.
   """
 
-  def __init__(self, folder: pathlib.Path, *, keep: int = 2):
+  def __init__(self, folder: pathlib.Path, *, keep: int = 2, read_only: bool = False):
     self.folder = folder.absolute()
     options = ocp.CheckpointManagerOptions(
-      max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+      max_to_keep=keep,
+      enable_async_checkpointing=False,
+      create=not read_only,
+      cleanup_tmp_directories=not read_only,
     )
     handlers = {
       "state": ocp.StandardCheckpointHandler(),
@@ -68,19 +74,14 @@ class Checkpoints:
     items = {"state": ocp.args.StandardRestore(template), "host": ocp.args.JsonRestore()}
     if (self.folder / str(step) / "fresh").is_dir():
       items["fresh"] = ocp.args.StandardRestore()
-    try:
+    with self._readable(step):
       found = self._manager.restore(step, args=ocp.args.Composite(**items))
-    except (OSError, ValueError, KeyError) as error:
-      reason = str(error).strip().splitlines()[0][:200]
-      raise UserError(
-        f"{self.folder / str(step)}: this checkpoint cannot be read ({reason}); "
-        "delete its folder to go on from the one before"
-      ) from None
     return found["state"], found.get("fresh") or {}, found["host"]
 
   def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
     """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
-    found = self._manager.item_metadata(step)["state"]
+    with self._readable(step):
+      found = self._manager.item_metadata(step)["state"]
     template = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
       found.tree if hasattr(found, "tree") else found,
@@ -89,3 +90,15 @@ class Checkpoints:
 
   def close(self) -> None:
     self._manager.close()
+
+  @contextlib.contextmanager
+  def _readable(self, step: int) -> Iterator[None]:
+    """Turns what Orbax raises for damaged files into one line."""
+    try:
+      yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+      raise UserError(
+        f"{self.folder / str(step)}: this checkpoint cannot be read ({reason}); "
+        "delete its folder to go on from the one before"
+      ) from None

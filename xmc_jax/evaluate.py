@@ -7,12 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_jax import config as configs
 from xmc_jax import data, mesh, metrics, ops
 from xmc_jax.contract import Array, PyTree
 from xmc_jax.report import Progress
 from xmc_jax.run import Run
 
-SHOWN = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 
 

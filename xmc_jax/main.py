@@ -4,7 +4,6 @@ Kept short on purpose: flags, config, mode. Heavy imports come after the checks,
 so that --help and a config error answer at once.
 """
 
-import os
 import pathlib
 import sys
 
@@ -12,6 +11,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from xmc_jax import config as configs
+from xmc_jax import faults
 from xmc_jax.contract import UserError
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -34,28 +34,21 @@ _K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise UserError(f"{argv[1]!r} is not understood; options start with --, see --help")
-  if _MODE.value in ("evaluate", "predict"):
-    _use(_existing_workdir())
+  workdir = pathlib.Path(_WORKDIR.value).expanduser()
+  if _MODE.value in ("prepare", "train"):
+    config = _checked_config()
+    _make(config, workdir if _WORKDIR.value else pathlib.Path(f"runs/{config.name}"))
+  elif _WORKDIR.value:
+    _use(workdir)
   else:
-    _make(*_checked_config())
+    raise UserError(f"--mode={_MODE.value} needs --workdir, the folder of a run")
 
 
 def _checked_config():
-  config = _CONFIG.value
-  if config is None:
+  if not _CONFIG.present:
     raise UserError("--config is missing; for instance --config=experiments/dexml.py")
-  try:
-    name = config.name
-  except OSError as error:  # config_flags puts off its failure to load until the first use
-    raise UserError(f"--config: {str(error).strip().splitlines()[-1].strip()}") from None
-  configs.check(config)
-  return config, pathlib.Path(_WORKDIR.value or f"runs/{name}")
-
-
-def _existing_workdir() -> pathlib.Path:
-  if not _WORKDIR.value:
-    raise UserError(f"--mode={_MODE.value} needs --workdir, the folder of a run")
-  return pathlib.Path(_WORKDIR.value)
+  configs.check(_CONFIG.value)
+  return _CONFIG.value
 
 
 def _make(config, workdir: pathlib.Path) -> None:
@@ -76,26 +69,24 @@ def _use(workdir: pathlib.Path) -> None:
     workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value)
 
 
-def cli() -> None:
-  """Runs `main`; whatever a user can cause ends in one line and a non-zero exit."""
-  try:
-    app.run(main, flags_parser=_parse_flags)
-  except UserError as error:
-    sys.exit(f"error: {error}")
-  except KeyboardInterrupt:
-    sys.exit("interrupted; the same command goes on from the last checkpoint")
-  except BrokenPipeError:  # `... | head`: nobody reads any more
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _parse_flags(argv: list[str]) -> list[str]:
-  """absl's parser; what config files and overrides raise becomes one line."""
+  """absl's parser; what config files and overrides raise becomes one line, and --help exits with 0."""
   try:
-    return flags.FLAGS(argv)
-  except UserError:
+    rest = flags.FLAGS(argv)
+    getattr(_CONFIG.value, "name", None)  # a file that cannot be read raises at the first use
+    return rest
+  except SystemExit as error:
+    sys.exit(0 if faults.asks_help(argv) else error.code or 1)
+  except (UserError, BrokenPipeError):
     raise
   except Exception as error:  # a config file is code: it can raise anything
-    raise UserError(configs.flag_fault(argv, error)) from None
+    raise UserError(faults.of_flags(argv, error, configs.default())) from None
+
+
+def cli() -> None:
+  """Runs `main`; whatever a user can cause ends in one line and a non-zero exit."""
+  with faults.in_one_line():
+    app.run(main, flags_parser=_parse_flags)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,11 @@ class Model:
     tokens = data.encode_texts(self._tokenizer, list(texts), self._run.config.data.max_length)
     return self._run.embed_queries(self._params, self._aux, tokens)
 
+  def check_k(self, k: int) -> None:
+    """Raises UserError unless k labels per text can be had."""
+    if not 1 <= k <= len(self.labels):
+      raise UserError(f"k = {k}: there are {len(self.labels)} labels; set 1 to {len(self.labels)}")
+
   def predict(self, texts: Sequence[str], k: int = 5) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
     """The k best labels of each text.
 
@@ -70,8 +76,7 @@ class Model:
     Raises:
       UserError: k is out of range.
     """
-    if not 1 <= k <= len(self.labels):
-      raise UserError(f"k = {k}: there are {len(self.labels)} labels; set 1 to {len(self.labels)}")
+    self.check_k(k)
     if not len(texts):
       return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
     ranking = evaluate.search(self.embed(texts), self._label_vectors, k)
@@ -100,10 +105,15 @@ def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int
   """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts."""
   with contextlib.ExitStack() as files:
     try:
-      lines = files.enter_context(open(source, encoding="utf-8", errors="replace")) if source else sys.stdin
+      lines = (
+        files.enter_context(open(source, encoding="utf-8-sig", errors="replace")) if source else sys.stdin
+      )
     except OSError as error:
       raise DataError(f"{source}: cannot be read ({error.strerror})") from None
     model = Model.load(workdir)
+    model.check_k(k)  # before the output is opened, which empties it
+    if source and os.path.exists(destination) and os.path.samefile(source, destination):
+      raise UserError(f"--output={destination} is the input; give another file")
     try:
       out = files.enter_context(open(destination, "w", encoding="utf-8")) if destination else sys.stdout
     except OSError as error:

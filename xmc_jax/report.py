@@ -145,7 +145,9 @@ def _drop_later_lines(path: pathlib.Path, first_step: int) -> None:
     with contextlib.suppress(ValueError):  # a line cut short by a kill
       if json.loads(line)["step"] <= first_step:
         kept.append(line + "\n")
-  path.write_text("".join(kept))
+  beside = path.with_suffix(".tmp")
+  beside.write_text("".join(kept))
+  beside.replace(path)
 
 
 def _tensorboard_writer(folder: pathlib.Path):

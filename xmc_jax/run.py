@@ -13,6 +13,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
 
 import functools
 import pathlib
+import shutil
 
 import jax
 import ml_collections
@@ -22,7 +23,7 @@ from xmc_jax import config as configs
 from xmc_jax import data, mesh, methods, models
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
-from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.data.batches import BatchBuilder, learnable
 from xmc_jax.refresh import embed_table
 from xmc_jax.report import Progress, Report, say
 
@@ -50,6 +51,11 @@ class Run:
     configs.check_against_data(config, with_labels, dataset.num_labels)
     configs.check_against_devices(config, len(jax.devices()))
     self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
+    to_learn = np.diff(learnable(self.train.truth, self.train.filter).indptr) > 0
+    if not to_learn.any():
+      raise ConfigError(
+        f"{dataset.name}: every label pair of the training rows is filtered, so none is learnt"
+      )
     self.mesh = mesh.make(config.mesh.data, config.mesh.label)
     tokenizer = dataset.tokenizer()
     info = DatasetInfo(
@@ -58,7 +64,7 @@ class Run:
       max_length=config.data.max_length,
       vocab_size=tokenizer.get_vocab_size(),
       special_ids=data.special_ids(tokenizer),
-      steps_per_epoch=max(1, -(-with_labels // config.train.batch_size)),
+      steps_per_epoch=-(-int(to_learn.sum()) // config.train.batch_size),
     )
     self.method = methods.make(config, info)
 
@@ -123,11 +129,11 @@ class Run:
       progress=progress,
     )
 
-  def checkpoints(self) -> Checkpoints:
-    return Checkpoints(self.workdir / "checkpoints", keep=self.config.checkpoint.keep)
+  def checkpoints(self, read_only: bool = False) -> Checkpoints:
+    return Checkpoints(self.workdir / "checkpoints", keep=self.config.checkpoint.keep, read_only=read_only)
 
-  def best(self) -> Checkpoints:
-    return Checkpoints(self.workdir / "best", keep=1)
+  def best(self, read_only: bool = False) -> Checkpoints:
+    return Checkpoints(self.workdir / "best", keep=1, read_only=read_only)
 
   def trained(self) -> tuple[Array, PyTree, int]:
     """The parameters to use: the best on validation rows, or the newest where none are held out.
@@ -138,7 +144,7 @@ class Run:
     Raises:
       UserError: nothing has been saved yet.
     """
-    for checkpoints in (self.best(), self.checkpoints()):
+    for checkpoints in (self.best(read_only=True), self.checkpoints(read_only=True)):
       step = checkpoints.latest()
       if step is not None:
         state = checkpoints.restore_state(step, mesh.replicated(self.mesh))
@@ -155,6 +161,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     ConfigError: the folder holds a run with other settings.
     UserError, DataError: the folder, the encoder or the data cannot be used.
   """
+  _check_before_data(config)
   _claim_folder(config, workdir)
   with report.stage("prepare"):
     prepared = load_data(config, _tokenizer(config, workdir))
@@ -171,20 +178,35 @@ def reopen(workdir: pathlib.Path) -> Run:
   return Run(_at_home(config, workdir), workdir, data.load_prepared(workdir / "data"))
 
 
+def _check_before_data(config) -> None:
+  """What can be known to fail without looking at the data, which may take an hour to prepare."""
+  configs.check_against_devices(config, len(jax.devices()))
+  methods.check(config)
+  if config.init_from:
+    configs.read(pathlib.Path(config.init_from) / "config.json")
+  described = models.build(config.encoder, vocab_size=1)  # reads no weights
+  configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
+
+
 def _claim_folder(config, workdir: pathlib.Path) -> None:
+  """Writes config.json; refuses a folder where something was trained with other settings."""
   path = workdir / "config.json"
   if path.exists():
     changed = configs.differences(configs.read(path).to_dict(), config.to_dict())
     changed = [line for line in changed if not line.startswith(_MAY_CHANGE)]
-    if changed:
+    if not changed:
+      return
+    if [*workdir.glob("checkpoints/[0-9]*"), *workdir.glob("best/[0-9]*")]:
       more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
       raise ConfigError(
         f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
         "--workdir=ANOTHER_FOLDER, or delete this one to start anew"
       )
-    return
   try:
     workdir.mkdir(parents=True, exist_ok=True)
+    # What a command that got no further made for its own settings.
+    shutil.rmtree(workdir / "encoder", ignore_errors=True)
+    (workdir / "tokenizer.json").unlink(missing_ok=True)
     beside = path.with_suffix(".tmp")
     beside.write_text(configs.to_json(config))
     beside.replace(path)
@@ -253,6 +275,7 @@ def load_data(config, tokenizer) -> data.Dataset:
 def _at_home(config, workdir: pathlib.Path) -> ml_collections.ConfigDict:
   """The config with the encoder's description taken from the run's folder, so that it can move house."""
   config = ml_collections.ConfigDict(config.to_dict())
+  config.mesh.data = min(config.mesh.data, len(jax.devices()))  # trained on more devices than are here
   if (workdir / "encoder").is_dir():
     config.encoder[_encoder_key(config)] = str(workdir / "encoder")
   return config

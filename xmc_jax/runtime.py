@@ -9,6 +9,8 @@ import sys
 import jax
 from absl import logging
 
+from xmc_jax.contract import UserError
+
 
 def cache_root() -> pathlib.Path:
   """Where prepared data and compiled programs are kept: $XMC_JAX_CACHE or ~/.cache/xmc_jax."""
@@ -23,6 +25,10 @@ def start() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+  try:
+    jax.devices()
+  except RuntimeError as error:  # JAX_PLATFORMS names what is not here, or a driver is missing
+    raise UserError(f"JAX finds no device: {error}") from None
 
 
 def is_main_process() -> bool:

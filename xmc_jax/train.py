@@ -38,10 +38,10 @@ class TrainStep:
       (loss, (metrics, aux)), gradients = jax.value_and_grad(total_loss, has_aux=True)(state.params)
       updates, opt_state = optimiser.update(gradients, state.opt_state, state.params)
       params = optax.apply_updates(state.params, updates)
-      metrics = {"loss": loss, "gradient_norm": optax.global_norm(gradients), **metrics}
+      metrics = {"loss": loss, "gradient_norm": optax.tree.norm(gradients), **metrics}
       return TrainState(state.step + 1, params, opt_state, aux), metrics
 
-    self._step = jax.jit(step, donate_argnums=0)
+    self._step = step
     self._programs: dict[Any, Any] = {}
     self._report = report
 
@@ -53,7 +53,9 @@ class TrainStep:
     shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
     if shapes not in self._programs:
       with self._report.stage("compile"):
-        self._programs[shapes] = self._step.lower(state, fresh, batch).compile()
+        layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # what goes in comes out the same way
+        program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
+        self._programs[shapes] = program.lower(state, fresh, batch).compile()
     return self._programs[shapes](state, fresh, batch)
 
 
@@ -119,10 +121,11 @@ def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
 
 def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, PyTree, dict[str, Any]]:
   """The newest checkpoint, or step 0."""
-  params, aux = run.initial_parameters()
+  step = checkpoints.latest()
+  # A run that goes on needs shapes alone, and no longer what config.init_from names.
+  params, aux = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
   state = TrainState(np.zeros((), np.int32), params, optimiser.init(params), aux)
   state = jax.device_put(state, mesh.shard_tree(state, run.method.rules, run.mesh))
-  step = checkpoints.latest()
   if step is None:
     return state, {}, {"best": None, "evals_since_best": 0, "stopped": False, "seconds": {}}
   return checkpoints.restore(step, state)

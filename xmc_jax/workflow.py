@@ -1,5 +1,6 @@
 """What each --mode does, from a config or a run's folder to what the user sees."""
 
+import contextlib
 import json
 import pathlib
 
@@ -24,12 +25,12 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
   Returns:
     The test metrics, as fractions.
   """
-  voice = Report(workdir)
-  run = runs.create(config, workdir, voice)
-  say(data.summary(run.dataset.manifest))
-  say(_plan(run))
-  params, aux, step = train.train(run, voice)
-  return _test(run, params, aux, step, voice)
+  with contextlib.closing(Report(workdir)) as voice:
+    run = runs.create(config, workdir, voice)
+    say(data.summary(run.dataset.manifest))
+    say(_plan(run))
+    params, aux, step = train.train(run, voice)
+    return _test(run, params, aux, step, voice)
 
 
 def test(workdir: pathlib.Path) -> dict[str, float]:
@@ -70,5 +71,4 @@ def _test(run: runs.Run, params, aux, step: int, voice: Report) -> dict[str, flo
   )
   (run.workdir / "report" / "seconds.json").write_text(json.dumps(dict(voice.seconds), indent=2) + "\n")
   say(voice.stage_summary())
-  voice.close()
   return means

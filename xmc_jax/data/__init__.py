@@ -1,10 +1,10 @@
 """Data: from what users have to memory-mapped token ids, relevance and graphs.
 
-  load, load_prepared      a Dataset from raw files, or from a prepared folder
-  prepare, summary         raw files into a prepared folder, and what was counted
-  encode_texts             texts into token ids, for prediction
-  load_tokenizer, train_tokenizer
-  hold_out, link_into, bundled_path
+load, load_prepared      a Dataset from raw files, or from a prepared folder
+prepare, summary         raw files into a prepared folder, and what was counted
+encode_texts             texts into token ids, for prediction
+load_tokenizer, train_tokenizer
+hold_out, link_into, bundled_path
 """
 
 from xmc_jax.data.cache import link_into

@@ -18,7 +18,7 @@ class BatchBuilder:
     queries: token table of the training points.
     labels: token table of the labels.
     truth: CSR `[N, L]`, true labels; rows without any are left out of training.
-    excluded: CSR `[N, L]`, pairs that the loss must not see.
+    excluded: CSR `[N, L]`, pairs that the loss must not see, be they true or not.
     spec: which labels join, how many positives are drawn.
     batch_size: B, over all devices.
     max_length: the widest token row.
@@ -42,6 +42,7 @@ class BatchBuilder:
     data_axis: int = 1,
   ):
     self._queries, self._labels = queries, labels
+    truth = learnable(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
     self._batch_size, self._max_length, self._seed = batch_size, max_length, seed
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
@@ -131,6 +132,14 @@ class BatchBuilder:
     edges = np.cumsum([rows for _, rows in slots])[:-1]
     groups = tuple(table.gather(part, width) for part, (width, _) in zip(np.split(laid_out, edges), slots))
     return laid_out, groups
+
+
+def learnable(truth, excluded):
+  """CSR `[N, L]` true labels less the excluded pairs: what the loss of a row can count on."""
+  left = truth - truth.multiply(excluded)
+  left.eliminate_zeros()
+  left.sort_indices()
+  return left.tocsr()
 
 
 def _all_labels(labels, max_length: int, chunk: int) -> tuple[np.ndarray, tuple[Tokens, ...]]:

@@ -89,9 +89,7 @@ def prepare(
   return Prepared(folder, read_manifest(folder), why)
 
 
-def _fill(
-  folder: Path, source: Source, encoder: Encoder | None, progress: Progress, identity: dict
-) -> None:
+def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progress, identity: dict) -> None:
   """Writes everything that belongs into a prepared folder, the manifest last."""
   with ArrayFolder(folder) as arrays:
     counts = _Builder(source, arrays, encoder, progress).build()

@@ -14,15 +14,20 @@ def names() -> list[str]:
   return sorted(_METHODS)
 
 
+def check(config) -> None:
+  """Raises ConfigError if there is no method of the name `config.method.name`."""
+  name = config.method.name
+  if name not in _METHODS:
+    near = difflib.get_close_matches(name, _METHODS, n=1)
+    hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
+    raise ConfigError(f"method.name = {name!r} is not one of {', '.join(names())}; {hint}")
+
+
 def make(config, info: DatasetInfo) -> Method:
   """The method that `config.method.name` names.
 
   Raises:
     ConfigError: no such method.
   """
-  name = config.method.name
-  if name not in _METHODS:
-    near = difflib.get_close_matches(name, _METHODS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"method.name = {name!r} is not one of {', '.join(names())}{hint}")
-  return importlib.import_module(_METHODS[name]).make(config, info)
+  check(config)
+  return importlib.import_module(_METHODS[config.method.name]).make(config, info)

@@ -18,7 +18,7 @@ from xmc_jax.ops.targets import dense_targets
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; `config.method` and `config.encoder` hold its settings."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  temperature = config.method.temperature
+  temperature, dropout_on_labels = config.method.temperature, config.method.dropout_on_labels
   row_loss = _row_loss(config.method.loss)
 
   def init(key):
@@ -27,7 +27,7 @@ def make(config, info: DatasetInfo) -> Method:
   def loss(params, aux, fresh, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_groups(encoder.embed, params, batch.queries, query_key)
-    labels = embed_groups(encoder.embed, params, batch.labels, label_key)
+    labels = embed_groups(encoder.embed, params, batch.labels, label_key if dropout_on_labels else None)
     scores = jnp.matmul(queries, labels.T) / temperature
     per_row = row_loss(scores, *dense_targets(batch))
     return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1), {}, aux

@@ -80,9 +80,9 @@ def from_hf(tensors, spec, where):
   if not prefixes:
     raise DataError(f"{where}: no tensor '{word}'; expected the weights of a BERT or DistilBERT model")
   found = {
-    name.removeprefix(prefixes[0]).replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-      "LayerNorm.beta", "LayerNorm.bias"
-    ): value
+    name.removeprefix(prefixes[0])
+    .replace("LayerNorm.gamma", "LayerNorm.weight")
+    .replace("LayerNorm.beta", "LayerNorm.bias"): value
     for name, value in tensors.items()
     if name.startswith(prefixes[0])
   }

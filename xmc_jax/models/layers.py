@@ -10,7 +10,6 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from xmc_jax.models import compute
 
@@ -39,9 +38,7 @@ def _contract(a, b, axis_a, axis_b):
   """Contracts two matrices (`a` may have leading axes) into float32."""
   if a.dtype == jnp.bfloat16 and not compute.multiplies_bfloat16():
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # the same products and sums, without emulation
-  product = jax.lax.dot_general(
-    a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32
-  )
+  product = jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
   return _row_major(product) if _pins_layouts(a) else product
 
 
@@ -56,6 +53,8 @@ def _row_major(x):
   For (bf16, bf16) -> f32 on a CPU such an operand costs a factor of seven, and such a result is not
   implemented at all (jax 0.10.2).
   """
+  from jax.experimental.layout import Layout, with_layout_constraint  # experimental: only where it is needed
+
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 

@@ -102,4 +102,3 @@ def _numbers(values: object, kinds: tuple, key: str, place: Place, row: int) -> 
     if type(value) not in kinds or abs(value) >= 2**63:
       raise place.refuse(row, f"{what} in {key!r}", value)
   return values
-

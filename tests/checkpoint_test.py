@@ -1,0 +1,172 @@
+"""Orbax behind three words: what goes in comes out, damage is one line, readers leave things alone."""
+
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xmc_jax import mesh
+from xmc_jax.checkpoint import Checkpoints
+from xmc_jax.contract import TrainState, UserError
+
+HOST = {"best": 0.1 + 0.2, "evals_since_best": 3, "stopped": False, "seconds": {"train": 1.5}}
+FRESH = {"order": np.arange(5, dtype=np.int32), "shortlist": np.array([[3, -1], [0, 2]], np.int32)}
+
+
+def _state(scale=1.0):
+  params = {"encoder": {"word": scale * jnp.arange(6.0).reshape(2, 3), "half": jnp.ones(2, jnp.bfloat16)}}
+  return TrainState(jnp.int32(7), params, (jnp.int32(1), {"mu": params}), {"centroids": jnp.ones(3)})
+
+
+def _assert_same(found, expected):
+  for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    assert left.dtype == right.dtype
+    np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
+
+
+def test_state_fresh_and_host_come_back(tmp_path):
+  checkpoints = Checkpoints(tmp_path / "c")
+  assert checkpoints.latest() is None
+  checkpoints.save(7, _state(), FRESH, HOST)
+  checkpoints.close()
+  checkpoints = Checkpoints(tmp_path / "c")
+  state, fresh, host = checkpoints.restore(checkpoints.latest(), _state(0.0))
+  assert isinstance(state, TrainState) and host == HOST
+  _assert_same(state, _state())
+  _assert_same(fresh, FRESH)
+
+
+def test_nothing_refreshed_is_nothing_restored(tmp_path):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(1, _state()._replace(aux={}), {}, {"best": None})
+  state, fresh, host = checkpoints.restore(1, _state()._replace(aux={}))
+  assert fresh == {} and host == {"best": None} and state.aux == {}
+
+
+def test_a_state_is_restored_where_its_template_lies(tmp_path):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(1, _state(), {}, {})
+  made = mesh.make(2, 1)
+  template = jax.device_put(_state(0.0), mesh.shard_tree(_state(), (("word", ("data",)), (".*", ())), made))
+  state, _, _ = checkpoints.restore(1, template)
+  _assert_same(state, _state())
+  for found, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(template), strict=True):
+    assert found.sharding.is_equivalent_to(wanted.sharding, found.ndim)
+
+
+def test_restore_state_needs_no_template(tmp_path):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(1, _state(), FRESH, HOST)
+  found = checkpoints.restore_state(1, mesh.replicated(mesh.make(2, 1)))
+  _assert_same(found["params"], _state().params)
+  _assert_same(found["aux"], _state().aux)
+  assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found))
+
+
+def test_only_the_newest_stay(tmp_path):
+  checkpoints = Checkpoints(tmp_path, keep=2)
+  for step in (3, 6, 9):
+    checkpoints.save(step, _state(step), {}, {"step": step})
+  assert checkpoints.latest() == 9
+  assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [6, 9]
+
+
+def test_a_step_that_stands_is_left_as_it_is(tmp_path):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(1.0), {}, {})
+  checkpoints.save(3, _state(2.0), {}, {})
+  _assert_same(checkpoints.restore(3, _state())[0], _state(1.0))
+
+
+def test_an_unfinished_step_is_not_listed_and_is_cleaned_up_by_the_next_saver(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(1.0), {}, {})
+
+  class Killed(BaseException):
+    pass
+
+  def killed(*_, **__):
+    raise Killed
+
+  with monkeypatch.context() as patch:  # Orbax finishes a step by renaming its folder
+    patch.setattr(pathlib.Path, "rename", killed)
+    patch.setattr("os.rename", killed)
+    patch.setattr("os.replace", killed)
+    with pytest.raises(Killed):
+      checkpoints.save(6, _state(2.0), {}, {})
+  leftovers = [path.name for path in tmp_path.iterdir() if path.name != "3"]
+  assert leftovers
+  reader = Checkpoints(tmp_path, read_only=True)
+  assert reader.latest() == 3
+  assert [path.name for path in tmp_path.iterdir() if path.name != "3"] == leftovers  # may be somebody's
+  writer = Checkpoints(tmp_path)
+  assert writer.latest() == 3
+  assert [path.name for path in tmp_path.iterdir()] == ["3"]
+  writer.save(6, _state(3.0), {}, {})
+  _assert_same(writer.restore(6, _state())[0], _state(3.0))
+
+
+def test_reading_makes_no_folder(tmp_path):
+  assert Checkpoints(tmp_path / "none", read_only=True).latest() is None
+  assert not (tmp_path / "none").exists()
+
+
+DAMAGE = ["state/manifest.ocdbt", "state/_METADATA", "host/metadata", "state"]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what tensorstore leaves open when it fails
+@pytest.mark.parametrize("victim", DAMAGE)
+@pytest.mark.parametrize("how", ["gone", "empty", "garbage"])
+def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
+  Checkpoints(tmp_path).save(30, _state(), {}, HOST)
+  path = tmp_path / "30" / victim
+  if path.is_dir():
+    shutil.rmtree(path)
+  elif how == "gone":
+    path.unlink()
+  else:
+    path.write_bytes(b"" if how == "empty" else b"\x00garbage{")
+  checkpoints = Checkpoints(tmp_path)
+  for restore in (
+    lambda: checkpoints.restore(30, _state()),
+    lambda: checkpoints.restore_state(30, mesh.replicated(mesh.make())),
+  ):
+    try:
+      restore()
+    except UserError as error:
+      message = str(error)
+      assert f"{tmp_path}/30: this checkpoint cannot be read" in message and "\n" not in message
+      assert "delete its folder" in message
+    else:  # a description that is gone is made good by the template
+      assert (victim, how) == ("state/_METADATA", "gone")
+
+
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(1, _state(), {}, {})
+  other = _state()._replace(params={"encoder": {"word": jnp.zeros((2, 3)), "more": jnp.zeros(2)}})
+  with pytest.raises(UserError, match="1: this checkpoint cannot be read"):
+    checkpoints.restore(1, other)
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(UserError, match="cannot keep checkpoints here"):
+    Checkpoints(tmp_path / "file" / "c")
+
+
+def test_a_full_disk_names_the_last_good_step(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(), {}, {})
+
+  def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(checkpoints._manager, "save", full)
+  with pytest.raises(
+    UserError, match=r"step 6 could not be saved \(No space left.*good checkpoint is step 3"
+  ):
+    checkpoints.save(6, _state(), {}, {})

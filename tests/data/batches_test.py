@@ -1,0 +1,314 @@
+"""Batches: a function of (seed, step), every row once an epoch, columns that mean what they say."""
+
+import concurrent.futures
+import threading
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+from xmc_jax.contract import BatchSpec
+from xmc_jax.data.batches import BatchBuilder, ahead, learnable
+
+N, L, B = 50, 37, 16
+ALL, IN_BATCH = BatchSpec(labels="all"), BatchSpec(labels="in_batch")
+
+
+def _matrix(num_rows, num_labels, most, seed, every_row=False):
+  rng = np.random.default_rng(seed)
+  matrix = sp.lil_matrix((num_rows, num_labels), dtype=np.float32)
+  for row in range(num_rows):
+    count = rng.integers(int(every_row), most + 1)
+    matrix[row, rng.choice(num_labels, min(count, num_labels), replace=False)] = 1
+  return matrix.tocsr()
+
+
+def _builder(spec=IN_BATCH, *, num_points=N, num_labels=L, most=4, seed=3, filtered=2, **options):
+  rng = np.random.default_rng(seed)
+  truth = _matrix(num_points, num_labels, min(most, num_labels), seed)
+  return BatchBuilder(
+    tiny_runs.token_table(rng.integers(0, 40, num_points)),
+    tiny_runs.token_table(rng.integers(1, 20, num_labels), seed=1),
+    truth,
+    _matrix(num_points, num_labels, min(filtered, num_labels), seed + 1).astype(bool),
+    spec,
+    **{"batch_size": B, "max_length": 32, "seed": 5, "label_chunk": 8} | options,
+  )
+
+
+def _columns(builder, batch):
+  return builder.label_columns if not len(batch.columns) else batch.columns
+
+
+def _groups(builder, batch):
+  return batch.labels or builder.label_groups
+
+
+def _assert_same(a, b):
+  for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert left.dtype == right.dtype
+    np.testing.assert_array_equal(left, right)
+
+
+def _to_labels(columns, ids):
+  """Column numbers back to label ids, as a set; -1 left out."""
+  return {int(columns[column]) for column in ids if column >= 0}
+
+
+SPECS = [
+  BatchSpec(labels, positives, negatives)
+  for labels, negatives in (("all", 0), ("in_batch", 0), ("in_batch", 5))
+  for positives in (1, 3, 0)
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_a_batch_is_a_function_of_seed_and_step(spec):
+  one, other = _builder(spec), _builder(spec)
+  forwards = [one.build(step) for step in range(9)]
+  backwards = [other.build(step) for step in reversed(range(9))][::-1]
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    threaded = list(pool.map(one.build, range(9)))
+  for step in range(9):
+    _assert_same(forwards[step], backwards[step])
+    _assert_same(forwards[step], threaded[step])
+  changed = _builder(spec, seed=6).build(0)
+  assert not np.array_equal(changed.rows, forwards[0].rows)
+  shapes = {tuple(leaf.shape for leaf in jax.tree.leaves(batch)) for batch in forwards}
+  assert len(shapes) == 1
+
+
+def test_epochs_differ_and_hold_each_row_with_labels_once():
+  builder = _builder()
+  with_labels = np.flatnonzero(np.diff(builder._truth.indptr))
+  assert len(with_labels) < N and list(builder.rows) == list(with_labels)
+  assert builder.steps_per_epoch == -(-len(with_labels) // B)
+  orders = []
+  for epoch in range(3):
+    first = epoch * builder.steps_per_epoch
+    rows = np.concatenate([builder.build(first + step).rows for step in range(builder.steps_per_epoch)])
+    assert sorted(rows[rows >= 0]) == list(with_labels)
+    orders.append(builder.epoch_order(epoch).tolist())
+  assert len(set(map(tuple, orders))) == 3
+
+
+def test_an_order_can_be_given():
+  builder = _builder()
+  order = builder.rows[::-1]
+  for step in (1, builder.steps_per_epoch + 1):
+    rows = builder.build(step, order).rows
+    assert sorted(rows[rows >= 0]) == sorted(order[B : 2 * B])
+
+
+@pytest.mark.parametrize("spec", [ALL, IN_BATCH], ids=str)
+def test_padding_rows_carry_nothing(spec):
+  builder = _builder(spec)
+  batch = builder.build(builder.steps_per_epoch - 1)
+  padding = batch.rows < 0
+  assert padding.sum() == builder.steps_per_epoch * B - len(builder.rows) > 0
+  assert np.all(batch.positives[padding] == -1) and np.all(batch.weights[padding] == 0)
+  assert np.all(batch.excluded[padding] == -1)
+  lengths = np.concatenate([group.lengths for group in batch.queries])
+  assert np.all(lengths[padding] == 0)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_rows_stand_beside_their_own_tokens(spec):
+  builder = _builder(spec)
+  table = builder._queries
+  for step in range(builder.steps_per_epoch):
+    batch = builder.build(step)
+    at = 0
+    for group in batch.queries:
+      for ids, length in zip(group.ids, group.lengths):
+        row = batch.rows[at]
+        own = table.gather(np.array([row]), 32)
+        assert length == min(own.lengths[0], 32) and np.array_equal(ids[:length], own.ids[0, :length])
+        assert not ids[length:].any()
+        at += 1
+    assert at == B
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_drawn_positives_are_true_and_their_weights_add_up_to_one(spec):
+  builder = _builder(spec)
+  for step in range(2 * builder.steps_per_epoch):
+    batch = builder.build(step)
+    columns = _columns(builder, batch)
+    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+      if row < 0:
+        continue
+      true = set(builder._truth[row].indices.tolist())
+      drawn = _to_labels(columns, positives[weights > 0])
+      assert drawn <= true and np.all(positives[weights > 0] >= 0)
+      assert len(drawn) == np.sum(weights > 0) == min(spec.num_positives or len(true), len(true))
+      assert weights.sum() == pytest.approx(1) and len(set(weights[weights > 0].tolist())) == 1
+      # Every true label of the pool is marked, drawn or not: it must stay out of the denominator.
+      assert _to_labels(columns, positives) == true & set(columns[columns >= 0].tolist())
+
+
+def test_every_positive_is_drawn_some_day():
+  builder = _builder(IN_BATCH)
+  drawn = set()
+  for step in range(40 * builder.steps_per_epoch):
+    batch = builder.build(step)
+    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+      drawn |= {(int(row), label) for label in _to_labels(batch.columns, positives[weights > 0])}
+  assert drawn == set(zip(*(part.tolist() for part in builder._truth.nonzero())))
+
+
+@pytest.mark.parametrize("negatives", [0, 5, 1000])
+@pytest.mark.parametrize("positives", [1, 3, 0])
+def test_a_pool_holds_the_drawn_positives_and_the_random_negatives(positives, negatives):
+  builder = _builder(BatchSpec("in_batch", positives, negatives))
+  for step in range(builder.steps_per_epoch):
+    batch = builder.build(step)
+    pool = batch.columns[batch.columns >= 0].tolist()
+    drawn = set()
+    for ids, weights in zip(batch.positives, batch.weights):
+      drawn |= _to_labels(batch.columns, ids[weights > 0])
+    assert len(pool) == len(set(pool)) and drawn <= set(pool)
+    assert len(pool) - len(drawn) == min(negatives, L - len(drawn))
+    lengths = np.concatenate([group.lengths for group in batch.labels])
+    assert np.all((lengths > 0) == (batch.columns >= 0))
+    at = 0
+    for group in batch.labels:
+      own = builder._labels.gather(batch.columns[at : at + len(group.ids)], group.ids.shape[1])
+      np.testing.assert_array_equal(group.ids, own.ids)
+      at += len(group.ids)
+
+
+def test_random_negatives_come_from_everywhere():
+  builder = _builder(BatchSpec("in_batch", 1, 5))
+  seen = set()
+  for step in range(100):
+    seen |= set(builder.build(step).columns.tolist())
+  assert seen - {-1} == set(range(L))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_excluded_pairs_are_mapped(spec):
+  builder = _builder(spec)
+  found = 0
+  for step in range(builder.steps_per_epoch):
+    batch = builder.build(step)
+    columns = _columns(builder, batch)
+    for row, excluded in zip(batch.rows, batch.excluded):
+      if row >= 0:
+        expected = set(builder._excluded[row].indices.tolist()) & set(columns.tolist())
+        assert _to_labels(columns, excluded) == expected
+        found += len(expected)
+  assert found > 0
+
+
+def test_a_pair_that_is_true_and_excluded_is_no_positive():
+  truth = sp.csr_matrix(np.array([[1, 1, 0], [0, 1, 0], [0, 0, 1]], np.float32))
+  excluded = sp.csr_matrix(np.array([[1, 0, 0], [0, 1, 0], [1, 0, 0]], bool))
+  table = tiny_runs.token_table([3, 3, 3])
+  builder = BatchBuilder(table, table, truth, excluded, ALL, batch_size=2, max_length=8, seed=0)
+  assert builder.rows.tolist() == [0, 2]  # row 1 has nothing else
+  batch = builder.build(0)
+  for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+    assert _to_labels(builder.label_columns, positives) == ({1} if row == 0 else {2})
+    assert weights.sum() == 1
+  assert truth.nnz == 4 and learnable(truth, excluded).toarray().tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 8, 1000])
+def test_all_labels_stand_once_each_beside_their_texts(chunk):
+  builder = _builder(ALL, label_chunk=chunk)
+  real = builder.label_columns[builder.label_columns >= 0]
+  assert sorted(real) == list(range(L))
+  at = 0
+  for group in builder.label_groups:
+    assert group.ids.ndim == 3 and group.ids.shape[1] <= max(chunk, 8)
+    count, width = group.ids.shape[0] * group.ids.shape[1], group.ids.shape[2]
+    own = builder._labels.gather(builder.label_columns[at : at + count], width)
+    np.testing.assert_array_equal(group.ids.reshape(count, width), own.ids)
+    np.testing.assert_array_equal(group.lengths.ravel(), own.lengths)
+    # no label is cut by a width narrower than the longest one
+    assert np.all(builder._labels.lengths[builder.label_columns[at : at + count]] <= max(width, 0))
+    at += count
+  assert at == len(builder.label_columns)
+
+
+@pytest.mark.parametrize("spec", [ALL, IN_BATCH, BatchSpec("in_batch", 0, 3)], ids=str)
+def test_a_batch_larger_than_the_data_and_a_single_label(spec):
+  builder = _builder(spec, num_points=5, num_labels=1, most=1, filtered=0, batch_size=64)
+  assert builder.steps_per_epoch == 1
+  batch = builder.build(0)
+  assert sorted(batch.rows[batch.rows >= 0]) == list(builder.rows) and len(batch.rows) == 64
+  columns = _columns(builder, batch)
+  assert list(columns[columns >= 0]) == [0]
+  assert np.all(columns[batch.positives[batch.rows >= 0, 0]] == 0)
+  assert 0 < builder.real_token_fraction() <= 1
+
+
+def test_a_batch_that_fits_no_slot_is_laid_out_widest():
+  lengths = np.array([4] * 900 + [32] * 100)
+  truth = sp.csr_matrix(np.ones((1000, 1), np.float32))
+  none = sp.csr_matrix((1000, 1), dtype=bool)
+  builder = BatchBuilder(
+    tiny_runs.token_table(lengths),
+    tiny_runs.token_table([3]),
+    truth,
+    none,
+    ALL,
+    batch_size=32,
+    max_length=32,
+    seed=0,
+  )
+  assert len(builder.build(0).queries) > 1
+  batch = builder.build(0, np.arange(999, -1, -1))  # 32 long texts at once
+  assert [group.ids.shape for group in batch.queries] == [(32, 32)]
+  assert sorted(batch.rows) == list(range(968, 1000))
+
+
+def test_groups_divide_by_the_data_axis():
+  builder = _builder(ALL, batch_size=24, data_axis=4)
+  assert all(len(group.ids) % 4 == 0 for group in builder.build(0).queries)
+
+
+def test_ahead_keeps_the_order_and_its_distance():
+  running = []
+
+  def build(step):
+    running.append(step)
+    return step
+
+  steps = ahead(build, 2, 9, depth=3)
+  assert next(steps) == 2
+  assert list(steps) == list(range(3, 9)) and sorted(running) == list(range(2, 9))
+  assert list(ahead(build, 4, 4)) == []
+  far = ahead(build, 0, 1000, depth=2)
+  running.clear()
+  next(far)
+  far.close()
+  assert max(running) <= 2
+
+
+def _threads():
+  return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_ahead_passes_exceptions_on_and_stops_its_thread():
+  def build(step):
+    if step == 3:
+      raise OSError("the disk is gone")
+    return step
+
+  seen = []
+  with pytest.raises(OSError, match="the disk is gone"):
+    for step in ahead(build, 0, 10):
+      seen.append(step)
+  assert seen == [0, 1, 2] and not _threads()
+
+
+def test_ahead_stops_its_thread_when_it_is_left():
+  steps = ahead(lambda step: step, 0, 10)
+  next(steps)
+  assert _threads()
+  steps.close()
+  assert not _threads()

@@ -1,0 +1,99 @@
+"""Slots: their rows add up, what `assign` places fits, and nothing is lost."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from xmc_jax.data import buckets
+
+
+@st.composite
+def _tables(draw):
+  multiple = draw(st.sampled_from([1, 2, 4, 8]))
+  return {
+    "lengths": np.array(draw(st.lists(st.integers(0, 80), max_size=60)), np.int64),
+    "num_rows": multiple * draw(st.integers(1, 40)),
+    "max_length": draw(st.sampled_from([2, 7, 8, 9, 24, 32, 61])),
+    "max_groups": draw(st.integers(1, 4)),
+    "multiple": multiple,
+  }
+
+
+@hypothesis.given(table=_tables())
+def test_a_plan_adds_up_and_divides(table):
+  slots = buckets.plan(**table)
+  widths, rows = zip(*slots)
+  assert sum(rows) == table["num_rows"]
+  assert all(count > 0 and count % table["multiple"] == 0 for count in rows)
+  assert list(widths) == sorted(set(widths)) and set(widths) <= set(buckets.widths(table["max_length"]))
+  assert len(slots) <= table["max_groups"]
+  assert sum(width * count for width, count in slots) <= table["max_length"] * table["num_rows"]
+
+
+@hypothesis.given(table=_tables(), seed=st.integers(0, 1000), fill=st.floats(0, 1))
+def test_what_is_assigned_fits_and_nothing_is_lost(table, seed, fill):
+  slots, total = buckets.plan(**table), table["num_rows"]
+  count = round(fill * total) if len(table["lengths"]) else 0
+  drawn = np.random.default_rng(seed).choice(table["lengths"], count) if count else np.zeros(0, np.int64)
+  order = buckets.assign(slots, drawn)
+  if order is None:
+    order, slots = buckets.assign(buckets.widest_only(slots), drawn), buckets.widest_only(slots)
+  assert len(order) == total
+  assert sorted(order[order >= 0]) == list(range(count))
+  width_of = np.repeat([width for width, _ in slots], [rows for _, rows in slots])
+  real = order >= 0
+  wanted = np.minimum(drawn[order[real]], slots[-1][0])  # the widest slot cuts what is longer still
+  assert np.all(wanted <= width_of[real])
+
+
+@pytest.mark.parametrize(
+  ("slots", "lengths", "expected"),
+  [
+    (((8, 2), (16, 1)), [9, 3, 1], [2, 1, 0]),
+    (((8, 2), (16, 1)), [3], [-1, -1, 0]),
+    (((8, 2), (16, 1)), [], [-1, -1, -1]),
+    (((8, 1), (16, 2)), [99, 16, 8], [2, 1, 0]),  # 99 is cut
+    (((8, 2), (16, 1)), [9, 9, 1], None),
+    (((8, 2), (16, 1)), [9, 9], None),
+  ],
+)
+def test_assign_by_hand(slots, lengths, expected):
+  order = buckets.assign(slots, np.array(lengths, np.int64))
+  assert (None if order is None else order.tolist()) == expected
+
+
+def test_a_batch_that_does_not_fit_goes_into_the_widest():
+  slots = ((8, 2), (16, 1))
+  assert buckets.widest_only(slots) == ((16, 3),)
+  assert buckets.assign(buckets.widest_only(slots), np.array([16, 16, 30])) is not None
+
+
+def test_random_batches_practically_always_fit():
+  rng = np.random.default_rng(0)
+  lengths = rng.geometric(0.08, 5000)
+  slots = buckets.plan(lengths, 256, 64)
+  assert len(slots) == 3
+  assert all(buckets.assign(slots, rng.choice(lengths, 256, replace=False)) is not None for _ in range(500))
+  assert sum(width * rows for width, rows in slots) < 0.6 * 64 * 256
+
+
+def test_plans_of_nothing_and_of_one_width():
+  assert buckets.plan(np.zeros(0, np.int64), 8, 32) == ((8, 8),)
+  assert buckets.plan(np.full(10, 5), 6, 6) == ((6, 6),)
+  assert buckets.plan(np.full(10, 100), 6, 16) == ((16, 6),)
+  assert buckets.widths(8) == [8] and buckets.widths(20) == [8, 16, 20]
+
+
+@hypothesis.given(
+  lengths=st.lists(st.integers(0, 80), max_size=60), max_length=st.sampled_from([2, 8, 24, 61])
+)
+def test_split_by_width_takes_the_narrowest_width_that_holds(lengths, max_length):
+  lengths, every = np.array(lengths, np.int64), buckets.widths(max_length)
+  split = buckets.split_by_width(lengths, max_length)
+  together = np.concatenate([rows for _, rows in split]) if split else np.zeros(0, int)
+  assert sorted(together) == list(range(len(lengths)))
+  for width, rows in split:
+    kept = np.minimum(lengths[rows], max_length)
+    narrower = max([0, *(other for other in every if other < width)])
+    assert np.all(kept <= width) and np.all((kept > narrower) | (width == every[0]))

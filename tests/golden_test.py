@@ -1,0 +1,115 @@
+"""Every preset of every experiment, as it is resolved: a changed default shows up in review.
+
+`make golden`, or `python -m tests.golden_test`, writes the dumps anew; the diff belongs into the commit,
+which says why.
+"""
+
+import difflib
+import importlib
+import pathlib
+
+import pytest
+
+from xmc_jax import config as configs
+
+FOLDER = pathlib.Path(__file__).parent / "golden"
+EXPERIMENTS = pathlib.Path(__file__).parent.parent / "experiments"
+
+
+def _presets() -> dict[str, tuple]:
+  """'dexml-debian' -> (its experiment's module, 'debian')."""
+  found = {}
+  for path in sorted(EXPERIMENTS.glob("*.py")):
+    module = importlib.import_module(f"experiments.{path.stem}")
+    for preset in getattr(module, "PRESETS", ()):
+      found[f"{path.stem}-{preset}"] = (module, preset)
+  return found
+
+
+PRESETS = _presets()
+NAMES = pytest.mark.parametrize("name", PRESETS)
+
+
+def dump(name: str) -> str:
+  module, preset = PRESETS[name]
+  return configs.to_json(module.get_config(preset))
+
+
+@NAMES
+def test_presets_are_as_they_were(name):
+  path = FOLDER / f"{name}.json"
+  kept, found = path.read_text(encoding="utf-8") if path.exists() else "", dump(name)
+  diff = difflib.unified_diff(kept.splitlines(), found.splitlines(), str(path.name), "now", n=0, lineterm="")
+  assert kept == found, (
+    f"preset {name} has changed. If that is meant, run `make golden` (python -m tests.golden_test), "
+    "and explain the diff in the commit:\n" + "\n".join(diff)
+  )
+
+
+def test_no_dump_without_a_preset():
+  assert {path.stem for path in FOLDER.glob("*.json")} == set(PRESETS)
+
+
+@NAMES
+def test_presets_pass_the_checks(name):
+  module, preset = PRESETS[name]
+  config = module.get_config(preset)
+  configs.check(config)
+  assert config.name == name
+  assert set(config.to_dict()) == set(configs.default().to_dict())
+
+
+@pytest.mark.parametrize("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
+def test_the_first_preset_is_the_default(module):
+  first = next(iter(module.PRESETS))
+  assert module.get_config().to_dict() == module.get_config(first).to_dict()
+
+
+@pytest.mark.parametrize("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
+def test_unknown_presets(module):
+  first = next(iter(module.PRESETS))
+  with pytest.raises(configs.ConfigError, match=f"did you mean '{first}'"):
+    module.get_config(first + "x")
+
+
+# The paper's table: max length, learning rate, global batch, dropout, label chunk, temperature, unit vectors.
+_AMAZON, _WIKIPEDIA, _OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)
+PAPER = {
+  "eurlex_4k": (128, 2e-4, 1024, 0.1, 4096, 0.05, True, _OTHER),
+  "lf_amazontitles_131k": (32, 4e-4, 4096, 0.0, 2048, 0.05, True, _AMAZON),
+  "lf_wikipedia_500k": (128, 4e-4, 4096, 0.1, 2048, 1.0, False, _WIKIPEDIA),
+  "lf_amazontitles_1.3m": (32, 8e-4, 8192, 0.1, 1024, 1.0, False, _AMAZON),
+}
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_dexml_presets_carry_the_papers_table(preset):
+  config = PRESETS[f"dexml-{preset}"][0].get_config(preset)
+  found = (
+    config.data.max_length,
+    config.train.learning_rate,
+    config.train.batch_size,
+    config.encoder.embedding_dropout,
+    config.method.label_chunk,
+    config.method.temperature,
+    config.encoder.normalize,
+    (config.eval.propensity_a, config.eval.propensity_b),
+  )
+  assert found == PAPER[preset]
+  encoder, method, train = config.encoder, config.method, config.train
+  assert (encoder.name, encoder.pooling, encoder.projection_dim) == ("distilbert-base-uncased", "cls", 0)
+  assert (encoder.num_layers, encoder.num_frozen_layers, encoder.pretrained) == (0, 0, True)
+  assert (method.name, method.loss, method.labels) == ("dexml", "decoupled_softmax", "all")
+  assert (method.num_positives, method.num_random_negatives) == (1, 0)
+  assert (train.num_epochs, train.warmup_fraction, train.schedule) == (100, 0.1, "linear")
+  assert (train.weight_decay, train.clip_norm, train.early_stop_evals) == (0.01, 0.0, 0)
+  assert method.dropout_on_labels and not method.allow_any_temperature
+
+
+if __name__ == "__main__":
+  FOLDER.mkdir(exist_ok=True)
+  for path in FOLDER.glob("*.json"):
+    path.unlink()
+  for name in PRESETS:
+    (FOLDER / f"{name}.json").write_text(dump(name), encoding="utf-8")
+  print(f"wrote {len(PRESETS)} dumps into {FOLDER}; look at `git diff {FOLDER}`")

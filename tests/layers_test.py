@@ -1,0 +1,197 @@
+"""The house's rules, read from the source: who may import what, how long things are, what does not occur."""
+
+import ast
+import pathlib
+import re
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "xmc_jax"
+
+# From the top down; a module imports from its own rank or below it, and not in a circle.
+RANKS = (
+  ("main",),
+  ("workflow",),
+  ("train", "evaluate", "predict"),
+  ("run",),
+  ("methods",),
+  ("refresh", "checkpoint", "report"),
+  ("losses", "models", "optim"),
+  ("ops", "metrics", "data"),
+  ("mesh", "runtime"),
+  ("contract", "config", "checks", "faults"),
+)
+RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+# Import name -> the only files, or folders, that may import it.
+CONFINED = {
+  "flax": ("models/",),
+  "orbax": ("checkpoint.py",),
+  "scann": ("refresh/shortlists.py",),
+  "pickle": ("models/torch_files.py",),  # a restricted unpickler
+  "dill": (),
+  "torch": (),
+}
+LIGHT = ("contract", "config", "checks", "faults", "main")  # what --help and a config error load
+LONGEST_FILE, LONGEST_FUNCTION = 299, 59
+LONGEST = {"main.py": 100, "train.py": 250}
+LONGEST_METHOD = 150
+
+
+def sources(*folders: str) -> list[pathlib.Path]:
+  found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+  assert found
+  return found
+
+
+def shown(path: pathlib.Path) -> str:
+  return path.relative_to(ROOT).as_posix()
+
+
+FILES = sources("xmc_jax")
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+EACH_FILE = pytest.mark.parametrize("path", FILES, ids=shown)
+
+
+def room_of(path: pathlib.Path) -> str:
+  """'models' for models/build.py, 'train' for train.py, '' for the package's own __init__."""
+  first = path.relative_to(PACKAGE).parts[0]
+  return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> list[tuple[int, str]]:
+  """(line, dotted name) of everything imported, inside functions too; 'a.b' for `from a import b`."""
+  found = []
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      found += [(node.lineno, alias.name) for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f"line {node.lineno}: a relative import"
+      found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "__import__"):
+      # A registry's names stand elsewhere in the file as texts.
+      found += [
+        (text.lineno, text.value)
+        for text in ast.walk(tree)
+        if isinstance(text, ast.Constant)
+        and isinstance(text.value, str)
+        and re.fullmatch(r"xmc_jax(\.\w+)+", text.value)
+      ]
+  return found
+
+
+def rooms_imported(path: pathlib.Path) -> list[tuple[int, str]]:
+  return [(line, name.split(".")[1]) for line, name in imports(TREES[path]) if name.startswith("xmc_jax.")]
+
+
+def test_every_room_has_a_rank():
+  assert {room_of(path) for path in FILES} - {""} == set(RANK)
+
+
+@EACH_FILE
+def test_imports_point_down(path):
+  room = room_of(path)
+  if not room:  # the package's __init__ loads its rooms on first use
+    return
+  for line, other in rooms_imported(path):
+    assert other in RANK, f"{shown(path)}:{line} imports xmc_jax.{other}, which is no room"
+    assert RANK[other] >= RANK[room], (
+      f"{shown(path)}:{line}: {room} may not import {other}, which stands above it"
+    )
+
+
+def test_rooms_do_not_import_each_other_in_a_circle():
+  below = {room: set() for room in RANK}
+  for path in FILES:
+    if room := room_of(path):
+      below[room] |= {other for _, other in rooms_imported(path)} - {room}
+  open_rooms = dict(below)
+  while open_rooms:
+    closed = [room for room, others in open_rooms.items() if not others & open_rooms.keys()]
+    assert closed, f"a circle among {sorted(open_rooms)}"
+    for room in closed:
+      del open_rooms[room]
+
+
+@EACH_FILE
+def test_libraries_stay_in_their_room(path):
+  place = path.relative_to(PACKAGE).as_posix()
+  for line, name in imports(TREES[path]):
+    top = name.split(".")[0]
+    if top in CONFINED:
+      assert place.startswith(CONFINED[top]), f"{shown(path)}:{line} imports {name}"
+    assert not (top == "transformers" and "Flax" in name), f"{shown(path)}:{line} imports {name}"
+    assert top != "tests" and top != "experiments", f"{shown(path)}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("room", LIGHT)
+def test_light_modules_load_no_jax(room):
+  """At the top of the file, that is: main imports the rest when it is needed."""
+  tree = TREES[PACKAGE / f"{room}.py"]
+  top = ast.Module([node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))], [])
+  names = [name for _, name in (imports(top) if room == "main" else imports(tree))]
+  allowed = ("absl", "ml_collections", *(f"xmc_jax.{other}" for other in LIGHT))
+  for name in names:
+    standard = name.split(".")[0] in sys.stdlib_module_names
+    assert standard or name.startswith(allowed), f"{room}.py imports {name}"
+
+
+@EACH_FILE
+def test_words_that_do_not_occur(path):
+  tree, place = TREES[path], path.relative_to(PACKAGE).as_posix()
+  for node in ast.walk(tree):
+    where = f"{shown(path)}:{getattr(node, 'lineno', 0)}"
+    if isinstance(node, ast.Attribute):
+      name = ast.unparse(node)
+      assert "jax.process_" not in name or place in ("runtime.py", "mesh.py"), f"{where}: {name}"
+      assert not name.startswith(("jax.pmap", "jax.experimental.pjit", "jax.experimental.maps")), (
+        f"{where}: {name}"
+      )
+      assert not node.attr.startswith("Flax"), f"{where}: {name}"
+    if isinstance(node, ast.Call):
+      assert ast.unparse(node.func) not in ("eval", "exec"), f"{where}: {ast.unparse(node.func)}"
+    if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+      assert ast.unparse(node.value) == "False", f"{where}: allow_pickle"
+    if isinstance(node, ast.Assert):
+      raise AssertionError(f"{where}: an assert; say what is wrong and what to do instead")
+
+
+@EACH_FILE
+def test_sizes(path):
+  lines = len(path.read_text(encoding="utf-8").splitlines())
+  limit = LONGEST.get(path.relative_to(PACKAGE).as_posix(), LONGEST_FILE)
+  if path.parent.name == "methods":
+    limit = min(limit, LONGEST_METHOD)
+  assert lines <= limit, f"{shown(path)} has {lines} lines; at most {limit}"
+  for node in ast.walk(TREES[path]):
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+      length = node.end_lineno - node.lineno + 1
+      assert length <= LONGEST_FUNCTION, f"{shown(path)}:{node.lineno} {node.name} has {length} lines"
+
+
+@EACH_FILE
+def test_files_say_what_they_are_for(path):
+  assert ast.get_docstring(TREES[path]), shown(path)
+
+
+def test_names_of_files():
+  for path in sources("xmc_jax", "experiments", "tests", "benchmarks"):
+    assert not {"utils", "util", "helpers", "helper", "misc", "common_utils"} & set(
+      path.relative_to(ROOT).with_suffix("").parts
+    ), shown(path)
+
+
+def test_nothing_points_outside_the_checkout():
+  """No path of the machine that this was written on, and none to the notes beside the checkout."""
+  outside = re.compile(r"\.\./shared|/work/|/home/\w|/root/|/Users/\w")
+  texts = [
+    *sources("xmc_jax", "experiments", "tests", "benchmarks"),
+    ROOT / "Makefile",
+    ROOT / "pyproject.toml",
+  ]
+  for path in texts:
+    if path == pathlib.Path(__file__):
+      continue
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+      assert not outside.search(line), f"{shown(path)}:{number}: {line.strip()}"

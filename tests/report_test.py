@@ -1,0 +1,175 @@
+"""What a run tells: progress, stage times, metrics.jsonl, TensorBoard, tables."""
+
+import json
+import time
+
+import pytest
+
+from xmc_jax import report
+from xmc_jax.report import Progress, Report
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  """A clock that stands still until it is moved."""
+
+  class Clock:
+    now = 100.0
+
+    def __call__(self):
+      return self.now
+
+  clock = Clock()
+  monkeypatch.setattr(time, "perf_counter", clock)
+  return clock
+
+
+def test_progress_without_a_terminal_is_a_plain_line_now_and_then(clock, capsys):
+  bar = Progress("train", 100, unit="step")
+  for done in range(1, 41):
+    clock.now += 1.0
+    bar.update(done, f"loss {done}")
+  bar.close()
+  out, err = capsys.readouterr()
+  assert out == ""
+  assert err.splitlines() == [
+    "train 15/100 steps, 1.00/s, 1:25 left  loss 15",
+    "train 30/100 steps, 1.00/s, 1:10 left  loss 30",
+  ]
+
+
+def test_progress_after_a_resume_counts_its_own_rate(clock, capsys):
+  bar = Progress("train", 10_000, first=9_000)
+  clock.now += 20.0
+  bar.update(9_010)
+  assert capsys.readouterr().err == "train 9,010/10,000 steps, 0.50/s, 33:00 left\n"
+
+
+def test_progress_of_unknown_length_and_without_any_step(clock, capsys):
+  bar = Progress("prepare: read", None, unit="row")
+  clock.now += 20.0
+  bar.update(1234)
+  stuck = Progress("train", 5)
+  clock.now += 20.0
+  stuck.update(0)
+  assert capsys.readouterr().err.splitlines() == [
+    "prepare: read 1,234 rows",
+    "train 0/5 steps, 0.00/s, ? left",
+  ]
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
+def test_clock(seconds, shown):
+  assert report._clock(seconds) == shown
+
+
+def test_progress_at_a_terminal_is_one_moving_line(monkeypatch, capsys):
+  monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+  bar = Progress("train", 3)
+  bar.update(3, "loss 1.0")
+  bar.close()
+  assert "\n" not in capsys.readouterr().err.strip("\n")
+
+
+def test_stages_add_up_and_leave_out_what_is_counted_apart(tmp_path, clock):
+  voice = Report(tmp_path)
+  for compiling in (5.0, 0.0):
+    with voice.stage("train", less="compile"):
+      clock.now += 1.0
+      with voice.stage("compile"):
+        clock.now += compiling
+      clock.now += 2.0
+  assert voice.seconds["train"] == 6.0 and voice.seconds["compile"] == 5.0
+  with pytest.raises(KeyError), voice.stage("save"):
+    clock.now += 4.0
+    raise KeyError
+  assert voice.seconds["save"] == 4.0
+  summary = voice.stage_summary()
+  assert "train 6.0 s · save 4.0 s" in summary.replace("compile 5.0 s · ", "") and "peak memory" in summary
+
+
+def test_a_resumed_run_goes_on_with_its_times(tmp_path):
+  voice = Report(tmp_path)
+  voice.seconds["prepare"] = 2.0
+  voice.resume(3, {"prepare": 10.0, "train": 5.0})
+  voice.close()
+  assert dict(voice.seconds) == {"prepare": 12.0, "train": 5.0}
+
+
+def _steps(path):
+  return [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_are_lines_of_json(tmp_path):
+  voice = Report(tmp_path)
+  voice.scalars(1, {"train/loss": 0.5})
+  voice.scalars(2, {"train/loss": 0.25, "validation/P@1": 1.0})
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  assert [line.pop("time") > 0 for line in lines] == [True, True]
+  assert lines == [{"step": 1, "train/loss": 0.5}, {"step": 2, "train/loss": 0.25, "validation/P@1": 1.0}]
+
+
+@pytest.mark.parametrize("cut", ["", '{"step": 4, "ti', '{"step": 2', "{", "\n"])
+def test_later_lines_and_a_line_cut_short_are_dropped(cut, tmp_path):
+  voice = Report(tmp_path)
+  for step in (1, 2, 2, 3, 4):
+    voice.scalars(step, {})
+  with (tmp_path / "metrics.jsonl").open("a") as file:
+    file.write(cut)
+  voice = Report(tmp_path)
+  voice.resume(2, {})
+  assert _steps(tmp_path) == [1, 2, 2]
+  voice.scalars(3, {})
+  voice.close()
+  assert _steps(tmp_path) == [1, 2, 2, 3]
+  assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_kill_while_lines_are_dropped_loses_nothing(tmp_path, monkeypatch):
+  voice = Report(tmp_path)
+  for step in (1, 2, 3):
+    voice.scalars(step, {})
+  monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+  with pytest.raises(KeyboardInterrupt):
+    Report(tmp_path).resume(2, {})
+  assert _steps(tmp_path) == [1, 2, 3]
+
+
+def test_nothing_to_drop(tmp_path):
+  voice = Report(tmp_path)
+  voice.resume(0, {})
+  voice.close()
+  assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path):
+  pytest.importorskip("tensorboard")
+  from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+  voice = Report(tmp_path)
+  voice.resume(0, {})
+  voice.scalars(3, {"train/loss": 0.5})
+  voice.close()
+  (file,) = (tmp_path / "tensorboard").iterdir()
+  events = [(e.step, v.tag) for e in LegacyEventFileLoader(str(file)).Load() for v in e.summary.value]
+  assert events == [(3, "train/loss")]
+
+
+def test_without_tensorboard_there_is_none(tmp_path, monkeypatch):
+  monkeypatch.setitem(__import__("sys").modules, "tensorboard.summary", None)
+  voice = Report(tmp_path)
+  voice.resume(0, {})
+  voice.scalars(1, {"train/loss": 0.5})
+  voice.close()
+  assert not (tmp_path / "tensorboard").exists()
+
+
+def test_table():
+  assert report.table({"P@1": 0.41234, "nDCG@10": 1.0}) == "P@1      41.23\nnDCG@10 100.00"
+
+
+def test_other_processes_say_nothing(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr("xmc_jax.runtime.is_main_process", lambda: False)
+  report.say("x")
+  Report(tmp_path).scalars(1, {})
+  assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())

@@ -1,0 +1,103 @@
+"""A tiny data set and runs on it, for the tests of everything from batches to the command line."""
+
+import json
+import pathlib
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import data, models
+from xmc_jax import run as runs
+from xmc_jax.models import hf_names
+from xmc_jax.report import Report
+
+NUM_LABELS = 60
+_WORDS = [first + second for first in ("ba", "ke", "lo", "mi", "nu", "po", "ra", "su") for second in
+          ("rn", "lt", "ma", "ve", "xo", "dy", "ck", "th", "ge", "ss")]  # fmt: skip
+
+
+def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -> pathlib.Path:
+  """Raw JSON files: a point's text holds words of its 1 to 4 labels; every 20th point has none."""
+  rng = np.random.default_rng(7)
+  folder.mkdir(parents=True, exist_ok=True)
+  labels = [list(rng.choice(_WORDS, rng.integers(1, 4), replace=False)) for _ in range(NUM_LABELS)]
+
+  def points(count):
+    for number in range(count):
+      chosen = [] if number % 20 == 19 else sorted(rng.choice(NUM_LABELS, rng.integers(1, 5), replace=False))
+      words = [word for label in chosen for word in labels[label]] + list(
+        rng.choice(_WORDS, rng.integers(0, 4))
+      )
+      rng.shuffle(words)
+      ids = list(map(int, chosen))
+      yield {"uid": f"p{number}", "title": " ".join(words), "target_ind": ids, "target_rel": [1.0] * len(ids)}
+
+  for name, count in (("trn", num_train), ("tst", num_test)):
+    (folder / f"{name}.json").write_text("".join(json.dumps(point) + "\n" for point in points(count)))
+    pairs = zip(rng.choice(count, 15, replace=False), rng.integers(0, NUM_LABELS, 15))
+    long_name = {"trn": "train", "tst": "test"}[name]
+    (folder / f"filter_labels_{long_name}.txt").write_text(
+      "".join(f"{row} {label}\n" for row, label in pairs)
+    )
+  rows = [{"uid": f"l{number}", "title": " ".join(words)} for number, words in enumerate(labels)]
+  (folder / "lbl.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  return folder
+
+
+def config(path: pathlib.Path, **overrides):
+  """A config that trains on `write_data`'s folder in seconds; overrides are dotted keys."""
+  made = configs.default()
+  made.update_from_flattened_dict(
+    {
+      "name": "tiny",
+      "data.path": str(path),
+      "data.cache_dir": str(path.with_name("cache")),
+      "data.max_length": 24,
+      "data.num_validation": 20,
+      "encoder.name": "bag",
+      "encoder.tokenizer": "train",
+      "encoder.width": 16,
+      "encoder.embedding_dropout": 0.1,
+      "method.label_chunk": 16,
+      "train.num_epochs": 3,
+      "train.batch_size": 32,
+      "train.learning_rate": 0.02,
+      "eval.every_epochs": 1.0,
+      "eval.batch_size": 64,
+      "eval.k": 10,
+      "eval.num_examples": 2,
+    }
+    | overrides
+  )
+  configs.check(made)
+  return made
+
+
+def open_run(path: pathlib.Path, workdir: pathlib.Path, **overrides) -> runs.Run:
+  """A run that has its data and its method, and has trained nothing."""
+  return runs.create(config(path, **overrides), workdir, Report(workdir))
+
+
+def token_table(lengths, seed: int = 0) -> data.TokenTable:
+  """Random tokens (1 to 99), the lengths as given."""
+  lengths = np.asarray(lengths, np.int64)
+  ids = np.random.default_rng(seed).integers(1, 100, max(1, lengths.sum())).astype(np.int32)
+  return data.TokenTable.of_offsets(ids, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def tiny_bert(folder: pathlib.Path, kind: str = "bert", vocab_size: int = 600) -> pathlib.Path:
+  """A Hugging Face folder of a random one-layer encoder of width 16."""
+  sizes = {"width": 16, "num_layers": 1, "num_heads": 2, "ffn_width": 24, "max_positions": 40}
+  spec = models.EncoderSpec(kind=kind, vocab_size=vocab_size, num_types=2 * (kind == "bert"), **sizes)
+  rng = np.random.default_rng(0)
+  params = {name: 0.2 * rng.normal(size=hf_names.shape(name, spec)) for name in hf_names.names(spec)}
+  params = {name: value.astype(np.float32) + name.endswith("scale") for name, value in params.items()}
+  models.save_pretrained(params, spec, folder)
+  return folder
+
+
+def metric_lines(workdir: pathlib.Path) -> list[dict]:
+  """metrics.jsonl without what depends on the clock."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  timed = ("time", "train/examples_per_second")
+  return [{key: value for key, value in line.items() if key not in timed} for line in lines]

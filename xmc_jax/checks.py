@@ -1,0 +1,226 @@
+"""What a config's values must be, alone and together. Knows nothing of jax.
+
+A fault is one line that says key, value, limit and remedy; what it names after
+`--config.` is accepted.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+LOSSES = ("decoupled_softmax", "softmax", "binary")
+METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+
+CHOICES = {
+  "data.layout": ("auto", "raw_json", "index", "pecos", "table"),
+  "encoder.pooling": ("mean", "cls"),
+  "encoder.dtype": ("auto", "float32", "bfloat16"),
+  "method.loss": LOSSES,
+  "method.labels": ("all", "in_batch"),
+  "train.schedule": ("linear", "cosine"),
+  "eval.metric": METRICS,
+}
+LARGEST = 2**31 - 1  # ids, steps and seeds are int32
+# The smallest legal value of what may be anything from there to LARGEST.
+AT_LEAST = {
+  "data.max_length": 3,  # [CLS], a token, [SEP]
+  "data.num_validation": 0,
+  "data.split_seed": 0,
+  "encoder.num_layers": 0,
+  "encoder.num_frozen_layers": 0,
+  "encoder.projection_dim": 0,
+  "encoder.width": 1,
+  "method.num_positives": 0,
+  "method.num_random_negatives": 0,
+  "method.label_chunk": 1,
+  "train.num_epochs": 1,
+  "train.batch_size": 1,
+  "train.weight_decay": 0,
+  "train.clip_norm": 0,
+  "train.early_stop_evals": 0,
+  "train.seed": 0,
+  "eval.every_epochs": 0,
+  "eval.batch_size": 1,
+  "eval.k": 1,
+  "eval.propensity_a": 0,
+  "eval.propensity_b": 0,
+  "eval.num_examples": 0,
+  "checkpoint.every_epochs": 0,
+  "checkpoint.keep": 1,
+  "mesh.data": 1,
+  "mesh.label": 1,
+}
+POSITIVE = ("method.temperature", "train.learning_rate")
+SHARES = ("data.test_fraction", "encoder.dropout", "encoder.embedding_dropout", "train.warmup_fraction")
+_NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
+
+_TYPES = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+
+
+def faults(config: Any, default: Mapping) -> Iterator[str]:
+  """What is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
+
+  Args:
+    config: a ConfigDict, or whatever a config file made instead.
+    default: every key with its default.
+  """
+  if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
+    yield f"get_config() gave {_shown(config)}; it must return xmc_jax.config.default() with other values"
+    return
+  values, known = flatten(config), flatten(default)
+  yield from _key_faults(values, known)
+  for key, usual in known.items():
+    if fault := type_fault(key, values[key], usual):
+      yield fault
+  yield from _choice_faults(values)
+  yield from _range_faults(values, known)
+  yield from _temperature_faults(values)
+  yield from _joint_faults(values)
+  if values["encoder.name"] == "bag":
+    yield from _bag_faults(values)
+
+
+def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
+  """Nested sections as one dict with dotted keys."""
+  flat = {}
+  for key, value in section.items():
+    nested = isinstance(value, Mapping) or hasattr(value, "to_dict")
+    flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
+  return flat
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+  """What to say of a key that a config does not have."""
+  known = list(known)
+  if below := [name for name in known if name.startswith(f"{key}.")]:
+    return f"config.{key} is a section, not a value; set one of {', '.join(below)}"
+  near = [name for name in known if name.rpartition(".")[2] == key]
+  near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+  if near:
+    return f"config has no key {key!r}; did you mean {' or '.join(map(repr, near))}?"
+  section = key.partition(".")[0]
+  beside = [name for name in known if name.startswith(f"{section}.")]
+  options = beside or dict.fromkeys(name.partition(".")[0] for name in known)
+  return f"config has no key {key!r}; there are {', '.join(options)}"
+
+
+def type_fault(key: str, value: Any, usual: Any) -> str:
+  """What to say of a value of the wrong type; '' if it is of the right one."""
+  wanted = type(usual)
+  legal = (int, float) if wanted is float else wanted
+  if isinstance(value, legal) and (wanted is bool or not isinstance(value, bool)):
+    return ""
+  return f"{key} = {_shown(value)} is not {_TYPES[wanted]}; for instance --config.{key}={usual}"
+
+
+def _shown(value: Any) -> str:
+  try:
+    text = repr(value)
+  except ValueError:  # a whole number with more digits than Python prints
+    return "a huge number"
+  return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _key_faults(values: dict, known: dict) -> Iterator[str]:
+  for key in values.keys() - known.keys():
+    yield unknown_key(str(key), known)
+  for key in known.keys() - values.keys():
+    yield f"config has no {key}; start from xmc_jax.config.default(), which has every key"
+
+
+def _choice_faults(values: dict) -> Iterator[str]:
+  for key, legal in CHOICES.items():
+    value = values[key]
+    if value not in legal:
+      near = difflib.get_close_matches(value, legal, n=1)
+      hint = f"did you mean --config.{key}={near[0]}?" if near else f"set --config.{key}={legal[0]}"
+      yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}; {hint}"
+  for key in _NEEDED:
+    if not values[key].strip():
+      yield f"{key} is empty; it must name something"
+
+
+def _range_faults(values: dict, default: dict) -> Iterator[str]:
+  for key, low in AT_LEAST.items():
+    value = values[key]
+    if not value >= low:
+      yield f"{key} = {_shown(value)} is less than {low}; set --config.{key}={low} or more"
+    if value > LARGEST:
+      yield f"{key} = {_shown(value)} is more than {LARGEST}; set --config.{key}={LARGEST} or less"
+  for key in POSITIVE:
+    if not 0 < values[key] <= LARGEST:
+      usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else default[key]
+      yield (
+        f"{key} = {_shown(values[key])} must be more than 0 and at most {LARGEST}; "
+        f"for instance --config.{key}={usual}"
+      )
+  for key in SHARES:
+    if not 0 <= values[key] < 1:
+      yield (
+        f"{key} = {_shown(values[key])} must be at least 0 and less than 1; "
+        f"for instance --config.{key}={default[key]}"
+      )
+
+
+def _temperature_faults(values: dict) -> Iterator[str]:
+  """Unit vectors need a small temperature, raw products one near 1."""
+  unit, temperature = values["encoder.normalize"], values["method.temperature"]
+  if values["method.allow_any_temperature"]:
+    return
+  override = "or --config.method.allow_any_temperature=True if you mean it"
+  if unit and temperature > 0.5:
+    yield (
+      f"method.temperature = {temperature} is too flat for unit vectors (encoder.normalize = True; at most "
+      f"0.5): set --config.method.temperature=0.05, or --config.encoder.normalize=False, {override}"
+    )
+  if not unit and temperature < 0.5:
+    yield (
+      f"method.temperature = {temperature} saturates raw dot products (encoder.normalize = False; at least "
+      f"0.5): set --config.method.temperature=1, or --config.encoder.normalize=True, {override}"
+    )
+
+
+def _joint_faults(values: dict) -> Iterator[str]:
+  batch, devices = values["train.batch_size"], values["mesh.data"]
+  if batch % devices:
+    down = batch // devices * devices
+    up = down + devices
+    nearest = down if down and (batch - down <= up - batch or up > LARGEST) else up
+    yield (
+      f"train.batch_size = {batch} does not divide by mesh.data = {devices}; "
+      f"the nearest that does: --config.train.batch_size={nearest}"
+    )
+  if values["mesh.label"] != 1:
+    yield (
+      f"mesh.label = {values['mesh.label']}: label embeddings are not split over devices yet; "
+      "set --config.mesh.label=1 and use mesh.data"
+    )
+  negatives = values["method.num_random_negatives"]
+  if negatives and values["method.labels"] == "all":
+    yield (
+      f"method.num_random_negatives = {negatives} has no effect when method.labels = 'all'; "
+      "set --config.method.num_random_negatives=0, or --config.method.labels=in_batch"
+    )
+  depth = int(values["eval.metric"].partition("@")[2])
+  if depth > values["eval.k"]:
+    yield (
+      f"eval.metric = {values['eval.metric']!r} looks at {depth} labels per point, and eval.k = "
+      f"{values['eval.k']} keeps fewer; set --config.eval.k={depth}, or --config.eval.metric=P@1"
+    )
+  patience = values["train.early_stop_evals"]
+  if patience and not values["data.num_validation"]:
+    yield (
+      f"train.early_stop_evals = {patience} needs validation rows, and data.num_validation = 0; "
+      "set --config.train.early_stop_evals=0, or --config.data.num_validation=1000"
+    )
+
+
+def _bag_faults(values: dict) -> Iterator[str]:
+  if values["encoder.pooling"] != "mean":
+    yield (
+      f"encoder.pooling = {values['encoder.pooling']!r}: encoder.name = 'bag' has no first token; "
+      "set --config.encoder.pooling=mean"
+    )
+  for key in ("encoder.num_layers", "encoder.num_frozen_layers"):
+    if values[key]:
+      yield f"{key} = {values[key]}: encoder.name = 'bag' has no layers; set --config.{key}=0"

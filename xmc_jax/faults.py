@@ -1,0 +1,127 @@
+"""Exceptions that a user can cause, as one line: flags, config files, the machine. Knows nothing of jax."""
+
+import contextlib
+import errno
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+
+from absl import flags, logging
+
+from xmc_jax import checks
+from xmc_jax.contract import UserError
+
+_OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)")
+# What the machine refuses; whatever else an OSError says may be a bug, and keeps its traceback.
+_REFUSED = {
+  getattr(errno, name)
+  for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "EIO", "ENOMEM")
+  if hasattr(errno, name)
+}
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+  """Ends the process with one line on standard error for what a user can cause; bugs keep their traceback."""
+  logging.set_verbosity(logging.ERROR)
+  for stream, errors in (
+    (sys.stdin, "replace"),
+    (sys.stdout, "strict"),
+  ):  # texts are UTF-8 whatever the locale
+    if hasattr(stream, "reconfigure"):
+      stream.reconfigure(encoding="utf-8", errors=errors)
+  try:
+    try:
+      yield
+    finally:
+      if sys.stdout:
+        sys.stdout.flush()
+  except UserError as error:
+    sys.exit(f"error: {' '.join(str(error).split())}")
+  except KeyboardInterrupt:
+    print("interrupted; a training goes on from its last checkpoint by the same command", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(130)  # at once: threads in the middle of a save would complain of an interpreter that shuts down
+  except BrokenPipeError:  # `... | head`: nobody reads any more
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except Exception as error:
+    if line := of_machine(error):
+      sys.exit(f"error: {line}")
+    raise
+
+
+def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:
+  """One line for what went wrong while flags and the config file were read.
+
+  Args:
+    argv: the command line.
+    error: what was raised.
+    default: every config key with its default.
+  """
+  overrides = [found[2] for argument in argv if (found := _OVERRIDE.match(argument))]
+  path, known, text = _config_path(argv), checks.flatten(default), str(error)
+  if overrides and not path:
+    return "--config is missing, which --config.KEY=VALUE changes; for instance --config=experiments/dexml.py"
+  if isinstance(error, flags.UnrecognizedFlagError):
+    return f"{text}; see --help"
+  if not isinstance(error, OSError):  # where the file was read
+    for key in overrides:
+      if key not in known:
+        return checks.unknown_key(key, known)
+  if found := re.match(r"flag --config\.([\w.]+)=(.*?): ", text, re.DOTALL):
+    key, value = found.groups()
+    return checks.type_fault(key, value, known[key]) or text
+  if isinstance(error, flags.Error) and "Error whilst parsing config file" not in text:
+    return text
+  return of_config_file(path, error)
+
+
+def of_config_file(path: str, error: BaseException) -> str:
+  """What a config file, which is code and can raise anything, did."""
+  if isinstance(error, OSError) and error.__cause__ is not None:
+    error = error.__cause__  # config_flags puts off its failure to load until the first use
+  if isinstance(error, SyntaxError):
+    return f"--config: {error.filename}, line {error.lineno}: {error.msg}"
+  text = str(error).strip()
+  if "Traceback (most recent call last)" in text:  # config_flags packs some exceptions into their text
+    frames, what = re.findall(r'File "(.+?)", line (\d+)', text), text.splitlines()[-1].strip()
+  else:
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    what = " ".join(text.split())[:300]
+    if isinstance(error, OSError):
+      what = what.rpartition("[Errno ")[2].partition("] ")[2] or what
+    else:  # a KeyError's text alone is "'x'"
+      what = f"{type(error).__name__}: {what}"
+  if isinstance(error, ModuleNotFoundError) and error.name == "experiments":
+    what += "; run the command in the project's folder, or put that folder on PYTHONPATH"
+  own = [line for file, line in frames if path and os.path.abspath(file) == os.path.abspath(path)]
+  if own:
+    return f"--config: {path}, line {own[-1]}: {what}"
+  return f"--config: {what}" if isinstance(error, OSError) else f"--config: {path}: {what}"
+
+
+def of_machine(error: Exception) -> str:
+  """What the machine refused: space, permission, memory; '' for anything else, which may be a bug."""
+  if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+    return (
+      "out of memory; lower train.batch_size, method.label_chunk, eval.batch_size or data.max_length, "
+      "or set --config.encoder.remat=True"
+    )
+  if isinstance(error, OSError) and error.errno in _REFUSED:
+    return f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}"
+  return ""
+
+
+def asks_help(argv: list[str]) -> bool:
+  """Whether a command line asks for help, which absl answers as if that were an error."""
+  return any(re.fullmatch(r"--?(help\w*|h|\?)", argument) for argument in argv)
+
+
+def _config_path(argv: list[str]) -> str:
+  """The file that --config names, without its preset; '' if there is none."""
+  for argument, following in zip(argv, [*argv[1:], ""]):
+    if found := re.fullmatch(r"--?config(?:=(.*))?", argument):
+      return (following if found[1] is None else found[1]).partition(":")[0]
+  return ""
