@@ -446,8 +446,8 @@ def test_shown_metrics_are_those_that_config_knows():
 
 
 @pytest.mark.slow
-def test_a_training_is_interrupted_and_goes_on(folder, tmp_path):
-  """Ctrl-C ends with 130 and one line; the same command goes on; only the table goes to standard output."""
+def test_ctrl_c_ends_a_training_with_one_line(folder, tmp_path):
+  """Exit code 130, whatever is under way; with so small an epoch that is often a save."""
   arguments = training(folder, **{"train.num_epochs": 100_000, "eval.every_epochs": 0.0})
   arguments = [sys.executable, "-m", "xmc_jax.main", *arguments, "--workdir=run"]
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}

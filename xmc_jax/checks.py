@@ -110,7 +110,8 @@ def type_fault(key: str, value: Any, usual: Any) -> str:
   legal = (int, float) if wanted is float else wanted
   if isinstance(value, legal) and (wanted is bool or not isinstance(value, bool)):
     return ""
-  return f"{key} = {_shown(value)} is not {_TYPES[wanted]}; for instance --config.{key}={usual}"
+  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={usual}"
+  return f"{key} = {_shown(value)} is not {_TYPES[wanted]}; {remedy}"
 
 
 def _shown(value: Any) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -26,10 +27,11 @@ _REFUSED = {
 def in_one_line() -> Iterator[None]:
   """Ends the process with one line on standard error for what a user can cause; bugs keep their traceback."""
   logging.set_verbosity(logging.ERROR)
-  for stream, errors in (
-    (sys.stdin, "replace"),
-    (sys.stdout, "strict"),
-  ):  # texts are UTF-8 whatever the locale
+  before = signal.getsignal(signal.SIGINT)
+  if before is signal.default_int_handler:  # a job in the background ignores it, and goes on doing so
+    signal.signal(signal.SIGINT, _leave_at_once)
+  # Texts are UTF-8 whatever the locale says.
+  for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "strict")):
     if hasattr(stream, "reconfigure"):
       stream.reconfigure(encoding="utf-8", errors=errors)
   try:
@@ -41,15 +43,25 @@ def in_one_line() -> Iterator[None]:
   except UserError as error:
     sys.exit(f"error: {' '.join(str(error).split())}")
   except KeyboardInterrupt:
-    print("interrupted; a training goes on from its last checkpoint by the same command", file=sys.stderr)
-    sys.stderr.flush()
-    os._exit(130)  # at once: threads in the middle of a save would complain of an interpreter that shuts down
+    _leave_at_once()
   except BrokenPipeError:  # `... | head`: nobody reads any more
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except Exception as error:
     if line := of_machine(error):
       sys.exit(f"error: {line}")
     raise
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+def _leave_at_once(*_) -> None:
+  """Ctrl-C. What is on disk is always good to go on from, so nothing needs to be put in order.
+
+  An exception instead would be lost, or worse, in libraries that are being imported, and threads in the
+  middle of a save would complain of the interpreter's shutdown.
+  """
+  os.write(2, b"interrupted; a training goes on from its last checkpoint by the same command\n")
+  os._exit(130)
 
 
 def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:

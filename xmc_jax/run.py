@@ -161,10 +161,11 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     ConfigError: the folder holds a run with other settings.
     UserError, DataError: the folder, the encoder or the data cannot be used.
   """
-  _check_before_data(config)
+  _check_before_data(config, begun=_has_checkpoints(workdir))
   _claim_folder(config, workdir)
   with report.stage("prepare"):
     prepared = load_data(config, _tokenizer(config, workdir))
+    _refuse_other_data(prepared, workdir)
     data.link_into(prepared.folder, workdir / "data")
     described = config.encoder[_encoder_key(config)]
     if described:
@@ -178,11 +179,11 @@ def reopen(workdir: pathlib.Path) -> Run:
   return Run(_at_home(config, workdir), workdir, data.load_prepared(workdir / "data"))
 
 
-def _check_before_data(config) -> None:
+def _check_before_data(config, begun: bool) -> None:
   """What can be known to fail without looking at the data, which may take an hour to prepare."""
   configs.check_against_devices(config, len(jax.devices()))
   methods.check(config)
-  if config.init_from:
+  if config.init_from and not begun:
     configs.read(pathlib.Path(config.init_from) / "config.json")
   described = models.build(config.encoder, vocab_size=1)  # reads no weights
   configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
@@ -196,7 +197,7 @@ def _claim_folder(config, workdir: pathlib.Path) -> None:
     changed = [line for line in changed if not line.startswith(_MAY_CHANGE)]
     if not changed:
       return
-    if [*workdir.glob("checkpoints/[0-9]*"), *workdir.glob("best/[0-9]*")]:
+    if _has_checkpoints(workdir):
       more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
       raise ConfigError(
         f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
@@ -212,6 +213,23 @@ def _claim_folder(config, workdir: pathlib.Path) -> None:
     beside.replace(path)
   except OSError as error:
     raise UserError(f"{workdir}: cannot write the run here ({error.strerror})") from None
+
+
+def _has_checkpoints(workdir: pathlib.Path) -> bool:
+  return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
+
+
+def _refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
+  """A run goes on with the data that it began with, or not at all."""
+  if not _has_checkpoints(workdir) or not (workdir / "data").is_dir():
+    return
+  files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
+  if files != known:
+    name = min(name for name in files.keys() | known.keys() if files.get(name) != known.get(name))
+    raise ConfigError(
+      f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
+      "or delete this one to start anew"
+    )
 
 
 def _tokenizer(config, workdir: pathlib.Path):

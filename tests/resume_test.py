@@ -1,0 +1,273 @@
+"""Kill -9 at any point, the same command again: the end is, bit by bit, that of a run never stopped."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+from xmc_jax import evaluate, mesh, train, workflow
+from xmc_jax import run as runs
+from xmc_jax.checkpoint import Checkpoints
+from xmc_jax.report import Report
+
+HERE = pathlib.Path(__file__).parent
+CONFIG = """
+import pathlib, sys
+sys.path.insert(0, {tests!r})
+import tiny_runs
+
+def get_config():
+  return tiny_runs.config(pathlib.Path({data!r}), **{overrides!r})
+"""
+# Runs the command line, and kills itself at the point and count in $KILL.
+DRIVER = """
+import os, pathlib, signal, sys
+from xmc_jax import checkpoint, evaluate, main, train
+
+point, left = os.environ["KILL"].split(":")
+left, armed = int(left), False
+
+def die():
+  os.kill(os.getpid(), signal.SIGKILL)
+
+def count():
+  global left
+  left -= 1
+  return left <= 0
+
+def kill_after(owner, name):
+  original = getattr(owner, name)
+  def wrapped(*args, **kwargs):
+    found = original(*args, **kwargs)
+    if count():
+      die()
+    return found
+  setattr(owner, name, wrapped)
+
+def kill_before(owner, name, when=lambda: True):
+  original = getattr(owner, name)
+  def wrapped(*args, **kwargs):
+    if when() and count():
+      die()
+    return original(*args, **kwargs)
+  setattr(owner, name, wrapped)
+
+original_save = checkpoint.Checkpoints.save
+def save(self, step, *args):
+  global armed
+  armed = self.folder.name == point.partition("_")[0]
+  original_save(self, step, *args)
+  armed = False
+  if point == f"{self.folder.name}_saved" and count():
+    die()
+checkpoint.Checkpoints.save = save
+
+if point == "link":
+  kill_before(os, "link")
+elif point == "step":
+  kill_after(train.TrainStep, "__call__")
+elif point == "evaluate":
+  kill_before(evaluate, "search")
+elif point.endswith("_rename"):
+  for owner, name in ((os, "rename"), (os, "replace"), (pathlib.Path, "rename"), (pathlib.Path, "replace")):
+    kill_before(owner, name, lambda: armed)
+elif point.endswith("_delete"):
+  kill_before(os, "unlink", lambda: armed)
+main.cli()
+"""
+
+
+def _command(workdir, config, kill=""):
+  """Runs the command line in a child process; returns it when it has ended."""
+  flags = [f"--config={config}", f"--workdir={workdir}"]
+  script = ["-c", DRIVER] if kill else ["-m", "xmc_jax.main"]
+  environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+  return subprocess.run(
+    [sys.executable, *script, *flags],
+    cwd=HERE.parent,
+    env={**environment, "JAX_PLATFORMS": "cpu", "KILL": kill},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+def _arrays(tree):
+  return [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in jax.tree.leaves_with_path(tree)]
+
+
+def _assert_same_checkpoints(one: pathlib.Path, other: pathlib.Path):
+  sharding = mesh.replicated(mesh.make())
+  steps = [sorted(path.name for path in folder.iterdir()) for folder in (one, other)]
+  assert steps[0] == steps[1]  # no leftovers either
+  for step in map(int, steps[0]):
+    found = [Checkpoints(folder, read_only=True).restore_state(step, sharding) for folder in (one, other)]
+    for (name, left), (_, right) in zip(*map(_arrays, found), strict=True):
+      assert left.dtype == right.dtype and left.tobytes() == right.tobytes(), f"{one.name} {step} {name}"
+    hosts = [json.loads((folder / str(step) / "host" / "metadata").read_text()) for folder in (one, other)]
+    for host in hosts:
+      host.pop("seconds", None)
+    assert hosts[0] == hosts[1]
+
+
+def _assert_same_runs(one: pathlib.Path, other: pathlib.Path):
+  for folder in ("checkpoints", "best"):
+    _assert_same_checkpoints(one / folder, other / folder)
+  assert tiny_runs.metric_lines(one) == tiny_runs.metric_lines(other)
+  assert (one / "config.json").read_text() == (other / "config.json").read_text()
+  reports = [(folder / "report" / "metrics.json").read_text() for folder in (one, other)]
+  assert reports[0] == reports[1]
+  left, right = (sp.load_npz(folder / "predictions" / "test.npz") for folder in (one, other))
+  for name in ("data", "indices", "indptr"):
+    np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("resume") / "data")
+
+
+# Six steps an epoch, a checkpoint every two, an evaluation every six. What the run goes on from
+# after each kill is the newest checkpoint: 0, 2, 4, 4, 4, 4, 6, 8.
+KILLS = [
+  ("link:4", 0),  # while the data are put into the run's folder
+  ("step:3", 2),  # inside an epoch, one step after a save
+  ("evaluate:1", 4),
+  ("best_rename:1", 4),  # in the middle of saving the best parameters of step 6
+  ("best_saved:1", 4),  # between that and the checkpoint of step 6
+  ("checkpoints_rename:1", 4),  # in the middle of this one
+  ("checkpoints_saved:1", 6),  # right after a save
+  ("checkpoints_delete:2", 8),  # while an older step is deleted
+]
+
+
+@pytest.mark.slow
+def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path, monkeypatch):
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
+  config = tmp_path / "config.py"
+  overrides = {"checkpoint.every_epochs": 0.4}
+  config.write_text(CONFIG.format(tests=str(HERE), data=str(data), overrides=overrides))
+  undisturbed = _command(tmp_path / "undisturbed", config)
+  assert undisturbed.returncode == 0, undisturbed.stderr
+  for kill, newest in KILLS:
+    killed = _command(tmp_path / "killed", config, kill)
+    assert killed.returncode == -9, f"{kill}: {killed.stderr}"
+    saved = Checkpoints(tmp_path / "killed" / "checkpoints", read_only=True).latest()
+    assert saved == (newest or None), kill
+  last = _command(tmp_path / "killed", config)
+  assert last.returncode == 0, last.stderr
+  for text in (undisturbed.stderr, last.stderr):  # no library speaks to the user
+    assert [line for line in text.splitlines() if re.search(r"warn|info|absl|^[IWE]\d{4}", line, re.I)] == []
+  assert "train: going on from step 8 of 18" in last.stderr
+  first_lines = [text.partition("written to")[0] for text in (undisturbed.stdout, last.stdout)]
+  assert first_lines[0] == first_lines[1]
+  _assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+class Killed(BaseException):
+  """What a kill looks like from within the process."""
+
+
+def _kill(patch, owner, name, at):
+  """Makes the `at`-th call of a function the last one of the process."""
+  original, left = getattr(owner, name), [at]
+
+  def wrapped(*args, **kwargs):
+    left[0] -= 1
+    if not left[0]:
+      raise Killed
+    return original(*args, **kwargs)
+
+  patch.setattr(owner, name, wrapped)
+
+
+@pytest.mark.slow
+def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypatch):
+  """Pools of drawn labels, evaluations and checkpoints out of step, and kills around the early stop."""
+  config = tiny_runs.config(
+    data,
+    **{
+      "method.labels": "in_batch",
+      "method.num_random_negatives": 10,
+      "train.num_epochs": 9,
+      "train.learning_rate": 0.1,
+      "train.early_stop_evals": 2,
+      "eval.every_epochs": 0.5,
+      "checkpoint.every_epochs": 0.7,
+    },
+  )
+  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  lines = [line for line in tiny_runs.metric_lines(tmp_path / "undisturbed") if "validation/P@1" in line]
+  stopped = lines[-1]["step"]
+  assert stopped < 54, "the run never stops early: choose other settings"
+  for kill in (
+    lambda patch: _kill(patch, train.TrainStep, "__call__", 6),
+    lambda patch: _kill(patch, evaluate, "score", 2),
+    # In the evaluation that stops the run, and then between it and its checkpoint.
+    lambda patch: _kill_when(
+      patch, evaluate, "score", lambda: _newest(tmp_path / "killed") == _last(stopped)
+    ),
+    lambda patch: _kill_when_stopped(patch),
+    # After the stop was saved, before the test.
+    lambda patch: _kill(patch, evaluate, "write_report", 1),
+  ):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+      kill(patch)
+      workflow.train_and_test(config, tmp_path / "killed")
+  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+  _assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+def _newest(workdir):
+  return Checkpoints(workdir / "checkpoints", read_only=True).latest()
+
+
+def _last(stopped):
+  """The last checkpoint before a step; they stand every four."""
+  return (stopped - 1) // 4 * 4
+
+
+def _kill_when(patch, owner, name, condition):
+  original = getattr(owner, name)
+
+  def wrapped(*args, **kwargs):
+    if condition():
+      raise Killed
+    return original(*args, **kwargs)
+
+  patch.setattr(owner, name, wrapped)
+
+
+def _kill_when_stopped(patch):
+  original = Checkpoints.save
+
+  def save(self, step, state, fresh, host):
+    if host.get("stopped"):
+      raise Killed
+    original(self, step, state, fresh, host)
+
+  patch.setattr(Checkpoints, "save", save)
+
+
+def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
+  """Stage times are those of all processes, up to the checkpoint that was gone on from."""
+  config = tiny_runs.config(data, **{"train.num_epochs": 2, "eval.every_epochs": 0.0})
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    _kill(patch, train.TrainStep, "__call__", 9)
+    workflow.train_and_test(config, tmp_path / "run")
+  run = runs.reopen(tmp_path / "run")
+  saved = json.loads((run.workdir / "checkpoints" / "6" / "host" / "metadata").read_text())["seconds"]
+  assert saved["compile"] > 0 and saved["train"] > 0
+  with contextlib.closing(Report(run.workdir)) as voice:
+    train.train(run, voice)
+  assert all(voice.seconds[name] >= saved[name] for name in saved)
+  assert voice.seconds["compile"] > saved["compile"]

@@ -1,0 +1,400 @@
+"""Whole runs on a tiny data set: what they write, when they stop, and what can be done with them after."""
+
+import contextlib
+import io
+import itertools
+import json
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+import xmc_jax
+from xmc_jax import evaluate, mesh, train, workflow
+from xmc_jax import run as runs
+from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.predict import predict_lines
+from xmc_jax.report import Report
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("train") / "data")
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+  """A run of three epochs, and what it returned."""
+  workdir = tmp_path_factory.mktemp("train") / "run"
+  return workdir, workflow.train_and_test(tiny_runs.config(data), workdir)
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+  """Makes any training step an error."""
+
+  def fail(*_):
+    raise AssertionError("a step was trained")
+
+  monkeypatch.setattr(train.TrainStep, "__call__", fail)
+
+
+def test_a_run_writes_what_it_says(finished):
+  workdir, means = finished
+  written = {path.name for path in workdir.iterdir()} - {"tensorboard"}
+  assert written == {
+    *("config.json", "data", "tokenizer.json", "checkpoints", "best"),
+    *("metrics.jsonl", "report", "predictions"),
+  }
+  assert {path.name for path in (workdir / "checkpoints").iterdir()} == {
+    "12",
+    "18",
+  }  # the last two of 6, 12, 18
+  assert len(list((workdir / "best").iterdir())) == 1
+  report = json.loads((workdir / "report" / "metrics.json").read_text())
+  assert report["metrics"] == means and report["rows"] == 50
+  assert set(means) == {f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3, 5)} | {"R@10"}
+  assert means["P@1"] > 0.3  # of 60 labels
+  seconds = json.loads((workdir / "report" / "seconds.json").read_text())
+  assert {"prepare", "compile", "train", "evaluate", "save", "test"} <= set(seconds)
+  assert all(value >= 0 for value in seconds.values())
+  predictions = sp.load_npz(workdir / "predictions" / "test.npz")
+  assert predictions.shape == (50, 60) and np.all(np.diff(predictions.indptr) == 10)
+
+
+def test_metrics_are_in_order_and_complete(finished):
+  lines = tiny_runs.metric_lines(finished[0])
+  assert [line["step"] for line in lines] == [6, 6, 12, 12, 18, 18]
+  for losses, validation in zip(lines[::2], lines[1::2]):
+    assert set(losses) == {"step", "train/loss", "train/gradient_norm"}
+    assert "validation/P@1" in validation and "validation/R@10" in validation
+
+
+def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
+  workdir, _ = finished
+  scores = {line["step"]: line["validation/P@1"] for line in tiny_runs.metric_lines(workdir) if len(line) > 4}
+  first_best = max(scores, key=lambda step: (scores[step], -step))
+  run = runs.reopen(workdir)
+  params, aux, step = run.trained()
+  assert step == first_best
+  labels = jnp.asarray(run.embed_labels(params, aux))
+  found = evaluate.score(run, run.validation, evaluate.rank_split(run, params, aux, run.validation, labels))
+  assert found["P@1"] == scores[step]
+
+
+def test_rerunning_trains_nothing_and_gives_the_same(finished, data, no_training, capsys, tmp_path):
+  workdir, means = finished
+  before = tiny_runs.metric_lines(workdir), (workdir / "predictions" / "test.npz").read_bytes()
+  shutil.copytree(workdir, tmp_path / "run")  # others look at the original
+  assert workflow.train_and_test(tiny_runs.config(data), tmp_path / "run") == means
+  table = capsys.readouterr().out
+  assert f"P@1    {100 * means['P@1']:6.2f}" in table and "parameters of step" in table
+  after = tiny_runs.metric_lines(tmp_path / "run"), (tmp_path / "run/predictions/test.npz").read_bytes()
+  assert after == before
+
+
+@pytest.mark.parametrize(
+  ("key", "value"), [("train.learning_rate", 0.5), ("encoder.width", 8), ("train.num_epochs", 4)]
+)
+def test_other_settings_in_the_same_folder_are_refused(key, value, finished, data, no_training):
+  workdir, _ = finished
+  with pytest.raises(ConfigError, match=f"holds a run with other settings.*{key}") as caught:
+    workflow.train_and_test(tiny_runs.config(data, **{key: value}), workdir)
+  assert "--workdir" in str(caught.value)
+
+
+def test_other_data_in_the_same_folder_are_refused(finished, data, no_training, tmp_path):
+  changed = tmp_path / "data"
+  shutil.copytree(data, changed)
+  shutil.copytree(finished[0], tmp_path / "run")
+  config = tiny_runs.config(data)
+  (tmp_path / "run" / "config.json").write_text(
+    (finished[0] / "config.json").read_text().replace(str(data), str(changed))
+  )
+  with config.unlocked():
+    config.data.path = str(changed)
+  lines = (changed / "trn.json").read_text().splitlines()
+  (changed / "trn.json").write_text("\n".join(lines[::-1]) + "\n")
+  with pytest.raises(ConfigError, match=r"holds a run on other data.*has changed since.*--workdir"):
+    workflow.train_and_test(config, tmp_path / "run")
+
+
+def test_what_may_change_may_change(finished, data, no_training, tmp_path):
+  shutil.copytree(finished[0], tmp_path / "run")
+  changed = {"eval.batch_size": 17, "eval.num_examples": 0, "checkpoint.keep": 1, "mesh.data": 2}
+  found = workflow.train_and_test(tiny_runs.config(data, **changed), tmp_path / "run")
+  assert found == pytest.approx(finished[1])
+
+
+def test_evaluate_from_the_folder_alone(data, tmp_path, capsys):
+  """Trained, moved, raw data and cache deleted: the same metrics and predictions."""
+  source = tmp_path / "here" / "data"
+  shutil.copytree(data, source)
+  encoder = tiny_runs.tiny_bert(tmp_path / "here" / "encoder", "distilbert")
+  overrides = {"encoder.name": str(encoder), "encoder.pooling": "cls", "train.num_epochs": 1}
+  overrides |= {"method.labels": "in_batch", "data.max_length": 8}  # one width: quick to compile
+  workdir = tmp_path / "here" / "run"
+  means = workflow.train_and_test(tiny_runs.config(source, **overrides), workdir)
+  predictions = (workdir / "predictions" / "test.npz").read_bytes()
+  moved = tmp_path / "elsewhere"
+  workdir.rename(moved)
+  shutil.rmtree(tmp_path / "here")
+  shutil.rmtree(moved / "predictions")
+  capsys.readouterr()
+  workflow.test(moved)
+  assert f"P@1    {100 * means['P@1']:6.2f}" in capsys.readouterr().out
+  assert json.loads((moved / "report" / "metrics.json").read_text())["metrics"] == means
+  assert (moved / "predictions" / "test.npz").read_bytes() == predictions
+  ids, _, _ = xmc_jax.Model.load(moved).predict(["bate kerv"], k=3)
+  assert ids.shape == (1, 3)
+
+
+def test_an_untrained_folder_says_so(data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run")
+  with pytest.raises(UserError, match="no checkpoint yet; run --mode=train"):
+    run.trained()
+  with pytest.raises(ConfigError, match="no such file"):
+    workflow.test(tmp_path / "nothing")
+
+
+# --- NaN, early stop ---
+
+
+def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, monkeypatch):
+  """The parameters are poisoned before step 9; an epoch has 6, so the last good checkpoint is that of 6."""
+  calls, original = itertools.count(1), train.TrainStep.__call__
+
+  def poisoned(self, state, fresh, batch):
+    if next(calls) == 9:
+      state = state._replace(params=jax.tree.map(lambda leaf: leaf.at[:].set(jnp.nan), state.params))
+    return original(self, state, fresh, batch)
+
+  monkeypatch.setattr(train.TrainStep, "__call__", poisoned)
+  config = tiny_runs.config(data)
+  with pytest.raises(UserError) as caught:
+    workflow.train_and_test(config, tmp_path / "run")
+  message = str(caught.value)
+  run = runs.reopen(tmp_path / "run")
+  rows = run.batches.build(8).rows
+  rows = run.train.row_numbers[rows[rows >= 0]]
+  # Unit vectors of NaN are zero, so it may be the gradient that tells.
+  assert re.match(r"train/(loss|gradient_norm) is nan at step 9, training rows ", message)
+  assert "\n" not in message
+  assert ", ".join(map(str, rows[:10].tolist())) + ", ... (32 in all)" in message
+  assert "the last good checkpoint is step 6" in message and "train.learning_rate" in message
+  # With the poison gone, the same command goes on from there.
+  monkeypatch.setattr(train.TrainStep, "__call__", original)
+  workflow.train_and_test(config, tmp_path / "run")
+  assert [line["step"] for line in tiny_runs.metric_lines(tmp_path / "run")] == [6, 6, 12, 12, 18, 18]
+
+
+def test_a_learning_rate_out_of_bounds_stops_before_anything_is_saved(data, tmp_path):
+  overrides = {
+    "train.learning_rate": 1e9,
+    "train.warmup_fraction": 0.0,
+    "encoder.normalize": False,
+    "method.temperature": 1.0,
+  }
+  with pytest.raises(
+    UserError, match=r"at step \d, training rows .*; no checkpoint was saved yet; try a lower"
+  ):
+    workflow.train_and_test(tiny_runs.config(data, **overrides), tmp_path / "run")
+
+
+def test_early_stop(data, tmp_path, monkeypatch, no_training):
+  """Scores 3, 5, 4, 5: the second is the best, and two evaluations without a better one are enough."""
+  told = iter([0.3, 0.5, 0.4, 0.5, 0.9])
+  monkeypatch.setattr(evaluate, "score", lambda *_: {"P@1": next(told)})
+
+  def nothing_but_a_step(self, state, fresh, batch):
+    return state._replace(step=state.step + 1), {"loss": jnp.float32(1), "gradient_norm": jnp.float32(1)}
+
+  monkeypatch.setattr(train.TrainStep, "__call__", nothing_but_a_step)
+  overrides = {"train.num_epochs": 9, "train.early_stop_evals": 2, "checkpoint.every_epochs": 0.0}
+  run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
+  _, _, step = _train(run)
+  assert step == 12
+  lines = tiny_runs.metric_lines(run.workdir)
+  assert [line["validation/P@1"] for line in lines if "validation/P@1" in line] == [0.3, 0.5, 0.4, 0.5]
+  checkpoints = run.checkpoints(read_only=True)
+  assert checkpoints.latest() == 24
+  # Once more: it has stopped for good.
+  monkeypatch.setattr(train.TrainStep, "__call__", lambda *_: pytest.fail("it went on"))
+  assert _train(run)[2] == 12
+
+
+def _train(run):
+  with contextlib.closing(Report(run.workdir)) as voice:
+    return train.train(run, voice)
+
+
+# --- parts of the loop ---
+
+
+def test_validation_rows_are_in_no_batch(data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run")
+  held_out = set(run.validation.row_numbers.tolist())
+  assert len(held_out) == run.num_validation == 20
+  seen = set()
+  for step in range(run.batches.steps_per_epoch):
+    rows = run.batches.build(step).rows
+    seen |= set(run.train.row_numbers[rows[rows >= 0]].tolist())
+  assert not seen & held_out
+  assert len(seen) == len(run.batches.rows) == 170
+  again = tiny_runs.open_run(data, tmp_path / "again", **{"train.seed": 1})
+  assert set(again.validation.row_numbers.tolist()) != held_out
+
+
+def test_the_whole_run_is_one_program_and_the_last_parameters_serve_without_validation(
+  data, tmp_path, monkeypatch
+):
+  steps, original = [], train.TrainStep.__call__
+  monkeypatch.setattr(
+    train.TrainStep, "__call__", lambda self, *args: steps.append(self) or original(self, *args)
+  )
+  overrides = {"data.num_validation": 0, "train.num_epochs": 2, "method.labels": "in_batch", "eval.k": 60}
+  run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
+  _, _, step = _train(run)
+  assert step == len(steps) == 12 and len(set(map(id, steps))) == 1
+  assert steps[0].num_programs == 1
+  assert not (run.workdir / "best").exists() or not list((run.workdir / "best").iterdir())
+
+
+def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp_path):
+  workdir, _ = finished
+  first = tmp_path / "first"
+  shutil.copytree(workdir, first)
+  expected = runs.reopen(first).trained()[0]
+  config = tiny_runs.config(
+    data, **{"init_from": str(first), "train.learning_rate": 1e-8, "train.num_epochs": 1}
+  )
+  run = runs.create(config, tmp_path / "second", Report(tmp_path / "second"))
+  found = run.initial_parameters()[0]
+  for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_array_equal(left, right)
+  means = workflow.train_and_test(config, tmp_path / "second")
+  assert means["P@1"] == pytest.approx(finished[1]["P@1"], abs=0.05)
+  # Once there is a checkpoint, the other run is no longer needed.
+  shutil.rmtree(first)
+  assert workflow.train_and_test(config, tmp_path / "second") == means
+
+
+@pytest.mark.parametrize(
+  ("overrides", "message"),
+  [
+    ({"encoder.width": 8}, r"init_from.*encoder/word is \(\d+, 16\) there and \(\d+, 8\) here"),
+    ({}, "no such file"),
+  ],
+)
+def test_init_from_something_that_does_not_fit(overrides, message, finished, data, tmp_path):
+  source = finished[0] if overrides else tmp_path / "nothing"
+  with pytest.raises(ConfigError, match=message):
+    tiny_runs.open_run(data, tmp_path / "run", init_from=str(source), **overrides).initial_parameters()
+
+
+def test_a_reader_leaves_a_save_in_progress_alone(finished, tmp_path):
+  shutil.copytree(finished[0], tmp_path / "run")
+  for folder in ("best", "checkpoints"):
+    (tmp_path / "run" / folder / "99.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+  model = xmc_jax.Model.load(tmp_path / "run")
+  model.predict(["x"], k=1)
+  for folder in ("best", "checkpoints"):
+    assert (tmp_path / "run" / folder / "99.orbax-checkpoint-tmp" / "state").is_dir()
+
+
+def test_no_transfer_is_implicit(data, tmp_path):
+  """A step on a placed batch moves nothing between host and device."""
+  run = tiny_runs.open_run(data, tmp_path / "run")
+  optimiser = train.optim.make(run.config.train, 6)
+  step = train.TrainStep(run, optimiser, Report(run.workdir))
+  state = train._start(run, optimiser, run.checkpoints())[0]
+  for number in range(2):
+    batch = mesh.put_batch(run.batches.build(number), run.mesh)._replace(**train._static_labels(run))
+    if number == 0:
+      state, _ = step(state, {}, batch)
+    else:
+      with jax.transfer_guard("disallow"):
+        step(state, {}, batch)
+
+
+# --- prediction ---
+
+
+@pytest.fixture(scope="module")
+def model(finished):
+  return xmc_jax.Model.load(finished[0])
+
+
+def test_predict_agrees_with_the_evaluation(model, finished):
+  workdir, _ = finished
+  run = runs.reopen(workdir)
+  stored = sp.load_npz(workdir / "predictions" / "test.npz")
+  unfiltered = np.flatnonzero(np.diff(run.dataset.test.filter.indptr) == 0)
+  ids, scores, names = model.predict(list(run.dataset.test.texts), k=10)
+  for row in unfiltered:
+    here = slice(stored.indptr[row], stored.indptr[row + 1])
+    np.testing.assert_allclose(scores[row], stored.data[here], atol=1e-5)
+    np.testing.assert_array_equal(ids[row], stored.indices[here])
+  assert names == [[model.labels[label] for label in row] for row in ids]
+  assert len(unfiltered) < 50
+
+
+def test_embed_gives_what_predict_ranks_by(model):
+  texts = ["ba", model.labels[3], ""]
+  vectors, labels = model.embed(texts), model.embed(list(model.labels))
+  assert vectors.shape == (3, 16) and vectors.dtype == np.float32
+  ids, scores, _ = model.predict(texts, k=60)
+  np.testing.assert_allclose(np.take_along_axis(vectors @ labels.T, ids, 1), scores, atol=1e-5)
+  np.testing.assert_allclose(np.linalg.norm(vectors[1]), 1, rtol=1e-5)
+  assert all(sorted(row) == list(range(60)) for row in ids)
+
+
+def test_one_text_or_many_make_no_difference(model):
+  texts = [model.labels[number] for number in range(7)]
+  together = model.predict(texts, k=4)
+  for number, text in enumerate(texts):
+    alone = model.predict([text], k=4)
+    np.testing.assert_allclose(alone[1][0], together[1][number], atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [0, -1, 61])
+def test_k_out_of_range(k, model):
+  with pytest.raises(UserError, match="there are 60 labels; set 1 to 60"):
+    model.predict(["x"], k=k)
+
+
+def test_predict_of_nothing(model):
+  ids, scores, names = model.predict([], k=3)
+  assert ids.shape == scores.shape == (0, 3) and names == []
+
+
+def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
+  lines = [
+    "bave mima\n",
+    "\n",
+    "日本語 🙂 \u2028 \u0085 x\r\n",
+    "  \t\n",
+    '"quoted" \\ {}\n',
+    "\ud800 lone\n",
+    "no end",
+  ]
+  out = io.StringIO()
+  assert predict_lines(model, lines, out, k=60, block=2) == 7
+  written = [json.loads(line) for line in out.getvalue().split("\n")[:-1]]
+  assert [entry["text"] for entry in written] == [line.rstrip("\r\n") for line in lines]
+  assert "日本語 🙂" in out.getvalue()
+  for entry, ids in zip(written, model.predict([line.rstrip("\r\n") for line in lines], k=60)[0]):
+    assert [label["id"] for label in entry["labels"]] == ids.tolist()
+    assert all(set(label) == {"id", "score", "text"} for label in entry["labels"])
+    assert all(np.isfinite(label["score"]) for label in entry["labels"])
+    assert entry["labels"][0]["text"] == model.labels[entry["labels"][0]["id"]]
+
+
+def test_predict_lines_of_nothing(model):
+  out = io.StringIO()
+  assert predict_lines(model, [], out, k=3) == 0 and out.getvalue() == ""
