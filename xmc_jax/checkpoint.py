@@ -7,12 +7,14 @@ is not listed.
 
 import contextlib
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
+from xmc_jax import runtime
 from xmc_jax.contract import PyTree, UserError
 
 
@@ -26,9 +28,8 @@ class Checkpoints:
   """
 
   def __init__(self, folder: pathlib.Path, *, keep: int = 2, read_only: bool = False):
-    self.folder = folder.absolute()
+    self.folder, self._keep = folder.absolute(), keep
     options = ocp.CheckpointManagerOptions(
-      max_to_keep=keep,
       enable_async_checkpointing=False,
       create=not read_only,
       cleanup_tmp_directories=not read_only,
@@ -42,6 +43,9 @@ class Checkpoints:
       self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
     except OSError as error:
       raise UserError(f"{self.folder}: cannot keep checkpoints here ({error.strerror or error})") from None
+    if not read_only and runtime.is_main_process():
+      for leftover in self.folder.glob("deleted-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
   def latest(self) -> int | None:
     """The newest complete step, or None."""
@@ -57,6 +61,7 @@ class Checkpoints:
     try:
       self._manager.save(step, args=ocp.args.Composite(**items))
       self._manager.wait_until_finished()
+      self._delete_oldest()
     except OSError as error:
       raise UserError(
         f"{self.folder}: step {step} could not be saved ({error.strerror or error}); "
@@ -90,6 +95,14 @@ class Checkpoints:
 
   def close(self) -> None:
     self._manager.close()
+
+  def _delete_oldest(self) -> None:
+    """Deletes under another name: a step that a kill leaves half deleted must not be listed."""
+    if runtime.is_main_process():
+      for step in sorted(self._manager.all_steps())[: -self._keep]:
+        doomed = (self.folder / str(step)).rename(self.folder / f"deleted-{step}")
+        shutil.rmtree(doomed, ignore_errors=True)
+    self._manager.reload()
 
   @contextlib.contextmanager
   def _readable(self, step: int) -> Iterator[None]:
