@@ -20,7 +20,7 @@ def collect(run: pathlib.Path, name: str, what: str) -> None:
   """Writes docs/results/NAME.json from a finished run's folder."""
   report = json.loads((run / "report" / "metrics.json").read_text())
   lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-  best = max((line["validation/P@1"] for line in lines if "validation/P@1" in line), default=None)
+  best = max((line["eval/P@1"] for line in lines if "eval/P@1" in line), default=None)
   result = {
     "what": what,
     "validation": {"P@1": best},

@@ -103,10 +103,10 @@ def _steps(path):
 def test_metrics_are_lines_of_json(tmp_path):
   voice = Report(tmp_path)
   voice.scalars(1, {"train/loss": 0.5})
-  voice.scalars(2, {"train/loss": 0.25, "validation/P@1": 1.0})
+  voice.scalars(2, {"train/loss": 0.25, "eval/P@1": 1.0})
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert [line.pop("time") > 0 for line in lines] == [True, True]
-  assert lines == [{"step": 1, "train/loss": 0.5}, {"step": 2, "train/loss": 0.25, "validation/P@1": 1.0}]
+  assert lines == [{"step": 1, "train/loss": 0.5}, {"step": 2, "train/loss": 0.25, "eval/P@1": 1.0}]
 
 
 @pytest.mark.parametrize("cut", ["", '{"step": 4, "ti', '{"step": 2', "{", "\n"])

@@ -206,7 +206,7 @@ def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypa
     },
   )
   expected = workflow.train_and_test(config, tmp_path / "undisturbed")
-  lines = [line for line in tiny_runs.metric_lines(tmp_path / "undisturbed") if "validation/P@1" in line]
+  lines = [line for line in tiny_runs.metric_lines(tmp_path / "undisturbed") if "eval/P@1" in line]
   stopped = lines[-1]["step"]
   assert stopped < 54, "the run never stops early: choose other settings"
   for kill in (

@@ -72,12 +72,12 @@ def test_metrics_are_in_order_and_complete(finished):
   assert [line["step"] for line in lines] == [6, 6, 12, 12, 18, 18]
   for losses, validation in zip(lines[::2], lines[1::2]):
     assert set(losses) == {"step", "train/loss", "train/gradient_norm"}
-    assert "validation/P@1" in validation and "validation/R@10" in validation
+    assert "eval/P@1" in validation and "eval/R@10" in validation
 
 
 def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   workdir, _ = finished
-  scores = {line["step"]: line["validation/P@1"] for line in tiny_runs.metric_lines(workdir) if len(line) > 4}
+  scores = {line["step"]: line["eval/P@1"] for line in tiny_runs.metric_lines(workdir) if len(line) > 4}
   first_best = max(scores, key=lambda step: (scores[step], -step))
   run = runs.reopen(workdir)
   params, aux, step = run.trained()
@@ -220,7 +220,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   _, _, step = _train(run)
   assert step == 12
   lines = tiny_runs.metric_lines(run.workdir)
-  assert [line["validation/P@1"] for line in lines if "validation/P@1" in line] == [0.3, 0.5, 0.4, 0.5]
+  assert [line["eval/P@1"] for line in lines if "eval/P@1" in line] == [0.3, 0.5, 0.4, 0.5]
   checkpoints = run.checkpoints(read_only=True)
   assert checkpoints.latest() == 24
   # Once more: it has stopped for good.

@@ -1,7 +1,6 @@
 """The one loop: batches, steps, evaluations, checkpoints."""
 
 import math
-import time
 from typing import Any
 
 import jax
@@ -149,7 +148,7 @@ def _loop(
   bar = Progress("train", total_steps, first=first)
   watch = Watch(checkpoints)
   static = _static_labels(run)
-  started = time.perf_counter()
+  trained = report.seconds["train"]
   for step, batch in enumerate(ahead(run.batches.build, first, total_steps), first + 1):
     with report.stage("train", less="compile"):
       on_device = mesh.put_batch(batch, run.mesh)._replace(**static)
@@ -159,7 +158,7 @@ def _loop(
     bar.update(step, _note(step, per_epoch, watch.last, host["best"], config.eval.metric))
     if step % per_epoch == 0 or last:
       watch.flush()
-      rate = (step - first) * config.train.batch_size / (time.perf_counter() - started)
+      rate = (step - first) * config.train.batch_size / (report.seconds["train"] - trained)
       report.scalars(
         step,
         {**{f"train/{name}": value for name, value in watch.last.items()}, "train/examples_per_second": rate},
@@ -196,7 +195,7 @@ def _validate(
     labels = jnp.asarray(run.embed_labels(state.params, state.aux))
     ranking = evaluate.rank_split(run, state.params, state.aux, run.validation, labels)
     scores = evaluate.score(run, run.validation, ranking)
-  report.scalars(step, {f"validation/{name}": value for name, value in scores.items()})
+  report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})
   name = run.config.eval.metric
   improved = host["best"] is None or scores[name] > host["best"]
   say(
