@@ -97,7 +97,9 @@ def test_filtered_labels_are_not_true():
 
 def test_metrics_by_hand():
   found = evaluate.score(_run(TRAIN, 3), SPLIT, RANKING)
-  assert set(found) == {f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3)}
+  names = ("P", "nDCG", "R", "PSP", "PSnDCG", "coverage")
+  assert set(found) == {f"{name}@{k}" for name in names for k in (1, 3)}
+  assert list(evaluate.shown(found)) == ["P@1", "P@3", "nDCG@1", "nDCG@3", "PSP@1", "PSP@3"]
   assert found["P@1"] == pytest.approx(1 / 3)  # the third row has no labels, and counts as 0
   assert found["P@3"] == pytest.approx((1 / 3 + 2 / 3) / 3)
   log = np.log2

@@ -430,7 +430,7 @@ def test_a_broken_platform_is_one_line(monkeypatch):
     raise RuntimeError("Unable to initialize backend 'tpu'")
 
   monkeypatch.setattr(runtime.jax, "devices", none)
-  monkeypatch.setattr(runtime, "cache_root", lambda: pathlib.Path(os.devnull))
+  monkeypatch.setattr(runtime.configs, "cache_root", lambda: pathlib.Path(os.devnull))
   refused = pytest.raises(SystemExit, match="error: JAX finds no device: Unable to initialize backend")
   with refused, faults.in_one_line():
     runtime.start()

@@ -94,3 +94,24 @@ def test_no_clipping_is_plain_adamw():
   ours, plain = optim.make(_settings(), 10), optax.adamw(0.5, weight_decay=0.01)
   found, expected = (o.update(gradients, o.init(params), params)[0] for o in (ours, plain))
   np.testing.assert_allclose(found["kernel"], expected["kernel"], rtol=1e-6)
+
+
+def test_frozen_parameters_stay_as_they_are_decay_included():
+  params = {
+    "encoder": {
+      "embeddings": {"word": jnp.ones((3, 2))},
+      "layer_0": {"output": {"kernel": jnp.ones((2, 2))}},
+      "layer_1": {"output": {"kernel": jnp.ones((2, 2))}},
+      "layer_10": {"output": {"kernel": jnp.ones((2, 2))}},
+    }
+  }
+  frozen = models.frozen_paths(types.SimpleNamespace(num_frozen_layers=1))
+  optimiser = optim.make(_settings(weight_decay=0.1), 10, frozen=frozen)
+  state, new = optimiser.init(params), params
+  for _ in range(3):
+    updates, state = optimiser.update(jax.tree.map(jnp.zeros_like, new), state, new)
+    new = optax.apply_updates(new, updates)
+  still = jax.tree.map(lambda a, b: bool((a == b).all()), params, new)["encoder"]
+  assert still["embeddings"]["word"] and still["layer_0"]["output"]["kernel"]
+  assert not still["layer_1"]["output"]["kernel"] and not still["layer_10"]["output"]["kernel"]
+  assert models.frozen_paths(types.SimpleNamespace(num_frozen_layers=0)) == ()

@@ -58,7 +58,8 @@ def test_a_run_writes_what_it_says(finished):
   assert len(list((workdir / "best").iterdir())) == 1
   report = json.loads((workdir / "report" / "metrics.json").read_text())
   assert report["metrics"] == means and report["rows"] == 50
-  assert set(means) == {f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3, 5)} | {"R@10"}
+  names = ("P", "nDCG", "R", "PSP", "PSnDCG", "coverage")
+  assert set(means) == {f"{name}@{k}" for name in names for k in (1, 3, 5, 10)}
   assert means["P@1"] > 0.3  # of 60 labels
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
   assert {"prepare", "compile", "train", "evaluate", "save", "test"} <= set(seconds)
@@ -77,7 +78,7 @@ def test_metrics_are_in_order_and_complete(finished):
 
 def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   workdir, _ = finished
-  scores = {line["step"]: line["eval/P@1"] for line in tiny_runs.metric_lines(workdir) if len(line) > 4}
+  scores = {line["step"]: line["eval/P@1"] for line in tiny_runs.metric_lines(workdir) if "eval/P@1" in line}
   first_best = max(scores, key=lambda step: (scores[step], -step))
   run = runs.reopen(workdir)
   params, aux, step = run.trained()
@@ -146,12 +147,20 @@ def test_evaluate_from_the_folder_alone(data, tmp_path, capsys):
   shutil.rmtree(tmp_path / "here")
   shutil.rmtree(moved / "predictions")
   capsys.readouterr()
-  workflow.test(moved)
+  workflow.test(moved, str(tmp_path / "test.jsonl"))
   assert f"P@1    {100 * means['P@1']:6.2f}" in capsys.readouterr().out
   assert json.loads((moved / "report" / "metrics.json").read_text())["metrics"] == means
   assert (moved / "predictions" / "test.npz").read_bytes() == predictions
-  ids, _, _ = xmc_jax.Model.load(moved).predict(["bate kerv"], k=3)
+  model = xmc_jax.Model.load(moved)
+  ids, _, _ = model.predict(["bate kerv"], k=3)
   assert ids.shape == (1, 3)
+  lines = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+  stored = sp.load_npz(moved / "predictions" / "test.npz")
+  assert len(lines) == stored.shape[0]
+  for line, row in zip(lines, range(len(lines))):
+    ranked = stored.indices[stored.indptr[row] : stored.indptr[row + 1]]
+    assert [found["id"] for found in line["labels"]] == ranked.tolist()
+    assert all(found["text"] == model.labels[found["id"]] for found in line["labels"])
 
 
 def test_an_untrained_folder_says_so(data, tmp_path):

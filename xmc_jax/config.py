@@ -4,6 +4,7 @@ Names of keys equal the keyword names of the functions that they reach.
 """
 
 import json
+import os
 import pathlib
 
 import ml_collections
@@ -99,6 +100,11 @@ _DEFAULTS = {
 def default() -> ml_collections.ConfigDict:
   """Every key with its default. Experiments change values, never the set of keys."""
   return ml_collections.ConfigDict(_DEFAULTS)
+
+
+def cache_root() -> pathlib.Path:
+  """Where prepared data and compiled programs are kept: `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`."""
+  return pathlib.Path(os.environ.get("XMC_JAX_CACHE") or "~/.cache/xmc_jax").expanduser()
 
 
 def steps(epochs: float, steps_per_epoch: int) -> int:

@@ -75,18 +75,6 @@ class BatchSpec(NamedTuple):
   num_random_negatives: int = 0
 
 
-class Refresh(NamedTuple):
-  """Host-side work between steps.
-
-  Attributes:
-    every_steps: the period; the first refresh is at step 0.
-    fn: `(params, aux, fresh, key) -> fresh`, on every process alike.
-  """
-
-  every_steps: int
-  fn: Callable[..., PyTree]
-
-
 class DatasetInfo(NamedTuple):
   """What a method may know of the data when it is made.
 
@@ -116,7 +104,6 @@ class Method(NamedTuple):
     embed_queries: `(params, aux, tokens) -> [n, D]`.
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
-    refreshes: name -> Refresh.
     rules: (path regex, partition axes) pairs; the first match wins.
   """
 
@@ -125,7 +112,6 @@ class Method(NamedTuple):
   embed_queries: Callable[..., Array]
   embed_labels: Callable[..., Array]
   batch: BatchSpec
-  refreshes: dict[str, Refresh]
   rules: tuple[tuple[str, tuple], ...]
 
 

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from xmc_jax import config as configs
 from xmc_jax import data, mesh, metrics, ops
 from xmc_jax.contract import Array, PyTree
+from xmc_jax.data.batches import learnable
 from xmc_jax.report import Progress
 from xmc_jax.run import Run
 
@@ -68,10 +69,7 @@ def _without(ids: np.ndarray, scores: np.ndarray, filtered) -> tuple[np.ndarray,
 
 def truth_without_filtered(split: data.Split) -> sp.csr_matrix:
   """`[N, L]` true labels, less the filtered pairs."""
-  truth = (split.truth > 0).astype(np.float32)
-  truth = truth - truth.multiply(split.filter)
-  truth.eliminate_zeros()
-  return sp.csr_matrix(truth)
+  return learnable(split.truth, split.filter)
 
 
 def rank_split(run: Run, params: PyTree, aux: PyTree, split: data.Split, label_vectors: Array) -> Ranking:
@@ -83,10 +81,19 @@ def rank_split(run: Run, params: PyTree, aux: PyTree, split: data.Split, label_v
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
-  """The metrics of `SHOWN` (those that `config.eval.k` reaches), as fractions."""
-  truth = truth_without_filtered(split)
-  found = metrics.evaluate(ranking.ids, truth, ks=_KS, inverse_propensity=_inverse_propensity(run))
-  return {name: found[name] for name in SHOWN if int(name.split("@")[1]) <= run.config.eval.k}
+  """Every metric, at every k of 1, 3, 5, 10, 100 that `config.eval.k` reaches, as fractions."""
+  truth, ks = truth_without_filtered(split), _depths(run)
+  found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=_inverse_propensity(run))
+  return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
+
+
+def shown(means: dict[str, float]) -> dict[str, float]:
+  """Those of `SHOWN` that are there: what the console prints."""
+  return {name: means[name] for name in SHOWN if name in means}
+
+
+def _depths(run: Run) -> tuple[int, ...]:
+  return tuple(k for k in _KS if k <= run.config.eval.k)
 
 
 def _inverse_propensity(run: Run) -> np.ndarray:
@@ -98,8 +105,8 @@ def _inverse_propensity(run: Run) -> np.ndarray:
 def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> dict[str, float]:
   """Scores the test rows and writes report/metrics.json and predictions/test.npz.
 
-  metrics.json holds the means, their bootstrap 95 % intervals, and the parts of
-  P@1 and R@k by label frequency.
+  metrics.json holds the means, their bootstrap 95 % intervals (coverage has none),
+  and the parts of the metrics at 1 and 5 by label frequency.
 
   Returns:
     The means.
@@ -107,14 +114,14 @@ def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> di
   means, truth = score(run, split, ranking), truth_without_filtered(split)
   frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
   intervals = metrics.bootstrap_intervals(
-    ranking.ids, truth, ks=_KS, inverse_propensity=_inverse_propensity(run), seed=0
+    ranking.ids, truth, ks=_depths(run), inverse_propensity=_inverse_propensity(run), seed=0
   )
   report = {
     "step": step,
     "rows": len(split),
     "rows_without_labels": metrics.num_rows_without_labels(truth),
     "metrics": means,
-    "intervals_95": {name: list(map(float, intervals[name])) for name in means},
+    "intervals_95": {name: list(map(float, pair)) for name, pair in intervals.items()},
     "slices": _slices(ranking.ids, truth, frequency),
   }
   folder = run.workdir / "report"
@@ -125,7 +132,7 @@ def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> di
 
 
 def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
-  """Contributions to P@1 and P@5 of labels by training frequency; each list adds up to the total."""
+  """What labels contribute to the metrics at 1 and 5, by frequency; each list adds up to the total."""
   groups = {
     "deciles": metrics.frequency_deciles(frequency),
     "head_torso_tail": metrics.head_torso_tail(frequency),

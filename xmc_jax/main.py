@@ -26,7 +26,9 @@ _MODE = flags.DEFINE_enum(
 _WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
 _INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line; standard input if not given")
 _OUTPUT = flags.DEFINE_string(
-  "output", "", "predict: where to write JSON lines; standard output if not given"
+  "output",
+  "",
+  "predict, evaluate: where to write JSON lines; predict alone writes to standard output if not given",
 )
 _K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
@@ -64,7 +66,7 @@ def _use(workdir: pathlib.Path) -> None:
 
   runtime.start()
   if _MODE.value == "evaluate":
-    workflow.test(workdir)
+    workflow.test(workdir, _OUTPUT.value)
   else:
     workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value)
 

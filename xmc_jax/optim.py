@@ -34,11 +34,24 @@ def schedule(train_config, total_steps: int) -> optax.Schedule:
   return optax.join_schedules([warmup, decay], [warmup_steps])
 
 
-def make(train_config, total_steps: int) -> optax.GradientTransformation:
-  """AdamW as in DEXML, section C: decay on everything but biases and LayerNorm gains."""
+def make(train_config, total_steps: int, frozen: tuple[str, ...] = ()) -> optax.GradientTransformation:
+  """AdamW as in DEXML, section C: decay on everything but biases and LayerNorm gains.
+
+  Args:
+    train_config: `config.train`.
+    total_steps: when the schedule reaches 0.
+    frozen: beginnings of the paths of parameters that stay as they are, decay included.
+  """
   adamw = optax.adamw(
     schedule(train_config, total_steps), weight_decay=train_config.weight_decay, mask=decay_mask
   )
-  if train_config.clip_norm:
-    return optax.chain(optax.clip_by_global_norm(train_config.clip_norm), adamw)
-  return adamw
+  parts = [optax.clip_by_global_norm(train_config.clip_norm)] if train_config.clip_norm else []
+  parts.append(adamw)
+  if frozen:
+    parts.append(optax.masked(optax.set_to_zero(), lambda params: _under(params, frozen)))
+  return optax.chain(*parts) if len(parts) > 1 else adamw
+
+
+def _under(params: PyTree, beginnings: tuple[str, ...]) -> PyTree:
+  """True for the leaves whose path begins with one of these."""
+  return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).startswith(beginnings), params)

@@ -94,11 +94,16 @@ def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, bloc
   while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, block)]:
     ids, scores, names = model.predict(texts, k)
     for text, row in zip(texts, zip(ids.tolist(), scores.tolist(), names)):
-      labels = [{"id": id_, "score": round(value, 6), "text": name} for id_, value, name in zip(*row)]
-      out.write(json.dumps({"text": text, "labels": labels}, ensure_ascii=False) + "\n")
+      out.write(json_line(text, zip(*row)))
     out.flush()
     done += len(texts)
   return done
+
+
+def json_line(text: str, found: Iterable[tuple[int, float, str]]) -> str:
+  """One line of output: a text and its `(label id, score, label text)`, best first."""
+  labels = [{"id": id_, "score": round(score, 6), "text": name} for id_, score, name in found]
+  return json.dumps({"text": text, "labels": labels}, ensure_ascii=False) + "\n"
 
 
 def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int) -> int:

@@ -1,27 +1,21 @@
 """The machine: what this process is, compiled programs kept on disk, memory readings."""
 
 import contextlib
-import os
-import pathlib
 import resource
 import sys
 
 import jax
 from absl import logging
 
+from xmc_jax import config as configs
 from xmc_jax.contract import UserError
-
-
-def cache_root() -> pathlib.Path:
-  """Where prepared data and compiled programs are kept: $XMC_JAX_CACHE or ~/.cache/xmc_jax."""
-  return pathlib.Path(os.environ.get("XMC_JAX_CACHE") or pathlib.Path.home() / ".cache" / "xmc_jax")
 
 
 def start() -> None:
   """Sets a run up: compiled programs are kept, so that the second start is quick; libraries stay quiet."""
   logging.set_verbosity(logging.WARNING)
   with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
-    folder = cache_root() / "compiled"
+    folder = configs.cache_root() / "compiled"
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

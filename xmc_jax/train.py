@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, mesh, optim
+from xmc_jax import evaluate, mesh, models, optim, runtime
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, Batch, PyTree, TrainState, UserError
 from xmc_jax.data.batches import ahead
@@ -103,7 +103,7 @@ def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
     UserError: the loss is not finite, or the folder cannot be written.
   """
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
-  optimiser = optim.make(run.config.train, total_steps)
+  optimiser = optim.make(run.config.train, total_steps, frozen=models.frozen_paths(run.config.encoder))
   checkpoints, best = run.checkpoints(), run.best()
   with report.stage("restore"):
     state, fresh, host = _start(run, optimiser, checkpoints)
@@ -148,32 +148,46 @@ def _loop(
   bar = Progress("train", total_steps, first=first)
   watch = Watch(checkpoints)
   static = _static_labels(run)
-  trained = report.seconds["train"]
-  for step, batch in enumerate(ahead(run.batches.build, first, total_steps), first + 1):
+  batches = ahead(run.batches.build, first, total_steps)
+  trained, examples = report.seconds["train"], 0
+  for step in range(first + 1, total_steps + 1):
+    last = step == total_steps
+    epoch_ends = step % per_epoch == 0 or last
+    evaluates = bool(run.num_validation) and (last or bool(eval_steps and step % eval_steps == 0))
+    saves = last or bool(save_steps and step % save_steps == 0)
     with report.stage("train", less="compile"):
+      batch = next(batches)
       on_device = mesh.put_batch(batch, run.mesh)._replace(**static)
       state, metrics = train_step(state, fresh, on_device)
-      watch.add(step, run.train.row_numbers[batch.rows[batch.rows >= 0]], metrics)
-    last = step == total_steps
+      rows = run.train.row_numbers[batch.rows[batch.rows >= 0]]
+      watch.add(step, rows, metrics)
+      if epoch_ends or evaluates or saves:
+        watch.flush()
+    examples += len(rows)
     bar.update(step, _note(step, per_epoch, watch.last, host["best"], config.eval.metric))
-    if step % per_epoch == 0 or last:
-      watch.flush()
-      rate = (step - first) * config.train.batch_size / (report.seconds["train"] - trained)
-      report.scalars(
-        step,
-        {**{f"train/{name}": value for name, value in watch.last.items()}, "train/examples_per_second": rate},
-      )
-    if run.num_validation and (last or (eval_steps and step % eval_steps == 0)):
-      watch.flush()
+    if epoch_ends:
+      rate = examples / (report.seconds["train"] - trained)
+      report.scalars(step, _readings(watch.last, rate, report))
+    if evaluates:
       _validate(run, report, state, step, host, best)
-    if last or host["stopped"] or (save_steps and step % save_steps == 0):
-      watch.flush()
+    if saves or host["stopped"]:
       with report.stage("save"):
         checkpoints.save(step, state, fresh, {**host, "seconds": dict(report.seconds)})
     if host["stopped"]:
       say(f"train: {config.eval.metric} has not risen for {host['evals_since_best']} evaluations; stopping")
       break
+  batches.close()
   bar.close()
+
+
+def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
+  """What an epoch's line of metrics.jsonl holds."""
+  return {
+    **{f"train/{name}": value for name, value in numbers.items()},
+    "train/examples_per_second": rate,
+    **{f"time/{stage}": seconds for stage, seconds in report.seconds.items()},
+    **{f"memory/{where}_bytes": peak for where, peak in runtime.peak_memory().items()},
+  }
 
 
 def _static_labels(run: Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from xmc_jax import data, evaluate, report, train
 from xmc_jax import run as runs
+from xmc_jax.contract import UserError
 from xmc_jax.report import Report, say
 
 
@@ -30,13 +31,23 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     params, aux, step = train.train(run, voice)
-    return _test(run, params, aux, step, voice)
+    means, _ = _test(run, params, aux, step, voice)
+    (workdir / "report" / "seconds.json").write_text(json.dumps(dict(voice.seconds), indent=2) + "\n")
+    return means
 
 
-def test(workdir: pathlib.Path) -> dict[str, float]:
-  """`--mode=evaluate`: the test table of a run, from its folder alone."""
+def test(workdir: pathlib.Path, destination: str = "") -> dict[str, float]:
+  """`--mode=evaluate`: the test table of a run, from its folder alone.
+
+  Args:
+    workdir: the run's folder.
+    destination: a file for the test rows' labels in words, as JSON lines; '' for none.
+  """
   run = runs.reopen(workdir)
-  return _test(run, *run.trained(), Report(workdir))
+  means, ranking = _test(run, *run.trained(), Report(workdir))
+  if destination:
+    write_lines(run, ranking, destination)
+  return means
 
 
 def predict(workdir: pathlib.Path, source: str, destination: str, k: int) -> None:
@@ -55,13 +66,13 @@ def _plan(run: runs.Run) -> str:
   )
 
 
-def _test(run: runs.Run, params, aux, step: int, voice: Report) -> dict[str, float]:
+def _test(run: runs.Run, params, aux, step: int, voice: Report) -> tuple[dict[str, float], evaluate.Ranking]:
   with voice.stage("test"):
     labels = jnp.asarray(run.embed_labels(params, aux))
     ranking = evaluate.rank_split(run, params, aux, run.dataset.test, labels)
     means = evaluate.write_report(run, run.dataset.test, ranking, step)
   print(f"test metrics in percent, {len(run.dataset.test):,} points, parameters of step {step:,}")
-  print(report.table(means))
+  print(report.table(evaluate.shown(means)))
   if run.config.eval.num_examples:
     print("\nexamples (✓ is a true label)")
     print(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
@@ -69,6 +80,19 @@ def _test(run: runs.Run, params, aux, step: int, voice: Report) -> dict[str, flo
   print(
     f"try: echo 'a window manager for X11' | python -m xmc_jax.main --mode=predict --workdir={run.workdir}"
   )
-  (run.workdir / "report" / "seconds.json").write_text(json.dumps(dict(voice.seconds), indent=2) + "\n")
   say(voice.stage_summary())
-  return means
+  return means, ranking
+
+
+def write_lines(run: runs.Run, ranking: evaluate.Ranking, destination: str) -> None:
+  """The test rows and their ranked labels in words, JSON lines as `--mode=predict` writes them."""
+  from xmc_jax.predict import json_line
+
+  names = run.dataset.labels.texts
+  try:
+    with open(destination, "w", encoding="utf-8") as out:
+      for text, ids, scores in zip(run.dataset.test.texts, ranking.ids.tolist(), ranking.scores.tolist()):
+        found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
+        out.write(json_line(text, found))
+  except OSError as error:
+    raise UserError(f"{destination}: cannot be written ({error.strerror})") from None

@@ -13,6 +13,7 @@ import pytest
 import sample_folders as samples
 
 from xmc_jax import data
+from xmc_jax.config import cache_root
 from xmc_jax.contract import DataError
 from xmc_jax.data import cache
 
@@ -197,7 +198,7 @@ def test_default_cache(folder, monkeypatch, tmp_path):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "mine"))
   assert data.load(folder).folder.parent == tmp_path / "mine"
   monkeypatch.delenv("XMC_JAX_CACHE")
-  assert data.default_cache_dir() == Path.home() / ".cache" / "xmc_jax"
+  assert cache_root() == Path.home() / ".cache" / "xmc_jax"
 
 
 def test_progress_and_reading_without_writing(folder, tmp_path):

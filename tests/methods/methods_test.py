@@ -162,7 +162,7 @@ def _reference(loss, scores, weights, true, real):
       total += (np.logaddexp(0, s) - y * s) if counts else 0.0
     return total
   for j in np.flatnonzero(weights):
-    others = real & ~true if loss == "decoupled_softmax" else real
+    others = real & ~true if loss == "decoupled_softmax" else real & (~true | (weights > 0))
     denominator = set(np.flatnonzero(others).tolist()) | {j}
     total -= weights[j] * (scores[j] - np.logaddexp.reduce(scores[sorted(denominator)]))
   return total

@@ -11,7 +11,7 @@ from xmc_jax.data.cache import link_into
 from xmc_jax.data.dataset import Dataset, Graph, Split, TextSet, Truth, hold_out, load_prepared
 from xmc_jax.data.formats import LAYOUTS
 from xmc_jax.data.formats.source import Options
-from xmc_jax.data.loading import bundled_path, default_cache_dir, load
+from xmc_jax.data.loading import bundled_path, load
 from xmc_jax.data.manifest import read_manifest, summary
 from xmc_jax.data.prepare import Prepared, prepare
 from xmc_jax.data.texts import Texts
@@ -30,7 +30,6 @@ __all__ = [
   "TokenTable",
   "Truth",
   "bundled_path",
-  "default_cache_dir",
   "encode_texts",
   "hold_out",
   "link_into",

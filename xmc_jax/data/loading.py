@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from xmc_jax.config import cache_root
 from xmc_jax.data.dataset import Dataset, load_prepared
 from xmc_jax.data.manifest import is_prepared
 from xmc_jax.data.prepare import Progress, prepare
@@ -15,11 +15,6 @@ from xmc_jax.data.tokens import rust_tokenizer
 def bundled_path() -> Path:
   """The raw files of the data set that comes with the package, LF-DebianTitles."""
   return Path(__file__).parent / "bundled" / "LF-DebianTitles"
-
-
-def default_cache_dir() -> Path:
-  """Where prepared folders are kept: `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`."""
-  return Path(os.environ.get("XMC_JAX_CACHE") or "~/.cache/xmc_jax").expanduser()
 
 
 def load(
@@ -57,7 +52,7 @@ def load(
   if tokenizer is not None:
     key += [rust_tokenizer(tokenizer).to_str(), max_length]
   digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-  cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+  cache = cache_root() if cache_dir is None else Path(cache_dir).expanduser()
   prepared = prepare(
     raw,
     cache / f"{raw.resolve().name}-{digest}",

@@ -42,7 +42,6 @@ def make(config, info: DatasetInfo) -> Method:
       num_positives=config.method.num_positives,
       num_random_negatives=config.method.num_random_negatives,
     ),
-    refreshes={},
     rules=((".*", ()),),
   )
 
@@ -56,7 +55,15 @@ def _row_loss(name: str):
 
     return binary
 
-  def weighted(scores, labels, weights, where):
-    return getattr(losses, name)(scores, labels, weights=weights, where=where)
+  if name == "softmax":
 
-  return weighted
+    def softmax(scores, labels, weights, where):
+      undrawn = (labels > 0) & (weights == 0)  # left out of the denominator too
+      return losses.softmax(scores, labels, weights=weights, where=where & ~undrawn)
+
+    return softmax
+
+  def decoupled_softmax(scores, labels, weights, where):
+    return losses.decoupled_softmax(scores, labels, weights=weights, where=where)
+
+  return decoupled_softmax

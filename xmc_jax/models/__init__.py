@@ -1,7 +1,7 @@
 """Text encoders: transformers with pretrained weights, bags of embeddings, and their heads."""
 
 from xmc_jax.models.bag import Bag, BagSpec
-from xmc_jax.models.build import Embedder, build
+from xmc_jax.models.build import Embedder, build, frozen_paths
 from xmc_jax.models.compute import choose_attention, choose_dtype
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.heads import Head, mean_pool, normalize
@@ -20,6 +20,7 @@ __all__ = [
   "choose_attention",
   "choose_dtype",
   "copy_description",
+  "frozen_paths",
   "load_encoder",
   "load_pretrained",
   "mean_pool",

@@ -228,3 +228,9 @@ def _save(settings, spec, tokenizer_file, params, folder):
     projection=params.get("projection"),
     tanh=settings.projection_tanh,
   )
+
+
+def frozen_paths(encoder_config):
+  """Beginnings of the parameter paths that `encoder_config.num_frozen_layers` freezes."""
+  frozen = encoder_config.num_frozen_layers
+  return ("encoder/embeddings/", *(f"encoder/layer_{i}/" for i in range(frozen))) if frozen else ()
