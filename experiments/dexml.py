@@ -1,7 +1,7 @@
 """DEXML: a dual encoder trained against all labels (Gupta et al., ICLR 2024).
 
-  python -m xmc_jax.main --config=experiments/dexml.py                  # bundled data, minutes on a laptop
-  python -m xmc_jax.main --config=experiments/dexml.py:debian_all       # the same, until validation stops rising
+  python -m xmc_jax.main --config=experiments/dexml.py                  # bundled data, minutes
+  python -m xmc_jax.main --config=experiments/dexml.py:debian_all       # until validation stops rising
   python -m xmc_jax.main --config=experiments/dexml.py:lf_amazontitles_131k --config.data.path=DIR
 
 The four benchmark presets carry the paper's Table 7 (batch sizes are global).
