@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax import evaluate
+from xmc_jax import evaluate, mesh, metrics
+from xmc_jax.data.dataset import Split
 from xmc_jax.evaluate import Ranking
 
 
@@ -43,12 +44,12 @@ def test_a_row_with_too_few_labels_left_is_padded():
   np.testing.assert_array_equal(found.scores, [[1, -np.inf, -np.inf], [3, 2, 1]])
 
 
-@pytest.mark.parametrize("block", [1, 7, 1024])
-def test_blocks_and_filters_equal_a_full_sort(block):
+@pytest.mark.parametrize("block, shape", [(1, None), (7, None), (1024, None), (8, (2, 1)), (7, (2, 4))])
+def test_blocks_and_filters_equal_a_full_sort(block, shape):
   rng = np.random.default_rng(0)
   queries, labels = (rng.integers(-2, 3, (rows, 4)).astype(np.float32) for rows in (23, 40))
   filtered = _csr([rng.choice(40, rng.integers(0, 4), replace=False) for _ in range(23)], 40)
-  found = evaluate.search(queries, labels, 10, filtered, block)
+  found = evaluate.search(queries, labels, 10, filtered, block=block, devices=shape and mesh.make(*shape))
   scores = np.where(filtered.toarray(), -np.inf, queries @ labels.T)
   expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
   np.testing.assert_array_equal(found.ids, expected)
@@ -62,26 +63,24 @@ def test_no_queries():
 
 
 def _run(train_truth, k, tmp_path=None):
-  config = types.SimpleNamespace(eval=types.SimpleNamespace(k=k, propensity_a=0.55, propensity_b=1.5))
+  config = types.SimpleNamespace(eval=types.SimpleNamespace(k=k))
   texts = [f"label {label}" for label in range(train_truth.shape[1])]
   dataset = types.SimpleNamespace(
     train=types.SimpleNamespace(truth=train_truth),
     num_labels=train_truth.shape[1],
     labels=types.SimpleNamespace(texts=texts),
   )
-  return types.SimpleNamespace(config=config, dataset=dataset, workdir=tmp_path)
-
-
-class _Split(types.SimpleNamespace):
-  def __len__(self):
-    return self.truth.shape[0]
+  inverse = metrics.inverse_propensity(train_truth, 0.55, 1.5)
+  return types.SimpleNamespace(config=config, dataset=dataset, workdir=tmp_path, inverse_propensity=inverse)
 
 
 TRAIN = sp.csr_matrix(np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 1, 0, 0]], np.float32))
-SPLIT = _Split(
+SPLIT = Split(
   truth=sp.csr_matrix(np.array([[0.5, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]], np.float32)),
   filter=_csr([[0], [], []], 4),
   texts=["one", "two", "three"],
+  tokens=None,
+  row_numbers=np.arange(3),
 )
 RANKING = Ranking(
   np.array([[2, 1, 3], [0, 3, 1], [1, 2, -1]], np.int32),
@@ -90,7 +89,7 @@ RANKING = Ranking(
 
 
 def test_filtered_labels_are_not_true():
-  kept = evaluate.truth_without_filtered(SPLIT)
+  kept = SPLIT.counted
   np.testing.assert_array_equal(kept.toarray(), [[0, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
   assert kept.nnz == 3
 

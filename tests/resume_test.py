@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -137,15 +138,15 @@ def data(tmp_path_factory):
 
 
 # Six steps an epoch, a checkpoint every two, an evaluation every six. What the run goes on from
-# after each kill is the newest checkpoint: 0, 2, 4, 4, 4, 4, 6, 8.
+# after each kill is the newest checkpoint.
 KILLS = [
   ("link:4", 0),  # while the data are put into the run's folder
   ("step:3", 2),  # inside an epoch, one step after a save
   ("evaluate:1", 4),
-  ("best_rename:1", 4),  # in the middle of saving the best parameters of step 6
-  ("best_saved:1", 4),  # between that and the checkpoint of step 6
-  ("checkpoints_rename:1", 4),  # in the middle of this one
-  ("checkpoints_saved:1", 6),  # right after a save
+  ("checkpoints_rename:1", 4),  # in the middle of saving step 6
+  ("checkpoints_saved:1", 6),  # right after it, before its parameters are kept as the best
+  ("best_rename:1", 6),  # in the middle of keeping them, which the next start makes up for
+  ("best_saved:1", 6),  # right after that
   ("checkpoints_delete:2", 8),  # while an older step is deleted
 ]
 
@@ -171,6 +172,20 @@ def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path
   first_lines = [text.partition("written to")[0] for text in (undisturbed.stdout, last.stdout)]
   assert first_lines[0] == first_lines[1]
   _assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_path):
+  """As after deleting a damaged checkpoint: what best/ holds of later steps is another run's by then."""
+  workdir = tmp_path / "run"
+  config = tiny_runs.config(data, **{"train.num_epochs": 2})
+  expected = workflow.train_and_test(config, workdir)
+  shutil.rmtree(workdir / "checkpoints" / "12")
+  (kept,) = (workdir / "best").iterdir()
+  kept.rename(kept.with_name("99"))
+  assert workflow.train_and_test(config, workdir) == expected
+  assert [path.name for path in (workdir / "best").iterdir()] != ["99"]
+  assert runs.reopen(workdir).trained()[2] <= 12
 
 
 class Killed(BaseException):

@@ -194,7 +194,9 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   # Unit vectors of NaN are zero, so it may be the gradient that tells.
   assert re.match(r"train/(loss|gradient_norm) is nan at step 9, training rows ", message)
   assert "\n" not in message
-  assert ", ".join(map(str, rows[:10].tolist())) + ", ... (32 in all)" in message
+  named = tmp_path / "run" / "report" / "rows_of_step_9.txt"
+  assert ", ".join(map(str, rows[:10].tolist())) + f", ... (all 32 in {named})" in message
+  assert list(map(int, named.read_text().split())) == rows.tolist()
   assert "the last good checkpoint is step 6" in message and "train.learning_rate" in message
   # With the poison gone, the same command goes on from there.
   monkeypatch.setattr(train.TrainStep, "__call__", original)
@@ -248,7 +250,7 @@ def _train(run):
 def test_validation_rows_are_in_no_batch(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run")
   held_out = set(run.validation.row_numbers.tolist())
-  assert len(held_out) == run.num_validation == 20
+  assert len(held_out) == len(run.validation) == 20
   seen = set()
   for step in range(run.batches.steps_per_epoch):
     rows = run.batches.build(step).rows

@@ -8,7 +8,7 @@ is not listed.
 import contextlib
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -61,7 +61,7 @@ class Checkpoints:
     try:
       self._manager.save(step, args=ocp.args.Composite(**items))
       self._manager.wait_until_finished()
-      self._delete_oldest()
+      self._delete(sorted(self._manager.all_steps())[: -self._keep])
     except OSError as error:
       raise UserError(
         f"{self.folder}: step {step} could not be saved ({error.strerror or error}); "
@@ -93,13 +93,17 @@ class Checkpoints:
     )
     return self.restore(step, template)[0]
 
+  def drop_after(self, step: int) -> None:
+    """Deletes later steps: a killed process left them, and the run goes on from before them."""
+    self._delete(later for later in self._manager.all_steps() if later > step)
+
   def close(self) -> None:
     self._manager.close()
 
-  def _delete_oldest(self) -> None:
+  def _delete(self, steps: Iterable[int]) -> None:
     """Deletes under another name: a step that a kill leaves half deleted must not be listed."""
     if runtime.is_main_process():
-      for step in sorted(self._manager.all_steps())[: -self._keep]:
+      for step in steps:
         doomed = (self.folder / str(step)).rename(self.folder / f"deleted-{step}")
         shutil.rmtree(doomed, ignore_errors=True)
     self._manager.reload()

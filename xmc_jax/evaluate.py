@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from xmc_jax import config as configs
 from xmc_jax import data, mesh, metrics, ops
 from xmc_jax.contract import Array, PyTree
-from xmc_jax.data.batches import learnable
 from xmc_jax.report import Progress
 from xmc_jax.run import Run
 
@@ -30,7 +29,9 @@ class Ranking(NamedTuple):
   scores: np.ndarray
 
 
-def search(queries: np.ndarray, labels: Array, k: int, filtered=None, block: int = 1024) -> Ranking:
+def search(
+  queries: np.ndarray, labels: Array, k: int, filtered=None, *, block: int = 1024, devices=None
+) -> Ranking:
   """The k best labels of each query, filtered pairs taken out before ranking.
 
   Args:
@@ -40,6 +41,7 @@ def search(queries: np.ndarray, labels: Array, k: int, filtered=None, block: int
     filtered: CSR `[N, L]` pairs to leave out; None for none. The search goes as
       many labels deeper as any row has filtered ones, so that k candidates stay.
     block: queries at a time.
+    devices: the mesh to search on; None is the device that `labels` are on.
   """
   deepest = int(np.diff(filtered.indptr).max(initial=0)) if filtered is not None else 0
   depth = min(k + deepest, len(labels))
@@ -49,14 +51,14 @@ def search(queries: np.ndarray, labels: Array, k: int, filtered=None, block: int
   for start in range(0, len(queries), block):
     part = queries[start : start + block]
     padded = np.pad(part, ((0, block - len(part)), (0, 0)))
-    found = [mesh.fetch(array)[: len(part)] for array in ops.top_k(padded, labels, depth)]
-    scores[start : start + block], ids[start : start + block] = found
-  if deepest:
-    ids, scores = _without(ids, scores, filtered)
+    best = [mesh.fetch(array)[: len(part)] for array in ops.top_k(padded, labels, depth, mesh=devices)]
+    if deepest:
+      best = _without(*best, filtered[start : start + block])
+    scores[start : start + block], ids[start : start + block] = best
   return Ranking(ids[:, :k], scores[:, :k])
 
 
-def _without(ids: np.ndarray, scores: np.ndarray, filtered) -> tuple[np.ndarray, np.ndarray]:
+def _without(scores: np.ndarray, ids: np.ndarray, filtered) -> tuple[np.ndarray, np.ndarray]:
   """Moves filtered pairs behind all others, as padding; the rest keeps its order."""
   num_labels = filtered.shape[1]
   rows = np.repeat(np.arange(filtered.shape[0], dtype=np.int64), np.diff(filtered.indptr))
@@ -64,12 +66,7 @@ def _without(ids: np.ndarray, scores: np.ndarray, filtered) -> tuple[np.ndarray,
   out = np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * num_labels + ids, pairs)
   order = np.argsort(out, axis=1, kind="stable")
   ids, scores = np.where(out, -1, ids), np.where(out, -np.inf, scores)
-  return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
-
-
-def truth_without_filtered(split: data.Split) -> sp.csr_matrix:
-  """`[N, L]` true labels, less the filtered pairs."""
-  return learnable(split.truth, split.filter)
+  return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
 
 
 def rank_split(run: Run, params: PyTree, aux: PyTree, split: data.Split, label_vectors: Array) -> Ranking:
@@ -77,13 +74,13 @@ def rank_split(run: Run, params: PyTree, aux: PyTree, split: data.Split, label_v
   bar = Progress("evaluate", len(split), unit="text")
   queries = run.embed_queries(params, aux, split.tokens, bar.update)
   bar.close()
-  return search(queries, label_vectors, run.config.eval.k, split.filter)
+  return search(queries, label_vectors, run.config.eval.k, split.filter, devices=run.mesh)
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
   """Every metric, at every k of 1, 3, 5, 10, 100 that `config.eval.k` reaches, as fractions."""
-  truth, ks = truth_without_filtered(split), _depths(run)
-  found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=_inverse_propensity(run))
+  truth, ks = split.counted, _depths(run)
+  found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.inverse_propensity)
   return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
 
 
@@ -96,12 +93,6 @@ def _depths(run: Run) -> tuple[int, ...]:
   return tuple(k for k in _KS if k <= run.config.eval.k)
 
 
-def _inverse_propensity(run: Run) -> np.ndarray:
-  return metrics.inverse_propensity(
-    run.dataset.train.truth, run.config.eval.propensity_a, run.config.eval.propensity_b
-  )
-
-
 def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> dict[str, float]:
   """Scores the test rows and writes report/metrics.json and predictions/test.npz.
 
@@ -111,10 +102,10 @@ def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> di
   Returns:
     The means.
   """
-  means, truth = score(run, split, ranking), truth_without_filtered(split)
+  means, truth = score(run, split, ranking), split.counted
   frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
   intervals = metrics.bootstrap_intervals(
-    ranking.ids, truth, ks=_depths(run), inverse_propensity=_inverse_propensity(run), seed=0
+    ranking.ids, truth, ks=_depths(run), inverse_propensity=run.inverse_propensity, seed=0
   )
   report = {
     "step": step,
@@ -159,7 +150,7 @@ def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> N
 
 def examples(run: Run, split: data.Split, ranking: Ranking, count: int) -> str:
   """A few points in words, with their first labels; a tick marks the true ones."""
-  truth = truth_without_filtered(split)
+  truth = split.counted
   lines = []
   for row in np.random.default_rng(0).permutation(len(split))[:count]:
     true = set(truth[row].indices.tolist())

@@ -13,22 +13,19 @@ Layout of a run's folder, which is all that evaluation and prediction need:
 
 import functools
 import pathlib
-import shutil
 
 import jax
 import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, mesh, methods, models
+from xmc_jax import data, mesh, methods, metrics, models, run_folder
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
-from xmc_jax.data.batches import BatchBuilder, learnable
+from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.refresh import embed_table
 from xmc_jax.report import Progress, Report, say
 
-# What may differ between the command that began a run and the one that goes on with it.
-_MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.")
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
 
 
@@ -45,13 +42,13 @@ class Run:
 
   def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path, dataset: data.Dataset):
     self.config, self.workdir, self.dataset = config, workdir, dataset
-    with_labels = int(np.sum(np.diff(dataset.train.truth.indptr) > 0))
+    with_labels = np.count_nonzero(np.diff(dataset.train.truth.indptr))
     if not with_labels:
       raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
     configs.check_against_data(config, with_labels, dataset.num_labels)
     configs.check_against_devices(config, len(jax.devices()))
     self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
-    to_learn = np.diff(learnable(self.train.truth, self.train.filter).indptr) > 0
+    to_learn = np.diff(self.train.counted.indptr) > 0
     if not to_learn.any():
       raise ConfigError(
         f"{dataset.name}: every label pair of the training rows is filtered, so none is learnt"
@@ -68,16 +65,21 @@ class Run:
     )
     self.method = methods.make(config, info)
 
-  @property
-  def num_validation(self) -> int:
-    return len(self.validation)
+  @functools.cached_property
+  def inverse_propensity(self) -> np.ndarray:
+    """`[L]`, 1 / p_l, counted on all training rows."""
+    settings = self.config.eval
+    return metrics.inverse_propensity(self.dataset.train.truth, settings.propensity_a, settings.propensity_b)
 
   def initial_parameters(self) -> tuple[PyTree, PyTree]:
     """`(params, aux)` at step 0: the method's own, or those of the run that `config.init_from` names."""
     params, aux = self.method.init(jax.random.key(self.config.train.seed))
     if not self.config.init_from:
       return params, aux
-    loaded = reopen(pathlib.Path(self.config.init_from)).trained()[0]
+    try:
+      loaded = reopen(pathlib.Path(self.config.init_from)).trained()[0]
+    except UserError as error:
+      raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
     shapes, found = (
       {mesh.path_name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
       for tree in (params, loaded)
@@ -161,11 +163,14 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     ConfigError: the folder holds a run with other settings.
     UserError, DataError: the folder, the encoder or the data cannot be used.
   """
-  _check_before_data(config, begun=_has_checkpoints(workdir))
-  _claim_folder(config, workdir)
+  _check_before_data(config, begun=run_folder.has_checkpoints(workdir))
+  config = ml_collections.ConfigDict(config.to_dict())
+  # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
+  config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
+  run_folder.claim(config, workdir)
   with report.stage("prepare"):
-    prepared = load_data(config, _tokenizer(config, workdir))
-    _refuse_other_data(prepared, workdir)
+    prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
+    run_folder.refuse_other_data(prepared, workdir)
     data.link_into(prepared.folder, workdir / "data")
     described = config.encoder[_encoder_key(config)]
     if described:
@@ -189,52 +194,9 @@ def _check_before_data(config, begun: bool) -> None:
   configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
 
 
-def _claim_folder(config, workdir: pathlib.Path) -> None:
-  """Writes config.json; refuses a folder where something was trained with other settings."""
-  path = workdir / "config.json"
-  if path.exists():
-    changed = configs.differences(configs.read(path).to_dict(), config.to_dict())
-    changed = [line for line in changed if not line.startswith(_MAY_CHANGE)]
-    if not changed:
-      return
-    if _has_checkpoints(workdir):
-      more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-      raise ConfigError(
-        f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
-        "--workdir=ANOTHER_FOLDER, or delete this one to start anew"
-      )
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    # What a command that got no further made for its own settings.
-    shutil.rmtree(workdir / "encoder", ignore_errors=True)
-    (workdir / "tokenizer.json").unlink(missing_ok=True)
-    beside = path.with_suffix(".tmp")
-    beside.write_text(configs.to_json(config))
-    beside.replace(path)
-  except OSError as error:
-    raise UserError(f"{workdir}: cannot write the run here ({error.strerror})") from None
-
-
-def _has_checkpoints(workdir: pathlib.Path) -> bool:
-  return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
-
-
-def _refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
-  """A run goes on with the data that it began with, or not at all."""
-  if not _has_checkpoints(workdir) or not (workdir / "data").is_dir():
-    return
-  files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
-  if files != known:
-    name = min(name for name in files.keys() | known.keys() if files.get(name) != known.get(name))
-    raise ConfigError(
-      f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
-      "or delete this one to start anew"
-    )
-
-
 def _tokenizer(config, workdir: pathlib.Path):
   """The tokenizer that the encoder goes with; trained on the data's own texts if asked for."""
-  name = config.encoder.tokenizer or config.encoder[_encoder_key(config)]
+  name = _tokenizer_name(config)
   if name == "train":
     return _trained_tokenizer(config, workdir / "tokenizer.json")
   if not name:
@@ -245,10 +207,14 @@ def _tokenizer(config, workdir: pathlib.Path):
   return data.load_tokenizer(models.tokenizer_file(name))
 
 
+def _tokenizer_name(config) -> str:
+  return config.encoder.tokenizer or config.encoder[_encoder_key(config)]
+
+
 def _trained_tokenizer(config, kept: pathlib.Path):
   if not kept.exists():
     say("prepare: training a tokenizer on the data's texts")
-    raw = load_data(config, None)
+    raw = load_data(config, None, "")
     beside = kept.with_suffix(".tmp")
     data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY).save(str(beside))
     beside.replace(kept)
@@ -260,7 +226,7 @@ def _encoder_key(config) -> str:
   return "init_table" if config.encoder.name == "bag" else "name"
 
 
-def load_data(config, tokenizer) -> data.Dataset:
+def load_data(config, tokenizer, tokenizer_name: str) -> data.Dataset:
   """The data of a config, prepared in the cache if they are not there yet."""
   section = config.data
   bars = {}
@@ -276,6 +242,7 @@ def load_data(config, tokenizer) -> data.Dataset:
       layout=section.layout,
       text=section.text,
       tokenizer=tokenizer,
+      tokenizer_name=tokenizer_name,
       max_length=section.max_length,
       cache_dir=section.cache_dir or None,
       progress=progress,

@@ -1,96 +1,23 @@
 """The one loop: batches, steps, evaluations, checkpoints."""
 
-import math
+import contextlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from xmc_jax import config as configs
 from xmc_jax import evaluate, mesh, models, optim, runtime
 from xmc_jax.checkpoint import Checkpoints
-from xmc_jax.contract import Array, Batch, PyTree, TrainState, UserError
+from xmc_jax.contract import PyTree, TrainState
 from xmc_jax.data.batches import ahead
 from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run
+from xmc_jax.train_step import TrainStep, Watch
 
-
-class TrainStep:
-  """The jitted step, compiled once for each batch shape, its compile time kept apart.
-
-  Attributes:
-    num_programs: shapes compiled so far; 1 in a healthy run.
-  """
-
-  def __init__(self, run: Run, optimiser: optax.GradientTransformation, report: Report):
-    seed = run.config.train.seed
-
-    def step(state: TrainState, fresh: PyTree, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-      key = jax.random.fold_in(jax.random.key(seed), state.step)
-
-      def total_loss(params):
-        loss, metrics, aux = run.method.loss(params, state.aux, fresh, batch, key)
-        return loss, (metrics, aux)
-
-      (loss, (metrics, aux)), gradients = jax.value_and_grad(total_loss, has_aux=True)(state.params)
-      updates, opt_state = optimiser.update(gradients, state.opt_state, state.params)
-      params = optax.apply_updates(state.params, updates)
-      metrics = {"loss": loss, "gradient_norm": optax.tree.norm(gradients), **metrics}
-      return TrainState(state.step + 1, params, opt_state, aux), metrics
-
-    self._step = step
-    self._programs: dict[Any, Any] = {}
-    self._report = report
-
-  @property
-  def num_programs(self) -> int:
-    return len(self._programs)
-
-  def __call__(self, state: TrainState, fresh: PyTree, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-    shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
-    if shapes not in self._programs:
-      with self._report.stage("compile"):
-        layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # what goes in comes out the same way
-        program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
-        self._programs[shapes] = program.lower(state, fresh, batch).compile()
-    return self._programs[shapes](state, fresh, batch)
-
-
-class Watch:
-  """Reads a step's numbers one step late, so that the device never waits; stops on NaN and Inf."""
-
-  def __init__(self, checkpoints: Checkpoints):
-    self._checkpoints, self._pending = checkpoints, None
-    self.last: dict[str, float] = {}
-
-  def add(self, step: int, rows: np.ndarray, metrics: dict[str, Array]) -> None:
-    pending, self._pending = self._pending, (step, rows, metrics)
-    self._read(pending)
-
-  def flush(self) -> None:
-    pending, self._pending = self._pending, None
-    self._read(pending)
-
-  def _read(self, pending) -> None:
-    if pending is None:
-      return
-    step, rows, metrics = pending
-    self.last = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    broken = [name for name in ("loss", "gradient_norm") if not math.isfinite(self.last[name])]
-    if broken:
-      named = ", ".join(map(str, rows[:10].tolist())) + (
-        f", ... ({len(rows)} in all)" if len(rows) > 10 else ""
-      )
-      saved = self._checkpoints.latest()
-      good = (
-        f"the last good checkpoint is step {saved}" if saved is not None else "no checkpoint was saved yet"
-      )
-      raise UserError(
-        f"train/{broken[0]} is {self.last[broken[0]]} at step {step}, training rows {named}; {good}; "
-        "try a lower train.learning_rate, or train.clip_norm=1"
-      )
+# The host's part of a checkpoint, at step 0.
+_NEW_RECORD = {"best": None, "best_step": None, "evals_since_best": 0, "stopped": False, "seconds": {}}
 
 
 def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
@@ -107,7 +34,10 @@ def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
   checkpoints, best = run.checkpoints(), run.best()
   with report.stage("restore"):
     state, fresh, host = _start(run, optimiser, checkpoints)
-  first = int(state.step)
+    first = int(state.step)
+    best.drop_after(first)
+    if host["best_step"] == first and best.latest() != first:  # killed between the two saves
+      _keep_best(best, state, host)
   report.resume(first, host["seconds"])
   if first:
     say(f"train: going on from step {first:,} of {total_steps:,}")
@@ -126,8 +56,9 @@ def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, P
   state = TrainState(np.zeros((), np.int32), params, optimiser.init(params), aux)
   state = jax.device_put(state, mesh.shard_tree(state, run.method.rules, run.mesh))
   if step is None:
-    return state, {}, {"best": None, "evals_since_best": 0, "stopped": False, "seconds": {}}
-  return checkpoints.restore(step, state)
+    return state, {}, dict(_NEW_RECORD)
+  state, fresh, host = checkpoints.restore(step, state)
+  return state, fresh, {**_NEW_RECORD, **host}
 
 
 def _loop(
@@ -145,39 +76,40 @@ def _loop(
   eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
   save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
   first = int(state.step)
-  bar = Progress("train", total_steps, first=first)
-  watch = Watch(checkpoints)
+  progress = contextlib.closing(Progress("train", total_steps, first=first))
+  watch = Watch(checkpoints, run.workdir / "report")
   static = _static_labels(run)
-  batches = ahead(run.batches.build, first, total_steps)
   trained, examples = report.seconds["train"], 0
-  for step in range(first + 1, total_steps + 1):
-    last = step == total_steps
-    epoch_ends = step % per_epoch == 0 or last
-    evaluates = bool(run.num_validation) and (last or bool(eval_steps and step % eval_steps == 0))
-    saves = last or bool(save_steps and step % save_steps == 0)
-    with report.stage("train", less="compile"):
-      batch = next(batches)
-      on_device = mesh.put_batch(batch, run.mesh)._replace(**static)
-      state, metrics = train_step(state, fresh, on_device)
-      rows = run.train.row_numbers[batch.rows[batch.rows >= 0]]
-      watch.add(step, rows, metrics)
-      if epoch_ends or evaluates or saves:
-        watch.flush()
-    examples += len(rows)
-    bar.update(step, _note(step, per_epoch, watch.last, host["best"], config.eval.metric))
-    if epoch_ends:
-      rate = examples / (report.seconds["train"] - trained)
-      report.scalars(step, _readings(watch.last, rate, report))
-    if evaluates:
-      _validate(run, report, state, step, host, best)
-    if saves or host["stopped"]:
+  with contextlib.closing(ahead(run.batches.build, first, total_steps)) as batches, progress as bar:
+    for step in range(first + 1, total_steps + 1):
+      last = step == total_steps
+      epoch_ends = step % per_epoch == 0 or last
+      evaluates = len(run.validation) > 0 and (last or bool(eval_steps and step % eval_steps == 0))
+      saves = last or bool(save_steps and step % save_steps == 0)
+      with report.stage("train", less="compile"):
+        batch = next(batches)
+        on_device = mesh.put_batch(batch, run.mesh)._replace(**static)
+        state, metrics = train_step(state, fresh, on_device)
+        rows = run.train.row_numbers[batch.rows[batch.rows >= 0]]
+        watch.add(step, rows, metrics)
+        if epoch_ends or evaluates or saves:
+          watch.flush()
+      examples += len(rows)
+      bar.update(step, _note(step, per_epoch, watch.last, host["best"], config.eval.metric))
+      if epoch_ends:
+        rate = examples / (report.seconds["train"] - trained)
+        report.scalars(step, _readings(watch.last, rate, report))
+      improved = evaluates and _validate(run, report, state, step, host)
       with report.stage("save"):
-        checkpoints.save(step, state, fresh, {**host, "seconds": dict(report.seconds)})
-    if host["stopped"]:
-      say(f"train: {config.eval.metric} has not risen for {host['evals_since_best']} evaluations; stopping")
-      break
-  batches.close()
-  bar.close()
+        # The best parameters are always those of a checkpoint, which comes first: a kill between the two, or
+        # a run that goes on from further back, never leaves a best that the run's own record does not know.
+        if saves or host["stopped"] or (improved and save_steps):
+          checkpoints.save(step, state, fresh, {**host, "seconds": dict(report.seconds)})
+        if improved:
+          _keep_best(best, state, host)
+      if host["stopped"]:
+        say(f"train: {config.eval.metric} has not risen for {host['evals_since_best']} evaluations; stopping")
+        break
 
 
 def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
@@ -201,10 +133,8 @@ def _static_labels(run: Run) -> dict[str, Any]:
   }
 
 
-def _validate(
-  run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any], best: Checkpoints
-) -> None:
-  """Scores the validation rows; keeps the parameters if they are the best so far."""
+def _validate(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:
+  """Scores the validation rows and updates the host's record; whether they were never better."""
   with report.stage("evaluate"):
     labels = jnp.asarray(run.embed_labels(state.params, state.aux))
     ranking = evaluate.rank_split(run, state.params, state.aux, run.validation, labels)
@@ -220,13 +150,16 @@ def _validate(
     + ("  (best so far)" if improved else "")
   )
   if improved:
-    host.update(best=scores[name], evals_since_best=0)
-    with report.stage("save"):
-      best.save(step, {"params": state.params, "aux": state.aux}, {}, {name: scores[name]})
+    host.update(best=scores[name], best_step=step, evals_since_best=0)
   else:
     host["evals_since_best"] += 1
     patience = run.config.train.early_stop_evals
     host["stopped"] = bool(patience) and host["evals_since_best"] >= patience
+  return improved
+
+
+def _keep_best(best: Checkpoints, state: TrainState, host: dict[str, Any]) -> None:
+  best.save(host["best_step"], {"params": state.params, "aux": state.aux}, {}, {"best": host["best"]})
 
 
 def _note(step: int, per_epoch: int, numbers: dict[str, float], best: float | None, metric: str) -> str:

@@ -55,9 +55,15 @@ class BatchBuilder:
       valid = self.label_columns >= 0
       self._column_of[self.label_columns[valid]] = np.flatnonzero(valid)
     else:
-      drawn = spec.num_positives or self._width_positives
-      self._pool_size = min(batch_size * drawn + spec.num_random_negatives, len(labels.lengths))
-      self._pool_slots = buckets.plan(labels.lengths, self._pool_size, max_length)
+      per_row = np.sort(np.minimum(np.diff(truth.indptr), spec.num_positives or self._width_positives))
+      drawn = int(per_row[-batch_size:].sum())  # at most
+      self._pool_size = min(drawn + spec.num_random_negatives, len(labels.lengths))
+      self._pool_slots = buckets.plan(
+        labels.lengths,
+        self._pool_size,
+        max_length,
+        weights=_pool_odds(truth, drawn, spec.num_random_negatives),
+      )
 
   @property
   def steps_per_epoch(self) -> int:
@@ -154,6 +160,15 @@ def _all_labels(labels, max_length: int, chunk: int) -> tuple[np.ndarray, tuple[
     groups.append(Tokens(ids.reshape(num_chunks, rows, width), lengths.reshape(num_chunks, rows)))
     columns.append(padded)
   return np.concatenate(columns), tuple(groups)
+
+
+def _pool_odds(truth, num_drawn: int, num_random: int) -> np.ndarray:
+  """How likely a pool's slot goes to each label, `[L]`: some are drawn as positives, some uniformly.
+
+  A label counts once, however often it is drawn, so that its share is its chance to be drawn at all.
+  """
+  frequency = np.bincount(truth.indices, minlength=truth.shape[1]) / max(truth.nnz, 1)
+  return -np.expm1(-num_drawn * frequency) + num_random / truth.shape[1]
 
 
 def _longest_row(matrix) -> int:

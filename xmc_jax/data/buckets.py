@@ -23,7 +23,13 @@ def widths(max_length: int) -> list[int]:
 
 
 def plan(
-  lengths: np.ndarray, num_rows: int, max_length: int, *, max_groups: int = 3, multiple: int = 1
+  lengths: np.ndarray,
+  num_rows: int,
+  max_length: int,
+  *,
+  weights: np.ndarray | None = None,
+  max_groups: int = 3,
+  multiple: int = 1,
 ) -> Slots:
   """Slots for batches of `num_rows` texts drawn at random from `lengths`.
 
@@ -31,6 +37,7 @@ def plan(
     lengths: `[n]` token counts of the texts that batches are drawn from.
     num_rows: rows in a batch.
     max_length: the widest slot; every text fits there, truncated if need be.
+    weights: `[n]` how likely each text is drawn, up to a factor; None is all alike.
     max_groups: more groups pad less and compile longer.
     multiple: every group's rows divide by this (the mesh's data axis).
 
@@ -38,7 +45,8 @@ def plan(
     `((width, rows), ...)`, widths rising, the rows adding up to `num_rows`.
   """
   every = widths(max_length)
-  tails = [np.mean(lengths > width) if len(lengths) else 0.0 for width in every[:-1]]
+  weights = np.ones(len(lengths)) if weights is None else weights
+  tails = [np.average(lengths > width, weights=weights) if weights.any() else 0.0 for width in every[:-1]]
   longer = {0: num_rows, max_length: 0}  # how many rows may need more than this width
   for width, tail in zip(every[:-1], tails):
     need = num_rows * tail + _MARGIN * math.sqrt(num_rows * tail * (1 - tail))

@@ -1,5 +1,6 @@
 """A prepared folder as a Dataset: memory-mapped, so that opening it costs nothing."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 
 from xmc_jax.contract import ConfigError, DataError
 from xmc_jax.data.arrays import read_csr, read_ragged
+from xmc_jax.data.batches import learnable
 from xmc_jax.data.cache import TOKENIZER, why_damaged
 from xmc_jax.data.manifest import read_manifest
 from xmc_jax.data.texts import Texts
@@ -47,6 +49,11 @@ class Split:
 
   def __len__(self) -> int:
     return len(self.texts)
+
+  @functools.cached_property
+  def counted(self):
+    """csr `[N, L]`, the truth less the filtered pairs: what can be learnt, and what is a hit."""
+    return learnable(self.truth, self.filter)
 
   def rows(self, indices: Sequence[int] | np.ndarray) -> "Split":
     """The split of these rows alone, in this order.

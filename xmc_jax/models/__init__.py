@@ -2,7 +2,7 @@
 
 from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.build import Embedder, build, frozen_paths
-from xmc_jax.models.compute import choose_attention, choose_dtype
+from xmc_jax.models.compute import choose_attention, choose_dtype, resolve_dtype
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.heads import Head, mean_pool, normalize
 from xmc_jax.models.loading import load_encoder
@@ -25,6 +25,7 @@ __all__ = [
   "load_pretrained",
   "mean_pool",
   "normalize",
+  "resolve_dtype",
   "save_pretrained",
   "tokenizer_file",
 ]

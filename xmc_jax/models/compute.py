@@ -26,6 +26,11 @@ def choose_dtype(name):
   return _DTYPES[name]
 
 
+def resolve_dtype(name):
+  """The name of what `choose_dtype` gives: 'auto' becomes what it is on this machine."""
+  return jnp.dtype(choose_dtype(name)).name
+
+
 def multiplies_bfloat16():
   """Whether bfloat16 products are fast: on accelerators, and on a CPU with AMX.
 

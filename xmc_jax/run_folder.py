@@ -1,0 +1,54 @@
+"""A run's folder: who may write into it, and what it was begun with."""
+
+import pathlib
+import shutil
+
+from xmc_jax import config as configs
+from xmc_jax import data
+from xmc_jax.contract import ConfigError, UserError
+
+# What may differ between the command that began a run and the one that goes on with it.
+_MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.")
+
+
+def claim(config, workdir: pathlib.Path) -> None:
+  """Writes config.json; refuses a folder where something was trained with other settings."""
+  path = workdir / "config.json"
+  if path.exists():
+    changed = configs.differences(configs.read(path).to_dict(), config.to_dict())
+    changed = [line for line in changed if not line.startswith(_MAY_CHANGE)]
+    if not changed:
+      return
+    if has_checkpoints(workdir):
+      more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+      raise ConfigError(
+        f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
+        "--workdir=ANOTHER_FOLDER, or delete this one to start anew"
+      )
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    # What a command that got no further made for its own settings.
+    shutil.rmtree(workdir / "encoder", ignore_errors=True)
+    (workdir / "tokenizer.json").unlink(missing_ok=True)
+    beside = path.with_suffix(".tmp")
+    beside.write_text(configs.to_json(config))
+    beside.replace(path)
+  except OSError as error:
+    raise UserError(f"{workdir}: cannot write the run here ({error.strerror})") from None
+
+
+def has_checkpoints(workdir: pathlib.Path) -> bool:
+  return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
+
+
+def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
+  """A run goes on with the data that it began with, or not at all."""
+  if not has_checkpoints(workdir) or not (workdir / "data").is_dir():
+    return
+  files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
+  if files != known:
+    name = min(name for name in files.keys() | known.keys() if files.get(name) != known.get(name))
+    raise ConfigError(
+      f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
+      "or delete this one to start anew"
+    )
