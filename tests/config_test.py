@@ -72,14 +72,14 @@ def test_every_default_is_checked_and_accepted():
 
 @pytest.mark.parametrize("key", NUMBERS)
 def test_numbers_out_of_range(key):
-  rest = {"method.labels": "in_batch"}
+  rest = {"method.labels": "in_batch", "method.shortlist_size": checks.LARGEST}
   for value in (math.nan, math.inf, -math.inf, -1, -(10**400)):
     is_wrong_type = isinstance(DEFAULT[key], int) and isinstance(value, float)
     assert_refused(rest | {key: value}, key, "not a whole number" if is_wrong_type else "")
   for value in (2**31, 10**400):
     if key not in ("mesh.label", "mesh.data"):  # see test_mesh
       assert_refused(rest | {key: value}, key)
-    refusal(configs.check, made(**{key: value}))
+    refusal(configs.check, made(**(rest | {key: value})))
 
 
 def test_a_number_too_long_to_print():
@@ -90,6 +90,7 @@ def test_a_number_too_long_to_print():
 def test_smallest_and_largest_values(key, low):
   assert_refused({key: low - 1}, f"{key} = {low - 1} is less than {low}; set --config.{key}={low} or more")
   rest = {"method.labels": "in_batch", "eval.metric": "P@1", "encoder.pooling": "mean"}
+  rest |= {"method.shortlist_size": checks.LARGEST} if key == "method.num_hard_negatives" else {}
   for value in (low, checks.LARGEST):
     if key not in ("mesh.label", "mesh.data"):  # see test_mesh
       configs.check(made(**(rest | {key: value})))
@@ -205,14 +206,16 @@ def test_mesh(batch, devices, nearest):
   )
 
 
-def test_mesh_of_labels():
-  assert_refused({"mesh.label": 2}, "mesh.label = 2")
-
-
-def test_random_negatives_beside_all_labels():
+def test_more_hard_negatives_than_are_listed():
   assert_refused(
-    {"method.num_random_negatives": 5}, "method.num_random_negatives = 5", "method.labels = 'all'"
+    {"method.labels": "in_batch", "method.num_hard_negatives": 101},
+    "method.num_hard_negatives = 101 is more than method.shortlist_size = 100",
   )
+
+
+@pytest.mark.parametrize("key", ["method.num_random_negatives", "method.num_hard_negatives"])
+def test_negatives_beside_all_labels(key):
+  assert_refused({key: 5}, f"{key} = 5", "method.labels = 'all'")
 
 
 @pytest.mark.parametrize("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
@@ -287,7 +290,9 @@ def test_against_data():
   assert remedies(message) == [("eval.k", 59)]
   message = refusal(configs.check_against_data, config, 10, 60)
   assert "data.num_validation = 10 leaves nothing of 10 labelled training rows" in message
-  assert remedies(message) == [("data.num_validation", 9)]
+  assert remedies(message) == [("data.num_validation", 1)] and "or at most 9" in message
+  both = refusal(configs.check_against_data, config, 10, 59)
+  assert [key for key, _ in remedies(both)] == ["eval.k", "data.num_validation"]
   configs.check_against_data(made(**{"eval.k": 59, "data.num_validation": 9}), 10, 59)
 
 
@@ -304,8 +309,15 @@ def test_against_devices():
   config = made(**{"mesh.data": 8, "train.batch_size": 8})
   configs.check_against_devices(config, 8)
   message = refusal(configs.check_against_devices, config, 1)
-  assert "mesh.data = 8 needs as many devices, and 1 is here" in message
+  assert "mesh.data = 8 needs 8 devices, and 1 is here" in message
   assert remedies(message) == [("mesh.data", 1)]
+  both = made(**{"mesh.data": 4, "mesh.label": 2})
+  configs.check_against_devices(both, 8)
+  message = refusal(configs.check_against_devices, both, 7)
+  assert "mesh.data = 4 beside mesh.label = 2 needs 8 devices, and 7 are here" in message
+  assert remedies(message) == [("mesh.data", 3)]
+  message = refusal(configs.check_against_devices, both, 1)
+  assert "mesh.label = 2 needs as many devices, and 1 is here" in message
 
 
 def test_the_shortest_length_holds_a_token():

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 from absl import flags
 
 from tests import tiny_runs
-from xmc_jax import evaluate, faults, main, runtime, workflow
+from xmc_jax import data, evaluate, faults, main, run_folder, runtime, train, workflow
+from xmc_jax.contract import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent
 DEXML = f"--config={ROOT / 'experiments' / 'dexml.py'}"
@@ -24,6 +26,8 @@ TINY = {
   "encoder.init_table": "",
   "encoder.tokenizer": "train",
   "encoder.width": 16,
+  "encoder.normalize": True,
+  "method.temperature": 0.05,
   "data.num_validation": 20,
   "eval.k": 10,
   "train.num_epochs": 2,
@@ -70,13 +74,16 @@ class Ended:
 @pytest.fixture
 def command(monkeypatch, capsys):
   """Runs the real `cli()` in this process, which has paid for importing jax."""
-  monkeypatch.setattr(runtime, "start", lambda: None)  # it would set up the whole process
+  monkeypatch.setattr(runtime, "start", lambda *_: None)  # it would set up the whole process
 
   def run(*arguments) -> Ended:
     arguments = ["xmc_jax", *map(str, arguments)]
     monkeypatch.setattr(sys, "argv", arguments)
     known = set(flags.FLAGS)
-    kept = {name: flags.FLAGS[name].default for name in ("config", "mode", "workdir", "input", "output", "k")}
+    kept = {
+      name: flags.FLAGS[name].default
+      for name in ("config", "mode", "workdir", "input", "output", "k", "distributed")
+    }
     capsys.readouterr()
     code = 0
     try:
@@ -245,7 +252,7 @@ def test_a_config_from_another_folder_says_what_it_misses(tmp_path):
     ({"data.path": "/nowhere/at_all"}, "/nowhere/at_all: no such file"),
     ({"data.path": ROOT / "tests" / "losses"}, "no known layout"),
     ({"data.layout": "pecos"}, "no known layout"),
-    ({"data.max_length": 3, "data.num_validation": 500}, "--config.data.num_validation=189 or less"),
+    ({"data.max_length": 3, "data.num_validation": 500}, "--config.data.num_validation=19, or at most 189"),
     ({"eval.k": 61}, "set --config.eval.k=60 or less"),
     ({"encoder.name": "no-such-encoder", "encoder.tokenizer": ""}, "encoder 'no-such-encoder'"),
     ({"encoder.name": "./no_such_folder"}, "encoder directory ./no_such_folder does not exist"),
@@ -269,13 +276,48 @@ def test_refusals_of_a_training(command, folder, tmp_path, overrides, words):
   assert words in command(*training(folder, **overrides), f"--workdir={tmp_path / 'run'}").line()
 
 
-def test_the_folder_of_a_refused_training_can_be_used_again(command, folder, tmp_path):
+@pytest.fixture
+def begin(command, monkeypatch):
+  """A training that is stopped before its first step."""
+
+  def run(*arguments):
+    def stop(*_):
+      raise UserError("stopped")
+
+    with monkeypatch.context() as patch:
+      patch.setattr(train, "train", stop)
+      assert command(*arguments).line() == "error: stopped"
+
+  return run
+
+
+def test_the_folder_of_a_refused_training_can_be_used_again(command, begin, folder, tmp_path):
   workdir = f"--workdir={tmp_path / 'run'}"
-  command("--mode=prepare", *training("/nowhere"), workdir).line()
-  command("--mode=prepare", *training(folder, **{"eval.k": 100}), workdir).line()
-  ended = command("--mode=prepare", *training(folder), workdir)
-  assert ended.code == 0
-  assert "label pairs" in ended.out and "labels" in ended.out
+  command(*training("/nowhere"), workdir).line()
+  command(*training(folder, **{"eval.k": 100}), workdir).line()
+  begin(*training(folder), workdir)
+
+
+def test_prepare_counts_and_makes_no_run(command, folder, trained, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  before = sorted(trained.rglob("*"))
+  ended = command("--mode=prepare", *training(folder), f"--workdir={trained}")
+  assert ended.code == 0 and "label pairs" in ended.out
+  place = re.search(r"^prepared in (.*), where", ended.out, re.M)[1]
+  assert data.load(place).num_labels == tiny_runs.NUM_LABELS
+  assert sorted(trained.rglob("*")) == before and not (tmp_path / "runs").exists()
+
+
+def test_two_trainings_in_one_folder(command, folder, tmp_path):
+  with run_folder.in_use(tmp_path):
+    assert (
+      "another process trains in this folder" in command(*training(folder), f"--workdir={tmp_path}").line()
+    )
+
+
+@pytest.mark.parametrize("flag", [DEXML, "--k=3"])
+def test_evaluate_takes_nothing_that_it_would_ignore(command, trained, flag):
+  assert "takes its settings from the run" in command("--mode=evaluate", f"--workdir={trained}", flag).line()
 
 
 def test_a_folder_trained_with_other_settings_is_refused(command, folder, trained):
@@ -324,12 +366,12 @@ def test_damaged_run_folders(command, trained, tmp_path, mode, name, text, words
 
 
 @pytest.mark.parametrize("mode", ["evaluate", "predict"])
-def test_use_before_training(command, folder, tmp_path, mode):
+def test_use_before_training(command, begin, folder, tmp_path, mode):
   workdir = f"--workdir={tmp_path / 'run'}"
   assert "no such file" in command(f"--mode={mode}", workdir).line()
   (tmp_path / "run").mkdir()
   assert "is not the folder of a run" in command(f"--mode={mode}", workdir).line()
-  assert command("--mode=prepare", *training(folder), workdir).code == 0
+  begin(*training(folder), workdir)
   assert "run --mode=train with this --workdir first" in command(f"--mode={mode}", workdir).line()
 
 

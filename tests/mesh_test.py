@@ -53,19 +53,33 @@ def test_a_batch_is_split_over_data_where_it_has_rows():
     rows=np.arange(4),
     queries=groups,
     columns=np.arange(6),
-    labels=(Tokens(np.zeros((3, 2, 8), np.int32), np.zeros((3, 2), np.int32)),),
+    labels=(Tokens(np.zeros((16, 8), np.int32), np.zeros(16, np.int32)),),
     positives=np.zeros((4, 1), np.int32),
     weights=np.ones((4, 1), np.float32),
     excluded=np.full((4, 1), -1, np.int32),
   )
-  placed = mesh.put_batch(host, mesh.make(4, 1))
+  placed = mesh.put_batch(host, mesh.make(4, 2))
   for name in ("rows", "queries", "positives", "weights", "excluded"):
     for leaf in jax.tree.leaves(getattr(placed, name)):
       assert leaf.sharding.spec == PartitionSpec("data") and leaf.addressable_shards[0].data.shape[0] == 1
-  for leaf in jax.tree.leaves((placed.columns, placed.labels)):
-    assert leaf.sharding.is_fully_replicated
+  assert placed.columns.sharding.is_fully_replicated
+  for leaf in jax.tree.leaves(placed.labels):  # over all eight devices, 'label' outermost
+    assert (
+      leaf.sharding.spec == PartitionSpec(("label", "data")) and leaf.sharding.shard_shape(leaf.shape)[0] == 2
+    )
   for before, after in zip(jax.tree.leaves(host), jax.tree.leaves(placed), strict=True):
     np.testing.assert_array_equal(before, after)
+
+
+def test_rows_are_padded_until_they_divide():
+  devices = mesh.make(2, 4)
+  rows = np.arange(10, dtype=np.float32).reshape(5, 2)
+  for axes, length in ((("data",), 6), (("label",), 8), (mesh.LABEL_ROWS, 8)):
+    placed = mesh.split_rows(rows, devices, *axes)
+    assert placed.shape == (length, 2)
+    np.testing.assert_array_equal(mesh.fetch(placed)[:5], rows)
+    assert not mesh.fetch(placed)[5:].any()
+  assert mesh.held_rows(8, devices, *mesh.LABEL_ROWS).all()  # one process holds everything
 
 
 def test_fetch_passes_a_transfer_guard():

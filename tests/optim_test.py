@@ -15,7 +15,7 @@ from xmc_jax.mesh import path_name
 
 def _settings(**changed):
   settings = {"learning_rate": 0.5, "warmup_fraction": 0.0, "schedule": "linear", "weight_decay": 0.01}
-  return types.SimpleNamespace(**{"clip_norm": 0.0, **settings, **changed})
+  return types.SimpleNamespace(**{"clip_norm": 0.0, "table_learning_rate": 0.5, **settings, **changed})
 
 
 def _decayed(params):
@@ -53,6 +53,17 @@ def test_decay_reaches_the_masked_in_leaves_alone():
   updates, _ = optimiser.update(jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params)
   np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1, rtol=1e-6)
   np.testing.assert_array_equal(updates["bias"], 0)
+
+
+def test_a_table_has_its_own_rate_and_does_not_decay():
+  params = {"encoder": {"kernel": jnp.ones(2)}, "table": jnp.ones(2)}
+  optimiser = optim.make(_settings(table_learning_rate=2.0, weight_decay=0.1), 10)
+  state = optimiser.init(params)
+  updates, state = optimiser.update(jax.tree.map(jnp.zeros_like, params), state, params)
+  np.testing.assert_array_equal(updates["table"], 0)
+  updates, _ = optimiser.update(jax.tree.map(jnp.ones_like, params), optimiser.init(params), params)
+  np.testing.assert_allclose(updates["table"], -2.0, rtol=1e-4)
+  np.testing.assert_allclose(updates["encoder"]["kernel"], -0.5 * 1.1, rtol=1e-4)
 
 
 def _values(steps, **changed):

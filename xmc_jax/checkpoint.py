@@ -102,10 +102,14 @@ class Checkpoints:
 
   def _delete(self, steps: Iterable[int]) -> None:
     """Deletes under another name: a step that a kill leaves half deleted must not be listed."""
+    steps = list(steps)
+    if not steps:
+      return
     if runtime.is_main_process():
       for step in steps:
         doomed = (self.folder / str(step)).rename(self.folder / f"deleted-{step}")
         shutil.rmtree(doomed, ignore_errors=True)
+    runtime.barrier("deleted checkpoints")
     self._manager.reload()
 
   @contextlib.contextmanager

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-LOSSES = ("decoupled_softmax", "softmax", "binary")
+LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary")
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 
 CHOICES = {
@@ -16,7 +16,8 @@ CHOICES = {
   "encoder.pooling": ("mean", "cls"),
   "encoder.dtype": ("auto", "float32", "bfloat16"),
   "method.loss": LOSSES,
-  "method.labels": ("all", "in_batch"),
+  "method.labels": ("all", "in_batch", "table"),
+  "method.shortlist_backend": ("auto", "exact"),
   "train.schedule": ("linear", "cosine"),
   "eval.metric": METRICS,
 }
@@ -32,7 +33,13 @@ AT_LEAST = {
   "encoder.width": 1,
   "method.num_positives": 0,
   "method.num_random_negatives": 0,
-  "method.label_chunk": 1,
+  "method.num_hard_negatives": 0,
+  "method.shortlist_size": 1,
+  "method.shortlist_first_epoch": 0,
+  "method.shortlist_every_epochs": 0,
+  "method.label_chunk": 0,
+  "method.query_chunk": 0,
+  "method.score_chunk": 1,
   "train.num_epochs": 1,
   "train.batch_size": 1,
   "train.weight_decay": 0,
@@ -50,7 +57,13 @@ AT_LEAST = {
   "mesh.data": 1,
   "mesh.label": 1,
 }
-POSITIVE = ("method.temperature", "train.learning_rate")
+POSITIVE = (
+  "method.temperature",
+  "method.k",
+  "method.alpha",
+  "train.learning_rate",
+  "train.table_learning_rate",
+)
 SHARES = ("data.test_fraction", "encoder.dropout", "encoder.embedding_dropout", "train.warmup_fraction")
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
 
@@ -164,7 +177,7 @@ def _range_faults(values: dict, default: dict) -> Iterator[str]:
 
 
 def _temperature_faults(values: dict) -> Iterator[str]:
-  """Unit vectors need a small temperature, raw products one near 1."""
+  """Unit vectors need a small temperature, raw products one near 1; a bag's means are short, any will do."""
   unit, temperature = values["encoder.normalize"], values["method.temperature"]
   if values["method.allow_any_temperature"]:
     return
@@ -174,7 +187,7 @@ def _temperature_faults(values: dict) -> Iterator[str]:
       f"method.temperature = {temperature} is too flat for unit vectors (encoder.normalize = True; at most "
       f"0.5): set --config.method.temperature=0.05, or --config.encoder.normalize=False, {override}"
     )
-  if not unit and temperature < 0.5:
+  if not unit and temperature < 0.5 and values["encoder.name"] != "bag":
     yield (
       f"method.temperature = {temperature} saturates raw dot products (encoder.normalize = False; at least "
       f"0.5): set --config.method.temperature=1, or --config.encoder.normalize=True, {override}"
@@ -191,16 +204,17 @@ def _joint_faults(values: dict) -> Iterator[str]:
       f"train.batch_size = {batch} does not divide by mesh.data = {devices}; "
       f"the nearest that does: --config.train.batch_size={nearest}"
     )
-  if values["mesh.label"] != 1:
+  for key in ("method.num_random_negatives", "method.num_hard_negatives"):
+    if values[key] and values["method.labels"] != "in_batch":
+      yield (
+        f"{key} = {values[key]} has no effect when method.labels = {values['method.labels']!r}; "
+        f"set --config.{key}=0, or --config.method.labels=in_batch"
+      )
+  hard, listed = values["method.num_hard_negatives"], values["method.shortlist_size"]
+  if hard > listed:
     yield (
-      f"mesh.label = {values['mesh.label']}: label embeddings are not split over devices yet; "
-      "set --config.mesh.label=1 and use mesh.data"
-    )
-  negatives = values["method.num_random_negatives"]
-  if negatives and values["method.labels"] == "all":
-    yield (
-      f"method.num_random_negatives = {negatives} has no effect when method.labels = 'all'; "
-      "set --config.method.num_random_negatives=0, or --config.method.labels=in_batch"
+      f"method.num_hard_negatives = {hard} is more than method.shortlist_size = {listed}; "
+      f"set --config.method.shortlist_size={hard}"
     )
   depth = int(values["eval.metric"].partition("@")[2])
   if depth > values["eval.k"]:

@@ -64,11 +64,20 @@ _DEFAULTS = {
   "method": {
     "name": "dexml",
     "loss": "decoupled_softmax",  # one of LOSSES
-    "labels": "all",  # or 'in_batch': the batch's drawn positives (+ random ones)
+    "labels": "all",  # or 'in_batch': the batch's drawn positives and what is added; 'table': no texts
     "num_positives": 1,  # drawn per row and step; 0 takes all of them
     "num_random_negatives": 0,  # labels added to an in_batch pool, drawn uniformly
+    "num_hard_negatives": 0,  # labels added to an in_batch pool, drawn per row from its shortlist
+    "shortlist_size": 100,  # nearest labels of each training point, true ones left out
+    "shortlist_backend": "auto",  # or 'exact'
+    "shortlist_first_epoch": 5.0,  # no hard negatives before this
+    "shortlist_every_epochs": 5.0,  # made anew; 0 is once
+    "k": 5.0,  # soft_top_k: how many labels the loss looks at
+    "alpha": 2.0,  # soft_top_k: how sharply
     "dropout_on_labels": True,  # False: only the queries are embedded with dropout
-    "label_chunk": 1024,  # labels encoded at a time when all of them join
+    "label_chunk": 1024,  # labels encoded at a time, under the gradient cache; 0 is all at once
+    "query_chunk": 0,  # queries likewise
+    "score_chunk": 8192,  # labels scored at a time: memory is O(batch * score_chunk)
     "temperature": 0.05,
     "allow_any_temperature": False,  # True: any temperature, unit vectors or not
   },
@@ -76,6 +85,7 @@ _DEFAULTS = {
     "num_epochs": 100,
     "batch_size": 1024,  # over all devices
     "learning_rate": 2e-4,
+    "table_learning_rate": 1e-3,  # of tables with a row per label (one-vs-all)
     "schedule": "linear",  # or 'cosine'; the decay after the warm-up
     "warmup_fraction": 0.1,  # of all steps
     "weight_decay": 0.01,
@@ -123,17 +133,20 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def check_against_data(config: ml_collections.ConfigDict, num_points: int, num_labels: int) -> None:
-  """The checks that need sizes: k against L, validation rows against N."""
+  """The checks that need sizes: k against L, validation rows against N. All faults are told at once."""
+  faults = []
   if config.eval.k > num_labels:
-    raise ConfigError(
+    faults.append(
       f"eval.k = {config.eval.k} is more than the data's {num_labels} labels; "
       f"set --config.eval.k={num_labels} or less"
     )
   if config.data.num_validation >= num_points:
-    raise ConfigError(
-      f"data.num_validation = {config.data.num_validation} leaves nothing of {num_points} "
-      f"labelled training rows; set --config.data.num_validation={num_points - 1} or less"
+    faults.append(
+      f"data.num_validation = {config.data.num_validation} leaves nothing of {num_points} labelled training "
+      f"rows; set --config.data.num_validation={num_points // 10}, or at most {num_points - 1}"
     )
+  if faults:
+    raise ConfigError("; and ".join(faults))
 
 
 def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int) -> None:
@@ -148,10 +161,17 @@ def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int)
 
 def check_against_devices(config: ml_collections.ConfigDict, num_devices: int) -> None:
   """The mesh against the machine."""
-  if config.mesh.data > num_devices:
+  data, label = config.mesh.data, config.mesh.label
+  here = f"{num_devices} {'is' if num_devices == 1 else 'are'} here"
+  if label > num_devices:
     raise ConfigError(
-      f"mesh.data = {config.mesh.data} needs as many devices, and {num_devices} "
-      f"{'is' if num_devices == 1 else 'are'} here; set --config.mesh.data={num_devices}"
+      f"mesh.label = {label} needs as many devices, and {here}; set --config.mesh.label={num_devices}"
+    )
+  if data * label > num_devices:
+    fits = num_devices // label
+    beside = f" beside mesh.label = {label}" if label > 1 else ""
+    raise ConfigError(
+      f"mesh.data = {data}{beside} needs {data * label} devices, and {here}; set --config.mesh.data={fits}"
     )
 
 

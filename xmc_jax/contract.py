@@ -4,7 +4,8 @@ Shapes: N points, L labels, B batch rows, S pool columns, T tokens, D width,
 P positives, F excluded columns. Ids are int32, padded with -1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 Array = Any  # a numpy or a JAX array
@@ -40,11 +41,11 @@ class Batch(NamedTuple):
 
   Attributes:
     rows: `[B]` int32 training rows, -1 for padding.
-    queries: token groups; their rows, concatenated, are the batch's rows. Each
-      group has its own T, so that short texts do not pay for long ones.
+    queries: token groups `[n, T]`, whose rows are the batch's rows (in the order of
+      `data.buckets.device_major`). Each group has its own T, so that short texts do not
+      pay for long ones.
     columns: `[S]` int32 label id of each pool column, -1 for padding.
-    labels: the pool's texts. A tuple of groups as in `queries`; where all labels
-      join, each group is `[chunks, n, T]`, concatenated over chunks and n.
+    labels: the pool's texts, in groups as the queries are; none where the method needs no texts.
     positives: `[B, P]` int32 columns of the row's true labels, -1 for padding.
     weights: `[B, P]` float32 loss weight of each of these; 0 where the positive
       was not drawn in this step (it still stands outside every denominator).
@@ -68,11 +69,28 @@ class BatchSpec(NamedTuple):
     labels: 'all' (every label is a column) or 'in_batch' (the drawn positives).
     num_positives: positives drawn per row and step; 0 means all of them.
     num_random_negatives: labels drawn uniformly and added to an in-batch pool.
+    num_hard_negatives: labels drawn per row from its shortlist, `fresh['shortlist']`, and added
+      to an in-batch pool; none before there is a shortlist.
   """
 
   labels: str = "in_batch"
   num_positives: int = 1
   num_random_negatives: int = 0
+  num_hard_negatives: int = 0
+
+
+class Refresh(NamedTuple):
+  """Something that is made anew between steps, from the parameters as they are then.
+
+  Attributes:
+    every_epochs: how often; at a multiple of it after `first_epoch`.
+    compute: `snapshot -> array`, the same on every process; see refresh/snapshot.py.
+    first_epoch: before this there is none.
+  """
+
+  every_epochs: float
+  compute: Callable[[Any], Array]
+  first_epoch: float = 0.0
 
 
 class DatasetInfo(NamedTuple):
@@ -85,6 +103,7 @@ class DatasetInfo(NamedTuple):
     vocab_size: of the tokenizer.
     special_ids: token ids that stand for no piece of text ([CLS], [SEP], ...).
     steps_per_epoch: whole batches in an epoch.
+    mesh: the devices, axes ('data', 'label').
   """
 
   num_points: int
@@ -93,6 +112,7 @@ class DatasetInfo(NamedTuple):
   vocab_size: int
   special_ids: tuple[int, ...]
   steps_per_epoch: int
+  mesh: Any
 
 
 class Method(NamedTuple):
@@ -105,6 +125,8 @@ class Method(NamedTuple):
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
     rules: (path regex, partition axes) pairs; the first match wins.
+    refreshes: what stands in `fresh`, by name. 'order' `[N']` and 'shortlist' `[N, K]` shape the batches
+      on the host; everything else is handed to `loss`.
   """
 
   init: Callable[..., tuple[PyTree, PyTree]]
@@ -113,6 +135,7 @@ class Method(NamedTuple):
   embed_labels: Callable[..., Array]
   batch: BatchSpec
   rules: tuple[tuple[str, tuple], ...]
+  refreshes: Mapping[str, Refresh] = MappingProxyType({})
 
 
 class TrainState(NamedTuple):

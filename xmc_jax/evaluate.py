@@ -2,14 +2,14 @@
 
 import json
 import pathlib
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import data, mesh, metrics, ops
+from xmc_jax import data, metrics, runtime
 from xmc_jax.contract import Array, PyTree
+from xmc_jax.refresh.search import Ranking, search
 from xmc_jax.report import Progress
 from xmc_jax.run import Run
 
@@ -17,64 +17,12 @@ SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 
 
-class Ranking(NamedTuple):
-  """Labels for each row, best first.
-
-  Attributes:
-    ids: `[N, k]` int32, padded with -1.
-    scores: `[N, k]` float32, -inf for padding.
-  """
-
-  ids: np.ndarray
-  scores: np.ndarray
-
-
-def search(
-  queries: np.ndarray, labels: Array, k: int, filtered=None, *, block: int = 1024, devices=None
-) -> Ranking:
-  """The k best labels of each query, filtered pairs taken out before ranking.
-
-  Args:
-    queries: `[N, D]` float32.
-    labels: `[L, D]` float32.
-    k: labels per query, at most L.
-    filtered: CSR `[N, L]` pairs to leave out; None for none. The search goes as
-      many labels deeper as any row has filtered ones, so that k candidates stay.
-    block: queries at a time.
-    devices: the mesh to search on; None is the device that `labels` are on.
-  """
-  deepest = int(np.diff(filtered.indptr).max(initial=0)) if filtered is not None else 0
-  depth = min(k + deepest, len(labels))
-  ids = np.empty((len(queries), depth), np.int32)
-  scores = np.empty((len(queries), depth), np.float32)
-  block = min(block, max(1, len(queries)))
-  for start in range(0, len(queries), block):
-    part = queries[start : start + block]
-    padded = np.pad(part, ((0, block - len(part)), (0, 0)))
-    best = [mesh.fetch(array)[: len(part)] for array in ops.top_k(padded, labels, depth, mesh=devices)]
-    if deepest:
-      best = _without(*best, filtered[start : start + block])
-    scores[start : start + block], ids[start : start + block] = best
-  return Ranking(ids[:, :k], scores[:, :k])
-
-
-def _without(scores: np.ndarray, ids: np.ndarray, filtered) -> tuple[np.ndarray, np.ndarray]:
-  """Moves filtered pairs behind all others, as padding; the rest keeps its order."""
-  num_labels = filtered.shape[1]
-  rows = np.repeat(np.arange(filtered.shape[0], dtype=np.int64), np.diff(filtered.indptr))
-  pairs = rows * num_labels + filtered.indices
-  out = np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * num_labels + ids, pairs)
-  order = np.argsort(out, axis=1, kind="stable")
-  ids, scores = np.where(out, -1, ids), np.where(out, -np.inf, scores)
-  return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
-
-
 def rank_split(run: Run, params: PyTree, aux: PyTree, split: data.Split, label_vectors: Array) -> Ranking:
   """The ranking of a split's points, `config.eval.k` labels deep."""
   bar = Progress("evaluate", len(split), unit="text")
   queries = run.embed_queries(params, aux, split.tokens, bar.update)
   bar.close()
-  return search(queries, label_vectors, run.config.eval.k, split.filter, devices=run.mesh)
+  return search(queries, label_vectors, run.config.eval.k, exclude=split.filter, devices=run.mesh)
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
@@ -115,6 +63,8 @@ def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> di
     "intervals_95": {name: list(map(float, pair)) for name, pair in intervals.items()},
     "slices": _slices(ranking.ids, truth, frequency),
   }
+  if not runtime.is_main_process():
+    return means
   folder = run.workdir / "report"
   folder.mkdir(exist_ok=True)
   (folder / "metrics.json").write_text(json.dumps(report, indent=2) + "\n")

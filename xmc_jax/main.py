@@ -1,8 +1,12 @@
-"""The command line: `python -m xmc_jax.main --config=experiments/dexml.py`.
+"""Extreme multi-label text classification.
 
-Kept short on purpose: flags, config, mode. Heavy imports come after the checks,
-so that --help and a config error answer at once.
-"""
+  python -m xmc_jax.main --config=experiments/dexml.py                  # train on the bundled data, and test
+  python -m xmc_jax.main --config=experiments/dexml.py --config.train.num_epochs=5 --workdir=runs/short
+  python -m xmc_jax.main --mode=evaluate --workdir=runs/short
+  python -m xmc_jax.main --mode=predict --workdir=runs/short --input=texts.txt
+
+Presets stand behind a colon (experiments/dexml.py:minilm); every --config.KEY stands in xmc_jax/config.py.
+"""  # `--help` shows this. Heavy imports come after the checks, so that it answers at once.
 
 import pathlib
 import sys
@@ -25,11 +29,8 @@ _MODE = flags.DEFINE_enum(
 )
 _WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
 _INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line; standard input if not given")
-_OUTPUT = flags.DEFINE_string(
-  "output",
-  "",
-  "predict, evaluate: where to write JSON lines; predict alone writes to standard output if not given",
-)
+_OUTPUT = flags.DEFINE_string("output", "", "predict, evaluate: a file for JSON lines; predict: else stdout")
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
 _K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
 
@@ -40,6 +41,8 @@ def main(argv: list[str]) -> None:
   if _MODE.value in ("prepare", "train"):
     config = _checked_config()
     _make(config, workdir if _WORKDIR.value else pathlib.Path(f"runs/{config.name}"))
+  elif _CONFIG.present or (_MODE.value == "evaluate" and flags.FLAGS["k"].present):
+    raise UserError(f"--mode={_MODE.value} takes its settings from the run; leave --config and --k out")
   elif _WORKDIR.value:
     _use(workdir)
   else:
@@ -56,15 +59,15 @@ def _checked_config():
 def _make(config, workdir: pathlib.Path) -> None:
   from xmc_jax import runtime, workflow
 
-  runtime.start()
-  (workflow.prepare if _MODE.value == "prepare" else workflow.train_and_test)(config, workdir)
+  runtime.start(_DISTRIBUTED.value)
+  workflow.prepare(config) if _MODE.value == "prepare" else workflow.train_and_test(config, workdir)
 
 
 def _use(workdir: pathlib.Path) -> None:
   configs.read(workdir / "config.json")
   from xmc_jax import runtime, workflow
 
-  runtime.start()
+  runtime.start(_DISTRIBUTED.value)
   if _MODE.value == "evaluate":
     workflow.test(workdir, _OUTPUT.value)
   else:

@@ -1,12 +1,16 @@
 """The device mesh ('data', 'label') and what lies where on it."""
 
+import math
 import re
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xmc_jax.contract import Array, Batch, PyTree
+from xmc_jax.contract import Array, Batch, PyTree, Tokens
+
+# Over which axes the rows of label texts and label embeddings are split, the first axis outermost.
+LABEL_ROWS = ("label", "data")
 
 
 def make(data: int = 1, label: int = 1) -> Mesh:
@@ -47,25 +51,63 @@ def shard_tree(tree: PyTree, rules: tuple[tuple[str, tuple], ...], mesh: Mesh) -
   return jax.tree_util.tree_map_with_path(sharding, tree)
 
 
+def place(array: np.ndarray, sharding: NamedSharding) -> Array:
+  """A host array on the devices; with many processes each hands over the parts that its devices hold."""
+  if sharding.is_fully_addressable:
+    return jax.device_put(array, sharding)
+  return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def split_rows(array: np.ndarray, mesh: Mesh, *axes: str) -> Array:
+  """A host array, its rows split over mesh axes; zero rows are appended until they divide."""
+  shards = math.prod(mesh.shape[axis] for axis in axes)
+  padding = [(0, -len(array) % shards)] + [(0, 0)] * (array.ndim - 1)
+  return place(np.pad(array, padding), NamedSharding(mesh, PartitionSpec(axes)))
+
+
+def split_tree(tree: PyTree, mesh: Mesh, *axes: str) -> PyTree:
+  """`split_rows` of every leaf."""
+  return jax.tree.map(lambda leaf: split_rows(leaf, mesh, *axes), tree)
+
+
+def held_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
+  """`[num_rows]` bool: the rows that this process's devices hold, of an array split over mesh axes."""
+  sharding = NamedSharding(mesh, PartitionSpec(axes))
+  held = np.zeros(num_rows, bool)
+  for (rows,) in sharding.addressable_devices_indices_map((num_rows,)).values():
+    held[rows] = True
+  return held
+
+
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
-  """Moves a host batch to the devices: what has a row per query is split over 'data', the rest copied."""
+  """Moves a host batch to the devices.
+
+  What has a row per query is split over 'data', label texts over both axes; the rest is copied.
+  """
   rows = NamedSharding(mesh, PartitionSpec("data"))
-  everywhere = replicated(mesh)
 
   def put(tree: PyTree, sharding: NamedSharding) -> PyTree:
-    return jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), tree)
+    return jax.tree.map(lambda leaf: place(leaf, sharding), tree)
 
   return Batch(
     rows=put(batch.rows, rows),
     queries=put(batch.queries, rows),
-    columns=put(batch.columns, everywhere),
-    labels=put(batch.labels, everywhere),
+    columns=put(batch.columns, replicated(mesh)),
+    labels=put_labels(batch.labels, mesh),
     positives=put(batch.positives, rows),
     weights=put(batch.weights, rows),
     excluded=put(batch.excluded, rows),
   )
 
 
+def put_labels(groups: tuple[Tokens, ...], mesh: Mesh) -> tuple[Tokens, ...]:
+  """Label texts, split over both axes: no device encodes what another does."""
+  everything = NamedSharding(mesh, PartitionSpec(LABEL_ROWS))
+  return jax.tree.map(lambda leaf: place(leaf, everything), groups)
+
+
 def fetch(array: Array) -> np.ndarray:
-  """A device array as numpy, said aloud so that a transfer guard lets it pass."""
+  """A device array as numpy, whole on every process; said aloud so that a transfer guard lets it pass."""
+  if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
+    array = jax.jit(lambda x: x, out_shardings=replicated(array.sharding.mesh))(array)
   return np.asarray(jax.device_get(array))

@@ -10,7 +10,8 @@ from xmc_jax.mesh import path_name
 
 # Biases and every LayerNorm's gain. Matching 'LayerNorm.weight' alone would miss DistilBERT's
 # sa_layer_norm and output_layer_norm (PEERS.md, "decay trap" of the released code).
-_NO_DECAY = re.compile(r"(^|/)bias$|layer_?norm", re.IGNORECASE)
+_NO_DECAY = re.compile(r"(^|/)(bias|table)$|layer_?norm", re.IGNORECASE)
+_TABLE = re.compile(r"(^|/)table$")  # a row per label: its own rate, no decay (METHODS, section 1)
 
 
 def decay_mask(params: PyTree) -> PyTree:
@@ -47,9 +48,15 @@ def make(train_config, total_steps: int, frozen: tuple[str, ...] = ()) -> optax.
   )
   parts = [optax.clip_by_global_norm(train_config.clip_norm)] if train_config.clip_norm else []
   parts.append(adamw)
+  ratio = train_config.table_learning_rate / train_config.learning_rate
+  parts.append(optax.masked(optax.scale(ratio), _is_table))  # Adam's step is linear in the rate
   if frozen:
     parts.append(optax.masked(optax.set_to_zero(), lambda params: _under(params, frozen)))
-  return optax.chain(*parts) if len(parts) > 1 else adamw
+  return optax.chain(*parts)
+
+
+def _is_table(params: PyTree) -> PyTree:
+  return jax.tree_util.tree_map_with_path(lambda path, _: bool(_TABLE.search(path_name(path))), params)
 
 
 def _under(params: PyTree, beginnings: tuple[str, ...]) -> PyTree:

@@ -53,7 +53,13 @@ class Model:
     return self._run.dataset.tokenizer()
 
   def embed(self, texts: Sequence[str]) -> np.ndarray:
-    """`[n, D]` float32 embeddings of texts, as points (the shared encoder embeds labels alike)."""
+    """`[n, D]` float32 embeddings of texts, as points (the shared encoder embeds labels alike).
+
+    Raises:
+      UserError: `texts` is not a list of texts.
+    """
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+      raise UserError("texts must be a list of str, such as ['a window manager']")
     tokens = data.encode_texts(self._tokenizer, list(texts), self._run.config.data.max_length)
     return self._run.embed_queries(self._params, self._aux, tokens)
 
@@ -77,7 +83,7 @@ class Model:
       UserError: k is out of range.
     """
     self.check_k(k)
-    if not len(texts):
+    if not isinstance(texts, str) and not len(texts):
       return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
     ranking = evaluate.search(self.embed(texts), self._label_vectors, k)
     return ranking.ids, ranking.scores, [[self.labels[label] for label in row] for row in ranking.ids]
@@ -100,10 +106,10 @@ def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, bloc
   return done
 
 
-def json_line(text: str, found: Iterable[tuple[int, float, str]]) -> str:
-  """One line of output: a text and its `(label id, score, label text)`, best first."""
+def json_line(text: str, found: Iterable[tuple[int, float, str]], **more) -> str:
+  """One line of output: a text, its `(label id, score, label text)`, best first, and what else there is."""
   labels = [{"id": id_, "score": round(score, 6), "text": name} for id_, score, name in found]
-  return json.dumps({"text": text, "labels": labels}, ensure_ascii=False) + "\n"
+  return json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False) + "\n"
 
 
 def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int) -> int:

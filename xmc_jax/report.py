@@ -123,6 +123,12 @@ def say(line: str) -> None:
     tqdm.write(line, file=sys.stderr)
 
 
+def show(text: str) -> None:
+  """A result, on standard output."""
+  if runtime.is_main_process():
+    print(text)
+
+
 def table(metrics: dict[str, float]) -> str:
   """Metrics in percent, 'P@1 41.23', one a line."""
   width = max(map(len, metrics))

@@ -13,17 +13,18 @@ Layout of a run's folder, which is all that evaluation and prediction need:
 
 import functools
 import pathlib
+import tempfile
 
 import jax
 import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, mesh, methods, metrics, models, run_folder
+from xmc_jax import data, mesh, methods, metrics, models, run_folder, runtime
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
-from xmc_jax.refresh import embed_table
+from xmc_jax.refresh import Snapshot, embed_table
 from xmc_jax.report import Progress, Report, say
 
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
@@ -62,6 +63,7 @@ class Run:
       vocab_size=tokenizer.get_vocab_size(),
       special_ids=data.special_ids(tokenizer),
       steps_per_epoch=-(-int(to_learn.sum()) // config.train.batch_size),
+      mesh=self.mesh,
     )
     self.method = methods.make(config, info)
 
@@ -104,13 +106,18 @@ class Run:
       batch_size=self.config.train.batch_size,
       max_length=self.config.data.max_length,
       seed=self.config.train.seed,
-      label_chunk=self.config.method.label_chunk,
       data_axis=self.config.mesh.data,
+      label_axis=self.config.mesh.label,
+      held_queries=lambda num_rows: mesh.held_rows(num_rows, self.mesh, "data"),
+      held_labels=lambda num_rows: mesh.held_rows(num_rows, self.mesh, *mesh.LABEL_ROWS),
     )
 
   @functools.cached_property
   def _embedders(self):
-    return jax.jit(self.method.embed_queries), jax.jit(self.method.embed_labels)
+    """Texts are split over all devices; every process gets all vectors."""
+    whole = mesh.replicated(self.mesh)
+    functions = self.method.embed_queries, self.method.embed_labels
+    return [jax.jit(function, out_shardings=whole) for function in functions]
 
   def embed_queries(self, params: PyTree, aux: PyTree, tokens: data.TokenTable, progress=None) -> np.ndarray:
     """`[n, D]` embeddings of points."""
@@ -123,12 +130,26 @@ class Run:
     return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens, progress)
 
   def _embed(self, embed, tokens, progress) -> np.ndarray:
+    num_shards, axes = self.mesh.size, mesh.LABEL_ROWS
+    size = -(-self.config.eval.batch_size // num_shards) * num_shards
     return embed_table(
-      embed,
+      lambda part, ids: embed(*(mesh.split_tree(tree, self.mesh, *axes) for tree in (part, ids))),
       tokens,
-      batch_size=self.config.eval.batch_size,
+      batch_size=size,
       max_length=self.config.data.max_length,
+      held=mesh.held_rows(size, self.mesh, *axes),
       progress=progress,
+    )
+
+  def snapshot(self, params: PyTree, aux: PyTree, step: int) -> Snapshot:
+    """What refreshes may look at after `step` steps."""
+    known = self.train.truth.astype(bool) + self.train.filter
+    return Snapshot(
+      lambda: self.embed_queries(params, aux, self.train.tokens),
+      lambda: self.embed_labels(params, aux),
+      known,
+      step,
+      self.mesh,
     )
 
   def checkpoints(self, read_only: bool = False) -> Checkpoints:
@@ -167,8 +188,8 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   config = ml_collections.ConfigDict(config.to_dict())
   # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
-  run_folder.claim(config, workdir)
-  with report.stage("prepare"):
+  with runtime.main_process_first("run folder"), report.stage("prepare"):
+    run_folder.claim(config, workdir)
     prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
     run_folder.refuse_other_data(prepared, workdir)
     data.link_into(prepared.folder, workdir / "data")
@@ -176,6 +197,13 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     if described:
       models.copy_description(described, workdir / "encoder")
   return Run(config, workdir, data.load_prepared(workdir / "data"))
+
+
+def prepare(config: ml_collections.ConfigDict) -> data.Dataset:
+  """The prepared data of a config, in the cache; no run is made."""
+  _check_before_data(config, begun=False)
+  with tempfile.TemporaryDirectory() as scratch:  # a tokenizer trained here comes out the same in a run
+    return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config))
 
 
 def reopen(workdir: pathlib.Path) -> Run:

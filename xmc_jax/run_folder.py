@@ -1,7 +1,10 @@
 """A run's folder: who may write into it, and what it was begun with."""
 
+import contextlib
+import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 
 from xmc_jax import config as configs
 from xmc_jax import data
@@ -9,6 +12,31 @@ from xmc_jax.contract import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
 _MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.")
+
+
+@contextlib.contextmanager
+def in_use(workdir: pathlib.Path) -> Iterator[None]:
+  """Keeps a second training out of the folder. A killed process lets go; disks without locks keep nobody out.
+
+  Raises:
+    UserError: another process trains here.
+  """
+  try:
+    import fcntl
+
+    workdir.mkdir(parents=True, exist_ok=True)
+    lock = os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+  except (ImportError, OSError):  # no locks here; a folder that cannot be written is refused by who writes
+    yield
+    return
+  try:
+    with contextlib.suppress(NotImplementedError):
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield
+  except BlockingIOError:
+    raise UserError(f"{workdir}: another process trains in this folder; wait for it, or stop it") from None
+  finally:
+    os.close(lock)
 
 
 def claim(config, workdir: pathlib.Path) -> None:

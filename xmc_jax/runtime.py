@@ -1,19 +1,32 @@
 """The machine: what this process is, compiled programs kept on disk, memory readings."""
 
 import contextlib
+import os
 import resource
 import sys
+from collections.abc import Iterator
 
 import jax
 from absl import logging
+from jax.experimental import multihost_utils
 
 from xmc_jax import config as configs
 from xmc_jax.contract import UserError
 
 
-def start() -> None:
-  """Sets a run up: compiled programs are kept, so that the second start is quick; libraries stay quiet."""
+def start(distributed: bool = False) -> None:
+  """Sets a run up: compiled programs are kept, so that the second start is quick; libraries stay quiet.
+
+  Args:
+    distributed: join the other processes of this run. JAX finds them by itself on TPU pods, Slurm and MPI;
+      elsewhere $JAX_COORDINATOR_ADDRESS (host:port), $JAX_NUM_PROCESSES and $JAX_PROCESS_ID name them.
+
+  Raises:
+    UserError: no device, or no other processes.
+  """
   logging.set_verbosity(logging.WARNING)
+  if distributed:
+    _join()
   with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
     folder = configs.cache_root() / "compiled"
     folder.mkdir(parents=True, exist_ok=True)
@@ -23,6 +36,36 @@ def start() -> None:
     jax.devices()
   except RuntimeError as error:  # JAX_PLATFORMS names what is not here, or a driver is missing
     raise UserError(f"JAX finds no device: {error}") from None
+
+
+def _join() -> None:
+  number, count = (os.environ.get(name) for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
+  try:
+    jax.distributed.initialize(
+      process_id=int(number) if number else None, num_processes=int(count) if count else None
+    )
+  except (RuntimeError, ValueError) as error:
+    reason = str(error).strip().splitlines()[0]
+    raise UserError(
+      f"--distributed: the processes of this run cannot be joined ({reason}); set JAX_COORDINATOR_ADDRESS, "
+      "JAX_NUM_PROCESSES and JAX_PROCESS_ID, or leave --distributed out"
+    ) from None
+
+
+def barrier(name: str) -> None:
+  """Waits until every process is here."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+@contextlib.contextmanager
+def main_process_first(name: str) -> Iterator[None]:
+  """The main process runs the block before all others: it makes the files that they find."""
+  if not is_main_process():
+    barrier(name)
+  yield
+  if is_main_process():
+    barrier(name)
 
 
 def is_main_process() -> bool:

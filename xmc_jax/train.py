@@ -1,17 +1,17 @@
 """The one loop: batches, steps, evaluations, checkpoints."""
 
 import contextlib
+import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, mesh, models, optim, runtime
+from xmc_jax import evaluate, mesh, models, optim, refresh, runtime
 from xmc_jax.checkpoint import Checkpoints
-from xmc_jax.contract import PyTree, TrainState
-from xmc_jax.data.batches import ahead
+from xmc_jax.contract import Batch, PyTree, TrainState
+from xmc_jax.data.batches import ON_HOST, ahead
 from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run
 from xmc_jax.train_step import TrainStep, Watch
@@ -42,7 +42,8 @@ def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
   if first:
     say(f"train: going on from step {first:,} of {total_steps:,}")
   if first < total_steps and not host["stopped"]:
-    _loop(run, report, TrainStep(run, optimiser, report), state, fresh, host, total_steps, checkpoints, best)
+    step = TrainStep(run, optimiser, report)
+    _Loop(run, report, step, state, fresh, host, checkpoints, best).go(first, total_steps)
   checkpoints.close()
   best.close()
   return run.trained()
@@ -61,55 +62,98 @@ def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, P
   return state, fresh, {**_NEW_RECORD, **host}
 
 
-def _loop(
-  run: Run,
-  report: Report,
-  train_step: TrainStep,
-  state: TrainState,
-  fresh: PyTree,
-  host: dict[str, Any],
-  total_steps: int,
-  checkpoints: Checkpoints,
-  best: Checkpoints,
-) -> None:
-  config, per_epoch = run.config, run.batches.steps_per_epoch
-  eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
-  save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
-  first = int(state.step)
-  progress = contextlib.closing(Progress("train", total_steps, first=first))
-  watch = Watch(checkpoints, run.workdir / "report")
-  static = _static_labels(run)
-  trained, examples = report.seconds["train"], 0
-  with contextlib.closing(ahead(run.batches.build, first, total_steps)) as batches, progress as bar:
-    for step in range(first + 1, total_steps + 1):
-      last = step == total_steps
-      epoch_ends = step % per_epoch == 0 or last
-      evaluates = len(run.validation) > 0 and (last or bool(eval_steps and step % eval_steps == 0))
-      saves = last or bool(save_steps and step % save_steps == 0)
-      with report.stage("train", less="compile"):
-        batch = next(batches)
-        on_device = mesh.put_batch(batch, run.mesh)._replace(**static)
-        state, metrics = train_step(state, fresh, on_device)
-        rows = run.train.row_numbers[batch.rows[batch.rows >= 0]]
-        watch.add(step, rows, metrics)
-        if epoch_ends or evaluates or saves:
-          watch.flush()
-      examples += len(rows)
-      bar.update(step, _note(step, per_epoch, watch.last, host["best"], config.eval.metric))
-      if epoch_ends:
-        rate = examples / (report.seconds["train"] - trained)
-        report.scalars(step, _readings(watch.last, rate, report))
-      improved = evaluates and _validate(run, report, state, step, host)
-      with report.stage("save"):
-        # The best parameters are always those of a checkpoint, which comes first: a kill between the two, or
-        # a run that goes on from further back, never leaves a best that the run's own record does not know.
-        if saves or host["stopped"] or (improved and save_steps):
-          checkpoints.save(step, state, fresh, {**host, "seconds": dict(report.seconds)})
-        if improved:
-          _keep_best(best, state, host)
-      if host["stopped"]:
-        say(f"train: {config.eval.metric} has not risen for {host['evals_since_best']} evaluations; stopping")
-        break
+class _Loop:
+  """Steps, and what happens between them: refreshes, evaluations, checkpoints."""
+
+  def __init__(
+    self,
+    run: Run,
+    report: Report,
+    train_step: TrainStep,
+    state: TrainState,
+    fresh: dict[str, np.ndarray],
+    host: dict[str, Any],
+    checkpoints: Checkpoints,
+    best: Checkpoints,
+  ):
+    self._run, self._report, self._train_step = run, report, train_step
+    self._state, self._fresh, self._host = state, fresh, host
+    self._checkpoints, self._best = checkpoints, best
+    self._watch = Watch(checkpoints, run.workdir / "report")
+    self._static = _static_labels(run)
+    self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
+
+  def go(self, first: int, total_steps: int) -> None:
+    """Trains from step `first` to the last, or until validation stops rising."""
+    refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
+    progress = contextlib.closing(Progress("train", total_steps, first=first))
+    with progress as bar:
+      while first < total_steps and not self._host["stopped"]:
+        if names := refresh.due(refreshes, first, per_epoch):
+          self._refresh(names, first)
+        last = refresh.next_due(refreshes, first, total_steps, per_epoch)
+        self._steps(first, last, total_steps, bar)
+        first = last
+    if self._host["stopped"]:
+      metric, waited = self._run.config.eval.metric, self._host["evals_since_best"]
+      say(f"train: {metric} has not risen for {waited} evaluations; stopping")
+
+  @property
+  def _rate(self) -> float:
+    return self._seen / (self._report.seconds["train"] - self._seconds_before)
+
+  def _refresh(self, names: list[str], step: int) -> None:
+    with self._report.stage("refresh"):
+      snapshot = self._run.snapshot(self._state.params, self._state.aux, step)
+      for name in names:
+        say(f"refresh: {name} at step {step:,}")
+        made = self._run.method.refreshes[name].compute(snapshot)
+        self._fresh = {**self._fresh, name: made}
+
+  def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
+    """The steps between two refreshes."""
+    config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
+    build = functools.partial(self._run.batches.build, fresh=self._fresh)
+    on_device = {name: value for name, value in self._fresh.items() if name not in ON_HOST}
+    with contextlib.closing(ahead(build, first, last)) as batches:
+      for step in range(first + 1, last + 1):
+        self._step(step, next(batches), on_device, flush=step == last or step % per_epoch == 0)
+        bar.update(step, _note(step, per_epoch, self._watch.last, self._host["best"], config.eval.metric))
+        self._after(step, ends=step == total_steps)
+        if self._host["stopped"]:
+          return
+
+  def _step(self, step: int, batch: Batch, fresh: PyTree, flush: bool) -> None:
+    with self._report.stage("train", less="compile"):
+      placed = mesh.put_batch(batch, self._run.mesh)._replace(**self._static)
+      self._state, metrics = self._train_step(self._state, fresh, placed)
+      rows = self._run.train.row_numbers[batch.rows[batch.rows >= 0]]
+      self._watch.add(step, rows, metrics)
+      if flush:
+        self._watch.flush()
+    self._seen += len(rows)
+
+  def _after(self, step: int, ends: bool) -> None:
+    """What is due after a step: an epoch's readings, the validation, the checkpoint."""
+    config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
+    eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
+    save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
+    evaluates = len(self._run.validation) > 0 and (ends or bool(eval_steps and step % eval_steps == 0))
+    saves = ends or bool(save_steps and step % save_steps == 0)
+    if evaluates or saves:
+      with self._report.stage("train"):
+        self._watch.flush()
+    if ends or step % per_epoch == 0:
+      self._report.scalars(step, _readings(self._watch.last, self._rate, self._report))
+    improved = evaluates and _validate(self._run, self._report, self._state, step, self._host)
+    with self._report.stage("save"):
+      # The best parameters are always those of a checkpoint, which comes first: a kill between the two, or
+      # a run that goes on from further back, never leaves a best that the run's own record does not know.
+      if saves or self._host["stopped"] or (improved and save_steps):
+        record = {**self._host, "seconds": dict(self._report.seconds)}
+        self._checkpoints.save(step, self._state, self._fresh, record)
+      if improved:
+        _keep_best(self._best, self._state, self._host)
 
 
 def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
@@ -123,20 +167,19 @@ def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[st
 
 
 def _static_labels(run: Run) -> dict[str, Any]:
-  """Where all labels join, their texts are put on the device once, not with every batch."""
-  if run.method.batch.labels != "all":
+  """Where every label is a column, their texts are put on the device once, not with every batch."""
+  if not len(run.batches.label_columns):
     return {}
-  everywhere = mesh.replicated(run.mesh)
   return {
-    "columns": jax.device_put(run.batches.label_columns, everywhere),
-    "labels": jax.device_put(run.batches.label_groups, everywhere),
+    "columns": mesh.place(run.batches.label_columns, mesh.replicated(run.mesh)),
+    "labels": mesh.put_labels(run.batches.label_groups, run.mesh),
   }
 
 
 def _validate(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:
   """Scores the validation rows and updates the host's record; whether they were never better."""
   with report.stage("evaluate"):
-    labels = jnp.asarray(run.embed_labels(state.params, state.aux))
+    labels = run.embed_labels(state.params, state.aux)
     ranking = evaluate.rank_split(run, state.params, state.aux, run.validation, labels)
     scores = evaluate.score(run, run.validation, ranking)
   report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})

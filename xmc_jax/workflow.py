@@ -2,22 +2,25 @@
 
 import contextlib
 import json
+import os
 import pathlib
+import shlex
+import sys
 
-import jax.numpy as jnp
-
-from xmc_jax import data, evaluate, report, train
+from xmc_jax import data, evaluate, report, run_folder, runtime, train
 from xmc_jax import run as runs
 from xmc_jax.contract import UserError
-from xmc_jax.report import Report, say
+from xmc_jax.report import Report, say, show
+
+# What every evaluation writes into the run's folder.
+_WRITTEN = ("report/metrics.json", "predictions/test.npz")
 
 
-def prepare(config, workdir: pathlib.Path) -> None:
-  """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained."""
-  voice = Report(workdir)
-  run = runs.create(config, workdir, voice)
-  print(data.summary(run.dataset.manifest))
-  say(voice.stage_summary())
+def prepare(config) -> None:
+  """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained, no run's folder is made."""
+  prepared = runs.prepare(config)
+  show(data.summary(prepared.manifest))
+  show(f"prepared in {prepared.folder}, where --mode=train finds it")
 
 
 def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
@@ -26,13 +29,19 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
   Returns:
     The test metrics, as fractions.
   """
-  with contextlib.closing(Report(workdir)) as voice:
+  with contextlib.ExitStack() as stack:
+    if runtime.is_main_process():
+      stack.enter_context(run_folder.in_use(workdir))
+    voice = stack.enter_context(contextlib.closing(Report(workdir)))
     run = runs.create(config, workdir, voice)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     params, aux, step = train.train(run, voice)
     means, _ = _test(run, params, aux, step, voice)
-    (workdir / "report" / "seconds.json").write_text(json.dumps(dict(voice.seconds), indent=2) + "\n")
+    show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
+    show(_invitation(run))
+    if runtime.is_main_process():
+      (workdir / "report" / "seconds.json").write_text(json.dumps(dict(voice.seconds), indent=2) + "\n")
     return means
 
 
@@ -45,7 +54,7 @@ def test(workdir: pathlib.Path, destination: str = "") -> dict[str, float]:
   """
   run = runs.reopen(workdir)
   means, ranking = _test(run, *run.trained(), Report(workdir))
-  if destination:
+  if destination and runtime.is_main_process():
     write_lines(run, ranking, destination)
   return means
 
@@ -55,6 +64,18 @@ def predict(workdir: pathlib.Path, source: str, destination: str, k: int) -> Non
   from xmc_jax.predict import predict_command
 
   predict_command(workdir, source, destination, k)
+
+
+def _entry(path: pathlib.Path) -> str:
+  return f"{path.name}/" if path.is_dir() else path.name
+
+
+def _invitation(run: runs.Run) -> str:
+  """A command to go on with, for the reader's own shell and data."""
+  python = os.path.relpath(sys.executable)
+  python = sys.executable if python.startswith("..") else python
+  text = shlex.quote(run.dataset.test.texts[0][:60])
+  return f"try: echo {text} | {python} -m xmc_jax.main --mode=predict --workdir={run.workdir}"
 
 
 def _plan(run: runs.Run) -> str:
@@ -68,31 +89,30 @@ def _plan(run: runs.Run) -> str:
 
 def _test(run: runs.Run, params, aux, step: int, voice: Report) -> tuple[dict[str, float], evaluate.Ranking]:
   with voice.stage("test"):
-    labels = jnp.asarray(run.embed_labels(params, aux))
+    labels = run.embed_labels(params, aux)
     ranking = evaluate.rank_split(run, params, aux, run.dataset.test, labels)
     means = evaluate.write_report(run, run.dataset.test, ranking, step)
-  print(f"test metrics in percent, {len(run.dataset.test):,} points, parameters of step {step:,}")
-  print(report.table(evaluate.shown(means)))
+  show(f"test metrics in percent, {len(run.dataset.test):,} points, parameters of step {step:,}")
+  show(report.table(evaluate.shown(means)))
   if run.config.eval.num_examples:
-    print("\nexamples (✓ is a true label)")
-    print(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
-  print(f"\nwritten to {run.workdir}/: best/, report/metrics.json, predictions/test.npz, metrics.jsonl")
-  print(
-    f"try: echo 'a window manager for X11' | python -m xmc_jax.main --mode=predict --workdir={run.workdir}"
-  )
+    show("\nexamples (✓ is a true label)")
+    show(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
+  show(f"\nwritten to {run.workdir}/: {', '.join(_WRITTEN)}")
   say(voice.stage_summary())
   return means, ranking
 
 
 def write_lines(run: runs.Run, ranking: evaluate.Ranking, destination: str) -> None:
-  """The test rows and their ranked labels in words, JSON lines as `--mode=predict` writes them."""
+  """The test rows in words: their ranked labels as `--mode=predict` writes them, and the true ones."""
   from xmc_jax.predict import json_line
 
-  names = run.dataset.labels.texts
+  names, test = run.dataset.labels.texts, run.dataset.test
   try:
     with open(destination, "w", encoding="utf-8") as out:
-      for text, ids, scores in zip(run.dataset.test.texts, ranking.ids.tolist(), ranking.scores.tolist()):
+      for row, (ids, scores) in enumerate(zip(ranking.ids.tolist(), ranking.scores.tolist())):
         found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
-        out.write(json_line(text, found))
+        true = [{"id": label, "text": names[label]} for label in test.counted[row].indices.tolist()]
+        out.write(json_line(test.texts[row], found, true=true))
   except OSError as error:
     raise UserError(f"{destination}: cannot be written ({error.strerror})") from None
+  show(f"labels in words: {destination}")

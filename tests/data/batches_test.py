@@ -34,7 +34,7 @@ def _builder(spec=IN_BATCH, *, num_points=N, num_labels=L, most=4, seed=3, filte
     truth,
     _matrix(num_points, num_labels, min(filtered, num_labels), seed + 1).astype(bool),
     spec,
-    **{"batch_size": B, "max_length": 32, "seed": 5, "label_chunk": 8} | options,
+    **{"batch_size": B, "max_length": 32, "seed": 5} | options,
   )
 
 
@@ -98,7 +98,7 @@ def test_an_order_can_be_given():
   builder = _builder()
   order = builder.rows[::-1]
   for step in (1, builder.steps_per_epoch + 1):
-    rows = builder.build(step, order).rows
+    rows = builder.build(step, {"order": order}).rows
     assert sorted(rows[rows >= 0]) == sorted(order[B : 2 * B])
 
 
@@ -216,22 +216,82 @@ def test_a_pair_that_is_true_and_excluded_is_no_positive():
   assert truth.nnz == 4 and learnable(truth, excluded).toarray().tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 1]]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 8, 1000])
-def test_all_labels_stand_once_each_beside_their_texts(chunk):
-  builder = _builder(ALL, label_chunk=chunk)
-  real = builder.label_columns[builder.label_columns >= 0]
-  assert sorted(real) == list(range(L))
+@pytest.mark.parametrize("axes", [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_all_labels_stand_once_each_beside_their_texts(axes):
+  builder = _builder(ALL, data_axis=axes[0], label_axis=axes[1])
+  columns, num_shards = builder.label_columns, axes[0] * axes[1]
+  assert sorted(columns[columns >= 0]) == list(range(L))
+  # The columns of each device are the rows that it holds of every group.
+  own = columns.reshape(num_shards, -1)
   at = 0
   for group in builder.label_groups:
-    assert group.ids.ndim == 3 and group.ids.shape[1] <= max(chunk, 8)
-    count, width = group.ids.shape[0] * group.ids.shape[1], group.ids.shape[2]
-    own = builder._labels.gather(builder.label_columns[at : at + count], width)
-    np.testing.assert_array_equal(group.ids.reshape(count, width), own.ids)
-    np.testing.assert_array_equal(group.lengths.ravel(), own.lengths)
-    # no label is cut by a width narrower than the longest one
-    assert np.all(builder._labels.lengths[builder.label_columns[at : at + count]] <= max(width, 0))
+    width, count = group.ids.shape[1], len(group.lengths) // num_shards
+    labels = own[:, at : at + count].ravel()
+    expected = builder._labels.gather(labels, width)
+    np.testing.assert_array_equal(group.ids, expected.ids)
+    np.testing.assert_array_equal(group.lengths, expected.lengths)
+    assert np.all(builder._labels.lengths[labels[labels >= 0]] <= width)  # none is cut
     at += count
-  assert at == len(builder.label_columns)
+  assert at == own.shape[1]
+
+
+def test_a_table_has_a_column_for_each_label_and_no_texts():
+  builder = _builder(BatchSpec("table"), label_axis=4)
+  assert builder.label_columns.tolist() == [*range(L), *[-1] * (-L % 4)] and builder.label_groups == ()
+  batch = builder.build(0)
+  for row, positives in zip(batch.rows, batch.positives):
+    assert row < 0 or set(positives[positives >= 0].tolist()) == set(builder._truth[row].indices.tolist())
+
+
+def test_query_rows_stand_as_the_devices_hold_them():
+  builder = _builder(data_axis=4)
+  batch = builder.build(0)
+  own = batch.rows.reshape(4, -1)
+  at = 0
+  for group in batch.queries:
+    count = len(group.lengths) // 4
+    expected = builder._queries.gather(own[:, at : at + count].ravel(), group.ids.shape[1])
+    np.testing.assert_array_equal(group.ids, expected.ids)
+    at += count
+  assert at == own.shape[1]
+
+
+def _shortlist(builder, width, seed=0):
+  """Labels that are not true, `[N, width]`; every third row has but two of them."""
+  rng, listed = np.random.default_rng(seed), np.full((N, width), -1, np.int32)
+  for row in range(N):
+    others = np.setdiff1d(np.arange(L), builder._truth[row].indices)
+    count = 2 if row % 3 == 0 else width
+    listed[row, :count] = rng.choice(others, count, replace=False)
+  return listed
+
+
+@pytest.mark.parametrize("num_random", [0, 2])
+def test_hard_negatives_come_from_the_rows_own_shortlists(num_random):
+  builder = _builder(BatchSpec("in_batch", 1, num_random, num_hard_negatives=3))
+  listed = _shortlist(builder, 6)
+  seen = set()
+  for step in range(20 * builder.steps_per_epoch):
+    batch = builder.build(step, {"shortlist": listed})
+    pool = set(batch.columns[batch.columns >= 0].tolist())
+    drawn = set()
+    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+      drawn |= _to_labels(batch.columns, positives[weights > 0])
+      if row >= 0:
+        own = set(listed[row].tolist()) - {-1}
+        assert len(own & pool) >= min(3, len(own))
+        seen |= {(row, label) for label in own & pool}
+    rows = batch.rows[batch.rows >= 0]
+    assert len(pool - drawn - set(listed[rows].ravel().tolist())) <= num_random
+  assert len(seen) == np.sum(listed[builder.rows] >= 0)  # all of them get their turn
+
+
+def test_without_a_shortlist_the_pool_has_no_room_for_hard_negatives():
+  plain, hard = (_builder(BatchSpec("in_batch", 1, 2, num_hard_negatives=count)) for count in (0, 2))
+  for step in range(3):
+    _assert_same(plain.build(step), hard.build(step))
+  later = hard.build(0, {"shortlist": _shortlist(hard, 6)})
+  assert len(later.columns) > len(hard.build(0).columns)
 
 
 @pytest.mark.parametrize("spec", [ALL, IN_BATCH, BatchSpec("in_batch", 0, 3)], ids=str)
@@ -261,7 +321,7 @@ def test_a_batch_that_fits_no_slot_is_laid_out_widest():
     seed=0,
   )
   assert len(builder.build(0).queries) > 1
-  batch = builder.build(0, np.arange(999, -1, -1))  # 32 long texts at once
+  batch = builder.build(0, {"order": np.arange(999, -1, -1)})  # 32 long texts at once
   assert [group.ids.shape for group in batch.queries] == [(32, 32)]
   assert sorted(batch.rows) == list(range(968, 1000))
 

@@ -64,7 +64,7 @@ def test_layout_can_be_named(tmp_path):
   folder = samples.index(samples.raw_json(tmp_path))
   assert data.load(folder).manifest["layout"] == "raw_json"
   assert data.load(folder, layout="index").manifest["layout"] == "index"
-  with pytest.raises(ConfigError, match=r"layout='indx'.*did you mean 'index'\?"):
+  with pytest.raises(ConfigError, match=r"--config\.data\.layout=indx: expected .*did you mean 'index'\?"):
     data.load(folder, layout="indx")
 
 
@@ -74,6 +74,12 @@ def test_unknown_layout_lists_what_was_looked_for(tmp_path):
     data.load(tmp_path)
   with pytest.raises(DataError, match="expected a folder, or a table in"):
     data.load(tmp_path / "readme.md")
+  samples.write(tmp_path / "a.csv", "title,labels\nx,y\n")
+  with pytest.raises(DataError, match=r"a\.csv: expected a folder for --config\.data\.layout=index, found"):
+    data.load(tmp_path / "a.csv", layout="index")
+  samples.write(tmp_path / "b.csv", "title,labels\nx,y\n")
+  with pytest.raises(DataError, match=r"a\.csv, b\.csv, none .*; take one with --config\.data\.path=FILE\)"):
+    data.load(tmp_path)
 
 
 def test_text_of_several_fields(tmp_path):
@@ -158,10 +164,15 @@ def test_single_table_is_split_by_fraction_and_seed(tmp_path):
   assert list(data.load(path, test_fraction=0.3, split_seed=1).test.texts) != test
   assert len(data.load(path, test_fraction=0).test) == 0
   assert list(dataset.labels.texts)[:3] == ["a", "b0", "b1"]
-  assert "labels split at ';'" in dataset.manifest["notices"][0]
+  change = "change with --config.data."
+  assert dataset.manifest["notices"] == [
+    f"posts.csv: texts from column 'title', labels from column 'labels' (guessed; {change}label_column), "
+    "such as 'a', 'b0', 'b1'",
+    f"labels split at ';' in 50 of 50 rows ({change}label_separator)",
+  ]
   for row, text in enumerate(dataset.test.texts):
     assert [dataset.labels.texts[i] for i in dataset.test.truth[row].indices] == ["a", f"b{text[1:]}"]
-  with pytest.raises(ConfigError, match=r"test_fraction=1\.5"):
+  with pytest.raises(ConfigError, match=r"--config\.data\.test_fraction=1\.5: expected a share"):
     data.load(path, test_fraction=1.5)
 
 
@@ -188,6 +199,48 @@ def test_separators(tmp_path):
   assert list(one.labels.texts) == ["San Jose, CA", "Rome"]
   path = samples.write(tmp_path / "n.csv", 'title,label\nx,3 1\ny,"[""3"", 7]"\n')
   assert list(data.load(path, test_fraction=0).labels.texts) == ["3", "1", "7"]
+
+
+@pytest.mark.parametrize(
+  ("cells", "separator", "said"),
+  [
+    (["a b", "c d", "e, f"], "", "labels split at ',' in 1 of 3 rows"),
+    (["a b", "c d", "e"], "", "each cell is one label"),
+    (["a b", "c d", "e"], "|", "no row has labels to split at '|'"),
+    (["3 1", "2", ""], "", "labels split at ' ' in 1 of 3 rows"),
+    (["3", "1"], "", ""),
+    (["a", "b"], "", ""),
+    (["a|b", "c"], "|", ""),
+    ([["a b", "c"], ["d"]], "", ""),
+    ([["a b", "c"], ["d"]], "|", ""),
+  ],
+)
+def test_what_is_said_of_the_separator_is_true(cells, separator, said, tmp_path):
+  rows = samples.lines(json.dumps({"title": "t", "labels": cell}) for cell in cells)
+  path = samples.write(tmp_path / "t.jsonl", rows)
+  _, *notices = data.load(path, label_separator=separator).manifest["notices"]
+  assert notices == ([f"{said} (change with --config.data.label_separator)"] if said else [])
+
+
+def test_summary_says_which_columns_were_taken(tmp_path):
+  samples.write(tmp_path / "train.csv", "Query,kind,tags\nx,k,1\n")
+  samples.write(tmp_path / "test.csv", "query,tags\ny,0\n")
+  samples.write(tmp_path / "labels.txt", "red\n\ngreen\n")
+  change = "guessed; change with --config.data."
+  taken = f"texts from column {{}} ({change}text), labels from column 'tags' ({change}label_column)"
+  assert data.summary(data.load(tmp_path).manifest).split("\n")[-2:] == [
+    f"note: train.csv: {taken.format(repr('Query'))}, such as 'red', 'green' in labels.txt",
+    f"note: test.csv: {taken.format(repr('query'))}",
+  ]
+  given = data.load(tmp_path / "train.csv", text="Query+tags", label_column="kind", test_fraction=0)
+  assert given.manifest["notices"] == [
+    "train.csv: texts from column 'Query' and 'tags', labels from column 'kind', such as 'k'"
+  ]
+
+
+def test_the_column_named_as_text_is_not_guessed_for_labels(tmp_path):
+  path = samples.write(tmp_path / "t.csv", "label,category\nsome text,c\n")
+  assert list(data.load(path, text="label", test_fraction=0).labels.texts) == ["c"]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=8))

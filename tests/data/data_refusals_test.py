@@ -28,7 +28,7 @@ CASES = {
   "broken JSON": ("raw_json", "trn.json", GOOD + '{"title": "x\n', r"trn\.json, line 2: expected one JSON object"),
   "blank line": ("raw_json", "trn.json", GOOD + "\n" + GOOD, r"trn\.json, line 2: expected one JSON object"),
   "no object": ("raw_json", "lbl.json", "[1]\n", r"lbl\.json, line 1: expected one JSON object, found '\[1\]'"),
-  "no title": ("raw_json", "lbl.json", '{"name": "x"}\n', r"lbl\.json, line 1: expected a text under.*'keys name'"),
+  "no title": ("raw_json", "lbl.json", '{"name": "x"}\n', r"line 1: expected a text under the key 'title' \(change with --config\.data\.text=NAME\), found 'keys name'"),
   "title no text": ("raw_json", "lbl.json", '{"title": 7}\n', r"line 1: expected a text under the key 'title'.*'7'"),
   "no targets": ("raw_json", "tst.json", '{"title": "x"}\n', r"line 1: expected a list of whole.*'target_ind'"),
   "target too large": ("raw_json", "trn.json", GOOD + json_row(target_ind=[5]), r"line 2: expected an id in \[0, 5\), f.*'5'"),
@@ -60,7 +60,9 @@ CASES = {
   "filter row": ("index", "trn_filter_labels.txt", "\n5 0\n", r"labels\.txt, line 2: expected a row in \[0, 5\).*'5 0'"),
   "filter words": ("index", "trn_filter_labels.txt", "0 1\n0 x\n", r"line 2: expected two whole numbers.*'0 x'"),
   "filter three": ("index", "trn_filter_labels.txt", "0 1 2\n", r"line 1: expected two whole numbers"),
-  "no labels": ("index", "Y.txt", "", r"expected at least one label"),
+  "no labels": ("index", "Y.txt", "", r"Y\.txt: expected at least one label, found none$"),
+  "no labels in JSON": ("raw_json", "lbl.json", "", r"lbl\.json: expected at least one label, found none$"),
+  "empty label file": ("csv", "labels.txt", "", r"labels\.txt: expected at least one label, found none$"),
   "UTF-16": ("index", "Y.txt", "x\n".encode("utf-16"), r"Y\.txt, line 1: expected UTF-8 text, found a UTF-16"),
   "map without key": ("index_maps", "label_map.txt", "a\tb\nc\n", r"label_map\.txt, line 2: expected an id"),
   "graph rows": ("index", "kind_lbl_X_Y.txt", "4 3\n\n\n\n\n", r"kind_lbl_X_Y\.txt, line 1: expected 5 rows, one for each label"),
@@ -69,8 +71,9 @@ CASES = {
   "csv columns": ("csv", "train.csv", "title,tags\na,b\nc\n", r"train\.csv, line 3: expected 2 columns.*'1'"),
   "csv quotes": ("csv", "train.csv", 'title,tags\na,"b\n', r"train\.csv, line 2: expected separated columns"),
   "csv empty": ("csv", "train.csv", "", r"train\.csv, line 1: expected at least one row"),
-  "no label column": ("csv", "train.csv", "title,x\na,b\n", r"expected a column of labels; set label_column to one of title, x"),
-  "no text column": ("csv", "train.csv", "x,labels\na,b\n", r"expected a column 'title'; set text to one of x"),
+  "no label column": ("csv", "train.csv", "title,x\na,b\n", r"train\.csv: expected a column of labels; set --config\.data\.label_column=NAME \(columns: 'title', 'x'\)$"),
+  "no text column": ("csv", "train.csv", "x,labels\na,b\n", r"train\.csv: expected a column of texts; set --config\.data\.text=NAME \(columns: 'x', 'labels'\)$"),
+  "neither column": ("csv", "train.csv", "foo,bar\na,b\n", r"expected a column of texts and a column of labels; set --config\.data\.text=NAME and --config\.data\.label_column=NAME \(columns: 'foo', 'bar'\)$"),
   "unknown label": ("csv", "train.csv", "title,labels\na,b\n", r"line 2: expected a label of labels\.txt, found 'b'"),
   "label id too large": ("jsonl", "train.jsonl", '{"text": "a", "labels": [5]}\n', r"line 1: expected an id in \[0, 5\)"),
   "label id huge": ("jsonl", "train.jsonl", '{"text": "a", "labels": [1' + "0" * 40 + "]}\n", r"line 1: expected a label of labels"),
@@ -130,10 +133,54 @@ def test_missing_file(layout, name, match, tmp_path):
 
 
 def test_missing_folder(tmp_path):
-  with pytest.raises(DataError, match=r"nowhere: no such file"):
-    data.load(tmp_path / "nowhere")
-  with pytest.raises(DataError, match=r"names\.csv: no such file \(label_file="):
+  why = "no such file or folder; give the data's place with --config.data.path=DIR"
+  for path in (tmp_path / "nowhere", samples.write(tmp_path / "file", "") / "below"):
+    with pytest.raises(DataError) as caught:
+      data.load(path)
+    assert str(caught.value) == f"{path}: {why}"
+  with pytest.raises(DataError, match=r"names\.csv: no such file \(--config\.data\.label_file=names\.csv\)$"):
     data.load(samples.jsonl(tmp_path), label_file="names.csv")
+
+
+def test_table_whose_labels_are_all_empty(tmp_path):
+  path = samples.write(tmp_path / "t.csv", "text,labels\na,\nb, \n")
+  with pytest.raises(DataError) as caught:
+    data.load(path, cache_dir=tmp_path)
+  assert str(caught.value) == (
+    f"{path}: expected at least one label in column 'labels', found none; "
+    "set another with --config.data.label_column=NAME (columns: 'text', 'labels')"
+  )
+
+
+@pytest.mark.parametrize(
+  ("options", "said"),
+  [
+    ({"text": "headlin"}, "a column 'headlin' of texts; set --config.data.text=NAME (columns: 'title', 'tags')"),
+    ({"label_column": "tag"}, "a column 'tag' of labels; set --config.data.label_column=NAME (columns: 'title', 'tags')"),
+    ({"text": "tags", "label_column": "tags"}, "texts and labels in two columns, found 'tags' for both"),
+  ],
+)
+def test_columns_that_are_named_wrongly(options, said, tmp_path):
+  path = samples.write(tmp_path / "t.csv", "title,tags\na,b\n")
+  with pytest.raises(DataError) as caught:
+    data.load(path, **options)
+  assert str(caught.value) == f"{path}: expected {said}"
+
+
+def test_many_and_odd_columns_make_a_short_line(tmp_path):
+  columns = ['"odd\nname"', *(f"c{at}" for at in range(500))]
+  path = samples.write(tmp_path / "t.csv", ",".join(columns) + "\n" + ",".join("x" * 501) + "\n")
+  with pytest.raises(DataError) as caught:
+    data.load(path)
+  assert "(columns: 'odd\\nname', 'c0', " in str(caught.value) and str(caught.value).endswith("'c10', ...)")
+  assert "\n" not in str(caught.value)
+
+
+def test_label_table_without_texts(tmp_path):
+  path = samples.write(tmp_path / "t.csv", "title,tags\na,b\n")
+  samples.write(tmp_path / "names.csv", "id,foo\nb,B\n")
+  with pytest.raises(DataError, match=r"names\.csv: expected a column of texts called title, .* \(columns: 'id', 'foo'\)$"):
+    data.load(path, label_file="names.csv")
 
 
 @pytest.mark.parametrize("name", ["trn.json.gz", "lbl.json.gz"])

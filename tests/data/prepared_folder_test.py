@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,18 @@ def test_manifest(folder, tmp_path, tokenizer):
     assert (tmp_path / "out" / name).stat().st_size == entry["size"]
     assert entry["sha256"] == cache.sha256(tmp_path / "out" / name)
   assert manifest == data.read_manifest(tmp_path / "out")
+
+
+def test_title_says_what_the_tokenizer_is(folder, tmp_path, tokenizer):
+  def title(**options):
+    return data.summary(data.prepare(folder, tmp_path / "out", **options).manifest).split("\n")[0]
+
+  tokens = r"raw \(index layout; tokens of {}, at most 16 a text\)"
+  named = title(tokenizer=tokenizer, tokenizer_name="tiny", max_length=16)
+  assert re.fullmatch(tokens.format("tiny"), named)
+  unnamed = title(tokenizer=tokenizer, max_length=16)
+  assert re.fullmatch(tokens.format("tokenizer [0-9a-f]{8}"), unnamed)
+  assert title() == "raw (index layout; no tokens)"
 
 
 def test_same_input_same_bytes(folder, tmp_path, tokenizer):

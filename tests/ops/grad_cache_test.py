@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import models
+from xmc_jax import mesh, models
 from xmc_jax.contract import Tokens
 from xmc_jax.ops.grad_cache import embed_groups
 
 KEY = jax.random.key(11)
 
 
-def _group(shape, seed):
+def _group(num_rows, width, seed):
   rng = np.random.default_rng(seed)
-  lengths = rng.integers(0, shape[-1] + 1, shape[:-1]).astype(np.int32)
-  return Tokens(rng.integers(0, 90, shape).astype(np.int32), lengths)
+  lengths = rng.integers(0, width + 1, num_rows).astype(np.int32)
+  return Tokens(rng.integers(0, 90, (num_rows, width)).astype(np.int32), lengths)
 
 
-GROUPS = (_group((2, 4, 8), 0), _group((5, 16), 1))
+CHUNK = 4
+GROUPS = (_group(7, 8, 0), _group(4, 16, 1))  # two chunks with a row of padding, and one group that is whole
 
 
 @pytest.fixture(scope="module", params=["bag", "bert"])
@@ -37,20 +38,19 @@ def embedder(request, tmp_path_factory):
 
 def _without_cache(embed, params, groups, key):
   """One call a chunk, activations kept; keys as `embed_groups` promises: one for each group and chunk."""
-  parts = []
-  for index, group in enumerate(groups):
-    if group.ids.ndim == 2:
-      parts.append(embed(params, group, jax.random.fold_in(key, index)))
-      continue
-    for chunk in range(len(group.ids)):
-      own = jax.random.fold_in(jax.random.split(key, len(groups))[index], chunk)
-      parts.append(embed(params, jax.tree.map(lambda leaf, chunk=chunk: leaf[chunk], group), own))
-  return jnp.concatenate(parts)
+  first, second = groups
+  keys = jax.random.split(key, 2)
+  padded = jax.tree.map(lambda leaf: np.pad(leaf, [(0, 1)] + [(0, 0)] * (leaf.ndim - 1)), first)
+  rows = np.zeros((8, embed(params, second, None).shape[1]))
+  for chunk in range(2):  # the rows are dealt to the chunks in turn
+    own = jax.tree.map(lambda leaf, chunk=chunk: leaf[chunk::2], padded)
+    rows = jnp.asarray(rows).at[chunk::2].set(embed(params, own, jax.random.fold_in(keys[0], chunk)))
+  return jnp.concatenate([rows[:7], embed(params, second, keys[1])])
 
 
 def test_values_and_gradients_equal_the_uncached_ones(embedder):
   params = embedder.init(jax.random.key(0))
-  mixing = jax.random.normal(jax.random.key(1), (13, embedder.width))
+  mixing = jax.random.normal(jax.random.key(1), (11, embedder.width))
 
   def run(embed_all):
     def loss(params):
@@ -61,11 +61,11 @@ def test_values_and_gradients_equal_the_uncached_ones(embedder):
     # Two thirds of the time would go into making this one call fast.
     return step.lower(params).compile({"xla_backend_optimization_level": 0})(params)
 
-  (loss, vectors), gradients = run(lambda p: embed_groups(embedder.embed, p, GROUPS, KEY))
+  (loss, vectors), gradients = run(lambda p: embed_groups(embedder.embed, p, GROUPS, KEY, chunk=CHUNK))
   (expected_loss, expected), expected_gradients = run(
     lambda p: _without_cache(embedder.embed, p, GROUPS, KEY)
   )
-  assert vectors.shape == (2 * 4 + 5, embedder.width)
+  assert vectors.shape == (7 + 4, embedder.width)
   np.testing.assert_allclose(vectors, expected, atol=1e-5)
   np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
   largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected_gradients))
@@ -77,21 +77,21 @@ def test_values_and_gradients_equal_the_uncached_ones(embedder):
 
 def test_no_key_is_no_dropout(embedder):
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
-  plain = [embedder.embed(params, Tokens(*(leaf.reshape(-1, *leaf.shape[2:]) for leaf in GROUPS[0])))]
-  plain.append(embedder.embed(params, GROUPS[1]))
-  found = jax.jit(lambda params: embed_groups(embedder.embed, params, GROUPS))(params)
+  plain = [embedder.embed(params, group) for group in GROUPS]
+  found = jax.jit(lambda params: embed_groups(embedder.embed, params, GROUPS, chunk=3))(params)
   np.testing.assert_allclose(found, jnp.concatenate(plain), atol=1e-5)
 
 
 def test_every_group_and_chunk_has_its_own_dropout(embedder):
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
-  same = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), _group((4, 8), 3))
-  embed = jax.jit(lambda params: embed_groups(embedder.embed, params, (same, same), KEY).reshape(4, 4, -1))
-  vectors = embed(params)
+  same = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), _group(4, 8, 3))  # dealt to two chunks
+  embed = jax.jit(lambda params: embed_groups(embedder.embed, params, (same, same), KEY, chunk=4))
+  vectors = embed(params).reshape(2, 4, 2, -1).swapaxes(1, 2).reshape(4, 4, -1)
   for one in range(4):
     for other in range(one):
       assert not np.allclose(vectors[one], vectors[other])
-  np.testing.assert_array_equal(vectors, embed(params))
+  again = embed(params).reshape(2, 4, 2, -1).swapaxes(1, 2).reshape(4, 4, -1)
+  np.testing.assert_array_equal(vectors, again)
 
 
 def test_activations_of_one_chunk_are_kept():
@@ -101,10 +101,26 @@ def test_activations_of_one_chunk_are_kept():
   def embed(params, tokens, key):
     return jnp.tanh(tokens.ids @ params["up"]) @ params["down"]
 
-  def memory(ids):
-    loss = lambda params: jnp.sum(embed_groups(embed, params, (Tokens(ids, ids[..., 0]),)) ** 2)
+  def memory(chunk):
+    groups = (Tokens(ids, ids[..., 0]),)
+    loss = lambda params: jnp.sum(embed_groups(embed, params, groups, chunk=chunk) ** 2)
     return jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes
 
-  chunks = jnp.ones((32, width, 8))
+  ids = jnp.ones((32 * width, 8))
   # All hidden layers at once are 32 * 64 * 4096 floats = 33 MB, one chunk's 1 MB.
-  assert memory(chunks) < 12e6 < memory(chunks.reshape(-1, 8))
+  assert memory(width) < 12e6 < memory(0)
+
+
+@pytest.mark.parametrize("shape, axes", [((2, 1), ("data",)), ((2, 4), ("data",)), ((2, 4), mesh.LABEL_ROWS)])
+def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
+  devices = mesh.make(*shape)
+  groups = (_group(24, 8, 5), _group(16, 16, 6))
+  num_shards = int(np.prod([devices.shape[axis] for axis in axes]))
+  params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
+  placed = mesh.split_tree(groups, devices, *axes)
+  embed = jax.jit(lambda p, g: embed_groups(embedder.embed, p, g, chunk=8, devices=devices, axes=axes))
+  found = embed(params, placed)
+  plain = [np.asarray(embedder.embed(params, group)) for group in groups]
+  expected = np.concatenate([part.reshape(num_shards, -1, part.shape[1]) for part in plain], axis=1)
+  np.testing.assert_allclose(found, expected.reshape(-1, embedder.width), atol=1e-5)
+  assert found.sharding.shard_shape(found.shape)[0] == 40 // num_shards

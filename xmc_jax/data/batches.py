@@ -1,14 +1,17 @@
 """Batches as a function of (seed, step, order): static shapes, built ahead of the device."""
 
 import concurrent.futures
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
-from xmc_jax.contract import Batch, BatchSpec, Tokens
+from xmc_jax.contract import Batch, BatchSpec
 from xmc_jax.data import buckets
+from xmc_jax.data.pools import make_pool
 
 _ORDER, _DRAW = 0, 1  # separate random streams of one seed
+ON_HOST = ("order", "shortlist")  # what `build` reads of `fresh`; steps get the rest
 
 
 class BatchBuilder:
@@ -23,8 +26,8 @@ class BatchBuilder:
     batch_size: B, over all devices.
     max_length: the widest token row.
     seed: of the order and of the draws.
-    label_chunk: labels in a chunk where all of them join.
-    data_axis: B's groups divide by this.
+    data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
+    held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
   """
 
   def __init__(
@@ -38,32 +41,30 @@ class BatchBuilder:
     batch_size: int,
     max_length: int,
     seed: int,
-    label_chunk: int = 1024,
     data_axis: int = 1,
+    label_axis: int = 1,
+    held_queries: buckets.Held | None = None,
+    held_labels: buckets.Held | None = None,
   ):
     self._queries, self._labels = queries, labels
     truth = learnable(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
     self._batch_size, self._max_length, self._seed = batch_size, max_length, seed
+    self._data_axis, self._held = data_axis, held_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
     self._query_slots = buckets.plan(queries.lengths[self.rows], batch_size, max_length, multiple=data_axis)
     self._width_positives = _longest_row(truth)
     self._width_excluded = _longest_row(excluded)
-    if spec.labels == "all":
-      self.label_columns, self.label_groups = _all_labels(labels, max_length, label_chunk)
-      self._column_of = np.full(len(labels.lengths), -1, np.int32)
-      valid = self.label_columns >= 0
-      self._column_of[self.label_columns[valid]] = np.flatnonzero(valid)
-    else:
-      per_row = np.sort(np.minimum(np.diff(truth.indptr), spec.num_positives or self._width_positives))
-      drawn = int(per_row[-batch_size:].sum())  # at most
-      self._pool_size = min(drawn + spec.num_random_negatives, len(labels.lengths))
-      self._pool_slots = buckets.plan(
-        labels.lengths,
-        self._pool_size,
-        max_length,
-        weights=_pool_odds(truth, drawn, spec.num_random_negatives),
-      )
+    self._pool = make_pool(
+      labels,
+      truth,
+      spec,
+      batch_size=batch_size,
+      max_length=max_length,
+      num_shards=data_axis * label_axis,
+      held=held_labels,
+    )
+    self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
 
   @property
   def steps_per_epoch(self) -> int:
@@ -79,65 +80,48 @@ class BatchBuilder:
     """`[N']` training rows in the random order of one epoch."""
     return self._generator(_ORDER, epoch).permutation(self.rows)
 
-  def build(self, step: int, order: np.ndarray | None = None) -> Batch:
+  def build(self, step: int, fresh: Mapping[str, np.ndarray] = MappingProxyType({})) -> Batch:
     """The batch of one step.
 
     Args:
       step: counted from the start of training.
-      order: `[N']` training rows to cut into batches; None is `epoch_order`.
+      fresh: what refreshes made: 'order' `[N']`, training rows to cut into batches (by default
+        `epoch_order`), and 'shortlist' `[N, K]`, hard negatives of each row, padded with -1.
 
     Returns:
-      A Batch of numpy arrays. Where all labels join, `columns` and `labels` are
+      A Batch of numpy arrays. Where every label is a column, `columns` and `labels` are
       empty: they are `label_columns` and `label_groups` in every step.
     """
     epoch, position = divmod(step, self.steps_per_epoch)
-    order = self.epoch_order(epoch) if order is None else order
+    order = fresh["order"] if "order" in fresh else self.epoch_order(epoch)
     chosen = order[position * self._batch_size : (position + 1) * self._batch_size]
-    rows, queries = self._lay_out(self._queries, chosen, self._query_slots)
+    rows, queries = buckets.lay_out(self._queries, chosen, self._query_slots, self._data_axis, self._held)
     generator = self._generator(_DRAW, step)
     positives = _gather_rows(self._truth, rows, self._width_positives)
     weights = _draw_weights(positives, self._spec.num_positives, generator)
     excluded = _gather_rows(self._excluded, rows, self._width_excluded)
-    if self._spec.labels == "all":
-      columns, labels = np.zeros(0, np.int32), ()
-      column_of = self._column_of
-    else:
-      columns, labels = self._draw_pool(positives[weights > 0], generator)
-      column_of = np.full(len(self._labels.lengths), -1, np.int32)
-      column_of[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
+    listed = self._draw_hard(rows, fresh.get("shortlist"), generator)
+    pool = self._pool.draw(positives[weights > 0], listed, generator)
     return Batch(
       rows=rows,
       queries=queries,
-      columns=columns,
-      labels=labels,
-      positives=_to_columns(positives, column_of),
+      columns=pool.columns,
+      labels=pool.labels,
+      positives=_to_columns(positives, pool.column_of),
       weights=weights,
-      excluded=_to_columns(excluded, column_of),
+      excluded=_to_columns(excluded, pool.column_of),
     )
 
   def _generator(self, stream: int, index: int) -> np.random.Generator:
     return np.random.default_rng((self._seed, stream, index))
 
-  def _draw_pool(self, drawn: np.ndarray, generator) -> tuple[np.ndarray, tuple[Tokens, ...]]:
-    """Unique drawn positives, filled up with uniformly drawn labels that are not among them."""
-    pool = np.unique(drawn)
-    extra = min(self._spec.num_random_negatives, self._pool_size - len(pool))
-    if extra > 0:
-      others = np.setdiff1d(np.arange(len(self._labels.lengths), dtype=np.int32), pool, assume_unique=True)
-      pool = np.concatenate([pool, generator.choice(others, min(extra, len(others)), replace=False)])
-    return self._lay_out(self._labels, pool.astype(np.int32), self._pool_slots)
-
-  def _lay_out(self, table, ids: np.ndarray, slots: buckets.Slots) -> tuple[np.ndarray, tuple[Tokens, ...]]:
-    """Texts in slots: `[B]` ids in slot order, -1 for padding, and a token group a width."""
-    lengths = table.lengths[ids]
-    order = buckets.assign(slots, lengths)
-    if order is None:
-      slots = buckets.widest_only(slots)
-      order = buckets.assign(slots, lengths)
-    laid_out = np.where(order >= 0, ids[order] if len(ids) else -1, -1).astype(np.int32)
-    edges = np.cumsum([rows for _, rows in slots])[:-1]
-    groups = tuple(table.gather(part, width) for part, (width, _) in zip(np.split(laid_out, edges), slots))
-    return laid_out, groups
+  def _draw_hard(self, rows: np.ndarray, shortlist, generator) -> np.ndarray | None:
+    """Labels drawn uniformly from each row's shortlist, `[H]`; None where there is no shortlist yet."""
+    if shortlist is None or not self._spec.num_hard_negatives:
+      return None
+    listed = np.where(rows[:, None] >= 0, shortlist[rows], -1)
+    drawn = _draw_weights(listed, self._spec.num_hard_negatives, generator) > 0
+    return listed[drawn]
 
 
 def learnable(truth, excluded):
@@ -146,29 +130,6 @@ def learnable(truth, excluded):
   left.eliminate_zeros()
   left.sort_indices()
   return left.tocsr()
-
-
-def _all_labels(labels, max_length: int, chunk: int) -> tuple[np.ndarray, tuple[Tokens, ...]]:
-  """Every label once, in chunks of one width each: `[S]` label ids and `[chunks, n, T]` groups."""
-  columns, groups = [], []
-  for width, members in buckets.split_by_width(labels.lengths, max_length):
-    rows = min(chunk, -(-len(members) // 8) * 8)
-    num_chunks = -(-len(members) // rows)
-    padded = np.full(num_chunks * rows, -1, np.int32)
-    padded[: len(members)] = members
-    ids, lengths = labels.gather(padded, width)
-    groups.append(Tokens(ids.reshape(num_chunks, rows, width), lengths.reshape(num_chunks, rows)))
-    columns.append(padded)
-  return np.concatenate(columns), tuple(groups)
-
-
-def _pool_odds(truth, num_drawn: int, num_random: int) -> np.ndarray:
-  """How likely a pool's slot goes to each label, `[L]`: some are drawn as positives, some uniformly.
-
-  A label counts once, however often it is drawn, so that its share is its chance to be drawn at all.
-  """
-  frequency = np.bincount(truth.indices, minlength=truth.shape[1]) / max(truth.nnz, 1)
-  return -np.expm1(-num_drawn * frequency) + num_random / truth.shape[1]
 
 
 def _longest_row(matrix) -> int:

@@ -8,13 +8,17 @@ than it needs, none in a narrower one.
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
+
+from xmc_jax.contract import Tokens
 
 WIDTH_STEP = 8
 _MARGIN = 4.5  # standard deviations kept free, so that practically every batch fits
 
 Slots = tuple[tuple[int, int], ...]
+Held = Callable[[int], np.ndarray]  # n -> [n] bool: the rows of a group of n that this process holds
 
 
 def widths(max_length: int) -> list[int]:
@@ -94,3 +98,32 @@ def split_by_width(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.n
   slot = np.searchsorted(every, np.minimum(lengths, max_length))
   groups = [(int(width), np.flatnonzero(slot == position)) for position, width in enumerate(every)]
   return [(width, rows) for width, rows in groups if len(rows)]
+
+
+def num_rows(slots: Slots) -> int:
+  """How many texts the slots hold."""
+  return sum(rows for _, rows in slots)
+
+
+def lay_out(
+  table, ids: np.ndarray, slots: Slots, num_shards: int, held: Held | None = None
+) -> tuple[np.ndarray, tuple[Tokens, ...]]:
+  """Texts in slots: `[rows]` ids, -1 for padding, and a token group a width.
+
+  The ids stand as the devices hold the rows: first those of every group that are on the first device.
+  Where `held` is given, only the texts that it marks are read; the others' tokens are 0.
+  """
+  order = assign(slots, table.lengths[ids])
+  if order is None:
+    slots = widest_only(slots)
+    order = assign(slots, table.lengths[ids])
+  laid_out = np.where(order >= 0, ids[order] if len(ids) else -1, -1).astype(np.int32)
+  parts = np.split(laid_out, np.cumsum([rows for _, rows in slots])[:-1])
+  read = parts if held is None else [np.where(held(len(part)), part, -1) for part in parts]
+  groups = tuple(table.gather(part, width) for part, (width, _) in zip(read, slots))
+  return device_major(parts, num_shards), groups
+
+
+def device_major(parts: list[np.ndarray], num_shards: int) -> np.ndarray:
+  """The rows of several groups, each split evenly over the devices, in the order of the devices."""
+  return np.concatenate([part.reshape(num_shards, -1) for part in parts], axis=1).ravel()

@@ -89,5 +89,5 @@ def _title(manifest: dict) -> str:
   how = "no tokens"
   if tokenizer:
     name = tokenizer["name"] or f"tokenizer {tokenizer['sha256'][:8]}"
-    how = f"{name}, at most {tokenizer['max_length']} tokens"
+    how = f"tokens of {name}, at most {tokenizer['max_length']} a text"
   return f"{manifest['name']} ({manifest['layout']} layout; {how})"

@@ -150,7 +150,7 @@ class _Builder:
     """Writes every array and returns the counts."""
     labels = self._write_texts("labels", "labels", self._source.labels())
     if not labels["texts"]:
-      raise DataError(f"{self._source.name}: expected at least one label, found none")
+      raise DataError(f"{self._source.labels_file}: expected at least one label, found none")
     self._has_points = np.zeros(labels["texts"], bool)
     counts = {split: self._write_split(split, labels["texts"]) for split in ("train", "test")}
     labels["without_points"] = int((~self._has_points).sum())

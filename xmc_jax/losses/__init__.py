@@ -6,6 +6,7 @@ entries that `where` marks as real, and returns one number per row, unreduced.
 
 from xmc_jax.losses.binary import binary
 from xmc_jax.losses.decoupled import decoupled_softmax
+from xmc_jax.losses.soft_top_k import log_soft_top_k, soft_top_k, soft_top_k_loss
 from xmc_jax.losses.softmax import softmax
 
-__all__ = ["binary", "decoupled_softmax", "softmax"]
+__all__ = ["binary", "decoupled_softmax", "log_soft_top_k", "soft_top_k", "soft_top_k_loss", "softmax"]

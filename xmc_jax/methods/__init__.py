@@ -6,7 +6,10 @@ import importlib
 from xmc_jax.contract import ConfigError, DatasetInfo, Method
 
 _METHODS = {
+  "ance": "xmc_jax.methods.ance",
   "dexml": "xmc_jax.methods.dexml",
+  "dpr": "xmc_jax.methods.dpr",
+  "ova": "xmc_jax.methods.ova",
 }
 
 
@@ -15,12 +18,21 @@ def names() -> list[str]:
 
 
 def check(config) -> None:
-  """Raises ConfigError if there is no method of the name `config.method.name`."""
+  """Raises ConfigError for an unknown `config.method.name`, or settings that the method does not have.
+
+  A method's module may hold FIXED: keys of `config.method` and the one value, or the values, that it takes.
+  """
   name = config.method.name
   if name not in _METHODS:
     near = difflib.get_close_matches(name, _METHODS, n=1)
     hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
     raise ConfigError(f"method.name = {name!r} is not one of {', '.join(names())}; {hint}")
+  for key, legal in getattr(_module(name), "FIXED", {}).items():
+    if config.method[key] not in legal:
+      raise ConfigError(
+        f"method.{key} = {config.method[key]!r}: method.name = {name!r} takes "
+        f"{' or '.join(map(repr, legal))}; set --config.method.{key}={legal[0]}"
+      )
 
 
 def make(config, info: DatasetInfo) -> Method:
@@ -30,4 +42,8 @@ def make(config, info: DatasetInfo) -> Method:
     ConfigError: no such method.
   """
   check(config)
-  return importlib.import_module(_METHODS[config.method.name]).make(config, info)
+  return _module(config.method.name).make(config, info)
+
+
+def _module(name: str):
+  return importlib.import_module(_METHODS[name])

@@ -15,6 +15,7 @@ def embed_table(
   *,
   batch_size: int,
   max_length: int,
+  held: np.ndarray | None = None,
   progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
   """Embeds every text of a table.
@@ -24,6 +25,7 @@ def embed_table(
     table: TokenTable of n texts.
     batch_size: texts at a time; with the width, the only shapes that `embed` sees.
     max_length: the widest row.
+    held: `[batch_size]` bool, the places of a batch whose texts this process reads; None is all.
     progress: called with the number of texts done.
 
   Returns:
@@ -40,7 +42,7 @@ def embed_table(
 
   done = 0
   for width, rows in _chunks(table.lengths, batch_size, max_length):
-    vectors = embed(table.gather(rows, width), rows)
+    vectors = embed(table.gather(rows if held is None else np.where(held, rows, -1), width), rows)
     if waiting:  # the device works on this chunk while the host stores the one before
       store(*waiting)
     waiting = (rows, vectors)

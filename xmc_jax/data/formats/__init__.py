@@ -37,11 +37,19 @@ def recognise(path: Path, layout: str = "auto", options: Options | None = None) 
   if layout not in LAYOUTS:
     near = difflib.get_close_matches(layout, LAYOUTS, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}{hint}")
+    raise ConfigError(f"--config.data.layout={layout}: expected one of {', '.join(LAYOUTS)}{hint}")
   with reading(path):
-    path.stat()
+    _refuse_missing(path)
     found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     return _recognise(path, layout, options, found)
+
+
+def _refuse_missing(path: Path) -> None:
+  try:
+    path.stat()
+  except (FileNotFoundError, NotADirectoryError):
+    why = "no such file or folder; give the data's place with --config.data.path=DIR"
+    raise DataError(f"{path}: {why}") from None
 
 
 def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> Source:
@@ -61,7 +69,9 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
 
 
 def _refuse_other_files(path: Path, layout: str) -> None:
-  if layout not in ("auto", "table") or tables.suffix(path) not in tables.SUFFIXES:
+  if layout not in ("auto", "table"):
+    raise DataError(f"{path}: expected a folder for --config.data.layout={layout}, found a file")
+  if tables.suffix(path) not in tables.SUFFIXES:
     raise DataError(f"{path}: expected a folder, or a table in {', '.join(tables.SUFFIXES)} (or .gz)")
 
 

@@ -14,11 +14,16 @@ _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 
 def guess_separator(cells: Iterable[object]) -> str:
   """The separator that most of the cells have; '' where a cell holds one label."""
-  texts = [cell for cell in cells if isinstance(cell, str) and not cell.lstrip().startswith("[")]
+  texts = [cell for cell in cells if _is_plain(cell)]
   if texts and all(_NUMBERS.fullmatch(text) or not text.strip() for text in texts):
     return " "
   found = Counter(mark for text in texts for mark in _SEPARATORS if mark in text)
   return max(_SEPARATORS, key=lambda mark: found[mark]) if found else ""
+
+
+def _is_plain(cell: object) -> bool:
+  """Whether a cell is a text to be split, not a list."""
+  return isinstance(cell, str) and not cell.lstrip().startswith("[")
 
 
 def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str | int]:
@@ -38,6 +43,42 @@ def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str
     if type(value) not in (str, int):
       raise place.refuse(row, "labels that are texts or whole numbers", value)
   return values
+
+
+class SplitTally:
+  """Counts which cells were split, so that what the user is told of the separator is true.
+
+  Attributes:
+    rows: the cells counted so far.
+  """
+
+  def __init__(self):
+    self.rows = 0
+    self._split = 0
+    self._has_texts = self._has_spaces = self._has_lists = False
+
+  def add(self, cell: object, labels: list[str | int]) -> None:
+    """Counts a cell and the labels it was read as."""
+    self.rows += 1
+    if not labels:
+      return
+    if not _is_plain(cell):
+      self._has_lists = True
+      return
+    self._has_texts = True
+    self._split += len(labels) > 1
+    self._has_spaces = self._has_spaces or len(cell.split()) > 1
+
+  def notice(self, separator: str, is_given: bool) -> str:
+    """What to tell of the separator; '' where there is nothing to tell."""
+    change = "(change with --config.data.label_separator)"
+    if self._split:
+      rows = f"{self._split:,} of {self.rows:,} rows"
+      return "" if is_given else f"labels split at {separator!r} in {rows} {change}"
+    if is_given:
+      return f"no row has labels to split at {separator!r} {change}" if self._has_texts else ""
+    # One word a cell needs no comment, nor do lists.
+    return f"each cell is one label {change}" if self._has_spaces and not self._has_lists else ""
 
 
 class Vocabulary:

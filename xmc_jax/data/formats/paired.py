@@ -53,6 +53,7 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
 
   return {
     "files": (*targets.values(), *texts.values(), labels),
+    "labels_file": labels,
     "labels": lambda: _texts(labels, notices),
     "splits": {split: partial(read, split) for split in targets},
   }

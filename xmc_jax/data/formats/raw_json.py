@@ -22,6 +22,7 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
   test, labels = (need(folder, name, beside=train) for name in ("tst.json", "lbl.json"))
   return {
     "files": (train, test, labels),
+    "labels_file": labels,
     "labels": lambda: _labels(labels, options.text, notices),
     "splits": {
       "train": lambda num_labels: _points(train, options.text, notices),
@@ -46,8 +47,11 @@ def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int) ->
   for name in names:
     value = record.get(name, record)
     if value is not None and not isinstance(value, str):
-      found = f"keys {', '.join(record)}" if value is record else value
-      raise place.refuse(row, f"a text under the key {name!r}", found)
+      expected = f"a text under the key {name!r}"
+      if value is record:
+        expected += " (change with --config.data.text=NAME)"
+        value = f"keys {', '.join(record)}"
+      raise place.refuse(row, expected, value)
     parts.append(value or "")
   return " ".join(filter(None, parts))
 

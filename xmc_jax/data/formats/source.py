@@ -90,6 +90,7 @@ class Source(NamedTuple):
     layout: the name of its layout.
     name: what to call the data set.
     files: every file that will be read.
+    labels_file: the one that labels come from.
     labels: yields label texts, some at a time.
     splits: 'train' and 'test'; each takes the number of labels (which are read first)
       and yields points, some at a time.
@@ -101,6 +102,7 @@ class Source(NamedTuple):
   layout: str
   name: str
   files: tuple[Path, ...]
+  labels_file: Path
   labels: Callable[[], Iterator[list[str]]]
   splits: dict[str, Callable[[int], Iterator[Rows]]]
   filters: dict[str, Path | None]

@@ -2,22 +2,23 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from xmc_jax.contract import ConfigError, DataError
-from xmc_jax.data.formats.label_cells import Vocabulary, guess_separator, split_cell
+from xmc_jax.data.formats.label_cells import SplitTally, Vocabulary, guess_separator, split_cell
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
 from xmc_jax.data.formats.raw_json import joined_text
-from xmc_jax.data.formats.source import Options, Pairs, Rows
+from xmc_jax.data.formats.source import Options, Pairs, Rows, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 
 LOOKS_FOR = "train.* and test.*, or one file, in .jsonl, .csv, .tsv or .parquet"
 
 _TEXTS = ("title", "text", "query", "question", "sentence", "name", "description", "content", "body")
 _LABELS = ("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y")
+_MANY = 12  # columns in a message
 _KEYS = ("id", "uid", "key", "label", "label_id", "name")
 
 
@@ -31,13 +32,15 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   if train is None:
     tables = [file for file in sorted(path.iterdir()) if suffix(file) in SUFFIXES and file != labels]
     if len(tables) > 1:
-      notices.append(f"several tables ({', '.join(file.name for file in tables)}), none of them train.*")
+      names = ", ".join(file.name for file in tables)
+      notices.append(f"several tables, {names}, none of them train.*; take one with --config.data.path=FILE")
     if len(tables) != 1:
       return None
     train = tables[0]
   reader = _Tables(train, test, labels, options, notices)
   return {
     "files": tuple(file for file in (train, test, labels) if file),
+    "labels_file": labels or train,
     "labels": reader.labels,
     "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
   }
@@ -52,7 +55,7 @@ def _label_file(path: Path, options: Options) -> Path | None:
   if options.label_file:
     file = folder / options.label_file
     if not file.is_file():
-      raise DataError(f"{file}: no such file (label_file={options.label_file!r})")
+      raise DataError(f"{file}: no such file (--config.data.label_file={options.label_file})")
     return file
   return None if path.is_file() else find(folder, *_named("labels", "lbl", suffixes=(".txt", *SUFFIXES)))
 
@@ -64,20 +67,20 @@ class _Tables:
     self._train, self._test, self._label_file = train, test, labels
     self._options, self._notices = options, notices
     if not 0 <= options.test_fraction < 1:
-      raise ConfigError(f"test_fraction={options.test_fraction}: expected a share in [0, 1), such as 0.2")
+      wrong = f"--config.data.test_fraction={options.test_fraction}"
+      raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
     self._is_test = np.zeros(0, bool)
 
   def labels(self) -> Iterator[list[str]]:
     """Numbers the labels and yields their texts."""
     self._columns = {path: self._find_columns(path) for path in self._files()}
-    self._separator = self._find_separator()
+    self._separator = self._options.label_separator or self._guess_separator()
     self._vocabulary = self._read_label_file() if self._label_file else Vocabulary()
-    num_rows = 0
-    for path in self._files():
-      for place, rows in self._records(path):
-        num_rows += len(rows)
-        for row, record in enumerate(rows):
-          self._vocabulary.add(self._cell(record, place, row))
+    tally = self._number_labels()
+    num_rows = tally.rows
+    self._notices += self._columns_taken()
+    if notice := tally.notice(self._separator, is_given=bool(self._options.label_separator)):
+      self._notices.append(notice)
     if self._test is None:
       order = np.random.default_rng(self._options.split_seed).permutation(num_rows)
       self._is_test = np.zeros(num_rows, bool)
@@ -85,6 +88,37 @@ class _Tables:
     texts = self._vocabulary.texts
     for first in range(0, len(texts), CHUNK_ROWS):
       yield texts[first : first + CHUNK_ROWS]
+
+  def _number_labels(self) -> SplitTally:
+    """Reads all labels into the vocabulary."""
+    tally = SplitTally()
+    for path in self._files():
+      column = self._columns[path][1]
+      for place, rows in self._records(path):
+        for row, record in enumerate(rows):
+          labels = self._cell(record, place, row)
+          tally.add(record.get(column), labels)
+          self._vocabulary.add(labels)
+    if not self._vocabulary.texts and not self._label_file:
+      column = excerpt(self._columns[self._train][1])
+      change = f"set another with --config.data.label_column=NAME {_shown(column_names(self._train, []))}"
+      raise DataError(f"{self._train}: expected at least one label in column {column}, found none; {change}")
+    return tally
+
+  def _columns_taken(self) -> list[str]:
+    """A line for each table on the columns it is read from, with some labels to recognise."""
+    label_file = f" in {self._label_file.name}" if self._label_file else ""
+    some = list(islice((excerpt(text) for text in self._vocabulary.texts if text.strip()), 3))
+    such_as = f", such as {', '.join(some)}{label_file}" if some else ""
+    lines = []
+    for path in self._files():
+      if path == self._train or self._columns[path] != self._columns[self._train]:
+        names, label = self._columns[path]
+        texts = _taken("text", names, "+".join(names) != self._options.text)
+        labels = _taken("label_column", (label,), not self._options.label_column)
+        lines.append(f"{path.name}: texts from {texts}, labels from {labels}{such_as}")
+        such_as = ""
+    return lines
 
   def rows(self, of_test: bool, num_labels: int) -> Iterator[Rows]:
     """The points of one split."""
@@ -118,20 +152,19 @@ class _Tables:
 
   def _find_columns(self, path: Path) -> tuple[tuple[str, ...], str]:
     have = column_names(path, self._notices)
-    label = self._options.label_column or _guess(_LABELS, have)
-    if label not in have:
-      raise DataError(f"{path}: expected a column of labels; set label_column to one of {', '.join(have)}")
-    return _text_columns(path, self._options.text, [name for name in have if name != label]), label
+    asked = self._options.text
+    not_text = [name for name in have if name not in (asked, *asked.split("+"))]
+    label = self._options.label_column or _guess(_LABELS, not_text)
+    label = label if label in have else ""
+    texts = _text_columns(self._options.text, [name for name in have if name != label])
+    if not label or not texts:
+      raise _columns_missing(path, have, self._options, texts, label)
+    return texts, label
 
-  def _find_separator(self) -> str:
-    if self._options.label_separator:
-      return self._options.label_separator
+  def _guess_separator(self) -> str:
     label = self._columns[self._train][1]
     cells = next(([record.get(label) for record in rows] for _, rows in self._records(self._train)), [])
-    guess = guess_separator(cells)
-    if guess:
-      self._notices.append(f"{self._train.name}: labels split at {guess!r} (label_separator says otherwise)")
-    return guess
+    return guess_separator(cells)
 
   def _read_label_file(self) -> Vocabulary:
     path = self._label_file
@@ -142,7 +175,9 @@ class _Tables:
     # Its columns need not be called as the points' are, so a guess will do.
     others = [name for name in have if name != key] or have
     wanted = self._options.text if self._options.text in others else "title"
-    names = _text_columns(path, wanted, others)
+    names = _text_columns(wanted, others)
+    if not names:
+      raise DataError(f"{path}: expected a column of texts called {', '.join(_TEXTS)} {_shown(have)}")
     texts, keys = [], []
     for place, rows in records(path, (*names, *([key] if key else [])), self._notices):
       texts += [joined_text(record, names, place, row) for row, record in enumerate(rows)]
@@ -155,12 +190,38 @@ def _guess(candidates: tuple[str, ...], have: list[str]) -> str:
   return next((by_lower[name] for name in candidates if name in by_lower), "")
 
 
-def _text_columns(path: Path, wanted: str, have: list[str]) -> tuple[str, ...]:
+def _text_columns(wanted: str, have: list[str]) -> tuple[str, ...]:
+  """The columns that make up the text; none where they are not there."""
   for names in ((wanted,), tuple(wanted.split("+"))):
     if all(name in have for name in names):
       return names
   # 'title' is the default, so it may stand for "whatever the text is called".
   guess = _guess(_TEXTS, have) if wanted == "title" else ""
-  if not guess:
-    raise DataError(f"{path}: expected a column {wanted!r}; set text to one of {', '.join(have)}")
-  return (guess,)
+  return (guess,) if guess else ()
+
+
+def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple, label: str) -> DataError:
+  """The one line for a table without a column of texts, of labels, or both."""
+  if label and options.text == options.label_column:
+    return DataError(f"{path}: expected texts and labels in two columns, found {excerpt(label)} for both")
+  wanted, flags = [], []
+  if not texts:
+    name = "" if options.text == "title" else f" {excerpt(options.text)}"
+    wanted.append(f"a column{name} of texts")
+    flags.append("--config.data.text=NAME")
+  if not label:
+    name = f" {excerpt(options.label_column)}" if options.label_column else ""
+    wanted.append(f"a column{name} of labels")
+    flags.append("--config.data.label_column=NAME")
+  return DataError(f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {_shown(have)}")
+
+
+def _shown(columns: list[str]) -> str:
+  more = ["..."] if len(columns) > _MANY else []
+  return f"(columns: {', '.join([*map(excerpt, columns[:_MANY]), *more])})"
+
+
+def _taken(key: str, names: tuple[str, ...], is_guess: bool) -> str:
+  """A column and, where it was guessed, how to take another."""
+  shown = "column " + " and ".join(map(excerpt, names))
+  return f"{shown} (guessed; change with --config.data.{key})" if is_guess else shown

@@ -1,0 +1,19 @@
+"""ANCE: DPR with hard negatives from shortlists (Xiong et al., ICLR 2021), as DEXML compares to.
+
+  python -m xmc_jax.main --config=experiments/ance.py                   # bundled data
+  python -m xmc_jax.main --config=experiments/ance.py:lf_amazontitles_131k --config.data.path=DIR
+
+Shortlists are made after five epochs, and every five from there (METHODS: "HNM").
+"""
+
+from experiments import dexml, dpr
+from experiments.common import choose
+
+_ANCE = {"method.name": "ance", "method.num_hard_negatives": 2}
+
+PRESETS = {name: {**values, **_ANCE} for name, values in dpr.PRESETS.items()}
+
+
+def get_config(preset: str = ""):
+  """The config of one of PRESETS."""
+  return dexml.make("ance", preset or next(iter(PRESETS)), choose(preset, PRESETS))

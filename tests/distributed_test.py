@@ -1,0 +1,145 @@
+"""Two real processes on loopback train one run; one process goes on with it and evaluates it."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+
+from xmc_jax import mesh
+from xmc_jax.checkpoint import Checkpoints
+
+HERE = pathlib.Path(__file__).parent
+CONFIG = """
+import pathlib, sys
+sys.path.insert(0, {tests!r})
+import tiny_runs
+
+def get_config():
+  return tiny_runs.config(pathlib.Path({data!r}), **{overrides!r})
+"""
+# The command line; both processes die at step $STOP, if it is given.
+DRIVER = """
+import os, signal
+from xmc_jax import main, train
+
+stop, original = int(os.environ.get("STOP", 0)), train.TrainStep.__call__
+
+def step(self, state, *args):
+  found = original(self, state, *args)
+  if stop and int(found[0].step) == stop:
+    os.kill(os.getpid(), signal.SIGKILL)
+  return found
+
+train.TrainStep.__call__ = step
+main.cli()
+"""
+SETTINGS = {
+  "mesh.data": 2,
+  "mesh.label": 2,
+  "encoder.embedding_dropout": 0.0,
+  "train.num_epochs": 2,
+  "checkpoint.every_epochs": 0.5,
+}
+
+
+def _free_port() -> int:
+  with socket.socket() as probe:
+    probe.bind(("localhost", 0))
+    return probe.getsockname()[1]
+
+
+def _launch(flags, count, devices_each, **environment):
+  """Starts `count` processes of one run, waits for them, returns their outputs."""
+  port, children = _free_port(), []
+  for number in range(count):
+    env = {
+      **os.environ,
+      "JAX_PLATFORMS": "cpu",
+      "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_each}",
+      **environment,
+    }
+    if count > 1:
+      env |= {
+        "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+        "JAX_NUM_PROCESSES": str(count),
+        "JAX_PROCESS_ID": str(number),
+      }
+    command = [sys.executable, "-c", DRIVER, *flags, *(["--distributed"] if count > 1 else [])]
+    pipe = subprocess.PIPE
+    children.append(subprocess.Popen(command, cwd=HERE.parent, env=env, stdout=pipe, stderr=pipe, text=True))
+  try:
+    return [(child.communicate(timeout=240), child.returncode) for child in children]
+  finally:
+    for child in children:
+      child.kill()
+
+
+def _without_gloo(text: str) -> str:
+  """What the CPU's collectives library says of itself, on standard output, is not ours to stop."""
+  return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo]"))
+
+
+def _trained(workdir):
+  checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
+  state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(mesh.make()))
+  return checkpoints.latest(), jax.device_get(state["params"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dexml", "ova"])
+def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
+  overrides = dict(SETTINGS)
+  if method == "ova":
+    overrides |= {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
+  data = tiny_runs.write_data(tmp_path / "data")
+  config = tmp_path / "config.py"
+  config.write_text(CONFIG.format(tests=str(HERE), data=str(data), overrides=overrides))
+
+  def flags(name):
+    return [f"--config={config}", f"--workdir={tmp_path / name}"]
+
+  (((out, err), code),) = _launch(flags("one"), 1, 4)
+  assert code == 0, err
+  both = _launch(flags("two"), 2, 2)
+  for (_, errors), returned in both:
+    assert returned == 0, errors
+  (spoken, _), (silent, err) = [(_without_gloo(out), err) for (out, err), _ in both]
+  assert spoken.partition("written to")[0] == out.partition("written to")[0]
+  assert (silent, err) == ("", "")  # one process speaks for all
+  # Killed at step 8, after the checkpoint of step 6; one process with as many devices goes on.
+  killed = _launch(flags("moved"), 2, 2, STOP="8")
+  assert all(returned != 0 for _, returned in killed)
+  assert _trained(tmp_path / "moved")[0] == 6
+  (((_, err), code),) = _launch(flags("moved"), 1, 4)
+  assert code == 0, err
+  assert "going on from step 6 of 12" in err
+
+  expected_step, expected = _trained(tmp_path / "one")
+  for name in ("two", "moved"):
+    step, found = _trained(tmp_path / name)
+    assert step == expected_step == 12
+    for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+      np.testing.assert_allclose(left, right, atol=1e-5 * np.abs(right).max())
+  reports = [json.loads((tmp_path / name / "report" / "metrics.json").read_text()) for name in ("one", "two")]
+  assert reports[0] == reports[1]
+
+
+def test_processes_that_do_not_find_each_other_are_told_what_to_set(tmp_path):
+  environment = {"JAX_PLATFORMS": "cpu", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+  child = subprocess.run(
+    [sys.executable, "-m", "xmc_jax.main", "--mode=evaluate", f"--workdir={tmp_path}", "--distributed"],
+    cwd=HERE.parent,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert child.returncode == 1 and "Traceback" not in child.stderr

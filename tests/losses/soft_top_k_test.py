@@ -1,0 +1,291 @@
+"""SoftTop-k: equal to binary search in float64, with the gradient of the definition, on any row."""
+
+import sys
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xmc_jax.losses import log_soft_top_k, soft_top_k, soft_top_k_loss
+
+module = sys.modules[soft_top_k.__module__]
+
+
+def sigmoid(x):
+  decay = np.exp(-np.abs(x))
+  return np.where(x > 0, 1, decay) / (1 + decay)
+
+
+def reference(scores, k, alpha=1.0):
+  """z `[L]` of one row by the definition: t halves its bracket until nothing is left of it."""
+  scores = np.asarray(scores, np.float64)
+  low, high = -scores.max() - 10 / alpha, -scores.min() + 10 / alpha
+  for _ in range(200):
+    middle = (low + high) / 2
+    low, high = (middle, high) if sigmoid(alpha * (scores + middle)).sum() < k else (low, middle)
+  return sigmoid(alpha * (scores + low))
+
+
+def reference_jacobian(scores, k, alpha=1.0):
+  z = reference(scores, k, alpha)
+  v = alpha * z * (1 - z)
+  return np.diag(v) - np.outer(v, v) / max(v.sum(), 1e-300)
+
+
+def rows_of(kind):
+  """Rows `[4, 200]` float32 of some kind."""
+  rng = np.random.default_rng(0)
+  normal = rng.standard_normal((4, 200))
+  columns = np.arange(200)
+  rows = {
+    "normal": normal,
+    "flat": 0.01 * normal,
+    "spread": 30 * normal,
+    "1e4": 1e4 * rng.uniform(-1, 1, (4, 200)),
+    "ties": np.round(2 * normal),
+    "equal": np.full((4, 200), 0.3),
+    "gap of 10": normal + 10 * (columns < 5),
+    "gap of 30": normal + 30 * (columns < 5),
+    "gap of 400": normal + 400 * (columns < 5),
+    "gap of 1e4": normal + 1e4 * (columns < 5) - 1e4 * (columns > 150),
+    "far from 0": normal + 1e4,
+    "cauchy": rng.standard_cauchy((4, 200)),
+  }
+  return rows[kind].astype(np.float32)
+
+
+KINDS = (
+  "normal flat spread 1e4 ties equal,gap of 10,gap of 30,gap of 400,gap of 1e4,far from 0,cauchy".replace(
+    "normal flat spread 1e4 ties equal", "normal,flat,spread,1e4,ties,equal"
+  ).split(",")
+)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+K_OF_ROWS = [np.array(k, np.float32) for k in ([1, 2, 5, 6], [0.5, 4.99, 5.01, 100], [151, 180, 199, 199.5])]
+
+some_rows = hnp.arrays(np.float32, (3, 6), elements=st.floats(-20, 20, width=32))
+some_k = hnp.arrays(np.float32, 3, elements=st.floats(0.125, 5.875, width=32))
+some_masks = hnp.arrays(bool, (3, 6))
+
+
+@every_kind
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_equals_binary_search(kind, alpha):
+  scores = rows_of(kind)
+  run = jax.jit(lambda k: soft_top_k(scores, k, alpha=alpha))
+  for k in K_OF_ROWS:
+    expected = [reference(row, row_k, alpha) for row, row_k in zip(scores, k)]
+    np.testing.assert_allclose(run(k), expected, atol=3e-7)
+
+
+@every_kind
+def test_jacobian_equals_its_formula(kind):
+  scores = rows_of(kind)[:, 130:160]  # the gaps are among these, or there is none
+  jacobian = jax.jit(jax.vmap(jax.jacobian(lambda s, k: soft_top_k(s, k, alpha=2.0))))
+  for k in ([1, 2, 5, 21], [0.5, 4.5, 20.99, 29.5]):
+    k = np.array(k, np.float32)
+    expected = [reference_jacobian(row, row_k, 2.0) for row, row_k in zip(scores, k)]
+    np.testing.assert_allclose(jacobian(scores, k), expected, atol=1e-6)
+
+
+@hypothesis.given(scores=some_rows, k=some_k)
+def test_equals_binary_search_on_any_row(scores, k):
+  got = soft_top_k(scores, k)
+  np.testing.assert_allclose(got, [reference(row, row_k) for row, row_k in zip(scores, k)], atol=3e-7)
+  np.testing.assert_allclose(jnp.sum(got, axis=1), k, rtol=1e-6)
+  np.testing.assert_allclose(jnp.exp(log_soft_top_k(scores, k)), got, atol=3e-7)
+
+
+@hypothesis.given(scores=some_rows, k=some_k)
+@hypothesis.settings(max_examples=10)
+def test_gradient_equals_central_differences_of_the_search(scores, k):
+  scores, k, weights = scores.astype(np.float64) / 4, k.astype(np.float64), np.arange(6) + 1.0
+  step = 1e-6
+  with jax.enable_x64(True):
+    grad = np.asarray(jax.grad(lambda s: jnp.sum(log_soft_top_k(s, k) @ weights))(scores))
+  value = lambda s: np.array([np.log(reference(row, row_k)) @ weights for row, row_k in zip(s, k)])
+  for column in range(6):
+    nudge = step * (np.arange(6) == column)
+    expected = (value(scores + nudge) - value(scores - nudge)) / (2 * step)
+    np.testing.assert_allclose(grad[:, column], expected, rtol=1e-5, atol=1e-7)
+
+
+@hypothesis.given(scores=some_rows, k=some_k, shift=st.floats(-100, 100))
+def test_a_shift_of_a_row_changes_nothing(scores, k, shift):
+  scores = np.round(scores, 1)
+  with jax.enable_x64(True):
+    plain, shifted = (soft_top_k(s.astype(np.float64), k) for s in (scores, scores + shift))
+  np.testing.assert_allclose(shifted, plain, atol=1e-10)
+
+
+@hypothesis.given(scores=some_rows, k=some_k)
+def test_order_is_kept(scores, k):
+  z = np.take_along_axis(np.asarray(soft_top_k(scores, k)), np.argsort(scores, axis=1), axis=1)
+  assert np.all(np.diff(z, axis=1) >= 0)
+
+
+@hypothesis.given(scores=some_rows, k=some_k, order=st.permutations(range(6)))
+def test_a_permutation_goes_through(scores, k, order):
+  np.testing.assert_allclose(soft_top_k(scores[:, order], k), soft_top_k(scores, k)[:, order], atol=3e-7)
+
+
+@hypothesis.given(scores=some_rows, k=some_k)
+def test_rows_of_the_jacobian_sum_to_zero(scores, k):
+  jacobian = jax.vmap(jax.jacobian(soft_top_k))(scores, k)
+  np.testing.assert_allclose(jnp.sum(jacobian, axis=-1), 0, atol=1e-6)
+  np.testing.assert_allclose(jacobian, jnp.swapaxes(jacobian, 1, 2), atol=1e-6)
+
+
+@hypothesis.given(scores=some_rows, k=some_k, where=some_masks)
+def test_a_masked_entry_is_as_if_not_there(scores, k, where):
+  weights = jnp.arange(6) + 1.0
+  junk = np.where(where, scores, np.nan)
+
+  def total(s, k, w, **kwargs):
+    log_z = log_soft_top_k(s, k, **kwargs)
+    return jnp.sum(jnp.where(jnp.isfinite(log_z), w * log_z, 0)), (soft_top_k(s, k, **kwargs), log_z)
+
+  for row in range(3):
+    keep = where[row]
+    grad, (z, log_z) = jax.grad(total, has_aux=True)(junk[row], k[row], weights, where=keep)
+    sliced_grad, (sliced, sliced_log) = jax.grad(total, has_aux=True)(
+      scores[row, keep], k[row], weights[keep]
+    )
+    np.testing.assert_allclose(z[keep], sliced, atol=3e-7)
+    np.testing.assert_allclose(log_z[keep], sliced_log, rtol=1e-6, atol=3e-7)
+    np.testing.assert_allclose(grad[keep], sliced_grad, rtol=1e-5, atol=1e-5)
+    assert not np.any(np.concatenate([z[~keep], grad[~keep]]))
+    assert np.all(np.isneginf(log_z[~keep]))
+
+
+def test_cotangents_of_masked_entries_are_not_read():
+  scores, where = jnp.array([0.5, 0.2, -1.0]), jnp.array([True, False, True])
+  for function in (soft_top_k, log_soft_top_k):
+    _, pull_back = jax.vjp(lambda s, f=function: f(s, 1, where=where), scores)
+    (clean,), (dirty,) = pull_back(jnp.array([1.0, 0.0, 2.0])), pull_back(jnp.array([1.0, 7.0, 2.0]))
+    np.testing.assert_array_equal(dirty, clean)
+    assert float(clean[1]) == 0
+
+
+@pytest.mark.parametrize("gap", [20.0, 60.0, 400.0, 1e4])
+def test_a_gap_is_balanced_by_those_who_border_it(gap):
+  # Two above and three below miss equally much: 2 e^-(g/2 + t) = 3 e^-(g/2 - t), t = log(2 / 3) / 2.
+  scores = jnp.array([gap, gap, gap + 50, 0, 0, 0, -50]) - gap / 2
+  log_z = log_soft_top_k(scores, 3)
+  np.testing.assert_allclose(log_z[3:6], -gap / 2 + np.log(2 / 3) / 2, rtol=1e-6, atol=1e-5)
+  # One of these as the positive is pulled up against the border: one half on each side of it.
+  grad = jax.grad(lambda s: soft_top_k_loss(s, jnp.array([0, 0, 0, 1, 0, 0, 0]), 3))(scores)
+  np.testing.assert_allclose(grad, [1 / 4, 1 / 4, 0, 1 / 6 - 1, 1 / 6, 1 / 6, 0], atol=1e-4)
+
+
+def test_large_and_uneven_scores_keep_their_digits():
+  scores = np.array([1e4, 0.3, 0.2, 0.1, -1e4], np.float32)
+  np.testing.assert_allclose(soft_top_k(scores, 2), [1, *reference(scores[1:4], 1), 0], atol=3e-7)
+
+
+def test_the_ends_of_k():
+  scores = np.array([[3.0, 1.0, -2.0]] * 5, np.float32)
+  k = np.array([3, 9, 0, -1, 2.999], np.float32)
+  z = soft_top_k(scores, k, alpha=2.0)
+  lowest, highest = sigmoid(2 * (scores[0] + 2) + 10), sigmoid(2 * (scores[0] - 3) - 10)
+  np.testing.assert_allclose(z[:4], [lowest, lowest, highest, highest], atol=3e-7)
+  np.testing.assert_allclose(jnp.sum(z[4]), k[4], rtol=1e-6)
+  grad = jax.grad(lambda s: jnp.sum(log_soft_top_k(s, k, alpha=2.0)))(scores)
+  assert np.all(np.isfinite(grad))
+  np.testing.assert_allclose(jnp.sum(grad, axis=1), 0, atol=1e-5)
+
+
+def test_many_equal_scores_lie_outside_the_papers_bracket():
+  # σ(-10) of 300,000 would be 13.6.
+  np.testing.assert_allclose(soft_top_k(np.zeros(300_000, np.float32), 5), 5 / 300_000, rtol=1e-6)
+  scores = np.where(np.arange(300_000) % 2, 0.0, 1e-3).astype(np.float32)
+  np.testing.assert_allclose(np.sum(soft_top_k(scores, 5), dtype=np.float64), 5, rtol=2e-6)
+
+
+def test_one_label_and_no_label():
+  np.testing.assert_allclose(soft_top_k([[2.0], [2.0]], jnp.array([0.25, 1.0])), [[0.25], [sigmoid(10.0)]])
+  for where in (None, jnp.zeros((2, 3), bool)):
+    scores = jnp.full((2, 3 if where is not None else 0), 7.0)
+    value, grad = jax.value_and_grad(lambda s, w=where: jnp.sum(soft_top_k(s, 2, where=w)))(scores)
+    assert float(value) == 0
+    assert not np.any(grad)
+
+
+def test_leading_axes_k_and_alpha_of_rows_and_vmap():
+  rng = np.random.default_rng(1)
+  scores, where = rng.standard_normal((2, 3, 9), np.float32), rng.random((2, 3, 9)) < 0.8
+  k, alpha = np.array([[1, 2, 3], [0.5, 5, 9]], np.float32), np.array([[1, 2, 4], [8, 1, 2]], np.float32)
+  one_row = lambda s, k, a, w: soft_top_k(s, k, alpha=a, where=w)
+  whole = jax.jit(one_row)(scores, k, alpha, where)
+  np.testing.assert_allclose(
+    jax.vmap(jax.vmap(one_row))(scores, k, alpha, where), whole, rtol=1e-5, atol=1e-6
+  )
+  for place in np.ndindex(2, 3):
+    np.testing.assert_allclose(
+      one_row(scores[place], float(k[place]), float(alpha[place]), where[place]), whole[place], atol=1e-6
+    )
+
+
+def test_k_and_alpha_are_constants_for_the_gradient():
+  grads = jax.grad(lambda s, k, a: soft_top_k(s, k, alpha=a)[0], argnums=(1, 2))(jnp.arange(4.0), 2.0, 1.5)
+  assert [float(g) for g in grads] == [0, 0]
+
+
+def test_low_precision_is_computed_in_float32_and_double_in_float64():
+  scores = jnp.asarray(np.random.default_rng(2).standard_normal((4, 300)), jnp.bfloat16)
+  value, pull_back = jax.vjp(lambda s: soft_top_k(s, 5), scores)
+  assert value.dtype == jnp.float32
+  np.testing.assert_array_equal(value, soft_top_k(scores.astype(jnp.float32), 5))
+  assert pull_back(value)[0].dtype == jnp.bfloat16
+  with jax.enable_x64(True):
+    scores = rows_of("spread").astype(np.float64)
+    got = soft_top_k(scores, 5)
+    assert got.dtype == jnp.float64
+    np.testing.assert_allclose(got, [reference(row, 5) for row in scores], atol=1e-13)
+
+
+@every_kind
+@pytest.mark.parametrize("k", [1, 5, 200])
+def test_finite_on_any_row(kind, k):
+  scores = rows_of(kind)
+  labels = np.zeros((4, 200))
+  labels[:3, [0, 100, 199]] = 1
+  loss = lambda s: soft_top_k_loss(s, labels, k, alpha=2.0)
+  value, grad = loss(scores), jax.grad(lambda s: loss(s).sum())(scores)
+  assert np.all(np.isfinite(value)) and np.all(np.isfinite(grad))
+  assert np.all(np.abs(grad) <= 2 + 1e-5)
+  np.testing.assert_allclose(jnp.sum(grad, axis=1), 0, atol=1e-5)
+  assert float(value[3]) == 0 and not np.any(grad[3])
+
+
+def test_the_loss_by_hand():
+  # σ(log 3) = 3/4 twice and σ(-log 3) = 1/4 twice sum to 2.
+  scores = np.log(np.array([[3, 3, 1 / 3, 1 / 3]] * 3, np.float32))
+  labels = [[1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+  expected = [-np.log(3 / 4), -(np.log(3 / 4) + np.log(1 / 4)) / 2, 0]
+  np.testing.assert_allclose(soft_top_k_loss(scores, labels, 2), expected, rtol=1e-6)
+  grad = jax.grad(lambda s: soft_top_k_loss(s, labels, 2)[0])(scores)[
+    0
+  ]  # all v are equal: -(1/4) (e_0 - 1/4)
+  np.testing.assert_allclose(grad, [-3 / 16, 1 / 16, 1 / 16, 1 / 16], rtol=1e-5)
+
+
+@pytest.mark.parametrize("alpha, limit", [(1.0, 4), (2.0, 5), (8.0, 11)])
+def test_few_passes(monkeypatch, alpha, limit):
+  scores = np.random.default_rng(0).standard_normal((8, 10_000), np.float32)
+  calls = []
+  tally = module.tally
+  monkeypatch.setattr(module, "tally", lambda *args: (calls.append(args), tally(*args))[1])
+  with jax.disable_jit():
+    z = soft_top_k(scores, 5, alpha=alpha)
+  np.testing.assert_allclose(jnp.sum(z, axis=1), 5, rtol=1e-6)
+  assert len(calls) <= limit
+
+
+def test_the_search_keeps_no_copy_of_the_scores():
+  scores = jax.ShapeDtypeStruct((256, 20_000), jnp.float32)
+  compiled = jax.jit(lambda s: soft_top_k(s, 5)).lower(scores).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < 4 * scores.size

@@ -1,0 +1,71 @@
+"""Ranking by hand, and against a full sort."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from xmc_jax import mesh
+from xmc_jax.refresh.search import search
+
+
+def _csr(rows, num_labels):
+  matrix = sp.lil_matrix((len(rows), num_labels), dtype=bool)
+  for row, labels in enumerate(rows):
+    matrix[row, labels] = True
+  return matrix.tocsr()
+
+
+def _scores_as_vectors(scores):
+  """Queries and labels whose inner products are `scores`."""
+  return np.eye(len(scores), dtype=np.float32), np.asarray(scores, np.float32).T
+
+
+def test_search_by_hand_with_ties_in_the_order_of_ids():
+  queries, labels = _scores_as_vectors([[1, 3, 3, 2], [0, 0, 0, 0]])
+  found = search(queries, labels, 3)
+  np.testing.assert_array_equal(found.ids, [[1, 2, 3], [0, 1, 2]])
+  np.testing.assert_array_equal(found.scores, [[3, 3, 2], [0, 0, 0]])
+
+
+def test_a_filtered_row_still_has_k_candidates_and_ties_keep_their_order():
+  queries, labels = _scores_as_vectors([[5, 4, 4, 4, 1, 0], [5, 4, 4, 4, 1, 0], [0, 0, 0, 0, 0, 9]])
+  found = search(queries, labels, 3, exclude=_csr([[0, 2], [], [5]], 6))
+  np.testing.assert_array_equal(found.ids, [[1, 3, 4], [0, 1, 2], [0, 1, 2]])
+  np.testing.assert_array_equal(found.scores, [[4, 4, 1], [5, 4, 4], [0, 0, 0]])
+
+
+def test_a_row_with_too_few_labels_left_is_padded():
+  queries, labels = _scores_as_vectors([[3, 2, 1], [1, 2, 3]])
+  found = search(queries, labels, 3, exclude=_csr([[0, 1], []], 3))
+  np.testing.assert_array_equal(found.ids, [[2, -1, -1], [2, 1, 0]])
+  np.testing.assert_array_equal(found.scores, [[1, -np.inf, -np.inf], [3, 2, 1]])
+
+
+@pytest.mark.parametrize("block, shape", [(1, None), (7, None), (1024, None), (8, (2, 1)), (7, (2, 4))])
+def test_blocks_and_filters_equal_a_full_sort(block, shape):
+  rng = np.random.default_rng(0)
+  queries, labels = (rng.integers(-2, 3, (rows, 4)).astype(np.float32) for rows in (23, 40))
+  filtered = _csr([rng.choice(40, rng.integers(0, 4), replace=False) for _ in range(23)], 40)
+  found = search(queries, labels, 10, exclude=filtered, block=block, devices=shape and mesh.make(*shape))
+  scores = np.where(filtered.toarray(), -np.inf, queries @ labels.T)
+  expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+  np.testing.assert_array_equal(found.ids, expected)
+  np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, expected, 1))
+  assert found.ids.dtype == np.int32 and found.scores.dtype == np.float32
+
+
+def test_no_queries():
+  found = search(np.zeros((0, 3), np.float32), np.ones((5, 3), np.float32), 2)
+  assert found.ids.shape == found.scores.shape == (0, 2)
+
+
+def test_a_row_with_many_excluded_labels_keeps_k_and_does_not_disturb_the_others():
+  rng = np.random.default_rng(1)
+  counts = [0, 37, 1, 3, 0, 20, 2, 40]
+  queries, labels = rng.normal(size=(8, 5)).astype(np.float32), rng.normal(size=(40, 5)).astype(np.float32)
+  excluded = _csr([rng.choice(40, count, replace=False) for count in counts], 40)
+  found = search(queries, labels, 10, exclude=excluded, block=2)
+  scores = np.where(excluded.toarray(), -np.inf, queries @ labels.T)
+  order = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+  expected = np.where(np.isfinite(np.take_along_axis(scores, order, 1)), order, -1)
+  np.testing.assert_array_equal(found.ids, expected)

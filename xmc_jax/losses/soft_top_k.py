@@ -1,0 +1,216 @@
+"""SoftTop-k: a differentiable filter for the k best scores of a row, and a loss on it (DEXML)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.contract import Array
+from xmc_jax.losses.rows import as_rows, positive_weights
+from xmc_jax.ops.threshold import bracket, find_threshold, log_odds, reduce_rows, tally
+
+
+def soft_top_k(
+  scores: Array, k: float | Array, *, alpha: float | Array = 1.0, where: Array | None = None
+) -> Array:
+  r"""A weight in (0, 1) for each score, near 1 for the k best; the weights of a row sum to k.
+
+  .. math::
+    z_i = \sigma(\alpha (s_i + t)), \qquad t \text{ such that } \sum_i z_i = k
+
+  The gradient is that of the definition, not of the search for t: with
+  :math:`v_i = \alpha z_i (1 - z_i)`, the Jacobian is
+  :math:`\mathrm{diag}(v) - v v^\top / \sum_i v_i`. It may be differentiated again, forwards and backwards.
+
+  Args:
+    scores: `[..., L]` scores, any float type; computed in float32 at least.
+    k: how many, a number or `[...]`, one per row; it need not be whole. Where it reaches the number of real
+      entries, t would be infinite and is 10 / alpha beyond the lowest score; where it is 0, as far below the
+      highest. A constant for the gradient, as is alpha.
+    alpha: sharpness, a positive number or `[...]`.
+    where: `[..., L]` bool, True for a real entry; others are as if not there,
+      whatever their score. By default all are real.
+
+  Returns:
+    `[..., L]` weights, 0 outside `where`.
+
+  Example:
+    >>> from xmc_jax import losses
+    >>> losses.soft_top_k([1.0, 0.0, 1.0, 0.0], 2, alpha=4.0)  # σ(2) twice, σ(-2) twice
+    Array([0.880797  , 0.11920291, 0.880797  , 0.11920291], dtype=float32)
+
+  References:
+    Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, section 4.3 and eq. 7.
+  """
+  return jax.nn.sigmoid(_logits(scores, k, alpha, where))
+
+
+def log_soft_top_k(
+  scores: Array, k: float | Array, *, alpha: float | Array = 1.0, where: Array | None = None
+) -> Array:
+  r"""The logarithm of `soft_top_k`, which keeps its digits where the weight itself is 0.
+
+  .. math::
+    \log z_i = -\log\bigl(1 + e^{-\alpha (s_i + t)}\bigr)
+
+  Args:
+    scores: `[..., L]` scores, as for `soft_top_k`.
+    k: a number or `[...]`, as there.
+    alpha: a positive number or `[...]`, as there.
+    where: `[..., L]` bool, as there.
+
+  Returns:
+    `[..., L]` logarithms, -inf (with gradient 0) outside `where`.
+
+  Example:
+    >>> from xmc_jax import losses
+    >>> losses.log_soft_top_k([300.0, 100.0, -100.0], 1)  # t is -200
+    Array([   0., -100., -300.], dtype=float32)
+
+  References:
+    Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, section 4.3.
+  """
+  logits = _logits(scores, k, alpha, where)
+  real = logits > -jnp.inf
+  return jnp.where(real, jax.nn.log_sigmoid(jnp.where(real, logits, 0)), -jnp.inf)
+
+
+def soft_top_k_loss(
+  scores: Array,
+  labels: Array,
+  k: float | Array,
+  *,
+  alpha: float | Array = 1.0,
+  weights: Array | None = None,
+  where: Array | None = None,
+) -> Array:
+  r"""Log-loss of a row's positives under SoftTop-k: it vanishes when all are among the k best.
+
+  .. math::
+    \ell(s, y) = -\sum_{j \in P} w_j \log z_j, \qquad z = \mathrm{SoftTop}_k(s)
+
+  Positives beyond k compete with each other: a row has k places.
+
+  Args:
+    scores: `[..., L]` scores, any float type; computed in float32 at least.
+    labels: `[..., L]` in {0, 1}, 1 for a true label.
+    k: how many, a number or `[...]`, as for `soft_top_k`.
+    alpha: sharpness, a positive number or `[...]`.
+    weights: `[..., L]` weight of each positive, ignored elsewhere; by default
+      labels / max(1, number of positives in the row).
+    where: `[..., L]` bool, True for a real entry; others are as if not there,
+      whatever their score. By default all are real.
+
+  Returns:
+    `[...]` loss of each row; 0, with gradient 0, for a row without positives.
+
+  Example:
+    >>> from xmc_jax import losses
+    >>> losses.soft_top_k_loss([[0.0, 0.0, 0.0, 0.0]], [[1, 0, 0, 0]], k=2)  # log 2: half of the places
+    Array([0.6931472], dtype=float32)
+
+  References:
+    Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 6.
+  """
+  rows = as_rows(scores, labels, where)
+  log_z = log_soft_top_k(rows.scores, k, alpha=alpha, where=where)
+  surprise = jnp.where(rows.positive, -log_z, 0)
+  return jnp.sum(positive_weights(rows, weights) * surprise, axis=-1)
+
+
+def _logits(scores: Array, k: float | Array, alpha: float | Array, where: Array | None) -> Array:
+  """α (s + t) `[..., L]`, -inf where there is no entry."""
+  scores = jnp.asarray(scores)
+  scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+  if where is not None:
+    scores = jnp.where(where, scores, -jnp.inf)
+  k, alpha = (jax.lax.stop_gradient(jnp.asarray(value, scores.dtype)) for value in (k, alpha))
+  k, alpha = (jnp.broadcast_to(value, scores.shape[:-1]) for value in (k, alpha))
+  return _to_logits(scores, *_threshold(scores, k, alpha), alpha)
+
+
+def _to_logits(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:
+  """α (s - center) + offset: scores near the threshold keep their digits, however large they are."""
+  return alpha[..., None] * (scores - center[..., None]) + offset[..., None]
+
+
+@jax.custom_jvp
+def _threshold(scores: Array, k: Array, alpha: Array) -> tuple[Array, Array]:
+  """The threshold of each row as `(center, offset)` for `_to_logits`, `[...]` each; -inf is no entry."""
+  real = lambda block: block > -jnp.inf
+  peak, bottom = reduce_rows(
+    lambda block: (block, jnp.where(real(block), -block, -jnp.inf)), scores, by="max"
+  )
+  (count,) = reduce_rows(lambda block: (real(block).astype(block.dtype),), scores)
+  peak, floor = jnp.where(count > 0, peak, 0), jnp.where(count > 0, -bottom, 0)
+
+  def measure_around(center):
+    to_logits = lambda offset: lambda block: _to_logits(block, center, offset, alpha)
+    return lambda offset: log_odds(tally(scores, to_logits(offset)), k, count)
+
+  low, high = bracket(k, count, alpha * (peak - floor))
+  start = jnp.where(k > count / 2, high, low)
+  near, _ = find_threshold(measure_around(peak), low, high, start=start, tolerance=1.0)
+  # Far from the peak, that has few digits: what is left to find is small, relative to a center close by.
+  center = peak - near / alpha
+  moved = alpha * (peak - center)
+  slack = jnp.where(low < high, 1, 0)
+  offset, slope = find_threshold(
+    measure_around(center), low - moved - slack, high - moved + slack, start=near - moved
+  )
+  unfelt = (slope == 0) & (low < high)
+  in_gap = functools.partial(_center_in_gap, scores, center, alpha)
+  return center, jax.lax.cond(jnp.any(unfelt), in_gap, lambda offset, _: offset, offset, unfelt)
+
+
+def _center_in_gap(scores: Array, center: Array, alpha: Array, offset: Array, unfelt: Array) -> Array:
+  """Moves the offset of the rows `unfelt`, so far from all entries that they round to 0 or 1.
+
+  The threshold is where Σ (1 - z) over those above is Σ z over those below: in the middle of the gap, and
+  closer to the side where fewer stand at the border.
+  """
+  to_logits = lambda block: _to_logits(block, center, offset, alpha)
+
+  def borders(block):
+    logits = to_logits(block)
+    return jnp.where(logits > 0, -logits, -jnp.inf), jnp.where(logits > 0, -jnp.inf, logits)
+
+  minus_lowest, highest = reduce_rows(borders, scores, by="max")
+  middle, half = (highest - minus_lowest) / 2, -(highest + minus_lowest) / 2
+
+  def decays(block):
+    logits = to_logits(block)
+    decay = jnp.exp(half[..., None] - jnp.abs(logits - middle[..., None]))
+    return jnp.where(logits > 0, decay, 0), jnp.where(logits > 0, 0, decay)
+
+  above, below = reduce_rows(decays, scores)
+  return jnp.where(unfelt, offset - middle + (jnp.log(above) - jnp.log(below)) / 2, offset)
+
+
+@_threshold.defjvp
+def _threshold_jvp(primals, tangents):
+  """Σ z stays k: dt = -Σ v ds / Σ v. The center is a constant that the offset makes up for."""
+  scores, _, alpha = primals
+  center, offset = _threshold(*primals)
+  share = _share_of_slope(scores, center, offset, alpha)
+  d_offset = -alpha * jnp.sum(share * tangents[0], axis=-1)
+  return (center, offset), (jnp.zeros_like(center), d_offset)
+
+
+def _share_of_slope(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:
+  """v / Σ v `[..., L]` of v = σ(x) σ(-x), as a softmax: never 0 / 0, however far all logits x are from 0."""
+  distance = lambda block: jnp.abs(_to_logits(block, center, offset, alpha))
+  # Numerator and denominator take it alike, so no gradient has to flow through it.
+  (nearest,) = reduce_rows(lambda block: (jax.lax.stop_gradient(-distance(block)),), scores, by="max")
+  nearest = jnp.where(jnp.isfinite(nearest), -nearest, 0)[..., None]
+
+  def relative(block):
+    # log v = -|x| - 2 log(1 + e^-|x|); the largest -|x| is taken off before anything can become 0.
+    decay = jnp.exp(nearest - distance(block))
+    return decay / (1 + decay * jnp.exp(-nearest)) ** 2
+
+  (total,) = reduce_rows(lambda block: (relative(block),), scores)
+  return relative(scores) / jnp.where(total > 0, total, 1)[..., None]

@@ -1,0 +1,50 @@
+"""One-versus-all: an encoder and a linear layer over all labels, trained together (BCE; DEXML, section 5.1).
+
+Renée's form (Jain et al., MLSys 2023) without its kernels: no label texts, a row of the table per label.
+A label's bias is the table's last column, against a 1 at the end of each query, so that prediction stays
+one inner product.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import models
+from xmc_jax.contract import BatchSpec, DatasetInfo, Method
+from xmc_jax.methods.dual_encoder import mean_over_rows, pool_loss
+from xmc_jax.ops.grad_cache import embed_groups
+
+FIXED = {"loss": ("binary",), "labels": ("table",)}
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method; the table has its own rate, `config.train.table_learning_rate`."""
+  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  num_rows = -(-info.num_labels // info.mesh.size) * info.mesh.size  # what is behind L is never looked at
+
+  def init(key):
+    encoder_key, table_key = jax.random.split(key)
+    weights = 0.02 * jax.random.normal(table_key, (num_rows, encoder.width))
+    # Before anything is learnt, a point has about one label.
+    bias = jnp.full((num_rows, 1), -np.log(max(info.num_labels, 2)) * config.method.temperature)
+    return {**encoder.init(encoder_key), "table": jnp.concatenate([weights, bias], axis=1)}, {}
+
+  def embed(params, tokens, key=None):
+    vectors = encoder.embed({name: params[name] for name in params if name != "table"}, tokens, key)
+    return jnp.concatenate([vectors, jnp.ones((len(vectors), 1), vectors.dtype)], axis=1)
+
+  def loss(params, aux, fresh, batch, key):
+    queries = embed_groups(
+      embed, params, batch.queries, key, chunk=config.method.query_chunk, devices=info.mesh
+    )
+    per_row = pool_loss(config, info, "binary", queries, params["table"], batch)
+    return mean_over_rows(per_row, batch), {}, aux
+
+  return Method(
+    init=init,
+    loss=loss,
+    embed_queries=lambda params, aux, tokens: embed(params, tokens),
+    embed_labels=lambda params, aux, tokens, ids: params["table"][jnp.maximum(ids, 0)],
+    batch=BatchSpec(labels="table", num_positives=0),
+    rules=(("(^|/)table$", ("label",)), (".*", ())),
+  )

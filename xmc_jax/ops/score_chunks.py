@@ -1,0 +1,176 @@
+"""Scores of queries against a label table, a chunk of labels at a time, on one device or one shard.
+
+What the streaming losses are made of: `fold` reads all scores of a row into a small state, `gradients`
+multiplies a function of all scores back into queries and labels. Neither holds more than `[B, chunk]` scores.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.contract import Array, PyTree
+
+
+class Pool(NamedTuple):
+  """Queries, the labels that they are scored against, and the cells that are special.
+
+  Attributes:
+    queries: `[B, D]`.
+    labels: `[L, D]`.
+    positives: `[B, P]` int32 columns; what is not in [0, L) is no column.
+    excluded: `[B, F]` int32 columns that the row must not see, disjoint from `positives`.
+    where: `[L]` bool, True for a real label, or None if all are.
+    scale: float32 scalar; scores are `scale * <query, label>`.
+  """
+
+  queries: Array
+  labels: Array
+  positives: Array
+  excluded: Array
+  where: Array | None
+  scale: Array
+
+
+class Reduction(NamedTuple):
+  """A sum over a row's scores that can be taken in parts. A score of -inf must add nothing.
+
+  Attributes:
+    start: `num_rows -> state` of no scores.
+    add: `(state, scores [B, n]) -> state`.
+    merge: `(state, axis) -> state` over the shards along a mesh axis.
+  """
+
+  start: Callable[[int], PyTree]
+  add: Callable[[PyTree, Array], PyTree]
+  merge: Callable[[PyTree, str], PyTree]
+
+
+def fold(
+  pool: Pool, reduction: Reduction, chunk: int, *, with_positives: bool, axis: str | None = None
+) -> tuple[PyTree, Array]:
+  """Reduces each row's scores over the labels that it sees.
+
+  Args:
+    pool: what to score.
+    reduction: how.
+    chunk: labels scored at once.
+    with_positives: whether the positives take part, or only all others.
+    axis: mesh axis over which the labels are split, None for none.
+
+  Returns:
+    The reduction's state, and the scores of the positives `[B, P]`, -inf where there is none.
+  """
+  num_positives = pool.positives.shape[1]
+  cells = jnp.concatenate([pool.positives, pool.excluded], axis=1)
+  first_hidden = num_positives if with_positives else 0
+  score = _scorer(pool)
+
+  def step(carry, start, width):
+    state, found = carry
+    scores = score(_rows(pool.labels, start, width))
+    read = _read(scores, cells - start)
+    if cells.shape[1] > first_hidden:
+      # Nothing is above infinity; but what is written depends on what was read, and that spares XLA a copy.
+      hide = jnp.where(read > jnp.inf, read, -jnp.inf)
+      scores = _write(scores, (cells - start)[:, first_hidden:], hide[:, first_hidden:])
+    if pool.where is not None:
+      scores = jnp.where(_rows(pool.where, start, width), scores, -jnp.inf)
+    return reduction.add(state, scores), jnp.maximum(found, read[:, :num_positives])
+
+  nothing = reduction.start(len(pool.queries)), jnp.full(pool.positives.shape, -jnp.inf, jnp.float32)
+  state, found = _for_each_chunk(step, nothing, len(pool.labels), chunk)
+  if axis is None:
+    return state, found
+  return reduction.merge(state, axis), jax.lax.pmax(found, axis)
+
+
+def gradients(
+  pool: Pool, slope: Callable[[Array], Array], at_positives: Array, chunk: int, *, labels_dtype: jnp.dtype
+) -> tuple[Array, Array]:
+  """Multiplies a cotangent of the scores, given as a function of them, back into queries and labels.
+
+  Args:
+    pool: what is scored; the scores are computed again.
+    slope: `scores [B, n] -> cotangent of <query, label> [B, n]`.
+    at_positives: `[B, P]` that cotangent at the positives, in the place of `slope`; excluded cells have 0.
+    chunk: labels scored at once.
+    labels_dtype: of the labels' gradient.
+
+  Returns:
+    `[B, D]` float32 and `[L, D]`, over this shard's queries and labels alone.
+  """
+  cells = jnp.concatenate([pool.positives, pool.excluded], axis=1)
+  at_cells = jnp.pad(at_positives, ((0, 0), (0, pool.excluded.shape[1])))
+  native = _multiplies_natively(pool.queries, pool.labels)
+  score = _scorer(pool)
+
+  def step(carry, start, width):
+    d_queries, d_labels = carry
+    block = _rows(pool.labels, start, width)
+    cotangent = slope(score(block))
+    if pool.where is not None:
+      cotangent = jnp.where(_rows(pool.where, start, width), cotangent, 0)
+    if cells.shape[1]:
+      cotangent = _write(cotangent, cells - start, at_cells)
+    if native:
+      cotangent = cotangent.astype(block.dtype)
+    d_queries += multiply(cotangent, block, 1, 0)
+    d_block = multiply(cotangent, pool.queries, 0, 0).astype(labels_dtype)
+    return d_queries, jax.lax.dynamic_update_slice_in_dim(d_labels, d_block, start, 0)
+
+  nothing = jnp.zeros(pool.queries.shape, jnp.float32), jnp.zeros(pool.labels.shape, labels_dtype)
+  return _for_each_chunk(step, nothing, len(pool.labels), chunk)
+
+
+def _scorer(pool: Pool) -> Callable[[Array], Array]:
+  """`block of labels [n, D] -> scores [B, n]`."""
+  if _multiplies_natively(pool.queries, pool.labels):
+    return lambda block: multiply(pool.queries, block, 1, 1) * pool.scale
+  queries = pool.queries.astype(jnp.float32) * pool.scale  # saves a pass over the scores
+  return lambda block: multiply(queries, block, 1, 1)
+
+
+def multiply(a: Array, b: Array, axis_a: int, axis_b: int) -> Array:
+  """Contracts one axis of each of two matrices; products and sums are float32 whatever the inputs are."""
+  if not _multiplies_natively(a, b):
+    a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+  return jax.lax.dot_general(
+    a,
+    b,
+    (((axis_a,), (axis_b,)), ((), ())),
+    precision=jax.lax.Precision.HIGHEST,
+    preferred_element_type=jnp.float32,
+  )
+
+
+def _multiplies_natively(a: Array, b: Array) -> bool:
+  """Whether the backend takes the two as they are: two bfloat16, but on a CPU that is slower than float32."""
+  return a.dtype == b.dtype == jnp.bfloat16 and jax.default_backend() != "cpu"
+
+
+def _for_each_chunk(step: Callable, carry: PyTree, num_labels: int, chunk: int) -> PyTree:
+  """Runs `step(carry, start, width)` over [0, num_labels), of width `chunk` and once of what is left."""
+  whole, rest = divmod(num_labels, chunk)
+  if whole:
+    carry = jax.lax.fori_loop(0, whole, lambda i, carry: step(carry, i * chunk, chunk), carry)
+  return step(carry, whole * chunk, rest) if rest else carry
+
+
+def _rows(table: Array, start: Array | int, width: int) -> Array:
+  return jax.lax.dynamic_slice_in_dim(table, start, width)
+
+
+def _read(scores: Array, columns: Array) -> Array:
+  """`[B, n]` at `[B, P]` columns; -inf for those outside [0, n)."""
+  inside = (columns >= 0) & (columns < scores.shape[1])
+  return jnp.where(inside, jnp.take_along_axis(scores, jnp.where(inside, columns, 0), axis=1), -jnp.inf)
+
+
+def _write(scores: Array, columns: Array, values: Array | float) -> Array:
+  """`[B, n]` with `values` at `[B, P]` columns; those outside [0, n) are left out."""
+  width = scores.shape[1]
+  inside = (columns >= 0) & (columns < width)
+  rows = jnp.arange(scores.shape[0])[:, None]
+  return scores.at[rows, jnp.where(inside, columns, width)].set(values, mode="drop")

@@ -1,0 +1,257 @@
+"""Losses over all labels in memory O(B · chunk + L · D): the matrix of all scores is never whole.
+
+A row's loss depends on its scores only through those of its positives and one number that sums up the rest: a
+log-sum-exp, a sum of softplus, the threshold of SoftTop-k. `_summarise` finds both in passes over chunks of
+labels; its gradient is one more pass, which computes the scores again. What is left, on `[B, P]`, is written
+down once for each kind, in `streaming_kinds`, and differentiated by JAX.
+
+Products and sums are float32 whatever the inputs are. Two bfloat16 tables are multiplied as they are where
+the hardware does so, and then the cotangent of the scores is rounded to bfloat16 too. Over a mesh, what has a
+row per query is split over 'data', and what has one per label over 'label'; each device scores its own block,
+and the parts of a row are combined. B and L need not divide by the mesh.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from xmc_jax.contract import Array, PyTree
+from xmc_jax.ops import score_chunks
+from xmc_jax.ops.score_chunks import Pool
+from xmc_jax.ops.streaming_kinds import KINDS, Summary
+
+
+class _Plan(NamedTuple):
+  """What of a call is fixed when it is compiled."""
+
+  kind: str
+  chunk: int
+  mesh: Mesh | None
+
+
+def streaming_loss(
+  kind: str,
+  queries: Array,
+  labels: Array,
+  positives: Array,
+  *,
+  chunk: int,
+  temperature: float | Array = 1.0,
+  weights: Array | None = None,
+  excluded: Array | None = None,
+  where: Array | None = None,
+  mesh: Mesh | None = None,
+  **kind_options: float | Array,
+) -> Array:
+  r"""A loss of each query against all labels, computed and differentiated `chunk` labels at a time.
+
+  .. math::
+    \mathrm{loss}(s_b, y_b), \qquad s_{bl} = \langle q_b, z_l \rangle / \tau, \qquad y_{bl} = [l \in P_b]
+
+  The loss is `losses.softmax`, `decoupled_softmax`, `binary` or `soft_top_k_loss`.
+  Gradients flow to `queries`, `labels`, `temperature` and `weights`, by `jax.grad`.
+
+  Args:
+    kind: 'softmax', 'decoupled_softmax', 'binary' or 'soft_top_k'.
+    queries: `[B, D]`.
+    labels: `[L, D]`.
+    positives: `[B, P]` columns of the row's true labels, each once; -1 is none.
+      One of weight 0 still is a positive.
+    chunk: labels scored at once, on each device.
+    temperature: τ > 0, a scalar.
+    weights: `[B, P]`; by default 1 / max(1, number of the row's positives).
+      'binary' has none.
+    excluded: `[B, F]` columns that the row's loss must not see, even where they
+      are positives; -1 is none.
+    where: `[L]` bool, True for a real label; others are as if not there.
+    mesh: of axes ('data', 'label'); by default the one device of the inputs.
+    **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), numbers or `[B]`.
+
+  Returns:
+    `[B]` float32 loss of each row.
+
+  Example:
+    >>> queries, labels = jnp.zeros((1, 2)), jnp.ones((4, 2))
+    >>> streaming_loss("decoupled_softmax", queries, labels, [[0, 1]], chunk=2)  # log 3
+    Array([1.0986123], dtype=float32)
+  """
+  tables = [jnp.asarray(table) for table in (queries, labels, positives)]
+  masks = [None if mask is None else jnp.asarray(mask) for mask in (weights, excluded, where)]
+  _check(kind, *tables, *masks, chunk, kind_options)
+  return _loss(_Plan(kind, chunk, mesh), *tables, *masks, temperature, KINDS[kind].options | kind_options)
+
+
+def _check(kind, queries, labels, positives, weights, excluded, where, chunk, kind_options):
+  if kind not in KINDS:
+    raise ValueError(f"no loss of kind {kind!r}; there are {', '.join(map(repr, KINDS))}")
+  if queries.ndim != 2 or labels.ndim != 2 or queries.shape[1] != labels.shape[1]:
+    raise ValueError(f"queries [B, D] and labels [L, D] do not match: {queries.shape}, {labels.shape}")
+  for name, columns in (("positives [B, P]", positives), ("excluded [B, F]", excluded)):
+    if columns is not None and (columns.ndim != 2 or len(columns) != len(queries)):
+      raise ValueError(f"{name} do not match queries: {columns.shape}, {queries.shape}")
+  if weights is not None and weights.shape != positives.shape:
+    raise ValueError(f"weights and positives [B, P] do not match: {weights.shape}, {positives.shape}")
+  if weights is not None and not KINDS[kind].weighted:
+    raise ValueError(f"{kind!r} takes no weights: it sums over all labels")
+  if where is not None and where.shape != labels.shape[:1]:
+    raise ValueError(f"where [L] and labels do not match: {where.shape}, {labels.shape}")
+  if chunk < 1:
+    raise ValueError(f"chunk must be at least 1, got {chunk}")
+  known = KINDS[kind].options
+  wrong = sorted(kind_options.keys() - known.keys())
+  missing = sorted(name for name, default in known.items() if default is None and name not in kind_options)
+  if wrong or missing:
+    raise ValueError(f"options of {kind!r} are {sorted(known)}; not known: {wrong}, missing: {missing}")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _loss(plan, queries, labels, positives, weights, excluded, where, temperature, options):
+  """`streaming_loss` of arrays."""
+  num_rows, num_labels = len(queries), len(labels)
+  queries, labels = (
+    table if jnp.issubdtype(table.dtype, jnp.floating) else table.astype(jnp.float32)
+    for table in (queries, labels)
+  )
+  positives = positives.astype(jnp.int32)
+  excluded = jnp.full((num_rows, 0), -1) if excluded is None else excluded
+  excluded = excluded.astype(jnp.int32)
+  where = None if where is None else where.astype(bool)
+  as_rows = lambda value: jax.lax.stop_gradient(
+    jnp.broadcast_to(jnp.asarray(value, jnp.float32), (num_rows,))
+  )
+
+  real = positives >= 0
+  if where is not None and num_labels:
+    real &= where[jnp.where(real, positives, 0)]
+  real &= ~jnp.any(positives[:, :, None] == excluded[:, None, :], axis=2)
+  positives = jnp.where(real, positives, -1)
+  if weights is None:
+    weights = 1 / jnp.maximum(jnp.sum(real, axis=1, keepdims=True), 1)
+  weights = jnp.where(real, weights, 0).astype(jnp.float32)
+  options = jax.tree.map(as_rows, options)
+  value, relative = _summarise(
+    plan, queries, labels, jnp.asarray(temperature, jnp.float32), positives, excluded, where, options
+  )
+  return KINDS[plan.kind].combine(value, relative, real, weights, options)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _summarise(plan, queries, labels, temperature, positives, excluded, where, options):
+  """A number for each row that sums up its scores, `[B]`, and the scores of its positives `[B, P]`.
+
+  Both are relative to a constant of the row; the second is 0 where there is no positive.
+  """
+  return _summarise_forward(plan, queries, labels, temperature, positives, excluded, where, options)[0]
+
+
+def _summarise_forward(plan, queries, labels, temperature, positives, excluded, where, options):
+  pool = Pool(queries, labels, positives, excluded, where, 1 / temperature)
+  if plan.mesh is None:
+    summary = _forward_shard(plan, None, pool, options)
+  else:
+    padded, padded_options = _pad(pool, options, plan.mesh, value=1)
+    shard = jax.shard_map(
+      functools.partial(_forward_shard, plan, "label"),
+      mesh=plan.mesh,
+      in_specs=(_pool_specs(padded), P("data")),
+      out_specs=P("data"),
+      check_vma=False,  # the merged results are equal over 'label', which the type system cannot see
+    )
+    summary = jax.tree.map(lambda rows: rows[: len(queries)], shard(padded, padded_options))
+  relative = jnp.where(positives >= 0, summary.found - summary.anchor[:, None], 0)
+  return (summary.value, relative), (pool, summary, options)
+
+
+def _summarise_backward(plan, residuals, cotangents):
+  pool, summary, options = residuals
+  kind, (d_value, d_relative) = KINDS[plan.kind], cotangents
+  at_positives = d_relative
+  if kind.with_positives:
+    at_positives += d_value[:, None] * kind.slope(summary.rows, options, summary.found)
+  rows = (summary.rows, options, d_value * pool.scale, at_positives * pool.scale)
+  if plan.mesh is None:
+    d_queries, d_labels = _backward_shard(plan, None, pool, rows)
+  else:
+    padded, padded_rows = _pad(pool, rows, plan.mesh, value=0)
+    shard = jax.shard_map(
+      functools.partial(_backward_shard, plan, "label"),
+      mesh=plan.mesh,
+      in_specs=(_pool_specs(padded), P("data")),
+      out_specs=(P("data", None), P("label", None)),
+      check_vma=False,
+    )
+    d_queries, d_labels = shard(padded, padded_rows)
+    d_queries, d_labels = d_queries[: len(pool.queries)], d_labels[: len(pool.labels)]
+  # A score is <q, z> / τ, so that τ · d/dτ = -q · d/dq, summed over the rows.
+  d_temperature = -jnp.sum(pool.queries.astype(jnp.float32) * d_queries) * pool.scale
+  return d_queries.astype(pool.queries.dtype), d_labels, d_temperature, None, None, None, None
+
+
+_summarise.defvjp(_summarise_forward, _summarise_backward)
+
+
+def _forward_shard(plan: _Plan, axis: str | None, pool: Pool, options: PyTree) -> Summary:
+  """The summary of the shard's rows; over the labels of all shards along `axis`."""
+  kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
+
+  def fold(reduction):
+    return score_chunks.fold(pool, reduction, plan.chunk, with_positives=kind.with_positives, axis=axis)
+
+  return kind.summarise(fold, options)
+
+
+def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> tuple[Array, Array]:
+  """Gradients to the shard's queries, float32, and labels."""
+  kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
+  of_rows, options, d_value, at_positives = rows
+
+  def slope(scores):
+    return d_value[:, None] * kind.slope(of_rows, options, scores)
+
+  dtype = pool.labels.dtype
+  partial = axis is not None and plan.mesh.shape["data"] > 1  # then sums are taken in float32
+  d_queries, d_labels = score_chunks.gradients(
+    pool, slope, at_positives, plan.chunk, labels_dtype=jnp.float32 if partial else dtype
+  )
+  if axis is None:
+    return d_queries, d_labels
+  return jax.lax.psum(d_queries, axis), jax.lax.psum(d_labels, "data").astype(dtype)
+
+
+def _own_columns(pool: Pool, axis: str | None) -> Pool:
+  """Counts columns from the shard's first label, instead of from the first of all."""
+  if axis is None:
+    return pool
+  first = jax.lax.axis_index(axis) * len(pool.labels)
+  return pool._replace(positives=pool.positives - first, excluded=pool.excluded - first)
+
+
+def _pool_specs(pool: Pool) -> Pool:
+  rows = P("data", None)
+  return Pool(rows, P("label", None), rows, rows, None if pool.where is None else P("label"), P())
+
+
+def _pad(pool: Pool, rows: PyTree, mesh: Mesh, value: float) -> tuple[Pool, PyTree]:
+  """Pads to whole shards: with rows that have no positives, and labels that are not real."""
+  num_labels = len(pool.labels)
+  more_rows, more_labels = -len(pool.queries) % mesh.shape["data"], -num_labels % mesh.shape["label"]
+
+  def pad(array, more, value=0):
+    return jnp.pad(array, ((0, more),) + ((0, 0),) * (array.ndim - 1), constant_values=value)
+
+  where = pool.where
+  if more_labels:
+    where = pad(jnp.ones((num_labels,), bool) if where is None else where, more_labels, False)
+  pool = Pool(
+    pad(pool.queries, more_rows),
+    pad(pool.labels, more_labels),
+    pad(pool.positives, more_rows, -1),
+    pad(pool.excluded, more_rows, -1),
+    where,
+    pool.scale,
+  )
+  return pool, jax.tree.map(lambda array: pad(array, more_rows, value), rows)

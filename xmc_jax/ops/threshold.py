@@ -1,0 +1,239 @@
+r"""The threshold of SoftTop-k: t with Σ σ(x_i + t) = k, in few passes over the logits x.
+
+One pass counts a row into a `Tally`, a sum that can be taken in parts: over blocks, over shards, over scores
+computed on the way. `log_odds` makes of it a function that rises with t and is 0 at the threshold, `bracket`
+says where that lies, and `find_threshold` finds it.
+
+Logits are x = α s, and t is counted in logits too: there a step of one means something. A small t keeps its
+digits, so the caller takes off the scores what t would otherwise have to make up for.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.contract import Array
+
+# Scores in a block of `reduce_rows`: a few arrays of that size fit a cache. Blocks are added up one by one,
+# which rounds each time, so there must not be too many.
+_BLOCK_SIZE, _SHORTEST_BLOCK, _MOST_BLOCKS = 2**19, 1024, 256
+_END = 10.0  # logits from the scores to the end of the bracket where the threshold is infinite
+_IN_GAP = 0.01  # total of what stands on the wrong side below which a row counts as split in two
+
+
+class Tally(NamedTuple):
+  """What one pass over a row's logits leaves, `[...]` each; a sum over the entries.
+
+  Σ σ is `above - over + under`. The parts keep the digits that their sum would not have: entries far above 0
+  count as whole numbers.
+
+  Attributes:
+    above: number of logits above 0.
+    over: by how much those are less than 1, Σ σ(-x).
+    under: Σ σ(x) of the others.
+    spread: Σ σ(x) σ(-x), the derivative of Σ σ.
+  """
+
+  above: Array
+  over: Array
+  under: Array
+  spread: Array
+
+
+def tally(scores: Array, to_logits: Callable[[Array], Array]) -> Tally:
+  """Counts `[..., L]` scores, of which `to_logits` makes logits; one of -inf adds nothing."""
+
+  def terms(block):
+    logits = to_logits(block)
+    decay = jnp.exp(-jnp.abs(logits))
+    minor = decay / (1 + decay)  # σ(-|x|)
+    high = logits > 0
+    return (
+      high.astype(logits.dtype),
+      jnp.where(high, minor, 0),
+      jnp.where(high, 0, minor),
+      minor * (1 - minor),
+    )
+
+  return Tally(*reduce_rows(terms, scores))
+
+
+def reduce_rows(
+  terms: Callable[[Array], tuple[Array, ...]], scores: Array, by: Literal["sum", "max"] = "sum"
+) -> tuple[Array, ...]:
+  """Sums, or largest values, of several functions of a row's scores, in one pass.
+
+  Args:
+    terms: `[..., n] -> several [..., n]`, entry by entry.
+    scores: `[..., L]`.
+    by: "sum", or "max", which is -inf for no entries.
+
+  Returns:
+    `[...]` for each of the terms.
+  """
+  combine = jnp.add if by == "sum" else jnp.maximum
+  finish = jnp.sum if by == "sum" else functools.partial(jnp.max, initial=-jnp.inf)
+  width = scores.shape[-1]
+  num_rows = max(1, scores.size // max(1, width))
+  block = max(_BLOCK_SIZE // num_rows, _SHORTEST_BLOCK, -(-width // _MOST_BLOCKS))
+
+  def at_once(scores):
+    return tuple(finish(term, axis=-1) for term in terms(scores))
+
+  def in_blocks(scores):
+    # XLA's CPU code is fast on what fits the cache; given all of `[..., L]`, it writes the terms to memory.
+    def add(i, totals):
+      part = jax.lax.dynamic_slice_in_dim(scores, i * block, block, axis=-1)
+      return tuple(map(combine, totals, terms(part)))
+
+    whole = width // block
+    totals = jax.lax.fori_loop(1, whole, add, terms(scores[..., :block]))
+    totals = tuple(finish(total, axis=-1) for total in totals)
+    return tuple(map(combine, totals, at_once(scores[..., whole * block :])))
+
+  if width <= block:
+    return at_once(scores)
+  return jax.lax.platform_dependent(scores, cpu=in_blocks, default=at_once)
+
+
+def log_odds(seen: Tally, k: Array, count: Array) -> tuple[Array, Array]:
+  """By how much a row's mean of σ is off k / count, in log-odds, and the derivative of that by t.
+
+  In this form it is linear in t where all σ are small, all are large, or all are equal. A row that a wide gap
+  splits in two, k on the one side, has a mean that hardly moves: there the two sides' misses are compared, so
+  that the threshold stands where they balance.
+
+  Args:
+    seen: the tally at t.
+    k: `[...]` in (0, count).
+    count: `[...]` number of entries.
+
+  Returns:
+    `(value, slope)`, `[...]` each. Both are 0 where the gap is so wide that neither side is felt.
+  """
+  beyond, rest = seen.above - k, count - k
+  excess = beyond + (seen.under - seen.over)
+  none, every = seen.above == 0, seen.above == count
+  total = jnp.where(none, seen.under, seen.above - seen.over + seen.under)
+  missing = jnp.where(every, seen.over, count - seen.above + seen.over - seen.under)
+  value = jnp.where(none, jnp.log(total / k), jnp.log1p(excess / k))
+  value -= jnp.where(every, jnp.log(missing / rest), jnp.log1p(-excess / rest))
+  slope = seen.spread / total + seen.spread / missing
+
+  up, down = seen.under + jnp.maximum(beyond, 0), seen.over + jnp.maximum(-beyond, 0)
+  split = (jnp.abs(beyond) < _IN_GAP) & (seen.under + seen.over < _IN_GAP)
+  unfelt = (up == 0) & (down == 0)
+  value = jnp.where(split, jnp.log(up) - jnp.log(down), value)
+  slope = jnp.where(split, seen.under / up + seen.over / down, slope)
+  return jnp.where(unfelt, 0, value), jnp.where(unfelt, 0, slope)
+
+
+def bracket(k: Array, count: Array, span: Array) -> tuple[Array, Array]:
+  """Where the threshold lies, for logits that are at most 0.
+
+  Args:
+    k: `[...]`.
+    count: `[...]` number of entries.
+    span: `[...]` the smallest logit is `-span`.
+
+  Returns:
+    `(low, high)`, `[...]` each. They are equal, so that the threshold is known, if all entries are equal. So
+    they are if k <= 0 or k >= count: there it would be infinite, and is 10 beyond all entries, or 0 if there
+    are none.
+  """
+  outer = (k <= 0) | (k >= count)
+  inner = jnp.where(outer, 1, k)
+  odds = jnp.log(inner) - jnp.log(jnp.where(outer, 1, count - inner))
+  end = jnp.where(count == 0, 0, jnp.where(k <= 0, -_END, span + _END))
+  return jnp.where(outer, end, odds), jnp.where(outer, end, span + odds)
+
+
+class _Search(NamedTuple):
+  """The state of `find_threshold`; `[...]` each, but for the number of calls."""
+
+  t: Array
+  low: Array
+  high: Array
+  at_low: Array
+  at_high: Array
+  step: Array
+  slope: Array
+  done: Array
+  calls: Array
+
+
+def find_threshold(
+  measure: Callable[[Array], tuple[Array, Array]],
+  low: Array,
+  high: Array,
+  *,
+  start: Array | None = None,
+  tolerance: float | None = None,
+  max_calls: int = 64,
+) -> tuple[Array, Array]:
+  """The root of a rising function of each row, by Newton's method kept inside a bracket.
+
+  A step of Newton's is taken if it stays in the bracket and is at most half of the last step. Else the
+  bracket is cut: by the chord of its ends if Newton's step would leave it, or in half.
+
+  Args:
+    measure: `t -> (value, slope)`, `[...]` each: a function that rises with t, and its derivative. As a rule
+      a full pass over the scores: the rows are measured together until the last has its root.
+    low: `[...]` lower end of the bracket.
+    high: `[...]` upper end, no less than `low`. Where they are equal, that is the root.
+    start: `[...]` where to begin, by default `low`.
+    tolerance: a row is done after a step of Newton's of at most this size; its error is about the square of
+      that. By default the square root of the precision.
+    max_calls: bound on the number of calls of `measure`.
+
+  Returns:
+    `(t, slope)`: the roots `[...]`, and the slope where they were last measured. 0 tells that the function
+    was flat there, at 0, and any t near by is as good.
+  """
+  low, high = jnp.broadcast_arrays(low, high)
+  start = low if start is None else start
+  precision = jnp.finfo(low.dtype).eps
+  tolerance = precision**0.5 if tolerance is None else tolerance
+
+  def advance(state):
+    value, slope = measure(state.t)
+    return _advance(state, value, slope, tolerance)
+
+  unknown = jnp.full_like(low, jnp.nan)
+  first = _Search(start, low, high, unknown, unknown, high - low, unknown, low >= high, jnp.int32(0))
+  last = jax.lax.while_loop(lambda state: (state.calls < max_calls) & ~jnp.all(state.done), advance, first)
+  return last.t, last.slope
+
+
+def _advance(state: _Search, value: Array, slope: Array, tolerance: float) -> _Search:
+  """One step, after the function has been measured at `state.t`."""
+  below, above = value < 0, value > 0
+  low, high = jnp.where(below, state.t, state.low), jnp.where(above, state.t, state.high)
+  at_low, at_high = jnp.where(below, value, state.at_low), jnp.where(above, value, state.at_high)
+
+  width = high - low
+  newton = state.t - value / slope
+  last = jnp.abs(newton - state.t) <= tolerance
+  inside = (newton > low) & (newton < high)
+  fast = jnp.abs(newton - state.t) <= state.step / 2
+  chord = low + width * jnp.clip(at_low / (at_low - at_high), 0.1, 0.9)
+  use_chord = ~inside & jnp.isfinite(chord)
+  t = jnp.where(use_chord, chord, low + width / 2)
+  t = jnp.where((inside & fast) | last, jnp.clip(newton, low, high), t)
+  t = jnp.where((value == 0) | state.done, state.t, t)
+
+  narrow = width <= 2 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+  return _Search(
+    t=t,
+    low=low,
+    high=high,
+    at_low=at_low,
+    at_high=at_high,
+    step=jnp.abs(t - state.t),
+    slope=jnp.where(state.done, state.slope, slope),
+    done=state.done | last | narrow | (value == 0) | jnp.isnan(value),
+    calls=state.calls + 1,
+  )

@@ -1,0 +1,81 @@
+"""Ranking labels for many queries: exact, in blocks, some pairs left out."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import mesh, ops
+from xmc_jax.contract import Array
+
+
+class Ranking(NamedTuple):
+  """Labels for each row, best first.
+
+  Attributes:
+    ids: `[N, k]` int32, padded with -1.
+    scores: `[N, k]` float32, -inf for padding.
+  """
+
+  ids: np.ndarray
+  scores: np.ndarray
+
+
+def search(
+  queries: np.ndarray,
+  labels: Array,
+  k: int,
+  *,
+  exclude=None,
+  block: int = 1024,
+  devices=None,
+  progress: Callable[[int], None] | None = None,
+) -> Ranking:
+  """The k best labels of each query by inner product, some pairs taken out before ranking.
+
+  A row with n excluded labels is searched n deeper, so that k candidates stay. Rows are taken in the order
+  of n, and the depth is that of their block, rounded up to a power of two: one row with thousands of
+  excluded labels does not make the search deep for all.
+
+  Args:
+    queries: `[N, D]` float32.
+    labels: `[L, D]` float32; with `devices`, on the host.
+    k: labels per query, at most L.
+    exclude: CSR `[N, L]` pairs to leave out; None for none.
+    block: queries at a time.
+    devices: the mesh to search on; None is the device that `labels` are on.
+    progress: called with the number of queries done.
+  """
+  num_queries, num_labels = len(queries), len(labels)
+  labels = jnp.asarray(labels) if devices is None else mesh.split_rows(labels, devices, "label")
+  counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
+  ids = np.full((num_queries, k), -1, np.int32)
+  scores = np.full((num_queries, k), -np.inf, np.float32)
+  block = min(block, max(1, num_queries))
+  order = np.argsort(counts, kind="stable")
+  for start in range(0, num_queries, block):
+    rows = order[start : start + block]
+    deepest = int(counts[rows[-1]])
+    depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
+    part = np.pad(queries[rows], ((0, block - len(rows)), (0, 0)))
+    part = part if devices is None else mesh.split_rows(part, devices, "data")
+    best = ops.top_k(part, labels, depth, mesh=devices, num_valid=num_labels)
+    found = [mesh.fetch(array)[: len(rows)] for array in best]
+    if deepest:
+      found = _without(*found, exclude[rows])
+    scores[rows], ids[rows] = (array[:, :k] for array in found)
+    if progress:
+      progress(start + len(rows))
+  return Ranking(ids, scores)
+
+
+def _without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:
+  """Moves excluded pairs behind all others, as padding; the rest keeps its order."""
+  num_labels = exclude.shape[1]
+  rows = np.repeat(np.arange(exclude.shape[0], dtype=np.int64), np.diff(exclude.indptr))
+  pairs = rows * num_labels + exclude.indices
+  out = np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * num_labels + ids, pairs) | (ids < 0)
+  order = np.argsort(out, axis=1, kind="stable")
+  ids, scores = np.where(out, -1, ids), np.where(out, -np.inf, scores)
+  return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
