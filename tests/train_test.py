@@ -49,7 +49,7 @@ def test_a_run_writes_what_it_says(finished):
   written = {path.name for path in workdir.iterdir()} - {"tensorboard"}
   assert written == {
     *("config.json", "data", "tokenizer.json", "checkpoints", "best"),
-    *("metrics.jsonl", "report", "predictions"),
+    *("metrics.jsonl", "report", "predictions", ".lock"),
   }
   assert {path.name for path in (workdir / "checkpoints").iterdir()} == {
     "12",

@@ -77,7 +77,7 @@ _DEFAULTS = {
     "dropout_on_labels": True,  # False: only the queries are embedded with dropout
     "label_chunk": 1024,  # labels encoded at a time, under the gradient cache; 0 is all at once
     "query_chunk": 0,  # queries likewise
-    "score_chunk": 8192,  # labels scored at a time: memory is O(batch * score_chunk)
+    "score_chunk": 4096,  # labels scored at a time: memory is O(batch * score_chunk)
     "temperature": 0.05,
     "allow_any_temperature": False,  # True: any temperature, unit vectors or not
   },

@@ -84,6 +84,7 @@ def _plan(run: runs.Run) -> str:
     f"{run.method.batch.labels.replace('_', ' ')} labels, {len(batches.rows):,} training points, "
     f"{len(run.validation):,} held out for validation; {config.train.num_epochs} epochs of "
     f"{batches.steps_per_epoch} steps, {batches.real_token_fraction():.0%} of a batch's tokens are real"
+    + (f", {labels:.0%} of the labels'" if (labels := batches.real_label_token_fraction()) else "")
   )
 
 

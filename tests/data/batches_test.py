@@ -235,6 +235,14 @@ def test_all_labels_stand_once_each_beside_their_texts(axes):
   assert at == own.shape[1]
 
 
+def test_real_tokens_among_those_computed():
+  builder = _builder(ALL)
+  lengths = builder._labels.lengths
+  computed = sum(8 * -(-length // 8) for length in lengths)  # every label in the narrowest width
+  assert builder.real_label_token_fraction() == pytest.approx(lengths.sum() / computed)
+  assert _builder(IN_BATCH).real_label_token_fraction() == 0
+
+
 def test_a_table_has_a_column_for_each_label_and_no_texts():
   builder = _builder(BatchSpec("table"), label_axis=4)
   assert builder.label_columns.tolist() == [*range(L), *[-1] * (-L % 4)] and builder.label_groups == ()

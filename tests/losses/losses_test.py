@@ -33,14 +33,34 @@ def reference_binary(scores, labels, weights):
   return sum(math.log(1 + math.exp(s)) - y * s for s, y in zip(scores, labels))
 
 
+# Less than one, so that it is less than the labels of any row that has some: soft_top_k_test has other k.
+K = 0.7
+
+
+def soft_top_k(scores, labels, **kwargs):
+  return losses.soft_top_k_loss(scores, labels, K, **kwargs)
+
+
+def reference_soft_top_k(scores, labels, weights):
+  if not len(scores):
+    return 0.0
+  low, high = -max(scores) - 10, -min(scores) + 10
+  for _ in range(100):
+    t = (low + high) / 2
+    z = [1 / (1 + math.exp(-(s + t))) for s in scores]
+    low, high = (t, high) if sum(z) < K else (low, t)
+  return -sum(w * math.log(z_j) for z_j, y, w in zip(z, labels, weights) if y)
+
+
 REFERENCES = {
   losses.softmax: reference_softmax,
   losses.decoupled_softmax: reference_decoupled_softmax,
   losses.binary: reference_binary,
+  soft_top_k: reference_soft_top_k,
 }
 every_loss = pytest.mark.parametrize("loss", REFERENCES, ids=lambda loss: loss.__name__)
 weighted_loss = pytest.mark.parametrize(
-  "loss", [losses.softmax, losses.decoupled_softmax], ids=lambda loss: loss.__name__
+  "loss", [losses.softmax, losses.decoupled_softmax, soft_top_k], ids=lambda loss: loss.__name__
 )
 
 
@@ -191,9 +211,9 @@ def test_a_single_label(loss):
     value, grad = jax.value_and_grad(lambda s, y=label: loss(s, [[y], [y]], where=where).sum())(
       jnp.array([[2.0], [2.0]])
     )
-    # Softmax of one entry is 1 and cannot be improved; binary still has its sigmoid.
-    expected = np.log1p(np.exp(2.0)) - 2.0 * label if loss is losses.binary else 0.0
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    # Softmax of one entry is 1 and SoftTop-k is k: they cannot be improved; binary still has its sigmoid.
+    expected = {losses.binary: np.log1p(np.exp(2.0)) - 2.0 * label, soft_top_k: -label * np.log(K)}
+    np.testing.assert_allclose(value, expected.get(loss, 0.0), rtol=1e-6)
     assert float(grad[1, 0]) == 0
 
 
@@ -240,4 +260,5 @@ def test_runs_under_jit_and_differentiates_twice(loss):
   np.testing.assert_allclose(jax.jit(f)(scores), f(scores), rtol=1e-6)
   hessian = jax.hessian(f)(scores)
   np.testing.assert_allclose(hessian, hessian.T, atol=1e-7)
-  assert np.all(np.linalg.eigvalsh(hessian) >= -1e-6)  # each of these losses is convex in the scores
+  if loss is not soft_top_k:  # the others are convex in the scores
+    assert np.all(np.linalg.eigvalsh(hessian) >= -1e-6)

@@ -153,7 +153,7 @@ def test_few_calls_for_random_normals(spread, limit, k):
 def test_few_calls_where_positives_stand_out():
   logits = draw_logits(4)
   logits[:, :5] += 40
-  calls, t = find(logits - logits.max(axis=1, keepdims=True), 5)
+  calls, _ = find(logits - logits.max(axis=1, keepdims=True), 5)
   assert calls <= 12
 
 

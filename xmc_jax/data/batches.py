@@ -76,6 +76,12 @@ class BatchBuilder:
     mean = np.minimum(self._queries.lengths[self.rows], self._max_length).mean() if len(self.rows) else 0.0
     return float(self._batch_size * mean / sum(width * rows for width, rows in self._query_slots))
 
+  def real_label_token_fraction(self) -> float:
+    """The same for the labels, where all of them join; 0 where they do not."""
+    computed = sum(group.ids.size for group in self.label_groups)
+    lengths = np.minimum(self._labels.lengths, self._max_length)
+    return float(lengths.sum() / computed) if computed else 0.0
+
   def epoch_order(self, epoch: int) -> np.ndarray:
     """`[N']` training rows in the random order of one epoch."""
     return self._generator(_ORDER, epoch).permutation(self.rows)

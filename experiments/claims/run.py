@@ -1,0 +1,70 @@
+"""Trains the rows of a claim, every seed of each, and keeps what came out.
+
+  python -m experiments.claims.run t_star random_pairs --seeds=3
+  python -m experiments.claims.run losses negatives --seeds=3     # bundled data, about an hour on two cores
+
+Finished runs are not trained again: stop it, and give the same command. `docs/results/claim_NAME.json` holds
+the test metrics of every seed; `python docs/make_tables.py write` makes the tables of docs/claims.md of them.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+from experiments.claims import synthetic
+from experiments.claims.presets import CLAIMS
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_RESULTS = _ROOT / "docs" / "results"
+_KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
+
+
+def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str]) -> dict[str, float]:
+  """One run, or what it gave before."""
+  workdir = runs / claim / f"{row}-{seed}"
+  report = workdir / "report" / "metrics.json"
+  if not report.exists():
+    config = f"--config=experiments/claims/presets.py:{claim}-{row}"
+    command = [sys.executable, "-m", "xmc_jax.main", config, f"--workdir={workdir}", *extra]
+    print(f"{claim}: {row}, seed {seed}", file=sys.stderr, flush=True)
+    subprocess.run(
+      [*command, f"--config.train.seed={seed}"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL
+    )
+  found = json.loads(report.read_text())["metrics"]
+  return {name: found[name] for name in _KEPT if name in found}
+
+
+def keep(claim: str, rows: dict[str, list[dict[str, float]]]) -> None:
+  """Writes docs/results/claim_NAME.json: metrics of every seed, by row."""
+  path = _RESULTS / f"claim_{claim}.json"
+  path.write_text(json.dumps({"claim": claim, "rows": rows}, indent=1) + "\n")
+
+
+def make_data(claim: str) -> None:
+  """The synthetic sets, where they are not there yet."""
+  folder = _ROOT / "data" / "claims"
+  if claim == "t_star" and not (folder / "t_star" / "lbl.json").exists():
+    synthetic.write_t_star(folder / "t_star")
+  if claim == "random_pairs" and not (folder / "random_pairs_10000" / "lbl.json").exists():
+    synthetic.write_random_pairs(folder / "random_pairs_10000", 10_000)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("claims", nargs="+", choices=sorted(CLAIMS))
+  parser.add_argument("--seeds", type=int, default=3)
+  parser.add_argument("--runs", type=pathlib.Path, default=_ROOT / "runs" / "claims")
+  given, extra = parser.parse_known_args()
+  for claim in given.claims:
+    make_data(claim)
+    rows = {row: [] for row in CLAIMS[claim]}
+    for seed in range(given.seeds):  # every row once, before any a second time
+      for row in rows:
+        rows[row].append(train(claim, row, seed, given.runs, extra))
+        keep(claim, {name: metrics for name, metrics in rows.items() if metrics})
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,55 @@
+"""The claims' synthetic data and settings. That the claims hold is no test's business: see docs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.claims import presets, run, synthetic
+from xmc_jax import config as configs
+from xmc_jax import data
+
+
+def test_t_star_is_as_the_paper_says(tmp_path):
+  synthetic.write_t_star(tmp_path)
+  read = data.load(tmp_path, cache_dir=tmp_path / "cache")
+  assert (len(read.train), len(read.test), read.num_labels) == (1000, 1000, 5000)
+  starred = [text.split()[0] == synthetic.T_STAR for text in read.train.texts]
+  assert starred == [True] * 100 + [False] * 900
+  truth = read.truth.train
+  assert all(truth[row].indices.tolist() == [0, 1, 2, 3, 4] for row in range(100))
+  assert truth[100:].nnz == 900 and truth[100:, :5].nnz == 0
+  ending = [label for label in range(5000) if synthetic.T_STAR in read.labels.texts[label].split()]
+  assert ending == [0] and read.labels.texts[0].endswith(synthetic.T_STAR)
+  assert all(text.startswith(synthetic.T_STAR) for text in read.test.texts)
+  assert read.truth.test.nnz == 1000 and np.all(read.truth.test.indices == 0)
+  assert len({*read.train.texts, *read.test.texts}) == 2000
+
+
+def test_random_pairs_are_tested_on_what_they_train_on(tmp_path):
+  synthetic.write_random_pairs(tmp_path, 50)
+  read = data.load(tmp_path, cache_dir=tmp_path / "cache")
+  assert list(read.train.texts) == list(read.test.texts) and read.num_labels == 50
+  assert np.array_equal(read.truth.train.toarray(), np.eye(50))
+  assert {len(text.split()) for text in [*read.train.texts, *read.labels.texts]} == {16}
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_presets_pass_the_checks(name):
+  configs.check(presets.get_config(name))
+
+
+def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
+  calls = []
+
+  def trained(command, **_):
+    calls.append(command)
+    workdir = next(part for part in command if part.startswith("--workdir=")).partition("=")[2]
+    report = run.pathlib.Path(workdir) / "report" / "metrics.json"
+    report.parent.mkdir(parents=True)
+    report.write_text(json.dumps({"metrics": {"P@1": 0.25, "other": 1}}))
+
+  monkeypatch.setattr(run.subprocess, "run", trained)
+  for _ in range(2):
+    assert run.train("losses", "softmax", 3, tmp_path, []) == {"P@1": 0.25}
+  assert len(calls) == 1 and "--config.train.seed=3" in calls[0]
