@@ -16,14 +16,6 @@ from xmc_jax import mesh
 from xmc_jax.checkpoint import Checkpoints
 
 HERE = pathlib.Path(__file__).parent
-CONFIG = """
-import pathlib, sys
-sys.path.insert(0, {tests!r})
-import tiny_runs
-
-def get_config():
-  return tiny_runs.config(pathlib.Path({data!r}), **{overrides!r})
-"""
 # The command line; both processes die at step $STOP, if it is given.
 DRIVER = """
 import os, signal
@@ -100,8 +92,7 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   if method == "ova":
     overrides |= {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
   data = tiny_runs.write_data(tmp_path / "data")
-  config = tmp_path / "config.py"
-  config.write_text(CONFIG.format(tests=str(HERE), data=str(data), overrides=overrides))
+  config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
 
   def flags(name):
     return [f"--config={config}", f"--workdir={tmp_path / name}"]

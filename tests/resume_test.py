@@ -21,14 +21,6 @@ from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.report import Report
 
 HERE = pathlib.Path(__file__).parent
-CONFIG = """
-import pathlib, sys
-sys.path.insert(0, {tests!r})
-import tiny_runs
-
-def get_config():
-  return tiny_runs.config(pathlib.Path({data!r}), **{overrides!r})
-"""
 # Runs the command line, and kills itself at the point and count in $KILL.
 DRIVER = """
 import os, pathlib, signal, sys
@@ -154,9 +146,8 @@ KILLS = [
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
-  config = tmp_path / "config.py"
   overrides = {"checkpoint.every_epochs": 0.4}
-  config.write_text(CONFIG.format(tests=str(HERE), data=str(data), overrides=overrides))
+  config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
   undisturbed = _command(tmp_path / "undisturbed", config)
   assert undisturbed.returncode == 0, undisturbed.stderr
   for kill, newest in KILLS:

@@ -78,6 +78,23 @@ def open_run(path: pathlib.Path, workdir: pathlib.Path, **overrides) -> runs.Run
   return runs.create(config(path, **overrides), workdir, Report(workdir))
 
 
+_CONFIG_FILE = """
+import pathlib, sys
+sys.path.insert(0, {tests!r})
+import tiny_runs
+
+def get_config():
+  return tiny_runs.config(pathlib.Path({data!r}), **{overrides!r})
+"""
+
+
+def config_file(path: pathlib.Path, data_folder: pathlib.Path, **overrides) -> pathlib.Path:
+  """Writes what `--config` can name: `config` of the same arguments."""
+  tests = str(pathlib.Path(__file__).parent)
+  path.write_text(_CONFIG_FILE.format(tests=tests, data=str(data_folder), overrides=overrides))
+  return path
+
+
 def token_table(lengths, seed: int = 0) -> data.TokenTable:
   """Random tokens (1 to 99), the lengths as given."""
   lengths = np.asarray(lengths, np.int64)

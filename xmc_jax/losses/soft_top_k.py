@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from xmc_jax.contract import Array
 from xmc_jax.losses.rows import as_rows, positive_weights
-from xmc_jax.ops.threshold import bracket, find_threshold, log_odds, reduce_rows, tally
+from xmc_jax.ops.threshold import locate, log_odds, reduce_rows, tally
 
 
 def soft_top_k(
@@ -152,17 +152,7 @@ def _threshold(scores: Array, k: Array, alpha: Array) -> tuple[Array, Array]:
     to_logits = lambda offset: lambda block: _to_logits(block, center, offset, alpha)
     return lambda offset: log_odds(tally(scores, to_logits(offset)), k, count)
 
-  low, high = bracket(k, count, alpha * (peak - floor))
-  start = jnp.where(k > count / 2, high, low)
-  near, _ = find_threshold(measure_around(peak), low, high, start=start, tolerance=1.0)
-  # Far from the peak, that has few digits: what is left to find is small, relative to a center close by.
-  center = peak - near / alpha
-  moved = alpha * (peak - center)
-  slack = jnp.where(low < high, 1, 0)
-  offset, slope = find_threshold(
-    measure_around(center), low - moved - slack, high - moved + slack, start=near - moved
-  )
-  unfelt = (slope == 0) & (low < high)
+  center, offset, unfelt = locate(measure_around, k, count, peak, floor, alpha)
   in_gap = functools.partial(_center_in_gap, scores, center, alpha)
   return center, jax.lax.cond(jnp.any(unfelt), in_gap, lambda offset, _: offset, offset, unfelt)
 

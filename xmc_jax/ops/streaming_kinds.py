@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from xmc_jax.contract import Array, PyTree
 from xmc_jax.ops.score_chunks import Reduction
-from xmc_jax.ops.threshold import Tally, bracket, find_threshold, log_odds, tally
+from xmc_jax.ops.threshold import Tally, locate, log_odds, tally
 
 
 class Summary(NamedTuple):
@@ -189,20 +189,11 @@ def _summarise_threshold(fold, options):
 
     return measure
 
-  low, high = bracket(k, count, alpha * (peak - floor))
-  start = jnp.where(k > count / 2, high, low)
-  near, _ = find_threshold(measure_around(peak), low, high, start=start, tolerance=1.0)
-  center = peak - near / alpha
-  shift = alpha * (peak - center)
-  slack = jnp.where(low < high, 1, 0)
-  offset, slope = find_threshold(
-    measure_around(center), low - shift - slack, high - shift + slack, start=near - shift
-  )
+  center, offset, unfelt = locate(measure_around, k, count, peak, floor, alpha)
   sides, _ = fold(_pulls(lambda scores: _logits(scores, center, offset, alpha)))
   above, below = (jnp.log(total) + _peak_of(highest) for highest, total in sides)
   log_pull = jnp.logaddexp(above, below)
   # Where no entry is felt, the threshold is put where those above and those below miss equally much.
-  unfelt = (slope == 0) & (low < high)
   offset = jnp.where(unfelt, offset + (above - below) / 2, offset)
   log_pull = jnp.where(unfelt, (above + below) / 2 + jnp.log(2.0), log_pull)
   return Summary(offset, center, (center, offset, log_pull), found)

@@ -237,3 +237,37 @@ def _advance(state: _Search, value: Array, slope: Array, tolerance: float) -> _S
     done=state.done | last | narrow | (value == 0) | jnp.isnan(value),
     calls=state.calls + 1,
   )
+
+
+def locate(
+  measure_around: Callable[[Array], Callable[[Array], tuple[Array, Array]]],
+  k: Array,
+  count: Array,
+  peak: Array,
+  floor: Array,
+  alpha: Array,
+) -> tuple[Array, Array, Array]:
+  """The threshold of rows of scores, as an offset of logits that are relative to a score close by.
+
+  Args:
+    measure_around: `center -> (offset -> log_odds)` of the logits α (s - center) + offset, `[...]` each.
+    k: what Σ σ shall be.
+    count: entries of each row.
+    peak, floor: largest and smallest score of each row.
+    alpha: logits per score.
+
+  Returns:
+    `(center, offset, unfelt)`, `[...]` each; `unfelt` marks rows whose entries all round to 0 or 1 at the
+    threshold, so that any near by is as good.
+  """
+  low, high = bracket(k, count, alpha * (peak - floor))
+  start = jnp.where(k > count / 2, high, low)
+  near, _ = find_threshold(measure_around(peak), low, high, start=start, tolerance=1.0)
+  # Far from the peak, that has few digits: what is left to find is small, relative to a center close by.
+  center = peak - near / alpha
+  moved = alpha * (peak - center)
+  slack = jnp.where(low < high, 1, 0)
+  offset, slope = find_threshold(
+    measure_around(center), low - moved - slack, high - moved + slack, start=near - moved
+  )
+  return center, offset, (slope == 0) & (low < high)
