@@ -13,6 +13,8 @@ import pytest
 
 from xmc_jax.losses import log_soft_top_k, soft_top_k, soft_top_k_loss
 
+pytestmark = pytest.mark.slow
+
 module = sys.modules[soft_top_k.__module__]
 jitted = jax.jit(soft_top_k)
 jitted_jacobian = jax.jit(

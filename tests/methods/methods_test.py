@@ -87,6 +87,7 @@ def _assert_close(found, expected, tolerance):
     np.testing.assert_allclose(np.asarray(left), np.asarray(right), atol=tolerance * largest)
 
 
+@pytest.mark.slow
 @EACH
 def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
   run = make_run(**settings)
@@ -104,6 +105,7 @@ def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
   assert int(state.step) == len(losses)
 
 
+@pytest.mark.slow
 @EACH
 def test_padding_changes_nothing(settings, make_run):
   run = make_run(**settings, **{"encoder.embedding_dropout": 0.0})

@@ -15,6 +15,8 @@ from streaming_references import KINDS, OPTIONS, Case, draw_columns, make_case, 
 from xmc_jax import losses
 from xmc_jax.ops import streaming_loss
 
+pytestmark = pytest.mark.slow
+
 LOSSES = {kind: getattr(losses, {"soft_top_k": "soft_top_k_loss"}.get(kind, kind)) for kind in KINDS}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

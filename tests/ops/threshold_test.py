@@ -11,6 +11,8 @@ import pytest
 
 from xmc_jax.ops import find_threshold, threshold
 
+pytestmark = pytest.mark.slow
+
 as_they_are = lambda block: block
 
 
