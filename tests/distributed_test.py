@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -74,8 +75,12 @@ def _launch(flags, count, devices_each, **environment):
 
 
 def _without_gloo(text: str) -> str:
-  """What the CPU's collectives library says of itself, on standard output, is not ours to stop."""
-  return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo]"))
+  """What the CPU's collectives library says of itself, on standard output, is not ours to stop.
+
+  Its threads write at the same time, and into each other's lines.
+  """
+  lines = text.splitlines(keepends=True)
+  return "".join(line for line in lines if not re.search(r"\[Gloo\]|connected to \d+ peer ranks", line))
 
 
 def _trained(workdir):
