@@ -39,6 +39,7 @@ def start(distributed: bool = False) -> None:
 
 
 def _join() -> None:
+  _keep_standard_output()
   number, count = (os.environ.get(name) for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
   try:
     jax.distributed.initialize(
@@ -50,6 +51,17 @@ def _join() -> None:
       f"--distributed: the processes of this run cannot be joined ({reason}); set JAX_COORDINATOR_ADDRESS, "
       "JAX_NUM_PROCESSES and JAX_PROCESS_ID, or leave --distributed out"
     ) from None
+
+
+def _keep_standard_output() -> None:
+  """Leaves standard output to what we print: what native libraries say of themselves there (Gloo of its peers,
+  NCCL when asked to) would stand between predictions, so it goes to standard error."""
+  if sys.stdout is not sys.__stdout__:
+    return  # a notebook's, which no native library writes to
+  sys.stdout.flush()
+  ours = os.dup(sys.stdout.fileno())
+  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+  sys.stdout = open(ours, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # until the process ends
 
 
 def barrier(name: str) -> None:
