@@ -3,17 +3,22 @@
   python docs/make_tables.py collect RUN NAME "what it is"    # docs/results/NAME.json from a run's folder
   python docs/make_tables.py write                            # fill the tables in docs/*.md and README.md
 
-A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each NAME is a row.
+A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each NAME is a row. Between
+`<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
+which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t).
 """
 
 import json
 import pathlib
 import re
+import statistics
 import sys
+
+from scipy.stats import t as student
 
 _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
-_BLOCK = re.compile(r"(<!-- table: ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (table|claim): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def collect(run: pathlib.Path, name: str, what: str) -> None:
@@ -46,14 +51,36 @@ def table(names: list[str]) -> str:
   return "\n".join(lines) + "\n"
 
 
+def claim_table(names: list[str]) -> str:
+  """A Markdown table of a claim, in percent: its name, then the metrics that are its columns."""
+  claim, *metrics = names
+  rows = json.loads((_DOCS / "results" / f"claim_{claim}.json").read_text())["rows"]
+  columns = ["", "seeds", *metrics]
+  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for row, seeds in rows.items():
+    cells = [_over_seeds([100 * seed[metric] for seed in seeds]) for metric in metrics]
+    lines.append(f"| {row.replace('_', ' ')} | {len(seeds)} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
+
+
+def _over_seeds(values: list[float]) -> str:
+  mean, count = statistics.mean(values), len(values)
+  if count == 1:
+    return f"{mean:.1f}"
+  half = float(student.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
+  return f"{mean:.1f} ± {half:.1f}"
+
+
 def write() -> None:
   """Fills every marked table."""
-  for path in (*_DOCS.glob("*.md"), _DOCS.parent / "README.md"):
+  for path in (*_DOCS.glob("*.md"), *_DOCS.parent.glob("README.md")):
     text = path.read_text()
-    filled = _BLOCK.sub(lambda found: found[1] + table(found[2].split()) + found[3], text)
+    filled = _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]](found[3].split()) + found[4], text)
     if filled != text:
       path.write_text(filled)
 
+
+_KINDS = {"table": table, "claim": claim_table}
 
 if __name__ == "__main__":
   if sys.argv[1:2] == ["collect"] and len(sys.argv) == 5:

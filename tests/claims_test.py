@@ -1,5 +1,6 @@
 """The claims' synthetic data and settings. That the claims hold is no test's business: see docs."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -37,6 +38,30 @@ def test_random_pairs_are_tested_on_what_they_train_on(tmp_path):
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_presets_pass_the_checks(name):
   configs.check(presets.get_config(name))
+
+
+def test_a_claims_table_has_means_and_intervals(tmp_path, monkeypatch):
+  """In percent: 40, 42 and 44 deviate by 2, and Student's t for two degrees of freedom is 4.303."""
+  path = run.pathlib.Path(__file__).parents[1] / "docs" / "make_tables.py"
+  spec = importlib.util.spec_from_file_location("make_tables", path)
+  make_tables = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(make_tables)
+  monkeypatch.setattr(make_tables, "_DOCS", tmp_path / "docs")
+  (tmp_path / "docs").mkdir()
+  monkeypatch.setattr(run, "_RESULTS", tmp_path / "docs" / "results")
+  run._RESULTS.mkdir()
+  seeds = [{"P@1": value, "R@10": 0.5} for value in (0.40, 0.42, 0.44)]
+  run.keep("losses", {"soft_top_5": seeds, "one": [{"P@1": 0.1, "R@10": 0.0}]})
+  (tmp_path / "docs" / "page.md").write_text("<!-- claim: losses P@1 R@10 -->\nold\n<!-- end -->\n")
+  make_tables.write()
+  assert (tmp_path / "docs" / "page.md").read_text().splitlines() == [
+    "<!-- claim: losses P@1 R@10 -->",
+    "|  | seeds | P@1 | R@10 |",
+    "|---|---|---|---|",
+    "| soft top 5 | 3 | 42.0 ± 5.0 | 50.0 ± 0.0 |",
+    "| one | 1 | 10.0 | 0.0 |",
+    "<!-- end -->",
+  ]
 
 
 def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ CHOICES = {
   "method.shortlist_backend": ("auto", "exact"),
   "train.schedule": ("linear", "cosine"),
   "eval.metric": METRICS,
+  "plan.chip": ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e"),
 }
 LARGEST = 2**31 - 1  # ids, steps and seeds are int32
 # The smallest legal value of what may be anything from there to LARGEST.
@@ -34,12 +35,13 @@ AT_LEAST = {
   "method.num_positives": 0,
   "method.num_random_negatives": 0,
   "method.num_hard_negatives": 0,
+  "method.num_fresh_negatives": 0,
   "method.shortlist_size": 1,
   "method.shortlist_first_epoch": 0,
   "method.shortlist_every_epochs": 0,
   "method.label_chunk": 0,
   "method.query_chunk": 0,
-  "method.score_chunk": 1,
+  "method.score_chunk": 0,
   "train.num_epochs": 1,
   "train.batch_size": 1,
   "train.weight_decay": 0,
@@ -56,6 +58,11 @@ AT_LEAST = {
   "checkpoint.keep": 1,
   "mesh.data": 1,
   "mesh.label": 1,
+  "plan.num_points": 0,
+  "plan.num_labels": 0,
+  "plan.tokens_per_point": 0,
+  "plan.tokens_per_label": 0,
+  "plan.labels_per_point": 0,
 }
 POSITIVE = (
   "method.temperature",
@@ -204,7 +211,7 @@ def _joint_faults(values: dict) -> Iterator[str]:
       f"train.batch_size = {batch} does not divide by mesh.data = {devices}; "
       f"the nearest that does: --config.train.batch_size={nearest}"
     )
-  for key in ("method.num_random_negatives", "method.num_hard_negatives"):
+  for key in (f"method.num_{kind}_negatives" for kind in ("random", "hard", "fresh")):
     if values[key] and values["method.labels"] != "in_batch":
       yield (
         f"{key} = {values[key]} has no effect when method.labels = {values['method.labels']!r}; "

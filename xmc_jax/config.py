@@ -68,6 +68,7 @@ _DEFAULTS = {
     "num_positives": 1,  # drawn per row and step; 0 takes all of them
     "num_random_negatives": 0,  # labels added to an in_batch pool, drawn uniformly
     "num_hard_negatives": 0,  # labels added to an in_batch pool, drawn per row from its shortlist
+    "num_fresh_negatives": 0,  # labels a step added to it, of the largest gradients by a cache of all labels
     "shortlist_size": 100,  # nearest labels of each training point, true ones left out
     "shortlist_backend": "auto",  # or 'exact'
     "shortlist_first_epoch": 5.0,  # no hard negatives before this
@@ -75,9 +76,9 @@ _DEFAULTS = {
     "k": 5.0,  # soft_top_k: how many labels the loss looks at
     "alpha": 2.0,  # soft_top_k: how sharply
     "dropout_on_labels": True,  # False: only the queries are embedded with dropout
-    "label_chunk": 1024,  # labels encoded at a time, under the gradient cache; 0 is all at once
+    "label_chunk": 0,  # labels encoded at a time, under the gradient cache; 0 chooses from the device's memory
     "query_chunk": 0,  # queries likewise
-    "score_chunk": 4096,  # labels scored at a time: memory is O(batch * score_chunk)
+    "score_chunk": 0,  # labels scored at a time, on each device: memory is O(batch * score_chunk)
     "temperature": 0.05,
     "allow_any_temperature": False,  # True: any temperature, unit vectors or not
   },
@@ -104,6 +105,14 @@ _DEFAULTS = {
   },
   "checkpoint": {"every_epochs": 1.0, "keep": 2},
   "mesh": {"data": 1, "label": 1},
+  "plan": {  # what --mode=plan supposes; nothing else reads it
+    "num_points": 0,  # training points; 0 is unknown
+    "num_labels": 0,  # must be given
+    "tokens_per_point": 0.0,  # on average, special ones counted; 0 is data.max_length
+    "tokens_per_label": 0.0,
+    "labels_per_point": 0.0,  # true ones, on average; 0 is 5
+    "chip": "h100",  # one of plan.CHIPS
+  },
 }
 
 

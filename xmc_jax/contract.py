@@ -51,6 +51,8 @@ class Batch(NamedTuple):
       was not drawn in this step (it still stands outside every denominator).
     excluded: `[B, F]` int32 columns that the row's loss must not see (filter
       pairs: the label that is the point itself), -1 for padding.
+    every_label: the texts of all L labels, `[L', T]` with L' >= L, in their order, where the method
+      chooses among them on the device; then `positives` and `excluded` hold label ids, not columns.
   """
 
   rows: Array
@@ -60,6 +62,7 @@ class Batch(NamedTuple):
   positives: Array
   weights: Array
   excluded: Array
+  every_label: Tokens | tuple[()] = ()
 
 
 class BatchSpec(NamedTuple):
@@ -71,12 +74,15 @@ class BatchSpec(NamedTuple):
     num_random_negatives: labels drawn uniformly and added to an in-batch pool.
     num_hard_negatives: labels drawn per row from its shortlist, `fresh['shortlist']`, and added
       to an in-batch pool; none before there is a shortlist.
+    num_fresh_negatives: labels that the method chooses on the device, from `Batch.every_label`, and adds to
+      an in-batch pool.
   """
 
   labels: str = "in_batch"
   num_positives: int = 1
   num_random_negatives: int = 0
   num_hard_negatives: int = 0
+  num_fresh_negatives: int = 0
 
 
 class Refresh(NamedTuple):
@@ -86,11 +92,13 @@ class Refresh(NamedTuple):
     every_epochs: how often; at a multiple of it after `first_epoch`.
     compute: `snapshot -> array`, the same on every process; see refresh/snapshot.py.
     first_epoch: before this there is none.
+    into_aux: what it makes does not go to `fresh`: it takes the place of `aux[name]`, and steps change it.
   """
 
   every_epochs: float
   compute: Callable[[Any], Array]
   first_epoch: float = 0.0
+  into_aux: bool = False
 
 
 class DatasetInfo(NamedTuple):

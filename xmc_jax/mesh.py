@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xmc_jax.contract import Array, Batch, PyTree, Tokens
+from xmc_jax.contract import Array, Batch, PyTree
 
 # Over which axes the rows of label texts and label embeddings are split, the first axis outermost.
 LABEL_ROWS = ("label", "data")
@@ -97,10 +97,11 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     positives=put(batch.positives, rows),
     weights=put(batch.weights, rows),
     excluded=put(batch.excluded, rows),
+    every_label=batch.every_label,
   )
 
 
-def put_labels(groups: tuple[Tokens, ...], mesh: Mesh) -> tuple[Tokens, ...]:
+def put_labels(groups: PyTree, mesh: Mesh) -> PyTree:
   """Label texts, split over both axes: no device encodes what another does."""
   everything = NamedSharding(mesh, PartitionSpec(LABEL_ROWS))
   return jax.tree.map(lambda leaf: place(leaf, everything), groups)

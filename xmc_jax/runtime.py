@@ -54,14 +54,17 @@ def _join() -> None:
 
 
 def _keep_standard_output() -> None:
-  """Leaves standard output to what we print: what native libraries say of themselves there (Gloo of its peers,
-  NCCL when asked to) would stand between predictions, so it goes to standard error."""
+  """Leaves standard output to what we print.
+
+  What native libraries say of themselves there (Gloo of its peers, NCCL when asked to) would stand between
+  predictions, so it goes to standard error.
+  """
   if sys.stdout is not sys.__stdout__:
     return  # a notebook's, which no native library writes to
   sys.stdout.flush()
-  ours = os.dup(sys.stdout.fileno())
+  ours, encoding, errors = os.dup(sys.stdout.fileno()), sys.stdout.encoding, sys.stdout.errors
   os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-  sys.stdout = open(ours, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # until the process ends
+  sys.stdout = os.fdopen(ours, "w", encoding=encoding, errors=errors)
 
 
 def barrier(name: str) -> None:
@@ -83,6 +86,13 @@ def main_process_first(name: str) -> Iterator[None]:
 def is_main_process() -> bool:
   """True in the one process that prints and writes reports."""
   return jax.process_index() == 0
+
+
+def device() -> tuple[str, int]:
+  """What the first local device is, 'gpu', 'tpu' or 'cpu', and its memory in bytes; 0 where it does not tell."""
+  first = jax.local_devices()[0]
+  kind = first.platform if first.platform in ("cpu", "tpu") else "gpu"
+  return kind, (first.memory_stats() or {}).get("bytes_limit", 0)
 
 
 def peak_memory() -> dict[str, int]:

@@ -107,8 +107,9 @@ class _Loop:
       snapshot = self._run.snapshot(self._state.params, self._state.aux, step)
       for name in names:
         say(f"refresh: {name} at step {step:,}")
-        made = self._run.method.refreshes[name].compute(snapshot)
-        self._fresh = {**self._fresh, name: made}
+        definition = self._run.method.refreshes[name]
+        self._fresh, aux = refresh.renew(name, definition, snapshot, self._fresh, self._state.aux)
+        self._state = self._state._replace(aux=aux)
 
   def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
     """The steps between two refreshes."""
@@ -167,13 +168,14 @@ def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[st
 
 
 def _static_labels(run: Run) -> dict[str, Any]:
-  """Where every label is a column, their texts are put on the device once, not with every batch."""
-  if not len(run.batches.label_columns):
-    return {}
-  return {
-    "columns": mesh.place(run.batches.label_columns, mesh.replicated(run.mesh)),
-    "labels": mesh.put_labels(run.batches.label_groups, run.mesh),
-  }
+  """What is the same in every batch, put on the device once: the texts of all labels."""
+  batches, static = run.batches, {}
+  if len(batches.label_columns):
+    static["columns"] = mesh.place(batches.label_columns, mesh.replicated(run.mesh))
+    static["labels"] = mesh.put_labels(batches.label_groups, run.mesh)
+  if batches.every_label:
+    static["every_label"] = mesh.put_labels(batches.every_label, run.mesh)
+  return static
 
 
 def _validate(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:

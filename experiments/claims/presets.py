@@ -6,33 +6,41 @@ python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 from experiments import dexml
 from experiments.common import choose
 
+# A light transformer: t* is a matter of attention, which a bag of embeddings has none of.
 _SYNTHETIC = {
   "dataset": "debian",
-  "encoder.name": "bag",
-  "encoder.tokenizer": "train",
-  "encoder.width": 128,
-  "train.weight_decay": 0.0,
-  "train.learning_rate": 1e-2,
-  "train.batch_size": 256,
+  "encoder.num_layers": 1,
+  "train.learning_rate": 1e-3,
   "data.num_validation": 0,
   "eval.every_epochs": 0.0,
   "checkpoint.every_epochs": 0.0,
-  "method.num_positives": 1,
 }
 # All positives at once: of one drawn positive, with the others left out, both losses are the same.
 _T_STAR = {
   **_SYNTHETIC,
   "data.path": "data/claims/t_star",
   "method.num_positives": 0,
+  "train.batch_size": 1000,
   "train.num_epochs": 40,
 }
-_PAIRS = {**_SYNTHETIC, "data.path": "data/claims/random_pairs_10000", "train.num_epochs": 20}
+_PAIRS = {
+  **_SYNTHETIC,
+  "data.path": "data/claims/random_pairs_10000",
+  "method.labels": "in_batch",
+  "train.batch_size": 256,
+  "train.num_epochs": 20,
+}
 _DEBIAN = {**dexml.PRESETS["debian"], "checkpoint.every_epochs": 0.0, "eval.every_epochs": 3.0}
 _IN_BATCH = {**_DEBIAN, "method.labels": "in_batch", "method.num_positives": 1}
 
 
 def _hard(count: int) -> dict:
   return {**_IN_BATCH, "method.num_hard_negatives": count, "method.shortlist_first_epoch": 5.0}
+
+
+def _fresh(count: int) -> dict:
+  """As many labels a batch as `_hard` draws at most."""
+  return {**_IN_BATCH, "method.num_fresh_negatives": count * _IN_BATCH["train.batch_size"]}
 
 
 # Claim by claim, the rows of its table: what stands there, and the settings.
@@ -42,8 +50,12 @@ CLAIMS = {
     "softmax": {**_T_STAR, "method.loss": "softmax"},
   },
   "random_pairs": {
-    "all_labels": _PAIRS,
-    "in_batch": {**_PAIRS, "method.labels": "in_batch", "train.num_epochs": 40},
+    "in_batch": _PAIRS,
+    "in_batch_and_1_hard": {
+      **_PAIRS,
+      "method.num_hard_negatives": 1,
+      "method.shortlist_first_epoch": 5.0,
+    },
   },
   "losses": {
     "decoupled_softmax": _DEBIAN,
@@ -55,6 +67,7 @@ CLAIMS = {
   "negatives": {
     "in_batch": _IN_BATCH,
     **{f"in_batch_and_{count}_hard": _hard(count) for count in (1, 2, 5, 10)},
+    **{f"in_batch_and_{count}_fresh": _fresh(count) for count in (1, 5)},
     "all_labels": {**_DEBIAN, "method.num_positives": 1},
   },
 }

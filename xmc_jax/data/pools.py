@@ -19,7 +19,8 @@ class Pool(NamedTuple):
   Attributes:
     columns: `[S]` int32 label ids, -1 for padding; empty where they are `static_columns` in every step.
     labels: their texts as token groups; empty likewise.
-    column_of: `[L]` int32 column of each label, -1 where it is not in the pool.
+    column_of: `[L]` int32 column of each label, -1 where it is not in the pool; or the label itself, where
+      the method will add columns.
   """
 
   columns: np.ndarray
@@ -60,6 +61,7 @@ class DrawnPool:
 
   def __init__(self, labels, truth, spec: BatchSpec, batch_size: int, max_length: int, num_shards: int, held):
     self._labels, self._num_random, self._shards = labels, spec.num_random_negatives, (num_shards, held)
+    self._in_columns = not spec.num_fresh_negatives
     counts = np.diff(truth.indptr)
     per_row = np.sort(np.minimum(counts, spec.num_positives) if spec.num_positives else counts)
     num_drawn = int(per_row[-batch_size:].sum())  # at most
@@ -94,7 +96,8 @@ class DrawnPool:
       others = np.setdiff1d(np.arange(num_labels, dtype=np.int32), pool, assume_unique=True)
       pool = np.concatenate([pool, generator.choice(others, min(extra, len(others)), replace=False)])
     columns, groups = buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards)
-    return Pool(columns, groups, _positions(columns, num_labels))
+    everything = np.arange(num_labels, dtype=np.int32)
+    return Pool(columns, groups, _positions(columns, num_labels) if self._in_columns else everything)
 
 
 def make_pool(
@@ -120,6 +123,14 @@ def all_labels(labels, max_length: int, num_shards: int, held: buckets.Held | No
     groups.append(labels.gather(padded if held is None else np.where(held(len(padded)), padded, -1), width))
     columns.append(padded)
   return StaticPool(buckets.device_major(columns, num_shards), tuple(groups), len(labels.lengths))
+
+
+def label_table(labels, max_length: int, num_shards: int, held: buckets.Held | None) -> Tokens:
+  """Every label in its order, in rows of one width that divide by the devices."""
+  rows = np.full(-(-len(labels.lengths) // num_shards) * num_shards, -1, np.int32)
+  rows[: len(labels.lengths)] = np.arange(len(labels.lengths))
+  width = min(max_length, int(labels.lengths.max(initial=1)))
+  return labels.gather(rows if held is None else np.where(held(len(rows)), rows, -1), width)
 
 
 def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:

@@ -7,7 +7,7 @@ epochs from the embeddings of the moment; DEXML's second baseline (its section 5
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
 
-FIXED = {"loss": ("softmax",), "labels": ("in_batch",)}
+FIXED = {"loss": ("softmax",), "labels": ("in_batch",), "num_fresh_negatives": (0,)}
 
 
 def make(config, info: DatasetInfo) -> Method:

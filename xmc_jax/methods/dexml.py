@@ -1,8 +1,8 @@
 """DEXML: a dual encoder trained against all labels (Gupta et al., ICLR 2024).
 
 One shared encoder embeds points and label texts; the loss of a point runs over
-every label (eq. 5, 6), or over the batch's drawn positives with random labels and
-hard negatives added (section 5.2). One positive is drawn per point and step; its
+every label (eq. 5, 6), or over the batch's drawn positives with random labels, hard
+negatives (section 5.2) or fresh ones (section C.3) added. One positive is drawn per point and step; its
 other positives are left out of the denominator.
 """
 
@@ -21,5 +21,6 @@ def make(config, info: DatasetInfo) -> Method:
     num_positives=settings.num_positives,
     num_random_negatives=settings.num_random_negatives,
     num_hard_negatives=settings.num_hard_negatives,
+    num_fresh_negatives=min(settings.num_fresh_negatives, info.num_labels),
   )
   return dual_encoder.make(config, info, loss=settings.loss, batch=batch, **options)

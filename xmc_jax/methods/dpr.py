@@ -6,7 +6,12 @@ Softmax over the in-batch pool, one drawn positive per point; DEXML's first base
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
 
-FIXED = {"loss": ("softmax",), "labels": ("in_batch",), "num_hard_negatives": (0,)}
+FIXED = {
+  "loss": ("softmax",),
+  "labels": ("in_batch",),
+  "num_hard_negatives": (0,),
+  "num_fresh_negatives": (0,),
+}
 
 
 def make(config, info: DatasetInfo) -> Method:

@@ -1,12 +1,14 @@
 """What DEXML, DPR and ANCE share: one encoder for points and labels, a loss over a pool of labels."""
 
+import functools
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 
-from xmc_jax import models, ops, refresh
+from xmc_jax import mesh, models, ops, refresh
 from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method, Refresh
+from xmc_jax.methods import fresh_negatives
 from xmc_jax.ops.grad_cache import embed_groups
 
 
@@ -17,30 +19,39 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
     config: `config.encoder` and what `config.method` says of temperature, chunks and dropout are used.
     info: of the data.
     loss: a kind of `ops.streaming_loss`; `loss_options` go there.
-    batch: how batches are built; hard negatives bring their refresh with them.
+    batch: how batches are built; hard and fresh negatives bring their refreshes with them.
   """
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  settings = config.method
+  settings, num_fresh = config.method, batch.num_fresh_negatives
+  embed = functools.partial(embed_groups, encoder.embed, devices=info.mesh)
 
   def init(key):
-    return encoder.init(key), {}
+    return encoder.init(key), fresh_negatives.empty(info, encoder.width) if num_fresh else {}
+
+  def embed_labels(params, groups, key):
+    key = key if settings.dropout_on_labels else None
+    return embed(params, groups, key, chunk=settings.label_chunk, axes=mesh.LABEL_ROWS)
+
+  def mean_loss(queries, labels, batch):
+    return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, **loss_options), batch)
 
   def total_loss(params, aux, fresh, batch, key):
-    query_key, label_key = jax.random.split(key)
-    queries = embed_groups(
-      encoder.embed, params, batch.queries, query_key, chunk=settings.query_chunk, devices=info.mesh
-    )
-    labels = embed_groups(
-      encoder.embed,
-      params,
-      batch.labels,
-      label_key if settings.dropout_on_labels else None,
-      chunk=settings.label_chunk,
-      devices=info.mesh,
-      axes=("label", "data"),
-    )
-    per_row = pool_loss(config, info, loss, queries, labels, batch, **loss_options)
-    return mean_over_rows(per_row, batch), {}, aux
+    query_key, label_key, fresh_key = jax.random.split(key, 3)
+    queries = embed(params, batch.queries, query_key, chunk=settings.query_chunk)
+    labels = embed_labels(params, batch.labels, label_key)
+    if num_fresh:
+      cache, labels, batch = fresh_negatives.extend(
+        aux[fresh_negatives.CACHE],
+        queries,
+        labels,
+        batch,
+        number=num_fresh,
+        info=info,
+        embed=lambda tokens: embed_labels(params, (tokens,), fresh_key),
+        loss=mean_loss,
+      )
+      aux = {**aux, fresh_negatives.CACHE: cache}
+    return mean_loss(queries, labels, batch), {}, aux
 
   return Method(
     init=init,
@@ -48,9 +59,14 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
     embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
     embed_labels=lambda params, aux, tokens, ids: encoder.embed(params, tokens),
     batch=batch,
-    rules=((".*", ()),),
-    refreshes=shortlists(config) if batch.num_hard_negatives else {},
+    rules=(fresh_negatives.RULE, (".*", ())),
+    refreshes=_refreshes(config, info, batch),
   )
+
+
+def _refreshes(config, info: DatasetInfo, batch: BatchSpec) -> Mapping[str, Refresh]:
+  hard = shortlists(config) if batch.num_hard_negatives else {}
+  return {**hard, **(fresh_negatives.refreshes(info) if batch.num_fresh_negatives else {})}
 
 
 def pool_loss(
@@ -67,7 +83,7 @@ def pool_loss(
     queries,
     labels,
     batch.positives,
-    chunk=settings.score_chunk,
+    chunk=settings.score_chunk or len(labels),
     temperature=settings.temperature,
     weights=None if loss == "binary" else batch.weights,
     excluded=excluded,

@@ -14,7 +14,7 @@ from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods.dual_encoder import mean_over_rows, pool_loss
 from xmc_jax.ops.grad_cache import embed_groups
 
-FIXED = {"loss": ("binary",), "labels": ("table",)}
+FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}
 
 
 def make(config, info: DatasetInfo) -> Method:

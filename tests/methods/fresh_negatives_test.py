@@ -1,0 +1,171 @@
+"""Fresh negatives from the embedding cache, against NumPy and against the loss over all labels."""
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+
+from xmc_jax import mesh, refresh, train
+from xmc_jax.contract import ConfigError
+from xmc_jax.methods import fresh_negatives
+from xmc_jax.report import Report
+
+FRESH = {
+  "method.labels": "in_batch",
+  "method.num_fresh_negatives": 6,
+  "encoder.embedding_dropout": 0.0,
+  "train.batch_size": 16,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("fresh") / "data")
+
+
+@pytest.fixture
+def make_run(data, tmp_path):
+  def make(**overrides):
+    return tiny_runs.open_run(data, tmp_path / f"run{len(list(tmp_path.iterdir()))}", **FRESH | overrides)
+
+  return make
+
+
+def _start(run):
+  params, aux = run.initial_parameters()
+  definitions = run.method.refreshes
+  (name,) = definitions
+  aux = jax.device_put(aux, mesh.shard_tree(aux, run.method.rules, run.mesh))
+  return params, refresh.renew(name, definitions[name], run.snapshot(params, aux, 0), {}, aux)[1]
+
+
+def _batch(run, step=0):
+  return run.batches.build(step)._replace(**train._static_labels(run))
+
+
+def _loss(run, params, aux, batch):
+  found = jax.jit(run.method.loss)(params, aux, {}, batch, jax.random.key(0))
+  return float(found[0]), found[2]
+
+
+def test_all_labels_as_fresh_negatives_are_the_loss_over_all_labels(make_run):
+  fresh = make_run(**{"method.num_fresh_negatives": tiny_runs.NUM_LABELS + 5})
+  whole = make_run(**{"method.num_fresh_negatives": 0, "method.labels": "all"})
+  params, aux = _start(fresh)
+  for step in range(3):
+    found, _ = _loss(fresh, params, aux, _batch(fresh, step))
+    expected, _ = _loss(whole, params, {}, _batch(whole, step))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch):
+  run = make_run()
+  params, aux = _start(run)
+  # A cache that is not what the encoder says: only this one can lead to what is chosen.
+  stale = np.random.default_rng(0).normal(size=aux[fresh_negatives.CACHE].shape).astype(np.float32)
+  stale /= np.linalg.norm(stale, axis=1, keepdims=True)
+  batch, chosen = _batch(run), []
+  original = fresh_negatives._largest
+
+  def spy(*args):
+    chosen.append(original(*args))
+    return chosen[-1]
+
+  monkeypatch.setattr(fresh_negatives, "_largest", spy)
+  aux = jax.device_put({fresh_negatives.CACHE: stale})
+  _, _, new_aux = run.method.loss(params, aux, {}, batch, jax.random.key(0))
+  chosen, cache = np.asarray(chosen[0]), np.asarray(new_aux[fresh_negatives.CACHE])
+
+  fresh = run.embed_labels(params, {}).astype(np.float64)
+  queries = run.embed_queries(params, {}, run.train.tokens).astype(np.float64)
+  pool = batch.columns[batch.columns >= 0]
+  labels = stale[: run.dataset.num_labels].astype(np.float64)
+  labels[pool] = fresh[pool]
+  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  gradients = np.zeros_like(labels)
+  for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+    scores = labels @ queries[row] / run.config.method.temperature
+    (drawn,) = positives[weights > 0]
+    true = truth[row] & ~filtered[row]
+    others = ~true & ~filtered[row]
+    others[drawn] = True
+    exps = np.where(others, np.exp(scores - scores.max()), 0.0)
+    slope = exps / exps.sum()
+    slope[drawn] -= 1.0
+    gradients += slope[:, None] * queries[row]
+  sizes = np.linalg.norm(gradients, axis=1)
+  sizes[pool] = -1.0
+  assert set(chosen.tolist()) == set(np.argsort(-sizes)[:6].tolist())
+  assert not set(chosen.tolist()) & set(pool.tolist())
+
+  renewed = np.union1d(pool, chosen)
+  np.testing.assert_allclose(cache[renewed], fresh[renewed], atol=1e-5)
+  kept = np.setdiff1d(np.arange(run.dataset.num_labels), renewed)
+  np.testing.assert_array_equal(cache[kept], stale[kept])
+
+
+def test_the_first_refresh_fills_the_cache_with_all_labels(make_run):
+  run = make_run(**{"mesh.data": 2, "mesh.label": 4})  # 60 labels on 8 devices
+  params, aux = _start(run)
+  cache = aux[fresh_negatives.CACHE]
+  assert cache.shape == (64, 16) and cache.sharding.shard_shape(cache.shape) == (8, 16)
+  np.testing.assert_allclose(cache[:60], run.embed_labels(params, {}), atol=1e-6)
+
+
+def test_a_rows_other_true_labels_are_never_its_negatives(make_run):
+  """They are the hardest by far, and would be chosen first, were they not left out of the loss."""
+  run = make_run(**{"train.batch_size": 1, "method.num_fresh_negatives": 59})
+  params, aux = _start(run)
+  step = next(step for step in range(40) if np.sum(run.batches.build(step).positives >= 0) > 2)
+  batch = _batch(run, step)
+  positives = batch.positives[0]
+  undrawn = positives[(positives >= 0) & (batch.weights[0] == 0)]
+
+  def loss_with(label):
+    ids = np.array(batch.every_label.ids)
+    ids[label] = 9
+    return _loss(run, params, aux, batch._replace(every_label=batch.every_label._replace(ids=ids)))[0]
+
+  plain = _loss(run, params, aux, batch)[0]
+  assert len(undrawn) and all(loss_with(label) == pytest.approx(plain, rel=1e-6) for label in undrawn)
+  other = next(label for label in range(60) if label not in positives and label not in batch.excluded)
+  assert abs(loss_with(other) - plain) > 1e-5
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
+  """The cache is part of every checkpoint: a run that stops after an epoch ends like one that does not."""
+  def run_to(workdir, num_steps):
+    run = tiny_runs.open_run(data, workdir, **FRESH, **{"train.num_epochs": 2})
+    original = train._Loop._step
+
+    def step(loop, number, *args, **options):
+      if number > num_steps:
+        raise KeyboardInterrupt
+      original(loop, number, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(train._Loop, "_step", step)
+      try:
+        train.train(run, Report(workdir))
+      except KeyboardInterrupt:
+        return None
+    return jax.device_get(run.checkpoints(read_only=True).restore_state(22, mesh.replicated(run.mesh)))
+
+  whole = run_to(tmp_path / "whole", 100)
+  assert run_to(tmp_path / "stopped", 15) is None
+  resumed = run_to(tmp_path / "stopped", 100)
+  jax.tree.map(np.testing.assert_array_equal, resumed, whole)
+  assert np.any(whole["aux"][fresh_negatives.CACHE] != 0)
+
+
+@pytest.mark.parametrize(
+  "settings, message",
+  [
+    ({"method.labels": "all"}, "num_fresh_negatives = 6 has no effect when method.labels = 'all'"),
+    ({"method.name": "dpr", "method.loss": "softmax"}, "num_fresh_negatives = 6.*'dpr' takes 0"),
+  ],
+)
+def test_where_there_are_none_they_are_refused(settings, message, make_run):
+  with pytest.raises(ConfigError, match=message):
+    make_run(**settings)
