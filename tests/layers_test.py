@@ -19,7 +19,7 @@ RANKS = (
   ("run",),
   ("run_folder",),
   ("methods",),
-  ("refresh", "checkpoint", "report"),
+  ("refresh", "checkpoint", "report", "plan"),
   ("losses", "models", "optim"),
   ("ops", "metrics", "data"),
   ("mesh", "runtime"),

@@ -523,3 +523,15 @@ def test_output_that_nobody_reads_to_its_end(trained, tmp_path):
   )
   assert json.loads(ended.stdout)["text"] == "ж barn"
   assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_plan_needs_no_device():
+  """One that JAX would look for is not there."""
+  arguments = [f"{DEXML}:lf_amazontitles_131k", "--mode=plan", "--config.mesh.data=64"]
+  ended = child(arguments, env={"JAX_PLATFORMS": "nowhere"})
+  assert ended.returncode == 0, ended.stderr
+  assert "64 x h100 (mesh.data 64 x mesh.label 1)" in ended.stdout
+  arguments += ["--config.mesh.data=1", "--config.plan.chip=v5e", "--config.method.label_chunk=65536"]
+  ended = child(arguments, env={"JAX_PLATFORMS": "nowhere"})
+  assert ended.returncode and "131,073 labels" in ended.stderr and not ended.stdout
+  assert ended.stderr.splitlines()[-1].startswith("error: method.label_chunk = 65536 does not fit: ")

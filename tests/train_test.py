@@ -48,7 +48,7 @@ def test_a_run_writes_what_it_says(finished):
   workdir, means = finished
   written = {path.name for path in workdir.iterdir()} - {"tensorboard"}
   assert written == {
-    *("config.json", "data", "tokenizer.json", "checkpoints", "best"),
+    *("config.json", "chunks.json", "data", "tokenizer.json", "checkpoints", "best"),
     *("metrics.jsonl", "report", "predictions", ".lock"),
   }
   assert {path.name for path in (workdir / "checkpoints").iterdir()} == {

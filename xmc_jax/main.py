@@ -24,8 +24,8 @@ _CONFIG = config_flags.DEFINE_config_file(
 _MODE = flags.DEFINE_enum(
   "mode",
   "train",
-  ["prepare", "train", "evaluate", "predict"],
-  "train: all of it, from raw files to the test table. evaluate and predict need --workdir alone",
+  ["prepare", "train", "evaluate", "predict", "plan"],
+  "train: from raw files to the test table. evaluate, predict: need --workdir alone. plan: what would fit",
 )
 _WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
 _INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line; standard input if not given")
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise UserError(f"{argv[1]!r} is not understood; options start with --, see --help")
   workdir = pathlib.Path(_WORKDIR.value).expanduser()
-  if _MODE.value in ("prepare", "train"):
+  if _MODE.value in ("prepare", "train", "plan"):
     config = _checked_config()
     _make(config, workdir if _WORKDIR.value else pathlib.Path(f"runs/{config.name}"))
   elif _CONFIG.present or (_MODE.value == "evaluate" and flags.FLAGS["k"].present):
@@ -59,6 +59,8 @@ def _checked_config():
 def _make(config, workdir: pathlib.Path) -> None:
   from xmc_jax import runtime, workflow
 
+  if _MODE.value == "plan":
+    return workflow.plan(config)  # looks for no device
   runtime.start(_DISTRIBUTED.value)
   workflow.prepare(config) if _MODE.value == "prepare" else workflow.train_and_test(config, workdir)
 

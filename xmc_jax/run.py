@@ -3,6 +3,7 @@
 Layout of a run's folder, which is all that evaluation and prediction need:
 
   config.json     the resolved config
+  chunks.json     chunk sizes that it leaves open
   data/           the prepared data, hard-linked from the cache
   encoder/        the encoder's description (no weights)
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
@@ -24,6 +25,7 @@ from xmc_jax import data, mesh, methods, metrics, models, run_folder, runtime
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.plan import chunks
 from xmc_jax.refresh import Snapshot, embed_table
 from xmc_jax.report import Progress, Report, say
 
@@ -196,7 +198,10 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     described = config.encoder[_encoder_key(config)]
     if described:
       models.copy_description(described, workdir / "encoder")
-  return Run(config, workdir, data.load_prepared(workdir / "data"))
+  dataset = data.load_prepared(workdir / "data")
+  with runtime.main_process_first("chunks"):
+    config.method.update(run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset)))
+  return Run(config, workdir, dataset)
 
 
 def prepare(config: ml_collections.ConfigDict) -> data.Dataset:

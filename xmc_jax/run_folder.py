@@ -1,17 +1,20 @@
 """A run's folder: who may write into it, and what it was begun with."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from xmc_jax import config as configs
 from xmc_jax import data
 from xmc_jax.contract import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
-_MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.")
+_MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.", "plan.")
+
+_CHUNKS = "chunks.json"
 
 
 @contextlib.contextmanager
@@ -57,7 +60,8 @@ def claim(config, workdir: pathlib.Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     # What a command that got no further made for its own settings.
     shutil.rmtree(workdir / "encoder", ignore_errors=True)
-    (workdir / "tokenizer.json").unlink(missing_ok=True)
+    for made in ("tokenizer.json", _CHUNKS):
+      (workdir / made).unlink(missing_ok=True)
     beside = path.with_suffix(".tmp")
     beside.write_text(configs.to_json(config))
     beside.replace(path)
@@ -67,6 +71,16 @@ def claim(config, workdir: pathlib.Path) -> None:
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
   return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
+
+
+def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
+  """The chunks that a config leaves open, as chosen when the run began: dropout depends on them."""
+  path = workdir / _CHUNKS
+  if not path.exists():
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(choose()) + "\n")
+    beside.replace(path)
+  return json.loads(path.read_text())
 
 
 def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:

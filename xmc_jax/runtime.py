@@ -89,7 +89,7 @@ def is_main_process() -> bool:
 
 
 def device() -> tuple[str, int]:
-  """What the first local device is, 'gpu', 'tpu' or 'cpu', and its memory in bytes; 0 where it does not tell."""
+  """What the first local device is, 'gpu', 'tpu' or 'cpu', and its bytes; 0 where it does not tell."""
   first = jax.local_devices()[0]
   kind = first.platform if first.platform in ("cpu", "tpu") else "gpu"
   return kind, (first.memory_stats() or {}).get("bytes_limit", 0)

@@ -7,9 +7,12 @@ import pathlib
 import shlex
 import sys
 
-from xmc_jax import data, evaluate, report, run_folder, runtime, train
+from xmc_jax import checks, data, evaluate, methods, report, run_folder, runtime, train
+from xmc_jax import config as configs
+from xmc_jax import plan as plans
 from xmc_jax import run as runs
 from xmc_jax.contract import UserError
+from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
 
 # What every evaluation writes into the run's folder.
@@ -21,6 +24,18 @@ def prepare(config) -> None:
   prepared = runs.prepare(config)
   show(data.summary(prepared.manifest))
   show(f"prepared in {prepared.folder}, where --mode=train finds it")
+
+
+def plan(config) -> None:
+  """`--mode=plan`: what a run would take, from the config alone; refuses what cannot fit."""
+  methods.check(config)
+  sizes = plans.sizes_of(config)
+  configs.check_against_encoder(config, getattr(sizes.encoder, "max_positions", 0))
+  configs.check_against_data(config, sizes.num_points or checks.LARGEST, sizes.num_labels)
+  made = plans.plan(config, sizes)
+  # Not `show`, which asks JAX for a device.
+  print(table(made), file=sys.stdout if made.total <= made.limit else sys.stderr)
+  plans.check(made)
 
 
 def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:

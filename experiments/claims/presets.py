@@ -21,14 +21,14 @@ _T_STAR = {
   "data.path": "data/claims/t_star",
   "method.num_positives": 0,
   "train.batch_size": 1000,
-  "train.num_epochs": 40,
+  "train.num_epochs": 24,
 }
 _PAIRS = {
   **_SYNTHETIC,
   "data.path": "data/claims/random_pairs_10000",
   "method.labels": "in_batch",
   "train.batch_size": 256,
-  "train.num_epochs": 20,
+  "train.num_epochs": 10,
 }
 _DEBIAN = {**dexml.PRESETS["debian"], "checkpoint.every_epochs": 0.0, "eval.every_epochs": 3.0}
 _IN_BATCH = {**_DEBIAN, "method.labels": "in_batch", "method.num_positives": 1}

@@ -34,6 +34,11 @@ def locate(name):
   Raises:
     UserError: says what was looked for and what to do.
   """
+  return locate_here(name) or _from_hub(name)
+
+
+def locate_here(name):
+  """`locate`, but asks no hub; None where nothing of this name is on this machine."""
   folder = Path(name).expanduser()
   if folder.is_dir():
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
@@ -44,7 +49,7 @@ def locate(name):
   package = _package_folder(name)
   if package:
     return Source(package, f"installed package {CARRIERS.get(name, name)}")
-  return _from_hub(name)
+  return _from_cache(name)
 
 
 def _package_folder(name):
@@ -68,23 +73,28 @@ def has_weights(folder):
   return any((folder / name).is_file() for name in _WEIGHTS)
 
 
-def _from_hub(name):
+def _fetch(name, patterns, **options):
   import huggingface_hub
 
-  def fetch(patterns, **options):
-    return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, **options))
+  return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, **options))
 
-  # The hub library raises its own errors or those of the HTTP library of the day.
+
+# The hub library raises its own errors or those of the HTTP library of the day.
+def _from_cache(name):
   try:
-    cached = fetch(_SMALL_FILES, local_files_only=True)
+    cached = _fetch(name, _SMALL_FILES, local_files_only=True)
     if (cached / "config.json").is_file() and has_weights(cached):
       return Source(cached, f"hub cache, {name}")
-  except Exception:  # not in the cache: ask the hub
+  except Exception:  # not in the cache
     pass
+  return None
+
+
+def _from_hub(name):
   try:
-    folder = fetch([*_SMALL_FILES, "model*.safetensors"])
+    folder = _fetch(name, [*_SMALL_FILES, "model*.safetensors"])
     if not has_weights(folder):
-      folder = fetch(["pytorch_model.bin"])
+      folder = _fetch(name, ["pytorch_model.bin"])
   except Exception as error:
     raise UserError(_not_found(name, error)) from None
   if not has_weights(folder):

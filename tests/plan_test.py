@@ -1,0 +1,328 @@
+"""Plans: figures worked by hand, what XLA says of real training steps, and remedies that hold."""
+
+import json
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from tests import tiny_runs
+from tests.golden_test import NAMES, PRESETS
+from xmc_jax import checks, mesh, methods, models, optim, runtime, workflow
+from xmc_jax import config as configs
+from xmc_jax import plan as plans
+from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Tokens, TrainState
+from xmc_jax.models import BagSpec, EncoderSpec, hf_names
+from xmc_jax.plan import chunks, memory, work
+from xmc_jax.plan.table import table
+from xmc_jax.train_step import TrainStep
+
+NUM_POSITIVES = 8  # columns of a measured batch's positives
+VOCABULARY = 1000
+SPEC = EncoderSpec("distilbert", VOCABULARY, 128, 2, 4, 512, 64)
+HERE = plans.Chip(1e15, 1e12, 1e12, 1e12, "cpu")
+
+
+def make_config(**overrides):
+  made = configs.default()
+  made.update_from_flattened_dict(
+    {
+      "encoder.name": "bag",
+      "encoder.width": 64,
+      "encoder.dtype": "float32",
+      "encoder.pretrained": False,
+      "data.max_length": 8,
+      "train.batch_size": 512,
+      "method.score_chunk": 1000,
+      "method.label_chunk": 1000,
+      "plan.num_labels": 50_000,
+      "plan.labels_per_point": NUM_POSITIVES / 10,  # room for ten times the average: see memory.py
+    }
+    | overrides
+  )
+  configs.check(made)
+  return made
+
+
+def sizes_of(config) -> plans.Sizes:
+  """Every text is as long as it may be, as in `compiled`."""
+  longest, given = float(config.data.max_length), config.plan
+  encoder = BagSpec(VOCABULARY, config.encoder.width) if config.encoder.name == "bag" else SPEC
+  return plans.Sizes(0, given.num_labels, longest, longest, given.labels_per_point, encoder)
+
+
+def compiled(config):
+  """XLA's account of a training step's memory, compiled from shapes."""
+  devices, length = mesh.make(config.mesh.data, config.mesh.label), config.data.max_length
+  num_labels, batch_size = config.plan.num_labels, config.train.batch_size
+  info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), 10, devices)
+  method = methods.make(config, info)
+  optimiser = optim.make(config.train, 1000, frozen=models.frozen_paths(config.encoder))
+
+  def start():
+    params, aux = method.init(jax.random.key(0))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimiser.init(params), aux)
+
+  def shaped(shape, dtype, *axes):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(devices, P(*axes)))
+
+  def texts(count, *axes):
+    return (Tokens(shaped((count, length), jnp.int32, *axes), shaped((count,), jnp.int32, *axes)),)
+
+  state = jax.eval_shape(start)
+  layout = mesh.shard_tree(state, method.rules, devices)
+  state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
+  columns = memory.pool_size(config, sizes_of(config)) - config.method.num_fresh_negatives
+  rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
+  batch = Batch(
+    rows=shaped((batch_size,), jnp.int32, "data"),
+    queries=texts(batch_size, "data"),
+    columns=shaped((columns,), jnp.int32),
+    labels=() if config.method.labels == "table" else texts(columns, mesh.LABEL_ROWS),
+    positives=rows[0],
+    weights=rows[1],
+    excluded=shaped((batch_size, 1), jnp.int32, "data"),
+  )
+  if config.method.num_fresh_negatives:
+    batch = batch._replace(every_label=texts(num_labels, mesh.LABEL_ROWS)[0])
+  step = TrainStep(types.SimpleNamespace(config=config, method=method), optimiser, None)
+  program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))
+  return program.lower(state, {}, batch).compile().memory_analysis()
+
+
+_TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 256}
+MEASURED = {
+  "bag": {},
+  "bag_long_scores": {"method.score_chunk": 16_000},
+  "bag_2x4": {"mesh.data": 2, "mesh.label": 4, "plan.num_labels": 400_000, "train.batch_size": 1024},
+  "table": {"method.name": "ova", "method.loss": "binary", "method.labels": "table",
+            "encoder.normalize": False, "method.temperature": 1.0},
+  "fresh": {"method.labels": "in_batch", "method.num_fresh_negatives": 1000, "plan.num_labels": 200_000},
+  "fresh_2x4": {"method.labels": "in_batch", "method.num_fresh_negatives": 1000, "plan.num_labels": 800_000,
+                "mesh.data": 2, "mesh.label": 4, "train.batch_size": 1024},
+  "cls": {**_TEXTS, "plan.num_labels": 20_000, "encoder.pooling": "cls", "method.query_chunk": 128},
+  "mean": {**_TEXTS, "train.batch_size": 1024},
+  "in_batch": {**_TEXTS, "method.labels": "in_batch", "method.num_random_negatives": 2048,
+               "train.batch_size": 1024, "method.query_chunk": 256},
+  "cls_2x4": {**_TEXTS, "encoder.pooling": "cls", "mesh.data": 2, "mesh.label": 4, "method.label_chunk": 4000,
+              "method.query_chunk": 512, "train.batch_size": 1024, "plan.num_labels": 160_000},
+}  # fmt: skip
+
+
+@pytest.fixture
+def encoder_folder(tmp_path):
+  """A description of SPEC, without weights."""
+  (tmp_path / "config.json").write_text(json.dumps(hf_names.config_from_spec(SPEC)))
+  return str(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURED)
+def test_memory_is_what_xla_takes(name, encoder_folder):
+  values = MEASURED[name]
+  config = make_config(**({"encoder.name": encoder_folder} if "data.max_length" in values else {}), **values)
+  made = plans.plan(config, sizes_of(config), HERE)
+  planned = max(sum(made.moments[moment].values()) for moment in ("scoring", "encoding"))
+  found = compiled(config)
+  taken = found.argument_size_in_bytes + found.temp_size_in_bytes
+  print(f"{name}: planned {planned / 1e6:.1f} MB, XLA takes {taken / 1e6:.1f} MB: {planned / taken:.2f}")
+  assert planned == pytest.approx(taken, rel=0.15)
+
+
+def planned(*overrides, preset: str = "dexml-lf_amazontitles_1.3m", **values) -> plans.Plan:
+  """The plan of a preset."""
+  module, name = PRESETS[preset]
+  config = chunks.changed(module.get_config(name), dict(*overrides, **values))
+  configs.check(config)
+  return plans.plan(config, plans.sizes_of(config))
+
+
+def test_a_plan_by_hand():
+  """1,305,265 labels against 8,192 queries, 768 wide, on one device."""
+  made = planned()
+  assert made.parts is made.moments["encoding"]
+  assert made.parts["parameters"] == 4 * 66_362_880  # DistilBERT without its vocabulary head
+  assert made.parts["optimiser state"] == 2 * made.parts["parameters"]
+  assert made.parts["their gradients"] == 4 * 1_305_265 * 768
+  assert made.parts["label texts"] == 2 * 4 * 1_305_265 * (14 + 4 + 1)  # 4 of padding, and their lengths
+  scoring = made.moments["scoring"]
+  assert scoring["label embeddings"] == 2 * 4 * 1_305_265 * 768
+  chunk = made.config.method.score_chunk
+  assert scoring["chunk scores"] == 4 * 8192 * (2 * chunk + 1_305_265 % chunk)
+  assert made.steps_per_epoch == 275
+  # Scores, again in the backward pass, and two products there.
+  assert made.stages["score"].flops == 2 * 8192 * 1_305_265 * 768 * 4
+
+
+def test_a_mesh_splits_a_plan():
+  """Labels over all devices to be encoded, over 'label' to be scored; the encoder is copied."""
+  one, many = (
+    planned({"mesh.data": data, "mesh.label": label, "plan.num_labels": 2**20, "method.label_chunk": 2**10})
+    for data, label in ((1, 1), (2, 4))
+  )
+  encoding, split = (made.moments["encoding"] for made in (one, many))
+  assert split["parameters"] == encoding["parameters"]
+  assert split["label texts"] == encoding["label texts"] / 8
+  assert split["their gradients"] == encoding["their gradients"] / 8
+  assert many.moments["scoring"]["their gradients"] == one.moments["scoring"]["their gradients"] / 4
+  assert many.stages["encode labels"].flops == one.stages["encode labels"].flops / 8
+  assert many.stages["score"].flops == one.stages["score"].flops / 8
+
+
+@pytest.mark.parametrize("overrides", [{}, {"encoder.projection_dim": 32}, {"encoder.num_layers": 1}])
+def test_parameters_are_counted(overrides, encoder_folder):
+  for name in ("bag", encoder_folder):
+    if name == "bag" and "encoder.num_layers" in overrides:
+      continue
+    config = make_config(**{"encoder.name": name, "data.max_length": 16, **overrides})
+    sizes = sizes_of(config) if name == "bag" else plans.sizes_of(config)
+    encoder = models.build(config.encoder, vocab_size=VOCABULARY)
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0)))  # noqa: B023
+    assert memory.parameters(config, sizes) == sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert memory.embedding_width(config, sizes) == encoder.width
+
+
+def test_flops_are_counted(encoder_folder):
+  """A forward pass, as XLA counts it: that has softmax and norms besides."""
+  config = make_config(**{"encoder.name": encoder_folder, "data.max_length": 32, "encoder.pooling": "cls"})
+  encoder = models.build(config.encoder)
+  params = jax.eval_shape(lambda: encoder.init(jax.random.key(0)))
+  texts = Tokens(*(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((64, 32), (64,))))
+  counted = jax.jit(encoder.embed).lower(params, texts).cost_analysis()["flops"]
+  assert 64 * work.forward_flops(config.encoder, SPEC, 32) == pytest.approx(counted, rel=0.1)
+
+
+@NAMES
+def test_every_preset_can_be_planned(name):
+  made = planned(preset=name)
+  assert made.total > 0 and made.seconds > 0 and made.steps_per_epoch > 0
+  assert made.total == max(sum(parts.values()) for parts in made.moments.values())
+
+
+def test_the_table_adds_up():
+  lines = table(planned()).splitlines()
+  rows = [(line[:24].strip(), [float(cell) for cell in line[24:].replace(",", "").split()])
+          for line in lines if line[:24].strip() in (*memory.PARTS, *planned().stages, "total")]  # fmt: skip
+  first, second = (number for number, (name, _) in enumerate(rows) if name == "total")
+  for parts, total in ((rows[:first], rows[first]), (rows[first + 1 : second], rows[second])):
+    assert len(parts) >= 4
+    for cells, whole in zip(zip(*(cells for _, cells in parts)), total[1]):
+      assert sum(cells) == pytest.approx(whole, abs=0.05 * len(parts))  # of rounded figures
+
+
+REFUSED = {
+  "activations": {"method.label_chunk": 65_536},
+  "their gradients": {"plan.num_labels": 20_000_000},
+  "scores": {"method.score_chunk": 1_305_265},
+  "several": {"method.score_chunk": 1_305_265, "method.label_chunk": 65_536, "plan.chip": "a100_40"},
+  "together": {"method.query_chunk": 65_536, "train.batch_size": 65_536, "plan.num_labels": 20_000_000},
+  "batch": {"plan.chip": "v5e", "train.batch_size": 1_048_576},
+  "table": {"method.name": "ova", "method.loss": "binary", "method.labels": "table",
+            "plan.num_labels": 100_000_000},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_remedies_hold(name):
+  made = planned(REFUSED[name])
+  with pytest.raises(ConfigError, match=r"GB on each device in .* counted on of the") as info:
+    plans.check(made)
+  key, value = re.match(r"(\S+) = (\S+) does not fit: ", str(info.value)).groups()
+  section, _, last = key.partition(".")
+  assert made.config[section][last] == int(value)
+  told = str(info.value).partition("; set ")[2]
+  for remedy in told.split(", or "):
+    named = dict(re.findall(r"--config\.(\S+?)=(\S+)", remedy))
+    assert named, told
+    values = {key: value == "True" or int(value) for key, value in named.items()}
+    plans.check(planned(REFUSED[name] | values))
+
+
+def test_what_no_chunk_can_mend_is_said():
+  made = planned({"encoder.name": "bert-large-uncased", "plan.num_labels": 1000})
+  made = made._replace(chip=made.chip._replace(memory=1e9))
+  with pytest.raises(ConfigError, match="take a smaller encoder"):
+    plans.check(made)
+
+
+def test_sizes_that_are_missing():
+  config = make_config(**{"plan.num_labels": 0})
+  with pytest.raises(ConfigError, match=r"plan.num_labels = 0.*--config.plan.num_labels=131073"):
+    plans.sizes_of(config)
+  config = make_config(**{"encoder.name": "nobody/nothing"})
+  with pytest.raises(ConfigError, match=r"encoder.name = 'nobody/nothing'.*distilbert-base-uncased"):
+    plans.sizes_of(config)
+  config = make_config(**{"encoder.name": "distilbert-base-uncased", "encoder.num_layers": 7})
+  with pytest.raises(ConfigError, match=r"--config\.encoder\.num_layers=6"):
+    plans.sizes_of(config)
+
+
+def test_chips_have_one_list_of_names():
+  assert checks.CHOICES["plan.chip"] == tuple(plans.CHIPS)
+
+
+def test_the_command_looks_for_no_device(capsys, monkeypatch):
+  def fail(*_):
+    raise AssertionError("a plan asked JAX for a device")
+
+  for name in ("devices", "local_devices", "default_backend", "process_index", "process_count"):
+    monkeypatch.setattr(jax, name, fail)
+  module, name = PRESETS["dexml-lf_amazontitles_131k"]
+  workflow.plan(module.get_config(name))
+  assert "131,073 labels" in capsys.readouterr().out
+  config = chunks.changed(module.get_config(name), {"method.label_chunk": 100_000, "plan.chip": "a100_40"})
+  with pytest.raises(ConfigError, match=r"method\.label_chunk = 100000 does not fit"):
+    workflow.plan(config)
+  told = capsys.readouterr()
+  assert not told.out and "131,073 labels" in told.err
+
+
+def chosen(gigabytes: float, kind: str = "gpu", **overrides) -> dict[str, int]:
+  module, name = PRESETS["dexml-lf_amazontitles_1.3m"]
+  config = chunks.changed(module.get_config(name), {"method.label_chunk": 0} | overrides)
+  return chunks.choose(config, plans.sizes_of(config), 1e9 * gigabytes, kind)
+
+
+def test_chunks_fit_the_memory():
+  found = {size: chosen(size) for size in (24, 40, 80, 1000)}
+  for size, values in found.items():
+    config = chunks.changed(PRESETS["dexml-lf_amazontitles_1.3m"][0].get_config("lf_amazontitles_1.3m"),
+                            {f"method.{key}": value for key, value in values.items()})  # fmt: skip
+    assert memory.peak(config, plans.sizes_of(config), "gpu") <= plans.USABLE * 1e9 * size
+  chunk_sizes = [values["label_chunk"] for values in found.values()]
+  assert chunk_sizes == sorted(chunk_sizes) and chunk_sizes[0] < chunk_sizes[-1] == 4096
+
+
+def test_chunks_are_rows_of_one_device():
+  alone, together = chosen(1000), chosen(1000, **{"mesh.data": 4, "mesh.label": 8})
+  assert together["label_chunk"] == 32 * alone["label_chunk"]
+  assert together["query_chunk"] == 4 * alone["query_chunk"]
+  assert together["score_chunk"] == alone["score_chunk"] == 16_384
+  assert chosen(1000, **{"data.max_length": 512})["label_chunk"] == 256
+
+
+def test_chunks_that_are_given_stay():
+  assert chosen(1000, **{"method.label_chunk": 7, "method.score_chunk": 9}).keys() == {"query_chunk"}
+  assert chosen(1, "cpu") == chosen(0) == {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
+  assert chosen(1)["label_chunk"] == 4096 >> 8  # nothing fits: what takes the least
+  stuck = chosen(40, **{"method.label_chunk": 65_536})  # what is open cannot help
+  assert stuck["score_chunk"] == 16_384
+
+
+def test_a_run_keeps_its_chunks(tmp_path, monkeypatch, capsys):
+  """Dropout keys go with them: a run that goes on elsewhere has those that it began with."""
+  folder, workdir = tiny_runs.write_data(tmp_path / "raw"), tmp_path / "run"
+  run = tiny_runs.open_run(folder, workdir, **{"method.label_chunk": 0})
+  assert (run.config.method.label_chunk, run.config.method.score_chunk) == (1024, 4096)
+  assert "chosen for this cpu: method.label_chunk = 1,024, " in capsys.readouterr().err
+  assert configs.read(workdir / "config.json").method.label_chunk == 0
+  monkeypatch.setattr(runtime, "device", lambda: ("gpu", 10**12))
+  again = tiny_runs.open_run(folder, workdir, **{"method.label_chunk": 0})
+  assert again.config.to_dict() == run.config.to_dict()
+  assert "chosen" not in capsys.readouterr().err
+  other = tiny_runs.open_run(folder, tmp_path / "other", **{"method.label_chunk": 0})
+  assert other.config.method.label_chunk == 4096

@@ -1,0 +1,115 @@
+"""What a run would take: memory of each device by part, FLOPs of a step, and the time on a named chip.
+
+Plain arithmetic on a config and a few sizes: no data, no weights, no device. docs/planning.md tells how the
+figures were fitted, and how far off they are.
+"""
+
+import math
+from typing import NamedTuple
+
+from xmc_jax.contract import ConfigError
+from xmc_jax.plan import chunks, memory, work
+from xmc_jax.plan.chips import CHIPS, USABLE, Chip
+from xmc_jax.plan.remedies import remedy
+from xmc_jax.plan.sizes import Sizes, sizes_of
+from xmc_jax.plan.work import Stage
+
+__all__ = ["CHIPS", "USABLE", "Chip", "Plan", "Sizes", "Stage", "check", "plan", "sizes_of"]
+
+# Where a part is the largest, the key to turn.
+_KEYS = {
+  "label embeddings": "mesh.label",
+  "their gradients": "mesh.label",
+  "label texts": "mesh.label",
+  "label ids": "plan.num_labels",
+  "label cache": "mesh.label",
+  "queries and positives": "train.batch_size",
+  "chunk scores": "method.score_chunk",
+}
+
+
+class Plan(NamedTuple):
+  """What a run would take.
+
+  Attributes:
+    config: the run's, its open chunks chosen for the chip.
+    sizes, chip: what was planned for.
+    moments: bytes on one device: 'scoring', 'encoding', 'evaluation' -> part -> bytes.
+    stages: what a step does, on one device.
+  """
+
+  config: object
+  sizes: Sizes
+  chip: Chip
+  moments: dict[str, dict[str, float]]
+  stages: dict[str, Stage]
+
+  @property
+  def moment(self) -> str:
+    """The one that takes the most."""
+    return max(self.moments, key=lambda moment: sum(self.moments[moment].values()))
+
+  @property
+  def parts(self) -> dict[str, float]:
+    """Bytes by part at that moment; they add up to `total`."""
+    return self.moments[self.moment]
+
+  @property
+  def total(self) -> float:
+    """Bytes on one device at that moment."""
+    return sum(self.parts.values())
+
+  @property
+  def limit(self) -> float:
+    """Bytes that are counted on."""
+    return USABLE * self.chip.memory
+
+  @property
+  def seconds(self) -> float:
+    """Of a step."""
+    return sum(stage.seconds for stage in self.stages.values())
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """0 where the number of points is not known."""
+    return math.ceil(self.sizes.num_points / self.config.train.batch_size)
+
+
+def plan(config, sizes: Sizes, chip: Chip | None = None) -> Plan:
+  """The plan of a config, whether it fits or not.
+
+  Args:
+    config: every key, as for training.
+    sizes: of data and encoder; `sizes_of(config)` has those that the config names.
+    chip: by default the one that `config.plan.chip` names.
+  """
+  chip = chip or CHIPS[config.plan.chip]
+  chosen = chunks.choose(config, sizes, chip.memory, chip.kind)
+  config = chunks.changed(config, {f"method.{key}": value for key, value in chosen.items()})
+  return Plan(config, sizes, chip, memory.moments(config, sizes, chip.kind), work.stages(config, sizes, chip))
+
+
+def check(made: Plan) -> None:
+  """Raises ConfigError for a plan that does not fit; it names settings that do."""
+  if made.total <= made.limit:
+    return
+  config, part = made.config, max(made.parts, key=made.parts.get)
+  section, name = _key(made, part).split(".")
+  mended = remedy(config, lambda other: memory.peak(other, made.sizes, made.chip.kind), made.limit)
+  raise ConfigError(
+    f"{section}.{name} = {config[section][name]!r} does not fit: {made.total / 1e9:,.1f} GB on each device "
+    f"in {made.moment}, of it {made.parts[part] / 1e9:,.1f} GB {part}, and {made.limit / 1e9:,.1f} GB are "
+    f"counted on of the {made.chip.memory / 1e9:,.0f} GB of {config.plan.chip}; {mended}"
+  )
+
+
+def _key(made: Plan, part: str) -> str:
+  """The setting behind the largest part."""
+  if part != "activations":
+    weights = "mesh.label" if made.config.method.labels == "table" else "encoder.name"
+    return _KEYS.get(part, weights)
+  texts = {
+    "method.query_chunk": memory.query_texts(made.config, made.sizes),
+    "method.label_chunk": memory.label_texts(made.config, made.sizes),
+  }
+  return max(texts, key=lambda key: sum(texts[key].activations(made.config, made.sizes, made.chip.kind)))

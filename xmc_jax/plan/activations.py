@@ -1,0 +1,84 @@
+"""Bytes that an encoder keeps for its backward pass, a token: what XLA's compilers were seen to take.
+
+Fitted to `compile().memory_analysis()` of the encoder's value and gradient, linear in the width D, the inner
+width F and heads x tokens H T; docs/planning.md has the residuals.
+"""
+
+from typing import NamedTuple
+
+from xmc_jax.models import BagSpec, EncoderSpec
+
+
+class Rate(NamedTuple):
+  """Bytes a token: `width` for each of D, `inner` for each of F, `attention` for each of H T."""
+
+  width: float
+  inner: float = 0.0
+  attention: float = 0.0
+
+  def of(self, spec: EncoderSpec, tokens: float) -> float:
+    return self.width * spec.width + self.inner * spec.ffn_width + self.attention * spec.num_heads * tokens
+
+
+class Rates(NamedTuple):
+  """What one compiler takes.
+
+  Attributes:
+    layer: kept of each block from forward to backward pass.
+    work: beside that, while the backward pass runs.
+    first: kept of the last block under CLS pooling, where it has one query a text; there is no `work` then.
+    rematerialised: kept of each block under `encoder.remat`; None where the compiler undoes it.
+  """
+
+  layer: Rate
+  work: Rate
+  first: Rate
+  rematerialised: Rate | None
+
+
+_RATES = {
+  "float32": Rates(Rate(32, 12, 8), Rate(8), Rate(21), Rate(4)),
+  "bfloat16": Rates(Rate(16, 8, 6), Rate(8), Rate(13), Rate(2)),
+}
+_RATES_OF_CPU = {
+  "float32": Rates(Rate(56, 16, 12), Rate(20, 2), Rate(41), None),
+  "bfloat16": Rates(Rate(40, 11, 10), Rate(20, 2), Rate(39), None),
+}
+_NARROW_HEADS = Rate(24)  # of each block more, in bfloat16 on a TPU with heads of less than 64
+_OVERLAP = 0.75  # of a block more, while several GPUs work: XLA then schedules for speed, not for memory
+_OF_BAG = {"gpu": (0, 0), "tpu": (4, 12), "cpu": (4, 12)}  # for each of D: a token, a text
+
+
+class Kept(NamedTuple):
+  """Bytes a token: kept until the backward pass, and more of them while that runs."""
+
+  waiting: float
+  working: float
+
+
+def per_token(config, spec: EncoderSpec | BagSpec, tokens: float, kind: str) -> Kept:
+  """What one token of a text of `tokens` takes.
+
+  Args:
+    config: its encoder's settings and its mesh count.
+    spec: the encoder's sizes.
+    tokens: T.
+    kind: of the chip.
+  """
+  if isinstance(spec, BagSpec):
+    of_token, of_text = _OF_BAG[kind]
+    return Kept(0.0, (of_token + of_text / tokens) * spec.width)
+  settings, num_devices = config.encoder, config.mesh.data * config.mesh.label
+  dtype = "float32" if settings.dtype == "float32" else "bfloat16"
+  rates = (_RATES_OF_CPU if kind == "cpu" else _RATES)[dtype]
+  first_only = settings.pooling == "cls"
+  num_layers = max(0, spec.num_layers - first_only - settings.num_frozen_layers)
+  layer = rates.layer.of(spec, tokens)
+  if kind == "tpu" and dtype == "bfloat16" and spec.width // spec.num_heads < 64:
+    layer += _NARROW_HEADS.of(spec, tokens)
+  first, work = (rates.first.of(spec, tokens), 0.0) if first_only else (0.0, rates.work.of(spec, tokens))
+  if kind == "gpu" and num_devices > 1:
+    work += _OVERLAP * layer
+  if settings.remat and rates.rematerialised:
+    return Kept(num_layers * rates.rematerialised.of(spec, tokens) + first, work + layer)
+  return Kept(num_layers * layer + first, work)

@@ -1,0 +1,59 @@
+"""Chunk sizes from a device's memory, where a config leaves them open: `method.*_chunk` = 0."""
+
+import ml_collections
+
+from xmc_jax import models, runtime
+from xmc_jax.plan import memory
+from xmc_jax.plan.chips import USABLE
+from xmc_jax.plan.sizes import Sizes, sizes_of_data
+from xmc_jax.report import say
+
+# What keeps a CPU's caches happy; 0 is all at once.
+_ON_CPU = {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
+# On one device; more gains no speed. Texts are fewer where they are long.
+_MOST_TEXTS, _MOST_TOKENS, _MOST_SCORED = 16_384, 131_072, 16_384
+_HALVINGS = 9
+
+
+def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
+  """The chunks that a config leaves open: the largest that fit, up to where more gains no speed.
+
+  Args:
+    config: the run's; its mesh counts.
+    sizes: of its data and encoder.
+    memory_bytes: of one device.
+    kind: 'gpu', 'tpu' or 'cpu'; on the last, or where the memory is not known, chunks do not depend on it.
+
+  Returns:
+    Keys of `config.method` and their values; where nothing fits, those that take the least.
+  """
+  open_keys = [key for key in _ON_CPU if not config.method[key]]
+  if kind == "cpu" or not memory_bytes:
+    return {key: _ON_CPU[key] for key in open_keys}
+  texts = min(_MOST_TEXTS, _MOST_TOKENS // 2 ** (config.data.max_length - 1).bit_length())
+  data, label = config.mesh.data, config.mesh.label
+  most = {"label_chunk": texts * data * label, "query_chunk": texts * data, "score_chunk": _MOST_SCORED}
+  tried = [{key: most[key] >> halvings for key in open_keys} for halvings in range(_HALVINGS)]
+
+  def taken(values: dict[str, int]) -> float:
+    whole = changed(config, {f"method.{key}": value for key, value in values.items()})
+    return max(memory.peak(whole, sizes, kind), USABLE * memory_bytes)
+
+  return min(tried, key=taken)  # the first of the least
+
+
+def choose_here(config, dataset) -> dict[str, int]:
+  """`choose` for this process's devices and a `data.Dataset`; says what was chosen."""
+  kind, memory_bytes = runtime.device()
+  spec = models.build(config.encoder, vocab_size=dataset.tokenizer().get_vocab_size()).spec
+  found = choose(config, sizes_of_data(config, dataset, spec), memory_bytes, kind)
+  if found:
+    say(f"chosen for this {kind}: " + ", ".join(f"method.{key} = {size:,}" for key, size in found.items()))
+  return found
+
+
+def changed(config: ml_collections.ConfigDict, values: dict[str, object]) -> ml_collections.ConfigDict:
+  """A copy of a config with other values at dotted keys."""
+  copy = ml_collections.ConfigDict(config.to_dict())
+  copy.update_from_flattened_dict(values)
+  return copy

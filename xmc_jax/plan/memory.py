@@ -1,0 +1,213 @@
+"""Bytes on one device, part by part, at the three moments when a step or an evaluation takes the most."""
+
+import math
+from typing import NamedTuple
+
+from xmc_jax.models import BagSpec
+from xmc_jax.plan.activations import Kept, per_token
+from xmc_jax.plan.sizes import Sizes
+
+PARTS = (
+  "parameters",
+  "optimiser state",
+  "gradients",
+  "label texts",
+  "label ids",
+  "label cache",
+  "queries and positives",
+  "label embeddings",
+  "their gradients",
+  "chunk scores",
+  "activations",
+)
+
+_NUMBER = 4  # bytes of a float32 or an int32
+# What XLA was seen to hold while scores are multiplied back: copies of [B, chunk], and of the label
+# embeddings (or their table) beside the one that is scored.
+_SCORES_AT_ONCE = 2
+_MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
+_LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
+_SEARCH_BLOCK, _SEARCH_CHUNK = 1024, 8192  # of refresh.search and ops.top_k
+_PADDING = 4.0  # tokens that a text gets on average in a width that is a multiple of 8
+
+
+class Texts(NamedTuple):
+  """Texts that a step encodes.
+
+  Attributes:
+    rows: on one device.
+    at_once: of these, rows that are encoded together.
+    tokens: of a text, on average, padding included.
+    longest: of a text.
+    cached: whether they are encoded in chunks, under the gradient cache.
+  """
+
+  rows: int
+  at_once: int
+  tokens: float
+  longest: float
+  cached: bool
+
+  @property
+  def size(self) -> float:
+    """Bytes of their token ids and lengths."""
+    return _NUMBER * self.rows * (self.tokens + 1)
+
+  def activations(self, config, sizes: Sizes, kind: str) -> Kept:
+    """Bytes until the backward pass, and more while it runs; a chunk is taken to be of the longest texts."""
+    tokens = self.longest if self.cached else self.tokens
+    waiting, working = (
+      self.at_once * tokens * kept for kept in per_token(config, sizes.encoder, tokens, kind)
+    )
+    return Kept(0, waiting + working) if self.cached else Kept(waiting, working)
+
+
+def parameters(config, sizes: Sizes) -> int:
+  """Numbers in the encoder and its head."""
+  spec = sizes.encoder
+  head = (spec.width + 1) * config.encoder.projection_dim
+  if isinstance(spec, BagSpec):
+    return spec.vocab_size * spec.width + head
+  width, inner = spec.width, spec.ffn_width
+  embeddings = (spec.vocab_size + spec.max_positions + spec.num_types + 2) * width
+  block = 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
+  return embeddings + spec.num_layers * block + head
+
+
+def embedding_width(config, sizes: Sizes) -> int:
+  """D, of what is scored."""
+  return config.encoder.projection_dim or sizes.encoder.width
+
+
+def pool_size(config, sizes: Sizes) -> int:
+  """S: labels that a step's queries are scored against."""
+  settings, batch = config.method, config.train.batch_size
+  if settings.labels != "in_batch":
+    return sizes.num_labels
+  drawn = batch * ((settings.num_positives or sizes.labels_per_point) + settings.num_hard_negatives)
+  chosen = settings.num_random_negatives + settings.num_fresh_negatives
+  return min(math.ceil(drawn) + chosen, sizes.num_labels)
+
+
+def scored_at_once(config, sizes: Sizes) -> int:
+  """Labels in one call of the loss: the pool, or all of them where fresh negatives are looked for."""
+  return sizes.num_labels if config.method.num_fresh_negatives else pool_size(config, sizes)
+
+
+def query_texts(config, sizes: Sizes) -> Texts:
+  """Split over 'data', copied over 'label'."""
+  rows, chunk = config.train.batch_size, config.method.query_chunk
+  return _texts(config, rows, config.mesh.data, chunk, sizes.tokens_per_point)
+
+
+def label_texts(config, sizes: Sizes) -> Texts:
+  """Split over all devices; none where labels have a table."""
+  if config.method.labels == "table":
+    return Texts(0, 0, 1.0, 1.0, False)
+  shards = config.mesh.data * config.mesh.label
+  return _texts(config, pool_size(config, sizes), shards, config.method.label_chunk, sizes.tokens_per_label)
+
+
+def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
+  longest = float(config.data.max_length)
+  cached = 0 < chunk < rows
+  num_chunks = math.ceil(rows / chunk) if cached else 1
+  at_once = math.ceil(rows / (num_chunks * shards))
+  return Texts(math.ceil(rows / shards), at_once, min(longest, tokens + _PADDING), longest, cached)
+
+
+def moments(config, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
+  """Bytes of each of PARTS on one device: in a step while 'scoring' and 'encoding', and in an 'evaluation'.
+
+  Args:
+    config: of the run.
+    sizes: of data and encoder.
+    kind: of chip.
+  """
+  fixed = _fixed(config, sizes)
+  return {
+    "scoring": fixed | _scoring(config, sizes, kind),
+    "encoding": fixed | _encoding(config, sizes, kind, fixed),
+    "evaluation": fixed | _evaluation(config, sizes),
+  }
+
+
+def peak(config, sizes: Sizes, kind: str) -> float:
+  """Bytes on one device at the moment that takes the most."""
+  return max(sum(parts.values()) for parts in moments(config, sizes, kind).values())
+
+
+def _fixed(config, sizes: Sizes) -> dict[str, float]:
+  """What is on the device all the time."""
+  width, batch = embedding_width(config, sizes), config.train.batch_size / config.mesh.data
+  table = 0
+  if config.method.labels == "table":
+    table = math.ceil(sizes.num_labels / config.mesh.label) * (width + 1)
+  weights = _NUMBER * (parameters(config, sizes) + table)
+  positives = _LONGEST_ROW * sizes.labels_per_point
+  texts, cache = label_texts(config, sizes).size, 0.0
+  if config.method.num_fresh_negatives:  # then the texts of all labels are there too
+    devices = config.mesh.data * config.mesh.label
+    texts += _NUMBER * math.ceil(sizes.num_labels / devices) * (config.data.max_length + 1)
+    cache = _embeddings(config, sizes, sizes.num_labels, devices)
+  return {
+    **dict.fromkeys(PARTS, 0.0),
+    "parameters": weights,
+    "optimiser state": 2 * weights,
+    "label texts": texts,
+    "label ids": 5 * pool_size(config, sizes),  # int32 and a mask, copied to every device
+    "label cache": cache,
+    "queries and positives": query_texts(config, sizes).size + batch * positives * 6 * _NUMBER,
+  }
+
+
+def _embeddings(config, sizes: Sizes, num_labels: int, shards: int) -> float:
+  """Bytes of so many label embeddings on a device that has one of their shards."""
+  return _NUMBER * math.ceil(num_labels / shards) * embedding_width(config, sizes)
+
+
+def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
+  """While scores are multiplied back into queries and labels."""
+  label, devices = config.mesh.label, config.mesh.data * config.mesh.label
+  labels, rows = scored_at_once(config, sizes), config.train.batch_size / config.mesh.data
+  scored = _embeddings(config, sizes, labels, label)
+  if config.method.labels == "table":
+    embeddings = _MORE_EMBEDDINGS[kind] * scored
+  elif config.method.num_fresh_negatives:  # the cache as it lies on one device, gathered over several
+    embeddings = 2 * scored if config.mesh.data > 1 else 0
+  else:  # embedded split over all devices, and gathered over 'data'
+    embeddings = scored + _MORE_EMBEDDINGS[kind] * _embeddings(config, sizes, labels, devices)
+  columns = math.ceil(labels / label)
+  chunk = min(config.method.score_chunk, columns)
+  last = columns % chunk  # scored apart, and XLA gives it room of its own
+  texts = query_texts(config, sizes), label_texts(config, sizes)
+  return {
+    "label embeddings": embeddings,
+    "their gradients": scored,
+    "chunk scores": _NUMBER * rows * (_SCORES_AT_ONCE * chunk + last),
+    "activations": sum(group.activations(config, sizes, kind).waiting for group in texts),
+  }
+
+
+def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
+  """While the encoder's backward pass runs; that of one kind of texts, while the other's waits."""
+  texts = [query_texts(config, sizes), label_texts(config, sizes)]
+  kept = [group.activations(config, sizes, kind) for group in texts]
+  cached = any(group.cached for group in texts)
+  shards = config.mesh.label * (1 if config.method.labels == "table" else config.mesh.data)
+  return {
+    # Under the gradient cache there is the sum over chunks, and what the present one adds.
+    "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes),
+    "label texts": fixed["label texts"] + (texts[1].size if texts[1].cached else 0),
+    "their gradients": _embeddings(config, sizes, pool_size(config, sizes), shards),
+    "activations": sum(one.waiting for one in kept) + max(one.working for one in kept),
+  }
+
+
+def _evaluation(config, sizes: Sizes) -> dict[str, float]:
+  """While queries are ranked against all labels, which every method embeds for that."""
+  block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
+  return {
+    "label embeddings": _embeddings(config, sizes, sizes.num_labels, config.mesh.label),
+    "chunk scores": 2 * _NUMBER * block,
+  }

@@ -1,0 +1,90 @@
+"""What to change in a config that does not fit: every value that is named was planned anew, and fits."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import ml_collections
+
+from xmc_jax.plan.chunks import changed
+
+_FEWEST_TEXTS = 16  # encoded together on one device
+_SMALLEST_SCORE_CHUNK = 256
+_MOST_DEVICES = 65_536
+# From what costs least time to what costs most, or changes what is learnt.
+_KEYS = (
+  "method.query_chunk",
+  "method.label_chunk",
+  "method.score_chunk",
+  "encoder.remat",
+  "mesh.label",
+  "train.batch_size",
+)
+_TOLD = 3  # remedies in one line, at most
+
+Total = Callable[[ml_collections.ConfigDict], float]
+
+
+def remedy(config: ml_collections.ConfigDict, total: Total, limit: float) -> str:
+  """What to set, in words, so that a config fits.
+
+  Args:
+    config: one that does not.
+    total: bytes that a config takes on each device.
+    limit: bytes that there are.
+  """
+  alone = []
+  for key in _KEYS:
+    for value in _smaller(config, key):
+      if (size := total(changed(config, {key: value}))) <= limit:
+        alone.append(f"--config.{key}={value} ({size / 1e9:,.1f} GB)")
+        break
+  if alone:
+    return f"set {', or '.join(alone[:_TOLD])}"
+  if together := _together(config, total, limit):
+    size = total(changed(config, together)) / 1e9
+    return f"set {' '.join(f'--config.{key}={value}' for key, value in together.items())} ({size:,.1f} GB)"
+  return f"no chunks, batch or mesh.label of up to {_MOST_DEVICES:,} devices do; take a smaller encoder"
+
+
+def _together(config, total: Total, limit: float) -> dict[str, object]:
+  """Several keys at once: each time the first step that saves anything. Empty where that leads nowhere."""
+  values, size = {}, total(config)
+  while size > limit:
+    now = changed(config, values)
+    for step in ({key: value} for key in _KEYS for value in itertools.islice(_smaller(now, key), 1)):
+      if (less := total(changed(now, step))) < size:
+        values, size = values | step, less
+        break
+    else:
+      return {}
+  return values
+
+
+def _smaller(config, key: str) -> Iterator[object]:
+  """Values that take less memory than the present one, the mildest first."""
+  section, name = key.split(".")
+  now, data, label = config[section][name], config.mesh.data, config.mesh.label
+  if key == "encoder.remat":
+    yield from () if now or config.encoder.name == "bag" else (True,)
+  elif key == "mesh.label":
+    yield from itertools.takewhile(lambda value: value * data <= _MOST_DEVICES, _doubled(now))
+  elif key == "train.batch_size":
+    yield from (value for value in _halved(now, data) if value % data == 0)
+  elif key == "method.score_chunk":
+    yield from _halved(now, _SMALLEST_SCORE_CHUNK)
+  elif key == "method.query_chunk":
+    yield from _halved(min(now, config.train.batch_size), _FEWEST_TEXTS * data)
+  else:
+    yield from _halved(now, _FEWEST_TEXTS * data * label)
+
+
+def _halved(value: int, smallest: int) -> Iterator[int]:
+  while value // 2 >= smallest:
+    value //= 2
+    yield value
+
+
+def _doubled(value: int) -> Iterator[int]:
+  while True:
+    value *= 2
+    yield value

@@ -1,0 +1,111 @@
+"""What a plan starts from: the counts in `config.plan`, and an encoder's sizes without its weights."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from xmc_jax.contract import ConfigError
+from xmc_jax.models import BagSpec, EncoderSpec, load_pretrained
+from xmc_jax.models.sources import locate_here
+
+# Encoders whose config.json need not be here: what it says on the hub. An owner may stand before the name.
+KNOWN = {
+  "distilbert-base-uncased": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
+  "msmarco-distilbert-base-v4": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
+  "bert-base-uncased": EncoderSpec("bert", 30522, 768, 12, 12, 3072, 512, 2),
+  "bert-large-uncased": EncoderSpec("bert", 30522, 1024, 24, 16, 4096, 512, 2),
+  "all-MiniLM-L6-v2": EncoderSpec("bert", 30522, 384, 6, 12, 1536, 512, 2),
+  "all-MiniLM-L12-v2": EncoderSpec("bert", 30522, 384, 12, 12, 1536, 512, 2),
+}
+_VOCABULARY = 30_522  # of a bag from scratch; a tokenizer trained on the data has nearly as many tokens
+_LABELS_PER_POINT = 5.0
+
+
+class Sizes(NamedTuple):
+  """What a plan knows of the data and of the encoder.
+
+  Attributes:
+    num_points: N; 0 where it is not known.
+    num_labels: L.
+    tokens_per_point, tokens_per_label: on average, special ones counted.
+    labels_per_point: true ones, on average.
+    encoder: EncoderSpec or BagSpec.
+    source: where the encoder's sizes come from, in words.
+  """
+
+  num_points: int
+  num_labels: int
+  tokens_per_point: float
+  tokens_per_label: float
+  labels_per_point: float
+  encoder: EncoderSpec | BagSpec
+  source: str = "as given"
+
+
+def sizes_of(config) -> Sizes:
+  """The sizes that `config.plan` and `config.encoder` name. Reads no weights, asks no hub.
+
+  Raises:
+    ConfigError: the number of labels is missing, or nothing on this machine knows the encoder.
+  """
+  given, longest = config.plan, float(config.data.max_length)
+  if not given.num_labels:
+    raise ConfigError(
+      "plan.num_labels = 0: a plan does not look at the data and must be told how many labels there are; "
+      "for instance --config.plan.num_labels=131073"
+    )
+  encoder, source = _encoder(config.encoder)
+  return Sizes(
+    num_points=given.num_points,
+    num_labels=given.num_labels,
+    tokens_per_point=min(given.tokens_per_point or longest, longest),
+    tokens_per_label=min(given.tokens_per_label or longest, longest),
+    labels_per_point=given.labels_per_point or _LABELS_PER_POINT,
+    encoder=encoder,
+    source=source,
+  )
+
+
+def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec) -> Sizes:
+  """The sizes of prepared data, a `data.Dataset`, and of an encoder that is here."""
+
+  def tokens(table) -> float:
+    return float(np.minimum(table.lengths, config.data.max_length).mean())
+
+  train = dataset.train
+  return Sizes(
+    num_points=len(train),
+    num_labels=dataset.num_labels,
+    tokens_per_point=tokens(train.tokens),
+    tokens_per_label=tokens(dataset.labels.tokens),
+    labels_per_point=train.truth.nnz / max(len(train), 1),
+    encoder=encoder,
+  )
+
+
+def _encoder(settings) -> tuple[EncoderSpec | BagSpec, str]:
+  if settings.name != "bag":
+    return _described("encoder.name", settings.name, settings.num_layers), settings.name
+  if settings.init_table:
+    table = _described("encoder.init_table", settings.init_table)
+    return BagSpec(table.vocab_size, table.width), f"a bag with the table of {settings.init_table}"
+  return BagSpec(_VOCABULARY, settings.width), f"a bag of {_VOCABULARY:,} tokens (assumed)"
+
+
+def _described(key: str, name: str, num_layers: int = 0) -> EncoderSpec | BagSpec:
+  """An encoder's sizes, from its config.json on this machine, else from `KNOWN`."""
+  if locate_here(name):
+    return load_pretrained(name, num_layers=num_layers, weights=False).spec
+  spec = KNOWN.get(name.rpartition("/")[2])
+  if spec is None:
+    raise ConfigError(
+      f"{key} = {name!r}: its config.json is not on this machine, and a plan asks no hub; set --config.{key}="
+      f"distilbert-base-uncased or another of {', '.join(sorted(KNOWN))}, or a folder with config.json"
+    )
+  if num_layers > spec.num_layers:
+    raise ConfigError(
+      f"encoder.num_layers = {num_layers}, but {name} has {spec.num_layers} layers; "
+      f"set --config.encoder.num_layers={spec.num_layers}, or less"
+    )
+  return dataclasses.replace(spec, num_layers=num_layers or spec.num_layers)

@@ -1,0 +1,80 @@
+"""A plan as text."""
+
+from collections.abc import Iterable, Iterator
+
+from xmc_jax.plan import Plan, memory
+from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
+
+_FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # encoded together on one device
+_MUCH_ON_HOST = 16e9  # bytes
+
+
+def table(made: Plan) -> str:
+  """What is planned, memory by part and moment, the work of a step, and what there is to know besides."""
+  lines = [*_about(made), "", _row("GB on each device", made.moments)]
+  for part in memory.PARTS:
+    sizes = [parts[part] for parts in made.moments.values()]
+    if any(sizes):
+      lines.append(_row(part, (f"{size / 1e9:,.2f}" for size in sizes)))
+  totals = (sum(parts.values()) for parts in made.moments.values())
+  lines += [
+    _row("total", (f"{total / 1e9:,.2f}" for total in totals)),
+    f"the most is {made.total / 1e9:,.1f} GB, in {made.moment}; {made.limit / 1e9:,.1f} GB are counted on",
+    "",
+    _row("a step on each device", ("TFLOP", "GB moved", "seconds")),
+  ]
+  lines += [_work(name, *stage) for name, stage in made.stages.items()]
+  lines.append(_work("total", *(sum(column) for column in zip(*made.stages.values()))))
+  if made.steps_per_epoch:
+    minutes = made.steps_per_epoch * made.seconds / 60
+    time = f"{minutes / 60:,.1f} hours" if minutes >= 60 else f"{minutes:,.1f} minutes"
+    lines.append(f"an epoch of {made.steps_per_epoch:,} steps: about {time}, evaluation apart")
+  return "\n".join([*lines, "", *_notes(made)])
+
+
+def _about(made: Plan) -> Iterator[str]:
+  config, sizes = made.config, made.sizes
+  data, label = config.mesh.data, config.mesh.label
+  points = f"{sizes.num_points:,} points, " if sizes.num_points else ""
+  lengths = f"{sizes.tokens_per_point:g} and {sizes.tokens_per_label:g} tokens"
+  yield f"{points}{sizes.num_labels:,} labels, {lengths}"
+  yield (
+    f"{sizes.source}: {memory.parameters(config, sizes) / 1e6:,.1f} million parameters, "
+    f"embeddings of {memory.embedding_width(config, sizes)}"
+  )
+  yield f"{data * label:,} x {config.plan.chip} (mesh.data {data} x mesh.label {label})"
+  yield (
+    f"batches of {config.train.batch_size:,} points against {memory.pool_size(config, sizes):,} labels; "
+    + ", ".join(f"{key} {config.method[key]:,}" for key in ("query_chunk", "label_chunk", "score_chunk"))
+  )
+
+
+def _notes(made: Plan) -> Iterator[str]:
+  """What a user should know before the first step."""
+  config, sizes, chip = made.config, made.sizes, made.chip
+  if chip.kind == "gpu" and PREALLOCATED * chip.memory < made.total <= made.limit:
+    variable = f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE}"
+    yield f"JAX takes {PREALLOCATED:.0%} of a GPU: set {variable} in the environment"
+  texts = memory.label_texts(config, sizes)
+  if texts.cached and texts.at_once * texts.longest < _FEW_TOKENS:
+    enough = int(_ENOUGH_TOKENS // texts.longest) * config.mesh.data * config.mesh.label
+    yield (
+      f"method.label_chunk = {config.method.label_chunk} is {texts.at_once} texts at a time on each device; "
+      f"--config.method.label_chunk={enough} would keep it busier"
+    )
+  on_host = 4 * sizes.num_labels * memory.embedding_width(config, sizes)
+  if on_host > _MUCH_ON_HOST:
+    yield f"evaluation gathers all label embeddings in every process: {on_host / 1e9:,.1f} GB of host memory"
+  yield (
+    f"times are assumed, not measured: products reach {OF_PEAK:.0%} of {chip.bfloat16 / 1e12:,.0f} TFLOP/s "
+    f"({chip.float32 / 1e12:,.0f} for scores,\nwhich keep float32's digits), memory {OF_BANDWIDTH:.0%} of "
+    f"{chip.bandwidth / 1e12:,.2f} TB/s; collectives, host and input take none"
+  )
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+  return f"{name:<24}" + "".join(f"{cell:>12}" for cell in cells)
+
+
+def _work(name: str, flops: float, moved: float, seconds: float) -> str:
+  return _row(name, (f"{flops / 1e12:,.2f}", f"{moved / 1e9:,.1f}", f"{seconds:,.3f}"))

@@ -1,0 +1,93 @@
+"""FLOPs and bytes of a step, and the time that a chip would take for them."""
+
+from typing import NamedTuple
+
+from xmc_jax.models.bag import BagSpec
+from xmc_jax.plan.activations import per_token
+from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
+from xmc_jax.plan.memory import Texts, embedding_width, label_texts, parameters, pool_size, query_texts
+from xmc_jax.plan.sizes import Sizes
+
+# Passes over all scores before the one that multiplies them back; SoftTop-k searches a threshold.
+_PASSES = {"softmax": 1, "decoupled_softmax": 1, "binary": 1, "soft_top_k": 8}
+_TRIPS = 4  # times that a chunk of scores goes to memory or comes from there, a pass
+_NUMBER = 4
+
+
+class Stage(NamedTuple):
+  """A part of a step, on one device.
+
+  Attributes:
+    flops: of its products.
+    bytes: read and written.
+    seconds: the larger of what each of the two takes, at the assumed shares of the chip's peak.
+  """
+
+  flops: float
+  bytes: float
+  seconds: float
+
+
+def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
+  """What a step does, on one device; collectives, the host and input are left out."""
+  settings, scored = config.encoder, embedding_width(config, sizes)
+  rows, columns = config.train.batch_size / config.mesh.data, pool_size(config, sizes) / config.mesh.label
+  if config.method.num_fresh_negatives:  # all of the cache is scored to find them
+    columns += sizes.num_labels / config.mesh.label
+  encoder_rate = chip.bfloat16 / (2 if settings.dtype == "float32" else 1)
+  encoding = {
+    f"encode {name}": _encode(texts, config, sizes, chip, encoder_rate)
+    for name, texts in (("queries", query_texts(config, sizes)), ("labels", label_texts(config, sizes)))
+    if texts.rows
+  }
+  passes = _PASSES[config.method.loss]
+  cells, table = rows * columns, _NUMBER * columns * scored
+  table_weights = columns * (scored + 1) if config.method.labels == "table" else 0
+  return {
+    **encoding,
+    "score": _stage(
+      2 * cells * scored * (passes + 3),  # again in the backward pass, and two products there
+      _NUMBER * cells * _TRIPS * (passes + 1) + table * (passes + 5),
+      chip.float32,
+      chip,
+    ),
+    # Reads parameters, two moments and gradients, writes the first three.
+    "optimise": _stage(0, 7 * _NUMBER * (parameters(config, sizes) + table_weights), chip.float32, chip),
+  }
+
+
+def _stage(flops: float, size: float, rate: float, chip: Chip) -> Stage:
+  return Stage(flops, size, max(flops / (OF_PEAK * rate), size / (OF_BANDWIDTH * chip.bandwidth)))
+
+
+def _encode(texts: Texts, config, sizes: Sizes, chip: Chip, rate: float) -> Stage:
+  """Forward and backward passes over texts, once more forward under the gradient cache and with remat."""
+  settings, spec, tokens = config.encoder, sizes.encoder, texts.tokens
+  again = texts.cached + (settings.remat and not isinstance(spec, BagSpec))
+  if isinstance(spec, BagSpec):
+    pooled = 2 * tokens * spec.width
+    flops = (3 + again) * pooled
+    size = _NUMBER * tokens * spec.width * (1 + again + 2)  # gathered, and scattered back: read and written
+  else:
+    frozen = settings.num_frozen_layers
+    flops = (3 + again) * forward_flops(settings, spec, tokens, frozen) + (1 + texts.cached) * (
+      forward_flops(settings, spec, tokens) - forward_flops(settings, spec, tokens, frozen)
+    )
+    kept = per_token(config, spec, tokens, chip.kind)
+    size = 3 * tokens * kept.waiting  # written, read, and written or read once more between fused loops
+  flops += (3 + again) * 2 * spec.width * settings.projection_dim
+  return _stage(texts.rows * flops, texts.rows * size, rate, chip)
+
+
+def forward_flops(settings, spec, tokens: float, first_layer: int = 0) -> float:
+  """FLOPs of the blocks from `first_layer` on, for one text: two for each weight and token, and attention.
+
+  With CLS pooling the last block takes keys and values of all tokens, and all else of one.
+  """
+  width, inner = spec.width, spec.ffn_width
+  block = tokens * (8 * width**2 + 4 * width * inner) + 4 * tokens**2 * width
+  last = tokens * 4 * width**2 + 4 * width**2 + 4 * width * inner + 4 * tokens * width
+  num_blocks = spec.num_layers - first_layer
+  if not num_blocks or settings.pooling != "cls":
+    return num_blocks * block
+  return (num_blocks - 1) * block + last
