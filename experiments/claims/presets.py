@@ -49,14 +49,7 @@ CLAIMS = {
     "decoupled_softmax": _T_STAR,
     "softmax": {**_T_STAR, "method.loss": "softmax"},
   },
-  "random_pairs": {
-    "in_batch": _PAIRS,
-    "in_batch_and_1_hard": {
-      **_PAIRS,
-      "method.num_hard_negatives": 1,
-      "method.shortlist_first_epoch": 5.0,
-    },
-  },
+  "random_pairs": {"in_batch": _PAIRS},
   "losses": {
     "decoupled_softmax": _DEBIAN,
     "softmax": {**_DEBIAN, "method.loss": "softmax"},

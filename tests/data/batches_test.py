@@ -238,8 +238,9 @@ def test_all_labels_stand_once_each_beside_their_texts(axes):
 def test_real_tokens_among_those_computed():
   builder = _builder(ALL)
   lengths = builder._labels.lengths
-  computed = sum(8 * -(-length // 8) for length in lengths)  # every label in the narrowest width
+  computed = sum(group.ids.size for group in builder.label_groups)
   assert builder.real_label_token_fraction() == pytest.approx(lengths.sum() / computed)
+  assert computed < sum(8 * -(-length // 8) for length in lengths)  # every label in a multiple of 8
   assert _builder(IN_BATCH).real_label_token_fraction() == 0
 
 

@@ -1,5 +1,7 @@
 """Slots: their rows add up, what `assign` places fits, and nothing is lost."""
 
+import itertools
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -83,6 +85,39 @@ def test_plans_of_nothing_and_of_one_width():
   assert buckets.plan(np.full(10, 5), 6, 6) == ((6, 6),)
   assert buckets.plan(np.full(10, 100), 6, 16) == ((16, 6),)
   assert buckets.widths(8) == [8] and buckets.widths(20) == [8, 16, 20]
+
+
+@hypothesis.given(
+  lengths=st.lists(st.integers(0, 40), max_size=60), max_length=st.sampled_from([2, 4, 8, 13, 20])
+)
+def test_a_tight_split_is_the_best_of_all(lengths, max_length):
+  """Against every choice of widths; each counts for 1 % of the tokens."""
+  lengths = np.array(lengths, np.int64)
+  split = buckets.split_tightly(lengths, max_length)
+  together = np.concatenate([rows for _, rows in split]) if split else np.zeros(0, int)
+  assert sorted(together) == list(range(len(lengths)))
+  kept = np.minimum(lengths, max_length)
+  assert all(np.all(kept[rows] <= width) for width, rows in split)
+
+  def cost(ends):
+    widths = np.asarray(ends)[np.searchsorted(ends, kept)]
+    return widths.sum() * (1 + 0.01 * len(ends))
+
+  inner = range(4, max_length, 4)
+  subsets = (itertools.combinations(inner, count) for count in range(len(inner) + 1))
+  choices = [[*chosen, max_length] for chosen in itertools.chain(*subsets)]
+  if len(lengths):
+    found = sum(width * len(rows) for width, rows in split) * (1 + 0.01 * len(split))
+    assert found <= min(map(cost, choices)) + 1e-9
+
+
+def test_a_tight_split_by_hand():
+  lengths = np.array([3] * 100 + [11] * 100 + [12] + [30] * 5)
+  split = buckets.split_tightly(lengths, 32)
+  assert [(width, len(rows)) for width, rows in split] == [(4, 100), (12, 101), (32, 5)]
+  # All lengths alike: evenly spread, and eight groups at most.
+  widths = [width for width, _ in buckets.split_tightly(np.arange(1, 513).repeat(9), 512)]
+  assert widths == [64, 128, 192, 256, 320, 384, 448, 512]
 
 
 @hypothesis.given(

@@ -53,6 +53,17 @@ def test_chunks_change_nothing(chunk, k):
   assert_equal(top_k(queries, labels, k, chunk=chunk), reference(queries, labels, k))
 
 
+@pytest.mark.parametrize("order", ["random", "rising", "falling"])
+@pytest.mark.parametrize("width", [3, 40])
+@pytest.mark.parametrize("k", [1, 20, 150])
+def test_large_chunks_of_which_only_blocks_are_looked_into(k, width, order):
+  # Rising: every chunk beats those before, and all of it counts. Falling: none does after the first.
+  queries, labels = small_integers(6, 9000, width)
+  if order != "random":
+    labels = labels[np.argsort(labels @ queries[0])[:: 1 if order == "rising" else -1]]
+  assert_equal(top_k(queries, labels, k, chunk=2048), reference(queries, labels, k))
+
+
 @hypothesis.given(
   num_labels=st.sampled_from([1, 2, 7, 16]),
   width=st.sampled_from([1, 2]),

@@ -117,7 +117,7 @@ def make_pool(
 def all_labels(labels, max_length: int, num_shards: int, held: buckets.Held | None) -> StaticPool:
   """Every label once, in groups of one width each, which divide by the devices."""
   columns, groups = [], []
-  for width, members in buckets.split_by_width(labels.lengths, max_length):
+  for width, members in buckets.split_tightly(labels.lengths, max_length):
     padded = np.full(-(-len(members) // num_shards) * num_shards, -1, np.int32)
     padded[: len(members)] = members
     groups.append(labels.gather(padded if held is None else np.where(held(len(padded)), padded, -1), width))

@@ -9,6 +9,9 @@ from jax.sharding import PartitionSpec as P
 
 from xmc_jax.contract import Array
 
+_BLOCK = 16  # columns that are looked into together
+_FEW = (32, 96)  # blocks that are looked into, where no row needs more
+
 
 def top_k(
   queries: Array,
@@ -83,14 +86,45 @@ def _search(queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: i
     # top_k ranks -0.0 below 0.0, though it is no smaller.
     scores = jnp.where(scores == 0, 0, scores)
     scores = jnp.where((ids >= i * chunk) & (ids < num_valid), scores, -jnp.inf)
-    # What was found before has the lower ids: it stands first, and wins ties. It has
-    # k places, filled or -inf, so a column that does not count is never chosen.
-    scores, places = jax.lax.top_k(jnp.concatenate([best_scores, scores], axis=1), k)
-    kept = jnp.take_along_axis(best_ids, jnp.minimum(places, k - 1), axis=1)
-    return scores, jnp.where(places < k, kept, start + places - k)
+    return _merge(best_scores, best_ids, scores, start)
 
   nothing = jnp.full((queries.shape[0], k), -jnp.inf), jnp.full((queries.shape[0], k), -1, jnp.int32)
   return jax.lax.fori_loop(0, num_chunks, merge_chunk, nothing)
+
+
+def _merge(best_scores: Array, best_ids: Array, scores: Array, start: Array) -> tuple[Array, Array]:
+  """The best k of those found before `[B, k]` and of a chunk's scores `[B, n]`, whose ids begin at `start`.
+
+  Selecting among all n costs more than scoring them, and few labels of a later chunk are better than the k-th
+  found before. Where no row has more than a few blocks with such a label, only these are looked into.
+  """
+  k, num_blocks = best_scores.shape[1], scores.shape[1] // _BLOCK
+
+  def select(candidates, column):
+    # What was found before has the lower ids: it stands first, and wins ties. It has
+    # k places, filled or -inf, so a column that does not count is never chosen.
+    found, places = jax.lax.top_k(jnp.concatenate([best_scores, candidates], axis=1), k)
+    kept = jnp.take_along_axis(best_ids, jnp.minimum(places, k - 1), axis=1)
+    return found, jnp.where(places < k, kept, start + column(jnp.maximum(places - k, 0)))
+
+  def among_all():
+    return select(scores, lambda places: places)
+
+  if scores.shape[1] % _BLOCK or num_blocks <= max(_FEW):
+    return among_all()
+  rises = scores.reshape(-1, num_blocks, _BLOCK).max(axis=2) > best_scores[:, -1:]
+
+  def among(count):
+    # Blocks that rise come first, in their order, so that ties stay in the order of ids.
+    keys = jnp.where(rises, jnp.arange(num_blocks, 0, -1, dtype=jnp.float32), 0)
+    blocks = jax.lax.top_k(keys, count)[1]
+    columns = (blocks[:, :, None] * _BLOCK + jnp.arange(_BLOCK)).reshape(-1, count * _BLOCK)
+    candidates = jnp.take_along_axis(scores, columns, axis=1)
+    return select(candidates, lambda places: jnp.take_along_axis(columns, places, axis=1))
+
+  most = jnp.max(jnp.sum(rises, axis=1), initial=0)
+  branches = [functools.partial(among, count) for count in _FEW]
+  return jax.lax.switch(sum(most > count for count in _FEW), [*branches, among_all])
 
 
 @functools.partial(jax.jit, static_argnames=("k", "chunk", "mesh"))

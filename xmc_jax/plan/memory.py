@@ -27,7 +27,7 @@ _NUMBER = 4  # bytes of a float32 or an int32
 _SCORES_AT_ONCE = 2
 _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 _LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
-_SEARCH_BLOCK, _SEARCH_CHUNK = 1024, 8192  # of refresh.search and ops.top_k
+_SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of refresh.search and ops.top_k
 _PADDING = 4.0  # tokens that a text gets on average in a width that is a multiple of 8
 
 

@@ -1,5 +1,7 @@
 """Ranking labels for many queries: exact, in blocks, some pairs left out."""
 
+import concurrent.futures
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,7 +30,7 @@ def search(
   k: int,
   *,
   exclude=None,
-  block: int = 1024,
+  block: int = 512,
   devices=None,
   progress: Callable[[int], None] | None = None,
 ) -> Ranking:
@@ -54,7 +56,8 @@ def search(
   scores = np.full((num_queries, k), -np.inf, np.float32)
   block = min(block, max(1, num_queries))
   order = np.argsort(counts, kind="stable")
-  for start in range(0, num_queries, block):
+
+  def find(start: int) -> int:
     rows = order[start : start + block]
     deepest = int(counts[rows[-1]])
     depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
@@ -65,9 +68,19 @@ def search(
     if deepest:
       found = _without(*found, exclude[rows])
     scores[rows], ids[rows] = (array[:, :k] for array in found)
-    if progress:
-      progress(start + len(rows))
+    return start + len(rows)
+
+  with concurrent.futures.ThreadPoolExecutor(_num_threads(labels), "search") as pool:
+    for done in pool.map(find, range(0, num_queries, block)):
+      if progress:
+        progress(done)
   return Ranking(ids, scores)
+
+
+def _num_threads(labels: Array) -> int:
+  """Blocks at a time: a CPU selects with one core a call. Several devices must all be called in one order."""
+  devices = list(labels.devices())
+  return min(4, os.cpu_count() or 1) if len(devices) == 1 and devices[0].platform == "cpu" else 1
 
 
 def _without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:

