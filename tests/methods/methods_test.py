@@ -87,7 +87,7 @@ def _assert_close(found, expected, tolerance):
 @pytest.mark.slow
 @EACH
 def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
-  run = make_run(**settings)
+  run = make_run(**settings, **{"encoder.embedding_dropout": 0.0})  # its noise is as large as what is learnt
   step, state, fresh = _start(run)
   losses = []
   for number in range(4 * run.batches.steps_per_epoch):
