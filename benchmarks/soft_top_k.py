@@ -13,7 +13,6 @@ is what a user waits for; `cpu`, the time of all threads, is steadier on a machi
 
 import argparse
 import os
-import statistics
 import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -22,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+import turns
 
 from xmc_jax import losses
 
@@ -101,13 +101,6 @@ def check_equal(ours, theirs):
   print(f"loss {loss:.4f}; losses agree to {loss_difference:.1e}, gradients to {difference:.1e}", flush=True)
 
 
-def timed(system):
-  """Wall-clock and processor seconds of one run."""
-  wall, cpu = time.perf_counter(), time.process_time()
-  system.run()
-  return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--batch_size", type=int, default=256)
@@ -124,12 +117,7 @@ def main():
   positives = np.stack([rng.choice(options.num_labels, 5, replace=False) for _ in scores]).astype(np.int32)
   systems = [kind(scores, positives, options.k, options.alpha) for kind in (Ours, Torch)]
   check_equal(*systems)
-  rounds = [[timed(system) for system in systems] for _ in range(options.rounds)]
-  for clock, name in enumerate(("wall", "cpu")):
-    ours, theirs = (statistics.median(turn[i][clock] for turn in rounds) for i in (0, 1))
-    print(
-      f"{name}: {Ours.name} {ours:.3f} s; {Torch.name} {theirs:.3f} s; ratio {theirs / ours:.2f}", flush=True
-    )
+  turns.compare(*systems, options.rounds)
 
 
 if __name__ == "__main__":

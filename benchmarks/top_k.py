@@ -15,13 +15,13 @@ threads, is steadier on a machine that does other things too.
 
 import argparse
 import os
-import statistics
 import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import faiss
 import numpy as np
+import turns
 
 from xmc_jax import mesh, refresh
 
@@ -72,13 +72,6 @@ def check_equal(ours, theirs):
   print(f"scores agree to {difference:.0e}; {np.sum(other)} of {ids.size:,} ids differ, at ties", flush=True)
 
 
-def timed(system):
-  """Wall-clock and processor seconds of one run."""
-  wall, cpu = time.perf_counter(), time.process_time()
-  system.run()
-  return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--num_queries", type=int, default=5000)
@@ -96,14 +89,7 @@ def main():
   print(f"top {options.k} of {len(queries):,} queries in {len(labels):,} x {options.dim}, float32")
   systems = [kind(queries, labels, options.k) for kind in (Ours, Faiss)]
   check_equal(*systems)
-  rounds = [[timed(system) for system in systems] for _ in range(options.rounds)]
-  for clock, name in enumerate(("wall", "cpu")):
-    ours, theirs = ([turn[i][clock] for turn in rounds] for i in (0, 1))
-    ratios = [b / a for a, b in zip(ours, theirs)]
-    print(
-      f"{name}: {Ours.name} {statistics.median(ours):.2f} s; {Faiss.name} {statistics.median(theirs):.2f} s; "
-      f"ratio {statistics.median(ratios):.2f}, turn by turn {min(ratios):.2f} to {max(ratios):.2f}"
-    )
+  turns.compare(*systems, options.rounds)
 
 
 if __name__ == "__main__":
