@@ -161,6 +161,7 @@ def test_help_is_light_and_succeeds():
     (["--config=experiments"], "--config: Is a directory: 'experiments'"),
     (["--config=nowhere.py", "--config.train.seed=1"], "nowhere.py"),
     (["--config.train.seed=1"], "--config is missing"),
+    (["--mode=predict", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
     (["--config.train.seed=1", DEXML], "before a value for --config"),
     ([f"{DEXML}:debain"], "did you mean 'debian'?"),
     ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
@@ -317,7 +318,8 @@ def test_two_trainings_in_one_folder(command, folder, tmp_path):
 
 @pytest.mark.parametrize("flag", [DEXML, "--k=3"])
 def test_evaluate_takes_nothing_that_it_would_ignore(command, trained, flag):
-  assert "takes its settings from the run" in command("--mode=evaluate", f"--workdir={trained}", flag).line()
+  line = command("--mode=evaluate", f"--workdir={trained}", flag).line()
+  assert "takes its settings from the run" in line and f"leave {flag.partition('=')[0]} out" in line
 
 
 def test_a_folder_trained_with_other_settings_is_refused(command, folder, trained):

@@ -74,6 +74,9 @@ def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:
   """
   overrides = [found[2] for argument in argv if (found := _OVERRIDE.match(argument))]
   path, known, text = _config_path(argv), checks.flatten(default), str(error)
+  used = {"--mode=evaluate", "--mode=predict"} & set(argv)
+  if overrides and not path and used:
+    return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
   if overrides and not path:
     return "--config is missing, which --config.KEY=VALUE changes; for instance --config=experiments/dexml.py"
   if isinstance(error, flags.UnrecognizedFlagError):

@@ -18,9 +18,7 @@ from xmc_jax import config as configs
 from xmc_jax import faults
 from xmc_jax.contract import UserError
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", help_string="experiments/NAME.py[:preset]; --config.KEY=VALUE sets a value"
-)
+_CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
 _MODE = flags.DEFINE_enum(
   "mode",
   "train",
@@ -42,7 +40,8 @@ def main(argv: list[str]) -> None:
     config = _checked_config()
     _make(config, workdir if _WORKDIR.value else pathlib.Path(f"runs/{config.name}"))
   elif _CONFIG.present or (_MODE.value == "evaluate" and flags.FLAGS["k"].present):
-    raise UserError(f"--mode={_MODE.value} takes its settings from the run; leave --config and --k out")
+    extra = "config" if _CONFIG.present else "k"
+    raise UserError(f"--mode={_MODE.value} takes its settings from the run's folder; leave --{extra} out")
   elif _WORKDIR.value:
     _use(workdir)
   else:

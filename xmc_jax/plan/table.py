@@ -37,7 +37,7 @@ def _about(made: Plan) -> Iterator[str]:
   data, label = config.mesh.data, config.mesh.label
   points = f"{sizes.num_points:,} points, " if sizes.num_points else ""
   lengths = f"{sizes.tokens_per_point:g} and {sizes.tokens_per_label:g} tokens"
-  yield f"{points}{sizes.num_labels:,} labels, {lengths}"
+  yield f"supposed (--config.plan.*): {points}{sizes.num_labels:,} labels, {lengths}"
   yield (
     f"{sizes.source}: {memory.parameters(config, sizes) / 1e6:,.1f} million parameters, "
     f"embeddings of {memory.embedding_width(config, sizes)}"
@@ -61,6 +61,11 @@ def _notes(made: Plan) -> Iterator[str]:
     yield (
       f"method.label_chunk = {config.method.label_chunk} is {texts.at_once} texts at a time on each device; "
       f"--config.method.label_chunk={enough} would keep it busier"
+    )
+  if config.data.path:
+    yield (
+      f"data.path = {config.data.path!r} was not read: the sizes are config.plan's; "
+      "--config.plan.num_points and num_labels change them"
     )
   on_host = 4 * sizes.num_labels * memory.embedding_width(config, sizes)
   if on_host > _MUCH_ON_HOST:
