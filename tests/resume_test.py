@@ -264,6 +264,7 @@ def _kill_when_stopped(patch):
   patch.setattr(Checkpoints, "save", save)
 
 
+@pytest.mark.slow
 def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
   """Stage times are those of all processes, up to the checkpoint that was gone on from."""
   config = tiny_runs.config(data, **{"train.num_epochs": 2, "eval.every_epochs": 0.0})

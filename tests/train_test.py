@@ -132,6 +132,7 @@ def test_what_may_change_may_change(finished, data, no_training, tmp_path):
   assert found == pytest.approx(finished[1])
 
 
+@pytest.mark.slow
 def test_evaluate_from_the_folder_alone(data, tmp_path, capsys):
   """Trained, moved, raw data and cache deleted: the same metrics and predictions."""
   source = tmp_path / "here" / "data"
@@ -174,6 +175,7 @@ def test_an_untrained_folder_says_so(data, tmp_path):
 # --- NaN, early stop ---
 
 
+@pytest.mark.slow
 def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, monkeypatch):
   """The parameters are poisoned before step 9; an epoch has 6, so the last good checkpoint is that of 6."""
   calls, original = itertools.count(1), train.TrainStep.__call__
@@ -276,6 +278,7 @@ def test_the_whole_run_is_one_program_and_the_last_parameters_serve_without_vali
   assert not (run.workdir / "best").exists() or not list((run.workdir / "best").iterdir())
 
 
+@pytest.mark.slow
 def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp_path):
   workdir, _ = finished
   first = tmp_path / "first"

@@ -83,6 +83,7 @@ def test_hidden_states_and_gradients_equal_hugging_face(kind):
     np.testing.assert_allclose(gradients[name], expected_gradients[name], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 def test_bfloat16_is_close_to_float32(native, monkeypatch):
   # Eight simulated devices switch native bfloat16 products off; one device is enough here.
@@ -96,6 +97,7 @@ def test_bfloat16_is_close_to_float32(native, monkeypatch):
     assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b) + 0.02
 
 
+@pytest.mark.slow
 def test_native_bfloat16_products_survive_transposes_vmap_and_scan(monkeypatch):
   monkeypatch.setattr(layers.compute, "multiplies_bfloat16", lambda: True)
   x, kernel = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(6, 4, 8), (8, 12)]))
@@ -116,6 +118,7 @@ def test_native_bfloat16_products_survive_transposes_vmap_and_scan(monkeypatch):
     np.testing.assert_allclose(actual, expected, rtol=0.02, atol=0.5)
 
 
+@pytest.mark.slow
 def test_remat_changes_nothing():
   ids, mask = _inputs()
   key = jax.random.key(3)
@@ -123,6 +126,7 @@ def test_remat_changes_nothing():
   _assert_close(_loss_and_gradients(Encoder(SPEC, dropout=0.2, remat=True), ids, mask, key), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_frozen", [1, 2])
 def test_frozen_layers_have_no_gradient_and_the_others_the_same(num_frozen):
   ids, mask = _inputs()

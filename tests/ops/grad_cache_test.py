@@ -25,7 +25,7 @@ CHUNK = 4
 GROUPS = (_group(7, 8, 0), _group(4, 16, 1))  # two chunks with a row of padding, and one group that is whole
 
 
-@pytest.fixture(scope="module", params=["bag", "bert"])
+@pytest.fixture(scope="module", params=["bag", pytest.param("bert", marks=pytest.mark.slow)])
 def embedder(request, tmp_path_factory):
   name = request.param
   if name == "bert":
