@@ -278,3 +278,45 @@ def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
     train.train(run, voice)
   assert all(voice.seconds[name] >= saved[name] for name in saved)
   assert voice.seconds["compile"] > saved["compile"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "settings",
+  [
+    {"method.name": "ova", "method.loss": "binary", "method.labels": "table"},
+    {"method.labels": "in_batch", "method.num_fresh_negatives": 5},
+  ],
+  ids=["ova", "fresh"],
+)
+def test_a_run_goes_on_over_a_mesh_that_pads_the_labels_otherwise(settings, tmp_path, monkeypatch):
+  """60 labels are 60 rows on one device and 64 on eight: of tables, their moments, and the label cache."""
+  folder, num_labels = tiny_runs.write_data(tmp_path / "data"), tiny_runs.NUM_LABELS
+  settings = {**settings, "encoder.embedding_dropout": 0.0, "train.num_epochs": 2}
+  original = train._Loop._step
+
+  def stopped(loop, number, *args, **options):
+    if number > 8:
+      raise KeyboardInterrupt
+    original(loop, number, *args, **options)
+
+  def go(name, **overrides):
+    workdir = tmp_path / name
+    run = tiny_runs.open_run(folder, workdir, **settings, **overrides)
+    train.train(run, Report(workdir))
+    checkpoints = run.checkpoints(read_only=True)
+    state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(run.mesh))
+    return jax.device_get({"params": state["params"], "aux": state.get("aux") or {}})
+
+  expected = go("whole")
+  monkeypatch.setattr(train._Loop, "_step", stopped)
+  with pytest.raises(KeyboardInterrupt):
+    go("moved")
+  monkeypatch.setattr(train._Loop, "_step", original)
+  found = go("moved", **{"mesh.data": 2, "mesh.label": 4})
+  rows = {num_labels, -(-num_labels // 8) * 8}
+  for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    if left.shape != right.shape:
+      assert {len(left), len(right)} == rows
+      left, right = left[:num_labels], right[:num_labels]
+    np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from xmc_jax import runtime
+from xmc_jax import mesh, runtime
 from xmc_jax.contract import PyTree, UserError
 
 
@@ -73,10 +73,12 @@ class Checkpoints:
 
     Args:
       step: one that stands.
-      state: arrays or ShapeDtypeStructs with the shardings to restore to.
+      state: arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
+        have more or fewer of them than the one that was saved: another mesh rounds up to another number.
     """
     template = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-    items = {"state": ocp.args.StandardRestore(template), "host": ocp.args.JsonRestore()}
+    strict = not self._differs_in_padding(step, template)
+    items = {"state": ocp.args.StandardRestore(template, strict=strict), "host": ocp.args.JsonRestore()}
     if (self.folder / str(step) / "fresh").is_dir():
       items["fresh"] = ocp.args.StandardRestore()
     with self._readable(step):
@@ -85,13 +87,33 @@ class Checkpoints:
 
   def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
     """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
-    with self._readable(step):
-      found = self._manager.item_metadata(step)["state"]
     template = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-      found.tree if hasattr(found, "tree") else found,
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), self._saved(step)
     )
     return self.restore(step, template)[0]
+
+  def _saved(self, step: int) -> PyTree:
+    """Shapes and types of a step's state, as nested dicts."""
+    with self._readable(step):
+      found = self._manager.item_metadata(step)["state"]
+    return found.tree if hasattr(found, "tree") else found
+
+  def _differs_in_padding(self, step: int, template: PyTree) -> bool:
+    """Whether shapes differ, and only in the number of rows of arrays whose rows are split."""
+    saved, wanted = (
+      {mesh.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+      for tree in (self._saved(step), template)
+    )
+    if saved.keys() != wanted.keys():
+      return False
+    other = [name for name in wanted if tuple(saved[name].shape) != wanted[name].shape]
+
+    def has_split_rows(leaf) -> bool:
+      return any(getattr(leaf.sharding, "spec", None) or ())
+
+    return bool(other) and all(
+      has_split_rows(wanted[name]) and saved[name].shape[1:] == wanted[name].shape[1:] for name in other
+    )
 
   def drop_after(self, step: int) -> None:
     """Deletes later steps: a killed process left them, and the run goes on from before them."""

@@ -61,7 +61,8 @@ class DrawnPool:
 
   def __init__(self, labels, truth, spec: BatchSpec, batch_size: int, max_length: int, num_shards: int, held):
     self._labels, self._num_random, self._shards = labels, spec.num_random_negatives, (num_shards, held)
-    self._in_columns = not spec.num_fresh_negatives
+    self._chooses = spec.num_fresh_negatives > 0
+    self._own_ids = np.arange(len(labels.lengths), dtype=np.int32)
     counts = np.diff(truth.indptr)
     per_row = np.sort(np.minimum(counts, spec.num_positives) if spec.num_positives else counts)
     num_drawn = int(per_row[-batch_size:].sum())  # at most
@@ -96,8 +97,7 @@ class DrawnPool:
       others = np.setdiff1d(np.arange(num_labels, dtype=np.int32), pool, assume_unique=True)
       pool = np.concatenate([pool, generator.choice(others, min(extra, len(others)), replace=False)])
     columns, groups = buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards)
-    everything = np.arange(num_labels, dtype=np.int32)
-    return Pool(columns, groups, _positions(columns, num_labels) if self._in_columns else everything)
+    return Pool(columns, groups, self._own_ids if self._chooses else _positions(columns, num_labels))
 
 
 def make_pool(
