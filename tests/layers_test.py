@@ -15,7 +15,7 @@ RANKS = (
   ("main",),
   ("workflow",),
   ("train", "evaluate", "predict"),
-  ("train_step",),
+  ("new_run", "train_step"),
   ("run",),
   ("run_folder",),
   ("methods",),

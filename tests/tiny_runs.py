@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, models
+from xmc_jax import data, models, new_run
 from xmc_jax import run as runs
 from xmc_jax.models import hf_names
 from xmc_jax.report import Report
@@ -75,7 +75,7 @@ def config(path: pathlib.Path, **overrides):
 
 def open_run(path: pathlib.Path, workdir: pathlib.Path, **overrides) -> runs.Run:
   """A run that has its data and its method, and has trained nothing."""
-  return runs.create(config(path, **overrides), workdir, Report(workdir))
+  return new_run.create(config(path, **overrides), workdir, Report(workdir))
 
 
 _CONFIG_FILE = """

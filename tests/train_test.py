@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import tiny_runs
 
 import xmc_jax
-from xmc_jax import evaluate, mesh, train, workflow
+from xmc_jax import evaluate, mesh, new_run, train, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.predict import predict_lines
@@ -287,7 +287,7 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
   config = tiny_runs.config(
     data, **{"init_from": str(first), "train.learning_rate": 1e-8, "train.num_epochs": 1}
   )
-  run = runs.create(config, tmp_path / "second", Report(tmp_path / "second"))
+  run = new_run.create(config, tmp_path / "second", Report(tmp_path / "second"))
   found = run.initial_parameters()[0]
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
     np.testing.assert_array_equal(left, right)

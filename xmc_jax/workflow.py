@@ -7,7 +7,7 @@ import pathlib
 import shlex
 import sys
 
-from xmc_jax import checks, data, evaluate, methods, report, run_folder, runtime, train
+from xmc_jax import checks, data, evaluate, methods, new_run, report, run_folder, runtime, train
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax import run as runs
@@ -21,7 +21,7 @@ _WRITTEN = ("report/metrics.json", "predictions/test.npz")
 
 def prepare(config) -> None:
   """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained, no run's folder is made."""
-  prepared = runs.prepare(config)
+  prepared = new_run.prepare(config)
   show(data.summary(prepared.manifest))
   show(f"prepared in {prepared.folder}, where --mode=train finds it")
 
@@ -48,7 +48,7 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
     if runtime.is_main_process():
       stack.enter_context(run_folder.in_use(workdir))
     voice = stack.enter_context(contextlib.closing(Report(workdir)))
-    run = runs.create(config, workdir, voice)
+    run = new_run.create(config, workdir, voice)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     params, aux, step = train.train(run, voice)

@@ -1,0 +1,116 @@
+"""The beginning of a run: from a config to a folder that holds all that training needs."""
+
+import pathlib
+import tempfile
+
+import jax
+import ml_collections
+
+from xmc_jax import config as configs
+from xmc_jax import data, methods, models, run_folder, runtime
+from xmc_jax.contract import ConfigError
+from xmc_jax.plan import chunks
+from xmc_jax.report import Progress, Report, say
+from xmc_jax.run import Run, encoder_key
+
+_TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
+
+
+def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Report) -> Run:
+  """Makes the run folder, or opens the one that the same command made before.
+
+  Raises:
+    ConfigError: the folder holds a run with other settings.
+    UserError, DataError: the folder, the encoder or the data cannot be used.
+  """
+  _check_before_data(config, begun=run_folder.has_checkpoints(workdir))
+  config = ml_collections.ConfigDict(config.to_dict())
+  # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
+  config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
+  with runtime.main_process_first("run folder"), report.stage("prepare"):
+    run_folder.claim(config, workdir)
+    prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
+    run_folder.refuse_other_data(prepared, workdir)
+    data.link_into(prepared.folder, workdir / "data")
+    described = config.encoder[encoder_key(config)]
+    if described:
+      models.copy_description(described, workdir / "encoder")
+  dataset = data.load_prepared(workdir / "data")
+  with runtime.main_process_first("chunks"):
+    config.method.update(run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset)))
+  return Run(config, workdir, dataset)
+
+
+def prepare(config: ml_collections.ConfigDict) -> data.Dataset:
+  """The prepared data of a config, in the cache; no run is made."""
+  _check_before_data(config, begun=False)
+  with tempfile.TemporaryDirectory() as scratch:  # a tokenizer trained here comes out the same in a run
+    return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config))
+
+
+def _check_before_data(config, begun: bool) -> None:
+  """What can be known to fail without looking at the data, which may take an hour to prepare."""
+  configs.check_against_devices(config, len(jax.devices()))
+  methods.check(config)
+  if config.init_from and not begun:
+    configs.read(pathlib.Path(config.init_from) / "config.json")
+  described = models.build(config.encoder, vocab_size=1)  # reads no weights
+  configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
+
+
+def _tokenizer(config, workdir: pathlib.Path):
+  """The tokenizer that the encoder goes with; trained on the data's own texts if asked for."""
+  name = _tokenizer_name(config)
+  if name == "train":
+    return _trained_tokenizer(config, workdir / "tokenizer.json")
+  if not name:
+    raise ConfigError(
+      "encoder.tokenizer = '': a bag from scratch brings none; set "
+      "--config.encoder.tokenizer=train, or a package, folder or hub id that has one"
+    )
+  return data.load_tokenizer(models.tokenizer_file(name))
+
+
+def _tokenizer_name(config) -> str:
+  return config.encoder.tokenizer or config.encoder[encoder_key(config)]
+
+
+def _trained_tokenizer(config, kept: pathlib.Path):
+  if not kept.exists():
+    say("prepare: training a tokenizer on the data's texts")
+    raw = load_data(config, None, "")
+    beside = kept.with_suffix(".tmp")
+    data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY).save(str(beside))
+    beside.replace(kept)
+  return data.load_tokenizer(kept)
+
+
+def load_data(config, tokenizer, tokenizer_name: str) -> data.Dataset:
+  """The data of a config, prepared in the cache if they are not there yet."""
+  section = config.data
+  bars = {}
+
+  def progress(stage: str, done: int, total: int | None) -> None:
+    if stage not in bars:
+      bars[stage] = Progress(f"prepare: {stage}", total, unit="row")
+    bars[stage].update(done)
+
+  try:
+    return data.load(
+      section.path,
+      layout=section.layout,
+      text=section.text,
+      tokenizer=tokenizer,
+      tokenizer_name=tokenizer_name,
+      max_length=section.max_length,
+      cache_dir=section.cache_dir or None,
+      progress=progress,
+      label_column=section.label_column,
+      label_separator=section.label_separator,
+      label_file=section.label_file,
+      test_fraction=section.test_fraction,
+      split_seed=section.split_seed,
+    )
+  finally:
+    for bar in bars.values():
+      bar.close()
