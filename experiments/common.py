@@ -17,6 +17,18 @@ DATASETS = {
     "max_length": 32,
     "propensity": AMAZON,
   },
+  "lf_amazon_131k": {
+    "path": "data/LF-Amazon-131K",
+    "text": "title+content",
+    "max_length": 128,
+    "propensity": AMAZON,
+  },
+  "lf_wikiseealso_320k": {
+    "path": "data/LF-WikiSeeAlso-320K",
+    "text": "title+content",
+    "max_length": 128,
+    "propensity": OTHER,
+  },
   "lf_wikipedia_500k": {
     "path": "data/LF-Wikipedia-500K",
     "text": "title+content",
@@ -38,6 +50,8 @@ SIZES = {
   "debian": (9_914, 11_438, 3.4, 19, 18),
   "eurlex_4k": (15_449, 3_801, 5.3, 128, 8),
   "lf_amazontitles_131k": (294_805, 131_073, 2.29, 12, 12),
+  "lf_amazon_131k": (294_805, 131_073, 2.29, 128, 12),
+  "lf_wikiseealso_320k": (693_082, 312_330, 2.11, 128, 8),
   "lf_wikipedia_500k": (1_779_881, 501_070, 4.75, 128, 8),
   "lf_amazontitles_1.3m": (2_248_619, 1_305_265, 22.2, 14, 14),
 }

@@ -1,5 +1,6 @@
 """Defaults, checks, run configs: one line for every fault, and what a line names as legal is accepted."""
 
+import ast
 import json
 import math
 import re
@@ -42,9 +43,12 @@ def refusal(check, *arguments) -> str:
 def remedies(message: str) -> list[tuple[str, object]]:
   """The (key, value) pairs that a message offers."""
   found = []
-  for key, text in re.findall(r"--config\.([\w.]+)=([^\s,;?]+)", message):
+  for key, quoted, bare in re.findall(r'--config\.([\w.]+)=(?:"([^"]*)"|([^\s,;?"]+))', message):
     usual = DEFAULT[key]
-    found.append((key, text == "True" if isinstance(usual, bool) else type(usual)(text)))
+    if quoted:  # a shell would take parentheses for its own
+      found.append((key, ast.literal_eval(quoted)))
+    else:
+      found.append((key, bare == "True" if isinstance(usual, bool) else type(usual)(bare)))
   return found
 
 
@@ -91,7 +95,7 @@ def test_smallest_and_largest_values(key, low):
   assert_refused({key: low - 1}, f"{key} = {low - 1} is less than {low}; set --config.{key}={low} or more")
   rest = {"method.labels": "in_batch", "eval.metric": "P@1", "encoder.pooling": "mean"}
   rest |= {"method.shortlist_size": checks.LARGEST} if key == "method.num_hard_negatives" else {}
-  for value in (low, checks.LARGEST):
+  for value in (low, checks.AT_MOST.get(key, checks.LARGEST)):
     if key not in ("mesh.label", "mesh.data"):  # see test_mesh
       configs.check(made(**(rest | {key: value})))
 

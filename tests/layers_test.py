@@ -14,8 +14,9 @@ PACKAGE = ROOT / "xmc_jax"
 RANKS = (
   ("main",),
   ("workflow",),
-  ("train", "evaluate", "predict"),
-  ("new_run", "train_step"),
+  ("train", "predict"),
+  ("evaluate",),
+  ("new_run", "train_step", "fusion"),
   ("run",),
   ("run_folder",),
   ("methods",),
@@ -23,7 +24,7 @@ RANKS = (
   ("losses", "models", "optim"),
   ("ops", "metrics", "data"),
   ("mesh", "runtime"),
-  ("contract", "config", "checks", "faults"),
+  ("contract", "config", "checks", "method_checks", "faults"),
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Import name -> the only files, or folders, that may import it.
@@ -31,11 +32,13 @@ CONFINED = {
   "flax": ("models/",),
   "orbax": ("checkpoint.py",),
   "scann": ("refresh/shortlists.py",),
+  "sklearn": ("fusion.py",),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),
   "torch": (),
 }
-LIGHT = ("contract", "config", "checks", "faults", "main")  # what --help and a config error load
+# What --help and a config error load.
+LIGHT = ("contract", "config", "checks", "method_checks", "faults", "main")
 LONGEST_FILE, LONGEST_FUNCTION = 299, 59
 LONGEST = {"main.py": 100, "train.py": 250}
 LONGEST_METHOD = 150

@@ -15,7 +15,8 @@ from xmc_jax.mesh import path_name
 
 def _settings(**changed):
   settings = {"learning_rate": 0.5, "warmup_fraction": 0.0, "schedule": "linear", "weight_decay": 0.01}
-  return types.SimpleNamespace(**{"clip_norm": 0.0, "table_learning_rate": 0.5, **settings, **changed})
+  settings |= {"clip_norm": 0.0, "table_learning_rate": 0.5, "warmup_steps": 0}
+  return types.SimpleNamespace(**settings | changed)
 
 
 def _decayed(params):
@@ -126,3 +127,18 @@ def test_frozen_parameters_stay_as_they_are_decay_included():
   assert still["embeddings"]["word"] and still["layer_0"]["output"]["kernel"]
   assert not still["layer_1"]["output"]["kernel"] and not still["layer_10"]["output"]["kernel"]
   assert models.frozen_paths(types.SimpleNamespace(num_frozen_layers=0)) == ()
+
+
+def test_warmup_in_steps_takes_the_place_of_its_share():
+  rate = optim.schedule(_settings(warmup_steps=4, warmup_fraction=0.5), 20)
+  other = optim.schedule(_settings(warmup_fraction=0.2), 20)
+  assert [float(rate(step)) for step in range(21)] == [float(other(step)) for step in range(21)]
+  short = optim.schedule(_settings(warmup_steps=500), 3)
+  assert 0 < float(short(2)) <= 0.5
+
+
+def test_tables_follow_the_schedule_to_their_own_peak():
+  settings = _settings(table_learning_rate=2.0, warmup_fraction=0.25, schedule="cosine")
+  rate, table_rate = optim.schedule(settings, 40), optim.table_schedule(settings, 40)
+  for step in (0, 5, 10, 25, 39):
+    assert float(table_rate(step)) == pytest.approx(4 * float(rate(step)))

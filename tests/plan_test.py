@@ -17,6 +17,7 @@ from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Tokens, TrainState
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
+from xmc_jax.ops import sparse_rows
 from xmc_jax.plan import chunks, memory, work
 from xmc_jax.plan.table import table
 from xmc_jax.train_step import TrainStep
@@ -65,7 +66,9 @@ def compiled(config):
 
   def start():
     params, aux = method.init(jax.random.key(0))
-    return TrainState(jnp.zeros((), jnp.int32), params, optimiser.init(params), aux)
+    dense = {name: leaf for name, leaf in params.items() if name not in method.tables}
+    moments = {name: sparse_rows.RowMoments(params[name], params[name]) for name in method.tables}
+    return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.init(dense), moments), aux)
 
   def shaped(shape, dtype, *axes):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(devices, P(*axes)))
@@ -80,20 +83,23 @@ def compiled(config):
   rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
   batch = Batch(
     rows=shaped((batch_size,), jnp.int32, "data"),
-    queries=texts(batch_size, "data"),
+    queries=() if method.batch.frozen else texts(batch_size, "data"),
     columns=shaped((columns,), jnp.int32),
-    labels=() if config.method.labels == "table" else texts(columns, mesh.LABEL_ROWS),
+    labels=() if "table" in config.method.labels else texts(columns, mesh.LABEL_ROWS),
     positives=rows[0],
     weights=rows[1],
     excluded=shaped((batch_size, 1), jnp.int32, "data"),
+    vectors=shaped((batch_size, 64), jnp.float32, "data") if method.batch.frozen else (),
   )
   if config.method.num_fresh_negatives:
     batch = batch._replace(every_label=texts(num_labels, mesh.LABEL_ROWS)[0])
-  step = TrainStep(types.SimpleNamespace(config=config, method=method), optimiser, None)
+  run = types.SimpleNamespace(config=config, method=method, mesh=devices)
+  step = TrainStep(run, optimiser, None, lambda count: 1e-3)
   program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))
   return program.lower(state, {}, batch).compile().memory_analysis()
 
 
+_MARGIN = {"method.loss": "margin", "method.labels": "in_batch"}
 _TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 256}
 MEASURED = {
   "bag": {},
@@ -108,6 +114,13 @@ MEASURED = {
   "mean": {**_TEXTS, "train.batch_size": 1024},
   "in_batch": {**_TEXTS, "method.labels": "in_batch", "method.num_random_negatives": 2048,
                "train.batch_size": 1024, "method.query_chunk": 256},
+  "ngame": {**_TEXTS, **_MARGIN, "method.name": "ngame", "train.batch_size": 2048},
+  "dexa": {**_TEXTS, **_MARGIN, "method.name": "dexa", "method.num_label_clusters": 131_072,
+           "train.batch_size": 2048},
+  "dexa_2x4": {**_TEXTS, **_MARGIN, "method.name": "dexa", "method.num_label_clusters": 131_072,
+               "train.batch_size": 8192, "mesh.data": 2, "mesh.label": 4},
+  "classifier": {**_MARGIN, "method.name": "classifier", "method.labels": "in_batch_table",
+                 "method.num_positives": 0, "plan.num_labels": 500_000, "train.batch_size": 1024},
   "cls_2x4": {**_TEXTS, "encoder.pooling": "cls", "mesh.data": 2, "mesh.label": 4, "method.label_chunk": 4000,
               "method.query_chunk": 512, "train.batch_size": 1024, "plan.num_labels": 160_000},
 }  # fmt: skip

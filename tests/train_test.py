@@ -83,8 +83,9 @@ def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   run = runs.reopen(workdir)
   params, aux, step = run.trained()
   assert step == first_best
-  labels = jnp.asarray(run.embed_labels(params, aux))
-  found = evaluate.score(run, run.validation, evaluate.rank_split(run, params, aux, run.validation, labels))
+  queries = evaluate.embed_split(run, params, aux, run.validation)
+  ranking = evaluate.rank_split(run, evaluate.ranker(run, params, aux), queries, run.validation)
+  found = evaluate.score(run, run.validation, ranking)
   assert found["P@1"] == scores[step]
 
 

@@ -8,7 +8,9 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary")
+from xmc_jax import method_checks
+
+LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary", "margin")
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 
 CHOICES = {
@@ -16,10 +18,12 @@ CHOICES = {
   "encoder.pooling": ("mean", "cls"),
   "encoder.dtype": ("auto", "float32", "bfloat16"),
   "method.loss": LOSSES,
-  "method.labels": ("all", "in_batch", "table"),
-  "method.shortlist_backend": ("auto", "exact"),
+  "method.labels": ("all", "in_batch", "table", "in_batch_table"),
+  "method.shortlist_backend": ("auto", "exact", "scann"),
+  "method.label_clustering": ("balanced", "balanced_centroids", "kmeans"),
   "train.schedule": ("linear", "cosine"),
   "eval.metric": METRICS,
+  "eval.scores": ("fused", "encoder", "classifier"),
   "plan.chip": ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e"),
 }
 LARGEST = 2**31 - 1  # ids, steps and seeds are int32
@@ -39,11 +43,24 @@ AT_LEAST = {
   "method.shortlist_size": 1,
   "method.shortlist_first_epoch": 0,
   "method.shortlist_every_epochs": 0,
+  "method.shortlist_every_steps": 0,
+  "method.leaf_size": 1,
+  "method.leaves_first_epoch": 0,
+  "method.leaves_every_epochs": 0,
+  "method.leaves_every_steps": 0,
+  "method.margin": 0,
+  "method.margin_negatives": 1,
+  "method.margin_positives": 0,
+  "method.num_label_clusters": 0,
+  "method.label_clusters_every_epochs": 0,
+  "method.num_head_labels": 0,
+  "method.head_label_points": 0,
   "method.label_chunk": 0,
   "method.query_chunk": 0,
   "method.score_chunk": 0,
   "train.num_epochs": 1,
   "train.batch_size": 1,
+  "train.warmup_steps": 0,
   "train.weight_decay": 0,
   "train.clip_norm": 0,
   "train.early_stop_evals": 0,
@@ -51,6 +68,9 @@ AT_LEAST = {
   "eval.every_epochs": 0,
   "eval.batch_size": 1,
   "eval.k": 1,
+  "eval.num_candidates": 1,
+  "eval.fusion_rows": 0,
+  "eval.fusion_depth": 1,
   "eval.propensity_a": 0,
   "eval.propensity_b": 0,
   "eval.num_examples": 0,
@@ -64,17 +84,31 @@ AT_LEAST = {
   "plan.tokens_per_label": 0,
   "plan.labels_per_point": 0,
 }
+AT_MOST = {"method.num_label_clusters": 2**30}  # a power of two
 POSITIVE = (
   "method.temperature",
   "method.k",
   "method.alpha",
+  "method.weight_temperature",
   "train.learning_rate",
   "train.table_learning_rate",
 )
-SHARES = ("data.test_fraction", "encoder.dropout", "encoder.embedding_dropout", "train.warmup_fraction")
+SHARES = (
+  "data.test_fraction",
+  "encoder.dropout",
+  "encoder.embedding_dropout",
+  "method.query_dropout",
+  "train.warmup_fraction",
+)
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
 
-_TYPES = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+_TYPES = {
+  bool: "True or False",
+  int: "a whole number",
+  float: "a number",
+  str: "a text",
+  tuple: "a list in parentheses",
+}
 
 
 def faults(config: Any, default: Mapping) -> Iterator[str]:
@@ -94,10 +128,10 @@ def faults(config: Any, default: Mapping) -> Iterator[str]:
       yield fault
   yield from _choice_faults(values)
   yield from _range_faults(values, known)
-  yield from _temperature_faults(values)
+  yield from method_checks.faults(values, LARGEST)
   yield from _joint_faults(values)
-  if values["encoder.name"] == "bag":
-    yield from _bag_faults(values)
+  if values["encoder.name"] in ("bag", "gru"):
+    yield from _table_faults(values)
 
 
 def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
@@ -130,7 +164,8 @@ def type_fault(key: str, value: Any, usual: Any) -> str:
   legal = (int, float) if wanted is float else wanted
   if isinstance(value, legal) and (wanted is bool or not isinstance(value, bool)):
     return ""
-  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={usual}"
+  example = f'"{usual}"' if wanted is tuple else usual  # a shell would take parentheses for its own
+  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={example}"
   return f"{key} = {_shown(value)} is not {_TYPES[wanted]}; {remedy}"
 
 
@@ -166,8 +201,8 @@ def _range_faults(values: dict, default: dict) -> Iterator[str]:
     value = values[key]
     if not value >= low:
       yield f"{key} = {_shown(value)} is less than {low}; set --config.{key}={low} or more"
-    if value > LARGEST:
-      yield f"{key} = {_shown(value)} is more than {LARGEST}; set --config.{key}={LARGEST} or less"
+    if value > (most := AT_MOST.get(key, LARGEST)):
+      yield f"{key} = {_shown(value)} is more than {most}; set --config.{key}={most} or less"
   for key in POSITIVE:
     if not 0 < values[key] <= LARGEST:
       usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else default[key]
@@ -183,24 +218,6 @@ def _range_faults(values: dict, default: dict) -> Iterator[str]:
       )
 
 
-def _temperature_faults(values: dict) -> Iterator[str]:
-  """Unit vectors need a small temperature, raw products one near 1; a bag's means are short, any will do."""
-  unit, temperature = values["encoder.normalize"], values["method.temperature"]
-  if values["method.allow_any_temperature"]:
-    return
-  override = "or --config.method.allow_any_temperature=True if you mean it"
-  if unit and temperature > 0.5:
-    yield (
-      f"method.temperature = {temperature} is too flat for unit vectors (encoder.normalize = True; at most "
-      f"0.5): set --config.method.temperature=0.05, or --config.encoder.normalize=False, {override}"
-    )
-  if not unit and temperature < 0.5 and values["encoder.name"] != "bag":
-    yield (
-      f"method.temperature = {temperature} saturates raw dot products (encoder.normalize = False; at least "
-      f"0.5): set --config.method.temperature=1, or --config.encoder.normalize=True, {override}"
-    )
-
-
 def _joint_faults(values: dict) -> Iterator[str]:
   batch, devices = values["train.batch_size"], values["mesh.data"]
   if batch % devices:
@@ -210,18 +227,6 @@ def _joint_faults(values: dict) -> Iterator[str]:
     yield (
       f"train.batch_size = {batch} does not divide by mesh.data = {devices}; "
       f"the nearest that does: --config.train.batch_size={nearest}"
-    )
-  for key in (f"method.num_{kind}_negatives" for kind in ("random", "hard", "fresh")):
-    if values[key] and values["method.labels"] != "in_batch":
-      yield (
-        f"{key} = {values[key]} has no effect when method.labels = {values['method.labels']!r}; "
-        f"set --config.{key}=0, or --config.method.labels=in_batch"
-      )
-  hard, listed = values["method.num_hard_negatives"], values["method.shortlist_size"]
-  if hard > listed:
-    yield (
-      f"method.num_hard_negatives = {hard} is more than method.shortlist_size = {listed}; "
-      f"set --config.method.shortlist_size={hard}"
     )
   depth = int(values["eval.metric"].partition("@")[2])
   if depth > values["eval.k"]:
@@ -237,12 +242,19 @@ def _joint_faults(values: dict) -> Iterator[str]:
     )
 
 
-def _bag_faults(values: dict) -> Iterator[str]:
+def _table_faults(values: dict) -> Iterator[str]:
+  """Of what starts from a table of token embeddings: a bag, or a GRU."""
+  name, width = values["encoder.name"], values["encoder.width"]
   if values["encoder.pooling"] != "mean":
     yield (
-      f"encoder.pooling = {values['encoder.pooling']!r}: encoder.name = 'bag' has no first token; "
+      f"encoder.pooling = {values['encoder.pooling']!r}: encoder.name = {name!r} is a mean over all tokens; "
       "set --config.encoder.pooling=mean"
     )
   for key in ("encoder.num_layers", "encoder.num_frozen_layers"):
     if values[key]:
-      yield f"{key} = {values[key]}: encoder.name = 'bag' has no layers; set --config.{key}=0"
+      yield f"{key} = {values[key]}: encoder.name = {name!r} has no layers to count; set --config.{key}=0"
+  if name == "gru" and width % 2:
+    yield (
+      f"encoder.width = {width} is odd, and each of a GRU's two directions has half of it; "
+      f"set --config.encoder.width={width + 1 if width < LARGEST else width - 1}"
+    )

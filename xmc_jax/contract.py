@@ -63,19 +63,22 @@ class Batch(NamedTuple):
   weights: Array
   excluded: Array
   every_label: Tokens | tuple[()] = ()
+  vectors: Array | tuple[()] = ()
 
 
 class BatchSpec(NamedTuple):
   """How a method wants its batches built.
 
   Attributes:
-    labels: 'all' (every label is a column) or 'in_batch' (the drawn positives).
+    labels: 'all' (every label is a column), 'in_batch' (the drawn positives), or 'table' and 'in_batch_table'
+      (the same without texts).
     num_positives: positives drawn per row and step; 0 means all of them.
     num_random_negatives: labels drawn uniformly and added to an in-batch pool.
     num_hard_negatives: labels drawn per row from its shortlist, `fresh['shortlist']`, and added
       to an in-batch pool; none before there is a shortlist.
     num_fresh_negatives: labels that the method chooses on the device, from `Batch.every_label`, and adds to
       an in-batch pool.
+    frozen: the encoder stays as it is: a batch has `vectors` in place of queries.
   """
 
   labels: str = "in_batch"
@@ -83,6 +86,7 @@ class BatchSpec(NamedTuple):
   num_random_negatives: int = 0
   num_hard_negatives: int = 0
   num_fresh_negatives: int = 0
+  frozen: bool = False
 
 
 class Refresh(NamedTuple):
@@ -92,13 +96,17 @@ class Refresh(NamedTuple):
     every_epochs: how often; at a multiple of it after `first_epoch`.
     compute: `snapshot -> array`, the same on every process; see refresh/snapshot.py.
     first_epoch: before this there is none.
-    into_aux: what it makes does not go to `fresh`: it takes the place of `aux[name]`, and steps change it.
+    into_aux: what it makes does not go to `fresh`: it takes the place of `aux[name]`.
+    every_steps: how often, where it is not 0; `every_epochs` does not count then.
+    at_epoch_start: what is due inside an epoch waits for the next one, because it shapes the order of points.
   """
 
   every_epochs: float
   compute: Callable[[Any], Array]
   first_epoch: float = 0.0
   into_aux: bool = False
+  every_steps: int = 0
+  at_epoch_start: bool = False
 
 
 class DatasetInfo(NamedTuple):
@@ -112,6 +120,7 @@ class DatasetInfo(NamedTuple):
     special_ids: token ids that stand for no piece of text ([CLS], [SEP], ...).
     steps_per_epoch: whole batches in an epoch.
     mesh: the devices, axes ('data', 'label').
+    label_counts: `[L]` training points of each label.
   """
 
   num_points: int
@@ -121,6 +130,7 @@ class DatasetInfo(NamedTuple):
   special_ids: tuple[int, ...]
   steps_per_epoch: int
   mesh: Any
+  label_counts: Array = ()
 
 
 class Method(NamedTuple):
@@ -133,8 +143,15 @@ class Method(NamedTuple):
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
     rules: (path regex, partition axes) pairs; the first match wins.
-    refreshes: what stands in `fresh`, by name. 'order' `[N']` and 'shortlist' `[N, K]` shape the batches
+    refreshes: what stands in `fresh`, by name. 'leaves' `[N]` and 'shortlist' `[N, K]` shape the batches
       on the host; everything else is handed to `loss`.
+    tables: parameters with a row per label or per cluster, by name, of which a step reads and writes only
+      some (row-sparse Adam): `(batch, aux) -> ids [R]`, padded with -1. In `loss`, `params[name]` is these
+      rows `[R, D]`; everywhere else it is the whole table, its rows rounded up to the devices.
+    views: what labels can be ranked by, where there is more than one way, by name: functions like
+      `embed_labels`, against the same queries. `embed_labels` is then their sum.
+    adopt: `Snapshot -> (params, aux)`: begins from the finished run that `config.init_from` names, where that
+      is more than to take its parameters over.
   """
 
   init: Callable[..., tuple[PyTree, PyTree]]
@@ -144,6 +161,9 @@ class Method(NamedTuple):
   batch: BatchSpec
   rules: tuple[tuple[str, tuple], ...]
   refreshes: Mapping[str, Refresh] = MappingProxyType({})
+  tables: Mapping[str, Callable[[Batch, PyTree], Array]] = MappingProxyType({})
+  views: Mapping[str, Callable[..., Array]] = MappingProxyType({})
+  adopt: Callable[[Any], tuple[PyTree, PyTree]] | None = None
 
 
 class TrainState(NamedTuple):

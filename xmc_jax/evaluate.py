@@ -1,14 +1,20 @@
 """From parameters to a ranking, and from a ranking to the metrics."""
 
+import contextlib
+import functools
 import json
 import pathlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import data, metrics, runtime
-from xmc_jax.contract import Array, PyTree
+from xmc_jax.contract import Array, PyTree, UserError
+from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.search import Ranking, search
 from xmc_jax.report import Progress
 from xmc_jax.run import Run
@@ -17,12 +23,73 @@ SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 
 
-def rank_split(run: Run, params: PyTree, aux: PyTree, split: data.Split, label_vectors: Array) -> Ranking:
-  """The ranking of a split's points, `config.eval.k` labels deep."""
-  bar = Progress("evaluate", len(split), unit="text")
-  queries = run.embed_queries(params, aux, split.tokens, bar.update)
-  bar.close()
-  return search(queries, label_vectors, run.config.eval.k, exclude=split.filter, devices=run.mesh)
+Rank = Callable[..., Ranking]  # (queries [n, D], k, exclude=CSR [n, L] or None) -> Ranking
+
+
+def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
+  """What ranks all labels of a run for embedded points.
+
+  Args:
+    run: the run.
+    params, aux: as trained.
+    scores: 'fused' or one of the method's views; '' is `config.eval.scores`. Where nothing was fitted to fuse
+      by, it is the plain sum. A method without views has one kind of scores.
+
+  Raises:
+    UserError: the method has no such scores.
+  """
+  views, chosen = run.method.views, scores or run.config.eval.scores
+  if chosen != "fused" and chosen not in views:
+    legal = ", ".join(map(repr, ("fused", *views)))
+    raise UserError(f"scores = {chosen!r}: method {run.config.method.name!r} has {legal}")
+  fitted = run.workdir / "fusion.npz"
+  if views and chosen == "fused" and fitted.exists():
+    return fusion(run, params, aux, Tree.load(fitted)).rank
+  vectors = run.embed_labels(params, aux, chosen if views and chosen != "fused" else "")
+  return functools.partial(_search, run, vectors if run.mesh.size > 1 else jnp.asarray(vectors))
+
+
+def _search(run: Run, vectors: Array, queries: np.ndarray, k: int, exclude=None) -> Ranking:
+  devices = run.mesh if run.mesh.size > 1 else None
+  return search(queries, vectors, k, exclude=exclude, devices=devices)
+
+
+def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> Fusion:
+  """The two views of a run, to be ranked by both."""
+  return Fusion(
+    run.embed_labels(params, aux, "encoder"),
+    run.embed_labels(params, aux, "classifier"),
+    run.inverse_propensity,
+    num_candidates=run.config.eval.num_candidates,
+    devices=run.mesh,
+    tree=tree,
+  )
+
+
+def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
+  """Fits how the scores of a run's views are fused, on training rows, and keeps it in the run's folder."""
+  settings, path = run.config.eval, run.workdir / "fusion.npz"
+  if not run.method.views or settings.scores != "fused" or not settings.fusion_rows or path.exists():
+    return
+  rows = np.random.default_rng(run.config.train.seed).permutation(run.batches.rows)[: settings.fusion_rows]
+  fused = fusion(run, params, aux)
+  points = run.train.tokens if run.batches.vectors is None else None
+  vectors = run.batches.vectors if points is None else run.embed_queries(params, aux, points)
+  fused.fit(vectors[rows], run.train.counted[rows], run.train.filter[rows], depth=settings.fusion_depth)
+  if runtime.is_main_process():
+    fused.tree.save(path)
+  runtime.barrier("fusion")
+
+
+def embed_split(run: Run, params: PyTree, aux: PyTree, split: data.Split) -> np.ndarray:
+  """`[n, D]` embeddings of a split's points."""
+  with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
+    return run.embed_queries(params, aux, split.tokens, bar.update)
+
+
+def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
+  """The ranking of a split's embedded points, `config.eval.k` labels deep."""
+  return rank(queries, run.config.eval.k, exclude=split.filter)
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
@@ -41,11 +108,18 @@ def _depths(run: Run) -> tuple[int, ...]:
   return tuple(k for k in _KS if k <= run.config.eval.k)
 
 
-def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> dict[str, float]:
+def write_report(
+  run: Run,
+  split: data.Split,
+  ranking: Ranking,
+  step: int,
+  by_view: Mapping[str, dict[str, float]] = MappingProxyType({}),
+) -> dict[str, float]:
   """Scores the test rows and writes report/metrics.json and predictions/test.npz.
 
   metrics.json holds the means, their bootstrap 95 % intervals (coverage has none),
-  and the parts of the metrics at 1 and 5 by label frequency.
+  and the parts of the metrics at 1 and 5 by label frequency; `by_view`, the means of each view alone, goes
+  there as it is.
 
   Returns:
     The means.
@@ -62,6 +136,7 @@ def write_report(run: Run, split: data.Split, ranking: Ranking, step: int) -> di
     "metrics": means,
     "intervals_95": {name: list(map(float, pair)) for name, pair in intervals.items()},
     "slices": _slices(ranking.ids, truth, frequency),
+    **({"by_view": dict(by_view)} if by_view else {}),
   }
   if not runtime.is_main_process():
     return means

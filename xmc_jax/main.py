@@ -29,6 +29,7 @@ _WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.na
 _INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line; standard input if not given")
 _OUTPUT = flags.DEFINE_string("output", "", "predict, evaluate: a file for JSON lines; predict: else stdout")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
+_SCORES = flags.DEFINE_string("scores", "", "evaluate, predict: fused, encoder or classifier; else the run's")
 _K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
 
@@ -70,9 +71,9 @@ def _use(workdir: pathlib.Path) -> None:
 
   runtime.start(_DISTRIBUTED.value)
   if _MODE.value == "evaluate":
-    workflow.test(workdir, _OUTPUT.value)
+    workflow.test(workdir, _OUTPUT.value, _SCORES.value)
   else:
-    workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value)
+    workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value, _SCORES.value)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

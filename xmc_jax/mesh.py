@@ -70,6 +70,11 @@ def split_tree(tree: PyTree, mesh: Mesh, *axes: str) -> PyTree:
   return jax.tree.map(lambda leaf: split_rows(leaf, mesh, *axes), tree)
 
 
+def rounded_up(number: int, multiple: int) -> int:
+  """The first multiple from `number` on."""
+  return -(-number // multiple) * multiple
+
+
 def held_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
   """`[num_rows]` bool: the rows that this process's devices hold, of an array split over mesh axes."""
   sharding = NamedSharding(mesh, PartitionSpec(axes))
@@ -98,6 +103,7 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     weights=put(batch.weights, rows),
     excluded=put(batch.excluded, rows),
     every_label=batch.every_label,
+    vectors=put(batch.vectors, rows),
   )
 
 

@@ -23,8 +23,9 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     ConfigError: the folder holds a run with other settings.
     UserError, DataError: the folder, the encoder or the data cannot be used.
   """
-  _check_before_data(config, begun=run_folder.has_checkpoints(workdir))
-  config = ml_collections.ConfigDict(config.to_dict())
+  begun = run_folder.has_checkpoints(workdir)
+  config = _with_encoder_of(config, workdir if begun else pathlib.Path(config.init_from))
+  _check_before_data(config, begun)
   # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
   with runtime.main_process_first("run folder"), report.stage("prepare"):
@@ -48,6 +49,33 @@ def prepare(config: ml_collections.ConfigDict) -> data.Dataset:
     return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config))
 
 
+def _with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> ml_collections.ConfigDict:
+  """The config with encoder, data and propensity of another run, where the method stands on one."""
+  config = ml_collections.ConfigDict(config.to_dict())
+  if not methods.builds_on_a_run(config):
+    return config
+  name = config.method.name
+  if not config.init_from:
+    raise ConfigError(
+      f"method.name = {name!r} stands on a trained encoder; set --config.init_from=FOLDER of a run that has "
+      "one, such as --config=experiments/ngame.py or dexa.py makes"
+    )
+  other = configs.read(source / "config.json")
+  if config.data.path and config.data.path != other.data.path:
+    raise ConfigError(
+      f"data.path = {config.data.path!r}, and the run in {source} has {other.data.path!r}: classifiers are "
+      "trained on the data of their encoder; leave --config.data.path out"
+    )
+  if config.train.seed != other.train.seed:
+    say(
+      f"note: train.seed = {config.train.seed}, and {other.train.seed} in {source}: rows held out here were "
+      "trained on there, so validation is too good"
+    )
+  config.encoder, config.data = other.encoder, other.data
+  config.eval.propensity_a, config.eval.propensity_b = other.eval.propensity_a, other.eval.propensity_b
+  return config
+
+
 def _check_before_data(config, begun: bool) -> None:
   """What can be known to fail without looking at the data, which may take an hour to prepare."""
   configs.check_against_devices(config, len(jax.devices()))
@@ -65,7 +93,7 @@ def _tokenizer(config, workdir: pathlib.Path):
     return _trained_tokenizer(config, workdir / "tokenizer.json")
   if not name:
     raise ConfigError(
-      "encoder.tokenizer = '': a bag from scratch brings none; set "
+      f"encoder.tokenizer = '': a {config.encoder.name} from scratch brings none; set "
       "--config.encoder.tokenizer=train, or a package, folder or hub id that has one"
     )
   return data.load_tokenizer(models.tokenizer_file(name))

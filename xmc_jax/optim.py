@@ -22,7 +22,8 @@ def decay_mask(params: PyTree) -> PyTree:
 def schedule(train_config, total_steps: int) -> optax.Schedule:
   """Linear warm-up from 0, then linear or cosine decay to 0 at `total_steps`."""
   peak = train_config.learning_rate
-  warmup_steps = round(train_config.warmup_fraction * total_steps)
+  warmup_steps = train_config.warmup_steps or round(train_config.warmup_fraction * total_steps)
+  warmup_steps = min(warmup_steps, total_steps - 1)
   decay_steps = max(1, total_steps - warmup_steps)
   if train_config.schedule == "cosine":
     decay = optax.cosine_decay_schedule(peak, decay_steps)
@@ -33,6 +34,13 @@ def schedule(train_config, total_steps: int) -> optax.Schedule:
   # The first step already moves: at step 0 the rate is peak / (warm-up + 1), not 0.
   warmup = optax.linear_schedule(peak / (warmup_steps + 1), peak, warmup_steps)
   return optax.join_schedules([warmup, decay], [warmup_steps])
+
+
+def table_schedule(train_config, total_steps: int) -> optax.Schedule:
+  """`schedule` with the peak of `train.table_learning_rate`, for tables with a row per label or cluster."""
+  ratio = train_config.table_learning_rate / train_config.learning_rate
+  rate = schedule(train_config, total_steps)
+  return lambda step: ratio * rate(step)
 
 
 def make(train_config, total_steps: int, frozen: tuple[str, ...] = ()) -> optax.GradientTransformation:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import IO
 
-import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import data, evaluate
@@ -26,18 +25,23 @@ class Model:
     >>> ids, scores, texts = model.predict(["a window manager for X11"], k=3)
   """
 
-  def __init__(self, run: runs.Run):
-    self._run = run
+  def __init__(self, run: runs.Run, scores: str = ""):
+    self._run, self._scores = run, scores
     self._params, self._aux, self.step = run.trained()
 
   @classmethod
-  def load(cls, workdir: str | pathlib.Path) -> "Model":
+  def load(cls, workdir: str | pathlib.Path, *, scores: str = "") -> "Model":
     """Opens a run's folder, which is all that is needed.
 
+    Args:
+      workdir: the folder.
+      scores: what to rank by, where there are classifiers: 'fused', 'encoder' or 'classifier'; '' is as the
+        run was told.
+
     Raises:
-      UserError: no run there, or nothing trained yet.
+      UserError: no run there, or nothing trained yet, or no such scores.
     """
-    return cls(runs.reopen(pathlib.Path(workdir)))
+    return cls(runs.reopen(pathlib.Path(workdir)), scores)
 
   @property
   def labels(self) -> Sequence[str]:
@@ -45,8 +49,8 @@ class Model:
     return self._run.dataset.labels.texts
 
   @functools.cached_property
-  def _label_vectors(self):
-    return jnp.asarray(self._run.embed_labels(self._params, self._aux))
+  def _rank(self) -> evaluate.Rank:
+    return evaluate.ranker(self._run, self._params, self._aux, self._scores)
 
   @functools.cached_property
   def _tokenizer(self):
@@ -76,7 +80,7 @@ class Model:
       k: labels per text, 1 to L.
 
     Returns:
-      ids `[n, k]` int32, scores `[n, k]` float32 (the embeddings' inner product, best first),
+      ids `[n, k]` int32, scores `[n, k]` float32 (inner products, or what they are fused to; best first),
       and the labels' texts, a list of k for each text.
 
     Raises:
@@ -85,7 +89,7 @@ class Model:
     self.check_k(k)
     if not isinstance(texts, str) and not len(texts):
       return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
-    ranking = evaluate.search(self.embed(texts), self._label_vectors, k)
+    ranking = self._rank(self.embed(texts), k)
     return ranking.ids, ranking.scores, [[self.labels[label] for label in row] for row in ranking.ids]
 
 
@@ -112,7 +116,7 @@ def json_line(text: str, found: Iterable[tuple[int, float, str]], **more) -> str
   return json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False) + "\n"
 
 
-def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int) -> int:
+def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "") -> int:
   """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts."""
   with contextlib.ExitStack() as files:
     try:
@@ -121,7 +125,7 @@ def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int
       )
     except OSError as error:
       raise DataError(f"{source}: cannot be read ({error.strerror})") from None
-    model = Model.load(workdir)
+    model = Model.load(workdir, scores=scores)
     model.check_k(k)  # before the output is opened, which empties it
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")

@@ -6,9 +6,11 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   chunks.json     chunk sizes that it leaves open
   data/           the prepared data, hard-linked from the cache
   encoder/        the encoder's description (no weights)
+  vectors.npy     training points under a frozen encoder, where the method has one
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric
   metrics.jsonl   one line per reading
+  fusion.npz      how the scores of several views become one, where there are several
   report/  predictions/
 """
 
@@ -20,7 +22,7 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, mesh, methods, metrics
+from xmc_jax import data, mesh, methods, metrics, run_folder
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
@@ -61,8 +63,10 @@ class Run:
       special_ids=data.special_ids(tokenizer),
       steps_per_epoch=-(-int(to_learn.sum()) // config.train.batch_size),
       mesh=self.mesh,
+      label_counts=np.bincount(self.train.counted.indices, minlength=dataset.num_labels),
     )
     self.method = methods.make(config, info)
+    self._embedders = {}
 
   @functools.cached_property
   def inverse_propensity(self) -> np.ndarray:
@@ -72,13 +76,16 @@ class Run:
 
   def initial_parameters(self) -> tuple[PyTree, PyTree]:
     """`(params, aux)` at step 0: the method's own, or those of the run that `config.init_from` names."""
-    params, aux = self.method.init(jax.random.key(self.config.train.seed))
     if not self.config.init_from:
-      return params, aux
+      return self.method.init(jax.random.key(self.config.train.seed))
     try:
-      loaded = reopen(pathlib.Path(self.config.init_from)).trained()[0]
+      other = reopen(pathlib.Path(self.config.init_from))
+      loaded, loaded_aux, step = other.trained()
+      if self.method.adopt:
+        return self.method.adopt(self._seen_by(other, loaded, loaded_aux, step))
     except UserError as error:
       raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
+    params, aux = self.method.init(jax.random.key(self.config.train.seed))
     shapes, found = (
       {mesh.path_name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
       for tree in (params, loaded)
@@ -90,6 +97,14 @@ class Run:
         f"{shapes.get(name, 'missing')} here; use the encoder settings of that run"
       )
     return loaded, aux
+
+  def _seen_by(self, other: "Run", params: PyTree, aux: PyTree, step: int) -> Snapshot:
+    """A snapshot of another run's end, on this run's data."""
+    if other.dataset.num_labels != self.dataset.num_labels:
+      raise UserError(
+        f"it has {other.dataset.num_labels:,} labels, and {self.dataset.name} has {self.dataset.num_labels:,}"
+      )
+    return self._snapshot(other, params, aux, step)
 
   @functools.cached_property
   def batches(self) -> BatchBuilder:
@@ -109,26 +124,33 @@ class Run:
       held_labels=lambda num_rows: mesh.held_rows(num_rows, self.mesh, *mesh.LABEL_ROWS),
     )
 
-  @functools.cached_property
-  def _embedders(self):
-    """Texts are split over all devices; every process gets all vectors."""
-    whole = mesh.replicated(self.mesh)
-    functions = self.method.embed_queries, self.method.embed_labels
-    return [jax.jit(function, out_shardings=whole) for function in functions]
+  def freeze_queries(self, params: PyTree, aux: PyTree) -> None:
+    """Embeds the training points once and for all, where the method's encoder stays as it is."""
+    if self.method.batch.frozen:
+      path = self.workdir / "vectors.npy"
+      if not path.exists():
+        run_folder.save_array(path, self.embed_queries(params, aux, self.train.tokens))
+      self.batches.vectors = np.load(path, mmap_mode="r")
 
   def embed_queries(self, params: PyTree, aux: PyTree, tokens: data.TokenTable, progress=None) -> np.ndarray:
     """`[n, D]` embeddings of points."""
-    embed = self._embedders[0]
+    embed = self._embedder(self.method.embed_queries)
     return self._embed(lambda part, ids: embed(params, aux, part), tokens, progress)
 
-  def embed_labels(self, params: PyTree, aux: PyTree, progress=None) -> np.ndarray:
-    """`[L, D]` embeddings of all labels."""
-    embed = self._embedders[1]
-    return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens, progress)
+  def embed_labels(self, params: PyTree, aux: PyTree, view: str = "") -> np.ndarray:
+    """`[L, D]` embeddings of all labels; `view` is one of the method's views."""
+    embed = self._embedder(self.method.views[view] if view else self.method.embed_labels)
+    return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens)
 
-  def _embed(self, embed, tokens, progress) -> np.ndarray:
+  def _embedder(self, function):
+    """Texts are split over all devices; every process gets all vectors."""
+    if function not in self._embedders:
+      self._embedders[function] = jax.jit(function, out_shardings=mesh.replicated(self.mesh))
+    return self._embedders[function]
+
+  def _embed(self, embed, tokens, progress=None) -> np.ndarray:
     num_shards, axes = self.mesh.size, mesh.LABEL_ROWS
-    size = -(-self.config.eval.batch_size // num_shards) * num_shards
+    size = mesh.rounded_up(self.config.eval.batch_size, num_shards)
     return embed_table(
       lambda part, ids: embed(*(mesh.split_tree(tree, self.mesh, *axes) for tree in (part, ids))),
       tokens,
@@ -140,13 +162,24 @@ class Run:
 
   def snapshot(self, params: PyTree, aux: PyTree, step: int) -> Snapshot:
     """What refreshes may look at after `step` steps."""
-    known = self.train.truth.astype(bool) + self.train.filter
+    return self._snapshot(self, params, aux, step)
+
+  def _snapshot(self, source: "Run", params: PyTree, aux: PyTree, step: int) -> Snapshot:
+    """A snapshot of this run's data, embedded by a run that may be another."""
+
+    def embed_queries() -> np.ndarray:
+      frozen = source is self and self.method.batch.frozen
+      return self.batches.vectors if frozen else source.embed_queries(params, aux, self.train.tokens)
+
     return Snapshot(
-      lambda: self.embed_queries(params, aux, self.train.tokens),
-      lambda: self.embed_labels(params, aux),
-      known,
-      step,
-      self.mesh,
+      embed_queries,
+      lambda changes: source.embed_labels(params, {**aux, **changes}),
+      truth=self.train.truth,
+      filtered=self.train.filter,
+      step=step,
+      devices=self.mesh,
+      params=params,
+      aux=aux,
     )
 
   def checkpoints(self, read_only: bool = False) -> Checkpoints:
@@ -191,4 +224,4 @@ def _at_home(config, workdir: pathlib.Path) -> ml_collections.ConfigDict:
 
 def encoder_key(config) -> str:
   """The key of config.encoder that names where weights come from."""
-  return "init_table" if config.encoder.name == "bag" else "name"
+  return "init_table" if config.encoder.name in ("bag", "gru") else "name"

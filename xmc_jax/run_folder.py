@@ -7,14 +7,18 @@ import pathlib
 import shutil
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from xmc_jax import config as configs
-from xmc_jax import data
+from xmc_jax import data, runtime
 from xmc_jax.contract import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
 _MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.", "plan.")
 
 _CHUNKS = "chunks.json"
+# What a command makes for its own settings before it trains.
+_MADE = ("tokenizer.json", _CHUNKS, "vectors.npy", "fusion.npz")
 
 
 @contextlib.contextmanager
@@ -60,7 +64,7 @@ def claim(config, workdir: pathlib.Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     # What a command that got no further made for its own settings.
     shutil.rmtree(workdir / "encoder", ignore_errors=True)
-    for made in ("tokenizer.json", _CHUNKS):
+    for made in _MADE:
       (workdir / made).unlink(missing_ok=True)
     beside = path.with_suffix(".tmp")
     beside.write_text(configs.to_json(config))
@@ -81,6 +85,16 @@ def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[
     beside.write_text(json.dumps(choose()) + "\n")
     beside.replace(path)
   return json.loads(path.read_text())
+
+
+def save_array(path: pathlib.Path, array: np.ndarray) -> None:
+  """Writes an .npy file whole or not at all, from the main process; all wait for it."""
+  if runtime.is_main_process():
+    beside = path.with_suffix(".tmp")
+    with beside.open("wb") as file:
+      np.save(file, array)
+    beside.replace(path)
+  runtime.barrier(path.name)
 
 
 def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:

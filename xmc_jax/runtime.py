@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
@@ -81,6 +82,13 @@ def main_process_first(name: str) -> Iterator[None]:
   yield
   if is_main_process():
     barrier(name)
+
+
+def from_main_process(array: np.ndarray) -> np.ndarray:
+  """The main process's array, on every process; shapes and types must be equal."""
+  if jax.process_count() == 1:
+    return array
+  return np.asarray(multihost_utils.broadcast_one_to_all(array))
 
 
 def is_main_process() -> bool:

@@ -14,7 +14,7 @@ from xmc_jax.contract import Batch, PyTree, TrainState
 from xmc_jax.data.batches import ON_HOST, ahead
 from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run
-from xmc_jax.train_step import TrainStep, Watch
+from xmc_jax.train_step import TrainStep, Watch, first_state
 
 # The host's part of a checkpoint, at step 0.
 _NEW_RECORD = {"best": None, "best_step": None, "evals_since_best": 0, "stopped": False, "seconds": {}}
@@ -42,7 +42,9 @@ def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
   if first:
     say(f"train: going on from step {first:,} of {total_steps:,}")
   if first < total_steps and not host["stopped"]:
-    step = TrainStep(run, optimiser, report)
+    with report.stage("freeze"):
+      run.freeze_queries(state.params, state.aux)
+    step = TrainStep(run, optimiser, report, optim.table_schedule(run.config.train, total_steps))
     _Loop(run, report, step, state, fresh, host, checkpoints, best).go(first, total_steps)
   checkpoints.close()
   best.close()
@@ -54,8 +56,7 @@ def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, P
   step = checkpoints.latest()
   # A run that goes on needs shapes alone, and no longer what config.init_from names.
   params, aux = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
-  state = TrainState(np.zeros((), np.int32), params, optimiser.init(params), aux)
-  state = jax.device_put(state, mesh.shard_tree(state, run.method.rules, run.mesh))
+  state = first_state(run, optimiser, params, aux)
   if step is None:
     return state, {}, dict(_NEW_RECORD)
   state, fresh, host = checkpoints.restore(step, state)
@@ -103,13 +104,15 @@ class _Loop:
     return self._seen / (self._report.seconds["train"] - self._seconds_before)
 
   def _refresh(self, names: list[str], step: int) -> None:
-    with self._report.stage("refresh"):
-      snapshot = self._run.snapshot(self._state.params, self._state.aux, step)
-      for name in names:
-        say(f"refresh: {name} at step {step:,}")
-        definition = self._run.method.refreshes[name]
+    snapshot = None
+    for name in names:
+      say(f"refresh: {name} at step {step:,}")
+      definition = self._run.method.refreshes[name]
+      with self._report.stage(f"refresh_{name}"):
+        snapshot = snapshot or self._run.snapshot(self._state.params, self._state.aux, step)
         self._fresh, aux = refresh.renew(name, definition, snapshot, self._fresh, self._state.aux)
-        self._state = self._state._replace(aux=aux)
+      if definition.into_aux:  # embeddings may depend on it
+        self._state, snapshot = self._state._replace(aux=aux), None
 
   def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
     """The steps between two refreshes."""
@@ -181,9 +184,9 @@ def _static_labels(run: Run) -> dict[str, Any]:
 def _validate(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:
   """Scores the validation rows and updates the host's record; whether they were never better."""
   with report.stage("evaluate"):
-    labels = run.embed_labels(state.params, state.aux)
-    ranking = evaluate.rank_split(run, state.params, state.aux, run.validation, labels)
-    scores = evaluate.score(run, run.validation, ranking)
+    rank = evaluate.ranker(run, state.params, state.aux)
+    queries = evaluate.embed_split(run, state.params, state.aux, run.validation)
+    scores = evaluate.score(run, run.validation, evaluate.rank_split(run, rank, queries, run.validation))
   report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})
   name = run.config.eval.metric
   improved = host["best"] is None or scores[name] > host["best"]

@@ -2,44 +2,87 @@
 
 import math
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 
+from xmc_jax import mesh
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, Batch, PyTree, TrainState, UserError
+from xmc_jax.ops import sparse_rows
 from xmc_jax.report import Report
 from xmc_jax.run import Run
+
+
+def first_state(run: Run, optimiser: optax.GradientTransformation, params: PyTree, aux: PyTree) -> TrainState:
+  """The state at step 0, on the run's devices."""
+  dense, tables = _split(params, run.method.tables)
+  opt_state = optimiser.init(dense), dict.fromkeys(tables)
+  state = TrainState(np.zeros((), np.int32), params, opt_state, aux)
+  state = jax.device_put(state, mesh.shard_tree(state, run.method.rules, run.mesh))
+  moments = {name: sparse_rows.init(state.params[name]) for name in tables}
+  return state._replace(opt_state=(state.opt_state[0], moments))
 
 
 class TrainStep:
   """The jitted step, compiled once for each batch shape, its compile time kept apart.
 
+  Parameters are trained by `optimiser`, but for the method's tables: of these a step differentiates, reads
+  and writes only the batch's rows (`ops.sparse_rows`).
+
+  Args:
+    run: the run.
+    optimiser: of everything but tables.
+    report: told of compilations.
+    table_rate: the tables' learning rate by step; not needed where the method has none.
+
   Attributes:
     num_programs: shapes compiled so far; 1 in a healthy run.
   """
 
-  def __init__(self, run: Run, optimiser: optax.GradientTransformation, report: Report):
-    seed = run.config.train.seed
-
-    def step(state: TrainState, fresh: PyTree, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-      key = jax.random.fold_in(jax.random.key(seed), state.step)
-
-      def total_loss(params):
-        loss, metrics, aux = run.method.loss(params, state.aux, fresh, batch, key)
-        return loss, (metrics, aux)
-
-      (loss, (metrics, aux)), gradients = jax.value_and_grad(total_loss, has_aux=True)(state.params)
-      updates, opt_state = optimiser.update(gradients, state.opt_state, state.params)
-      params = optax.apply_updates(state.params, updates)
-      metrics = {"loss": loss, "gradient_norm": optax.tree.norm(gradients), **metrics}
-      return TrainState(state.step + 1, params, opt_state, aux), metrics
-
-    self._step = step
+  def __init__(
+    self,
+    run: Run,
+    optimiser: optax.GradientTransformation,
+    report: Report,
+    table_rate: optax.Schedule | None = None,
+  ):
+    self._run, self._optimiser, self._table_rate = run, optimiser, table_rate
     self._programs: dict[Any, Any] = {}
     self._report = report
+
+  def _step(self, state: TrainState, fresh: PyTree, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+    method, devices = self._run.method, self._run.mesh if self._run.mesh.size > 1 else None
+    key = jax.random.fold_in(jax.random.key(self._run.config.train.seed), state.step)
+    dense, tables = _split(state.params, method.tables)
+    ids = {name: rows_of(batch, state.aux) for name, rows_of in method.tables.items()}
+    taken = {name: sparse_rows.take(table, ids[name], mesh=devices) for name, table in tables.items()}
+
+    def total_loss(dense, taken):
+      loss, metrics, aux = method.loss({**dense, **taken}, state.aux, fresh, batch, key)
+      return loss, (metrics, aux)
+
+    differentiate = jax.value_and_grad(total_loss, argnums=(0, 1), has_aux=True)
+    (loss, (metrics, aux)), (gradients, of_rows) = differentiate(dense, taken)
+    updates, dense_state = self._optimiser.update(gradients, state.opt_state[0], dense)
+    params, moments = optax.apply_updates(dense, updates), {}
+    merged = {name: sparse_rows.merge(ids[name], of_rows[name]) for name in tables}
+    for name, (touched, summed) in merged.items():
+      params[name], moments[name] = sparse_rows.adam(
+        tables[name],
+        state.opt_state[1][name],
+        touched,
+        summed,
+        count=state.step + 1,
+        learning_rate=self._table_rate(state.step),
+        mesh=devices,
+      )
+    norm = optax.tree.norm((gradients, [summed for _, summed in merged.values()]))
+    metrics = {"loss": loss, "gradient_norm": norm, **metrics}
+    return TrainState(state.step + 1, params, (dense_state, moments), aux), metrics
 
   @property
   def num_programs(self) -> int:
@@ -53,6 +96,12 @@ class TrainStep:
         program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
         self._programs[shapes] = program.lower(state, fresh, batch).compile()
     return self._programs[shapes](state, fresh, batch)
+
+
+def _split(params: PyTree, tables: Mapping[str, Any]) -> tuple[PyTree, PyTree]:
+  """`(what is trained densely, the method's tables)`."""
+  dense = {name: value for name, value in params.items() if name not in tables}
+  return dense, {name: params[name] for name in tables}
 
 
 class Watch:

@@ -52,6 +52,8 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     params, aux, step = train.train(run, voice)
+    with voice.stage("fuse"):
+      evaluate.fit_fusion(run, params, aux)
     means, _ = _test(run, params, aux, step, voice)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
     show(_invitation(run))
@@ -60,25 +62,26 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
     return means
 
 
-def test(workdir: pathlib.Path, destination: str = "") -> dict[str, float]:
+def test(workdir: pathlib.Path, destination: str = "", scores: str = "") -> dict[str, float]:
   """`--mode=evaluate`: the test table of a run, from its folder alone.
 
   Args:
     workdir: the run's folder.
     destination: a file for the test rows' labels in words, as JSON lines; '' for none.
+    scores: 'fused', or one of the method's views; '' is the run's own.
   """
   run = runs.reopen(workdir)
-  means, ranking = _test(run, *run.trained(), Report(workdir))
+  means, ranking = _test(run, *run.trained(), Report(workdir), scores)
   if destination and runtime.is_main_process():
     write_lines(run, ranking, destination)
   return means
 
 
-def predict(workdir: pathlib.Path, source: str, destination: str, k: int) -> None:
+def predict(workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "") -> None:
   """`--mode=predict`: texts in, JSON lines out; nothing else goes to standard output."""
   from xmc_jax.predict import predict_command
 
-  predict_command(workdir, source, destination, k)
+  predict_command(workdir, source, destination, k, scores)
 
 
 def _entry(path: pathlib.Path) -> str:
@@ -103,13 +106,21 @@ def _plan(run: runs.Run) -> str:
   )
 
 
-def _test(run: runs.Run, params, aux, step: int, voice: Report) -> tuple[dict[str, float], evaluate.Ranking]:
+def _test(
+  run: runs.Run, params, aux, step: int, voice: Report, scores: str = ""
+) -> tuple[dict[str, float], evaluate.Ranking]:
+  test, by_view = run.dataset.test, {}
   with voice.stage("test"):
-    labels = run.embed_labels(params, aux)
-    ranking = evaluate.rank_split(run, params, aux, run.dataset.test, labels)
-    means = evaluate.write_report(run, run.dataset.test, ranking, step)
-  show(f"test metrics in percent, {len(run.dataset.test):,} points, parameters of step {step:,}")
+    queries = evaluate.embed_split(run, params, aux, test)
+    for view in run.method.views:
+      alone = evaluate.rank_split(run, evaluate.ranker(run, params, aux, view), queries, test)
+      by_view[view] = evaluate.score(run, test, alone)
+    ranking = evaluate.rank_split(run, evaluate.ranker(run, params, aux, scores), queries, test)
+    means = evaluate.write_report(run, test, ranking, step, by_view)
+  show(f"test metrics in percent, {len(test):,} points, parameters of step {step:,}")
   show(report.table(evaluate.shown(means)))
+  for view, found in by_view.items():
+    show(f"by {view} alone: " + "  ".join(f"{m} {100 * v:.2f}" for m, v in evaluate.shown(found).items()))
   if run.config.eval.num_examples:
     show("\nexamples (✓ is a true label)")
     show(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))

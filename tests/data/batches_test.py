@@ -94,12 +94,62 @@ def test_epochs_differ_and_hold_each_row_with_labels_once():
   assert len(set(map(tuple, orders))) == 3
 
 
-def test_an_order_can_be_given():
+def test_leaves_stand_together_in_a_new_order_each_epoch():
   builder = _builder()
-  order = builder.rows[::-1]
+  leaves = np.arange(N, dtype=np.int32) % 5
+  orders = [builder.epoch_order(epoch, leaves) for epoch in range(4)]
+  for order in orders:
+    assert sorted(order) == sorted(builder.rows)  # every row once
+    found = leaves[order]
+    assert np.sum(found[1:] != found[:-1]) == 4  # five runs of one leaf each
+  assert len({tuple(dict.fromkeys(leaves[order].tolist())) for order in orders}) > 1
+  within = [tuple(order[leaves[order] == 0]) for order in orders]
+  assert len(set(within)) > 1
   for step in (1, builder.steps_per_epoch + 1):
-    rows = builder.build(step, {"order": order}).rows
-    assert sorted(rows[rows >= 0]) == sorted(order[B : 2 * B])
+    rows = builder.build(step, {"leaves": leaves}).rows
+    epoch = step // builder.steps_per_epoch
+    assert sorted(rows[rows >= 0]) == sorted(orders[epoch][B : 2 * B])
+
+
+def test_new_leaves_are_taken_up_at_once():
+  builder = _builder()
+  one, other = np.zeros(N, np.int32), np.arange(N, dtype=np.int32) % 2
+  builder.build(0, {"leaves": one})
+  rows = builder.build(0, {"leaves": other}).rows
+  assert len(set(other[rows])) == 1  # the leaf has more than B rows
+
+
+FROZEN = BatchSpec(labels="in_batch_table", num_positives=0, frozen=True)
+
+
+def test_a_frozen_batch_has_vectors_and_no_texts():
+  builder = _builder(FROZEN)
+  builder.vectors = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
+  for step in range(builder.steps_per_epoch):
+    batch = builder.build(step)
+    assert batch.queries == batch.labels == ()
+    for row, vector, positives in zip(batch.rows, batch.vectors, batch.positives):
+      np.testing.assert_array_equal(vector, builder.vectors[row] if row >= 0 else np.zeros(3))
+      true = set(builder._truth[row].indices.tolist()) if row >= 0 else set()
+      assert _to_labels(batch.columns, positives) == true  # all positives of the batch are columns
+    columns = batch.columns[batch.columns >= 0]
+    assert len(set(columns)) == len(columns) and len(batch.columns) % 128 == 0
+
+
+def test_a_frozen_pool_grows_where_a_batch_needs_it():
+  counts = [1] * 992 + [200] * 8
+  rows = np.repeat(np.arange(1000), counts)
+  truth = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, np.arange(len(rows)))), (1000, len(rows)))
+  none = sp.csr_matrix(truth.shape, dtype=bool)
+  tables = tiny_runs.token_table([3] * 1000), tiny_runs.token_table([3] * len(rows))
+  builder = BatchBuilder(*tables, truth, none, FROZEN, batch_size=8, max_length=8, seed=0)
+  builder.vectors = np.zeros((1000, 2), np.float32)
+  usual = len(builder.build(3).columns)
+  leaves = (np.arange(1000) >= 992).astype(np.int32)  # the long rows together
+  found = [builder.build(step, {"leaves": leaves}) for step in range(125)]
+  sizes = {len(batch.columns) for batch in found}
+  assert min(sizes) == usual and max(sizes) > 1600 // 2 and all(size % usual == 0 for size in sizes)
+  assert sum(np.sum(batch.columns >= 0) for batch in found) == len(rows)
 
 
 @pytest.mark.parametrize("spec", [ALL, IN_BATCH], ids=str)
@@ -330,9 +380,13 @@ def test_a_batch_that_fits_no_slot_is_laid_out_widest():
     seed=0,
   )
   assert len(builder.build(0).queries) > 1
-  batch = builder.build(0, {"order": np.arange(999, -1, -1)})  # 32 long texts at once
+  leaves = (np.arange(1000) >= 900).astype(np.int32)
+  batch = next(  # 32 long texts at once
+    batch
+    for batch in (builder.build(step, {"leaves": leaves}) for step in range(builder.steps_per_epoch))
+    if batch.rows.min() >= 900
+  )
   assert [group.ids.shape for group in batch.queries] == [(32, 32)]
-  assert sorted(batch.rows) == list(range(968, 1000))
 
 
 def test_groups_divide_by_the_data_axis():

@@ -52,15 +52,32 @@ def reference_soft_top_k(scores, labels, weights):
   return -sum(w * math.log(z_j) for z_j, y, w in zip(z, labels, weights) if y)
 
 
+# Its gradient goes through the weights too, so that it is the slope of the definition: margin_test has both.
+def margin(scores, labels, **kwargs):
+  return losses.margin(scores, labels, differentiable_weights=True, **kwargs)
+
+
+def reference_margin(scores, labels, weights):
+  negatives = sorted((s for s, y in zip(scores, labels) if not y), reverse=True)[:10]
+  loss = 0.0
+  for s_p, w in ((s, w) for s, y, w in zip(scores, labels, weights) if y):
+    violators = [s for s in negatives if s - s_p + 0.3 > 0]
+    shares = [math.exp((s - negatives[0]) / 0.1) for s in violators]
+    hinges = sum(share * (s - s_p + 0.3) for s, share in zip(violators, shares))
+    loss += w * hinges / sum(shares) / len(negatives) if violators else 0
+  return loss
+
+
 REFERENCES = {
   losses.softmax: reference_softmax,
   losses.decoupled_softmax: reference_decoupled_softmax,
   losses.binary: reference_binary,
   soft_top_k: reference_soft_top_k,
+  margin: reference_margin,
 }
 every_loss = pytest.mark.parametrize("loss", REFERENCES, ids=lambda loss: loss.__name__)
 weighted_loss = pytest.mark.parametrize(
-  "loss", [losses.softmax, losses.decoupled_softmax, soft_top_k], ids=lambda loss: loss.__name__
+  "loss", [losses.softmax, losses.decoupled_softmax, soft_top_k, margin], ids=lambda loss: loss.__name__
 )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh, methods, optim, refresh, train
-from xmc_jax.contract import ConfigError, Tokens, TrainState
+from xmc_jax import mesh, methods, optim, refresh, train, train_step
+from xmc_jax.contract import ConfigError, Tokens
 from xmc_jax.report import Report
 
 LABELS = ["all", "in_batch"]
@@ -31,6 +31,26 @@ CASES = {
     "method.labels": "table",
     "train.table_learning_rate": 0.1,
     **_RAW,
+  },
+}
+_CLUSTERED = {"method.loss": "margin", "method.labels": "in_batch", "method.leaves_first_epoch": 0.0}
+CASES |= {
+  "ance-margin": {"method.name": "ance", **_SAMPLED, "method.loss": "margin"},
+  "ngame": {"method.name": "ngame", **_CLUSTERED},
+  "dexa": {
+    "method.name": "dexa",
+    **_CLUSTERED,
+    "method.num_label_clusters": 8,
+    "method.num_head_labels": 3,
+    "train.table_learning_rate": 0.02,
+  },
+  "classifier": {
+    "method.name": "classifier",
+    **_CLUSTERED,
+    "method.labels": "in_batch_table",
+    "method.num_positives": 0,
+    "method.query_dropout": 0.0,
+    "train.table_learning_rate": 0.02,
   },
 }
 EACH = pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
@@ -62,13 +82,14 @@ def test_every_method_is_put_through():
 
 def _start(run, total_steps=40):
   optimiser = optim.make(run.config.train, total_steps)
-  params, aux = run.initial_parameters()
-  state = TrainState(np.zeros((), np.int32), params, optimiser.init(params), aux)
-  state = jax.device_put(state, mesh.shard_tree(state, run.method.rules, run.mesh))
+  state = train_step.first_state(run, optimiser, *run.initial_parameters())
+  run.freeze_queries(state.params, state.aux)
   fresh, aux = {}, state.aux
   for name, definition in run.method.refreshes.items():
-    fresh, aux = refresh.renew(name, definition, run.snapshot(params, aux, 0), fresh, aux)
-  return train.TrainStep(run, optimiser, Report(run.workdir)), state._replace(aux=aux), fresh
+    fresh, aux = refresh.renew(name, definition, run.snapshot(state.params, aux, 0), fresh, aux)
+  rate = optim.table_schedule(run.config.train, total_steps)
+  step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
+  return step, state._replace(aux=aux), fresh
 
 
 def _loss_and_gradient(run, params, aux, batch):

@@ -1,29 +1,215 @@
-"""Shortlists: nearest labels, true ones left out, never padded with a label."""
+"""Shortlists: nearest labels, true ones left out, never padded with a label, by either backend."""
 
+import importlib.util
+import re
+import sys
+
+import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax import refresh
+from xmc_jax import mesh, refresh
 from xmc_jax.contract import ConfigError
+from xmc_jax.refresh import shortlists
+
+K = 20
+BACKEND = pytest.mark.parametrize("backend", ["exact", "scann"])
+# The others hold for what takes ScaNN's place, too.
+NEEDS_SCANN = pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="needs ScaNN")
 
 
-def test_true_labels_are_left_out_and_short_rows_are_padded():
+@pytest.fixture(autouse=True)
+def _loaded_anew():
+  """What is said once is said once a test."""
+  shortlists._load.cache_clear()
+  yield
+  shortlists._load.cache_clear()
+
+
+def _clustered(num_queries, num_labels, dim=16, centres=200):
+  """Unit vectors about common centres."""
+  rng = np.random.default_rng(0)
+  middles = rng.standard_normal((centres, dim))
+
+  def drawn(count):
+    vectors = middles[rng.integers(0, centres, count)] + 0.7 * rng.standard_normal((count, dim))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+  return drawn(num_queries), drawn(num_labels)
+
+
+def _truth(counts, num_labels):
+  """CSR of as many random true labels a row as said."""
+  rng = np.random.default_rng(1)
+  rows = [np.sort(rng.choice(num_labels, count, replace=False)) for count in counts]
+  indptr = np.concatenate([[0], np.cumsum(counts)])
+  return sp.csr_matrix((np.ones(indptr[-1], bool), np.concatenate(rows), indptr), (len(counts), num_labels))
+
+
+def _by_hand(queries, labels, k, exclude=None):
+  """Ids by a full sort, padded."""
+  scores = queries @ labels.T
+  if exclude is not None:
+    scores[exclude.toarray()] = -np.inf
+  ids = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+  ids = np.where(np.isfinite(np.take_along_axis(scores, ids, 1)), ids, -1)
+  return np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=-1)
+
+
+def _overlap(found, expected):
+  """The part of `expected` that stands in `found`, row by row."""
+  both = [np.intersect1d(a[a >= 0], b[b >= 0]).size for a, b in zip(found, expected)]
+  return sum(both) / np.sum(expected >= 0)
+
+
+@BACKEND
+def test_true_labels_are_left_out_and_short_rows_are_padded(backend):
   rng = np.random.default_rng(0)
   queries, labels = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=(9, 4)).astype(np.float32)
   truth = sp.csr_matrix(rng.random((6, 9)) < 0.5)
-  found = refresh.shortlist(queries, labels, 7, exclude=truth)
+  found = refresh.shortlist(queries, labels, 7, backend=backend, exclude=truth)
   assert found.shape == (6, 7) and found.dtype == np.int32
   for row, ids in enumerate(found):
     left = [label for label in np.argsort(-(queries[row] @ labels.T)) if not truth[row, label]]
     assert ids.tolist() == (left + [-1] * 7)[:7]
 
 
-def test_more_than_there_are_labels():
-  found = refresh.shortlist(np.eye(2, 3, dtype=np.float32), np.eye(3, dtype=np.float32), 5)
+@BACKEND
+def test_more_than_there_are_labels(backend):
+  found = refresh.shortlist(np.eye(2, 3, dtype=np.float32), np.eye(3, dtype=np.float32), 5, backend=backend)
   assert found.tolist() == [[0, 1, 2, -1, -1], [1, 0, 2, -1, -1]]
 
 
+@BACKEND
+@pytest.mark.parametrize("sizes", [(0, 1500, 4), (3, 1, 4), (1, 1500, 1), (3, 1500, 3)])
+def test_odd_sizes(backend, sizes):
+  num_queries, num_labels, dim = sizes
+  queries, labels = _clustered(num_queries, num_labels, dim)
+  found = refresh.shortlist(queries, labels, K, backend=backend)
+  assert found.shape == (num_queries, K) and found.dtype == np.int32
+  best = np.take_along_axis(queries @ labels.T, found, 1)
+  expected = np.take_along_axis(queries @ labels.T, _by_hand(queries, labels, K), 1)
+  np.testing.assert_array_equal(found >= 0, np.broadcast_to(np.arange(K) < num_labels, found.shape))
+  np.testing.assert_allclose(best[found >= 0], expected[found >= 0], rtol=0.05, atol=1e-6)
+
+
+@BACKEND
+@pytest.mark.parametrize("devices", [None, (2, 2)])
+def test_many_excluded_labels_leave_k_where_they_exist(backend, devices):
+  num_labels, num_queries = 1500, 12
+  queries, labels = _clustered(num_queries, num_labels)
+  counts = [0, 1, 2, 3, 7, 100, 1000, num_labels, num_labels - 1, num_labels - K, num_labels - K - 1, 5]
+  truth = _truth(counts, num_labels)
+  devices = devices and mesh.make(*devices)
+  found = refresh.shortlist(queries, labels, K, backend=backend, exclude=truth, devices=devices)
+  assert np.sum(found >= 0, axis=1).tolist() == [min(K, num_labels - count) for count in counts]
+  assert np.all(np.diff((found < 0).astype(int), axis=1) >= 0)  # padding comes last
+  for row, ids in enumerate(found):
+    ids = ids[ids >= 0]
+    assert len(set(ids)) == len(ids) and not truth[row, ids].toarray().any()
+    assert np.all(np.diff(queries[row] @ labels[ids].T) <= 1e-6)  # best first
+  assert _overlap(found, _by_hand(queries, labels, K, truth)) >= shortlists.RECALL
+
+
+def test_scann_gets_past_the_nearest_where_these_are_excluded():
+  queries, labels = _clustered(300, 3000)
+  nearest = _by_hand(queries, labels, 50)
+  truth = sp.csr_matrix((np.ones(nearest.size, bool), nearest.ravel(), np.arange(301) * 50), (300, 3000))
+  truth.sort_indices()
+  found = refresh.shortlist(queries, labels, K, backend="scann", exclude=truth)
+  assert found.min() >= 0
+  assert _overlap(found, _by_hand(queries, labels, K, truth)) >= shortlists.RECALL
+
+
+@NEEDS_SCANN
+def test_scann_finds_what_the_exact_search_finds_and_says_how_much(capfd):
+  queries, labels = _clustered(200, 5000)  # the sample is all the queries
+  found = refresh.shortlist(queries, labels, K, backend="scann")
+  said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("shortlist")]
+  recall = _overlap(found, _by_hand(queries, labels, K))
+  assert recall >= shortlists.RECALL
+  assert len(said) == 1 and "5,000 labels, " in said[0] and " of 71 leaves" in said[0]
+  assert "less than" not in said[0]
+  assert re.search(rf"recall@{K} (\S+) of 200 queries", said[0])[1] == f"{recall:.3f}"
+
+
+@NEEDS_SCANN
+def test_scann_says_when_its_recall_is_low(capfd, monkeypatch):
+  queries, labels = _clustered(50, 2000)
+  monkeypatch.setattr(shortlists, "_LEAVES", (0.03,))
+  refresh.shortlist(queries, labels, K, backend="scann")
+  assert "less than 0.95" in capfd.readouterr().err
+
+
+def test_scann_finds_the_same_again():
+  queries, labels = _clustered(100, 5000)
+  first, again = (refresh.shortlist(queries, labels, K, backend="scann") for _ in range(2))
+  np.testing.assert_array_equal(first, again)
+
+
+@NEEDS_SCANN
+def test_a_row_whose_leaves_hold_too_few_labels_is_searched_in_all():
+  queries, labels = _clustered(50, 2000)
+  index = shortlists._build(labels, 200)._replace(leaves=1)  # of some 45 labels
+  found = shortlists._find(index, queries, 200, None)[1]
+  assert _overlap(found, _by_hand(queries, labels, 200)) >= shortlists.RECALL and found.min() >= 0
+
+
+@pytest.mark.parametrize("labels", ["equal", "zero", "twice"])
+def test_scann_bears_labels_that_are_equal(labels, capfd):
+  queries, table = _clustered(20, 2000)
+  same = {"equal": np.ones_like(table), "zero": np.zeros_like(table), "twice": np.repeat(table[:1000], 2, 0)}
+  table = same[labels]
+  found = refresh.shortlist(queries, table, K, backend="scann")
+  assert found.min() >= 0 and all(len(set(row)) == K for row in found.tolist())
+  assert "less than" not in capfd.readouterr().err  # what ties with the last is as good
+
+
+def test_labels_that_are_not_finite_do_not_end_the_process():
+  queries, labels = _clustered(5, 1500)
+  labels[7, 3] = np.nan
+  assert refresh.shortlist(queries, labels, K, backend="scann").shape == (5, K)
+
+
+@pytest.mark.parametrize("backend", ["scann", "auto"])
+def test_without_scann_the_search_is_exact_and_says_so_once(backend, capfd, monkeypatch):
+  monkeypatch.setitem(sys.modules, "scann", None)  # import raises
+  monkeypatch.setattr(shortlists, "_choose", lambda *sizes: "scann")
+  queries, labels = _clustered(30, 1500)
+  for _ in range(3):
+    found = refresh.shortlist(queries, labels, K, backend=backend)
+    np.testing.assert_array_equal(found, _by_hand(queries, labels, K))
+  assert capfd.readouterr().err.count("ScaNN cannot be loaded") == 1
+
+
+@pytest.mark.parametrize(
+  "num_queries, shape, platform, expected",
+  [
+    (1_000_000, (1_000_000, 768), "cpu", "scann"),
+    (1_000_000, (1_000_000, 768), "gpu", "exact"),
+    (1_000_000, (1_000_000, 768), "tpu", "exact"),
+    (19_200, (10_000, 128), "cpu", "scann"),
+    (19_200, (9_999, 128), "cpu", "exact"),
+    (19_199, (10_000, 128), "cpu", "exact"),
+    (19_200, (10_000, 129), "cpu", "exact"),
+  ],
+)
+def test_auto_chooses_by_device_and_size(num_queries, shape, platform, expected):
+  assert shortlists._choose(num_queries, shape, platform) == expected
+
+
+@pytest.mark.parametrize("where", ["host", "device", "mesh"])
+def test_auto_is_what_it_chooses(where, monkeypatch):
+  chosen = []
+  monkeypatch.setattr(shortlists, "_choose", lambda *sizes: chosen.append(sizes) or "exact")
+  queries, labels = _clustered(4, 30)
+  placed = jax.device_put(labels) if where == "device" else labels
+  found = refresh.shortlist(queries, placed, 3, devices=mesh.make(1, 2) if where == "mesh" else None)
+  np.testing.assert_array_equal(found, _by_hand(queries, labels, 3))
+  assert chosen == [(4, (30, 16), "cpu")]
+
+
 def test_an_unknown_backend_is_refused():
-  with pytest.raises(ConfigError, match="'faiss' is not one of 'auto', 'exact'"):
+  with pytest.raises(ConfigError, match="'faiss' is not one of 'auto', 'exact', 'scann'"):
     refresh.shortlist(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), 1, backend="faiss")

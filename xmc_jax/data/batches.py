@@ -11,7 +11,7 @@ from xmc_jax.data import buckets
 from xmc_jax.data.pools import label_table, make_pool
 
 _ORDER, _DRAW = 0, 1  # separate random streams of one seed
-ON_HOST = ("order", "shortlist")  # what `build` reads of `fresh`; steps get the rest
+ON_HOST = ("leaves", "shortlist")  # what `build` reads of `fresh`; steps get the rest
 
 
 class BatchBuilder:
@@ -28,6 +28,11 @@ class BatchBuilder:
     seed: of the order and of the draws.
     data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
     held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
+    clump: points that stand together in an order by leaves are alike in length, so many at a time.
+
+  Attributes:
+    rows: `[N']` int32, the training rows that have something to learn from.
+    vectors: `[N, D]` points under a frozen encoder, where `spec.frozen`; set before the first batch.
   """
 
   def __init__(
@@ -45,6 +50,7 @@ class BatchBuilder:
     label_axis: int = 1,
     held_queries: buckets.Held | None = None,
     held_labels: buckets.Held | None = None,
+    clump: int = 1,
   ):
     self._queries, self._labels = queries, labels
     truth = learnable(truth, excluded)
@@ -52,7 +58,10 @@ class BatchBuilder:
     self._batch_size, self._max_length, self._seed = batch_size, max_length, seed
     self._data_axis, self._held = data_axis, held_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
-    self._query_slots = buckets.plan(queries.lengths[self.rows], batch_size, max_length, multiple=data_axis)
+    self.vectors, self._last_order = None, (None, None, None)
+    self._query_slots = buckets.plan(
+      queries.lengths[self.rows], batch_size, max_length, multiple=data_axis, clump=clump
+    )
     self._width_positives = _longest_row(truth)
     self._width_excluded = _longest_row(excluded)
     self._pool = make_pool(
@@ -85,26 +94,46 @@ class BatchBuilder:
     lengths = np.minimum(self._labels.lengths, self._max_length)
     return float(lengths.sum() / computed) if computed else 0.0
 
-  def epoch_order(self, epoch: int) -> np.ndarray:
-    """`[N']` training rows in the random order of one epoch."""
-    return self._generator(_ORDER, epoch).permutation(self.rows)
+  def epoch_order(self, epoch: int, leaves: np.ndarray | None = None) -> np.ndarray:
+    """`[N']` training rows in the order of one epoch.
+
+    Args:
+      epoch: counted from 0.
+      leaves: `[N]` cluster of each training row; those of one cluster stand together, clusters in random
+        order (NGAME, Dahiya et al. 2023). By default the order is random.
+    """
+    generator = self._generator(_ORDER, epoch)
+    order = generator.permutation(self.rows)
+    if leaves is None:
+      return order
+    place = generator.permutation(int(leaves.max()) + 1)
+    return order[np.argsort(place[leaves[order]], kind="stable")]
+
+  def _order(self, epoch: int, leaves: np.ndarray | None) -> np.ndarray:
+    """`epoch_order`, made once an epoch."""
+    known_epoch, known_leaves, order = self._last_order
+    if known_epoch != epoch or known_leaves is not leaves:
+      order = self.epoch_order(epoch, leaves)
+      self._last_order = epoch, leaves, order
+    return order
 
   def build(self, step: int, fresh: Mapping[str, np.ndarray] = MappingProxyType({})) -> Batch:
     """The batch of one step.
 
     Args:
       step: counted from the start of training.
-      fresh: what refreshes made: 'order' `[N']`, training rows to cut into batches (by default
-        `epoch_order`), and 'shortlist' `[N, K]`, hard negatives of each row, padded with -1.
+      fresh: what refreshes made: 'leaves' `[N]`, clusters that batches are cut from (see `epoch_order`), and
+        'shortlist' `[N, K]`, hard negatives of each row, padded with -1.
 
     Returns:
       A Batch of numpy arrays. Where every label is a column, `columns` and `labels` are
       empty: they are `label_columns` and `label_groups` in every step, as `every_label` is.
     """
     epoch, position = divmod(step, self.steps_per_epoch)
-    order = fresh["order"] if "order" in fresh else self.epoch_order(epoch)
-    chosen = order[position * self._batch_size : (position + 1) * self._batch_size]
-    rows, queries = buckets.lay_out(self._queries, chosen, self._query_slots, self._data_axis, self._held)
+    order = self._order(epoch, fresh.get("leaves"))
+    rows, queries, vectors = self._points(
+      order[position * self._batch_size : (position + 1) * self._batch_size]
+    )
     generator = self._generator(_DRAW, step)
     positives = _gather_rows(self._truth, rows, self._width_positives)
     weights = _draw_weights(positives, self._spec.num_positives, generator)
@@ -119,7 +148,16 @@ class BatchBuilder:
       positives=_to_columns(positives, pool.column_of),
       weights=weights,
       excluded=_to_columns(excluded, pool.column_of),
+      vectors=vectors,
     )
+
+  def _points(self, chosen: np.ndarray) -> tuple[np.ndarray, tuple, np.ndarray | tuple[()]]:
+    """`(rows [B], queries, vectors)` of the training rows of a batch; one of the latter two is empty."""
+    if not self._spec.frozen:
+      return *buckets.lay_out(self._queries, chosen, self._query_slots, self._data_axis, self._held), ()
+    rows = np.full(self._batch_size, -1, np.int32)
+    rows[: len(chosen)] = chosen
+    return rows, (), np.where(rows[:, None] >= 0, self.vectors[np.maximum(rows, 0)], 0)
 
   def _generator(self, stream: int, index: int) -> np.random.Generator:
     return np.random.default_rng((self._seed, stream, index))

@@ -35,6 +35,7 @@ def plan(
   weights: np.ndarray | None = None,
   max_groups: int = 3,
   multiple: int = 1,
+  clump: int = 1,
 ) -> Slots:
   """Slots for batches of `num_rows` texts drawn at random from `lengths`.
 
@@ -45,6 +46,7 @@ def plan(
     weights: `[n]` how likely each text is drawn, up to a factor; None is all alike.
     max_groups: more groups pad less and compile longer.
     multiple: every group's rows divide by this (the mesh's data axis).
+    clump: texts are drawn so many at a time, and those may be of one length.
 
   Returns:
     `((width, rows), ...)`, widths rising, the rows adding up to `num_rows`.
@@ -54,7 +56,7 @@ def plan(
   tails = [np.average(lengths > width, weights=weights) if weights.any() else 0.0 for width in every[:-1]]
   longer = {0: num_rows, max_length: 0}  # how many rows may need more than this width
   for width, tail in zip(every[:-1], tails):
-    need = num_rows * tail + _MARGIN * math.sqrt(num_rows * tail * (1 - tail))
+    need = num_rows * tail + _MARGIN * math.sqrt(clump * num_rows * tail * (1 - tail))
     longer[width] = min(num_rows, math.ceil(need / multiple) * multiple)
   best = None
   for count in range(1, max_groups + 1):

@@ -12,6 +12,8 @@ import numpy as np
 from xmc_jax.contract import BatchSpec, Tokens
 from xmc_jax.data import buckets
 
+_MARGIN = 4.5  # standard deviations kept free
+
 
 class Pool(NamedTuple):
   """The labels of one step.
@@ -100,12 +102,53 @@ class DrawnPool:
     return Pool(columns, groups, self._own_ids if self._chooses else _positions(columns, num_labels))
 
 
+class TablePool:
+  """The drawn positives of a batch, as labels without texts.
+
+  There are as many columns as a usual batch needs; a batch that needs more gets twice as many, or four times.
+
+  Args:
+    truth: CSR `[N, L]` that positives are drawn from.
+    spec: how many.
+    batch_size: B.
+  """
+
+  columns, groups = np.zeros(0, np.int32), ()
+
+  def __init__(self, truth, spec: BatchSpec, batch_size: int):
+    self._num_labels = truth.shape[1]
+    counts = np.diff(truth.indptr)
+    per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
+    per_row = per_row[per_row > 0]
+    drawn = batch_size * per_row.mean() if len(per_row) else 1.0
+    frequency = np.bincount(truth.indices, minlength=self._num_labels) / max(truth.nnz, 1)
+    distinct = -np.expm1(-drawn * frequency).sum()
+    spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
+    self._size = _rounded(distinct + _MARGIN * spread)
+
+  def draw(self, drawn: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+    pool = np.unique(drawn)
+    size = self._size
+    while size < len(pool):
+      size *= 2
+    columns = np.full(size, -1, np.int32)
+    columns[: len(pool)] = pool
+    return Pool(columns, (), _positions(columns, self._num_labels))
+
+
+def _rounded(size: float) -> int:
+  """Rounded up to a multiple of 128, which every mesh and every vector unit divides."""
+  return max(1, int(np.ceil(size / 128))) * 128
+
+
 def make_pool(
   labels, truth, spec: BatchSpec, *, batch_size: int, max_length: int, num_shards: int, held=None
 ):
   """The pool that `spec.labels` names."""
   if spec.labels == "all":
     return all_labels(labels, max_length, num_shards, held)
+  if spec.labels == "in_batch_table":
+    return TablePool(truth, spec, batch_size)
   if spec.labels == "table":
     num_labels = len(labels.lengths)
     columns = np.full(-(-num_labels // num_shards) * num_shards, -1, np.int32)

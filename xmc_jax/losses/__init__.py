@@ -6,7 +6,17 @@ entries that `where` marks as real, and returns one number per row, unreduced.
 
 from xmc_jax.losses.binary import binary
 from xmc_jax.losses.decoupled import decoupled_softmax
+from xmc_jax.losses.margin import margin, margin_of
 from xmc_jax.losses.soft_top_k import log_soft_top_k, soft_top_k, soft_top_k_loss
 from xmc_jax.losses.softmax import softmax
 
-__all__ = ["binary", "decoupled_softmax", "log_soft_top_k", "soft_top_k", "soft_top_k_loss", "softmax"]
+__all__ = [
+  "binary",
+  "decoupled_softmax",
+  "log_soft_top_k",
+  "margin",
+  "margin_of",
+  "soft_top_k",
+  "soft_top_k_loss",
+  "softmax",
+]

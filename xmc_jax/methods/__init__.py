@@ -7,8 +7,11 @@ from xmc_jax.contract import ConfigError, DatasetInfo, Method
 
 _METHODS = {
   "ance": "xmc_jax.methods.ance",
+  "classifier": "xmc_jax.methods.classifier",
+  "dexa": "xmc_jax.methods.dexa",
   "dexml": "xmc_jax.methods.dexml",
   "dpr": "xmc_jax.methods.dpr",
+  "ngame": "xmc_jax.methods.ngame",
   "ova": "xmc_jax.methods.ova",
 }
 
@@ -33,6 +36,11 @@ def check(config) -> None:
         f"method.{key} = {config.method[key]!r}: method.name = {name!r} takes "
         f"{' or '.join(map(repr, legal))}; set --config.method.{key}={legal[0]}"
       )
+
+
+def builds_on_a_run(config) -> bool:
+  """Whether the method starts from another run's encoder, and cannot do without one."""
+  return getattr(_module(config.method.name), "NEEDS_INIT", False)
 
 
 def make(config, info: DatasetInfo) -> Method:

@@ -1,13 +1,13 @@
 """ANCE: DPR with hard negatives from the model's own mistakes (Xiong et al., ICLR 2021).
 
-Softmax over the in-batch pool and labels drawn from each point's shortlist, which is made anew every few
-epochs from the embeddings of the moment; DEXML's second baseline (its section 5.1).
+Softmax, or a triplet loss, over the in-batch pool and labels drawn from each point's shortlist, which is made
+anew every few epochs from the embeddings of the moment; DEXML's second baseline (its section 5.1).
 """
 
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
 
-FIXED = {"loss": ("softmax",), "labels": ("in_batch",), "num_fresh_negatives": (0,)}
+FIXED = {"loss": ("softmax", "margin"), "labels": ("in_batch",), "num_fresh_negatives": (0,)}
 
 
 def make(config, info: DatasetInfo) -> Method:
@@ -18,4 +18,4 @@ def make(config, info: DatasetInfo) -> Method:
     num_random_negatives=settings.num_random_negatives,
     num_hard_negatives=max(1, settings.num_hard_negatives),
   )
-  return dual_encoder.make(config, info, loss="softmax", batch=batch)
+  return dual_encoder.make(config, info, loss=settings.loss, batch=batch)

@@ -9,7 +9,7 @@ other positives are left out of the denominator.
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
 
-FIXED = {"labels": ("all", "in_batch")}
+FIXED = {"labels": ("all", "in_batch"), "loss": ("decoupled_softmax", "softmax", "soft_top_k", "binary")}
 
 
 def make(config, info: DatasetInfo) -> Method:

@@ -11,7 +11,7 @@ import numpy as np
 
 from xmc_jax import models
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
-from xmc_jax.methods.dual_encoder import mean_over_rows, pool_loss
+from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.ops.grad_cache import embed_groups
 
 FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}

@@ -1,26 +1,32 @@
-"""Text encoders: transformers with pretrained weights, bags of embeddings, and their heads."""
+"""Text encoders: transformers with pretrained weights, GRUs, bags of embeddings, and their heads."""
 
 from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.build import Embedder, build, frozen_paths
 from xmc_jax.models.compute import choose_attention, choose_dtype, resolve_dtype
 from xmc_jax.models.encoder import Encoder, EncoderSpec
+from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, mean_pool, normalize
+from xmc_jax.models.known import KNOWN, known_spec
 from xmc_jax.models.loading import load_encoder
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.sources import copy_description, tokenizer_file
 
 __all__ = [
+  "KNOWN",
   "Bag",
   "BagSpec",
   "Embedder",
   "Encoder",
   "EncoderSpec",
+  "Gru",
+  "GruSpec",
   "Head",
   "build",
   "choose_attention",
   "choose_dtype",
   "copy_description",
   "frozen_paths",
+  "known_spec",
   "load_encoder",
   "load_pretrained",
   "mean_pool",

@@ -12,9 +12,13 @@ import jax.numpy as jnp
 from xmc_jax.contract import ConfigError
 from xmc_jax.models import compute
 from xmc_jax.models.bag import Bag, BagSpec
-from xmc_jax.models.encoder import Encoder
+from xmc_jax.models.encoder import Encoder, EncoderSpec
+from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, mean_pool
-from xmc_jax.models.pretrained import load_pretrained, save_pretrained, save_sentence_modules
+from xmc_jax.models.own_names import table_width
+from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
+
+_OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from a table in some
 
 
 class Embedder(NamedTuple):
@@ -25,7 +29,7 @@ class Embedder(NamedTuple):
     embed: `(params, tokens, key=None) -> [n, width]` float32; dropout only with a key.
     apply: `(params, ids [n, T], mask [n, T], key=None) -> [n, width]`: `embed` under any mask.
     width: of the embeddings.
-    spec: EncoderSpec or BagSpec.
+    spec: EncoderSpec, BagSpec or GruSpec.
     source: where the weights come from, in words.
     tokenizer_file: path of the encoder's tokenizer.json, or None.
     save: `(params, folder)`; writes a Hugging Face and sentence-transformers folder.
@@ -65,20 +69,21 @@ def build(encoder_config, *, vocab_size=None, special_ids=()):
 
   Args:
     encoder_config: `config.encoder`, or anything with its attributes; only `name` is needed:
-      name: a directory, an installed package, a hub id, or 'bag'.
+      name: a directory, an installed package, a hub id, 'bag', or 'gru'.
       pooling: 'cls', 'mean', or 'auto' (what the folder's sentence-transformers files say, else mean);
-        a bag is a mean whatever it says.
+        a bag is a mean whatever it says, a GRU takes no 'cls'.
       normalize: scale embeddings to length 1.
       projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none.
-      embedding_dropout: rate on the embedding; `dropout`: rate inside the transformer.
+      embedding_dropout: rate on the embedding; `dropout`: rate inside the transformer, on a GRU's token
+        embeddings, or of the tokens that a bag leaves out.
       num_layers: keep the first n blocks; 0 keeps all.
       num_frozen_layers: n > 0 trains only what is above block n.
       dtype: 'auto', 'float32' or 'bfloat16', of the products; parameters are float32.
       remat: trade compute for memory in the backward pass.
-      width: of a bag that starts from scratch.
-      pretrained: False starts a transformer of the named sizes from scratch.
-      init_table: for 'bag', the encoder whose word embeddings it starts from; '' for none.
-    vocab_size: the tokenizer's; needed by a bag from scratch, checked against the table otherwise.
+      width: of a GRU, an even number, and of a bag that starts from scratch.
+      pretrained: False starts the named architecture from scratch; the sizes of `known.KNOWN` need no files.
+      init_table: for 'bag' and 'gru', the encoder whose word embeddings they start from; '' for none.
+    vocab_size: the tokenizer's; needed by a table from scratch, checked against the table otherwise.
     special_ids: token ids that a bag leaves out of its mean.
 
   Returns:
@@ -91,29 +96,39 @@ def build(encoder_config, *, vocab_size=None, special_ids=()):
     **{key: getattr(encoder_config, key) for key in _Settings._fields if hasattr(encoder_config, key)}
   )
   _check(settings)
-  if settings.name == "bag" and not settings.init_table:
-    return _bag_from_scratch(settings, vocab_size, special_ids)
-  name = settings.init_table if settings.name == "bag" else settings.name
-  described = load_pretrained(name, num_layers=settings.num_layers, weights=False)
+  of_a_table = settings.name in _OF_A_TABLE
+  if of_a_table and not settings.init_table:
+    spec = _spec_of_table(settings, vocab_size, settings.width, special_ids)
+    return _embedder(settings, spec, None, "from scratch", None)
+  name = settings.init_table if of_a_table else settings.name
+  described = describe(name, num_layers=settings.num_layers, pretrained=settings.pretrained)
   spec = described.spec
-  if settings.name == "bag":
-    spec = BagSpec(spec.vocab_size, spec.width, tuple(special_ids))
+  if of_a_table:
+    spec = _spec_of_table(settings, spec.vocab_size, table_width(spec), special_ids)
   if vocab_size and vocab_size > spec.vocab_size:
     raise ConfigError(
       f"the tokenizer has {vocab_size} tokens, but encoder '{name}' only {spec.vocab_size} word embeddings; "
       "use the encoder's own tokenizer"
     )
   if settings.pooling == "auto":
-    settings = settings._replace(pooling=described.pooling or "mean")
+    settings = settings._replace(pooling=(None if of_a_table else described.pooling) or "mean")
 
-  def read():
-    loaded = load_pretrained(name, num_layers=settings.num_layers)
-    if settings.name == "bag" and "embeddings/word" in loaded.params:
-      return loaded._replace(params={"word": loaded.params["embeddings/word"]})
+  if not settings.pretrained:
+    source = f"from scratch, sizes of {described.found}"
+    return _embedder(settings, spec, None, source, described.tokenizer_file)
+  source = f"token embeddings of {described.found}" if settings.name == "gru" else described.found
+  read = functools.partial(_read, settings, name)
+  return _embedder(settings, spec, read, source, described.tokenizer_file)
+
+
+def _read(settings, name):
+  """The weights under a name; for a bag or a GRU that starts from them, the token table alone."""
+  loaded = load_pretrained(name, num_layers=settings.num_layers)
+  if settings.name not in _OF_A_TABLE:
     return loaded
-
-  source = described.found if settings.pretrained else f"from scratch, sizes of {described.found}"
-  return _embedder(settings, spec, read if settings.pretrained else None, source, described.tokenizer_file)
+  table = loaded.params.get("embeddings/word", loaded.params.get("word"))
+  projection = loaded.projection if settings.name == "bag" else None
+  return loaded._replace(params={"word": table}, projection=projection)
 
 
 def _check(settings):
@@ -128,14 +143,22 @@ def _check(settings):
       raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 or more")
 
 
-def _bag_from_scratch(settings, vocab_size, special_ids):
-  if not vocab_size or settings.width < 1:
+def _spec_of_table(settings, vocab_size, columns, special_ids):
+  """The BagSpec or GruSpec over a table `[vocab_size, columns]`."""
+  width = settings.width
+  if settings.name == "gru" and (width < 2 or width % 2):
     raise ConfigError(
-      f"config.encoder.name=bag with vocab_size={vocab_size} and config.encoder.width={settings.width}; "
+      f"config.encoder.width={width}, and each of a GRU's two directions has half of it; "
+      f"set config.encoder.width={max(2, width + width % 2)}, or another even number of 2 or more"
+    )
+  if not vocab_size or columns < 1:
+    raise ConfigError(
+      f"config.encoder.name={settings.name} with vocab_size={vocab_size} and config.encoder.width={columns}; "
       "both must be 1 or more (a tokenizer gives the first), or set config.encoder.init_table"
     )
-  spec = BagSpec(vocab_size, settings.width, tuple(special_ids))
-  return _embedder(settings, spec, None, "from scratch", None)
+  if settings.name == "bag":
+    return BagSpec(vocab_size, columns, tuple(special_ids))
+  return GruSpec(vocab_size, columns, width)
 
 
 def _modules(settings, spec, dtype):
@@ -151,6 +174,10 @@ def _modules(settings, spec, dtype):
     )
   if isinstance(spec, BagSpec):
     return Bag(spec, dropout=settings.dropout), head
+  if isinstance(spec, GruSpec):
+    if settings.pooling == "cls":
+      raise ConfigError("config.encoder.pooling='cls', but a GRU is a mean over tokens; set 'mean' or 'auto'")
+    return Gru(spec, dtype, dropout=settings.dropout, remat=settings.remat), head
   encoder = Encoder(
     spec,
     dtype,
@@ -167,28 +194,33 @@ def _embedder(settings, spec, read, source, tokenizer_file):
   """Assembles the functions; `read() -> Pretrained` gives the weights, None starts from scratch."""
   encoder, head = _modules(settings, spec, compute.choose_dtype(settings.dtype))
 
+  def from_scratch(key):
+    ids, mask = jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool)
+    return jax.jit(encoder.init)(key, ids, mask)["params"]
+
   def init(key):
     encoder_key, head_key = jax.random.split(key)
     head_params = head.init(head_key, jnp.zeros((1, spec.width))).get("params", {})
     if read is None:
-      ids, mask = jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool)
-      return {"encoder": jax.jit(encoder.init)(encoder_key, ids, mask)["params"], **head_params}
+      return {"encoder": from_scratch(encoder_key), **head_params}
     loaded = read()
     if loaded.projection and loaded.projection["kernel"].shape[1] == settings.projection_dim:
       head_params = {"projection": loaded.projection}
-    return {"encoder": flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
+    # A GRU starts from another encoder's table alone.
+    params = from_scratch(encoder_key) if settings.name == "gru" else {}
+    return {"encoder": params | flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
 
   def apply(params, ids, mask, key=None):
     encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
     _check_length(ids, spec)
     mask = mask.astype(bool)
-    variables = {"params": params["encoder"]}
-    if isinstance(spec, BagSpec):
-      pooled = encoder.apply(variables, ids, mask, encoder_key)
+    encoded = encoder.apply({"params": params["encoder"]}, ids, mask, encoder_key)
+    if not isinstance(spec, EncoderSpec):
+      pooled = encoded
     elif encoder.first_only:
-      pooled = encoder.apply(variables, ids, mask, encoder_key)[:, 0].astype(jnp.float32)
+      pooled = encoded[:, 0].astype(jnp.float32)
     else:
-      pooled = mean_pool(encoder.apply(variables, ids, mask, encoder_key), mask)
+      pooled = mean_pool(encoded, mask)
     return head.apply({"params": params}, pooled, head_key)
 
   def embed(params, tokens, key=None):
@@ -222,7 +254,7 @@ def _save(settings, spec, tokenizer_file, params, folder):
   save_pretrained(flat, spec, folder, tokenizer_file)
   save_sentence_modules(
     Path(folder),
-    pooling="mean" if isinstance(spec, BagSpec) else settings.pooling,
+    pooling=settings.pooling if isinstance(spec, EncoderSpec) else "mean",
     unit=settings.normalize,
     width=spec.width,
     projection=params.get("projection"),

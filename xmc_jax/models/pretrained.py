@@ -12,12 +12,11 @@ import safetensors
 import safetensors.numpy
 
 from xmc_jax.contract import ConfigError, DataError
-from xmc_jax.models import hf_names, sources
-from xmc_jax.models.bag import BagSpec
+from xmc_jax.models import hf_names, own_names, sources
+from xmc_jax.models.encoder import EncoderSpec
+from xmc_jax.models.known import known_spec
 from xmc_jax.models.torch_files import read_torch_file
 
-_BAG = "xmc_jax_bag"  # model_type of a bag of embeddings, which Hugging Face has no name for
-_BAG_TABLE = "word_embeddings.weight"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -26,10 +25,10 @@ class Pretrained(NamedTuple):
 
   Attributes:
     params: dict of path below `encoder/` ('layer_0/attention/query/kernel') to float32 numpy array.
-    spec: EncoderSpec or BagSpec.
+    spec: EncoderSpec, BagSpec or GruSpec.
     found: where it came from, in words.
     tokenizer_file: path of tokenizer.json, or None.
-    folder: the folder.
+    folder: the folder; None where the sizes are built in.
     pooling: 'cls' or 'mean' where sentence-transformers' files say so, else None.
     unit: whether they ask for unit vectors; None without such files.
     projection: their dense layer as {'kernel' [D, D'], 'bias' [D']}, or None.
@@ -41,7 +40,7 @@ class Pretrained(NamedTuple):
   spec: object
   found: str
   tokenizer_file: str | None
-  folder: Path
+  folder: Path | None
   pooling: str | None = None
   unit: bool | None = None
   projection: dict | None = None
@@ -69,8 +68,8 @@ def load_pretrained(name, *, num_layers=0, weights=True):
   config_file = inner / "config.json"
   config = _read_json(config_file)
   tokenizer = next((f for f in (inner / "tokenizer.json", folder / "tokenizer.json") if f.is_file()), None)
-  if config.get("model_type") == _BAG:
-    spec = BagSpec(config["vocab_size"], config["width"])
+  if own_names.is_ours(config):
+    spec = own_names.spec_from_config(config, config_file)
   else:
     spec = _first_layers(hf_names.spec_from_config(config, config_file), num_layers, name)
   return Pretrained(
@@ -87,6 +86,15 @@ def load_pretrained(name, *, num_layers=0, weights=True):
   )
 
 
+def describe(name, *, num_layers=0, pretrained=True):
+  """`load_pretrained` without weights; if not `pretrained`, built-in sizes do for a name that is not here."""
+  spec = None if pretrained or sources.locate_here(name) else known_spec(name)
+  if spec is None:
+    return load_pretrained(name, num_layers=num_layers, weights=False)
+  spec = _first_layers(spec, num_layers, name)
+  return Pretrained(params={}, spec=spec, found=f"{name}, built in", tokenizer_file=None, folder=None)
+
+
 def _first_layers(spec, num_layers, name):
   if not 0 <= num_layers <= spec.num_layers:
     raise ConfigError(
@@ -98,13 +106,9 @@ def _first_layers(spec, num_layers, name):
 
 def _read_params(folder, spec):
   tensors, file = _read_tensors(folder)
-  if not isinstance(spec, BagSpec):
+  if isinstance(spec, EncoderSpec):
     return hf_names.from_hf(tensors, spec, file)
-  table = tensors.get(_BAG_TABLE, np.zeros(0))
-  if table.shape != (spec.vocab_size, spec.width):
-    wanted = (spec.vocab_size, spec.width)
-    raise DataError(f"{file}: '{_BAG_TABLE}' has shape {table.shape}, config.json asks for {wanted}")
-  return {"word": np.asarray(table, np.float32)}
+  return own_names.from_tensors(tensors, spec, file)
 
 
 def _read_tensors(folder):
@@ -176,17 +180,16 @@ def save_pretrained(params, spec, folder, tokenizer_file=None):
 
   Args:
     params: as in `Pretrained.params`.
-    spec: EncoderSpec or BagSpec.
+    spec: EncoderSpec, BagSpec or GruSpec.
     folder: made if missing; files in it are replaced whole or not at all.
     tokenizer_file: tokenizer.json to copy along with its companions, or None.
   """
   folder = Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  if isinstance(spec, BagSpec):
-    config = {"model_type": _BAG, "vocab_size": spec.vocab_size, "width": spec.width}
-    tensors = {_BAG_TABLE: np.ascontiguousarray(params["word"], np.float32)}
-  else:
+  if isinstance(spec, EncoderSpec):
     config, tensors = hf_names.config_from_spec(spec), hf_names.to_hf(params, spec)
+  else:
+    config, tensors = own_names.config_from_spec(spec), own_names.to_tensors(params, spec)
   write_safetensors(folder / "model.safetensors", tensors)
   write_json(folder / "config.json", config)
   for name in _TOKENIZER_FILES if tokenizer_file else ():

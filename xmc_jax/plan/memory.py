@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from xmc_jax.models import BagSpec
+from xmc_jax.models import BagSpec, GruSpec
 from xmc_jax.plan.activations import Kept, per_token
 from xmc_jax.plan.sizes import Sizes
 
@@ -62,12 +62,18 @@ class Texts(NamedTuple):
     return Kept(0, waiting + working) if self.cached else Kept(waiting, working)
 
 
+_NO_TEXTS = Texts(0, 0, 1.0, 1.0, False)
+
+
 def parameters(config, sizes: Sizes) -> int:
   """Numbers in the encoder and its head."""
   spec = sizes.encoder
   head = (spec.width + 1) * config.encoder.projection_dim
   if isinstance(spec, BagSpec):
     return spec.vocab_size * spec.width + head
+  if isinstance(spec, GruSpec):
+    half, columns = spec.width // 2, spec.embedding_width
+    return spec.vocab_size * columns + 2 * (3 * half * (columns + 1) + (3 * half + 1) * half) + head
   width, inner = spec.width, spec.ffn_width
   embeddings = (spec.vocab_size + spec.max_positions + spec.num_types + 2) * width
   block = 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
@@ -79,10 +85,28 @@ def embedding_width(config, sizes: Sizes) -> int:
   return config.encoder.projection_dim or sizes.encoder.width
 
 
+def trains_encoder(config) -> bool:
+  """Not where classifiers are trained on a frozen one."""
+  return config.method.labels != "in_batch_table"
+
+
+def row_sparse(config, sizes: Sizes) -> int:
+  """Numbers in tables of which a step touches some rows, on one device."""
+  rows = config.method.num_label_clusters + config.method.num_head_labels
+  if not trains_encoder(config):
+    rows = sizes.num_labels
+  return math.ceil(rows / (config.mesh.data * config.mesh.label)) * embedding_width(config, sizes)
+
+
+def scores_whole(config) -> bool:
+  """Whether a row's scores are in memory all at once, on every device of 'label'."""
+  return config.method.loss == "margin"
+
+
 def pool_size(config, sizes: Sizes) -> int:
   """S: labels that a step's queries are scored against."""
   settings, batch = config.method, config.train.batch_size
-  if settings.labels != "in_batch":
+  if settings.labels not in ("in_batch", "in_batch_table"):
     return sizes.num_labels
   drawn = batch * ((settings.num_positives or sizes.labels_per_point) + settings.num_hard_negatives)
   chosen = settings.num_random_negatives + settings.num_fresh_negatives
@@ -95,15 +119,17 @@ def scored_at_once(config, sizes: Sizes) -> int:
 
 
 def query_texts(config, sizes: Sizes) -> Texts:
-  """Split over 'data', copied over 'label'."""
+  """Split over 'data', copied over 'label'; none where the encoder is frozen."""
+  if not trains_encoder(config):
+    return _NO_TEXTS
   rows, chunk = config.train.batch_size, config.method.query_chunk
   return _texts(config, rows, config.mesh.data, chunk, sizes.tokens_per_point)
 
 
 def label_texts(config, sizes: Sizes) -> Texts:
   """Split over all devices; none where labels have a table."""
-  if config.method.labels == "table":
-    return Texts(0, 0, 1.0, 1.0, False)
+  if config.method.labels in ("table", "in_batch_table"):
+    return _NO_TEXTS
   shards = config.mesh.data * config.mesh.label
   return _texts(config, pool_size(config, sizes), shards, config.method.label_chunk, sizes.tokens_per_label)
 
@@ -143,7 +169,9 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   table = 0
   if config.method.labels == "table":
     table = math.ceil(sizes.num_labels / config.mesh.label) * (width + 1)
-  weights = _NUMBER * (parameters(config, sizes) + table)
+  dense, sparse = parameters(config, sizes) + table, row_sparse(config, sizes)
+  frozen = sparse + dense if not trains_encoder(config) else 0  # the encoder and its label vectors
+  trained = sparse + (dense if trains_encoder(config) else 0)
   positives = _LONGEST_ROW * sizes.labels_per_point
   texts, cache = label_texts(config, sizes).size, 0.0
   if config.method.num_fresh_negatives:  # then the texts of all labels are there too
@@ -152,8 +180,8 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
     cache = _embeddings(config, sizes, sizes.num_labels, devices)
   return {
     **dict.fromkeys(PARTS, 0.0),
-    "parameters": weights,
-    "optimiser state": 2 * weights,
+    "parameters": _NUMBER * (trained + frozen),
+    "optimiser state": 2 * _NUMBER * trained,
     "label texts": texts,
     "label ids": 5 * pool_size(config, sizes),  # int32 and a mask, copied to every device
     "label cache": cache,
@@ -170,6 +198,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   """While scores are multiplied back into queries and labels."""
   label, devices = config.mesh.label, config.mesh.data * config.mesh.label
   labels, rows = scored_at_once(config, sizes), config.train.batch_size / config.mesh.data
+  label = 1 if scores_whole(config) else label
   scored = _embeddings(config, sizes, labels, label)
   if config.method.labels == "table":
     embeddings = _MORE_EMBEDDINGS[kind] * scored
@@ -178,7 +207,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   else:  # embedded split over all devices, and gathered over 'data'
     embeddings = scored + _MORE_EMBEDDINGS[kind] * _embeddings(config, sizes, labels, devices)
   columns = math.ceil(labels / label)
-  chunk = min(config.method.score_chunk, columns)
+  chunk = columns if scores_whole(config) else min(config.method.score_chunk, columns)
   last = columns % chunk  # scored apart, and XLA gives it room of its own
   texts = query_texts(config, sizes), label_texts(config, sizes)
   return {
@@ -197,7 +226,7 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
   shards = config.mesh.label * (1 if config.method.labels == "table" else config.mesh.data)
   return {
     # Under the gradient cache there is the sum over chunks, and what the present one adds.
-    "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes),
+    "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes) * trains_encoder(config),
     "label texts": fixed["label texts"] + (texts[1].size if texts[1].cached else 0),
     "their gradients": _embeddings(config, sizes, pool_size(config, sizes), shards),
     "activations": sum(one.waiting for one in kept) + max(one.working for one in kept),

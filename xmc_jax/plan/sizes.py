@@ -6,19 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xmc_jax.contract import ConfigError
-from xmc_jax.models import BagSpec, EncoderSpec, load_pretrained
+from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, load_pretrained
 from xmc_jax.models.sources import locate_here
 
-# Encoders whose config.json need not be here: what it says on the hub. An owner may stand before the name.
-KNOWN = {
-  "distilbert-base-uncased": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
-  "msmarco-distilbert-base-v4": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
-  "bert-base-uncased": EncoderSpec("bert", 30522, 768, 12, 12, 3072, 512, 2),
-  "bert-large-uncased": EncoderSpec("bert", 30522, 1024, 24, 16, 4096, 512, 2),
-  "all-MiniLM-L6-v2": EncoderSpec("bert", 30522, 384, 6, 12, 1536, 512, 2),
-  "all-MiniLM-L12-v2": EncoderSpec("bert", 30522, 384, 12, 12, 1536, 512, 2),
-}
-_VOCABULARY = 30_522  # of a bag from scratch; a tokenizer trained on the data has nearly as many tokens
+_VOCABULARY = 30_522  # of a table from scratch; a tokenizer trained on the data has nearly as many tokens
 _LABELS_PER_POINT = 5.0
 
 
@@ -30,7 +21,7 @@ class Sizes(NamedTuple):
     num_labels: L.
     tokens_per_point, tokens_per_label: on average, special ones counted.
     labels_per_point: true ones, on average.
-    encoder: EncoderSpec or BagSpec.
+    encoder: EncoderSpec, BagSpec or GruSpec.
     source: where the encoder's sizes come from, in words.
   """
 
@@ -39,7 +30,7 @@ class Sizes(NamedTuple):
   tokens_per_point: float
   tokens_per_label: float
   labels_per_point: float
-  encoder: EncoderSpec | BagSpec
+  encoder: EncoderSpec | BagSpec | GruSpec
   source: str = "as given"
 
 
@@ -67,7 +58,7 @@ def sizes_of(config) -> Sizes:
   )
 
 
-def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec) -> Sizes:
+def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> Sizes:
   """The sizes of prepared data, a `data.Dataset`, and of an encoder that is here."""
 
   def tokens(table) -> float:
@@ -84,20 +75,24 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec) -> Sizes:
   )
 
 
-def _encoder(settings) -> tuple[EncoderSpec | BagSpec, str]:
-  if settings.name != "bag":
+def _encoder(settings) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
+  if settings.name not in ("bag", "gru"):
     return _described("encoder.name", settings.name, settings.num_layers), settings.name
+  vocab_size, columns, beside = _VOCABULARY, settings.width, f"of {_VOCABULARY:,} tokens (assumed)"
   if settings.init_table:
     table = _described("encoder.init_table", settings.init_table)
-    return BagSpec(table.vocab_size, table.width), f"a bag with the table of {settings.init_table}"
-  return BagSpec(_VOCABULARY, settings.width), f"a bag of {_VOCABULARY:,} tokens (assumed)"
+    vocab_size, columns = table.vocab_size, getattr(table, "embedding_width", table.width)
+    beside = f"with the table of {settings.init_table}"
+  if settings.name == "bag":
+    return BagSpec(vocab_size, columns), f"a bag {beside}"
+  return GruSpec(vocab_size, columns, settings.width), f"a GRU {beside}"
 
 
-def _described(key: str, name: str, num_layers: int = 0) -> EncoderSpec | BagSpec:
+def _described(key: str, name: str, num_layers: int = 0) -> EncoderSpec | BagSpec | GruSpec:
   """An encoder's sizes, from its config.json on this machine, else from `KNOWN`."""
   if locate_here(name):
     return load_pretrained(name, num_layers=num_layers, weights=False).spec
-  spec = KNOWN.get(name.rpartition("/")[2])
+  spec = known_spec(name)
   if spec is None:
     raise ConfigError(
       f"{key} = {name!r}: its config.json is not on this machine, and a plan asks no hub; set --config.{key}="

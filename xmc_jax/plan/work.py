@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from xmc_jax.models.bag import BagSpec
+from xmc_jax.models import BagSpec, GruSpec
 from xmc_jax.plan.activations import per_token
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
 from xmc_jax.plan.memory import Texts, embedding_width, label_texts, parameters, pool_size, query_texts
 from xmc_jax.plan.sizes import Sizes
 
 # Passes over all scores before the one that multiplies them back; SoftTop-k searches a threshold.
-_PASSES = {"softmax": 1, "decoupled_softmax": 1, "binary": 1, "soft_top_k": 8}
+_PASSES = {"softmax": 1, "decoupled_softmax": 1, "binary": 1, "soft_top_k": 8, "margin": 1}
 _TRIPS = 4  # times that a chunk of scores goes to memory or comes from there, a pass
 _NUMBER = 4
 
@@ -68,6 +68,9 @@ def _encode(texts: Texts, config, sizes: Sizes, chip: Chip, rate: float) -> Stag
     pooled = 2 * tokens * spec.width
     flops = (3 + again) * pooled
     size = _NUMBER * tokens * spec.width * (1 + again + 2)  # gathered, and scattered back: read and written
+  elif isinstance(spec, GruSpec):
+    flops = (3 + again) * tokens * (6 * spec.embedding_width * spec.width + 3 * spec.width**2)
+    size = 3 * tokens * per_token(config, spec, tokens, chip.kind).waiting
   else:
     frozen = settings.num_frozen_layers
     flops = (3 + again) * forward_flops(settings, spec, tokens, frozen) + (1 + texts.cached) * (

@@ -1,9 +1,23 @@
-"""Work between steps, on the host: embedding whole tables, searching them, shortlists; later clusters."""
+"""Work between steps, on the host: embedding and searching whole tables, shortlists, clusters, centroids."""
 
+from xmc_jax.refresh.centroids import label_centroids
+from xmc_jax.refresh.clusters import balanced_clusters, spherical_kmeans
 from xmc_jax.refresh.embed import embed_table
 from xmc_jax.refresh.schedule import due, next_due, renew
 from xmc_jax.refresh.search import Ranking, search
 from xmc_jax.refresh.shortlists import shortlist
 from xmc_jax.refresh.snapshot import Snapshot
 
-__all__ = ["Ranking", "Snapshot", "due", "embed_table", "next_due", "renew", "search", "shortlist"]
+__all__ = [
+  "Ranking",
+  "Snapshot",
+  "balanced_clusters",
+  "due",
+  "embed_table",
+  "label_centroids",
+  "next_due",
+  "renew",
+  "search",
+  "shortlist",
+  "spherical_kmeans",
+]

@@ -5,32 +5,46 @@ from collections.abc import Mapping
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import mesh
+from xmc_jax import mesh, runtime
 from xmc_jax.contract import Array, PyTree, Refresh
 from xmc_jax.refresh.snapshot import Snapshot
 
 
 def due(refreshes: Mapping[str, Refresh], step: int, steps_per_epoch: int) -> list[str]:
   """The refreshes to run after `step` steps, before the next one."""
-  return [name for name, refresh in refreshes.items() if _is_due(refresh, step, steps_per_epoch)]
+  return [name for name, refresh in refreshes.items() if _next(refresh, step, steps_per_epoch) == step]
 
 
 def next_due(refreshes: Mapping[str, Refresh], step: int, last: int, steps_per_epoch: int) -> int:
   """The first step after `step` at which a refresh is due; `last` if there is none before it."""
-  later = [last]
-  for refresh in refreshes.values():
-    first, every = _in_steps(refresh, steps_per_epoch)
-    if step < first:
-      later.append(first)
-    elif every:
-      later.append(first + ((step - first) // every + 1) * every)
-  return min(later)
+  later = (_next(refresh, step + 1, steps_per_epoch) for refresh in refreshes.values())
+  return min([last, *(found for found in later if found is not None)])
+
+
+def _next(refresh: Refresh, step: int, steps_per_epoch: int) -> int | None:
+  """The first step from `step` on at which a refresh is due; None if there is none."""
+  first = configs.steps(refresh.first_epoch, steps_per_epoch)
+  every = refresh.every_steps or configs.steps(refresh.every_epochs, steps_per_epoch)
+  unit = steps_per_epoch if refresh.at_epoch_start else 1
+
+  def put_off(planned: int) -> int:
+    return -(-planned // unit) * unit
+
+  if step <= put_off(first):
+    return put_off(first)
+  if not every:
+    return None
+  # What was planned up to an epoch before may have waited until now.
+  planned = first + max(0, (step - unit - first) // every) * every
+  while put_off(planned) < step:
+    planned += every
+  return put_off(planned)
 
 
 def renew(
   name: str, refresh: Refresh, snapshot: Snapshot, fresh: Mapping[str, np.ndarray], aux: PyTree
 ) -> tuple[dict[str, np.ndarray], PyTree]:
-  """Runs one refresh.
+  """Runs one refresh; every process ends with what the main one made, to the bit.
 
   Args:
     name: of the refresh.
@@ -42,7 +56,7 @@ def renew(
   Returns:
     `(fresh, aux)`, one of them with what was made.
   """
-  made = refresh.compute(snapshot)
+  made = runtime.from_main_process(refresh.compute(snapshot))
   if not refresh.into_aux:
     return {**fresh, name: made}, aux
   return dict(fresh), {**aux, name: _like(made, aux[name])}
@@ -51,16 +65,3 @@ def renew(
 def _like(made: np.ndarray, before: Array) -> Array:
   """On the devices as what it takes the place of."""
   return mesh.place(np.asarray(made, before.dtype), before.sharding)
-
-
-def _is_due(refresh: Refresh, step: int, steps_per_epoch: int) -> bool:
-  first, every = _in_steps(refresh, steps_per_epoch)
-  return step == first or (step > first and every > 0 and (step - first) % every == 0)
-
-
-def _in_steps(refresh: Refresh, steps_per_epoch: int) -> tuple[int, int]:
-  """(first step, every so many); 0 is once."""
-  return (
-    configs.steps(refresh.first_epoch, steps_per_epoch),
-    configs.steps(refresh.every_epochs, steps_per_epoch),
-  )

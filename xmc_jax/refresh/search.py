@@ -66,7 +66,7 @@ def search(
     best = ops.top_k(part, labels, depth, mesh=devices, num_valid=num_labels)
     found = [mesh.fetch(array)[: len(rows)] for array in best]
     if deepest:
-      found = _without(*found, exclude[rows])
+      found = without(*found, exclude[rows])
     scores[rows], ids[rows] = (array[:, :k] for array in found)
     return start + len(rows)
 
@@ -83,7 +83,7 @@ def _num_threads(labels: Array) -> int:
   return min(4, os.cpu_count() or 1) if len(devices) == 1 and devices[0].platform == "cpu" else 1
 
 
-def _without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:
+def without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:
   """Moves excluded pairs behind all others, as padding; the rest keeps its order."""
   num_labels = exclude.shape[1]
   rows = np.repeat(np.arange(exclude.shape[0], dtype=np.int64), np.diff(exclude.indptr))

@@ -5,28 +5,37 @@ from collections.abc import Callable
 
 import numpy as np
 
+from xmc_jax.contract import Array
+
 
 class Snapshot:
   """The embeddings of the moment, made once, however many refreshes ask for them, and the training truth.
 
   Args:
     embed_queries: `() -> [N, D]`, of the training points.
-    embed_labels: `() -> [L, D]`.
-    known: CSR `[N, L]`, pairs that are no negatives: true labels and filter pairs.
+    embed_labels: `changes -> [L, D]`, with these values in `aux` in place of its own.
+    truth: CSR `[N, L]`, true labels.
+    filtered: CSR `[N, L]`, pairs that count for nothing.
     step: steps done.
     devices: the mesh.
+    params, aux: the method's.
   """
 
   def __init__(
     self,
     embed_queries: Callable[[], np.ndarray],
-    embed_labels: Callable[[], np.ndarray],
-    known,
+    embed_labels: Callable[[dict[str, Array]], np.ndarray],
+    *,
+    truth,
+    filtered,
     step: int,
     devices,
+    params=None,
+    aux=None,
   ):
     self._embed_queries, self._embed_labels = embed_queries, embed_labels
-    self.known, self.step, self.devices = known, step, devices
+    self.truth, self._filtered, self.step, self.devices = truth, filtered, step, devices
+    self.params, self.aux = params, aux
 
   @functools.cached_property
   def queries(self) -> np.ndarray:
@@ -36,4 +45,13 @@ class Snapshot:
   @functools.cached_property
   def labels(self) -> np.ndarray:
     """`[L, D]` float32."""
-    return self._embed_labels()
+    return self._embed_labels({})
+
+  def labels_with(self, **changes: Array) -> np.ndarray:
+    """`[L, D]` float32, as they would be with other values in `aux`."""
+    return self._embed_labels(changes)
+
+  @functools.cached_property
+  def known(self):
+    """CSR `[N, L]`, pairs that are no negatives: true labels and filter pairs."""
+    return self.truth.astype(bool) + self._filtered

@@ -1,0 +1,128 @@
+"""Fusion: scikit-learn's own tree, brute force over all candidates, and what is left out."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.tree import DecisionTreeClassifier
+
+from xmc_jax import fusion
+from xmc_jax.contract import UserError
+from xmc_jax.fusion import Fusion, Tree
+
+N, L, D = 60, 40, 6
+
+
+@pytest.fixture
+def rng():
+  return np.random.default_rng(3)
+
+
+def _unit(rng, *shape):
+  vectors = rng.normal(size=shape).astype(np.float32)
+  return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def _fusion(rng, num_candidates=10):
+  vectors = _unit(rng, L, D), _unit(rng, L, D)
+  return Fusion(*vectors, 1 + rng.random(L), num_candidates=num_candidates, devices=None)
+
+
+def _scores(fused, queries):
+  """`[N, L]` classifier scores and similarities, in float64."""
+  return [queries.astype(np.float64) @ vectors.T.astype(np.float64) for vectors in fused._vectors]
+
+
+def test_the_tree_is_scikit_learns(rng):
+  features = rng.normal(size=(500, 3)).astype(np.float32)
+  relevant = features[:, 0] + 0.5 * rng.normal(size=500) > 0.3
+  tree = fusion._fitted(features, relevant, depth=4)
+  theirs = DecisionTreeClassifier(max_depth=4, random_state=0).fit(features, relevant)
+  expected = theirs.predict_proba(features)[:, 1]
+  np.testing.assert_allclose(tree.predict(features), expected, atol=1e-6)
+  # On the very thresholds, too.
+  edges = features.copy()
+  inner = tree.feature >= 0
+  edges[: inner.sum(), tree.feature[inner]] = tree.threshold[inner].astype(np.float32)[:, None]
+  np.testing.assert_allclose(tree.predict(edges), theirs.predict_proba(edges)[:, 1], atol=1e-6)
+  assert tree.predict(features.reshape(5, 100, 3)).shape == (5, 100)
+
+
+@pytest.mark.parametrize("answer, expected", [(True, 1.0), (False, 0.0)])
+def test_one_kind_of_pairs_alone(rng, answer, expected):
+  tree = fusion._fitted(rng.normal(size=(20, 3)).astype(np.float32), np.full(20, answer), depth=3)
+  assert np.all(tree.predict(np.zeros((4, 3), np.float32)) == expected)
+
+
+def test_a_tree_is_kept(rng, tmp_path):
+  tree = fusion._fitted(rng.normal(size=(99, 3)).astype(np.float32), rng.random(99) < 0.5, depth=3)
+  tree.save(tmp_path / "fusion.npz")
+  for one, other in zip(tree, Tree.load(tmp_path / "fusion.npz")):
+    assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+  (tmp_path / "fusion.npz").write_bytes(b"PK\x03\x04 no")
+  with pytest.raises(UserError, match=r"fusion\.npz: not readable"):
+    Tree.load(tmp_path / "fusion.npz")
+
+
+def test_ranking_is_the_best_of_both_lists_by_the_sum_of_three(rng):
+  fused, queries = _fusion(rng), _unit(rng, N, D)
+  truth = sp.csr_matrix(rng.random((N, L)) < 0.1)
+  nothing = sp.csr_matrix((N, L), dtype=bool)
+  fused.fit(queries, truth, nothing, depth=3)
+  found = fused.rank(queries, 5)
+  scores = _scores(fused, queries)
+  for row in range(N):
+    candidates = sorted({int(label) for one in scores for label in np.argsort(-one[row])[:10]})
+    features = [*(one[row] for one in scores), fused._inverse_propensity]
+    features = np.stack(features, axis=-1).astype(np.float32)
+    total = scores[0][row] + scores[1][row] + fused.tree.predict(features)
+    best = sorted(candidates, key=lambda label: -total[label])[:5]
+    np.testing.assert_allclose(found.scores[row], total[best], atol=1e-5)
+    assert found.ids[row].tolist() == best
+
+
+def test_the_tree_is_fitted_on_the_candidates_of_the_rows_given(rng):
+  fused, queries = _fusion(rng), _unit(rng, N, D)
+  truth = sp.csr_matrix(rng.random((N, L)) < 0.1)
+  out = sp.csr_matrix(rng.random((N, L)) < 0.1)
+  fused.fit(queries, truth, out, depth=3)
+  scores, pairs = _scores(fused, queries), []
+  for row in range(N):
+    left = np.setdiff1d(np.arange(L), out[row].indices)
+    candidates = {int(label) for one in scores for label in left[np.argsort(-one[row, left])[:10]]}
+    pairs += [(row, label) for label in sorted(candidates)]
+  rows, labels = np.array(pairs).T
+  features = [*(one[rows, labels] for one in scores), fused._inverse_propensity[labels]]
+  features = np.stack(features, axis=1)
+  theirs = DecisionTreeClassifier(max_depth=3, random_state=0)
+  theirs.fit(features.astype(np.float32), np.asarray(truth[rows, labels]).ravel())
+  expected = theirs.predict_proba(features.astype(np.float32))[:, 1]
+  np.testing.assert_allclose(fused.tree.predict(features.astype(np.float32)), expected, atol=1e-6)
+
+
+def test_excluded_pairs_are_no_candidates_and_rows_stay_full(rng):
+  fused, queries = _fusion(rng), _unit(rng, N, D)
+  out = sp.csr_matrix(rng.random((N, L)) < 0.3)
+  found = fused.rank(queries, 10, exclude=out)
+  assert not any(np.intersect1d(ids, out[row].indices).size for row, ids in enumerate(found.ids))
+  assert np.all(found.ids >= 0)
+  assert np.all(np.diff(found.scores, axis=1) <= 0)
+
+
+def test_without_a_tree_it_is_the_plain_sum_of_candidates(rng):
+  fused, queries = _fusion(rng, num_candidates=L), _unit(rng, N, D)
+  total = sum(_scores(fused, queries))
+  np.testing.assert_array_equal(fused.rank(queries, 4).ids, np.argsort(-total, axis=1)[:, :4])
+
+
+def test_more_labels_than_candidates_and_than_there_are(rng):
+  fused, queries = _fusion(rng, num_candidates=1), _unit(rng, 3, D)
+  found = fused.rank(queries, L + 2)
+  assert found.ids.shape == (3, L + 2)
+  for ids in found.ids:
+    assert sorted(ids[:L]) == list(range(L)) and ids[L:].tolist() == [-1, -1]
+  assert np.all(np.isneginf(found.scores[:, L:]))
+
+
+def test_no_queries(rng):
+  found = _fusion(rng).rank(np.zeros((0, D), np.float32), 4)
+  assert found.ids.shape == (0, 4)

@@ -1,0 +1,399 @@
+"""NGAME, DEXA and their classifiers: the formulas in float64, the clusters, what may be combined."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+
+from xmc_jax import config as configs
+from xmc_jax import evaluate, mesh, refresh, train, train_step, workflow
+from xmc_jax import run as runs
+from xmc_jax.contract import ConfigError, DatasetInfo, UserError
+from xmc_jax.methods import label_clusters, rhythms
+from xmc_jax.predict import Model
+
+NGAME = {
+  "method.name": "ngame",
+  "method.loss": "margin",
+  "method.labels": "in_batch",
+  "method.margin_negatives": 4,
+  "method.leaves_first_epoch": 1.0,
+  "method.leaves_every_epochs": 1.0,
+  "encoder.embedding_dropout": 0.0,
+}
+DEXA = {**NGAME, "method.name": "dexa", "method.num_label_clusters": 8, "train.table_learning_rate": 0.02}
+CLASSIFIER = {
+  **NGAME,
+  "method.name": "classifier",
+  "method.labels": "in_batch_table",
+  "method.num_positives": 0,
+  "method.margin": 0.2,
+  "method.margin_positives": 2,
+  "method.weight_temperature": 1.0,
+  "method.query_dropout": 0.0,
+  "train.table_learning_rate": 0.01,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("ngame") / "data")
+
+
+@pytest.fixture(scope="module")
+def encoder_run(data, tmp_path_factory):
+  """The folder of a finished run of DEXA."""
+  workdir = tmp_path_factory.mktemp("runs") / "dexa"
+  workflow.train_and_test(tiny_runs.config(data, **DEXA), workdir)
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def classifier_run(data, encoder_run, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "classifier"
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "eval.num_candidates": 20}
+  workflow.train_and_test(tiny_runs.config(data, **settings), workdir)
+  return workdir
+
+
+# --- the loss of a batch ---
+
+
+def _margin_loss(scores, positives, negatives, settings):
+  """One row, from METHODS, section 1: scores by label, positives of equal weight, and negatives."""
+  hardest = sorted(negatives, key=lambda j: -scores[j])[: settings.margin_negatives]
+  if settings.margin_positives:
+    positives = sorted(positives, key=lambda p: scores[p])[: settings.margin_positives]
+  total = 0.0
+  for p in positives:
+    violators = [j for j in hardest if scores[j] - scores[p] + settings.margin > 0]
+    weights = [math.exp(scores[j] / settings.weight_temperature) for j in violators]
+    for j, weight in zip(violators, weights):
+      total += weight / sum(weights) * (scores[j] - scores[p] + settings.margin)
+  return total / len(hardest) / len(positives) if hardest and positives else 0.0
+
+
+def _expected(run, batch, queries, labels):
+  """The mean over a batch's rows. Queries `[N, D]` and labels `[L, D]` are whole tables."""
+  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  real, losses = [int(label) for label in batch.columns if label >= 0], []
+  for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+    if row < 0:
+      continue
+    scores = {label: float(labels[label] @ queries[row]) for label in real}
+    drawn = [int(batch.columns[p]) for p, w in zip(positives, weights) if p >= 0 and w > 0]
+    negatives = [label for label in real if not truth[row, label] and not filtered[row, label]]
+    losses.append(_margin_loss(scores, drawn, negatives, run.config.method))
+  return np.mean(losses)
+
+
+def _unit(vectors):
+  vectors = np.asarray(vectors, np.float64)
+  return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+@pytest.mark.parametrize("num_positives", [1, 0])
+def test_ngame_is_its_formula(num_positives, data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"method.num_positives": num_positives})
+  params, aux = run.initial_parameters()
+  queries, labels = run.embed_queries(params, aux, run.train.tokens), run.embed_labels(params, aux)
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[0])
+  for number in (0, run.batches.steps_per_epoch - 1):  # the last one has padding
+    batch = run.batches.build(number)
+    expected = _expected(run, batch, _unit(queries), _unit(labels))
+    assert expected > 0.01 and float(loss_of(batch)) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("unit_texts", [True, False])
+def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
+  settings = {**DEXA, "method.unit_texts": unit_texts, "method.num_head_labels": 3}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  params, aux = run.initial_parameters()
+  params["encoder"] = jax.tree.map(lambda leaf: 30 * leaf, params["encoder"])  # lengths that matter
+  snapshot = run.snapshot(params, aux, 0)
+  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
+  table, clusters = np.asarray(params["auxiliary"], np.float64), np.asarray(aux["label_cluster"])
+
+  words = np.asarray(params["encoder"]["word"], np.float64)
+  special = run.dataset.tokenizer().get_vocab_size() and set(_special(run))
+
+  def texts(tokens):
+    rows = []
+    for row in range(len(tokens)):
+      ids = [int(x) for x in tokens.gather(np.array([row]), 24).ids[0][: tokens.lengths[row]]]
+      kept = [x for x in ids if x not in special] or ids
+      rows.append(words[kept].mean(0) if kept else np.zeros(words.shape[1]))
+    return np.array(rows)
+
+  label_texts = texts(run.dataset.labels.tokens)
+  labels = _unit((_unit(label_texts) if unit_texts else label_texts) + table[clusters])
+  queries = _unit(texts(run.train.tokens))
+  np.testing.assert_allclose(run.embed_labels(params, aux), labels, atol=1e-5)
+  batch = run.batches.build(1)
+  rows = {"auxiliary": params["auxiliary"][run.method.tables["auxiliary"](batch, aux)]}
+  found = run.method.loss({**params, **rows}, aux, {}, batch, jax.random.key(0))[0]
+  assert float(found) == pytest.approx(_expected(run, batch, queries, labels), rel=1e-4)
+
+
+def _special(run):
+  from xmc_jax import data as data_room
+
+  return data_room.special_ids(run.dataset.tokenizer())
+
+
+def test_without_clusters_dexa_is_ngame(data, tmp_path):
+  def loss_and_gradient(name, settings):
+    run = tiny_runs.open_run(data, tmp_path / name, **settings)
+    params, aux = run.initial_parameters()
+    batch = run.batches.build(0)
+    return jax.value_and_grad(lambda p: run.method.loss(p, aux, {}, batch, jax.random.key(1))[0])(params)
+
+  one = loss_and_gradient("ngame", NGAME)
+  other = loss_and_gradient("dexa", {**DEXA, "method.num_label_clusters": 0})
+  for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    np.testing.assert_array_equal(left, right)
+
+
+# --- clusters of points ---
+
+
+def test_leaves_double_by_the_epoch():
+  settings = configs.default().method
+  assert [rhythms.leaf_size(settings, epoch) for epoch in (0, 9, 10, 24, 25, 199, 200, 300)] == [
+    4, 4, 8, 8, 16, 512, 1024, 1024,
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  "num_points, size, expected", [(100, 4, 32), (128, 4, 32), (129, 4, 64), (3, 4, 1), (1, 1, 1), (0, 4, 1)]
+)
+def test_number_of_leaves(num_points, size, expected):
+  assert rhythms.num_leaves(num_points, size) == expected
+
+
+def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run", **NGAME)
+  params, aux = run.initial_parameters()
+  fresh, _ = refresh.renew("leaves", run.method.refreshes["leaves"], run.snapshot(params, aux, 6), {}, aux)
+  leaves = fresh["leaves"]
+  with_labels = np.diff(run.train.truth.indptr) > 0
+  assert np.all((leaves >= 0) == with_labels)
+  sizes = np.bincount(leaves[with_labels])
+  assert sizes.max() <= 4 and len(sizes) == 64 and sizes.max() - sizes.min() <= 1
+  queries = _unit(run.embed_queries(params, aux, run.train.tokens))
+  within = np.mean([queries[a] @ queries[b] for a in np.flatnonzero(with_labels) for b in
+                    np.flatnonzero(leaves == leaves[a]) if a != b])  # fmt: skip
+  assert within > np.mean(queries @ queries.T) + 0.1
+
+
+# --- clusters of labels ---
+
+
+def _info(counts):
+  counts = np.asarray(counts)
+  return DatasetInfo(100, len(counts), 8, 50, (), 3, mesh.make(), counts)
+
+
+def test_head_labels_by_number_and_by_points():
+  info = _info([5, 60, 0, 50, 5, 49])
+  settings = configs.default().method
+  assert label_clusters.head_labels(settings, info).tolist() == []
+  settings.head_label_points = 50
+  assert label_clusters.head_labels(settings, info).tolist() == [1, 3]
+  settings.head_label_points, settings.num_head_labels = 0, 4
+  assert label_clusters.head_labels(settings, info).tolist() == [0, 1, 3, 5]  # of two with 5, the lower id
+  settings.num_head_labels = 9
+  assert label_clusters.head_labels(settings, info).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", ["balanced", "balanced_centroids", "kmeans"])
+@pytest.mark.parametrize("heads", [0, 5])
+def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_path):
+  settings = {**DEXA, "method.label_clustering": kind, "method.num_head_labels": heads}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  params, aux = run.initial_parameters()
+  snapshot = run.snapshot(params, aux, 0)
+  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
+  clusters = np.asarray(aux["label_cluster"])
+  sizes = np.bincount(clusters, minlength=8 + heads)
+  assert len(sizes) == 8 + heads and sizes.sum() == 60
+  counts = np.bincount(run.train.counted.indices, minlength=60)
+  assert set(np.flatnonzero(clusters >= 8)) == set(np.argsort(-counts, kind="stable")[:heads])
+  assert np.all(sizes[8:] == 1)
+  assert kind == "kmeans" or sizes[:8].max() - sizes[:8].min() <= 1
+
+
+def test_renumbered_clusters_keep_most_of_their_labels():
+  old = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])
+  new = np.array([2, 2, 2, 0, 0, 1, 1, 1, 1])
+  found = label_clusters.renumbered(new, old, np.arange(9))
+  assert found.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2]
+  head = np.array([0, 0, 0, 1, 1, 1, 7, 8, 9])  # those that do not count stay
+  found = label_clusters.renumbered(np.array([1, 1, 1, 0, 0, 0, 7, 8, 9]), head, np.arange(6))
+  assert found.tolist() == head.tolist()
+
+
+def test_renumbering_only_renames():
+  rng = np.random.default_rng(0)
+  new, old = rng.integers(0, 16, 300), rng.integers(0, 16, 300)
+  found = label_clusters.renumbered(new, old, np.arange(300))
+  assert len({*zip(new, found)}) == len(set(new)) == len(set(found))
+  assert np.mean(found == old) >= np.mean(new == old)
+
+
+def test_clusters_can_follow_the_texts(data, tmp_path):
+  settings = {**DEXA, "method.label_clusters_every_epochs": 1.0, "train.num_epochs": 3}
+  workflow.train_and_test(tiny_runs.config(data, **settings), tmp_path / "run")
+  run = runs.reopen(tmp_path / "run")
+  assert "time/refresh_label_cluster" in (tmp_path / "run" / "metrics.jsonl").read_text()
+  assert sorted(set(np.asarray(run.trained()[1]["label_cluster"]).tolist())) == list(range(8))
+
+
+# --- DEXA, Lemma 1 ---
+
+
+def test_lemma_1():
+  """In the linear realisable model, at the true encoder: gradients and their bounds, in float64.
+
+  The gradient of eq. 8 is what central differences say; shared corrections make it far smaller where gaps of
+  a cluster are alike, and the bound on it tighter.
+  """
+  rng = np.random.default_rng(0)
+  num_points, num_labels, inputs, width, num_clusters = 40, 60, 7, 5, 6
+  points, texts = _unit(rng.normal(size=(num_points, inputs))), _unit(rng.normal(size=(num_labels, inputs)))
+  encoder, cluster = rng.normal(size=(width, inputs)) / 12, np.arange(num_labels) % num_clusters
+  common = 0.15 * rng.normal(size=(num_clusters, width))[cluster]
+  for spread in (0.0, 0.003, 0.01, 0.1):
+    gaps = common + spread * rng.normal(size=(num_labels, width))
+    truth = texts @ encoder.T + gaps
+    assert np.linalg.norm(truth, axis=1).max() <= 1
+    scores = truth @ encoder @ points.T
+    mean = np.stack([gaps[cluster == k].mean(0) for k in range(num_clusters)])
+    variance = sum(np.sum((gaps[cluster == k] - mean[k]) ** 2) for k in range(num_clusters))
+
+    def loss(matrix, shared, scores=scores):
+      return np.mean(((texts @ matrix.T + shared) @ matrix @ points.T - scores) ** 2)
+
+    def gradient(shared, scores=scores):
+      error = (texts @ encoder.T + shared) @ encoder @ points.T - scores
+      by_text = (encoder @ points.T) @ error.T @ texts
+      by_point = (texts @ encoder.T + shared).T @ error @ points
+      return 2 * (by_text + by_point) / error.size
+
+    for shared in (np.zeros((num_labels, width)), mean[cluster]):
+      step = rng.normal(size=encoder.shape)
+      slope = (loss(encoder + 1e-5 * step, shared) - loss(encoder - 1e-5 * step, shared)) / 2e-5
+      assert slope == pytest.approx(np.sum(gradient(shared) * step), rel=1e-5, abs=1e-10)
+    size = np.linalg.norm(encoder, 2) ** 2
+    siamese, augmented = (np.linalg.norm(gradient(s), 2) for s in (np.zeros_like(gaps), mean[cluster]))
+    assert augmented <= 4 * size * math.sqrt(variance / num_labels) + 1e-12
+    assert siamese <= 2 * size * math.sqrt(np.sum(gaps**2) / num_labels)
+    if spread <= 0.01:
+      assert augmented < 0.25 * siamese
+
+
+# --- classifiers ---
+
+
+def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_run, tmp_path):
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  params, aux = run.initial_parameters()
+  before = runs.reopen(encoder_run)
+  loaded = before.trained()[:2]
+  labels = before.embed_labels(*loaded)
+  np.testing.assert_allclose(params["classifiers"][:60], labels, atol=1e-6)
+  queries = before.embed_queries(*loaded, run.train.tokens)
+  np.testing.assert_allclose(run.embed_queries(params, aux, run.train.tokens), queries, atol=1e-6)
+  assert run.config.encoder == before.config.encoder and run.config.data == before.config.data
+
+
+def test_the_classifier_loss_is_its_formula(data, encoder_run, tmp_path):
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  params, aux = run.initial_parameters()
+  rng = np.random.default_rng(1)
+  params["classifiers"] = params["classifiers"] + 0.2 * rng.normal(size=params["classifiers"].shape)
+  run.freeze_queries(params, aux)
+  batch = run.batches.build(1)
+  rows = {"classifiers": params["classifiers"][batch.columns]}
+  found = run.method.loss(rows, aux, {}, batch, jax.random.key(0))[0]
+  expected = _expected(run, batch, _unit(run.batches.vectors), _unit(params["classifiers"]))
+  assert expected > 0.001 and float(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_run, tmp_path):
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "train.batch_size": 4}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  optimiser = train.optim.make(run.config.train, 10)
+  state = train_step.first_state(run, optimiser, *run.initial_parameters())
+  run.freeze_queries(state.params, state.aux)
+  before = jax.device_get(state)
+  step = train_step.TrainStep(run, optimiser, train.Report(run.workdir), lambda count: 0.01)
+  batch = run.batches.build(0)
+  after = jax.device_get(step(state, {}, mesh.put_batch(batch, run.mesh))[0])
+  for one, other in zip(jax.tree.leaves(before.aux), jax.tree.leaves(after.aux), strict=True):
+    np.testing.assert_array_equal(one, other)
+  moved = np.flatnonzero(np.any(before.params["classifiers"] != after.params["classifiers"], axis=1))
+  assert len(moved) > 0 and set(moved) <= set(batch.columns.tolist()) and len(moved) < 40
+
+
+def test_three_ways_to_rank(classifier_run, capsys):
+  run = runs.reopen(classifier_run)
+  params, aux, _ = run.trained()
+  texts = run.dataset.test.texts[:20]
+  queries = run.embed_queries(params, aux, run.dataset.test.tokens)[:20]
+  vectors = {view: run.embed_labels(params, aux, view) for view in ("encoder", "classifier")}
+  for view in vectors:
+    ids, scores, names = Model.load(classifier_run, scores=view).predict(texts, k=7)
+    expected = np.argsort(-(queries @ vectors[view].T), axis=1)[:, :7]
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ vectors[view].T, expected, 1), atol=1e-5)
+    assert names[0] == [run.dataset.labels.texts[label] for label in ids[0]]
+  _, fused, _ = Model.load(classifier_run).predict(texts, k=7)
+  both = sum(queries @ table.T for table in vectors.values())
+  assert np.all(fused.max(1) <= both.max(1) + 1 + 1e-5) and np.all(fused.max(1) >= both.max(1) - 1e-5)
+  with pytest.raises(UserError, match=r"scores = 'x': .* has 'fused', 'encoder', 'classifier'"):
+    Model.load(classifier_run, scores="x").predict(texts, k=1)
+
+
+def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
+  means = {scores: workflow.test(classifier_run, scores=scores) for scores in ("encoder", "classifier", "")}
+  printed = capsys.readouterr().out
+  assert means[""] != means["encoder"] != means["classifier"]
+  assert printed.count(f"by encoder alone: P@1 {100 * means['encoder']['P@1']:.2f}") == 3
+
+
+def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_run, monkeypatch):
+  run = runs.reopen(classifier_run)
+  params, aux, _ = run.trained()
+  (classifier_run / "fusion.npz").rename(classifier_run / "kept.npz")
+  given = {}
+
+  def fit(self, queries, truth, exclude, *, depth):
+    given.update(queries=queries, truth=truth, exclude=exclude)
+    self.tree = evaluate.Tree.load(classifier_run / "kept.npz")
+
+  monkeypatch.setattr(evaluate.Fusion, "fit", fit)
+  evaluate.fit_fusion(run, params, aux)
+  order = np.random.default_rng(0).permutation(run.batches.rows)
+  assert (given["exclude"] != run.train.filter[order]).nnz == 0 and run.train.filter.nnz > 0
+  assert (given["truth"] != run.train.counted[order]).nnz == 0
+  expected = run.embed_queries(params, aux, run.train.tokens)[order]
+  np.testing.assert_allclose(given["queries"], expected, atol=1e-6)
+
+
+def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
+  with pytest.raises(ConfigError, match=r"stands on a trained encoder; set --config.init_from=FOLDER"):
+    tiny_runs.open_run(data, tmp_path / "a", **CLASSIFIER)
+  with pytest.raises(ConfigError, match=r"data of their encoder; leave --config.data.path out"):
+    settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": str(tmp_path)}
+    tiny_runs.open_run(data, tmp_path / "b", **settings)
+  with pytest.raises(ConfigError, match="nowhere"):
+    tiny_runs.open_run(data, tmp_path / "c", **{**CLASSIFIER, "init_from": str(tmp_path / "nowhere")})
+
+
+def test_a_dual_encoder_has_one_kind_of_scores(encoder_run):
+  with pytest.raises(UserError, match=r"scores = 'classifier': method 'dexa' has 'fused'"):
+    workflow.test(encoder_run, scores="classifier")

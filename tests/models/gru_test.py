@@ -1,0 +1,313 @@
+"""The bidirectional GRU against PyTorch's equations in NumPy, and through `build`."""
+
+import functools
+import json
+import types
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from safetensors.numpy import load_file, save_file
+
+from xmc_jax import models
+from xmc_jax.contract import ConfigError, DataError, Tokens
+from xmc_jax.models.layers import dropout
+
+KEY = jax.random.key(0)
+SPEC = models.GruSpec(vocab_size=13, embedding_width=3, width=4)
+
+
+@functools.cache
+def _params(spec=SPEC):
+  """Random parameters with biases, which start at zero and would hide a wrong one."""
+  shapes = jax.eval_shape(models.Gru(spec).init, KEY, jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
+  generator = np.random.default_rng(0)
+  return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes["params"])
+
+
+@functools.cache
+def _compiled(gru):
+  return jax.jit(lambda params, ids, mask, key=None: gru.apply({"params": params}, ids, mask, key))
+
+
+def _inputs(n=5, length=6, seed=0):
+  generator = np.random.default_rng(seed)
+  lengths = np.concatenate([[length, 1], generator.integers(1, length + 1, n - 2)])
+  return generator.integers(0, 13, (n, length)).astype(np.int32), np.arange(length) < lengths[:, None]
+
+
+def _sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def _mean_state(x, weight_ih, weight_hh, bias_ih, bias_hh):
+  """One direction over one text, `[T, E]` -> `[H]`: the equations in the documentation of `torch.nn.GRU`."""
+  w_r, w_z, w_n = np.split(weight_ih, 3)
+  u_r, u_z, u_n = np.split(weight_hh, 3)
+  b_r, b_z, b_n = np.split(bias_ih, 3)
+  d_r, d_z, d_n = np.split(bias_hh, 3)
+  state = np.zeros(len(u_n))
+  total = np.zeros(len(u_n))
+  for token in x:
+    reset = _sigmoid(w_r @ token + b_r + u_r @ state + d_r)
+    update = _sigmoid(w_z @ token + b_z + u_z @ state + d_z)
+    new = np.tanh(w_n @ token + b_n + reset * (u_n @ state + d_n))
+    state = (1 - update) * new + update * state
+    total += state
+  return total / max(len(x), 1)
+
+
+def _reference(params, texts):
+  """Texts, each `[T]` ids of its real tokens or `[T, E]` embeddings -> `[n, D]` float64."""
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  rows = []
+  for text in texts:
+    x = params["word"][text] if np.ndim(text) == 1 else np.asarray(text, np.float64)
+    halves = []
+    for name, order in (("forward", x), ("backward", x[::-1])):
+      inputs, states = params[f"{name}_input"], params[f"{name}_state"]
+      bias_hh = np.concatenate([np.zeros(2 * len(states["bias"])), states["bias"]])
+      halves.append(_mean_state(order, inputs["kernel"].T, states["kernel"].T, inputs["bias"], bias_hh))
+    rows.append(np.concatenate(halves))
+  return np.stack(rows)
+
+
+@given(seed=st.integers(0, 9999), share=st.sampled_from([0.0, 0.3, 0.8, 1.0]))
+def test_states_are_the_references_under_any_mask(seed, share):
+  ids, _ = _inputs(seed=seed)
+  mask = np.random.default_rng(seed).random(ids.shape) < share
+  expected = _reference(_params(), [row[real] for row, real in zip(ids, mask)])
+  actual = _compiled(models.Gru(SPEC))(_params(), ids, mask)
+  assert actual.dtype == jnp.float32
+  np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_gradients_are_the_references_central_differences():
+  ids, mask = _inputs()
+  mask[3] = False
+  texts = [row[real] for row, real in zip(ids, mask)]
+  weights = np.random.default_rng(1).normal(size=(5, 4))
+  gru = models.Gru(SPEC)
+  gradients = jax.jit(jax.grad(lambda p: (gru.apply({"params": p}, ids, mask) * weights).sum()))(_params())
+  flat = flax.traverse_util.flatten_dict(
+    jax.tree.map(lambda leaf: np.array(leaf, np.float64), _params()), sep="/"
+  )
+  params = flax.traverse_util.unflatten_dict(flat, sep="/")  # of the same arrays, which change in place
+  step = 1e-6
+  for path, gradient in flax.traverse_util.flatten_dict(gradients, sep="/").items():
+    for index in np.ndindex(flat[path].shape):
+      here = flat[path][index]
+      sums = []
+      for value in (here + step, here - step):
+        flat[path][index] = value
+        sums.append((_reference(params, texts) * weights).sum())
+      flat[path][index] = here
+      expected = (sums[0] - sums[1]) / (2 * step)
+      np.testing.assert_allclose(gradient[index], expected, atol=1e-5, rtol=1e-4, err_msg=f"{path} {index}")
+
+
+@given(seed=st.integers(0, 9999), extra=st.sampled_from([1, 7]))
+def test_padding_and_the_other_rows_change_nothing(seed, extra):
+  ids, mask = _inputs(seed=seed)
+  generator = np.random.default_rng(seed)
+  embed = _compiled(models.Gru(SPEC))
+  expected = embed(_params(), ids, mask)
+  wide_ids = np.concatenate([ids, generator.integers(0, 13, (5, extra)).astype(np.int32)], axis=1)
+  wide_mask = np.concatenate([mask, np.zeros((5, extra), bool)], axis=1)
+  order = generator.permutation(5)
+  np.testing.assert_allclose(embed(_params(), wide_ids[order], wide_mask[order]), expected[order], atol=1e-6)
+
+
+def test_a_reversed_text_swaps_the_directions():
+  ids, _ = _inputs()
+  mask = np.ones_like(ids, bool)
+  swapped = {"word": _params()["word"]}
+  for part in ("input", "state"):
+    swapped |= {f"forward_{part}": _params()[f"backward_{part}"]}
+    swapped |= {f"backward_{part}": _params()[f"forward_{part}"]}
+  embed = _compiled(models.Gru(SPEC))
+  straight, reverse = embed(_params(), ids, mask), embed(swapped, ids[:, ::-1], mask)
+  np.testing.assert_allclose(jnp.roll(reverse, 2, axis=1), straight, atol=1e-6)
+  assert np.abs(embed(_params(), ids[:, ::-1], mask) - straight).max() > 0.01  # no bag of words
+
+
+def test_dropout_acts_on_the_token_embeddings():
+  ids, mask = _inputs()
+  embed = _compiled(models.Gru(SPEC, dropout=0.4))
+  dropped = jax.jit(lambda x: dropout(x, 0.4, KEY))(_params()["word"][ids.T]).swapaxes(0, 1)
+  expected = _reference(_params(), [row[real] for row, real in zip(np.asarray(dropped), mask)])
+  np.testing.assert_allclose(embed(_params(), ids, mask, KEY), expected, atol=1e-5)
+  np.testing.assert_array_equal(
+    embed(_params(), ids, mask), _compiled(models.Gru(SPEC))(_params(), ids, mask)
+  )
+
+
+@pytest.mark.slow
+def test_remat_and_bfloat16_change_little():
+  ids, mask = _inputs()
+
+  def value_and_gradients(gru):
+    return jax.jit(jax.value_and_grad(lambda p: jnp.sin(gru.apply({"params": p}, ids, mask)).sum()))(
+      _params()
+    )
+
+  plain = value_and_gradients(models.Gru(SPEC))
+  again = value_and_gradients(models.Gru(SPEC, remat=True))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), again, plain)
+  rounded = value_and_gradients(models.Gru(SPEC, jnp.bfloat16))
+  for a, b in zip(jax.tree.leaves(rounded), jax.tree.leaves(plain)):
+    assert a.dtype == jnp.float32
+    assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b) + 0.02
+
+
+def test_one_product_for_all_inputs_and_one_scan_for_both_directions():
+  program = str(jax.make_jaxpr(_compiled(models.Gru(SPEC)))(_params(), *_inputs()))
+  assert (program.count("scan["), program.count("dot_general[")) == (1, 2)
+
+
+def test_rows_split_over_devices_need_no_exchange():
+  ids, mask = _inputs(n=16)
+  devices = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+  placed = jax.device_put((ids, mask), NamedSharding(devices, PartitionSpec("data")))
+  params = jax.device_put(_params(), NamedSharding(devices, PartitionSpec()))
+  compiled = _compiled(models.Gru(SPEC)).lower(params, *placed).compile()
+  np.testing.assert_allclose(
+    compiled(params, *placed), _compiled(models.Gru(SPEC))(_params(), ids, mask), atol=1e-6
+  )
+  assert not any(f" all-{kind}" in compiled.as_text() for kind in ("gather", "reduce", "to-all"))
+
+
+def _config(name="gru", **options):
+  return types.SimpleNamespace(name=name, dtype="float32", **options)
+
+
+def _tokens():
+  return Tokens(_inputs()[0], np.array([6, 0, 3, 1, 5], np.int32))
+
+
+@pytest.fixture(scope="module")
+def made():
+  """An embedder from scratch and its parameters; their initialisation compiles for a while."""
+  embedder = models.build(_config(width=8, normalize=False, projection_dim=5), vocab_size=13)
+  return embedder, embedder.init(KEY)
+
+
+def test_kernels_start_orthogonal_and_parameters_have_the_documented_paths(made):
+  embedder, params = made
+  assert (embedder.spec, embedder.tokenizer_file) == (models.GruSpec(13, 8, 8), None)
+  shapes = {
+    path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(params["encoder"], sep="/").items()
+  }
+  assert shapes == {
+    "word": (13, 8),
+    **{f"{name}_input/kernel": (8, 12) for name in ("forward", "backward")},
+    **{f"{name}_input/bias": (12,) for name in ("forward", "backward")},
+    **{f"{name}_state/kernel": (4, 12) for name in ("forward", "backward")},
+    **{f"{name}_state/bias": (4,) for name in ("forward", "backward")},
+  }
+  gates = np.split(np.asarray(params["encoder"]["backward_state"]["kernel"]), 3, axis=1)
+  for gate in gates:
+    np.testing.assert_allclose(gate @ gate.T, np.eye(4), atol=1e-5)
+  assert np.abs(gates[0] - gates[1]).max() > 0.1
+
+
+def test_an_embedder_scales_to_length_one_and_leaves_empty_rows_zero(made):
+  embedder = models.build(_config(width=8), vocab_size=13)
+  params = {"encoder": made[1]["encoder"]}
+  assert embedder.width == 8
+  lengths = np.linalg.norm(jax.jit(embedder.embed)(params, _tokens()), axis=1)
+  np.testing.assert_allclose(lengths, [1, 0, 1, 1, 1], atol=1e-5)
+  gradients = jax.jit(jax.grad(lambda p: jnp.sin(3 * embedder.embed(p, _tokens())).sum()))(params)
+  assert all(np.isfinite(leaf).all() and np.any(leaf) for leaf in jax.tree.leaves(gradients))
+
+
+def test_a_gru_starts_from_another_encoders_table(tmp_path):
+  table = models.build(_config("bag", width=6), vocab_size=13)
+  saved = table.init(KEY)
+  table.save(saved, tmp_path)
+  embedder = models.build(_config(init_table=str(tmp_path), width=8, pooling="auto"), vocab_size=13)
+  assert embedder.spec == models.GruSpec(13, 6, 8)
+  assert embedder.source == f"token embeddings of directory {tmp_path}"
+  params = embedder.init(jax.random.key(1))["encoder"]
+  np.testing.assert_array_equal(params["word"], saved["encoder"]["word"])
+  assert params["forward_input"]["kernel"].shape == (6, 12)
+  scratch = models.build(_config(init_table=str(tmp_path), width=8, pretrained=False))
+  assert (scratch.spec, "scratch" in scratch.source) == (embedder.spec, True)
+
+
+def test_a_saved_gru_loads_and_lends_its_table(made, tmp_path):
+  embedder, params = made
+  embedder.save(params, tmp_path)
+  again = models.build(_config(str(tmp_path), pooling="auto", projection_dim=5, normalize=False))
+  jax.tree.map(np.testing.assert_array_equal, again.init(jax.random.key(9)), params)
+  np.testing.assert_array_equal(
+    jax.jit(again.embed)(params, _tokens()), jax.jit(embedder.embed)(params, _tokens())
+  )
+  bag = models.build(_config("bag", init_table=str(tmp_path)))
+  np.testing.assert_array_equal(bag.init(KEY)["encoder"]["word"], params["encoder"]["word"])
+
+
+def test_a_folder_with_pytorchs_tensors_gives_pytorchs_states(tmp_path):
+  generator = np.random.default_rng(2)
+  sizes = {"weight_ih": (6, 3), "weight_hh": (6, 2), "bias_ih": (6,), "bias_hh": (6,)}
+  tensors = {"word_embeddings.weight": generator.normal(size=(13, 3)).astype(np.float32)}
+  for ending in ("l0", "l0_reverse"):
+    for part, shape in sizes.items():
+      tensors[f"gru.{part}_{ending}"] = generator.normal(size=shape).astype(np.float32)
+  save_file(tensors, tmp_path / "model.safetensors")
+  config = {"model_type": "xmc_jax_gru", "vocab_size": 13, "embedding_width": 3, "width": 4}
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  embedder = models.build(_config(str(tmp_path), normalize=False))
+  expected = []
+  for row, length in zip(*_tokens()):
+    x = tensors["word_embeddings.weight"][row[:length]].astype(np.float64)
+    orders = (("l0", x), ("l0_reverse", x[::-1]))
+    expected.append(
+      np.concatenate(
+        [_mean_state(order, *(tensors[f"gru.{part}_{end}"] for part in sizes)) for end, order in orders]
+      )
+    )
+  np.testing.assert_allclose(jax.jit(embedder.embed)(embedder.init(KEY), _tokens()), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"width": 7}, r"encoder\.width=7.*config\.encoder\.width=8"),
+    ({"width": 1}, r"encoder\.width=1.*config\.encoder\.width=2"),
+    ({"width": 0}, r"encoder\.width=0.*config\.encoder\.width=2"),
+    ({"width": 8, "pooling": "cls"}, "pooling='cls'"),
+    ({"width": 8, "dropout": 1.0}, "dropout=1.0"),
+    ({"width": 8, "num_frozen_layers": 1}, "num_frozen_layers=1"),
+  ],
+)
+def test_a_wrong_value_is_named(options, message):
+  with pytest.raises(ConfigError, match=message):
+    models.build(_config(**options), vocab_size=13)
+  with pytest.raises(ConfigError, match="vocab_size=None"):
+    models.build(_config(width=8))
+
+
+@pytest.mark.parametrize("change", ["size", "missing", "shape"])
+def test_a_damaged_folder_is_named(made, tmp_path, change):
+  embedder, params = made
+  embedder.save(params, tmp_path)
+  tensors, config = (
+    load_file(tmp_path / "model.safetensors"),
+    json.loads((tmp_path / "config.json").read_text()),
+  )
+  if change == "size":
+    (tmp_path / "config.json").write_text(json.dumps(config | {"width": 7}))
+  elif change == "missing":
+    del tensors["gru.weight_hh_l0_reverse"]
+  else:
+    tensors["gru.bias_ih_l0"] = tensors["gru.bias_ih_l0"][:-1].copy()
+  save_file(tensors, tmp_path / "model.safetensors")
+  named = {"size": "width is 7", "missing": "weight_hh_l0_reverse", "shape": r"bias_ih_l0.*\(11,\).*\(12,\)"}
+  with pytest.raises(DataError, match=named[change]):
+    models.build(_config(str(tmp_path))).init(KEY)

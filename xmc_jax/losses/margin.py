@@ -1,0 +1,167 @@
+"""The margin loss of NGAME: a row's positives shall lead its hardest negatives by a margin."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.contract import Array
+from xmc_jax.losses import rows as row_forms
+
+
+def margin(
+  scores: Array,
+  labels: Array,
+  *,
+  margin: float = 0.3,
+  num_negatives: int = 10,
+  weight_temperature: float = 0.1,
+  weights: Array | None = None,
+  where: Array | None = None,
+  num_positives: int = 0,
+  differentiable_weights: bool = False,
+) -> Array:
+  r"""Weighted hinge of each positive against the row's hardest negatives.
+
+  .. math::
+    \ell(s, y) = \sum_{p \in P} \frac{w_p}{\eta'} \sum_{j \in V_p} \omega_{pj} (s_j - s_p + \gamma),
+    \qquad \omega_{pj} = \frac{e^{s_j / T}}{\sum_{l \in V_p} e^{s_l / T}},
+    \qquad V_p = \{j \in N : s_j - s_p + \gamma > 0\}
+
+  N are the η highest scores off the positives, or fewer where the row has fewer, :math:`\eta'` of them. Every
+  true label is left out of N, also one of weight 0. The weights ω are constants for the gradient, unless
+  `differentiable_weights`. The loss jumps where a negative joins V_p or leaves it: it changes the weights of
+  the others. Memory is O(L) a row, whatever η is: see `margin_of`.
+
+  Args:
+    scores: `[..., L]` scores, any float type; computed in float32 at least.
+    labels: `[..., L]` in {0, 1}, 1 for a true label.
+    margin: γ, by how much a positive shall lead.
+    num_negatives: η, at least 1; may exceed L.
+    weight_temperature: T, positive; the lower it is, the more the hardest violator counts.
+    weights: `[..., L]` weight of each positive; by default labels / max(1, number of positives in the row).
+    where: `[..., L]` bool, True for a real entry, by default all; others are as if not there.
+    num_positives: n counts only the n lowest scores of positives of positive weight, with
+      their weights scaled to add up to 1 (DEXA's module II: 3); 0 counts all, as they are.
+    differentiable_weights: lets the gradient through ω, as NGAME's released code does.
+
+  Returns:
+    `[...]` loss of each row; 0, with gradient 0, for a row without positives or without negatives.
+
+  Example:
+    >>> from xmc_jax import losses
+    >>> losses.margin([[0.5, 0.45, 0.0]], [[1, 0, 0]])  # one of 2 violates the margin, by 0.45 - 0.5 + 0.3
+    Array([0.125], dtype=float32)
+
+  References:
+    Dahiya et al., `NGAME: Negative Mining-aware Mini-batching for Extreme Classification
+    <https://arxiv.org/abs/2207.04452>`_, WSDM 2023; for several positives Dahiya et al., `Deep Encoders with
+    Auxiliary Parameters for Extreme Classification <https://doi.org/10.1145/3580305.3599301>`_, KDD 2023.
+  """
+  rows = row_forms.as_rows(scores, labels, where)
+  weights = row_forms.positive_weights(rows, weights)
+  return margin_of(
+    *(rows.scores, weights, rows.scores, rows.real & ~rows.positive),
+    margin=margin,
+    num_negatives=num_negatives,
+    weight_temperature=weight_temperature,
+    num_positives=num_positives,
+    differentiable_weights=differentiable_weights,
+  )
+
+
+@functools.partial(jax.jit, static_argnames=("num_negatives", "num_positives", "differentiable_weights"))
+def margin_of(
+  positive_scores: Array,
+  positive_weights: Array,
+  scores: Array,
+  negative: Array,
+  *,
+  margin: float = 0.3,
+  num_negatives: int = 10,
+  weight_temperature: float = 0.1,
+  num_positives: int = 0,
+  differentiable_weights: bool = False,
+) -> Array:
+  r"""`margin` of rows whose positives are given by themselves, apart from the pool.
+
+  The violators of any positive are the first few of N in the order of the scores, :math:`s_1` the highest. So
+  their mean score under ω is a ratio of two running sums, made once for all positives of the row:
+
+  .. math::
+    \ell = \sum_p \frac{w_p}{\eta'} (m_{|V_p|} - s_p + \gamma) \text{ where } |V_p| > 0, \qquad
+    m_v = s_1 + \frac{\sum_{j \le v} e^{(s_j - s_1) / T} (s_j - s_1)}{\sum_{j \le v} e^{(s_j - s_1) / T}}
+
+  The sum below the line is at least 1. Memory is O(P + S) a row, for the gradient too.
+
+  Args:
+    positive_scores: `[..., P]` scores of the positives.
+    positive_weights: `[..., P]` their weights; an entry of weight 0 is as if not there, whatever its score.
+    scores: `[..., S]` scores of the pool.
+    negative: `[..., S]` bool, the entries that are real and no true label; others are as if not there.
+    margin: as for `margin`, and so are the others.
+    num_negatives: may exceed S.
+    weight_temperature: positive.
+    num_positives: may exceed P.
+    differentiable_weights: lets the gradient through ω.
+
+  Returns:
+    `[...]` loss of each row, float32 (float64 if a score is); 0 with gradient 0 as there.
+  """
+  if num_negatives < 1 or num_positives < 0:
+    raise ValueError(f"num_negatives must be >= 1, num_positives >= 0: {num_negatives}, {num_positives}")
+  positive_scores, scores = jnp.asarray(positive_scores), jnp.asarray(scores)
+  dtype = jnp.result_type(positive_scores, scores, jnp.float32)
+  if not scores.shape[-1]:
+    return jnp.zeros(scores.shape[:-1], dtype)
+  positive_scores, weights = positive_scores.astype(dtype), jnp.asarray(positive_weights, dtype)
+  if num_positives:
+    positive_scores, weights = _lowest(positive_scores, weights, num_positives)
+  # From here on, a score of -inf says that there is no negative.
+  hardest = jnp.where(negative, scores.astype(dtype), -jnp.inf)
+  hardest = jax.lax.top_k(hardest, min(num_negatives, scores.shape[-1]))[0]
+  highest, relative_means = _running_means(hardest, weight_temperature, differentiable_weights)
+
+  counted = weights > 0
+  positive_scores = jnp.where(counted, positive_scores, 0)
+  violators = _count_above(hardest, positive_scores - margin)
+  mean = jnp.take_along_axis(relative_means, jnp.maximum(violators - 1, 0), axis=-1)
+  excess = jnp.where(counted & (violators > 0), (highest - positive_scores) + mean + margin, 0)
+  num_hardest = jnp.maximum(jnp.sum(hardest > -jnp.inf, axis=-1), 1)
+  return jnp.sum(jnp.where(counted, weights, 0) * excess, axis=-1) / num_hardest
+
+
+def _lowest(scores: Array, weights: Array, num: int) -> tuple[Array, Array]:
+  """The `num` lowest scores `[..., P]` of positive weight, and their weights scaled to add up to 1."""
+  places = jax.lax.top_k(jnp.where(weights > 0, -scores, -jnp.inf), min(num, scores.shape[-1]))[1]
+  scores, weights = (jnp.take_along_axis(x, places, axis=-1) for x in (scores, weights))
+  total = jnp.sum(weights, axis=-1, keepdims=True, where=weights > 0)
+  return scores, weights / jnp.where(total > 0, total, 1)
+
+
+def _count_above(falling: Array, thresholds: Array) -> Array:
+  """How many of the scores `[..., η]`, in falling order, are above each threshold `[..., P]`."""
+  search = functools.partial(jnp.searchsorted, method="scan_unrolled")
+  ascending, wanted = jax.lax.stop_gradient((-falling, -thresholds))
+  return jnp.vectorize(search, signature="(n),(p)->(p)")(ascending, wanted)
+
+
+def _running_means(hardest: Array, temperature: float, differentiable_weights: bool) -> tuple[Array, Array]:
+  """Of scores `[..., η]` in falling order: the highest, and the mean of the first v less the highest.
+
+  Means are under softmax(s / temperature). A score of -inf is none: the means from there on say nothing,
+  but are finite.
+
+  Returns:
+    `[..., 1]`, and `[..., η]` for v = 1 .. η. The gradient is right for their sum.
+  """
+  some = hardest > -jnp.inf
+  scores = jnp.where(some, hardest, 0)
+  # Taken off and added again: no gradient has to flow through it.
+  highest = jax.lax.stop_gradient(scores[..., :1])
+  below = jnp.where(some, scores - highest, 0)
+  weights = jnp.where(some, jnp.exp(below / temperature), 0)
+  if not differentiable_weights:
+    weights = jax.lax.stop_gradient(weights)
+  total = jnp.cumsum(weights, axis=-1)
+  return highest, jnp.cumsum(weights * below, axis=-1) / jnp.where(some[..., :1], total, 1)

@@ -1,0 +1,79 @@
+"""What the settings of `config.method` must be together. Knows nothing of jax."""
+
+from collections.abc import Iterator, Mapping
+
+
+def faults(values: Mapping, largest: int) -> Iterator[str]:
+  """What is wrong, line by line.
+
+  Args:
+    values: every setting by its dotted key, each legal by itself.
+    largest: what a whole number may be at most.
+  """
+  yield from _temperature_faults(values)
+  yield from _negative_faults(values)
+  yield from _margin_faults(values)
+  yield from _cluster_faults(values, largest)
+
+
+def _temperature_faults(values: Mapping) -> Iterator[str]:
+  """Unit vectors need a small temperature, raw products one near 1; a bag's means are short, any will do."""
+  unit, temperature = values["encoder.normalize"], values["method.temperature"]
+  if values["method.allow_any_temperature"] or values["method.loss"] == "margin":  # which has none
+    return
+  override = "or --config.method.allow_any_temperature=True if you mean it"
+  if unit and temperature > 0.5:
+    yield (
+      f"method.temperature = {temperature} is too flat for unit vectors (encoder.normalize = True; at most "
+      f"0.5): set --config.method.temperature=0.05, or --config.encoder.normalize=False, {override}"
+    )
+  if not unit and temperature < 0.5 and values["encoder.name"] != "bag":
+    yield (
+      f"method.temperature = {temperature} saturates raw dot products (encoder.normalize = False; at least "
+      f"0.5): set --config.method.temperature=1, or --config.encoder.normalize=True, {override}"
+    )
+
+
+def _negative_faults(values: Mapping) -> Iterator[str]:
+  for key in (f"method.num_{kind}_negatives" for kind in ("random", "hard", "fresh")):
+    if values[key] and values["method.labels"] != "in_batch":
+      yield (
+        f"{key} = {values[key]} has no effect when method.labels = {values['method.labels']!r}; "
+        f"set --config.{key}=0, or --config.method.labels=in_batch"
+      )
+  hard, listed = values["method.num_hard_negatives"], values["method.shortlist_size"]
+  if hard > listed:
+    yield (
+      f"method.num_hard_negatives = {hard} is more than method.shortlist_size = {listed}; "
+      f"set --config.method.shortlist_size={hard}"
+    )
+
+
+def _margin_faults(values: Mapping) -> Iterator[str]:
+  if values["method.loss"] == "margin" and not values["encoder.normalize"]:
+    yield (
+      "method.loss = 'margin' compares cosines, and encoder.normalize = False; "
+      "set --config.encoder.normalize=True"
+    )
+
+
+def _cluster_faults(values: Mapping, largest: int) -> Iterator[str]:
+  clusters = values["method.num_label_clusters"]
+  if clusters & (clusters - 1):
+    down = 1 << (clusters.bit_length() - 1)
+    nearest = down if clusters - down <= 2 * down - clusters or 2 * down > largest else 2 * down
+    yield (
+      f"method.num_label_clusters = {clusters} is not a power of two; "
+      f"the nearest that is: --config.method.num_label_clusters={nearest}"
+    )
+  if values["method.num_head_labels"] and values["method.head_label_points"]:
+    yield (
+      "method.num_head_labels and method.head_label_points both say which labels are frequent; "
+      "set one of them: --config.method.head_label_points=0"
+    )
+  epochs = values["method.leaf_doubling_epochs"]
+  if not all(type(epoch) is int and 0 <= epoch <= largest for epoch in epochs):
+    yield (
+      f"method.leaf_doubling_epochs = {epochs!r:.60} must hold whole numbers of epochs; "
+      'for instance --config.method.leaf_doubling_epochs="(10,25)"'
+    )

@@ -1,0 +1,64 @@
+"""Module II of NGAME, DEXA and PRIME: a classifier for each label, on an encoder that stays as it is.
+
+A run of any dual encoder (`config.init_from`) gives the encoder and its label vectors ẑ. Classifiers start at
+ẑ and are trained by the margin loss against the hardest labels of the batch, its points in NGAME's order.
+Labels are then ranked by ẑ, by their classifiers, or by both (NGAME, section 3; DEXA, section 4).
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import mesh, models, refresh
+from xmc_jax.contract import BatchSpec, DatasetInfo, Method
+from xmc_jax.methods import rhythms
+from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.models import normalize
+from xmc_jax.models.layers import dropout
+
+FIXED = {"loss": ("margin",), "labels": ("in_batch_table",)}
+NEEDS_INIT = True  # `config.init_from` must name a run
+
+TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the devices
+_LABELS = "label_vectors"  # in `aux`: ẑ, likewise
+_ENCODER = ("encoder", "projection")  # what an Embedder's parameters consist of
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method; `config.encoder` is that of the run that it starts from."""
+  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)
+
+  def init(key):
+    nothing = np.zeros((num_rows, encoder.width), np.float32)
+    return {TABLE: nothing}, {"encoder": encoder.init(key), _LABELS: nothing}
+
+  def adopt(source: refresh.Snapshot):
+    vectors = np.pad(source.labels, ((0, num_rows - info.num_labels), (0, 0)))
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    encoder_params = {name: source.params[name] for name in _ENCODER if name in source.params}
+    return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}
+
+  def loss(params, aux, fresh, batch, key):
+    queries = normalize(dropout(batch.vectors, config.method.query_dropout, key))
+    labels = normalize(params[TABLE])
+    per_row = pool_loss(config, info, "margin", queries, labels, batch)
+    return mean_over_rows(per_row, batch), {}, aux
+
+  def by_text(params, aux, tokens, ids):
+    return aux[_LABELS][jnp.maximum(ids, 0)]
+
+  def by_classifier(params, aux, tokens, ids):
+    return normalize(params[TABLE][jnp.maximum(ids, 0)])
+
+  return Method(
+    init=init,
+    loss=loss,
+    embed_queries=lambda params, aux, tokens: normalize(encoder.embed(aux["encoder"], tokens)),
+    embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
+    batch=BatchSpec(labels="in_batch_table", num_positives=config.method.num_positives, frozen=True),
+    rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
+    refreshes=rhythms.leaves(config, info),
+    tables={TABLE: lambda batch, aux: batch.columns},
+    views={"encoder": by_text, "classifier": by_classifier},
+    adopt=adopt,
+  )

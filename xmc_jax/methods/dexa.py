@@ -1,0 +1,77 @@
+"""DEXA: NGAME with auxiliary vectors, one for each cluster of labels (Dahiya et al., KDD 2023). Module I.
+
+A label's vector is n(E(z) + a): its text's embedding and its cluster's vector. What a label's text does not
+say can go into `a`, and need not distort the encoder. Frequent labels may have a cluster of their own.
+`methods/classifier.py` is Module II.
+"""
+
+import functools
+
+import jax
+import ml_collections
+
+from xmc_jax import mesh, models
+from xmc_jax.contract import DatasetInfo, Method
+from xmc_jax.methods import label_clusters, ngame
+from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.models import normalize
+from xmc_jax.ops import sparse_rows
+from xmc_jax.ops.grad_cache import embed_groups
+
+FIXED = ngame.FIXED
+TABLE = "auxiliary"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method; with `config.method.num_label_clusters = 0` and no head labels it is NGAME."""
+  base, num_clusters = ngame.make(config, info), label_clusters.number(config.method, info)
+  if not num_clusters:
+    return base
+  settings, build = config.method, functools.partial(
+    models.build, vocab_size=info.vocab_size, special_ids=info.special_ids
+  )
+  encoder, text_encoder = build(config.encoder), build(_of_length(config.encoder, settings.unit_texts))
+  devices = info.mesh if info.mesh.size > 1 else None
+
+  def init(key):
+    encoder_key, table_key = jax.random.split(key)
+    rows = mesh.rounded_up(num_clusters, info.mesh.size)
+    limit = (6 / (num_clusters + encoder.width)) ** 0.5  # Xavier's
+    table = jax.random.uniform(table_key, (rows, encoder.width), minval=-limit, maxval=limit)
+    return {**encoder.init(encoder_key), TABLE: table}, label_clusters.none_yet(info)
+
+  def loss(params, aux, fresh, batch, key):
+    query_key, label_key = jax.random.split(key)
+    shared = {name: value for name, value in params.items() if name != TABLE}
+    embed = functools.partial(embed_groups, devices=info.mesh)
+    queries = embed(encoder.embed, shared, batch.queries, query_key, chunk=settings.query_chunk)
+    texts = embed(
+      text_encoder.embed,
+      shared,
+      batch.labels,
+      label_key if settings.dropout_on_labels else None,
+      chunk=settings.label_chunk,
+      axes=mesh.LABEL_ROWS,
+    )
+    labels = normalize(texts + params[TABLE])
+    per_row = pool_loss(config, info, settings.loss, normalize(queries), labels, batch)
+    return mean_over_rows(per_row, batch), {}, aux
+
+  def embed_labels(params, aux, tokens, ids):
+    vectors = sparse_rows.take(params[TABLE], label_clusters.of(aux, ids), mesh=devices)
+    return normalize(text_encoder.embed(params, tokens) + vectors)
+
+  return base._replace(
+    init=init,
+    loss=loss,
+    embed_queries=lambda params, aux, tokens: normalize(encoder.embed(params, tokens)),
+    embed_labels=embed_labels,
+    rules=((f"(^|/){TABLE}(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
+    tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)},
+    refreshes={**label_clusters.refreshes(config, info), **base.refreshes},
+  )
+
+
+def _of_length(encoder_config, unit: bool):
+  """The encoder's config with embeddings of length 1, or as they come."""
+  return ml_collections.ConfigDict({**encoder_config.to_dict(), "normalize": unit})

@@ -1,0 +1,95 @@
+"""Which cluster a label belongs to: what shares an auxiliary vector (DEXA, section 4; its Tables 6 and 7).
+
+`aux['label_cluster']` `[L]` int32 holds -1 until the first refresh, before the first step, has made clusters
+from the embeddings of the label texts. Clusters 0 .. K-1 are theirs; behind these are those of head labels.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import refresh
+from xmc_jax.contract import Array, DatasetInfo, PyTree, Refresh
+
+_NAME = "label_cluster"
+
+
+def number(settings, info: DatasetInfo) -> int:
+  """K and the number of head labels."""
+  return settings.num_label_clusters + len(head_labels(settings, info))
+
+
+def head_labels(settings, info: DatasetInfo) -> np.ndarray:
+  """Labels with a cluster of their own, rising: the most frequent, or those with enough training points."""
+  counts = np.asarray(info.label_counts)
+  if settings.num_head_labels:
+    return np.sort(np.argsort(-counts, kind="stable")[: settings.num_head_labels])
+  return np.flatnonzero(counts >= settings.head_label_points) if settings.head_label_points else counts[:0]
+
+
+def none_yet(info: DatasetInfo) -> dict[str, Array]:
+  """`aux` before there are clusters."""
+  return {_NAME: jnp.full(info.num_labels, -1, jnp.int32)}
+
+
+def of(aux: PyTree, labels: Array) -> Array:
+  """The cluster of each label; -1 for label -1, and for all where there are none yet."""
+  return jnp.where(labels >= 0, aux[_NAME][jnp.maximum(labels, 0)], -1)
+
+
+def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
+  """The clustering, once before the first step or every few epochs (DEXA's dynamic assignment)."""
+  settings = config.method
+
+  def compute(snapshot: refresh.Snapshot) -> Array:
+    # Texts alone: labels that have no cluster have no auxiliary vector.
+    texts = snapshot.labels_with(**none_yet(info))
+    head = head_labels(settings, info)
+    rest = np.setdiff1d(np.arange(info.num_labels), head)
+    found = np.empty(info.num_labels, np.int32)
+    found[head] = settings.num_label_clusters + np.arange(len(head))
+    found[rest] = _of_rest(config, snapshot, texts, rest) if settings.num_label_clusters else -1
+    before = np.asarray(jax.device_get(snapshot.aux[_NAME]))
+    return renumbered(found, before, rest) if np.any(before[rest] >= 0) else found
+
+  every = settings.label_clusters_every_epochs
+  return {_NAME: Refresh(every_epochs=every, compute=compute, into_aux=True)}
+
+
+def _of_rest(config, snapshot: refresh.Snapshot, texts: np.ndarray, rest: np.ndarray) -> np.ndarray:
+  """Clusters of the labels that are no head labels."""
+  kind, count = config.method.label_clustering, config.method.num_label_clusters
+  key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
+  if kind == "kmeans":
+    return refresh.spherical_kmeans(texts[rest], min(count, len(rest)), key=key)
+  if kind == "balanced_centroids":
+    texts = refresh.label_centroids(snapshot.queries, snapshot.truth, texts)
+  return refresh.balanced_clusters(texts[rest], count, key=key)
+
+
+def renumbered(new: np.ndarray, old: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """New clusters under the numbers of the old ones that they share the most labels with.
+
+  An auxiliary vector so stays with most of its labels. Pairs of clusters are matched greedily, largest
+  overlap first; what is left over takes the numbers that are left over.
+
+  Args:
+    new, old: `[L]` cluster of each label.
+    rows: the labels that count.
+  """
+  pairs, overlap = np.unique(np.stack([new[rows], old[rows]]), axis=1, return_counts=True)
+  number_of, taken = {}, set()
+  for one, other in pairs[:, np.argsort(-overlap, kind="stable")].T.tolist():
+    if one not in number_of and other not in taken:
+      number_of[one] = other
+      taken.add(other)
+  clusters = np.union1d(new[rows], old[rows]).tolist()
+  free = iter([cluster for cluster in clusters if cluster not in taken])
+  for cluster in np.unique(new[rows]).tolist():
+    if cluster not in number_of:
+      number_of[cluster] = next(free)
+  out = new.copy()
+  out[rows] = [number_of[cluster] for cluster in new[rows].tolist()]
+  return out

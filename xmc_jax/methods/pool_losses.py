@@ -1,0 +1,82 @@
+"""Losses of a batch's queries against a pool of labels, by the columns that are their positives."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from xmc_jax import ops
+from xmc_jax.contract import Array, Batch, DatasetInfo
+from xmc_jax.losses.margin import margin_of
+
+
+def mean_over_rows(per_row: Array, batch: Batch) -> Array:
+  """The mean over the batch's rows, padding apart."""
+  return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1)
+
+
+def pool_loss(
+  config, info: DatasetInfo, loss: str, queries: Array, labels: Array, batch: Batch, **options
+) -> Array:
+  """`[B]` losses of queries `[B, D]` against the pool's labels `[S, D]`; padding rows have 0.
+
+  Args:
+    config: of it `config.method` is used.
+    info: of the data.
+    loss: 'margin', or a kind of `ops.streaming_loss`, where `options` go.
+    queries, labels: embeddings; for 'margin' of length 1.
+    batch: which columns are whose positives.
+  """
+  if loss == "margin":
+    return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch), 0.0)
+  settings = config.method
+  excluded, where = batch.excluded, batch.columns >= 0
+  if loss == "softmax":  # METHODS: what was not drawn is left out of the denominator
+    undrawn = jnp.where(batch.weights > 0, -1, batch.positives)
+    excluded = jnp.concatenate([excluded, undrawn], axis=1)
+  per_row = ops.streaming_loss(
+    loss,
+    queries,
+    labels,
+    batch.positives,
+    chunk=settings.score_chunk or len(labels),
+    temperature=settings.temperature,
+    weights=None if loss == "binary" else batch.weights,
+    excluded=excluded,
+    where=where,
+    mesh=info.mesh if info.mesh.size > 1 else None,
+    **options,
+  )
+  return jnp.where(batch.rows >= 0, per_row, 0.0)
+
+
+def _margin(settings, info: DatasetInfo, queries: Array, labels: Array, batch: Batch) -> Array:
+  """NGAME's loss of each row, by cosine; the pool is small enough to score whole."""
+
+  def of_rows(queries, labels, columns, positives, weights, excluded):
+    scores = queries @ labels.T
+    known = jnp.concatenate([positives, excluded], axis=1)
+    return margin_of(
+      jnp.take_along_axis(scores, jnp.maximum(positives, 0), axis=1),
+      jnp.where(positives >= 0, weights, 0.0),
+      scores,
+      ~_marked(known, len(labels)) & (columns >= 0),
+      margin=settings.margin,
+      num_negatives=settings.margin_negatives,
+      weight_temperature=settings.weight_temperature,
+      differentiable_weights=settings.differentiable_weights,
+      num_positives=settings.margin_positives or settings.num_positives,
+    )
+
+  rows, whole = P("data"), P()
+  if info.mesh.size > 1:  # left to itself, top_k would gather all scores on every device
+    of_rows = jax.shard_map(
+      of_rows, mesh=info.mesh, in_specs=(rows, whole, whole, rows, rows, rows), out_specs=rows
+    )
+  return of_rows(queries, labels, batch.columns, batch.positives, batch.weights, batch.excluded)
+
+
+def _marked(columns: Array, num_columns: int) -> Array:
+  """`[B, S]` bool, True at each row's columns `[B, P]`; -1 is none."""
+  rows = jnp.arange(len(columns))[:, None]
+  places = jnp.where(columns >= 0, columns, num_columns)
+  return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")

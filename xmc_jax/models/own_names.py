@@ -1,0 +1,104 @@
+"""Folders of the encoders that Hugging Face has no name for: configs and tensors of bags and GRUs.
+
+A GRU's tensors are named and laid out as those of PyTorch's `nn.GRU(E, H, bidirectional=True)`.
+"""
+
+import numpy as np
+
+from xmc_jax.contract import DataError
+from xmc_jax.models.bag import BagSpec
+from xmc_jax.models.gru import DIRECTIONS, GruSpec
+
+_TABLE = "word_embeddings.weight"
+_SPECS = {"xmc_jax_bag": BagSpec, "xmc_jax_gru": GruSpec}  # by model_type
+_SIZES = {BagSpec: ("vocab_size", "width"), GruSpec: ("vocab_size", "embedding_width", "width")}
+
+
+def is_ours(config):
+  """Whether a config.json describes one of these encoders."""
+  return config.get("model_type") in _SPECS
+
+
+def config_from_spec(spec):
+  """BagSpec or GruSpec -> a dict for config.json."""
+  kind = next(kind for kind, spec_type in _SPECS.items() if isinstance(spec, spec_type))
+  return {"model_type": kind, **{key: getattr(spec, key) for key in _SIZES[type(spec)]}}
+
+
+def spec_from_config(config, where):
+  """The inverse of `config_from_spec`.
+
+  Raises:
+    DataError: a size is missing, or none that such an encoder can have.
+  """
+  spec_type = _SPECS[config["model_type"]]
+  sizes = {key: config.get(key) for key in _SIZES[spec_type]}
+  for key, size in sizes.items():
+    if not isinstance(size, int) or size < 1 or (spec_type is GruSpec and key == "width" and size % 2):
+      raise DataError(f"{where}: {key} is {size!r}; expected a whole number that the encoder can have")
+  return spec_type(**sizes)
+
+
+def table_width(spec):
+  """Columns of the token table of any spec."""
+  return getattr(spec, "embedding_width", spec.width)
+
+
+def from_tensors(tensors, spec, where):
+  """Tensors of a file -> our flat parameters, float32 numpy arrays.
+
+  Raises:
+    DataError: names the first tensor that is missing or has another shape.
+  """
+  for name, shape in _shapes(spec).items():
+    if name not in tensors:
+      raise DataError(f"{where}: tensor '{name}' is missing")
+    if tensors[name].shape != shape:
+      found = tensors[name].shape
+      raise DataError(f"{where}: tensor '{name}' has shape {found}, config.json asks for {shape}")
+  read = {name: np.asarray(tensors[name], np.float32) for name in _shapes(spec)}
+  params = {"word": read[_TABLE]}
+  for direction, theirs in _directions(spec).items():
+    # PyTorch has two biases for each gate. They add up, but for the candidate's, whose second one is reset.
+    first, second = read[theirs["bias_ih"]], read[theirs["bias_hh"]]
+    size = spec.width // 2
+    params |= {
+      f"{direction}_input/kernel": np.ascontiguousarray(read[theirs["weight_ih"]].T),
+      f"{direction}_input/bias": np.concatenate([first[:-size] + second[:-size], first[-size:]]),
+      f"{direction}_state/kernel": np.ascontiguousarray(read[theirs["weight_hh"]].T),
+      f"{direction}_state/bias": second[-size:].copy(),
+    }
+  return params
+
+
+def to_tensors(params, spec):
+  """Our flat parameters -> the tensors of a file; `from_tensors` gives equal parameters back."""
+  tensors = {_TABLE: np.ascontiguousarray(params["word"], np.float32)}
+  for direction, theirs in _directions(spec).items():
+    of_state = np.asarray(params[f"{direction}_state/bias"], np.float32)
+    written = {
+      "weight_ih": np.asarray(params[f"{direction}_input/kernel"], np.float32).T,
+      "weight_hh": np.asarray(params[f"{direction}_state/kernel"], np.float32).T,
+      "bias_ih": np.asarray(params[f"{direction}_input/bias"], np.float32),
+      "bias_hh": np.concatenate([np.zeros(2 * of_state.size, np.float32), of_state]),
+    }
+    tensors |= {theirs[part]: np.ascontiguousarray(value) for part, value in written.items()}
+  return tensors
+
+
+def _directions(spec):
+  """For each direction PyTorch's names of its four tensors; none for a bag."""
+  if isinstance(spec, BagSpec):
+    return {}
+  parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+  endings = dict(zip(DIRECTIONS, ("_l0", "_l0_reverse")))
+  return {name: {part: f"gru.{part}{ending}" for part in parts} for name, ending in endings.items()}
+
+
+def _shapes(spec):
+  """The shape of every tensor in a file."""
+  gates = 3 * (spec.width // 2)
+  shapes = {"weight_ih": (gates, table_width(spec)), "weight_hh": (gates, spec.width // 2)}
+  return {_TABLE: (spec.vocab_size, table_width(spec))} | {
+    name: shapes.get(part, (gates,)) for theirs in _directions(spec).values() for part, name in theirs.items()
+  }
