@@ -52,4 +52,4 @@ def get_config(preset: str = ""):
 
 def make(family: str, preset: str):
   """The same for another family, whose name the run's folder has."""
-  return dexml.make(f"{family}-classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+  return dexml.make(f"{family}_classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))

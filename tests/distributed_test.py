@@ -80,12 +80,22 @@ def _trained(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexml", "ova"])
+@pytest.mark.parametrize("method", ["dexml", "ova", "dexa"])
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides = dict(SETTINGS)
   if method == "ova":
     overrides |= {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
+  if method == "dexa":  # refreshes: clusters of labels, and of points in every epoch
+    overrides |= {
+      "method.name": "dexa",
+      "method.loss": "margin",
+      "method.labels": "in_batch",
+      "method.num_label_clusters": 8,
+      "method.num_head_labels": 3,
+      "method.leaves_first_epoch": 0.0,
+      "method.leaves_every_epochs": 1.0,
+    }
   data = tiny_runs.write_data(tmp_path / "data")
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
 

@@ -233,6 +233,53 @@ def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypa
   _assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
 
 
+_CLUSTERED = {
+  "method.loss": "margin",
+  "method.labels": "in_batch",
+  "method.leaves_first_epoch": 0.5,
+  "method.leaves_every_steps": 7,
+  "checkpoint.every_epochs": 0.4,
+  "train.table_learning_rate": 0.02,
+}
+_DEXA = {
+  **_CLUSTERED,
+  "method.name": "dexa",
+  "method.num_label_clusters": 8,
+  "method.label_clusters_every_epochs": 1.5,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dexa", "classifier"])
+def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, monkeypatch):
+  """What refreshes made is saved: made anew from later parameters it would be another."""
+  settings = dict(_DEXA)
+  if method == "classifier":
+    workflow.train_and_test(tiny_runs.config(data, **_DEXA), tmp_path / "encoder")
+    settings = {
+      **_CLUSTERED,
+      "method.name": "classifier",
+      "method.labels": "in_batch_table",
+      "init_from": str(tmp_path / "encoder"),
+      "data.path": "",
+      "eval.num_candidates": 20,
+    }
+  config = tiny_runs.config(data, **settings)
+  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  for at in (3, 6, 9):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+      _kill(patch, train.TrainStep, "__call__", at)
+      workflow.train_and_test(config, tmp_path / "killed")
+  if method == "classifier":
+    shutil.rmtree(tmp_path / "encoder")  # a run that goes on no longer needs it
+    for point in ("fit_fusion", "write_report"):
+      with monkeypatch.context() as patch, pytest.raises(Killed):
+        _kill(patch, evaluate, point, 1)
+        workflow.train_and_test(config, tmp_path / "killed")
+  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+  _assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+
+
 def _newest(workdir):
   return Checkpoints(workdir / "checkpoints", read_only=True).latest()
 
@@ -286,12 +333,16 @@ def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
   [
     {"method.name": "ova", "method.loss": "binary", "method.labels": "table"},
     {"method.labels": "in_batch", "method.num_fresh_negatives": 5},
+    {**_DEXA, "method.num_head_labels": 3},
   ],
-  ids=["ova", "fresh"],
+  ids=["ova", "fresh", "dexa"],
 )
 def test_a_run_goes_on_over_a_mesh_that_pads_the_labels_otherwise(settings, tmp_path, monkeypatch):
-  """60 labels are 60 rows on one device and 64 on eight: of tables, their moments, and the label cache."""
-  folder, num_labels = tiny_runs.write_data(tmp_path / "data"), tiny_runs.NUM_LABELS
+  """60 labels are 60 rows on one device and 64 on eight: of tables, their moments, and the label cache.
+
+  DEXA's 11 auxiliary vectors likewise are 11 rows and 16.
+  """
+  folder = tiny_runs.write_data(tmp_path / "data")
   settings = {**settings, "encoder.embedding_dropout": 0.0, "train.num_epochs": 2}
   original = train._Loop._step
 
@@ -314,9 +365,11 @@ def test_a_run_goes_on_over_a_mesh_that_pads_the_labels_otherwise(settings, tmp_
     go("moved")
   monkeypatch.setattr(train._Loop, "_step", original)
   found = go("moved", **{"mesh.data": 2, "mesh.label": 4})
-  rows = {num_labels, -(-num_labels // 8) * 8}
+  num_padded = 0
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
     if left.shape != right.shape:
-      assert {len(left), len(right)} == rows
-      left, right = left[:num_labels], right[:num_labels]
+      rows, num_padded = len(right), num_padded + 1
+      assert rows in (11, tiny_runs.NUM_LABELS) and len(left) == mesh.rounded_up(rows, 8)
+      left = left[:rows]
     np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
+  assert num_padded == 1

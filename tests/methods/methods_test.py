@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh, methods, optim, refresh, train, train_step
+from xmc_jax import mesh, methods, optim, refresh, train, train_step, workflow
 from xmc_jax.contract import ConfigError, Tokens
+from xmc_jax.ops import sparse_rows
 from xmc_jax.report import Report
 
 LABELS = ["all", "in_batch"]
@@ -61,11 +62,21 @@ def data(tmp_path_factory):
   return tiny_runs.write_data(tmp_path_factory.mktemp("methods") / "data")
 
 
+@pytest.fixture(scope="module")
+def encoder_run(data, tmp_path_factory):
+  """A finished run, for methods that stand on one."""
+  workdir = tmp_path_factory.mktemp("encoder") / "run"
+  workflow.train_and_test(tiny_runs.config(data, **CASES["ngame"], **{"train.num_epochs": 1}), workdir)
+  return workdir
+
+
 @pytest.fixture
-def make_run(data, tmp_path):
+def make_run(data, tmp_path, request):
   count = itertools.count()
 
   def make(**overrides):
+    if overrides.get("method.name") == "classifier":
+      overrides |= {"init_from": str(request.getfixturevalue("encoder_run")), "data.path": ""}
     return tiny_runs.open_run(data, tmp_path / f"run{next(count)}", **overrides)
 
   return make
@@ -96,7 +107,8 @@ def _loss_and_gradient(run, params, aux, batch):
   def loss(params):
     return run.method.loss(params, aux, {}, batch, jax.random.key(3))[0]
 
-  return jax.jit(jax.value_and_grad(loss))(params)
+  rows = {name: sparse_rows.take(params[name], of(batch, aux)) for name, of in run.method.tables.items()}
+  return jax.jit(jax.value_and_grad(loss))({**params, **rows})
 
 
 def _assert_close(found, expected, tolerance):
@@ -145,6 +157,7 @@ def test_padding_changes_nothing(settings, make_run):
     positives=last.positives[real],
     weights=last.weights[real],
     excluded=last.excluded[real],
+    vectors=last.vectors[real] if run.method.batch.frozen else (),
     **static,
   )
   expected, expected_gradient = _loss_and_gradient(run, params, aux, short)
@@ -156,6 +169,8 @@ def test_padding_changes_nothing(settings, make_run):
   noisy = last._replace(**static)
   noisy = noisy._replace(columns=columns, labels=_fill(noisy.labels, columns < 0))
   noisy = noisy._replace(queries=_fill(last.queries, ~real))
+  if run.method.batch.frozen:
+    noisy = noisy._replace(vectors=np.where(real[:, None], last.vectors, 7))
   found, found_gradient = _loss_and_gradient(run, params, aux, noisy)
   np.testing.assert_allclose(found, loss, rtol=1e-6)
   _assert_close(found_gradient, gradient, 1e-6)
@@ -186,8 +201,9 @@ def test_meshes_agree(settings, make_run):
     assert all(len(leaf.sharding.device_set) == data * label for leaf in jax.tree.leaves(state))
     assert step.num_programs == 1
     params = jax.device_get(state.params)
-    if "table" in params:
-      params["table"] = params["table"][: run.dataset.num_labels]
+    for name, rows in {"table": 60, "classifiers": 60, "auxiliary": 11}.items():  # the rest is padding
+      if name in params:
+        params[name] = params[name][:rows]
     found.append((params, float(metrics["loss"])))
   for params, loss in found[1:]:
     _assert_close(params, found[0][0], 1e-5)

@@ -140,8 +140,11 @@ def test_clusters_are_as_close_as_those_of_a_plain_implementation(seed):
   rng = np.random.default_rng(seed)
   centres = rng.standard_normal((30, 16))
   vectors = (centres[rng.integers(0, 30, 800)] + 0.7 * rng.standard_normal((800, 16))).astype(np.float32)
-  own = _similarity(vectors, balanced_clusters(vectors, 32, key=jax.random.key(seed)))
-  assert own >= np.mean([_similarity(vectors, _reference(vectors, 32, start)) for start in range(3)]) - 0.002
+  starts = range(6)  # one run differs from another by more than the margin
+  own = [balanced_clusters(vectors, 32, key=jax.random.key(start)) for start in starts]
+  references = [_reference(vectors, 32, start) for start in starts]
+  means = [np.mean([_similarity(vectors, clusters) for clusters in found]) for found in (own, references)]
+  assert means[0] >= means[1] - 0.002
 
 
 @pytest.mark.parametrize("num_vectors", [160, 161])

@@ -11,11 +11,11 @@ import numpy as np
 
 from xmc_jax.contract import Array
 
-_STARTS = 8  # pairs of vectors from which a group's halves are sought; the best end counts
-_ITERATIONS = 12  # of each start, at most
+_STARTS = 6  # pairs of vectors from which a group's halves are sought; the best end counts
+_ITERATIONS = 6  # of each start, at most
+_LAST_ITERATIONS = 10  # from the best end, at most
 _TOLERANCE = 1e-4  # gain in mean cosine below which an iteration was the last
-_SAMPLE = 2048  # vectors of a group that these iterations look at
-_LAST_ITERATIONS = 3  # from the best end, over all vectors of a larger group
+_SAMPLE = 1024  # vectors of a group that the starts look at; the last iterations look at all
 _PART_BYTES = 1 << 20  # groups that a core handles together: they stay in its cache
 _SCORE_BYTES = 1 << 26  # cosines of k-means at a time
 
@@ -135,7 +135,7 @@ def _direction(rows: Array, where: Array) -> Array:
 
   nothing = jnp.zeros_like(rows[:, 0]), jnp.full(count.shape, -jnp.inf)
   direction, _ = jax.lax.fori_loop(0, _STARTS, start, nothing)
-  return _lloyd(rows, where, direction, _LAST_ITERATIONS)[0] if rows.shape[1] > _SAMPLE else direction
+  return _lloyd(rows, where, direction, _LAST_ITERATIONS)[0]
 
 
 def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> tuple[Array, Array]:
