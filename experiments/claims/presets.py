@@ -1,9 +1,9 @@
-"""DEXML's claims 1 to 4 as configs (METHODS, section 7); `run.py` trains them and writes docs/results/.
+"""The papers' claims as configs (METHODS, section 7); `run.py` trains them and writes docs/results/.
 
 python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 """
 
-from experiments import dexml
+from experiments import dexa, dexml, ngame
 from experiments.common import choose
 
 # A light transformer: t* is a matter of attention, which a bag of embeddings has none of.
@@ -43,6 +43,30 @@ def _fresh(count: int) -> dict:
   return {**_IN_BATCH, "method.num_fresh_negatives": count * _IN_BATCH["train.batch_size"]}
 
 
+# NGAME and DEXA, cut short: clusters of points act from the first third on.
+_SWEEP = {
+  "checkpoint.every_epochs": 0.0,
+  "method.leaves_first_epoch": 1.0,
+  "method.leaves_every_epochs": 1.0,
+  "method.leaf_doubling_epochs": (2, 4, 8),
+}
+_BAG = {**_SWEEP, "train.num_epochs": 15, "eval.every_epochs": 5.0}
+_LIGHT = {**_SWEEP, "train.num_epochs": 4, "eval.every_epochs": 2.0}
+_DEXA_BAG = {**dexa.PRESETS["debian"], **_BAG, "method.head_label_points": 0}
+
+
+def _ngame(preset: str, short: dict) -> dict:
+  return {**ngame.PRESETS[preset], **short}
+
+
+def _dexa(preset: str, short: dict) -> dict:
+  return {**dexa.PRESETS[preset], **short}
+
+
+def _clusters(count: int, **more) -> dict:
+  return {**_DEXA_BAG, "method.num_label_clusters": count, **more}
+
+
 # Claim by claim, the rows of its table: what stands there, and the settings.
 CLAIMS = {
   "t_star": {
@@ -62,6 +86,27 @@ CLAIMS = {
     **{f"in_batch_and_{count}_hard": _hard(count) for count in (1, 2, 5, 10)},
     **{f"in_batch_and_{count}_fresh": _fresh(count) for count in (1, 5)},
     "all_labels": {**_DEBIAN, "method.num_positives": 1},
+  },
+}
+CLAIMS |= {
+  "auxiliary_vectors": {
+    "bag": _ngame("debian", _BAG),
+    "bag_with_auxiliary": _dexa("debian", _BAG),
+    "minilm_3": _ngame("debian_minilm3", _LIGHT),
+    "minilm_3_with_auxiliary": _dexa("debian_minilm3", _LIGHT),
+    "minilm_6": _ngame("debian_minilm6", _LIGHT),
+    "minilm_6_with_auxiliary": _dexa("debian_minilm6", _LIGHT),
+  },
+  "label_clusters": {
+    "none": _clusters(0),
+    "256": _clusters(256),
+    "1024": _clusters(1024),
+    "4096": _clusters(4096),
+    "16384": _clusters(16_384),
+    "1024_and_heads": _clusters(1024, **{"method.head_label_points": 50}),
+    "4096_and_heads": _clusters(4096, **{"method.head_label_points": 50}),
+    "1024_by_kmeans": _clusters(1024, **{"method.label_clustering": "kmeans"}),
+    "1024_by_centroids": _clusters(1024, **{"method.label_clustering": "balanced_centroids"}),
   },
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}
