@@ -16,7 +16,7 @@ from sklearn.tree import DecisionTreeClassifier
 from xmc_jax.contract import UserError
 from xmc_jax.refresh import Ranking, search
 
-_BLOCK = 128  # queries whose candidates are scored together
+_BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
 _MOST_PAIRS = 4_000_000  # that a tree is fitted on
 
 
