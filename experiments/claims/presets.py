@@ -99,10 +99,12 @@ CLAIMS |= {
   },
   "label_clusters": {
     "none": _clusters(0),
+    "64": _clusters(64),
     "256": _clusters(256),
     "1024": _clusters(1024),
     "4096": _clusters(4096),
     "16384": _clusters(16_384),
+    "256_and_heads": _clusters(256, **{"method.head_label_points": 50}),
     "1024_and_heads": _clusters(1024, **{"method.head_label_points": 50}),
     "4096_and_heads": _clusters(4096, **{"method.head_label_points": 50}),
     "1024_by_kmeans": _clusters(1024, **{"method.label_clustering": "kmeans"}),

@@ -248,7 +248,7 @@ def _reference(loss, scores, weights, true, real):
   return total
 
 
-@pytest.mark.parametrize("num_positives", [1, 0])
+@pytest.mark.parametrize("num_positives", [1, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("loss", ["decoupled_softmax", "softmax", "binary"])
 def test_dexml_is_its_formula(loss, labels, num_positives, make_run):

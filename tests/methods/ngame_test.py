@@ -143,6 +143,7 @@ def _special(run):
   return data_room.special_ids(run.dataset.tokenizer())
 
 
+@pytest.mark.slow
 def test_without_clusters_dexa_is_ngame(data, tmp_path):
   def loss_and_gradient(name, settings):
     run = tiny_runs.open_run(data, tmp_path / name, **settings)
@@ -173,6 +174,7 @@ def test_number_of_leaves(num_points, size, expected):
   assert rhythms.num_leaves(num_points, size) == expected
 
 
+@pytest.mark.slow
 def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME)
   params, aux = run.initial_parameters()
@@ -208,6 +210,7 @@ def test_head_labels_by_number_and_by_points():
   assert label_clusters.head_labels(settings, info).tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["balanced", "balanced_centroids", "kmeans"])
 @pytest.mark.parametrize("heads", [0, 5])
 def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_path):
@@ -243,6 +246,7 @@ def test_renumbering_only_renames():
   assert np.mean(found == old) >= np.mean(new == old)
 
 
+@pytest.mark.slow
 def test_clusters_can_follow_the_texts(data, tmp_path):
   settings = {**DEXA, "method.label_clusters_every_epochs": 1.0, "train.num_epochs": 3}
   workflow.train_and_test(tiny_runs.config(data, **settings), tmp_path / "run")
@@ -340,6 +344,7 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
   assert len(moved) > 0 and set(moved) <= set(batch.columns.tolist()) and len(moved) < 40
 
 
+@pytest.mark.slow
 def test_three_ways_to_rank(classifier_run, capsys):
   run = runs.reopen(classifier_run)
   params, aux, _ = run.trained()
@@ -358,6 +363,7 @@ def test_three_ways_to_rank(classifier_run, capsys):
     Model.load(classifier_run, scores="x").predict(texts, k=1)
 
 
+@pytest.mark.slow
 def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
   means = {scores: workflow.test(classifier_run, scores=scores) for scores in ("encoder", "classifier", "")}
   printed = capsys.readouterr().out
@@ -365,6 +371,7 @@ def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
   assert printed.count(f"by encoder alone: P@1 {100 * means['encoder']['P@1']:.2f}") == 3
 
 
+@pytest.mark.slow
 def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_run, monkeypatch):
   run = runs.reopen(classifier_run)
   params, aux, _ = run.trained()

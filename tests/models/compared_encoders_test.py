@@ -38,6 +38,7 @@ def _embedder(settings, folder=None):
   return models.build(types.SimpleNamespace(dtype="float32", dropout=0.1, **settings), vocab_size=97)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "width"), ENCODERS.values(), ids=ENCODERS)
 def test_each_encoder_gives_unit_vectors_and_finite_gradients(settings, width, tmp_path):
   embedder = _embedder(settings, tmp_path)
@@ -59,6 +60,7 @@ def test_each_encoder_gives_unit_vectors_and_finite_gradients(settings, width, t
   assert np.any(jax.tree.leaves(gradients)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["distilbert-base-uncased", "bert-base-uncased"])
 def test_the_large_ones_trace_from_scratch_at_their_full_size(name):
   embedder = _embedder({"name": name, "pretrained": False, "pooling": "cls"})

@@ -68,6 +68,7 @@ def test_equal_vectors_are_shared_out(value):
   _check_balance(balanced_clusters(vectors, 64, key=KEY), 13, 64)
 
 
+@pytest.mark.slow
 def test_parts_and_samples_keep_the_balance_and_the_blobs(monkeypatch):
   """Groups larger than a part and than the sample, of sizes that do not divide."""
   vectors, blobs = _blobs(4, 50)
@@ -135,6 +136,7 @@ def _reference(vectors, num_clusters, seed):
   return clusters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_clusters_are_as_close_as_those_of_a_plain_implementation(seed):
   rng = np.random.default_rng(seed)
