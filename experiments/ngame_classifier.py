@@ -41,6 +41,7 @@ PRESETS = {
     "train.num_epochs": 100,
     "train.table_learning_rate": 1e-3,
     "train.warmup_steps": 500,
+    "eval.fusion_rows": 75_000,
   },
 }
 

@@ -58,9 +58,10 @@ def test_a_tree_is_kept(rng, tmp_path):
   tree.save(tmp_path / "fusion.npz")
   for one, other in zip(tree, Tree.load(tmp_path / "fusion.npz")):
     assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
-  (tmp_path / "fusion.npz").write_bytes(b"PK\x03\x04 no")
-  with pytest.raises(UserError, match=r"fusion\.npz: not readable"):
-    Tree.load(tmp_path / "fusion.npz")
+  for damaged in (b"PK\x03\x04 no", b"", b"\x93NUMPY"):
+    (tmp_path / "fusion.npz").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"fusion\.npz: not readable"):
+      Tree.load(tmp_path / "fusion.npz")
 
 
 def test_ranking_is_the_best_of_both_lists_by_the_sum_of_three(rng):

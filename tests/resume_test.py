@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
+from xmc_jax import config as configs
 from xmc_jax import evaluate, mesh, train, workflow
 from xmc_jax import run as runs
 from xmc_jax.checkpoint import Checkpoints
@@ -344,7 +345,7 @@ def test_a_run_goes_on_over_a_mesh_that_pads_the_labels_otherwise(settings, tmp_
   """
   folder = tiny_runs.write_data(tmp_path / "data")
   settings = {**settings, "encoder.embedding_dropout": 0.0, "train.num_epochs": 2}
-  original = train._Loop._step
+  original, tables = train._Loop._step, []
 
   def stopped(loop, number, *args, **options):
     if number > 8:
@@ -357,6 +358,7 @@ def test_a_run_goes_on_over_a_mesh_that_pads_the_labels_otherwise(settings, tmp_
     train.train(run, Report(workdir))
     checkpoints = run.checkpoints(read_only=True)
     state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(run.mesh))
+    tables.append(run.embed_labels(*run.trained()[:2]))  # whatever mesh saved the parameters
     return jax.device_get({"params": state["params"], "aux": state.get("aux") or {}})
 
   expected = go("whole")
@@ -373,3 +375,7 @@ def test_a_run_goes_on_over_a_mesh_that_pads_the_labels_otherwise(settings, tmp_
       left = left[:rows]
     np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
   assert num_padded == 1
+  found = runs.reopen(tmp_path / "moved", configs.default().mesh)  # saved on 8 devices, opened on one
+  tables.append(found.embed_labels(*found.trained()[:2]))
+  for table in tables[1:]:
+    np.testing.assert_allclose(table, tables[0], atol=1e-4)

@@ -92,6 +92,32 @@ class Checkpoints:
     )
     return self.restore(step, template)[0]
 
+  def restore_trained(
+    self, step: int, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
+  ) -> tuple[PyTree, PyTree]:
+    """Reads `(params, aux)` of one step and nothing else, laid out by path rules.
+
+    Arrays whose rows are split get zero rows until they divide: another mesh may have saved them.
+    """
+    saved = {name: tree for name, tree in self._saved(step).items() if name in ("params", "aux")}
+    saved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
+
+    def shaped(leaf, sharding):
+      rows = mesh.rounded_up(leaf.shape[0], devices.size) if any(sharding.spec) else None
+      shape = leaf.shape if rows is None else (rows, *leaf.shape[1:])
+      return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
+
+    template = jax.tree.map(shaped, saved, mesh.shard_tree(saved, rules, devices))
+
+    def arguments_of(leaf):
+      return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, strict=False)
+
+    arguments = jax.tree.map(arguments_of, template)
+    restored = ocp.args.PyTreeRestore(item=template, restore_args=arguments, partial_restore=True)
+    with self._readable(step), ocp.PyTreeCheckpointer() as reader:
+      found = reader.restore(self.folder / str(step) / "state", args=restored)
+    return found["params"], found.get("aux") or {}
+
   def _saved(self, step: int) -> PyTree:
     """Shapes and types of a step's state, as nested dicts."""
     with self._readable(step):

@@ -121,7 +121,7 @@ _DEFAULTS = {
     "k": 100,  # labels kept per point
     "scores": "fused",  # or 'encoder', 'classifier': what ranks labels that have both
     "num_candidates": 300,  # labels of each of these that fusion looks at
-    "fusion_rows": 75_000,  # training rows that its tree is fitted on, at most; 0 is the plain sum
+    "fusion_rows": 20_000,  # training rows that its tree is fitted on, at most; 0 is the plain sum
     "fusion_depth": 7,  # of the tree
     "metric": "P@1",  # the validation metric that picks the parameters to keep
     "propensity_a": 0.55,

@@ -43,7 +43,7 @@ class Batch(NamedTuple):
     rows: `[B]` int32 training rows, -1 for padding.
     queries: token groups `[n, T]`, whose rows are the batch's rows (in the order of
       `data.buckets.device_major`). Each group has its own T, so that short texts do not
-      pay for long ones.
+      pay for long ones. None where the encoder is frozen.
     columns: `[S]` int32 label id of each pool column, -1 for padding.
     labels: the pool's texts, in groups as the queries are; none where the method needs no texts.
     positives: `[B, P]` int32 columns of the row's true labels, -1 for padding.
@@ -79,6 +79,7 @@ class BatchSpec(NamedTuple):
     num_fresh_negatives: labels that the method chooses on the device, from `Batch.every_label`, and adds to
       an in-batch pool.
     frozen: the encoder stays as it is: a batch has `vectors` in place of queries.
+    clump: points that stand together, so many at a time, are of like length.
   """
 
   labels: str = "in_batch"
@@ -87,6 +88,7 @@ class BatchSpec(NamedTuple):
   num_hard_negatives: int = 0
   num_fresh_negatives: int = 0
   frozen: bool = False
+  clump: int = 1
 
 
 class Refresh(NamedTuple):

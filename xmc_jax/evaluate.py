@@ -1,21 +1,19 @@
 """From parameters to a ranking, and from a ranking to the metrics."""
 
 import contextlib
-import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import data, metrics, runtime
-from xmc_jax.contract import Array, PyTree, UserError
+from xmc_jax import data, methods, metrics, run_folder, runtime
+from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Fusion, Tree
-from xmc_jax.refresh.search import Ranking, search
+from xmc_jax.refresh.search import Ranking, place, search
 from xmc_jax.report import Progress
 from xmc_jax.run import Run
 
@@ -38,20 +36,17 @@ def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
   Raises:
     UserError: the method has no such scores.
   """
-  views, chosen = run.method.views, scores or run.config.eval.scores
-  if chosen != "fused" and chosen not in views:
-    legal = ", ".join(map(repr, ("fused", *views)))
-    raise UserError(f"scores = {chosen!r}: method {run.config.method.name!r} has {legal}")
-  fitted = run.workdir / "fusion.npz"
-  if views and chosen == "fused" and fitted.exists():
+  chosen, fitted = scores or run.config.eval.scores, run.workdir / run_folder.FUSION
+  methods.check_scores(chosen, run.config, run.method)
+  if run.method.views and chosen == "fused" and fitted.exists():
     return fusion(run, params, aux, Tree.load(fitted)).rank
-  vectors = run.embed_labels(params, aux, chosen if views and chosen != "fused" else "")
-  return functools.partial(_search, run, vectors if run.mesh.size > 1 else jnp.asarray(vectors))
+  return plain_ranker(run, params, aux, chosen if chosen in run.method.views else "")
 
 
-def _search(run: Run, vectors: Array, queries: np.ndarray, k: int, exclude=None) -> Ranking:
-  devices = run.mesh if run.mesh.size > 1 else None
-  return search(queries, vectors, k, exclude=exclude, devices=devices)
+def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
+  """What ranks by one view's inner products; by default by the sum of all views."""
+  vectors = place(run.embed_labels(params, aux, view), run.mesh)
+  return lambda queries, k, exclude=None: search(queries, vectors, k, exclude=exclude, devices=run.mesh)
 
 
 def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> Fusion:
@@ -68,14 +63,14 @@ def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> F
 
 def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
   """Fits how the scores of a run's views are fused, on training rows, and keeps it in the run's folder."""
-  settings, path = run.config.eval, run.workdir / "fusion.npz"
+  settings, path = run.config.eval, run.workdir / run_folder.FUSION
   if not run.method.views or settings.scores != "fused" or not settings.fusion_rows or path.exists():
     return
   rows = np.random.default_rng(run.config.train.seed).permutation(run.batches.rows)[: settings.fusion_rows]
   fused = fusion(run, params, aux)
-  points = run.train.tokens if run.batches.vectors is None else None
-  vectors = run.batches.vectors if points is None else run.embed_queries(params, aux, points)
-  fused.fit(vectors[rows], run.train.counted[rows], run.train.filter[rows], depth=settings.fusion_depth)
+  run.freeze_queries(params, aux)
+  queries = run.snapshot(params, aux, 0).queries[rows]
+  fused.fit(queries, run.train.counted[rows], run.train.filter[rows], depth=settings.fusion_depth)
   if runtime.is_main_process():
     fused.tree.save(path)
   runtime.barrier("fusion")
@@ -114,8 +109,9 @@ def write_report(
   ranking: Ranking,
   step: int,
   by_view: Mapping[str, dict[str, float]] = MappingProxyType({}),
+  suffix: str = "",
 ) -> dict[str, float]:
-  """Scores the test rows and writes report/metrics.json and predictions/test.npz.
+  """Scores the test rows; writes report/metrics.json and predictions/test.npz, `suffix` behind their names.
 
   metrics.json holds the means, their bootstrap 95 % intervals (coverage has none),
   and the parts of the metrics at 1 and 5 by label frequency; `by_view`, the means of each view alone, goes
@@ -142,8 +138,8 @@ def write_report(
     return means
   folder = run.workdir / "report"
   folder.mkdir(exist_ok=True)
-  (folder / "metrics.json").write_text(json.dumps(report, indent=2) + "\n")
-  save_predictions(ranking, run.dataset.num_labels, run.workdir / "predictions" / "test.npz")
+  (folder / f"metrics{suffix}.json").write_text(json.dumps(report, indent=2) + "\n")
+  save_predictions(ranking, run.dataset.num_labels, run.workdir / "predictions" / f"test{suffix}.npz")
   return means
 
 

@@ -14,10 +14,9 @@ import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.contract import UserError
-from xmc_jax.refresh import Ranking, search
+from xmc_jax.refresh import Ranking, place, search
 
 _BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
-_MOST_PAIRS = 4_000_000  # that a tree is fitted on
 
 
 class Tree(NamedTuple):
@@ -62,7 +61,7 @@ class Tree(NamedTuple):
     try:
       with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
         return cls(*(found[name] for name in cls._fields))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
       raise UserError(f"{path}: not readable ({error}); delete it to rank by the plain sum") from None
 
 
@@ -88,20 +87,20 @@ class Fusion:
     tree: Tree | None = None,
   ):
     self._vectors, self._inverse_propensity = (classifiers, texts), inverse_propensity.astype(np.float32)
+    self._placed = [place(vectors, devices) for vectors in self._vectors]
     self._num_candidates, self._devices, self.tree = num_candidates, devices, tree
 
   def fit(self, queries: np.ndarray, truth, exclude, *, depth: int) -> None:
     """Fits the tree.
 
     Args:
-      queries: `[n, D]` training rows; the first ones are taken where there would be too many pairs.
+      queries: `[n, D]` training rows; some 20 bytes for each of their candidates are held.
       truth: CSR `[n, L]`.
       exclude: CSR `[n, L]`, pairs that are no candidates: those of the *training* filter file.
       depth: of the tree.
     """
-    rows = max(1, _MOST_PAIRS // (2 * self._num_candidates))
     found, relevant = [], []
-    for start, ids, features in self._candidates(queries[:rows], exclude[:rows], self._num_candidates):
+    for start, ids, features in self._candidates(queries, exclude, self._num_candidates):
       real = ids >= 0
       found.append(features[real])
       relevant.append(_is_true(truth, start, ids)[real])
@@ -126,7 +125,7 @@ class Fusion:
     """`(first row, ids [b, C] padded with -1, features [b, C, 3])`, block by block of the queries."""
     count = min(count, len(self._inverse_propensity))
     lists = [
-      search(queries, vectors, count, exclude=exclude, devices=self._devices).ids for vectors in self._vectors
+      search(queries, placed, count, exclude=exclude, devices=self._devices).ids for placed in self._placed
     ]
     for start in range(0, len(queries), _BLOCK):
       rows = slice(start, start + _BLOCK)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xmc_jax.contract import Array, Batch, PyTree
+from xmc_jax.contract import Array, Batch, PyTree, UserError
 
 # Over which axes the rows of label texts and label embeddings are split, the first axis outermost.
 LABEL_ROWS = ("label", "data")
@@ -42,13 +42,52 @@ def shard_tree(tree: PyTree, rules: tuple[tuple[str, tuple], ...], mesh: Mesh) -
   """
 
   def sharding(path, leaf):
-    name = path_name(path)
-    for pattern, axes in rules:
-      if re.search(pattern, name):
-        return NamedSharding(mesh, PartitionSpec(*axes) if np.ndim(leaf) else PartitionSpec())
-    raise ValueError(f"no sharding rule matches {name!r}; rules: {[pattern for pattern, _ in rules]}")
+    axes = _axes(path_name(path), rules)
+    return NamedSharding(mesh, PartitionSpec(*axes) if np.ndim(leaf) else PartitionSpec())
 
   return jax.tree_util.tree_map_with_path(sharding, tree)
+
+
+def _axes(name: str, rules: tuple[tuple[str, tuple], ...]) -> tuple:
+  for pattern, axes in rules:
+    if re.search(pattern, name):
+      return axes
+  raise ValueError(f"no sharding rule matches {name!r}; rules: {[pattern for pattern, _ in rules]}")
+
+
+def _leaves(tree: PyTree) -> list:
+  return jax.tree_util.tree_leaves_with_path(tree)
+
+
+def splits_rows(tree: PyTree, rules: tuple[tuple[str, tuple], ...]) -> bool:
+  """Whether rules split the rows of any array of a tree."""
+  return any(np.ndim(leaf) and any(_axes(path_name(path), rules)) for path, leaf in _leaves(tree))
+
+
+def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], most: int) -> PyTree:
+  """A tree with as many rows as another in arrays whose rows are split, where less than `most` rows differ.
+
+  Other meshes pad them otherwise.
+
+  Raises:
+    UserError: the trees differ in anything else; says in what.
+  """
+  shapes = {path_name(path): np.shape(leaf) for path, leaf in _leaves(like)}
+  found = {path_name(path): np.shape(leaf) for path, leaf in _leaves(tree)}
+  if missing := sorted(shapes.keys() ^ found.keys()):
+    raise UserError(f"{missing[0]} is missing {'there' if missing[0] in shapes else 'here'}")
+
+  def fit(path, leaf):
+    name = path_name(path)
+    wanted, given = shapes[name], np.shape(leaf)
+    if given == wanted:
+      return leaf
+    padded = any(_axes(name, rules)) and given[1:] == wanted[1:] and abs(given[0] - wanted[0]) < most
+    if not padded:
+      raise UserError(f"{name} is {given} there and {wanted} here")
+    return np.pad(leaf[: wanted[0]], [(0, max(0, wanted[0] - given[0]))] + [(0, 0)] * (len(wanted) - 1))
+
+  return jax.tree_util.tree_map_with_path(fit, tree)
 
 
 def place(array: np.ndarray, sharding: NamedSharding) -> Array:
@@ -61,8 +100,9 @@ def place(array: np.ndarray, sharding: NamedSharding) -> Array:
 def split_rows(array: np.ndarray, mesh: Mesh, *axes: str) -> Array:
   """A host array, its rows split over mesh axes; zero rows are appended until they divide."""
   shards = math.prod(mesh.shape[axis] for axis in axes)
-  padding = [(0, -len(array) % shards)] + [(0, 0)] * (array.ndim - 1)
-  return place(np.pad(array, padding), NamedSharding(mesh, PartitionSpec(axes)))
+  if missing := -len(array) % shards:
+    array = np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
+  return place(array, NamedSharding(mesh, PartitionSpec(axes)))
 
 
 def split_tree(tree: PyTree, mesh: Mesh, *axes: str) -> PyTree:

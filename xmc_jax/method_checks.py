@@ -13,6 +13,7 @@ def faults(values: Mapping, largest: int) -> Iterator[str]:
   yield from _temperature_faults(values)
   yield from _negative_faults(values)
   yield from _margin_faults(values)
+  yield from _auxiliary_faults(values)
   yield from _cluster_faults(values, largest)
 
 
@@ -54,6 +55,16 @@ def _margin_faults(values: Mapping) -> Iterator[str]:
     yield (
       "method.loss = 'margin' compares cosines, and encoder.normalize = False; "
       "set --config.encoder.normalize=True"
+    )
+
+
+def _auxiliary_faults(values: Mapping) -> Iterator[str]:
+  names = ("num_label_clusters", "num_head_labels", "head_label_points")
+  given = [name for name in names if values[f"method.{name}"]]
+  if given and not values["encoder.normalize"]:
+    yield (
+      f"method.{given[0]} = {values[f'method.{given[0]}']}: what auxiliary vectors give has length 1, and "
+      "encoder.normalize = False; set --config.encoder.normalize=True"
     )
 
 

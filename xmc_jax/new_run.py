@@ -6,8 +6,8 @@ import tempfile
 import jax
 import ml_collections
 
+from xmc_jax import checks, data, methods, models, run_folder, runtime
 from xmc_jax import config as configs
-from xmc_jax import data, methods, models, run_folder, runtime
 from xmc_jax.contract import ConfigError
 from xmc_jax.plan import chunks
 from xmc_jax.report import Progress, Report, say
@@ -61,18 +61,23 @@ def _with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) ->
       "one, such as --config=experiments/ngame.py or dexa.py makes"
     )
   other = configs.read(source / "config.json")
-  if config.data.path and config.data.path != other.data.path:
-    raise ConfigError(
-      f"data.path = {config.data.path!r}, and the run in {source} has {other.data.path!r}: classifiers are "
-      "trained on the data of their encoder; leave --config.data.path out"
-    )
+  theirs, usual = checks.flatten(other), checks.flatten(configs.default())
+  for key, value in checks.flatten(config).items():
+    taken = key.startswith(("data.", "encoder.", "eval.propensity")) and key != "data.cache_dir"
+    if taken and value not in (usual[key], theirs[key]):
+      raise ConfigError(
+        f"{key} = {value!r}, and {theirs[key]!r} in {source}: classifiers are trained on the data of their "
+        f"encoder, as it saw them; leave --config.{key} out"
+      )
   if config.train.seed != other.train.seed:
     say(
       f"note: train.seed = {config.train.seed}, and {other.train.seed} in {source}: rows held out here were "
       "trained on there, so validation is too good"
     )
-  config.encoder, config.data = other.encoder, other.data
+  cache_dir, config.encoder, config.data = config.data.cache_dir, other.encoder, other.data
+  config.data.cache_dir = cache_dir
   config.eval.propensity_a, config.eval.propensity_b = other.eval.propensity_a, other.eval.propensity_b
+  configs.check(config)
   return config
 
 

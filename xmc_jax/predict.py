@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from xmc_jax import data, evaluate
+from xmc_jax import data, evaluate, methods
 from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
 
@@ -27,6 +27,7 @@ class Model:
 
   def __init__(self, run: runs.Run, scores: str = ""):
     self._run, self._scores = run, scores
+    methods.check_scores(scores or run.config.eval.scores, run.config, run.method)
     self._params, self._aux, self.step = run.trained()
 
   @classmethod

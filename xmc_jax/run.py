@@ -38,6 +38,7 @@ class Run:
     method: the paper's functions.
     mesh: the device mesh.
     batches: the BatchBuilder of the training rows.
+    trained_on: how many devices it was begun on.
   """
 
   def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path, dataset: data.Dataset):
@@ -66,7 +67,8 @@ class Run:
       label_counts=np.bincount(self.train.counted.indices, minlength=dataset.num_labels),
     )
     self.method = methods.make(config, info)
-    self._embedders = {}
+    methods.check_scores(config.eval.scores, config, self.method)
+    self._embedders, self.trained_on = {}, self.mesh.size
 
   @functools.cached_property
   def inverse_propensity(self) -> np.ndarray:
@@ -76,35 +78,23 @@ class Run:
 
   def initial_parameters(self) -> tuple[PyTree, PyTree]:
     """`(params, aux)` at step 0: the method's own, or those of the run that `config.init_from` names."""
+    own = self.method.init(jax.random.key(self.config.train.seed))
     if not self.config.init_from:
-      return self.method.init(jax.random.key(self.config.train.seed))
+      return own
     try:
-      other = reopen(pathlib.Path(self.config.init_from))
-      loaded, loaded_aux, step = other.trained()
-      if self.method.adopt:
-        return self.method.adopt(self._seen_by(other, loaded, loaded_aux, step))
+      other = reopen(pathlib.Path(self.config.init_from), self.config.mesh)
+      snapshot = self._snapshot(other, *other.trained())
+      found = self.method.adopt(snapshot) if self.method.adopt else (snapshot.params, own[1])
+      labels = other.dataset.num_labels, self.dataset.num_labels
+      if mesh.splits_rows(own, self.method.rules) and labels[0] != labels[1]:
+        raise UserError(f"{labels[0]:,} labels there, and {labels[1]:,} here")
+      found, own = ({"params": params, "aux": aux} for params, aux in (found, own))
+      fitted = mesh.fit_rows(found, own, self.method.rules, most=max(other.trained_on, self.mesh.size))
+      return fitted["params"], fitted["aux"]
     except UserError as error:
-      raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
-    params, aux = self.method.init(jax.random.key(self.config.train.seed))
-    shapes, found = (
-      {mesh.path_name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-      for tree in (params, loaded)
-    )
-    if shapes != found:
-      name = min(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
       raise ConfigError(
-        f"init_from = {self.config.init_from!r}: {name} is {found.get(name, 'missing')} there and "
-        f"{shapes.get(name, 'missing')} here; use the encoder settings of that run"
-      )
-    return loaded, aux
-
-  def _seen_by(self, other: "Run", params: PyTree, aux: PyTree, step: int) -> Snapshot:
-    """A snapshot of another run's end, on this run's data."""
-    if other.dataset.num_labels != self.dataset.num_labels:
-      raise UserError(
-        f"it has {other.dataset.num_labels:,} labels, and {self.dataset.name} has {self.dataset.num_labels:,}"
-      )
-    return self._snapshot(other, params, aux, step)
+        f"init_from = {self.config.init_from!r}: {error}; encoder and tables must be those of that run"
+      ) from None
 
   @functools.cached_property
   def batches(self) -> BatchBuilder:
@@ -122,15 +112,16 @@ class Run:
       label_axis=self.config.mesh.label,
       held_queries=lambda num_rows: mesh.held_rows(num_rows, self.mesh, "data"),
       held_labels=lambda num_rows: mesh.held_rows(num_rows, self.mesh, *mesh.LABEL_ROWS),
+      clump=self.method.batch.clump,
     )
 
   def freeze_queries(self, params: PyTree, aux: PyTree) -> None:
     """Embeds the training points once and for all, where the method's encoder stays as it is."""
     if self.method.batch.frozen:
-      path = self.workdir / "vectors.npy"
+      path = self.workdir / run_folder.VECTORS
       if not path.exists():
         run_folder.save_array(path, self.embed_queries(params, aux, self.train.tokens))
-      self.batches.vectors = np.load(path, mmap_mode="r")
+      self.batches.vectors = run_folder.open_array(path, len(self.train))
 
   def embed_queries(self, params: PyTree, aux: PyTree, tokens: data.TokenTable, progress=None) -> np.ndarray:
     """`[n, D]` embeddings of points."""
@@ -200,23 +191,33 @@ class Run:
     for checkpoints in (self.best(read_only=True), self.checkpoints(read_only=True)):
       step = checkpoints.latest()
       if step is not None:
-        state = checkpoints.restore_state(step, mesh.replicated(self.mesh))
+        params, aux = checkpoints.restore_trained(step, self.method.rules, self.mesh)
         checkpoints.close()
-        return state["params"], state.get("aux") or {}, step
+        return params, aux, step
       checkpoints.close()
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
 
 
-def reopen(workdir: pathlib.Path) -> Run:
-  """A run from its folder alone."""
+def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = None) -> Run:
+  """A run from its folder alone.
+
+  Args:
+    workdir: its folder.
+    devices: a `config.mesh` to open it on; None is its own, or as much of it as is here.
+  """
   config = configs.read(workdir / "config.json")
-  return Run(_at_home(config, workdir), workdir, data.load_prepared(workdir / "data"))
+  run = Run(_at_home(config, workdir, devices), workdir, data.load_prepared(workdir / "data"))
+  run.trained_on = config.mesh.data * config.mesh.label
+  return run
 
 
-def _at_home(config, workdir: pathlib.Path) -> ml_collections.ConfigDict:
+def _at_home(config, workdir: pathlib.Path, devices) -> ml_collections.ConfigDict:
   """The config with the encoder's description taken from the run's folder, so that it can move house."""
   config = ml_collections.ConfigDict(config.to_dict())
-  config.mesh.data = min(config.mesh.data, len(jax.devices()))  # trained on more devices than are here
+  if devices is not None:
+    config.mesh = devices
+  config.mesh.label = min(config.mesh.label, len(jax.devices()))  # trained on more devices than are here
+  config.mesh.data = min(config.mesh.data, len(jax.devices()) // config.mesh.label)
   if (workdir / "encoder").is_dir():
     config.encoder[encoder_key(config)] = str(workdir / "encoder")
   return config

@@ -16,9 +16,9 @@ from xmc_jax.contract import ConfigError, UserError
 # What may differ between the command that began a run and the one that goes on with it.
 _MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.", "plan.")
 
-_CHUNKS = "chunks.json"
+VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 # What a command makes for its own settings before it trains.
-_MADE = ("tokenizer.json", _CHUNKS, "vectors.npy", "fusion.npz")
+_MADE = ("tokenizer.json", _CHUNKS, VECTORS, FUSION)
 
 
 @contextlib.contextmanager
@@ -95,6 +95,30 @@ def save_array(path: pathlib.Path, array: np.ndarray) -> None:
       np.save(file, array)
     beside.replace(path)
   runtime.barrier(path.name)
+
+
+def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
+  """What `save_array` wrote, mapped from the disk.
+
+  Raises:
+    UserError: it is damaged.
+  """
+  try:
+    found = np.load(path, mmap_mode="r")
+    if len(found) == num_rows:
+      return found
+    reason = f"{len(found)} rows, not {num_rows}"
+  except (OSError, ValueError, EOFError) as error:
+    reason = str(error)
+  raise UserError(f"{path}: not readable ({reason}); delete it, and it is made again")
+
+
+def forget(workdir: pathlib.Path, *names: str) -> None:
+  """Deletes what was made of parameters that a run no longer has."""
+  if runtime.is_main_process():
+    for name in names:
+      (workdir / name).unlink(missing_ok=True)
+  runtime.barrier("forgotten files")
 
 
 def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """The machine: what this process is, compiled programs kept on disk, memory readings."""
 
 import contextlib
+import math
 import os
 import resource
 import sys
@@ -86,9 +87,14 @@ def main_process_first(name: str) -> Iterator[None]:
 
 def from_main_process(array: np.ndarray) -> np.ndarray:
   """The main process's array, on every process; shapes and types must be equal."""
-  if jax.process_count() == 1:
+  if is_alone():
     return array
   return np.asarray(multihost_utils.broadcast_one_to_all(array))
+
+
+def is_alone() -> bool:
+  """True where this process is the whole run."""
+  return jax.process_count() == 1
 
 
 def is_main_process() -> bool:
@@ -101,6 +107,17 @@ def device() -> tuple[str, int]:
   first = jax.local_devices()[0]
   kind = first.platform if first.platform in ("cpu", "tpu") else "gpu"
   return kind, (first.memory_stats() or {}).get("bytes_limit", 0)
+
+
+def device_with_room(num_bytes: float) -> jax.Device:
+  """The first local device, or this host's CPU where an accelerator has not so many bytes left."""
+  first = jax.local_devices()[0]
+  stats = first.memory_stats() or {}
+  free = stats.get("bytes_limit", math.inf) - stats.get("bytes_in_use", 0)
+  if first.platform != "cpu" and free < num_bytes:
+    with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
+      return jax.local_devices(backend="cpu")[0]
+  return first
 
 
 def peak_memory() -> dict[str, int]:

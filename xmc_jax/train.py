@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, mesh, models, optim, refresh, runtime
+from xmc_jax import evaluate, mesh, models, optim, refresh, run_folder, runtime
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Batch, PyTree, TrainState
 from xmc_jax.data.batches import ON_HOST, ahead
@@ -42,6 +42,9 @@ def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
   if first:
     say(f"train: going on from step {first:,} of {total_steps:,}")
   if first < total_steps and not host["stopped"]:
+    # A run killed before its first checkpoint may have begun from other parameters; one that goes on from
+    # further back has fused others.
+    run_folder.forget(run.workdir, run_folder.FUSION, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.aux)
     step = TrainStep(run, optimiser, report, optim.table_schedule(run.config.train, total_steps))
@@ -184,7 +187,7 @@ def _static_labels(run: Run) -> dict[str, Any]:
 def _validate(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:
   """Scores the validation rows and updates the host's record; whether they were never better."""
   with report.stage("evaluate"):
-    rank = evaluate.ranker(run, state.params, state.aux)
+    rank = evaluate.plain_ranker(run, state.params, state.aux)
     queries = evaluate.embed_split(run, state.params, state.aux, run.validation)
     scores = evaluate.score(run, run.validation, evaluate.rank_split(run, rank, queries, run.validation))
   report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -67,9 +68,15 @@ class TrainStep:
 
     differentiate = jax.value_and_grad(total_loss, argnums=(0, 1), has_aux=True)
     (loss, (metrics, aux)), (gradients, of_rows) = differentiate(dense, taken)
+    merged = {name: sparse_rows.merge(ids[name], of_rows[name]) for name in tables}
+    norm = optax.tree.norm((gradients, [summed for _, summed in merged.values()]))
+    if merged and self._run.config.train.clip_norm:  # the optimiser clips what it sees, which is no table
+      scale = jnp.minimum(1.0, self._run.config.train.clip_norm / norm)
+      gradients, merged = jax.tree.map(lambda leaf: scale * leaf, gradients), {
+        name: (touched, scale * summed) for name, (touched, summed) in merged.items()
+      }
     updates, dense_state = self._optimiser.update(gradients, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
-    merged = {name: sparse_rows.merge(ids[name], of_rows[name]) for name in tables}
     for name, (touched, summed) in merged.items():
       params[name], moments[name] = sparse_rows.adam(
         tables[name],
@@ -80,7 +87,6 @@ class TrainStep:
         learning_rate=self._table_rate(state.step),
         mesh=devices,
       )
-    norm = optax.tree.norm((gradients, [summed for _, summed in merged.values()]))
     metrics = {"loss": loss, "gradient_norm": norm, **metrics}
     return TrainState(state.step + 1, params, (dense_state, moments), aux), metrics
 
@@ -137,7 +143,7 @@ class Watch:
       )
       raise UserError(
         f"train/{broken[0]} is {self.last[broken[0]]} at step {step}, {self._named(step, rows)}; {good}; "
-        "try a lower train.learning_rate, or train.clip_norm=1"
+        "try a lower train.learning_rate, or table_learning_rate where there are tables, or train.clip_norm=1"
       )
 
   def _named(self, step: int, rows: np.ndarray) -> str:

@@ -15,9 +15,6 @@ from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
 
-# What every evaluation writes into the run's folder.
-_WRITTEN = ("report/metrics.json", "predictions/test.npz")
-
 
 def prepare(config) -> None:
   """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained, no run's folder is made."""
@@ -110,13 +107,14 @@ def _test(
   run: runs.Run, params, aux, step: int, voice: Report, scores: str = ""
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   test, by_view = run.dataset.test, {}
+  suffix = "" if scores in ("", run.config.eval.scores) else f"_{scores}"  # beside the run's own report
   with voice.stage("test"):
     queries = evaluate.embed_split(run, params, aux, test)
     for view in run.method.views:
       alone = evaluate.rank_split(run, evaluate.ranker(run, params, aux, view), queries, test)
       by_view[view] = evaluate.score(run, test, alone)
     ranking = evaluate.rank_split(run, evaluate.ranker(run, params, aux, scores), queries, test)
-    means = evaluate.write_report(run, test, ranking, step, by_view)
+    means = evaluate.write_report(run, test, ranking, step, by_view, suffix)
   show(f"test metrics in percent, {len(test):,} points, parameters of step {step:,}")
   show(report.table(evaluate.shown(means)))
   for view, found in by_view.items():
@@ -124,7 +122,7 @@ def _test(
   if run.config.eval.num_examples:
     show("\nexamples (✓ is a true label)")
     show(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
-  show(f"\nwritten to {run.workdir}/: {', '.join(_WRITTEN)}")
+  show(f"\nwritten to {run.workdir}/: report/metrics{suffix}.json, predictions/test{suffix}.npz")
   say(voice.stage_summary())
   return means, ranking
 

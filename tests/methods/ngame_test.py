@@ -1,6 +1,8 @@
 """NGAME, DEXA and their classifiers: the formulas in float64, the clusters, what may be combined."""
 
+import json
 import math
+import shutil
 
 import jax
 import numpy as np
@@ -8,11 +10,12 @@ import pytest
 import tiny_runs
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, mesh, refresh, train, train_step, workflow
+from xmc_jax import evaluate, mesh, new_run, refresh, train, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, DatasetInfo, UserError
 from xmc_jax.methods import label_clusters, rhythms
 from xmc_jax.predict import Model
+from xmc_jax.report import Report
 
 NGAME = {
   "method.name": "ngame",
@@ -177,6 +180,7 @@ def test_number_of_leaves(num_points, size, expected):
 @pytest.mark.slow
 def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME)
+  assert run.method.batch.clump == 4
   params, aux = run.initial_parameters()
   fresh, _ = refresh.renew("leaves", run.method.refreshes["leaves"], run.snapshot(params, aux, 6), {}, aux)
   leaves = fresh["leaves"]
@@ -369,6 +373,10 @@ def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
   printed = capsys.readouterr().out
   assert means[""] != means["encoder"] != means["classifier"]
   assert printed.count(f"by encoder alone: P@1 {100 * means['encoder']['P@1']:.2f}") == 3
+  for suffix, kind in (("", ""), ("_encoder", "encoder"), ("_classifier", "classifier")):
+    report = json.loads((classifier_run / "report" / f"metrics{suffix}.json").read_text())
+    assert report["metrics"] == means[kind] and report["by_view"].keys() == {"encoder", "classifier"}
+    assert (classifier_run / "predictions" / f"test{suffix}.npz").exists()
 
 
 @pytest.mark.slow
@@ -394,13 +402,110 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
 def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
   with pytest.raises(ConfigError, match=r"stands on a trained encoder; set --config.init_from=FOLDER"):
     tiny_runs.open_run(data, tmp_path / "a", **CLASSIFIER)
-  with pytest.raises(ConfigError, match=r"data of their encoder; leave --config.data.path out"):
+  with pytest.raises(ConfigError, match=r"data of their encoder.*leave --config.data.path out"):
     settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": str(tmp_path)}
     tiny_runs.open_run(data, tmp_path / "b", **settings)
   with pytest.raises(ConfigError, match="nowhere"):
     tiny_runs.open_run(data, tmp_path / "c", **{**CLASSIFIER, "init_from": str(tmp_path / "nowhere")})
 
 
-def test_a_dual_encoder_has_one_kind_of_scores(encoder_run):
+@pytest.mark.parametrize(
+  "changed, message",
+  [
+    ({"data.num_validation": 5}, r"num_validation = 5, and 20 in .*leave --config.data.num_validation out"),
+    ({"encoder.width": 8}, r"encoder.width = 8, and 16 in"),
+    ({"eval.propensity_a": 0.7}, r"eval.propensity_a = 0.7, and 0.55 in"),
+  ],
+)
+def test_settings_that_are_the_encoders_cannot_be_given(changed, message, data, encoder_run, tmp_path):
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
+  made = tiny_runs.config(data, **settings)  # a test's config has other values than the defaults
+  made.data.update(configs.default().data)
+  made.encoder.update(configs.default().encoder)
+  made.data.cache_dir = str(tmp_path / "cache")
+  run = new_run.create(made, tmp_path / "a", Report(tmp_path / "a"))
+  assert run.config.data.cache_dir == str(tmp_path / "cache")  # where things are is no setting of theirs
+  made.update_from_flattened_dict(changed)
+  with pytest.raises(ConfigError, match=message):
+    new_run.create(made, tmp_path / "b", Report(tmp_path / "b"))
+
+
+def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_path):
+  ova = {"method.name": "ova", "method.loss": "binary", "method.labels": "table", "train.num_epochs": 1}
+  workflow.train_and_test(tiny_runs.config(data, **ova), tmp_path / "ova")
+  for folder in (tmp_path / "ova", classifier_run):
+    settings = {**CLASSIFIER, "init_from": str(folder), "data.path": ""}
+    run = tiny_runs.open_run(data, tmp_path / "new", **settings)
+    with pytest.raises(ConfigError, match="stand on a dual encoder, which that run has not trained"):
+      run.initial_parameters()
+
+
+def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_run, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "a", **DEXA, init_from=str(encoder_run))
+  params, aux = run.initial_parameters()
+  before_params, before_aux, _ = runs.reopen(encoder_run).trained()
+  np.testing.assert_array_equal(params["auxiliary"], before_params["auxiliary"])
+  snapshot = run.snapshot(params, aux, 0)
+  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
+  np.testing.assert_array_equal(aux["label_cluster"], before_aux["label_cluster"])
+  other = tiny_runs.open_run(
+    data, tmp_path / "b", **{**DEXA, "method.num_label_clusters": 16, "init_from": str(encoder_run)}
+  )
+  with pytest.raises(ConfigError, match=r"params/auxiliary is \(8, 16\) there and \(16, 16\) here"):
+    other.initial_parameters()
+
+
+@pytest.mark.parametrize("kind", ["balanced", "kmeans"])
+def test_all_labels_may_be_head_labels(kind, data, tmp_path):
+  settings = {**DEXA, "method.num_head_labels": 99, "method.label_clustering": kind}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  params, aux = run.initial_parameters()
+  snapshot = run.snapshot(params, aux, 0)
+  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
+  assert np.asarray(aux["label_cluster"]).tolist() == list(range(8, 68))
+
+
+@pytest.mark.slow
+def test_stale_files_of_a_killed_run_are_not_used(data, encoder_run, classifier_run, tmp_path):
+  """Vectors from before the first checkpoint may be another encoder's; a run that goes on fuses anew."""
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "eval.num_candidates": 20}
+  config = tiny_runs.config(data, **settings)
+  tiny_runs.open_run(data, tmp_path / "run", **settings)  # the folder, and nothing trained
+  vectors = np.load(classifier_run / "vectors.npy")
+  np.save(tmp_path / "run" / "vectors.npy", -vectors)
+  means = workflow.train_and_test(config, tmp_path / "run")
+  np.testing.assert_array_equal(np.load(tmp_path / "run" / "vectors.npy"), vectors)
+  newest = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name))
+  shutil.rmtree(newest)
+  (tmp_path / "run" / "fusion.npz").write_bytes(b"")
+  assert workflow.train_and_test(config, tmp_path / "run") == means
+  assert (tmp_path / "run" / "fusion.npz").stat().st_size > 0
+  (tmp_path / "run" / "vectors.npy").write_bytes(b"\x93NUMPY")
+  shutil.rmtree(max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name)))
+  with pytest.raises(UserError, match=r"vectors.npy: not readable .*delete it, and it is made again"):
+    workflow.train_and_test(config, tmp_path / "run")
+
+
+def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
+  """Adam forgets the scale of a first gradient, but for epsilon: with tiny norms the step shrinks."""
+  moved = []
+  for limit in (0.0, 1e-9):
+    run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
+    optimiser = train.optim.make(run.config.train, 10)
+    state = train_step.first_state(run, optimiser, *run.initial_parameters())
+    snapshot = run.snapshot(state.params, state.aux, 0)
+    _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.aux)
+    before = np.asarray(state.params["auxiliary"])
+    step = train_step.TrainStep(run, optimiser, train.Report(run.workdir), lambda count: 0.01)
+    after, _ = step(state._replace(aux=aux), {}, mesh.put_batch(run.batches.build(0), run.mesh))
+    moved.append(float(np.abs(np.asarray(after.params["auxiliary"]) - before).max()))
+  assert moved[0] == pytest.approx(0.01, rel=0.01) and 0 < moved[1] < 0.003
+
+
+def test_a_dual_encoder_has_one_kind_of_scores(data, encoder_run, tmp_path):
+  with pytest.raises(ConfigError, match=r"scores = 'encoder': method 'ngame' has 'fused'"):
+    tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"eval.scores": "encoder"})
   with pytest.raises(UserError, match=r"scores = 'classifier': method 'dexa' has 'fused'"):
     workflow.test(encoder_run, scores="classifier")
+  with pytest.raises(UserError, match=r"scores = 'text'"):
+    Model.load(encoder_run, scores="text")

@@ -38,6 +38,16 @@ def check(config) -> None:
       )
 
 
+def check_scores(scores: str, config, method: Method) -> None:
+  """Raises ConfigError for scores that the method does not rank by."""
+  legal = ("fused", *method.views)
+  if scores not in legal:
+    raise ConfigError(
+      f"scores = {scores!r}: method {config.method.name!r} has {', '.join(map(repr, legal))}; "
+      "set --config.eval.scores=fused, or --scores=fused with a trained run"
+    )
+
+
 def builds_on_a_run(config) -> bool:
   """Whether the method starts from another run's encoder, and cannot do without one."""
   return getattr(_module(config.method.name), "NEEDS_INIT", False)

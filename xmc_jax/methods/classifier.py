@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, models, refresh
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
+from xmc_jax.contract import BatchSpec, DatasetInfo, Method, UserError
 from xmc_jax.methods import rhythms
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
@@ -33,8 +33,11 @@ def make(config, info: DatasetInfo) -> Method:
     return {TABLE: nothing}, {"encoder": encoder.init(key), _LABELS: nothing}
 
   def adopt(source: refresh.Snapshot):
-    vectors = np.pad(source.labels, ((0, num_rows - info.num_labels), (0, 0)))
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    if "encoder" not in source.params or source.labels.shape[1] != encoder.width:
+      raise UserError("classifiers stand on a dual encoder, which that run has not trained")
+    vectors = np.zeros((num_rows, encoder.width), np.float32)
+    vectors[: info.num_labels] = source.labels
+    vectors /= np.maximum(np.sqrt(np.einsum("ld,ld->l", vectors, vectors)), 1e-12)[:, None]
     encoder_params = {name: source.params[name] for name in _ENCODER if name in source.params}
     return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}
 

@@ -18,7 +18,7 @@ from xmc_jax.models import normalize
 from xmc_jax.ops import sparse_rows
 from xmc_jax.ops.grad_cache import embed_groups
 
-FIXED = ngame.FIXED
+FIXED = {key: legal for key, legal in ngame.FIXED.items() if key not in ngame.NO_CLUSTERS}
 TABLE = "auxiliary"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 
 
@@ -61,7 +61,12 @@ def make(config, info: DatasetInfo) -> Method:
     vectors = sparse_rows.take(params[TABLE], label_clusters.of(aux, ids), mesh=devices)
     return normalize(text_encoder.embed(params, tokens) + vectors)
 
+  def adopt(source):
+    """Another run's encoder and auxiliary vectors, with the clusters that these belong to."""
+    return source.params, {**label_clusters.none_yet(info), **source.aux}
+
   return base._replace(
+    adopt=adopt,
     init=init,
     loss=loss,
     embed_queries=lambda params, aux, tokens: normalize(encoder.embed(params, tokens)),

@@ -18,7 +18,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   Args:
     config: `config.encoder` and what `config.method` says of temperature, chunks and dropout are used.
     info: of the data.
-    loss: one of `pools.pool_loss`; `loss_options` go there.
+    loss: one of `pool_losses.pool_loss`; `loss_options` go there.
     batch: how batches are built; hard and fresh negatives bring their refreshes with them.
   """
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)

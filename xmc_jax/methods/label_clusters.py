@@ -44,14 +44,19 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array:
+    before = np.asarray(jax.device_get(snapshot.aux[_NAME]))
+    if np.any(before >= 0) and not snapshot.step:  # those of the run that this one began from
+      return before
     # Texts alone: labels that have no cluster have no auxiliary vector.
     texts = snapshot.labels_with(**none_yet(info))
     head = head_labels(settings, info)
     rest = np.setdiff1d(np.arange(info.num_labels), head)
     found = np.empty(info.num_labels, np.int32)
     found[head] = settings.num_label_clusters + np.arange(len(head))
-    found[rest] = _of_rest(config, snapshot, texts, rest) if settings.num_label_clusters else -1
-    before = np.asarray(jax.device_get(snapshot.aux[_NAME]))
+    if settings.num_label_clusters and len(rest):
+      found[rest] = _of_rest(config, snapshot, texts, rest)
+    else:
+      found[rest] = -1
     return renumbered(found, before, rest) if np.any(before[rest] >= 0) else found
 
   every = settings.label_clusters_every_epochs

@@ -8,7 +8,9 @@ a point's neighbours are its negatives. The loss looks at the hardest of them. M
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder, rhythms
 
+NO_CLUSTERS = {"num_label_clusters": (0,), "num_head_labels": (0,), "head_label_points": (0,)}
 FIXED = {
+  **NO_CLUSTERS,
   "loss": ("margin", "softmax", "decoupled_softmax"),
   "labels": ("in_batch",),
   "num_hard_negatives": (0,),
@@ -25,4 +27,5 @@ def make(config, info: DatasetInfo) -> Method:
     num_random_negatives=settings.num_random_negatives,
   )
   method = dual_encoder.make(config, info, loss=settings.loss, batch=batch)
-  return method._replace(refreshes=rhythms.leaves(config, info))
+  batch = batch._replace(clump=rhythms.clump(settings))
+  return method._replace(batch=batch, refreshes=rhythms.leaves(config, info))

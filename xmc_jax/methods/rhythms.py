@@ -43,7 +43,8 @@ def leaves(config, info: DatasetInfo) -> Mapping[str, Refresh]:
     size = leaf_size(settings, snapshot.step // info.steps_per_epoch)
     found = np.full(snapshot.truth.shape[0], -1, np.int32)
     key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
-    found[rows] = refresh.balanced_clusters(snapshot.queries[rows], num_leaves(len(rows), size), key=key)
+    queries = snapshot.queries if len(rows) == len(found) else snapshot.queries[rows]
+    found[rows] = refresh.balanced_clusters(queries, num_leaves(len(rows), size), key=key)
     return found
 
   return {
@@ -55,6 +56,11 @@ def leaves(config, info: DatasetInfo) -> Mapping[str, Refresh]:
       at_epoch_start=True,
     )
   }
+
+
+def clump(settings) -> int:
+  """Points that stand together in the first batches made of leaves."""
+  return leaf_size(settings, int(settings.leaves_first_epoch))
 
 
 def leaf_size(settings, epoch: int) -> int:

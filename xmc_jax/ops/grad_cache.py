@@ -38,7 +38,7 @@ def embed_groups(
 
   Returns:
     `[rows of all groups, D]`, split over `axes`: first the rows of every group
-    that the first device holds, then those of the second (`data.pools.device_major`).
+    that the first device holds, then those of the second (`data.buckets.device_major`).
   """
   num_shards = 1
   for axis in axes if devices is not None else ():

@@ -4,7 +4,7 @@ from xmc_jax.refresh.centroids import label_centroids
 from xmc_jax.refresh.clusters import balanced_clusters, spherical_kmeans
 from xmc_jax.refresh.embed import embed_table
 from xmc_jax.refresh.schedule import due, next_due, renew
-from xmc_jax.refresh.search import Ranking, search
+from xmc_jax.refresh.search import Ranking, place, search
 from xmc_jax.refresh.shortlists import shortlist
 from xmc_jax.refresh.snapshot import Snapshot
 
@@ -16,6 +16,7 @@ __all__ = [
   "embed_table",
   "label_centroids",
   "next_due",
+  "place",
   "renew",
   "search",
   "shortlist",

@@ -15,5 +15,8 @@ def label_centroids(points: np.ndarray, truth, texts: np.ndarray) -> np.ndarray:
     `[L, D]` float32, not scaled to any length.
   """
   carries = (truth > 0).T.tocsr().astype(np.float32)
-  counts = np.diff(carries.indptr)[:, None]
-  return np.where(counts > 0, carries @ points / np.maximum(counts, 1), texts).astype(np.float32)
+  counts = np.diff(carries.indptr)
+  centroids = np.asarray(carries @ points, np.float32)
+  centroids /= np.maximum(counts, 1)[:, None]
+  centroids[counts == 0] = texts[counts == 0]
+  return centroids

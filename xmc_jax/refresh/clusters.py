@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xmc_jax import runtime
 from xmc_jax.contract import Array
 
 _STARTS = 6  # pairs of vectors from which a group's halves are sought; the best end counts
@@ -34,7 +35,8 @@ def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.nd
   one less, so a level is one batch of regular work; on a CPU it is cut into parts that fit into a core's
   cache. The number of steps is bounded whatever the vectors are: equal or zero vectors are shared out.
 
-  Memory beside the vectors is twice theirs in float32.
+  Memory beside the vectors is twice theirs in float32, on the first device; the host's CPU takes the work
+  over where that has no room.
 
   Args:
     vectors: `[N, D]`, finite, of any length; N may be 0.
@@ -56,28 +58,34 @@ def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.nd
     >>> bool(clusters[0] == clusters[2] != clusters[1] == clusters[3])
     True
   """
-  vectors, num_clusters = _finite_matrix(vectors), operator.index(num_clusters)
+  num_clusters = operator.index(num_clusters)
   num_vectors, depth = len(vectors), max(num_clusters, 1).bit_length() - 1
   if num_clusters != 1 << depth:
     nearest = "1" if num_clusters < 1 else f"{1 << depth} or {2 << depth}"
     raise ValueError(f"num_clusters={num_clusters} is not a power of two; the nearest: {nearest}")
+  vectors = _finite_matrix(vectors)
   if num_vectors == 0:
     return np.zeros(0, np.int32)
   levels = min(depth, (num_vectors - 1).bit_length())  # then every group holds one vector or none
   order = _shuffled(num_vectors, key)
-  leaves = _halve(_unit_rows(vectors, order)[None], order[None], levels)
+  rows = _unit_rows(vectors, order)[None]
+  del vectors  # a copy on the device
+  parts = [(rows, jnp.asarray(order[None]))]
+  del rows
+  leaves = _halve(parts, levels)
   clusters = np.empty(num_vectors, np.int32)
   leaf, place = np.nonzero(leaves >= 0)
   clusters[leaves[leaf, place]] = leaf << (depth - levels)
   return clusters
 
 
-def _halve(rows: Array, order: np.ndarray, levels: int) -> np.ndarray:
-  """Halves the one group `[1, N, D]` of the numbers `[1, N]` `levels` times; the leaves' numbers `[n, P]`."""
-  devices = list(rows.devices())
+def _halve(parts: list[tuple[Array, Array]], levels: int) -> np.ndarray:
+  """Halves the one group, `[1, N, D]` and its numbers `[1, N]`, `levels` times; the leaves' numbers `[n, P]`.
+
+  What stands in `parts` is freed after the first level.
+  """
+  devices = list(parts[0][0].devices())
   on_cpu = len(devices) == 1 and devices[0].platform == "cpu"  # several must all be called in one order
-  parts = [(rows, jnp.asarray(order))]
-  del rows  # freed after the first level
 
   def split(part):
     return _split(*part, cut=on_cpu and part[0].nbytes > _PART_BYTES)
@@ -85,7 +93,9 @@ def _halve(rows: Array, order: np.ndarray, levels: int) -> np.ndarray:
   num_threads = min(4, os.cpu_count() or 1) if on_cpu else 1
   with concurrent.futures.ThreadPoolExecutor(num_threads, "clusters") as pool:
     for _ in range(levels):
-      parts = [part for split_parts in pool.map(split, parts) for part in split_parts]
+      halves = [part for split_parts in pool.map(split, parts) for part in split_parts]
+      parts[:] = halves
+      del halves
   return np.concatenate([np.asarray(order) for _, order in parts])
 
 
@@ -268,7 +278,7 @@ def _finite_matrix(vectors: Array) -> Array:
   """The vectors on the device, after a check."""
   if np.ndim(vectors) != 2:
     raise ValueError(f"vectors must be [N, D], got the shape {np.shape(vectors)}")
-  vectors = jnp.asarray(vectors)
+  vectors = jax.device_put(vectors, runtime.device_with_room(2.5 * 4 * np.size(vectors)))
   finite = np.asarray(_finite_rows(vectors))
   if not finite.all():
     first = np.argmin(finite)

@@ -24,9 +24,33 @@ class Ranking(NamedTuple):
   scores: np.ndarray
 
 
+class Placed(NamedTuple):
+  """Labels to search, on their devices.
+
+  Attributes:
+    vectors: `[L', D]`, rows from L on are padding.
+    num_labels: L.
+  """
+
+  vectors: Array
+  num_labels: int
+
+  def __len__(self) -> int:
+    return self.num_labels
+
+
+def place(labels: Array, devices=None) -> Placed:
+  """Labels `[L, D]`, split over a mesh's 'label' axis, or on the device where they are.
+
+  Who searches them more than once places them once.
+  """
+  vectors = jnp.asarray(labels) if devices is None else mesh.split_rows(labels, devices, "label")
+  return Placed(vectors, len(labels))
+
+
 def search(
   queries: np.ndarray,
-  labels: Array,
+  labels: Array | Placed,
   k: int,
   *,
   exclude=None,
@@ -42,15 +66,15 @@ def search(
 
   Args:
     queries: `[N, D]` float32.
-    labels: `[L, D]` float32; with `devices`, on the host.
+    labels: `[L, D]` float32; with `devices`, on the host; or what `place` made of them for these devices.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.
     block: queries at a time.
     devices: the mesh to search on; None is the device that `labels` are on.
     progress: called with the number of queries done.
   """
-  num_queries, num_labels = len(queries), len(labels)
-  labels = jnp.asarray(labels) if devices is None else mesh.split_rows(labels, devices, "label")
+  labels, num_labels = labels if isinstance(labels, Placed) else place(labels, devices)
+  num_queries = len(queries)
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)

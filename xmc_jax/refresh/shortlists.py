@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from xmc_jax import mesh, report
+from xmc_jax import mesh, report, runtime
 from xmc_jax.contract import Array, ConfigError
 from xmc_jax.refresh.search import search, without
 
@@ -68,7 +68,8 @@ def shortlist(
   queries, width = np.asarray(queries, np.float32), min(k, len(labels))
   if backend == "auto":
     platform = devices.devices.flat[0].platform if devices is not None else _platform(labels)
-    backend = _choose(len(queries), labels.shape, platform)
+    # Several processes search together what is exact; ScaNN would be built on each.
+    backend = _choose(len(queries), labels.shape, platform) if runtime.is_alone() else "exact"
   nearest = _exact if backend == "exact" else _nearest
   found = nearest(queries, labels, width, exclude, devices)
   return np.pad(found, ((0, 0), (0, k - width)), constant_values=-1)
@@ -91,6 +92,8 @@ def _exact(queries: np.ndarray, labels: Array, k: int, exclude, devices) -> np.n
 
 def _nearest(queries: np.ndarray, labels: Array, k: int, exclude, devices) -> np.ndarray:
   """Ids `[N, k]` by ScaNN, or exact where it cannot be had or makes no sense."""
+  # Among several processes this one works alone: another may have no ScaNN, and not join a common search.
+  devices = devices if runtime.is_alone() else None
   on_host = np.asarray(mesh.fetch(labels), np.float32)
   # ScaNN ends the process on labels that are not finite, and will not search for no query.
   usable = len(labels) >= _SMALLEST and len(queries) > 0 and np.isfinite(on_host.sum(axis=1)).all()
