@@ -72,9 +72,8 @@ class TrainStep:
     norm = optax.tree.norm((gradients, [summed for _, summed in merged.values()]))
     if merged and self._run.config.train.clip_norm:  # the optimiser clips what it sees, which is no table
       scale = jnp.minimum(1.0, self._run.config.train.clip_norm / norm)
-      gradients, merged = jax.tree.map(lambda leaf: scale * leaf, gradients), {
-        name: (touched, scale * summed) for name, (touched, summed) in merged.items()
-      }
+      gradients = jax.tree.map(lambda leaf: scale * leaf, gradients)
+      merged = {name: (touched, scale * summed) for name, (touched, summed) in merged.items()}
     updates, dense_state = self._optimiser.update(gradients, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
     for name, (touched, summed) in merged.items():
