@@ -44,6 +44,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
 
 def prepare(config: ml_collections.ConfigDict) -> data.Dataset:
   """The prepared data of a config, in the cache; no run is made."""
+  config = _with_encoder_of(config, pathlib.Path(config.init_from))
   _check_before_data(config, begun=False)
   with tempfile.TemporaryDirectory() as scratch:  # a tokenizer trained here comes out the same in a run
     return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config))
@@ -52,6 +53,7 @@ def prepare(config: ml_collections.ConfigDict) -> data.Dataset:
 def _with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> ml_collections.ConfigDict:
   """The config with encoder, data and propensity of another run, where the method stands on one."""
   config = ml_collections.ConfigDict(config.to_dict())
+  methods.check(config)
   if not methods.builds_on_a_run(config):
     return config
   name = config.method.name
@@ -84,7 +86,6 @@ def _with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) ->
 def _check_before_data(config, begun: bool) -> None:
   """What can be known to fail without looking at the data, which may take an hour to prepare."""
   configs.check_against_devices(config, len(jax.devices()))
-  methods.check(config)
   if config.init_from and not begun:
     configs.read(pathlib.Path(config.init_from) / "config.json")
   described = models.build(config.encoder, vocab_size=1)  # reads no weights
