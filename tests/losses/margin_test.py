@@ -148,6 +148,7 @@ def test_a_masked_column_is_as_if_not_there(case):
   assert not np.any(grad[:, ~keep])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[2:5], ids=["2", "3-5", "99-99"])
 def test_margin_of_positives_and_pool_apart(case):
   scores, labels, weights, where = random_rows(3)
@@ -251,6 +252,7 @@ def test_impossible_counts_are_refused(counts):
     margin([1.0, 0.0], [1, 0], **counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("differentiable", [False, True])
 def test_memory_is_linear_in_the_labels(differentiable):
   # P · η entries would be 250 rows of L here; the compiled gradient has a few.

@@ -305,6 +305,7 @@ def test_lemma_1():
 # --- classifiers ---
 
 
+@pytest.mark.slow
 def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
@@ -318,6 +319,7 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
   assert run.config.encoder == before.config.encoder and run.config.data == before.config.data
 
 
+@pytest.mark.slow
 def test_the_classifier_loss_is_its_formula(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
@@ -332,6 +334,7 @@ def test_the_classifier_loss_is_its_formula(data, encoder_run, tmp_path):
   assert expected > 0.001 and float(found) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "train.batch_size": 4}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
@@ -399,6 +402,7 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
   np.testing.assert_allclose(given["queries"], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
   with pytest.raises(ConfigError, match=r"stands on a trained encoder; set --config.init_from=FOLDER"):
     tiny_runs.open_run(data, tmp_path / "a", **CLASSIFIER)
@@ -409,6 +413,7 @@ def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
     tiny_runs.open_run(data, tmp_path / "c", **{**CLASSIFIER, "init_from": str(tmp_path / "nowhere")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "changed, message",
   [
@@ -430,6 +435,7 @@ def test_settings_that_are_the_encoders_cannot_be_given(changed, message, data, 
     new_run.create(made, tmp_path / "b", Report(tmp_path / "b"))
 
 
+@pytest.mark.slow
 def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_path):
   ova = {"method.name": "ova", "method.loss": "binary", "method.labels": "table", "train.num_epochs": 1}
   workflow.train_and_test(tiny_runs.config(data, **ova), tmp_path / "ova")
@@ -440,6 +446,7 @@ def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_pat
       run.initial_parameters()
 
 
+@pytest.mark.slow
 def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_run, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "a", **DEXA, init_from=str(encoder_run))
   params, aux = run.initial_parameters()
@@ -486,6 +493,7 @@ def test_stale_files_of_a_killed_run_are_not_used(data, encoder_run, classifier_
     workflow.train_and_test(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
   """Adam forgets the scale of a first gradient, but for epsilon: with tiny norms the step shrinks."""
   moved = []
@@ -502,6 +510,7 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
   assert moved[0] == pytest.approx(0.01, rel=0.01) and 0 < moved[1] < 0.003
 
 
+@pytest.mark.slow
 def test_a_dual_encoder_has_one_kind_of_scores(data, encoder_run, tmp_path):
   with pytest.raises(ConfigError, match=r"scores = 'encoder': method 'ngame' has 'fused'"):
     tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"eval.scores": "encoder"})

@@ -136,6 +136,7 @@ def test_a_reversed_text_swaps_the_directions():
   assert np.abs(embed(_params(), ids[:, ::-1], mask) - straight).max() > 0.01  # no bag of words
 
 
+@pytest.mark.slow
 def test_dropout_acts_on_the_token_embeddings():
   ids, mask = _inputs()
   embed = _compiled(models.Gru(SPEC, dropout=0.4))
@@ -216,6 +217,7 @@ def test_kernels_start_orthogonal_and_parameters_have_the_documented_paths(made)
   assert np.abs(gates[0] - gates[1]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_an_embedder_scales_to_length_one_and_leaves_empty_rows_zero(made):
   embedder = models.build(_config(width=8), vocab_size=13)
   params = {"encoder": made[1]["encoder"]}
@@ -226,6 +228,7 @@ def test_an_embedder_scales_to_length_one_and_leaves_empty_rows_zero(made):
   assert all(np.isfinite(leaf).all() and np.any(leaf) for leaf in jax.tree.leaves(gradients))
 
 
+@pytest.mark.slow
 def test_a_gru_starts_from_another_encoders_table(tmp_path):
   table = models.build(_config("bag", width=6), vocab_size=13)
   saved = table.init(KEY)

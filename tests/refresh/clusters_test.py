@@ -46,6 +46,7 @@ def _same_partition(clusters, others):
   return len(pairs) == len(set(clusters.tolist())) == len(set(others.tolist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_clusters", [1, 2, 4, 8, 16, 32, 64])
 @pytest.mark.parametrize("num_vectors", SIZES)
 def test_sizes_differ_by_at_most_one_on_every_level(num_vectors, num_clusters):
@@ -61,6 +62,7 @@ def test_any_vectors_are_shared_out(num_vectors, depth, values, seed):
   _check_balance(balanced_clusters(vectors, 1 << depth, key=KEY), num_vectors, 1 << depth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0, 1, 1e-38, 3e38])
 def test_equal_vectors_are_shared_out(value):
   vectors = np.full((13, 5), value, np.float32)
@@ -191,6 +193,7 @@ def test_kmeans_ends_with_each_vector_in_its_nearest_cluster(num_clusters):
   assert (np.take_along_axis(cosines, clusters[:, None], 1)[:, 0] >= cosines.max(1) - 1e-6).all()
 
 
+@pytest.mark.slow
 def test_kmeans_in_blocks_is_the_same_and_the_key_decides(monkeypatch):
   vectors = _vectors(60)
   clusters = spherical_kmeans(vectors, 7, key=KEY)

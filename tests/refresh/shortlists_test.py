@@ -94,6 +94,7 @@ def test_odd_sizes(backend, sizes):
   np.testing.assert_allclose(best[found >= 0], expected[found >= 0], rtol=0.05, atol=1e-6)
 
 
+@pytest.mark.slow
 @BACKEND
 @pytest.mark.parametrize("devices", [None, (2, 2)])
 def test_many_excluded_labels_leave_k_where_they_exist(backend, devices):
@@ -134,6 +135,7 @@ def test_scann_finds_what_the_exact_search_finds_and_says_how_much(capfd):
   assert re.search(rf"recall@{K} (\S+) of 200 queries", said[0])[1] == f"{recall:.3f}"
 
 
+@pytest.mark.slow
 @NEEDS_SCANN
 def test_scann_says_when_its_recall_is_low(capfd, monkeypatch):
   queries, labels = _clustered(50, 2000)
@@ -142,6 +144,7 @@ def test_scann_says_when_its_recall_is_low(capfd, monkeypatch):
   assert "less than 0.95" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_scann_finds_the_same_again():
   queries, labels = _clustered(100, 5000)
   first, again = (refresh.shortlist(queries, labels, K, backend="scann") for _ in range(2))
@@ -156,6 +159,7 @@ def test_a_row_whose_leaves_hold_too_few_labels_is_searched_in_all():
   assert _overlap(found, _by_hand(queries, labels, 200)) >= shortlists.RECALL and found.min() >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["equal", "zero", "twice"])
 def test_scann_bears_labels_that_are_equal(labels, capfd):
   queries, table = _clustered(20, 2000)
