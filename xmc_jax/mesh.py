@@ -75,7 +75,8 @@ def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], m
   shapes = {path_name(path): np.shape(leaf) for path, leaf in _leaves(like)}
   found = {path_name(path): np.shape(leaf) for path, leaf in _leaves(tree)}
   if missing := sorted(shapes.keys() ^ found.keys()):
-    raise UserError(f"{missing[0]} is missing {'there' if missing[0] in shapes else 'here'}")
+    where = "there" if missing[0] in shapes else "here"
+    raise UserError(f"{missing[0]} is missing {where}: that run's method has other parameters")
 
   def fit(path, leaf):
     name = path_name(path)
@@ -84,7 +85,7 @@ def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], m
       return leaf
     padded = any(_axes(name, rules)) and given[1:] == wanted[1:] and abs(given[0] - wanted[0]) < most
     if not padded:
-      raise UserError(f"{name} is {given} there and {wanted} here")
+      raise UserError(f"{name} is {given} there and {wanted} here; take encoder and tables from that run")
     return np.pad(leaf[: wanted[0]], [(0, max(0, wanted[0] - given[0]))] + [(0, 0)] * (len(wanted) - 1))
 
   return jax.tree_util.tree_map_with_path(fit, tree)

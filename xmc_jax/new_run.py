@@ -24,7 +24,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     UserError, DataError: the folder, the encoder or the data cannot be used.
   """
   begun = run_folder.has_checkpoints(workdir)
-  config = _with_encoder_of(config, workdir if begun else pathlib.Path(config.init_from))
+  config = with_encoder_of(config, workdir if begun else pathlib.Path(config.init_from))
   _check_before_data(config, begun)
   # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
@@ -44,14 +44,14 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
 
 def prepare(config: ml_collections.ConfigDict) -> data.Dataset:
   """The prepared data of a config, in the cache; no run is made."""
-  config = _with_encoder_of(config, pathlib.Path(config.init_from))
+  config = with_encoder_of(config, pathlib.Path(config.init_from))
   _check_before_data(config, begun=False)
   with tempfile.TemporaryDirectory() as scratch:  # a tokenizer trained here comes out the same in a run
     return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config))
 
 
-def _with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> ml_collections.ConfigDict:
-  """The config with encoder, data and propensity of another run, where the method stands on one."""
+def with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> ml_collections.ConfigDict:
+  """The config with encoder, data, propensity and depth of another run, where the method stands on one."""
   config = ml_collections.ConfigDict(config.to_dict())
   methods.check(config)
   if not methods.builds_on_a_run(config):
@@ -79,6 +79,8 @@ def _with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) ->
   cache_dir, config.encoder, config.data = config.data.cache_dir, other.encoder, other.data
   config.data.cache_dir = cache_dir
   config.eval.propensity_a, config.eval.propensity_b = other.eval.propensity_a, other.eval.propensity_b
+  if config.eval.k == usual["eval.k"]:
+    config.eval.k = other.eval.k
   configs.check(config)
   return config
 

@@ -92,9 +92,7 @@ class Run:
       fitted = mesh.fit_rows(found, own, self.method.rules, most=max(other.trained_on, self.mesh.size))
       return fitted["params"], fitted["aux"]
     except UserError as error:
-      raise ConfigError(
-        f"init_from = {self.config.init_from!r}: {error}; encoder and tables must be those of that run"
-      ) from None
+      raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
 
   @functools.cached_property
   def batches(self) -> BatchBuilder:

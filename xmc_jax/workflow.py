@@ -26,6 +26,8 @@ def prepare(config) -> None:
 def plan(config) -> None:
   """`--mode=plan`: what a run would take, from the config alone; refuses what cannot fit."""
   methods.check(config)
+  if methods.builds_on_a_run(config) and config.init_from:
+    config = new_run.with_encoder_of(config, pathlib.Path(config.init_from))
   sizes = plans.sizes_of(config)
   configs.check_against_encoder(config, getattr(sizes.encoder, "max_positions", 0))
   configs.check_against_data(config, sizes.num_points or checks.LARGEST, sizes.num_labels)
@@ -107,7 +109,8 @@ def _test(
   run: runs.Run, params, aux, step: int, voice: Report, scores: str = ""
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   test, by_view = run.dataset.test, {}
-  suffix = "" if scores in ("", run.config.eval.scores) else f"_{scores}"  # beside the run's own report
+  own = not run.method.views or scores in ("", run.config.eval.scores)
+  suffix = "" if own else f"_{scores}"  # beside the run's own report
   with voice.stage("test"):
     queries = evaluate.embed_split(run, params, aux, test)
     for view in run.method.views:

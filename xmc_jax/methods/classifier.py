@@ -34,7 +34,10 @@ def make(config, info: DatasetInfo) -> Method:
 
   def adopt(source: refresh.Snapshot):
     if "encoder" not in source.params or source.labels.shape[1] != encoder.width:
-      raise UserError("classifiers stand on a dual encoder, which that run has not trained")
+      raise UserError(
+        "classifiers stand on a dual encoder, which that run has not trained; give a run of dexa.py, "
+        "ngame.py or dexml.py, such as other classifiers began from"
+      )
     vectors = np.zeros((num_rows, encoder.width), np.float32)
     vectors[: info.num_labels] = source.labels
     vectors /= np.maximum(np.sqrt(np.einsum("ld,ld->l", vectors, vectors)), 1e-12)[:, None]

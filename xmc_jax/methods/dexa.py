@@ -27,11 +27,9 @@ def make(config, info: DatasetInfo) -> Method:
   base, num_clusters = ngame.make(config, info), label_clusters.number(config.method, info)
   if not num_clusters:
     return base
-  settings, build = config.method, functools.partial(
-    models.build, vocab_size=info.vocab_size, special_ids=info.special_ids
-  )
+  settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
+  build = functools.partial(models.build, vocab_size=info.vocab_size, special_ids=info.special_ids)
   encoder, text_encoder = build(config.encoder), build(_of_length(config.encoder, settings.unit_texts))
-  devices = info.mesh if info.mesh.size > 1 else None
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)

@@ -12,6 +12,7 @@ import numpy as np
 
 from xmc_jax import refresh
 from xmc_jax.contract import Array, DatasetInfo, PyTree, Refresh
+from xmc_jax.report import say
 
 _NAME = "label_cluster"
 
@@ -66,6 +67,8 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
 def _of_rest(config, snapshot: refresh.Snapshot, texts: np.ndarray, rest: np.ndarray) -> np.ndarray:
   """Clusters of the labels that are no head labels."""
   kind, count = config.method.label_clustering, config.method.num_label_clusters
+  alone = "; no two share an auxiliary vector, which is what helps" if count >= len(rest) else ""
+  say(f"refresh: {len(rest):,} labels in {count:,} clusters{alone}")
   key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
   if kind == "kmeans":
     return refresh.spherical_kmeans(texts[rest], min(count, len(rest)), key=key)
