@@ -54,6 +54,7 @@ def test_sizes_differ_by_at_most_one_on_every_level(num_vectors, num_clusters):
   _check_balance(clusters, num_vectors, num_clusters)
 
 
+@pytest.mark.slow
 @hypothesis.given(st.sampled_from(SIZES), st.integers(0, 6), st.integers(1, 3), st.integers(0, 9))
 def test_any_vectors_are_shared_out(num_vectors, depth, values, seed):
   """Few values make many equal vectors, and zero ones."""
