@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.contract import UserError
-from xmc_jax.refresh import Ranking, place, search
+from xmc_jax.refresh.search import Ranking, contained, place, search
 
 _BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
 
@@ -103,7 +103,7 @@ class Fusion:
     for start, ids, features in self._candidates(queries, exclude, self._num_candidates):
       real = ids >= 0
       found.append(features[real])
-      relevant.append(_is_true(truth, start, ids)[real])
+      relevant.append(contained(ids, truth[start : start + len(ids)])[real])
     self.tree = _fitted(np.concatenate(found), np.concatenate(relevant), depth)
 
   def rank(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
@@ -141,14 +141,6 @@ def _union(one: np.ndarray, other: np.ndarray) -> np.ndarray:
   again = np.zeros(ids.shape, bool)
   again[:, 1:] = ids[:, 1:] == ids[:, :-1]
   return np.where(again, -1, ids)
-
-
-def _is_true(truth, start: int, ids: np.ndarray) -> np.ndarray:
-  """Whether each of the ids `[b, C]` is a true label of its row, the first of which is `start`."""
-  part = truth[start : start + len(ids)]
-  rows = np.repeat(np.arange(len(ids), dtype=np.int64), np.diff(part.indptr))
-  pairs = rows * truth.shape[1] + part.indices
-  return np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * truth.shape[1] + ids, pairs) & (ids >= 0)
 
 
 def _fitted(features: np.ndarray, relevant: np.ndarray, depth: int) -> Tree:

@@ -110,7 +110,6 @@ class Run:
       label_axis=self.config.mesh.label,
       held_queries=lambda num_rows: mesh.held_rows(num_rows, self.mesh, "data"),
       held_labels=lambda num_rows: mesh.held_rows(num_rows, self.mesh, *mesh.LABEL_ROWS),
-      clump=self.method.batch.clump,
     )
 
   def freeze_queries(self, params: PyTree, aux: PyTree) -> None:

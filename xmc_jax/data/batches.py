@@ -28,7 +28,6 @@ class BatchBuilder:
     seed: of the order and of the draws.
     data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
     held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
-    clump: points that stand together in an order by leaves are alike in length, so many at a time.
 
   Attributes:
     rows: `[N']` int32, the training rows that have something to learn from.
@@ -50,7 +49,6 @@ class BatchBuilder:
     label_axis: int = 1,
     held_queries: buckets.Held | None = None,
     held_labels: buckets.Held | None = None,
-    clump: int = 1,
   ):
     self._queries, self._labels = queries, labels
     truth = learnable(truth, excluded)
@@ -60,7 +58,7 @@ class BatchBuilder:
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
     self.vectors, self._last_order = None, (None, None, None)
     self._query_slots = buckets.plan(
-      queries.lengths[self.rows], batch_size, max_length, multiple=data_axis, clump=clump
+      queries.lengths[self.rows], batch_size, max_length, multiple=data_axis, clump=spec.clump
     )
     self._width_positives = _longest_row(truth)
     self._width_excluded = _longest_row(excluded)

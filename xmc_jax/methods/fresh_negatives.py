@@ -71,7 +71,7 @@ def extend(
 
 
 def _num_rows(info: DatasetInfo) -> int:
-  return -(-info.num_labels // info.mesh.size) * info.mesh.size
+  return mesh.rounded_up(info.num_labels, info.mesh.size)
 
 
 def _update(cache: Array, columns: Array, vectors: Array) -> Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax import models
+from xmc_jax import mesh, models
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.ops.grad_cache import embed_groups
@@ -20,7 +20,7 @@ FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; the table has its own rate, `config.train.table_learning_rate`."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  num_rows = -(-info.num_labels // info.mesh.size) * info.mesh.size  # what is behind L is never looked at
+  num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)  # what is behind L is never looked at
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)

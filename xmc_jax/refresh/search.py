@@ -107,12 +107,16 @@ def _num_threads(labels: Array) -> int:
   return min(4, os.cpu_count() or 1) if len(devices) == 1 and devices[0].platform == "cpu" else 1
 
 
+def contained(ids: np.ndarray, matrix) -> np.ndarray:
+  """Which of the ids `[n, k]` are entries of their row in a CSR matrix `[n, L]`; id -1 says nothing."""
+  rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+  pairs = rows * matrix.shape[1] + matrix.indices
+  return np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * matrix.shape[1] + ids, pairs)
+
+
 def without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:
   """Moves excluded pairs behind all others, as padding; the rest keeps its order."""
-  num_labels = exclude.shape[1]
-  rows = np.repeat(np.arange(exclude.shape[0], dtype=np.int64), np.diff(exclude.indptr))
-  pairs = rows * num_labels + exclude.indices
-  out = np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * num_labels + ids, pairs) | (ids < 0)
+  out = contained(ids, exclude) | (ids < 0)
   order = np.argsort(out, axis=1, kind="stable")
   ids, scores = np.where(out, -1, ids), np.where(out, -np.inf, scores)
   return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
