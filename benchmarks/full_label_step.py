@@ -105,7 +105,6 @@ def make_problem(options, folder):
     max_length=options.max_length,
     vocab_size=tokenizer.get_vocab_size(),
     special_ids=data.special_ids(tokenizer),
-    steps_per_epoch=1,
     mesh=mesh.make(),
   )
   method = methods.make(config, info)

@@ -46,7 +46,7 @@ class Batch(NamedTuple):
       pay for long ones. None where the encoder is frozen.
     columns: `[S]` int32 label id of each pool column, -1 for padding.
     labels: the pool's texts, in groups as the queries are; none where the method needs no texts.
-    positives: `[B, P]` int32 columns of the row's true labels, -1 for padding.
+    positives: `[B, P]` int32 columns of the row's true labels that are in the pool, -1 for padding.
     weights: `[B, P]` float32 loss weight of each of these; 0 where the positive
       was not drawn in this step (it still stands outside every denominator).
     excluded: `[B, F]` int32 columns that the row's loss must not see (filter
@@ -64,6 +64,7 @@ class Batch(NamedTuple):
   excluded: Array
   every_label: Tokens | tuple[()] = ()
   vectors: Array | tuple[()] = ()
+  dropped: Array | tuple[()] = ()
 
 
 class BatchSpec(NamedTuple):
@@ -80,6 +81,11 @@ class BatchSpec(NamedTuple):
       an in-batch pool.
     frozen: the encoder stays as it is: a batch has `vectors` in place of queries.
     clump: points that stand together, so many at a time, are of like length.
+    whole_leaves: a batch is one leaf of `fresh['leaves']`; before there are leaves, as large a part of the
+      points.
+    pool_size: labels that an in-batch pool has room for; 0 is all that may be drawn. Where they are more,
+      hard negatives are dropped first.
+    fill_pool: what room is left goes to other positives of the batch's points.
   """
 
   labels: str = "in_batch"
@@ -89,6 +95,9 @@ class BatchSpec(NamedTuple):
   num_fresh_negatives: int = 0
   frozen: bool = False
   clump: int = 1
+  whole_leaves: bool = False
+  pool_size: int = 0
+  fill_pool: bool = False
 
 
 class Refresh(NamedTuple):
@@ -120,7 +129,6 @@ class DatasetInfo(NamedTuple):
     max_length: tokens per text, at most.
     vocab_size: of the tokenizer.
     special_ids: token ids that stand for no piece of text ([CLS], [SEP], ...).
-    steps_per_epoch: whole batches in an epoch.
     mesh: the devices, axes ('data', 'label').
     label_counts: `[L]` training points of each label.
   """
@@ -130,7 +138,6 @@ class DatasetInfo(NamedTuple):
   max_length: int
   vocab_size: int
   special_ids: tuple[int, ...]
-  steps_per_epoch: int
   mesh: Any
   label_counts: Array = ()
 

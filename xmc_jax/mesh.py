@@ -145,6 +145,7 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     excluded=put(batch.excluded, rows),
     every_label=batch.every_label,
     vectors=put(batch.vectors, rows),
+    dropped=put(batch.dropped, replicated(mesh)),
   )
 
 

@@ -62,7 +62,6 @@ class Run:
       max_length=config.data.max_length,
       vocab_size=tokenizer.get_vocab_size(),
       special_ids=data.special_ids(tokenizer),
-      steps_per_epoch=-(-int(to_learn.sum()) // config.train.batch_size),
       mesh=self.mesh,
       label_counts=np.bincount(self.train.counted.indices, minlength=dataset.num_labels),
     )
@@ -164,7 +163,9 @@ class Run:
       lambda changes: source.embed_labels(params, {**aux, **changes}),
       truth=self.train.truth,
       filtered=self.train.filter,
+      rows=self.batches.rows,
       step=step,
+      steps_per_epoch=self.batches.steps_per_epoch,
       devices=self.mesh,
       params=params,
       aux=aux,

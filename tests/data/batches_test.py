@@ -1,6 +1,7 @@
 """Batches: a function of (seed, step), every row once an epoch, columns that mean what they say."""
 
 import concurrent.futures
+import math
 import threading
 
 import jax
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 import tiny_runs
 
 from xmc_jax.contract import BatchSpec
-from xmc_jax.data.batches import BatchBuilder, ahead, learnable
+from xmc_jax.data.batches import BatchBuilder, ahead, learnable, num_leaves
 
 N, L, B = 50, 37, 16
 ALL, IN_BATCH = BatchSpec(labels="all"), BatchSpec(labels="in_batch")
@@ -392,6 +393,122 @@ def test_a_batch_that_fits_no_slot_is_laid_out_widest():
 def test_groups_divide_by_the_data_axis():
   builder = _builder(ALL, batch_size=24, data_axis=4)
   assert all(len(group.ids) % 4 == 0 for group in builder.build(0).queries)
+
+
+# --- pools of fixed size, and leaves as batches (UniDEC) ---
+
+
+def _pool(batch):
+  return set(batch.columns[batch.columns >= 0].tolist())
+
+
+def _true(builder, batch):
+  return {row: set(builder._truth[row].indices.tolist()) for row in batch.rows.tolist() if row >= 0}
+
+
+@pytest.mark.parametrize("num_hard", [0, 3])
+def test_all_positives_of_the_pool_are_found_whoever_brought_them(num_hard):
+  """P_i^B of UniDEC, against its definition in plain Python."""
+  builder = _builder(BatchSpec("in_batch", 2, num_hard_negatives=num_hard), most=6)
+  rng, brought_by_others = np.random.default_rng(0), 0
+  listed = rng.integers(0, L, (N, 5)).astype(np.int32)  # of some rows these are positives of others
+  for step in range(builder.steps_per_epoch):
+    batch = builder.build(step, {"shortlist": listed})
+    pool, true = _pool(batch), _true(builder, batch)
+    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+      if row >= 0:
+        found = _to_labels(batch.columns, positives)
+        assert found == true[row] & pool and len(found) == np.sum(positives >= 0)
+        brought_by_others += len(found) - np.sum(weights > 0)
+  assert brought_by_others > 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 12, 20, 30])
+def test_a_full_pool_drops_hard_negatives_first_and_counts(size):
+  spec = BatchSpec("in_batch", 1, num_hard_negatives=3, pool_size=size)
+  builder, free = _builder(spec), _builder(spec._replace(pool_size=0))
+  listed = _shortlist(builder, 6)
+  kinds = set()
+  for step in range(3 * builder.steps_per_epoch):
+    batch, whole = builder.build(step, {"shortlist": listed}), free.build(step, {"shortlist": listed})
+    drawn = set().union(
+      *(_to_labels(whole.columns, ids[weights > 0]) for ids, weights in zip(whole.positives, whole.weights))
+    )
+    hard, pool = _pool(whole) - drawn, _pool(batch)
+    assert pool <= drawn | hard and len(pool) == min(size, len(drawn | hard))
+    negatives, positives = batch.dropped.tolist()
+    assert positives == len(drawn - pool) == max(0, len(drawn) - size)
+    assert negatives == len(hard - pool) and (not positives or negatives == len(hard))
+    kinds.add((negatives > 0, positives > 0))
+    for weights in batch.weights:
+      assert weights.sum() == 0 or weights.sum() == pytest.approx(1)
+  assert len(batch.columns) == size and whole.dropped == ()
+  drops = {1: (True, True), 7: (True, True), 12: (True, False), 20: (True, False), 30: (False, False)}
+  assert drops[size] in kinds
+
+
+def test_what_is_dropped_is_not_always_the_same():
+  builder = _builder(BatchSpec("in_batch", 1, num_hard_negatives=3, pool_size=14), batch_size=48)
+  listed = _shortlist(builder, 6)
+  pools = [frozenset(_pool(builder.build(step, {"shortlist": listed}))) for step in range(20)]
+  assert len(set(pools)) > 10
+
+
+def test_without_hard_negatives_other_positives_fill_the_pool():
+  builder = _builder(BatchSpec("in_batch", 1, pool_size=25, fill_pool=True), most=6)
+  plain = _builder(BatchSpec("in_batch", 1), most=6)
+  for step in range(builder.steps_per_epoch):
+    batch, true = builder.build(step), set().union(*_true(builder, builder.build(step)).values())
+    assert _pool(batch) <= true and len(_pool(batch)) == min(25, len(true)) == len(true & _pool(batch))
+    assert len(_pool(batch)) > len(_pool(plain.build(step)))
+    assert batch.dropped.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("data_axis", [1, 4])
+@pytest.mark.parametrize("num_points, batch_size", [(50, 16), (50, 64), (7, 4), (1, 4), (64, 8), (3, 1)])
+def test_a_leaf_is_a_batch(num_points, batch_size, data_axis):
+  spec = BatchSpec("in_batch", 1, whole_leaves=True)
+  builder = _builder(spec, num_points=num_points, batch_size=batch_size, data_axis=data_axis, filtered=1)
+  steps, rng = builder.steps_per_epoch, np.random.default_rng(0)
+  assert steps == max(1, 2 ** math.ceil(math.log2(len(builder.rows) / batch_size)))
+  leaves = np.full(num_points, -1, np.int32)
+  leaves[builder.rows] = rng.permutation(len(builder.rows)) % steps
+  orders = []
+  for epoch in range(3):
+    batches = [builder.build(epoch * steps + step, {"leaves": leaves}) for step in range(steps)]
+    rows = [set(batch.rows[batch.rows >= 0].tolist()) for batch in batches]
+    assert sorted(map(sorted, rows)) == sorted(
+      sorted(np.flatnonzero(leaves == leaf).tolist()) for leaf in range(steps)
+    )
+    rows_of_each = max(1, -(-len(builder.rows) // (steps * data_axis))) * data_axis
+    assert {len(batch.rows) for batch in batches} == {rows_of_each}
+    orders.append([leaves[min(members)] for members in rows if members])
+  assert steps < 4 or orders[0] != orders[1] or orders[1] != orders[2]
+  before = [builder.build(step).rows for step in range(steps)]  # as large parts of a random order
+  assert sorted(np.concatenate(before)[np.concatenate(before) >= 0]) == sorted(builder.rows)
+  sizes = [np.sum(rows >= 0) for rows in before]
+  assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+  "num_points, size, expected",
+  [(100, 4, 32), (128, 4, 32), (129, 4, 64), (3, 4, 1), (5, 4, 2), (1, 1, 1), (0, 4, 1), (2**20, 1, 2**20)],
+)
+def test_number_of_leaves(num_points, size, expected):
+  assert num_leaves(num_points, size) == expected
+
+
+def test_a_row_with_more_positives_than_usual_widens_its_batch_alone():
+  counts = [300] * 8 + [2] * 56
+  rows = np.repeat(np.arange(64), counts)
+  rng = np.random.default_rng(0)
+  labels = np.concatenate([rng.permutation(400)[:count] for count in counts])
+  truth = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, labels)), (64, 400))
+  none, tables = sp.csr_matrix(truth.shape, dtype=bool), (tiny_runs.token_table([3] * n) for n in (64, 400))
+  builder = BatchBuilder(*tables, truth, none, BatchSpec(num_positives=0), batch_size=8, max_length=8, seed=0)
+  leaves = (np.arange(64) >= 8).astype(np.int32)
+  widths = [builder.build(step, {"leaves": leaves}).positives.shape[1] for step in range(8)]
+  assert sorted(widths) == [256] * 7 + [512]
 
 
 def test_ahead_keeps_the_order_and_its_distance():

@@ -170,13 +170,6 @@ def test_leaves_double_by_the_epoch():
   ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-  "num_points, size, expected", [(100, 4, 32), (128, 4, 32), (129, 4, 64), (3, 4, 1), (1, 1, 1), (0, 4, 1)]
-)
-def test_number_of_leaves(num_points, size, expected):
-  assert rhythms.num_leaves(num_points, size) == expected
-
-
 @pytest.mark.slow
 def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME)

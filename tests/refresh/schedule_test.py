@@ -83,7 +83,9 @@ def test_a_snapshot_embeds_once_and_only_what_is_asked_for():
     lambda changes: calls.append(changes) or np.zeros(2),
     truth=None,
     filtered=None,
+    rows=None,
     step=3,
+    steps_per_epoch=1,
     devices=None,
   )
   assert made.queries is made.queries and calls == ["q"]

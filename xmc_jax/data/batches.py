@@ -7,10 +7,12 @@ from types import MappingProxyType
 import numpy as np
 
 from xmc_jax.contract import Batch, BatchSpec
-from xmc_jax.data import buckets
-from xmc_jax.data.pools import label_table, make_pool
+from xmc_jax.data import buckets, ragged
+from xmc_jax.data.pools import Pool, label_table, make_pool
 
 _ORDER, _DRAW = 0, 1  # separate random streams of one seed
+_USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
+_LEAF_CLUMPS = 20  # lengths in a leaf vary as if they were drawn so often, for as many alike at a time
 ON_HOST = ("leaves", "shortlist")  # what `build` reads of `fresh`; steps get the rest
 
 
@@ -23,7 +25,7 @@ class BatchBuilder:
     truth: CSR `[N, L]`, true labels; rows without any are left out of training.
     excluded: CSR `[N, L]`, pairs that the loss must not see, be they true or not.
     spec: which labels join, how many positives are drawn.
-    batch_size: B, over all devices.
+    batch_size: B, over all devices; at most, where leaves are batches.
     max_length: the widest token row.
     seed: of the order and of the draws.
     data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
@@ -31,6 +33,7 @@ class BatchBuilder:
 
   Attributes:
     rows: `[N']` int32, the training rows that have something to learn from.
+    steps_per_epoch: batches in an epoch; the last one, or where leaves are batches any one, is padded.
     vectors: `[N, D]` points under a frozen encoder, where `spec.frozen`; set before the first batch.
   """
 
@@ -53,14 +56,16 @@ class BatchBuilder:
     self._queries, self._labels = queries, labels
     truth = learnable(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
-    self._batch_size, self._max_length, self._seed = batch_size, max_length, seed
+    self._max_length, self._seed = max_length, seed
     self._data_axis, self._held = data_axis, held_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
     self.vectors, self._last_order = None, (None, None, None)
+    self.steps_per_epoch, batch_size = epoch_shape(len(self.rows), batch_size, data_axis, spec.whole_leaves)
+    self._batch_size = batch_size
+    clump = batch_size // _LEAF_CLUMPS + 1 if spec.whole_leaves else spec.clump
     self._query_slots = buckets.plan(
-      queries.lengths[self.rows], batch_size, max_length, multiple=data_axis, clump=spec.clump
+      queries.lengths[self.rows], batch_size, max_length, multiple=data_axis, clump=clump
     )
-    self._width_positives = _longest_row(truth)
     self._width_excluded = _longest_row(excluded)
     self._pool = make_pool(
       labels,
@@ -72,14 +77,11 @@ class BatchBuilder:
       held=held_labels,
     )
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
+    longest = _longest_row(truth)
+    self._width_positives = longest if self._pool.keeps_all else min(longest, _USUAL_WIDTH)
     self.every_label = ()
     if spec.num_fresh_negatives:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
-
-  @property
-  def steps_per_epoch(self) -> int:
-    """Whole batches in an epoch; the last one is padded."""
-    return max(1, -(-len(self.rows) // self._batch_size))
 
   def real_token_fraction(self) -> float:
     """Real tokens among those that the device computes, for the queries of an average batch."""
@@ -107,13 +109,24 @@ class BatchBuilder:
     place = generator.permutation(int(leaves.max()) + 1)
     return order[np.argsort(place[leaves[order]], kind="stable")]
 
-  def _order(self, epoch: int, leaves: np.ndarray | None) -> np.ndarray:
-    """`epoch_order`, made once an epoch."""
-    known_epoch, known_leaves, order = self._last_order
+  def _order(self, epoch: int, leaves: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """`epoch_order`, made once an epoch, and where its batches begin and end, `[steps_per_epoch + 1]`."""
+    known_epoch, known_leaves, found = self._last_order
     if known_epoch != epoch or known_leaves is not leaves:
       order = self.epoch_order(epoch, leaves)
-      self._last_order = epoch, leaves, order
-    return order
+      found = order, self._cuts(order, leaves)
+      self._last_order = epoch, leaves, found
+    return found
+
+  def _cuts(self, order: np.ndarray, leaves: np.ndarray | None) -> np.ndarray:
+    steps = np.arange(self.steps_per_epoch + 1)
+    if not self._spec.whole_leaves:
+      return np.minimum(steps * self._batch_size, len(order))
+    if leaves is None:
+      return steps * len(order) // self.steps_per_epoch
+    begins = np.flatnonzero(np.diff(leaves[order], prepend=-1))
+    # A leaf without anything to learn from has no batch: then the last ones are empty.
+    return np.concatenate([begins, np.full(len(steps) - len(begins), len(order))])
 
   def build(self, step: int, fresh: Mapping[str, np.ndarray] = MappingProxyType({})) -> Batch:
     """The batch of one step.
@@ -128,26 +141,41 @@ class BatchBuilder:
       empty: they are `label_columns` and `label_groups` in every step, as `every_label` is.
     """
     epoch, position = divmod(step, self.steps_per_epoch)
-    order = self._order(epoch, fresh.get("leaves"))
-    rows, queries, vectors = self._points(
-      order[position * self._batch_size : (position + 1) * self._batch_size]
-    )
+    order, cuts = self._order(epoch, fresh.get("leaves"))
+    rows, queries, vectors = self._points(order[cuts[position] : cuts[position + 1]])
     generator = self._generator(_DRAW, step)
-    positives = _gather_rows(self._truth, rows, self._width_positives)
-    weights = _draw_weights(positives, self._spec.num_positives, generator)
-    excluded = _gather_rows(self._excluded, rows, self._width_excluded)
+    truth = ragged.of_matrix(self._truth, rows)
+    drawn = ragged.draw(truth.counts, self._spec.num_positives, generator)
     listed = self._draw_hard(rows, fresh.get("shortlist"), generator)
-    pool = self._pool.draw(positives[weights > 0], listed, generator)
+    pool = self._pool.draw(truth.values[drawn], truth.values[~drawn], listed, generator)
+    positives, weights = self._positives(truth, drawn, pool)
     return Batch(
       rows=rows,
       queries=queries,
       columns=pool.columns,
       labels=pool.labels,
-      positives=_to_columns(positives, pool.column_of),
+      positives=positives,
       weights=weights,
-      excluded=_to_columns(excluded, pool.column_of),
+      excluded=_columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded),
       vectors=vectors,
+      dropped=pool.dropped,
     )
+
+  def _positives(self, truth: ragged.Ragged, drawn: np.ndarray, pool: Pool) -> tuple[np.ndarray, np.ndarray]:
+    """The columns of each row's true labels `[B, P]`, and their weights, which add up to 1 over those drawn.
+
+    Of a pool that leaves labels out there are only those inside, and P is what a batch needs.
+    """
+    columns = pool.column_of[truth.values]
+    inside = columns >= 0
+    found = truth.only(inside, columns)
+    chosen = drawn[inside]
+    number = np.bincount(found.owners[chosen], minlength=len(found.counts))
+    weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
+    width = self._width_positives
+    while width < found.counts.max(initial=0):
+      width *= 2
+    return found.padded(width), weights.padded(width)
 
   def _points(self, chosen: np.ndarray) -> tuple[np.ndarray, tuple, np.ndarray | tuple[()]]:
     """`(rows [B], queries, vectors)` of the training rows of a batch; one of the latter two is empty."""
@@ -164,9 +192,30 @@ class BatchBuilder:
     """Labels drawn uniformly from each row's shortlist, `[H]`; None where there is no shortlist yet."""
     if shortlist is None or not self._spec.num_hard_negatives:
       return None
-    listed = np.where(rows[:, None] >= 0, shortlist[rows], -1)
-    drawn = _draw_weights(listed, self._spec.num_hard_negatives, generator) > 0
-    return listed[drawn]
+    listed = ragged.of_padded(np.where(rows[:, None] >= 0, shortlist[rows], -1))
+    return listed.values[ragged.draw(listed.counts, self._spec.num_hard_negatives, generator)]
+
+
+def epoch_shape(
+  num_points: int, batch_size: int, multiple: int = 1, whole_leaves: bool = False
+) -> tuple[int, int]:
+  """`(steps, rows of a batch)` of an epoch.
+
+  Args:
+    num_points: to learn from.
+    batch_size: points in a batch; at most, where leaves are batches.
+    multiple: a batch's rows divide by it, as `batch_size` does.
+    whole_leaves: a batch is a leaf of a balanced binary tree over the points (UniDEC, Kharbanda et al. 2024).
+  """
+  if not whole_leaves:
+    return max(1, -(-num_points // batch_size)), batch_size
+  leaves = num_leaves(num_points, batch_size)
+  return leaves, max(1, -(-num_points // (leaves * multiple))) * multiple
+
+
+def num_leaves(num_points: int, size: int) -> int:
+  """2^⌈log2(N / C)⌉, at least 1: balanced leaves of at most `size` points."""
+  return 1 << max(0, (-(-max(1, num_points) // size) - 1).bit_length())
 
 
 def learnable(truth, excluded):
@@ -181,31 +230,10 @@ def _longest_row(matrix) -> int:
   return max(1, int(np.diff(matrix.indptr).max(initial=0)))
 
 
-def _gather_rows(matrix, rows: np.ndarray, width: int) -> np.ndarray:
-  """The column ids of CSR rows, `[len(rows), width]` int32, padded with -1; row -1 is empty."""
-  safe = np.maximum(rows, 0)
-  starts = matrix.indptr[safe]
-  counts = np.where(rows >= 0, matrix.indptr[safe + 1] - starts, 0)
-  inside = np.arange(width) < counts[:, None]
-  out = np.full((len(rows), width), -1, np.int32)
-  owner, offset = np.nonzero(inside)
-  out[owner, offset] = matrix.indices[starts[owner] + offset]
-  return out
-
-
-def _draw_weights(positives: np.ndarray, num_positives: int, generator) -> np.ndarray:
-  """Loss weights that add up to 1 over each row's drawn positives, `[B, P]` float32."""
-  valid = positives >= 0
-  if 0 < num_positives < positives.shape[1]:
-    tickets = np.where(valid, generator.random(positives.shape), 2.0)
-    last = np.partition(tickets, num_positives - 1, axis=1)[:, num_positives - 1, None]
-    valid = valid & (tickets <= last)
-  return (valid / np.maximum(valid.sum(1, keepdims=True), 1)).astype(np.float32)
-
-
-def _to_columns(labels: np.ndarray, column_of: np.ndarray) -> np.ndarray:
-  """Label ids to pool columns; -1 stays -1, and so becomes a label that is not in the pool."""
-  return np.where(labels >= 0, column_of[labels], -1).astype(np.int32)
+def _columns(labels: ragged.Ragged, pool: Pool) -> ragged.Ragged:
+  """The columns of those labels that are in the pool."""
+  columns = pool.column_of[labels.values]
+  return labels.only(columns >= 0, columns)
 
 
 def ahead(build: Callable[[int], Batch], first: int, last: int, depth: int = 3) -> Iterator[Batch]:

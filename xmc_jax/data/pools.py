@@ -23,11 +23,13 @@ class Pool(NamedTuple):
     labels: their texts as token groups; empty likewise.
     column_of: `[L]` int32 column of each label, -1 where it is not in the pool; or the label itself, where
       the method will add columns.
+    dropped: as in `Batch`.
   """
 
   columns: np.ndarray
   labels: tuple[Tokens, ...]
   column_of: np.ndarray
+  dropped: np.ndarray | tuple[()] = ()
 
 
 class StaticPool:
@@ -36,13 +38,16 @@ class StaticPool:
   Attributes:
     columns: `[S]` int32 label ids, -1 for padding.
     groups: their texts, `[n, T]` each; empty where texts are not needed.
+    keeps_all: whether every label of a row may have a column.
   """
+
+  keeps_all = True
 
   def __init__(self, columns: np.ndarray, groups: tuple[Tokens, ...], num_labels: int):
     self.columns, self.groups = columns, groups
     self._column_of = _positions(columns, num_labels)
 
-  def draw(self, drawn: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     return Pool(np.zeros(0, np.int32), (), self._column_of)
 
 
@@ -52,7 +57,7 @@ class DrawnPool:
   Args:
     labels: token table of the labels.
     truth: CSR `[N, L]` that positives are drawn from.
-    spec: how many of each.
+    spec: how many of each, and how many columns at most.
     batch_size: B.
     max_length: the widest token row.
     num_shards: devices that the labels' texts are split over.
@@ -62,19 +67,20 @@ class DrawnPool:
   columns, groups = np.zeros(0, np.int32), ()
 
   def __init__(self, labels, truth, spec: BatchSpec, batch_size: int, max_length: int, num_shards: int, held):
-    self._labels, self._num_random, self._shards = labels, spec.num_random_negatives, (num_shards, held)
-    self._chooses = spec.num_fresh_negatives > 0
+    self._labels, self._spec, self._shards = labels, spec, (num_shards, held)
+    self.keeps_all = spec.num_fresh_negatives > 0
     self._own_ids = np.arange(len(labels.lengths), dtype=np.int32)
     counts = np.diff(truth.indptr)
     per_row = np.sort(np.minimum(counts, spec.num_positives) if spec.num_positives else counts)
     num_drawn = int(per_row[-batch_size:].sum())  # at most
     num_labels = len(labels.lengths)
+    most = min(num_labels, spec.pool_size or num_labels)
     frequency = np.bincount(truth.indices, minlength=num_labels) / max(truth.nnz, 1)
 
     def plan(num_uniform: int) -> buckets.Slots:
-      size = min(num_drawn + num_uniform, num_labels)
+      size = most if spec.fill_pool else min(num_drawn + num_uniform, most)
       # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
-      odds = -np.expm1(-num_drawn * frequency) + num_uniform / num_labels
+      odds = -np.expm1(-max(num_drawn, size * spec.fill_pool) * frequency) + num_uniform / num_labels
       return buckets.plan(
         labels.lengths, -(-size // num_shards) * num_shards, max_length, weights=odds, multiple=num_shards
       )
@@ -83,23 +89,37 @@ class DrawnPool:
     # A shortlist's labels are no random ones; that is only a guess at their lengths.
     self._slots_with_hard = plan(spec.num_random_negatives + batch_size * spec.num_hard_negatives)
 
-  def draw(self, drawn: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     """The pool of one step.
 
     Args:
       drawn: positives, any number and order.
+      others: positives of the same rows that were not drawn.
       listed: hard negatives likewise; None before there are shortlists.
       generator: for what is drawn uniformly.
     """
-    slots = self._slots if listed is None else self._slots_with_hard
-    pool = np.unique(drawn if listed is None else np.concatenate([drawn, listed]))
+    slots, spec = self._slots if listed is None else self._slots_with_hard, self._spec
     num_labels = len(self._labels.lengths)
-    extra = min(self._num_random, buckets.num_rows(slots) - len(pool))
-    if extra > 0:
-      others = np.setdiff1d(np.arange(num_labels, dtype=np.int32), pool, assume_unique=True)
-      pool = np.concatenate([pool, generator.choice(others, min(extra, len(others)), replace=False)])
+    room = min(spec.pool_size or num_labels, buckets.num_rows(slots))
+    positives = np.unique(drawn)
+    pool, dropped = _at_most(room, positives, generator), [0, max(0, len(positives) - room)]
+    if listed is not None:
+      hard = np.setdiff1d(listed, positives)
+      dropped[0] = max(0, len(hard) - (room - len(pool)))
+      pool = np.concatenate([pool, _at_most(room - len(pool), hard, generator)])
+    if spec.fill_pool:
+      pool = np.concatenate([pool, _at_most(room - len(pool), np.setdiff1d(others, positives), generator)])
+    if extra := min(spec.num_random_negatives, room - len(pool)):
+      rest = np.setdiff1d(np.arange(num_labels, dtype=np.int32), pool, assume_unique=True)
+      pool = np.concatenate([pool, _at_most(extra, rest, generator)])
     columns, groups = buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards)
-    return Pool(columns, groups, self._own_ids if self._chooses else _positions(columns, num_labels))
+    column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
+    return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())
+
+
+def _at_most(number: int, labels: np.ndarray, generator) -> np.ndarray:
+  """So many of the labels, drawn uniformly; all, if there are no more."""
+  return labels if len(labels) <= number else generator.choice(labels, number, replace=False, shuffle=False)
 
 
 class TablePool:
@@ -113,7 +133,7 @@ class TablePool:
     batch_size: B.
   """
 
-  columns, groups = np.zeros(0, np.int32), ()
+  columns, groups, keeps_all = np.zeros(0, np.int32), (), False
 
   def __init__(self, truth, spec: BatchSpec, batch_size: int):
     self._num_labels = truth.shape[1]
@@ -126,7 +146,7 @@ class TablePool:
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
     self._size = _rounded(distinct + _MARGIN * spread)
 
-  def draw(self, drawn: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     pool = np.unique(drawn)
     size = self._size
     while size < len(pool):

@@ -56,14 +56,15 @@ def make(config, info: DatasetInfo) -> Method:
   def by_classifier(params, aux, tokens, ids):
     return normalize(params[TABLE][jnp.maximum(ids, 0)])
 
+  batch = BatchSpec(labels="in_batch_table", num_positives=config.method.num_positives, frozen=True)
   return Method(
     init=init,
     loss=loss,
     embed_queries=lambda params, aux, tokens: normalize(encoder.embed(aux["encoder"], tokens)),
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
-    batch=BatchSpec(labels="in_batch_table", num_positives=config.method.num_positives, frozen=True),
+    batch=rhythms.of_leaves(batch, config.method),
     rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
-    refreshes=rhythms.leaves(config, info),
+    refreshes=rhythms.leaves(config),
     tables={TABLE: lambda batch, aux: batch.columns},
     views={"encoder": by_text, "classifier": by_classifier},
     adopt=adopt,

@@ -27,5 +27,4 @@ def make(config, info: DatasetInfo) -> Method:
     num_random_negatives=settings.num_random_negatives,
   )
   method = dual_encoder.make(config, info, loss=settings.loss, batch=batch)
-  batch = batch._replace(clump=rhythms.clump(settings))
-  return method._replace(batch=batch, refreshes=rhythms.leaves(config, info))
+  return method._replace(batch=rhythms.of_leaves(method.batch, settings), refreshes=rhythms.leaves(config))

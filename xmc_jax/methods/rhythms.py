@@ -1,23 +1,28 @@
 """What several methods make anew between steps: shortlists of labels, and clusters of points."""
 
-import math
 from collections.abc import Mapping
 
 import jax
 import numpy as np
 
 from xmc_jax import refresh
-from xmc_jax.contract import Array, DatasetInfo, Refresh
+from xmc_jax.contract import Array, BatchSpec, Refresh
+from xmc_jax.data.batches import num_leaves
 
 
-def shortlists(config) -> Mapping[str, Refresh]:
-  """The refresh behind hard negatives: each point's nearest labels that are not its own."""
+def shortlists(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
+  """The refresh behind hard negatives: each point's nearest labels that are not its own.
+
+  Args:
+    config: of it `config.method.shortlist*` are used.
+    columns: of the embeddings; these alone are looked at.
+  """
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array:
     return refresh.shortlist(
-      snapshot.queries,
-      snapshot.labels,
+      snapshot.queries[:, columns],
+      snapshot.labels[:, columns],
       settings.shortlist_size,
       backend=settings.shortlist_backend,
       exclude=snapshot.known,
@@ -34,17 +39,24 @@ def shortlists(config) -> Mapping[str, Refresh]:
   }
 
 
-def leaves(config, info: DatasetInfo) -> Mapping[str, Refresh]:
-  """The refresh behind NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023)."""
+def leaves(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
+  """The refresh behind NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023).
+
+  Args:
+    config: `config.method.leaf_size = 0` makes as many leaves as there are batches.
+    columns: of the embeddings; these alone are looked at.
+  """
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array:
-    rows = np.flatnonzero(np.diff(snapshot.truth.indptr))
-    size = leaf_size(settings, snapshot.step // info.steps_per_epoch)
+    number = snapshot.steps_per_epoch
+    if settings.leaf_size:
+      number = num_leaves(len(snapshot.rows), leaf_size(settings, snapshot.step // snapshot.steps_per_epoch))
     found = np.full(snapshot.truth.shape[0], -1, np.int32)
     key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
-    queries = snapshot.queries if len(rows) == len(found) else snapshot.queries[rows]
-    found[rows] = refresh.balanced_clusters(queries, num_leaves(len(rows), size), key=key)
+    queries = snapshot.queries[:, columns]
+    queries = queries if len(snapshot.rows) == len(found) else queries[snapshot.rows]
+    found[snapshot.rows] = refresh.balanced_clusters(queries, number, key=key)
     return found
 
   return {
@@ -58,16 +70,13 @@ def leaves(config, info: DatasetInfo) -> Mapping[str, Refresh]:
   }
 
 
-def clump(settings) -> int:
-  """Points that stand together in the first batches made of leaves."""
-  return leaf_size(settings, int(settings.leaves_first_epoch))
+def of_leaves(batch: BatchSpec, settings) -> BatchSpec:
+  """Batches as `leaves` shape them."""
+  if not settings.leaf_size:
+    return batch._replace(whole_leaves=True)
+  return batch._replace(clump=leaf_size(settings, int(settings.leaves_first_epoch)))
 
 
 def leaf_size(settings, epoch: int) -> int:
   """Points in a leaf, at most, in an epoch counted from 0: doubled at each of `leaf_doubling_epochs`."""
   return settings.leaf_size << sum(epoch >= doubling for doubling in settings.leaf_doubling_epochs)
-
-
-def num_leaves(num_points: int, size: int) -> int:
-  """2^⌈log2(N / C)⌉, at least 1."""
-  return 1 << max(0, math.ceil(math.log2(max(1, num_points) / size)))

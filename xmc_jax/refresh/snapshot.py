@@ -16,7 +16,8 @@ class Snapshot:
     embed_labels: `changes -> [L, D]`, with these values in `aux` in place of its own.
     truth: CSR `[N, L]`, true labels.
     filtered: CSR `[N, L]`, pairs that count for nothing.
-    step: steps done.
+    rows: `[N']` the points that have something to learn from.
+    step: steps done; `steps_per_epoch` in each epoch.
     devices: the mesh.
     params, aux: the method's.
   """
@@ -28,13 +29,16 @@ class Snapshot:
     *,
     truth,
     filtered,
+    rows: np.ndarray,
     step: int,
+    steps_per_epoch: int,
     devices,
     params=None,
     aux=None,
   ):
     self._embed_queries, self._embed_labels = embed_queries, embed_labels
-    self.truth, self._filtered, self.step, self.devices = truth, filtered, step, devices
+    self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices
+    self.step, self.steps_per_epoch = step, steps_per_epoch
     self.params, self.aux = params, aux
 
   @functools.cached_property

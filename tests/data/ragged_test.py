@@ -1,0 +1,55 @@
+"""Rows of different lengths: what is in them, and draws without replacement."""
+
+import collections
+import itertools
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from xmc_jax.data import ragged
+
+COUNTS = st.lists(st.integers(0, 7), min_size=1, max_size=8)
+
+
+@hypothesis.given(counts=COUNTS, number=st.integers(0, 9), seed=st.integers(0, 99))
+def test_a_draw_takes_so_many_of_each_row_or_all(counts, number, seed):
+  drawn = ragged.draw(np.array(counts), number, np.random.default_rng(seed))
+  assert drawn.shape == (sum(counts),) and drawn.dtype == bool
+  taken = [part.sum() for part in np.split(drawn, np.cumsum(counts)[:-1])]
+  assert taken == [min(number or count, count) for count in counts]
+
+
+def test_every_subset_is_drawn_alike():
+  generator = np.random.default_rng(0)
+  seen = collections.Counter()
+  for _ in range(300):
+    drawn = ragged.draw(np.full(20, 4), 2, generator).reshape(20, 4)
+    seen.update(map(tuple, drawn.tolist()))
+  subsets = [tuple(place in chosen for place in range(4)) for chosen in itertools.combinations(range(4), 2)]
+  assert set(seen) == set(subsets)
+  assert all(abs(count - 1000) < 5 * 29 for count in seen.values())  # standard deviation 28.9
+
+
+@hypothesis.given(rows=st.lists(st.integers(-1, 5), max_size=8))
+def test_rows_of_a_matrix(rows):
+  dense = np.random.default_rng(1).random((6, 5)) < 0.5
+  dense[2], dense[3] = False, True
+  found = ragged.of_matrix(sp.csr_matrix(dense), np.array(rows, np.int32))
+  expected = [np.flatnonzero(dense[row]).tolist() if row >= 0 else [] for row in rows]
+  assert found.counts.tolist() == [len(row) for row in expected]
+  assert found.values.tolist() == [label for row in expected for label in row]
+  assert found.owners.tolist() == [owner for owner, row in enumerate(expected) for _ in row]
+
+
+def test_padded_and_only():
+  found = ragged.of_padded(np.array([[4, -1, 2], [-1, -1, -1], [7, 8, 9]], np.int32))
+  assert found.values.tolist() == [4, 2, 7, 8, 9] and found.counts.tolist() == [2, 0, 3]
+  np.testing.assert_array_equal(found.padded(3), [[4, 2, -1], [-1, -1, -1], [7, 8, 9]])
+  kept = found.only(np.array([True, False, False, True, True]), np.arange(5, dtype=np.float32) + 0.5)
+  np.testing.assert_array_equal(kept.padded(2), np.array([[0.5, 0], [0, 0], [3.5, 4.5]], np.float32))
+  assert kept.padded(2).dtype == np.float32
+  with pytest.raises(IndexError):
+    found.padded(2)

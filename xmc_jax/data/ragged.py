@@ -1,0 +1,81 @@
+"""Rows of different lengths, one behind the other: the true labels of a batch's points, and draws from them.
+
+A point may have thousands of labels where others have two. Nothing here has a row as wide as the longest.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Ragged(NamedTuple):
+  """The entries of n rows.
+
+  Attributes:
+    values: `[E]`, row by row.
+    counts: `[n]` int64 entries of each row.
+  """
+
+  values: np.ndarray
+  counts: np.ndarray
+
+  @property
+  def owners(self) -> np.ndarray:
+    """`[E]` the row of each entry."""
+    return np.repeat(np.arange(len(self.counts)), self.counts)
+
+  def padded(self, width: int) -> np.ndarray:
+    """`[n, width]`, 0 or -1 behind a row's end: -1 for whole numbers."""
+    fill = -1 if np.issubdtype(self.values.dtype, np.integer) else 0
+    out = np.full((len(self.counts), width), fill, self.values.dtype)
+    places = np.arange(len(self.values)) - np.repeat(_starts(self.counts), self.counts)
+    out[self.owners, places] = self.values
+    return out
+
+  def only(self, kept: np.ndarray, values: np.ndarray) -> "Ragged":
+    """Rows of other values `[E]`, of which those that `kept` `[E]` marks stay."""
+    counts = np.bincount(self.owners[kept], minlength=len(self.counts))
+    return Ragged(values[kept], counts)
+
+
+def of_matrix(matrix, rows: np.ndarray) -> Ragged:
+  """The column ids of some rows of a CSR matrix; row -1 is empty."""
+  safe = np.maximum(rows, 0)
+  starts = matrix.indptr[safe].astype(np.int64)
+  counts = np.where(rows >= 0, matrix.indptr[safe + 1] - starts, 0)
+  return Ragged(matrix.indices[np.repeat(starts - _starts(counts), counts) + np.arange(counts.sum())], counts)
+
+
+def of_padded(array: np.ndarray) -> Ragged:
+  """The entries of `[n, K]` that are not -1."""
+  real = array >= 0
+  return Ragged(array[real], real.sum(axis=1))
+
+
+def draw(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
+  """Marks entries of rows, drawn uniformly and without replacement (Floyd's algorithm, all rows at once).
+
+  Args:
+    counts: `[n]` entries of each row.
+    number: entries to draw of each row; a row with fewer gives all that it has. 0 draws everything.
+    generator: of the draws.
+
+  Returns:
+    `[counts.sum()]` bool, True for what was drawn.
+  """
+  marked = np.zeros(int(counts.sum()), bool)
+  if not number or number >= counts.max(initial=0):
+    return ~marked
+  places = np.full((len(counts), number), -1, np.int64)
+  tickets = generator.random((number, len(counts)))
+  for turn in range(number):
+    last = np.maximum(counts - number, 0) + turn  # of the places that this turn draws from
+    place = (tickets[turn] * (last + 1)).astype(np.int64)
+    place = np.where((places[:, :turn] == place[:, None]).any(axis=1), last, place)
+    places[:, turn] = np.where(turn < counts, place, -1)
+  marked[(_starts(counts)[:, None] + places)[places >= 0]] = True
+  return marked
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+  return np.cumsum(counts) - counts
