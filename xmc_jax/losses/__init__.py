@@ -1,12 +1,14 @@
 """Losses over a row of scores: one query against its pool of labels.
 
 Every function takes scores `[..., L]` and labels `[..., L]`, reads only the
-entries that `where` marks as real, and returns one number per row, unreduced.
+entries that `where` marks as real, and returns one number per row, unreduced;
+`pick_some_labels` reduces any of them over a batch.
 """
 
 from xmc_jax.losses.binary import binary
 from xmc_jax.losses.decoupled import decoupled_softmax
 from xmc_jax.losses.margin import margin, margin_of
+from xmc_jax.losses.pick_some_labels import pick_some_labels
 from xmc_jax.losses.soft_top_k import log_soft_top_k, soft_top_k, soft_top_k_loss
 from xmc_jax.losses.softmax import softmax
 
@@ -16,6 +18,7 @@ __all__ = [
   "log_soft_top_k",
   "margin",
   "margin_of",
+  "pick_some_labels",
   "soft_top_k",
   "soft_top_k_loss",
   "softmax",
