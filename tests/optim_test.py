@@ -15,7 +15,7 @@ from xmc_jax.mesh import path_name
 
 def _settings(**changed):
   settings = {"learning_rate": 0.5, "warmup_fraction": 0.0, "schedule": "linear", "weight_decay": 0.01}
-  settings |= {"clip_norm": 0.0, "table_learning_rate": 0.5, "warmup_steps": 0}
+  settings |= {"clip_norm": 0.0, "table_learning_rate": 0.5, "head_learning_rate": 0.0, "warmup_steps": 0}
   return types.SimpleNamespace(**settings | changed)
 
 
@@ -65,6 +65,21 @@ def test_a_table_has_its_own_rate_and_does_not_decay():
   updates, _ = optimiser.update(jax.tree.map(jnp.ones_like, params), optimiser.init(params), params)
   np.testing.assert_allclose(updates["table"], -2.0, rtol=1e-4)
   np.testing.assert_allclose(updates["encoder"]["kernel"], -0.5 * 1.1, rtol=1e-4)
+
+
+def test_heads_may_have_their_own_rate():
+  params = {
+    "encoder": {"kernel": jnp.ones(2)},
+    "projection": {"kernel": jnp.ones(2)},
+    "text_head": {"projection": {"kernel": jnp.ones(2), "bias": jnp.ones(2)}},
+  }
+  for rate, expected in ((0.0, 0.5), (2.0, 2.0)):
+    optimiser = optim.make(_settings(head_learning_rate=rate, weight_decay=0.1), 10)
+    updates, _ = optimiser.update(jax.tree.map(jnp.ones_like, params), optimiser.init(params), params)
+    np.testing.assert_allclose(updates["encoder"]["kernel"], -0.5 * 1.1, rtol=1e-4)
+    np.testing.assert_allclose(updates["projection"]["kernel"], -expected * 1.1, rtol=1e-4)
+    np.testing.assert_allclose(updates["text_head"]["projection"]["kernel"], -expected * 1.1, rtol=1e-4)
+    np.testing.assert_allclose(updates["text_head"]["projection"]["bias"], -expected, rtol=1e-4)
 
 
 def _values(steps, **changed):

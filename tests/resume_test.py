@@ -250,11 +250,30 @@ _DEXA = {
 }
 
 
+_UNIDEC = {
+  "method.name": "unidec",
+  "method.labels": "in_batch",
+  "method.num_positives": 2,
+  "method.num_hard_negatives": 2,
+  "method.shortlist_size": 8,
+  "method.shortlist_first_epoch": 0.0,
+  "method.shortlist_every_steps": 5,
+  "method.leaf_size": 0,
+  "method.leaves_first_epoch": 0.0,
+  "method.leaves_every_epochs": 1.0,
+  "method.pool_size": 40,
+  "encoder.projection_dim": 12,
+  "checkpoint.every_epochs": 0.4,
+  "train.head_learning_rate": 0.03,
+  "eval.fusion_rows": 0,
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexa", "classifier"])
+@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec"])
 def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, monkeypatch):
   """What refreshes made is saved: made anew from later parameters it would be another."""
-  settings = dict(_DEXA)
+  settings = _UNIDEC if method == "unidec" else _DEXA
   if method == "classifier":
     workflow.train_and_test(tiny_runs.config(data, **_DEXA), tmp_path / "encoder")
     settings = {

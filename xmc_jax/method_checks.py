@@ -15,6 +15,7 @@ def faults(values: Mapping, largest: int) -> Iterator[str]:
   yield from _margin_faults(values)
   yield from _auxiliary_faults(values)
   yield from _cluster_faults(values, largest)
+  yield from _pool_faults(values)
 
 
 def _temperature_faults(values: Mapping) -> Iterator[str]:
@@ -87,4 +88,19 @@ def _cluster_faults(values: Mapping, largest: int) -> Iterator[str]:
     yield (
       f"method.leaf_doubling_epochs = {epochs!r:.60} must hold whole numbers of epochs; "
       'for instance --config.method.leaf_doubling_epochs="(10,25)"'
+    )
+
+
+def _pool_faults(values: Mapping) -> Iterator[str]:
+  size, labels = values["method.pool_size"], values["method.labels"]
+  if size and labels != "in_batch":
+    yield (
+      f"method.pool_size = {size} has no effect when method.labels = {labels!r}; "
+      "set --config.method.pool_size=0, or --config.method.labels=in_batch"
+    )
+  fresh = values["method.num_fresh_negatives"]
+  if size and fresh:
+    yield (
+      f"method.pool_size = {size} leaves no room for method.num_fresh_negatives = {fresh}; "
+      "set --config.method.pool_size=0, or --config.method.num_fresh_negatives=0"
     )

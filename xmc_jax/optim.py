@@ -1,5 +1,6 @@
 """The optimiser: AdamW with the right decay mask, schedules, clipping."""
 
+import functools
 import re
 
 import jax
@@ -12,11 +13,12 @@ from xmc_jax.mesh import path_name
 # sa_layer_norm and output_layer_norm (PEERS.md, "decay trap" of the released code).
 _NO_DECAY = re.compile(r"(^|/)(bias|table)$|layer_?norm", re.IGNORECASE)
 _TABLE = re.compile(r"(^|/)table$")  # a row per label: its own rate, no decay (METHODS, section 1)
+_HEAD = re.compile(r"(^|/)projection/")  # between encoder and embedding
 
 
 def decay_mask(params: PyTree) -> PyTree:
   """True for the leaves that weight decay shrinks."""
-  return jax.tree_util.tree_map_with_path(lambda path, _: not _NO_DECAY.search(path_name(path)), params)
+  return jax.tree.map(lambda found: not found, _matching(_NO_DECAY, params))
 
 
 def schedule(train_config, total_steps: int) -> optax.Schedule:
@@ -56,15 +58,20 @@ def make(train_config, total_steps: int, frozen: tuple[str, ...] = ()) -> optax.
   )
   parts = [optax.clip_by_global_norm(train_config.clip_norm)] if train_config.clip_norm else []
   parts.append(adamw)
-  ratio = train_config.table_learning_rate / train_config.learning_rate
-  parts.append(optax.masked(optax.scale(ratio), _is_table))  # Adam's step is linear in the rate
+  # Adam's step is linear in the rate.
+  rates = {_TABLE: train_config.table_learning_rate, _HEAD: train_config.head_learning_rate}
+  for pattern, rate in rates.items():
+    if rate:
+      mask = functools.partial(_matching, pattern)
+      parts.append(optax.masked(optax.scale(rate / train_config.learning_rate), mask))
   if frozen:
     parts.append(optax.masked(optax.set_to_zero(), lambda params: _under(params, frozen)))
   return optax.chain(*parts)
 
 
-def _is_table(params: PyTree) -> PyTree:
-  return jax.tree_util.tree_map_with_path(lambda path, _: bool(_TABLE.search(path_name(path))), params)
+def _matching(pattern: re.Pattern, params: PyTree) -> PyTree:
+  """True for the leaves in whose path a pattern is found."""
+  return jax.tree_util.tree_map_with_path(lambda path, _: bool(pattern.search(path_name(path))), params)
 
 
 def _under(params: PyTree, beginnings: tuple[str, ...]) -> PyTree:

@@ -14,6 +14,18 @@ def mean_over_rows(per_row: Array, batch: Batch) -> Array:
   return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1)
 
 
+def known_columns(columns: Array, num_columns: int) -> Array:
+  """`[B, S]` bool, True at each row's columns `[B, P]`; -1 is none."""
+  rows = jnp.arange(len(columns))[:, None]
+  places = jnp.where(columns >= 0, columns, num_columns)
+  return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
+
+
+def drops(batch: Batch) -> dict[str, Array]:
+  """Labels drawn for a step that found no room in its pool; nothing where the pool has room for all."""
+  return dict(zip(("dropped_negatives", "dropped_positives"), batch.dropped))
+
+
 def pool_loss(
   config, info: DatasetInfo, loss: str, queries: Array, labels: Array, batch: Batch, **options
 ) -> Array:
@@ -59,7 +71,7 @@ def _margin(settings, info: DatasetInfo, queries: Array, labels: Array, batch: B
       jnp.take_along_axis(scores, jnp.maximum(positives, 0), axis=1),
       jnp.where(positives >= 0, weights, 0.0),
       scores,
-      ~_marked(known, len(labels)) & (columns >= 0),
+      ~known_columns(known, len(labels)) & (columns >= 0),
       margin=settings.margin,
       num_negatives=settings.margin_negatives,
       weight_temperature=settings.weight_temperature,
@@ -73,10 +85,3 @@ def _margin(settings, info: DatasetInfo, queries: Array, labels: Array, batch: B
       of_rows, mesh=info.mesh, in_specs=(rows, whole, whole, rows, rows, rows), out_specs=rows
     )
   return of_rows(queries, labels, batch.columns, batch.positives, batch.weights, batch.excluded)
-
-
-def _marked(columns: Array, num_columns: int) -> Array:
-  """`[B, S]` bool, True at each row's columns `[B, P]`; -1 is none."""
-  rows = jnp.arange(len(columns))[:, None]
-  places = jnp.where(columns >= 0, columns, num_columns)
-  return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")

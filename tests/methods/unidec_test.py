@@ -1,0 +1,338 @@
+"""UniDEC and DEPSL: the loss in plain Python from METHODS.md, what the parts reach, what ranks labels."""
+
+import itertools
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+
+from xmc_jax import evaluate, losses, mesh, optim, refresh, train, train_step, workflow
+from xmc_jax import run as runs
+from xmc_jax.contract import ConfigError
+from xmc_jax.data import special_ids
+from xmc_jax.methods import unidec
+from xmc_jax.predict import Model
+from xmc_jax.report import Report
+
+UNIDEC = {
+  "method.name": "unidec",
+  "method.labels": "in_batch",
+  "method.num_positives": 2,
+  "method.num_hard_negatives": 2,
+  "method.shortlist_size": 8,
+  "method.shortlist_first_epoch": 0.0,
+  "method.shortlist_every_epochs": 1.0,
+  "method.leaf_size": 0,
+  "method.leaves_first_epoch": 0.0,
+  "method.leaves_every_epochs": 1.0,
+  "method.classifier_dim": 8,
+  "encoder.projection_dim": 12,
+  "encoder.embedding_dropout": 0.0,
+  "train.table_learning_rate": 0.05,
+  "eval.fusion_rows": 0,
+}
+DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("unidec") / "data")
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+  """The folder of a finished run."""
+  workdir = tmp_path_factory.mktemp("runs") / "unidec"
+  settings = {**UNIDEC, "train.num_epochs": 12, "method.leaves_every_epochs": 6.0}
+  workflow.train_and_test(tiny_runs.config(data, **settings), workdir)
+  return workdir
+
+
+@pytest.fixture
+def make_run(data, tmp_path):
+  count = itertools.count()
+
+  def make(**overrides):
+    return tiny_runs.open_run(data, tmp_path / f"run{next(count)}", **overrides)
+
+  return make
+
+
+def _fresh(run, params, aux):
+  fresh = {}
+  for name, definition in run.method.refreshes.items():
+    fresh, aux = refresh.renew(name, definition, run.snapshot(params, aux, 0), fresh, aux)
+  return fresh
+
+
+def _of_rows(run, params, batch):
+  """The parameters as a step hands them to the loss: of tables, the batch's rows."""
+  taken = {name: params[name][np.maximum(rows(batch, {}), 0)] for name, rows in run.method.tables.items()}
+  return {**params, **taken}
+
+
+# --- the loss, from METHODS.md, section 3, one number after the other ---
+
+
+def _one(kind, scores, positives, p):
+  """ℓ(s, p) over `scores`, a dict by name."""
+  rivals = [name for name in scores if kind == "softmax" or name == p or name not in positives]
+  return -math.log(math.exp(scores[p]) / sum(math.exp(scores[name]) for name in rivals))
+
+
+def _picked(kind, scores, positives):
+  """PSL: `scores[row][column]`, `positives[row]` a set of columns."""
+  rows = [row for row in scores if positives[row]]
+  of_row = {r: sum(_one(kind, scores[r], positives[r], p) for p in positives[r]) for r in rows}
+  return sum(of_row[r] / len(positives[r]) for r in rows) / len(rows)
+
+
+def _turned(scores, positives):
+  """The other way round: rows are what was a column."""
+  columns = {column for row in scores.values() for column in row}
+  turned = {c: {r: row[c] for r, row in scores.items() if c in row} for c in columns}
+  return turned, {c: {r for r in scores if c in positives[r]} for c in columns}
+
+
+def _vectors(params, table, special):
+  """E, Φ_D and Φ_C `[n, ...]` of texts in float64: a bag is the mean over its ordinary tokens."""
+  words, heads = np.asarray(params["encoder"]["word"], np.float64), {}
+  tokens = table.gather(np.arange(len(table)), 24)
+  texts = [ids[:length].tolist() for ids, length in zip(tokens.ids, tokens.lengths)]
+  ordinary = [[token for token in text if token not in special] or text for text in texts]
+  pooled = np.stack([words[text].mean(0) for text in ordinary])
+  for name in ("text_head", "classifier_head"):
+    if name in params:
+      layer = params[name]["projection"]
+      heads[name] = pooled @ np.asarray(layer["kernel"], np.float64) + np.asarray(layer["bias"], np.float64)
+  bent = np.tanh(heads["text_head"])
+  return bent / np.linalg.norm(bent, axis=1, keepdims=True), heads.get("classifier_head")
+
+
+def _reference(run, params, batch, settings):
+  """L of a batch; the pool's positives are looked up in the truth."""
+  special = special_ids(run.dataset.tokenizer())
+  queries, raw = _vectors(params, run.train.tokens, special)
+  texts, _ = _vectors(params, run.dataset.labels.tokens, special)
+  columns = [int(label) for label in batch.columns if label >= 0]
+  true, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray() > 0
+  rows = [int(row) for row in batch.rows if row >= 0]
+  positives = {r: {c for c in columns if true[r, c] and not filtered[r, c]} for r in rows}
+  pool = {r: [c for c in columns if not filtered[r, c]] for r in rows}
+  setting = run.config.method
+
+  def both(kind, scores, weight):
+    value = _picked(kind, scores, positives)
+    return weight * value + (1 - weight) * _picked(kind, *_turned(scores, positives)) if weight < 1 else value
+
+  by_text = {r: {c: queries[r] @ texts[c] / 0.05 for c in pool[r]} for r in rows}
+  total = both(setting.loss, by_text, setting.encoder_query_weight if setting.symmetric else 1)
+  if setting.encoder_weight == 1:
+    return total
+  table = np.asarray(params[unidec.TABLE], np.float64)
+  scores = {r: {c: raw[r] @ table[c] / setting.classifier_temperature for c in pool[r]} for r in rows}
+  kind = setting.classifier_loss or setting.loss
+  by_table = both(kind, scores, setting.classifier_query_weight if setting.symmetric else 1)
+  binary = [
+    sum(math.log1p(math.exp(s)) - (c in positives[r]) * s for c, s in scores[r].items()) for r in rows
+  ]
+  by_table += setting.binary_weight * sum(binary) / len(binary)
+  return setting.encoder_weight * total + (1 - setting.encoder_weight) * by_table
+
+
+CASES = [
+  {},
+  {"method.loss": "softmax", "method.encoder_query_weight": 0.3, "method.classifier_query_weight": 0.9},
+  {"method.symmetric": False, "method.encoder_weight": 0.7},
+  {"method.binary_weight": 0.5, "method.classifier_loss": "softmax"},
+  {"method.encoder_weight": 1.0},
+  {"method.num_hard_negatives": 0, "method.pool_size": 40},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_unidec_is_its_formula(case, make_run):
+  settings = {**UNIDEC, **case}
+  run = make_run(**settings)
+  params, aux = run.initial_parameters()
+  params = jax.tree.map(lambda leaf: 8 * leaf, params)  # tanh bends, and classifiers tell labels apart
+  fresh = _fresh(run, params, aux)
+  loss_of = jax.jit(lambda params, batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[:2])
+  for number in (0, 1):
+    batch = run.batches.build(number, fresh)
+    found, metrics = loss_of(_of_rows(run, params, batch), batch)
+    expected = _reference(run, params, batch, settings)
+    assert expected > 0.1 and float(found) == pytest.approx(expected, rel=1e-4)
+    assert metrics["labels_in_pool"] == np.sum(batch.columns >= 0)
+    in_pool = np.sum(batch.positives >= 0, axis=1)[batch.rows >= 0]
+    assert metrics["positives_in_pool"] == pytest.approx(np.mean(in_pool))
+    drops = [metrics.get(f"dropped_{kind}") for kind in ("negatives", "positives")]
+    assert drops == (batch.dropped.tolist() if run.config.method.pool_size else [None, None])
+
+
+def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
+  """β >= max |P_i|, every label in the pool, λ = 1: queries against labels are DEXML's decoupled softmax."""
+  every = {"method.labels": "all", "method.num_positives": 0, "method.num_hard_negatives": 0}
+  run = make_run(**{**DEPSL, **every, "method.symmetric": False})
+  params, aux = run.initial_parameters()
+  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray() > 0
+  scores = run.embed_queries(params, aux, run.train.tokens) @ run.embed_labels(params, aux).T / 0.05
+  per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
+  for number in range(run.batches.steps_per_epoch):
+    batch = run.batches.build(number)._replace(**train._static_labels(run))
+    found = run.method.loss(params, aux, {}, batch, jax.random.key(0))[0]
+    assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
+
+
+# --- what a step reaches ---
+
+
+@pytest.mark.parametrize("case", [{}, {"method.binary_weight": 1.0}, {"method.symmetric": False}], ids=str)
+def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run):
+  run = make_run(**{**UNIDEC, **case})
+  params, aux = run.initial_parameters()
+  batch = run.batches.build(0, _fresh(run, params, aux))
+  optimiser, rate = (make(run.config.train, 10) for make in (optim.make, optim.table_schedule))
+  state = train_step.first_state(run, optimiser, params, aux)
+  step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
+  before = np.asarray(params[unidec.TABLE])
+  state, _ = step(state, {}, mesh.put_batch(batch, run.mesh))
+  pool = set(batch.columns[batch.columns >= 0].tolist())
+  assert 0 < len(pool) < tiny_runs.NUM_LABELS
+  for array, old in (
+    (state.params[unidec.TABLE], before),
+    *((moment, 0) for moment in jax.tree.leaves(state.opt_state[1][unidec.TABLE]) if np.ndim(moment) == 2),
+  ):
+    changed = np.any(np.asarray(array) != old, axis=1)
+    assert set(np.flatnonzero(changed).tolist()) == pool
+
+
+def test_the_encoder_learns_from_both_heads(make_run):
+  run = make_run(**UNIDEC)
+  params, aux = run.initial_parameters()
+  batch = run.batches.build(0, _fresh(run, params, aux))
+
+  def slope(weight):
+    method = make_run(**{**UNIDEC, "method.encoder_weight": weight}).method
+    loss = jax.jit(lambda p: method.loss(_of_rows(run, p, batch), aux, {}, batch, jax.random.key(0))[0])
+    return jax.grad(loss)(params)
+
+  classifiers_alone, both = slope(0.0), slope(0.5)
+  assert np.any(classifiers_alone["encoder"]["word"]) and not np.any(
+    classifiers_alone["text_head"]["projection"]["kernel"]
+  )
+  assert all(np.any(leaf) for leaf in jax.tree.leaves(both))
+  half = 0.5 * np.asarray(classifiers_alone[unidec.TABLE])
+  np.testing.assert_allclose(both[unidec.TABLE], half, rtol=1e-4, atol=1e-8)
+
+
+def test_dropout_is_on_both_heads(make_run):
+  run = make_run(**{**UNIDEC, "encoder.embedding_dropout": 0.5})
+  params, aux = run.initial_parameters()
+  batch = run.batches.build(0, _fresh(run, params, aux))
+  rows = _of_rows(run, params, batch)
+  for name in ("encoder_loss", "classifier_loss"):
+    found = {float(run.method.loss(rows, aux, {}, batch, jax.random.key(k))[1][name]) for k in range(3)}
+    assert len(found) == 3
+
+
+# --- refreshes ---
+
+
+def test_clusters_and_hard_negatives_are_by_the_text_half(make_run):
+  run = make_run(**UNIDEC)
+  params, aux = run.initial_parameters()
+  params[unidec.TABLE] = 100 * np.random.default_rng(0).normal(size=params[unidec.TABLE].shape)
+  fresh, known = _fresh(run, params, aux), (run.train.truth > 0).toarray() | (run.train.filter.toarray() > 0)
+  queries = run.embed_queries(params, aux, run.train.tokens)[:, :12]
+  labels = run.embed_labels(params, aux)[:, :12]
+  scores = np.where(known, -np.inf, queries @ labels.T)
+  nearest = np.sort(scores, axis=1)[:, ::-1][:, :8]
+  np.testing.assert_allclose(np.take_along_axis(scores, fresh["shortlist"], 1), nearest, rtol=1e-5)
+  number = run.batches.steps_per_epoch
+  key = jax.random.fold_in(jax.random.key(run.config.train.seed), 0)
+  rows = run.batches.rows
+  expected = refresh.balanced_clusters(queries[rows], number, key=key)
+  np.testing.assert_array_equal(fresh["leaves"][rows], expected)
+  assert set(fresh["leaves"][np.setdiff1d(np.arange(len(queries)), rows)]) == {-1}
+  for step in range(number):
+    members = run.batches.build(step, fresh).rows
+    leaf = set(fresh["leaves"][members[members >= 0]].tolist())
+    assert len(leaf) == 1 and set(members[members >= 0]) == set(np.flatnonzero(fresh["leaves"] == leaf.pop()))
+
+
+def test_refreshes_are_due_at_once_and_every_few_epochs(make_run):
+  run = make_run(**{**UNIDEC, "method.leaves_every_epochs": 5.0, "method.shortlist_every_epochs": 5.0})
+  per_epoch = run.batches.steps_per_epoch
+  due = [step for step in range(11 * per_epoch) if refresh.due(run.method.refreshes, step, per_epoch)]
+  assert due == [0, 5 * per_epoch, 10 * per_epoch]
+  assert refresh.due(run.method.refreshes, 0, per_epoch) == ["leaves", "shortlist"]
+
+
+# --- prediction ---
+
+
+def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
+  run = runs.reopen(trained)
+  params, aux, _ = run.trained()
+  queries, whole = run.embed_queries(params, aux, run.dataset.test.tokens), run.embed_labels(params, aux)
+  halves = {view: run.embed_labels(params, aux, view) for view in ("encoder", "classifier")}
+  assert queries.shape[1] == whole.shape[1] == 20
+  for part in (queries, whole):
+    np.testing.assert_allclose(np.linalg.norm(part[:, :12], axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(part[:, 12:], axis=1), 1, rtol=1e-5)
+  np.testing.assert_allclose(sum(halves.values()), whole, atol=1e-6)
+  assert not np.any(halves["encoder"][:, 12:]) and not np.any(halves["classifier"][:, :12])
+  unit = np.asarray(params[unidec.TABLE][: tiny_runs.NUM_LABELS])
+  unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+  np.testing.assert_allclose(halves["classifier"][:, 12:], unit, atol=1e-5)
+  texts = list(run.dataset.test.texts[:5])
+  for scores, vectors in (("", whole), ("fused", whole), *halves.items()):
+    ids, found, _ = Model.load(trained, scores=scores).predict(texts, 4)
+    expected = queries[:5] @ vectors.T
+    np.testing.assert_allclose(found, np.sort(expected, axis=1)[:, ::-1][:, :4], rtol=1e-4)
+    np.testing.assert_allclose(np.take_along_axis(expected, ids, 1), found, rtol=1e-4)
+
+
+def test_a_report_has_each_half_and_the_run_learns(trained):
+  report = json.loads((trained / "report" / "metrics.json").read_text())
+  assert set(report["by_view"]) == {"encoder", "classifier"}
+  assert report["metrics"]["P@1"] > 0.2  # by chance 0.04
+  log = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+  seen = {name for line in log for name in line}
+  parts = {f"train/{name}" for name in ("encoder_loss", "classifier_loss", "positives_in_pool")}
+  assert {*parts, "time/refresh_leaves", "time/refresh_shortlist"} <= seen
+
+
+def test_depsl_has_no_classifiers(data, tmp_path):
+  means = workflow.train_and_test(tiny_runs.config(data, **DEPSL), tmp_path / "run")
+  run = runs.reopen(tmp_path / "run")
+  params, aux, _ = run.trained()
+  assert set(params) == {"encoder", "text_head"} and not run.method.tables and not run.method.views
+  assert run.embed_labels(params, aux).shape == (tiny_runs.NUM_LABELS, 12)
+  assert means["P@1"] > 0.2
+  with pytest.raises(ConfigError, match="has 'fused', 'encoder'"):
+    evaluate.ranker(run, params, aux, "classifier")
+
+
+@pytest.mark.parametrize(
+  "settings, message",
+  [
+    ({"method.leaf_size": 4}, "method.leaf_size = 4: .*'unidec' takes 0; set --config.method.leaf_size=0"),
+    ({"method.loss": "margin"}, "takes 'decoupled_softmax' or 'softmax'"),
+    ({"method.classifier_loss": "hinge"}, "method.classifier_loss = 'hinge' is not one of"),
+    ({"method.encoder_weight": 1.5}, "method.encoder_weight = 1.5 is more than 1; set"),
+    (
+      {"method.labels": "all", "method.num_hard_negatives": 0, "method.pool_size": 9},
+      "pool_size = 9 has no effect",
+    ),
+    ({"method.num_hard_negatives": 9}, "num_hard_negatives = 9 is more than method.shortlist_size = 8"),
+  ],
+  ids=str,
+)
+def test_what_cannot_be_is_refused(settings, message, make_run):
+  with pytest.raises(ConfigError, match=message):
+    make_run(**{**UNIDEC, **settings})

@@ -1,0 +1,130 @@
+"""UniDEC and DEPSL: a dual encoder and classifiers trained together on one pool (Kharbanda et al., 2024).
+
+A batch is a leaf of a balanced tree over the points, its pool their drawn positives and hard negatives. Every
+true label that came into the pool counts, whoever brought it (pick-some-labels, section 3.1). Of two heads on
+one encoder, Φ_D embeds points and label texts, Φ_C points alone, which meet a classifier Ψ_l for each label.
+Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by one half. DEPSL has no second half.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax import losses, mesh
+from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method
+from xmc_jax.methods import rhythms, two_heads
+from xmc_jax.methods.pool_losses import drops, known_columns
+from xmc_jax.models import normalize
+from xmc_jax.ops.grad_cache import embed_groups
+
+FIXED = {
+  "labels": ("in_batch", "all"),
+  "loss": ("decoupled_softmax", "softmax"),
+  "leaf_size": (0,),
+  "num_fresh_negatives": (0,),
+}
+TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
+_LOSSES = {
+  "decoupled_softmax": losses.decoupled_softmax,
+  "softmax": losses.softmax,
+  "binary": losses.binary,
+}
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method; with `config.method.encoder_weight = 1` it is DEPSL and has no classifiers."""
+  settings = config.method
+  dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
+  heads = two_heads.build(config, info, dim)
+  embed = functools.partial(embed_groups, devices=info.mesh)
+
+  def init(key):
+    heads_key, table_key = jax.random.split(key)
+    num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)
+    table = {TABLE: 0.02 * jax.random.normal(table_key, (num_rows, dim))} if dim else {}
+    return {**heads.init(heads_key), **table}, {}
+
+  def loss(params, aux, fresh, batch, key):
+    query_key, label_key = jax.random.split(key)
+    label_key = label_key if settings.dropout_on_labels else None
+    queries = embed(heads.of_points, params, batch.queries, query_key, chunk=settings.query_chunk)
+    texts = embed(
+      heads.of_texts, params, batch.labels, label_key, chunk=settings.label_chunk, axes=mesh.LABEL_ROWS
+    )
+    scores = queries[:, : heads.width] @ texts.T / settings.temperature
+    by_table = queries[:, heads.width :] @ params[TABLE].T if dim else None
+    value, parts = _loss(settings, batch, scores, by_table)
+    return value, {**parts, **drops(batch)}, aux
+
+  def embed_queries(params, aux, tokens):
+    halves = heads.of_points(params, tokens)
+    return jnp.concatenate([halves[:, : heads.width], normalize(halves[:, heads.width :])], axis=1)
+
+  def by_text(params, aux, tokens, ids):
+    return jnp.pad(heads.of_texts(params, tokens), ((0, 0), (0, dim)))
+
+  def by_classifier(params, aux, tokens, ids):
+    return jnp.pad(normalize(params[TABLE][jnp.maximum(ids, 0)]), ((0, 0), (heads.width, 0)))
+
+  text_half = slice(heads.width)
+  hard = rhythms.shortlists(config, text_half) if settings.num_hard_negatives else {}
+  depsl = Method(
+    init=init,
+    loss=loss,
+    embed_queries=embed_queries,
+    embed_labels=by_text,
+    batch=rhythms.of_leaves(_batch(settings), settings),
+    rules=((f"(^|/){TABLE}(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
+    refreshes={**rhythms.leaves(config, text_half), **hard},
+  )
+  if not dim:
+    return depsl
+  return depsl._replace(
+    embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
+    tables={TABLE: lambda batch, aux: batch.columns},
+    views={"encoder": by_text, "classifier": by_classifier},
+  )
+
+
+def _batch(settings) -> BatchSpec:
+  """β positives and η hard negatives a point; without the latter other positives fill the pool (Table 5)."""
+  return BatchSpec(
+    labels=settings.labels,
+    num_positives=settings.num_positives,
+    num_random_negatives=settings.num_random_negatives,
+    num_hard_negatives=settings.num_hard_negatives,
+    pool_size=settings.pool_size,
+    fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives,
+  )
+
+
+def _loss(settings, batch: Batch, scores: Array, by_table: Array | None) -> tuple[Array, dict[str, Array]]:
+  """L = λ L_D + (1 - λ) L_C and what goes into the log, from scores `[B, S]` by texts and by classifiers."""
+  num_columns = scores.shape[1]
+  labels = known_columns(batch.positives, num_columns)
+  real = (batch.rows >= 0)[:, None] & (batch.columns >= 0)
+  where = real & ~known_columns(batch.excluded, num_columns)
+
+  def both_ways(scores, kind, query_weight):
+    by_query = losses.pick_some_labels(scores, labels, _LOSSES[kind], where=where)
+    if not settings.symmetric:
+      return by_query
+    by_label = losses.pick_some_labels(scores.T, labels.T, _LOSSES[kind], where=where.T)
+    return query_weight * by_query + (1 - query_weight) * by_label
+
+  total = both_ways(scores, settings.loss, settings.encoder_query_weight)
+  parts = {
+    "encoder_loss": total,
+    "positives_in_pool": jnp.sum(labels & where) / jnp.maximum(jnp.sum(batch.rows >= 0), 1),  # mean |P_i^B|
+    "labels_in_pool": jnp.sum(batch.columns >= 0),
+  }
+  if by_table is None:
+    return total, parts
+  scores, kind = by_table / settings.classifier_temperature, settings.classifier_loss or settings.loss
+  of_table = both_ways(scores, kind, settings.classifier_query_weight)
+  if settings.binary_weight:
+    binary = losses.pick_some_labels(scores, labels, losses.binary, where=where)
+    of_table += settings.binary_weight * binary
+  total = settings.encoder_weight * total + (1 - settings.encoder_weight) * of_table
+  return total, {**parts, "classifier_loss": of_table}
