@@ -76,7 +76,7 @@ _DEFAULTS = {
     "shortlist_first_epoch": 5.0,  # no hard negatives before this
     "shortlist_every_epochs": 5.0,  # made anew; 0 is once
     "shortlist_every_steps": 0,  # in its place, where not 0
-    "leaf_size": 4,  # NGAME: points in a cluster, at most, whose points stand together in batches
+    "leaf_size": 4,  # NGAME: points in a cluster, at most, that stand together in batches; 0: it is a batch
     "leaf_doubling_epochs": (10, 25, 50, 75, 100, 125, 150, 200),  # leaves double in size at these
     "leaves_first_epoch": 10.0,  # random batches before this
     "leaves_every_epochs": 5.0,  # clustered anew; 0 is once
@@ -93,6 +93,15 @@ _DEFAULTS = {
     "head_label_points": 0,  # or all labels with so many training points; 0 is none
     "unit_texts": True,  # False: a label's text embedding is added to its vector as it is (released code)
     "query_dropout": 0.5,  # classifiers: on a frozen encoder's vectors
+    "pool_size": 0,  # labels that an in_batch pool has room for, at most; 0 is all that may be drawn
+    "classifier_dim": 384,  # UniDEC: width of the classifiers and of their head
+    "classifier_loss": "",  # of the classifiers; '' is method.loss
+    "classifier_temperature": 1.0,  # of their scores, which are raw products
+    "binary_weight": 0.0,  # of binary cross-entropy over the pool, added to their loss
+    "encoder_weight": 0.5,  # λ: the dual encoder's part of the loss; 1 is no classifiers (DEPSL)
+    "symmetric": True,  # labels against the batch's queries, too
+    "encoder_query_weight": 0.5,  # λ_D: then this is the part of queries against labels, with the encoder
+    "classifier_query_weight": 0.5,  # λ_C: and with the classifiers
     "k": 5.0,  # soft_top_k: how many labels the loss looks at
     "alpha": 2.0,  # soft_top_k: how sharply
     "dropout_on_labels": True,  # False: only the queries are embedded with dropout
@@ -106,6 +115,7 @@ _DEFAULTS = {
     "num_epochs": 100,
     "batch_size": 1024,  # over all devices
     "learning_rate": 2e-4,
+    "head_learning_rate": 0.0,  # of the layers between encoder and embedding; 0 is learning_rate
     "table_learning_rate": 1e-3,  # of tables with a row per label or per cluster of labels
     "schedule": "linear",  # or 'cosine'; the decay after the warm-up
     "warmup_fraction": 0.1,  # of all steps
@@ -119,6 +129,7 @@ _DEFAULTS = {
     "every_epochs": 5.0,  # on the validation rows
     "batch_size": 512,  # texts embedded at a time
     "k": 100,  # labels kept per point
+    "backend": "exact",  # or 'scann', 'auto': nearly all of these in less time, from an index that is kept
     "scores": "fused",  # or 'encoder', 'classifier': what ranks labels that have both
     "num_candidates": 300,  # labels of each of these that fusion looks at
     "fusion_rows": 20_000,  # training rows that its tree is fitted on, at most; 0 is the plain sum
