@@ -5,7 +5,8 @@
 
 A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each NAME is a row. Between
 `<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
-which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t).
+which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t), in
+percent; of minutes and GB the median.
 """
 
 import json
@@ -18,6 +19,7 @@ from scipy.stats import t as student
 
 _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+_COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
 _BLOCK = re.compile(r"(<!-- (table|claim): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -58,9 +60,15 @@ def claim_table(names: list[str]) -> str:
   columns = ["", "seeds", *metrics]
   lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for row, seeds in rows.items():
-    cells = [_over_seeds([100 * seed[metric] for seed in seeds]) for metric in metrics]
+    cells = [_cell(metric, [seed[metric] for seed in seeds if metric in seed]) for metric in metrics]
     lines.append(f"| {row.replace('_', ' ')} | {len(seeds)} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
+
+
+def _cell(metric: str, values: list[float]) -> str:
+  if metric in _COSTS:
+    return f"{statistics.median(values):.1f}" if values else ""
+  return _over_seeds([100 * value for value in values])
 
 
 def _over_seeds(values: list[float]) -> str:

@@ -50,18 +50,30 @@ def test_a_claims_table_has_means_and_intervals(tmp_path, monkeypatch):
   (tmp_path / "docs").mkdir()
   monkeypatch.setattr(run, "_RESULTS", tmp_path / "docs" / "results")
   run._RESULTS.mkdir()
-  seeds = [{"P@1": value, "R@10": 0.5} for value in (0.40, 0.42, 0.44)]
+  seeds = [{"P@1": p, "R@10": 0.5, "minutes": m} for p, m in ((0.40, 1.0), (0.42, 9.0), (0.44, 2.0))]
   run.keep("losses", {"soft_top_5": seeds, "one": [{"P@1": 0.1, "R@10": 0.0}]})
-  (tmp_path / "docs" / "page.md").write_text("<!-- claim: losses P@1 R@10 -->\nold\n<!-- end -->\n")
+  (tmp_path / "docs" / "page.md").write_text("<!-- claim: losses P@1 R@10 minutes -->\nold\n<!-- end -->\n")
   make_tables.write()
   assert (tmp_path / "docs" / "page.md").read_text().splitlines() == [
-    "<!-- claim: losses P@1 R@10 -->",
-    "|  | seeds | P@1 | R@10 |",
-    "|---|---|---|---|",
-    "| soft top 5 | 3 | 42.0 ± 5.0 | 50.0 ± 0.0 |",
-    "| one | 1 | 10.0 | 0.0 |",
+    "<!-- claim: losses P@1 R@10 minutes -->",
+    "|  | seeds | P@1 | R@10 | minutes |",
+    "|---|---|---|---|---|",
+    "| soft top 5 | 3 | 42.0 ± 5.0 | 50.0 ± 0.0 | 2.0 |",
+    "| one | 1 | 10.0 | 0.0 |  |",
     "<!-- end -->",
   ]
+
+
+def _write_run(workdir):
+  """A finished run with two views."""
+  (workdir / "report").mkdir(parents=True)
+  views = {"encoder": {"P@1": 0.125}, "classifier": {"P@1": 0.5, "other": 1}}
+  report = {"metrics": {"P@1": 0.25, "other": 1}, "by_view": views}
+  (workdir / "report" / "metrics.json").write_text(json.dumps(report))
+  seconds = {"train": 90.0, "refresh_leaves": 30.0, "compile": 500.0}
+  (workdir / "report" / "seconds.json").write_text(json.dumps(seconds))
+  lines = [{"memory/host_bytes": 1e9}, {"eval/P@1": 0.1}, {"memory/host_bytes": 3e9}]
+  (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
@@ -70,11 +82,13 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
   def trained(command, **_):
     calls.append(command)
     workdir = next(part for part in command if part.startswith("--workdir=")).partition("=")[2]
-    report = run.pathlib.Path(workdir) / "report" / "metrics.json"
-    report.parent.mkdir(parents=True)
-    report.write_text(json.dumps({"metrics": {"P@1": 0.25, "other": 1}}))
+    _write_run(run.pathlib.Path(workdir))
 
   monkeypatch.setattr(run.subprocess, "run", trained)
   for _ in range(2):
-    assert run.train("losses", "softmax", 3, tmp_path, []) == {"P@1": 0.25}
+    assert run.train("losses", "softmax", 3, tmp_path, []) == {
+      "softmax": {"P@1": 0.25, "minutes": 2.0, "GB": 3.0},
+      "softmax_by_encoder": {"P@1": 0.125},
+      "softmax_by_classifier": {"P@1": 0.5},
+    }
   assert len(calls) == 1 and "--config.train.seed=3" in calls[0]

@@ -3,7 +3,7 @@
 python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 """
 
-from experiments import dexa, dexml, ngame
+from experiments import depsl, dexa, dexml, ngame, unidec
 from experiments.common import choose
 
 # A light transformer: t* is a matter of attention, which a bag of embeddings has none of.
@@ -63,6 +63,14 @@ def _dexa(preset: str, short: dict) -> dict:
   return {**dexa.PRESETS[preset], **short}
 
 
+_UNIDEC = {**unidec.PRESETS["debian"], "checkpoint.every_epochs": 0.0}
+_DEPSL = {**depsl.PRESETS["debian"], "checkpoint.every_epochs": 0.0}
+_BINARY = {"method.binary_weight": 1.0}
+_SOFTMAX = {"method.loss": "softmax"}
+# DEXML as DEPSL is here: unit vectors under a projection.
+_UNIT = {"encoder.normalize": True, "method.temperature": 0.05, "encoder.projection_dim": 384}
+
+
 def _clusters(count: int, **more) -> dict:
   return {**_DEXA_BAG, "method.num_label_clusters": count, **more}
 
@@ -109,6 +117,28 @@ CLAIMS |= {
     "4096_and_heads": _clusters(4096, **{"method.head_label_points": 50}),
     "1024_by_kmeans": _clusters(1024, **{"method.label_clustering": "kmeans"}),
     "1024_by_centroids": _clusters(1024, **{"method.label_clustering": "balanced_centroids"}),
+  },
+}
+CLAIMS |= {
+  "both_heads": {  # UniDEC's Table 3
+    "supcon": {**_UNIDEC, **_SOFTMAX},
+    "supcon_and_binary": {**_UNIDEC, **_SOFTMAX, **_BINARY},
+    "decoupled_with_binary_classifiers": {**_UNIDEC, "method.classifier_loss": "binary"},
+    "decoupled": _UNIDEC,
+    "decoupled_and_binary": {**_UNIDEC, **_BINARY},
+    "decoupled_and_binary_without_hard_negatives": {  # its Table 5
+      **_UNIDEC,
+      **_BINARY,
+      "method.num_hard_negatives": 0,
+    },
+  },
+  "small_pool": {  # its Tables 2 and 4
+    "depsl_supcon_one_way": {**_DEPSL, **_SOFTMAX, "method.symmetric": False},
+    "depsl_supcon": {**_DEPSL, **_SOFTMAX},
+    "depsl_one_way": {**_DEPSL, "method.symmetric": False},
+    "depsl": _DEPSL,
+    "dexml_all_labels": _DEBIAN,
+    "dexml_all_labels_unit_vectors": {**_DEBIAN, **_UNIT},
   },
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}

@@ -21,22 +21,38 @@ _RESULTS = _ROOT / "docs" / "results"
 _KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
 
 
-def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str]) -> dict[str, float]:
-  """One run, or what it gave before."""
+Metrics = dict[str, float]
+
+
+def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str]) -> dict[str, Metrics]:
+  """One run, or what it gave before: by row of the table, which has one for each way to rank labels."""
   workdir = runs / claim / f"{row}-{seed}"
-  report = workdir / "report" / "metrics.json"
-  if not report.exists():
+  if not (workdir / "report" / "metrics.json").exists():
     config = f"--config=experiments/claims/presets.py:{claim}-{row}"
     command = [sys.executable, "-m", "xmc_jax.main", config, f"--workdir={workdir}", *extra]
     print(f"{claim}: {row}, seed {seed}", file=sys.stderr, flush=True)
     subprocess.run(
       [*command, f"--config.train.seed={seed}"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL
     )
-  found = json.loads(report.read_text())["metrics"]
-  return {name: found[name] for name in _KEPT if name in found}
+  return {row + suffix: found for suffix, found in results(workdir).items()}
 
 
-def keep(claim: str, rows: dict[str, list[dict[str, float]]]) -> None:
+def results(workdir: pathlib.Path) -> dict[str, Metrics]:
+  """Test metrics of a finished run, of each of its views too; with minutes of training and peak GB."""
+  report = json.loads((workdir / "report" / "metrics.json").read_text())
+  seconds = json.loads((workdir / "report" / "seconds.json").read_text())
+  lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+  trained = sum(seconds[stage] for stage in seconds if stage == "train" or stage.startswith("refresh_"))
+  costs = {"minutes": trained / 60, "GB": max(line.get("memory/host_bytes", 0) for line in lines) / 1e9}
+  by_view = {f"_by_{view}": found for view, found in report.get("by_view", {}).items()}
+  kept = {"": report["metrics"], **by_view}
+  return {
+    suffix: {name: found[name] for name in _KEPT if name in found} | ({} if suffix else costs)
+    for suffix, found in kept.items()
+  }
+
+
+def keep(claim: str, rows: dict[str, list[Metrics]]) -> None:
   """Writes docs/results/claim_NAME.json: metrics of every seed, by row."""
   path = _RESULTS / f"claim_{claim}.json"
   path.write_text(json.dumps({"claim": claim, "rows": rows}, indent=1) + "\n")
@@ -59,11 +75,12 @@ def main() -> None:
   given, extra = parser.parse_known_args()
   for claim in given.claims:
     make_data(claim)
-    rows = {row: [] for row in CLAIMS[claim]}
+    rows = {}
     for seed in range(given.seeds):  # every row once, before any a second time
-      for row in rows:
-        rows[row].append(train(claim, row, seed, given.runs, extra))
-        keep(claim, {name: metrics for name, metrics in rows.items() if metrics})
+      for row in CLAIMS[claim]:
+        for name, metrics in train(claim, row, seed, given.runs, extra).items():
+          rows.setdefault(name, []).append(metrics)
+        keep(claim, rows)
 
 
 if __name__ == "__main__":
