@@ -1,14 +1,24 @@
 """From embeddings to a ranking, to metrics by hand, to a file and back."""
 
+import functools
+import importlib.util
+import io
+import json
 import types
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import tiny_runs
 
-from xmc_jax import evaluate, metrics
+from xmc_jax import config as configs
+from xmc_jax import evaluate, metrics, run_folder, runtime
+from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.data.dataset import Split
 from xmc_jax.evaluate import Ranking
+from xmc_jax.fusion import Tree
+from xmc_jax.predict import Model, predict_lines
+from xmc_jax.refresh import index, search
 
 
 def _csr(rows, num_labels):
@@ -81,8 +91,6 @@ def test_predictions_keep_scores_of_zero_and_their_order(tmp_path):
 
 
 def test_the_report_says_it_all(tmp_path):
-  import json
-
   run = _run(TRAIN, 3, tmp_path)
   means = evaluate.write_report(run, SPLIT, RANKING, step=12)
   report = json.loads((tmp_path / "report" / "metrics.json").read_text())
@@ -100,3 +108,110 @@ def test_examples_tick_what_is_true_and_skip_padding():
   assert "  one\n    ✓ label 2\n    · label 1\n    · label 3" in shown
   assert "  three\n    · label 1\n    · label 2" in shown
   assert evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 0) == ""
+
+
+# What ranks: exactly, or by an index that is kept.
+
+NEEDS_SCANN = pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="needs ScaNN")
+
+
+@pytest.fixture
+def builds(monkeypatch):
+  """The sizes of the indexes that were built."""
+  made, build = [], index._build
+  monkeypatch.setattr(index, "_build", lambda labels, k: made.append(labels.shape) or build(labels, k))
+  return made
+
+
+def _two_views(backend, folder, num_labels=1500):
+  """A run whose labels have two halves, about common centres, and 120 queries about these."""
+  rng = np.random.default_rng(0)
+  middles = rng.normal(size=(100, 24))
+  tables = [middles[rng.integers(0, 100, n)] + 0.7 * rng.normal(size=(n, 24)) for n in (num_labels, 120)]
+  labels, queries = ((t / np.linalg.norm(t, axis=1, keepdims=True)).astype(np.float32) for t in tables)
+  kept = {"": slice(None), "encoder": slice(12), "classifier": slice(12, None)}
+
+  def embed_labels(params, aux, view=""):
+    half = np.zeros_like(labels)
+    half[:, kept[view]] = labels[:, kept[view]]
+    return half
+
+  config = configs.default()
+  config.eval.backend = backend
+  run = types.SimpleNamespace(
+    config=config,
+    workdir=folder,
+    mesh=None,
+    method=types.SimpleNamespace(views=("encoder", "classifier")),
+    inverse_propensity=np.ones(num_labels),
+    embed_labels=embed_labels,
+  )
+  return run, queries
+
+
+@NEEDS_SCANN
+@pytest.mark.parametrize("view", ["fused", "encoder", "classifier"])
+def test_an_index_ranks_by_the_whole_and_by_each_half(view, tmp_path, builds):
+  run, queries = _two_views("scann", tmp_path)
+  labels = run.embed_labels(None, None, view if view != "fused" else "")
+  exclude = sp.csr_matrix(np.random.default_rng(1).random((120, 1500)) < 0.01)
+  rank = evaluate.ranker(run, None, None, scores=view)
+  for k, left_out in ((5, None), (100, exclude), (5, exclude)):
+    found = rank(queries, k, exclude=left_out)
+    exact = search(queries, labels, k, exclude=left_out)
+    both = sum(np.intersect1d(a, b).size for a, b in zip(found.ids, exact.ids))
+    assert both >= index.RECALL * exact.ids.size
+    products = np.take_along_axis(queries @ labels.T, found.ids, axis=1)
+    np.testing.assert_allclose(found.scores, products, rtol=0, atol=1e-5)
+    assert left_out is None or not np.take_along_axis(exclude.toarray(), found.ids, axis=1).any()
+  assert builds == [(1500, 24)]
+
+
+@pytest.mark.parametrize("reason", ["default", "auto", "processes", "tree"])
+def test_what_is_ranked_exactly(reason, tmp_path, builds, capfd, monkeypatch):
+  backend = {"default": configs.default().eval.backend, "auto": "auto"}.get(reason, "scann")
+  run, queries = _two_views(backend, tmp_path)
+  if reason == "processes":
+    monkeypatch.setattr(runtime, "is_alone", lambda: False)
+  if reason == "tree":
+    leaf = Tree(*(np.array([value]) for value in (-1, 0.0, -1, -1, 0.25)))
+    leaf.save(tmp_path / run_folder.FUSION)
+  found = evaluate.ranker(run, None, None)(queries, 10)
+  exact = search(queries, run.embed_labels(None, None), 10)
+  np.testing.assert_array_equal(found.ids, exact.ids)
+  said = capfd.readouterr().err.splitlines()
+  assert not builds and len(said) == (backend == "scann")
+  assert all(line.startswith("ranking: exact, as eval.backend = 'scann' ") for line in said)
+
+
+def test_an_unknown_backend_is_refused_with_the_legal_ones():
+  config = configs.default()
+  config.eval.backend = "scan"
+  with pytest.raises(ConfigError, match=r"eval\.backend = 'scan' is not one of 'exact', 'scann', 'auto'; "):
+    configs.check(config)
+
+
+@pytest.mark.slow
+@NEEDS_SCANN
+def test_a_model_builds_its_index_once(tmp_path, builds, monkeypatch):
+  monkeypatch.setattr(index, "_SMALLEST", 50)
+  data = tiny_runs.write_data(tmp_path / "data")
+  run = tiny_runs.open_run(data, tmp_path / "run", **{"eval.backend": "scann"})
+  monkeypatch.setattr(run, "trained", lambda: (*run.initial_parameters(), 0))
+  model = Model(run)
+  texts = run.dataset.test.texts
+  labels, queries = run.embed_labels(*run.trained()[:2]), model.embed(texts)
+  exact = functools.partial(search, queries, labels)
+
+  np.testing.assert_array_equal(model.predict(texts[:3], 5)[0], exact(5).ids[:3])
+  assert not builds
+  for k in (5, 20, 60, 5):
+    ids, scores, names = model.predict(texts, k)
+    assert np.mean(scores >= exact(k).scores[:, -1:] - 1e-5) >= index.RECALL
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ labels.T, ids, axis=1), atol=1e-5)
+    assert names[0] == [run.dataset.labels.texts[label] for label in ids[0]]
+  out = io.StringIO()
+  assert predict_lines(model, texts, out, 5, block=20) == 50 and len(out.getvalue().splitlines()) == 50
+  assert builds == [labels.shape]
+  with pytest.raises(UserError, match="k = 61: there are 60 labels; set 1 to 60"):
+    model.predict(texts, 61)

@@ -31,7 +31,7 @@ RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 CONFINED = {
   "flax": ("models/",),
   "orbax": ("checkpoint.py",),
-  "scann": ("refresh/shortlists.py",),
+  "scann": ("refresh/index.py",),
   "sklearn": ("fusion.py",),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),

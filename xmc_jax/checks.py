@@ -18,7 +18,7 @@ CHOICES = {
   "encoder.pooling": ("mean", "cls"),
   "encoder.dtype": ("auto", "float32", "bfloat16"),
   "method.loss": LOSSES,
-  "method.classifier_loss": ("", "decoupled_softmax", "softmax", "binary"),
+  "method.classifier_loss": ("same", "decoupled_softmax", "softmax", "binary"),
   "method.labels": ("all", "in_batch", "table", "in_batch_table"),
   "method.shortlist_backend": ("auto", "exact", "scann"),
   "method.label_clustering": ("balanced", "balanced_centroids", "kmeans"),

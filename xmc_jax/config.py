@@ -95,7 +95,7 @@ _DEFAULTS = {
     "query_dropout": 0.5,  # classifiers: on a frozen encoder's vectors
     "pool_size": 0,  # labels that an in_batch pool has room for, at most; 0 is all that may be drawn
     "classifier_dim": 384,  # UniDEC: width of the classifiers and of their head
-    "classifier_loss": "",  # of the classifiers; '' is method.loss
+    "classifier_loss": "same",  # of the classifiers: as method.loss, or one of its own
     "classifier_temperature": 1.0,  # of their scores, which are raw products
     "binary_weight": 0.0,  # of binary cross-entropy over the pool, added to their loss
     "encoder_weight": 0.5,  # λ: the dual encoder's part of the loss; 1 is no classifiers (DEPSL)

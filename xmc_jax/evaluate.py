@@ -13,12 +13,14 @@ from xmc_jax import config as configs
 from xmc_jax import data, methods, metrics, run_folder, runtime
 from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Fusion, Tree
-from xmc_jax.refresh.search import Ranking, place, search
-from xmc_jax.report import Progress
+from xmc_jax.refresh.index import Index
+from xmc_jax.refresh.search import Ranking
+from xmc_jax.report import Progress, say
 from xmc_jax.run import Run
 
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
+_PATIENCE = 50  # queries that are ranked exactly before an index is built for more
 
 
 Rank = Callable[..., Ranking]  # (queries [n, D], k, exclude=CSR [n, L] or None) -> Ranking
@@ -39,14 +41,25 @@ def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
   chosen, fitted = scores or run.config.eval.scores, run.workdir / run_folder.FUSION
   methods.check_scores(chosen, run.config, run.method)
   if run.method.views and chosen == "fused" and fitted.exists():
+    if run.config.eval.backend == "scann":
+      say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and a tree fuses two")
     return fusion(run, params, aux, Tree.load(fitted)).rank
   return plain_ranker(run, params, aux, chosen if chosen in run.method.views else "")
 
 
 def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
-  """What ranks by one view's inner products; by default by the sum of all views."""
-  vectors = place(run.embed_labels(params, aux, view), run.mesh)
-  return lambda queries, k, exclude=None: search(queries, vectors, k, exclude=exclude, devices=run.mesh)
+  """What ranks by one view's inner products; by default by the sum of all views.
+
+  `config.eval.backend` says how. What is built for it is built once, and kept for all calls and every k. With
+  several processes it is exact: each of them stops training by its own metrics, which must not differ, and
+  they share the exact search.
+  """
+  backend = run.config.eval.backend
+  if backend == "scann" and not runtime.is_alone():
+    say("ranking: exact, as eval.backend = 'scann' is for one process")
+    backend = "exact"
+  vectors = run.embed_labels(params, aux, view)
+  return Index(vectors, backend=backend, devices=run.mesh, name="ranking", patience=_PATIENCE).search
 
 
 def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> Fusion:

@@ -9,13 +9,12 @@ Presets stand behind a colon (experiments/dexml.py:minilm); every --config.KEY s
 """  # `--help` shows this. Heavy imports come after the checks, so that it answers at once.
 
 import pathlib
-import sys
 
 from absl import app, flags
 from ml_collections import config_flags
 
+from xmc_jax import checks, faults
 from xmc_jax import config as configs
-from xmc_jax import faults
 from xmc_jax.contract import UserError
 
 _CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
@@ -30,6 +29,7 @@ _INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line;
 _OUTPUT = flags.DEFINE_string("output", "", "predict, evaluate: a file for JSON lines; predict: else stdout")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
 _SCORES = flags.DEFINE_string("scores", "", "evaluate, predict: fused, encoder or classifier; else the run's")
+_BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
 _K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
 
@@ -71,9 +71,9 @@ def _use(workdir: pathlib.Path) -> None:
 
   runtime.start(_DISTRIBUTED.value)
   if _MODE.value == "evaluate":
-    workflow.test(workdir, _OUTPUT.value, _SCORES.value)
+    workflow.test(workdir, _OUTPUT.value, _SCORES.value, _BACKEND.value or "")
   else:
-    workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value, _SCORES.value)
+    workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value, _SCORES.value, _BACKEND.value or "")
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
@@ -83,7 +83,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     getattr(_CONFIG.value, "name", None)  # a file that cannot be read raises at the first use
     return rest
   except SystemExit as error:
-    sys.exit(0 if faults.asks_help(argv) else error.code or 1)
+    raise SystemExit(0 if faults.asks_help(argv) else error.code or 1) from None
   except (UserError, BrokenPipeError):
     raise
   except Exception as error:  # a config file is code: it can raise anything

@@ -31,18 +31,20 @@ class Model:
     self._params, self._aux, self.step = run.trained()
 
   @classmethod
-  def load(cls, workdir: str | pathlib.Path, *, scores: str = "") -> "Model":
+  def load(cls, workdir: str | pathlib.Path, *, scores: str = "", backend: str = "") -> "Model":
     """Opens a run's folder, which is all that is needed.
 
     Args:
       workdir: the folder.
       scores: what to rank by, where there are classifiers: 'fused', 'encoder' or 'classifier'; '' is as the
         run was told.
+      backend: what searches the labels: 'exact', 'scann' (of large sets, nearly all of the best, sooner) or
+        'auto'; '' is as the run was told.
 
     Raises:
-      UserError: no run there, or nothing trained yet, or no such scores.
+      UserError: no run there, or nothing trained yet, or no such scores or backend.
     """
-    return cls(runs.reopen(pathlib.Path(workdir)), scores)
+    return cls(runs.reopen(pathlib.Path(workdir), backend=backend), scores)
 
   @property
   def labels(self) -> Sequence[str]:
@@ -117,7 +119,9 @@ def json_line(text: str, found: Iterable[tuple[int, float, str]], **more) -> str
   return json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False) + "\n"
 
 
-def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "") -> int:
+def predict_command(
+  workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "", backend: str = ""
+) -> int:
   """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts."""
   with contextlib.ExitStack() as files:
     try:
@@ -126,7 +130,7 @@ def predict_command(workdir: pathlib.Path, source: str, destination: str, k: int
       )
     except OSError as error:
       raise DataError(f"{source}: cannot be read ({error.strerror})") from None
-    model = Model.load(workdir, scores=scores)
+    model = Model.load(workdir, scores=scores, backend=backend)
     model.check_k(k)  # before the output is opened, which empties it
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")

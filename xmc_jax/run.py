@@ -196,14 +196,16 @@ class Run:
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
 
 
-def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = None) -> Run:
+def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = None, backend: str = "") -> Run:
   """A run from its folder alone.
 
   Args:
     workdir: its folder.
     devices: a `config.mesh` to open it on; None is its own, or as much of it as is here.
+    backend: what searches the labels, in place of its own `config.eval.backend`.
   """
   config = configs.read(workdir / "config.json")
+  config.eval.backend = backend or config.eval.backend
   run = Run(_at_home(config, workdir, devices), workdir, data.load_prepared(workdir / "data"))
   run.trained_on = config.mesh.data * config.mesh.label
   return run

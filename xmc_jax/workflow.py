@@ -61,26 +61,31 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
     return means
 
 
-def test(workdir: pathlib.Path, destination: str = "", scores: str = "") -> dict[str, float]:
+def test(
+  workdir: pathlib.Path, destination: str = "", scores: str = "", backend: str = ""
+) -> dict[str, float]:
   """`--mode=evaluate`: the test table of a run, from its folder alone.
 
   Args:
     workdir: the run's folder.
     destination: a file for the test rows' labels in words, as JSON lines; '' for none.
     scores: 'fused', or one of the method's views; '' is the run's own.
+    backend: what searches the labels, likewise.
   """
-  run = runs.reopen(workdir)
+  run = runs.reopen(workdir, backend=backend)
   means, ranking = _test(run, *run.trained(), Report(workdir), scores)
   if destination and runtime.is_main_process():
     write_lines(run, ranking, destination)
   return means
 
 
-def predict(workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "") -> None:
+def predict(
+  workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "", backend: str = ""
+) -> None:
   """`--mode=predict`: texts in, JSON lines out; nothing else goes to standard output."""
   from xmc_jax.predict import predict_command
 
-  predict_command(workdir, source, destination, k, scores)
+  predict_command(workdir, source, destination, k, scores, backend)
 
 
 def _entry(path: pathlib.Path) -> str:

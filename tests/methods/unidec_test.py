@@ -134,7 +134,7 @@ def _reference(run, params, batch, settings):
     return total
   table = np.asarray(params[unidec.TABLE], np.float64)
   scores = {r: {c: raw[r] @ table[c] / setting.classifier_temperature for c in pool[r]} for r in rows}
-  kind = setting.classifier_loss or setting.loss
+  kind = setting.loss if setting.classifier_loss == "same" else setting.classifier_loss
   by_table = both(kind, scores, setting.classifier_query_weight if setting.symmetric else 1)
   binary = [
     sum(math.log1p(math.exp(s)) - (c in positives[r]) * s for c, s in scores[r].items()) for r in rows
@@ -336,3 +336,14 @@ def test_depsl_has_no_classifiers(data, tmp_path):
 def test_what_cannot_be_is_refused(settings, message, make_run):
   with pytest.raises(ConfigError, match=message):
     make_run(**{**UNIDEC, **settings})
+
+
+def test_a_run_is_searched_as_told(trained):
+  texts = list(runs.reopen(trained).dataset.test.texts[:5])
+  own = Model.load(trained).predict(texts, 4)
+  for backend in ("exact", "scann", "auto"):  # few labels: each of them searches exactly
+    for found, expected in zip(Model.load(trained, backend=backend).predict(texts, 4), own):
+      np.testing.assert_array_equal(found, expected)
+  assert runs.reopen(trained, backend="scann").config.eval.backend == "scann"
+  with pytest.raises(ConfigError, match="backend 'hnsw' is not one of 'auto', 'exact', 'scann'"):
+    Model.load(trained, backend="hnsw").predict(texts, 4)

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from nearest_by_sort import by_hand, clustered, overlap
 
 from xmc_jax import mesh, refresh
 from xmc_jax.contract import ConfigError
-from xmc_jax.refresh import shortlists
+from xmc_jax.refresh import index
 
 K = 20
 BACKEND = pytest.mark.parametrize("backend", ["exact", "scann"])
@@ -22,21 +23,9 @@ NEEDS_SCANN = pytest.mark.skipif(importlib.util.find_spec("scann") is None, reas
 @pytest.fixture(autouse=True)
 def _loaded_anew():
   """What is said once is said once a test."""
-  shortlists._load.cache_clear()
+  index._load.cache_clear()
   yield
-  shortlists._load.cache_clear()
-
-
-def _clustered(num_queries, num_labels, dim=16, centres=200):
-  """Unit vectors about common centres."""
-  rng = np.random.default_rng(0)
-  middles = rng.standard_normal((centres, dim))
-
-  def drawn(count):
-    vectors = middles[rng.integers(0, centres, count)] + 0.7 * rng.standard_normal((count, dim))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-  return drawn(num_queries), drawn(num_labels)
+  index._load.cache_clear()
 
 
 def _truth(counts, num_labels):
@@ -45,22 +34,6 @@ def _truth(counts, num_labels):
   rows = [np.sort(rng.choice(num_labels, count, replace=False)) for count in counts]
   indptr = np.concatenate([[0], np.cumsum(counts)])
   return sp.csr_matrix((np.ones(indptr[-1], bool), np.concatenate(rows), indptr), (len(counts), num_labels))
-
-
-def _by_hand(queries, labels, k, exclude=None):
-  """Ids by a full sort, padded."""
-  scores = queries @ labels.T
-  if exclude is not None:
-    scores[exclude.toarray()] = -np.inf
-  ids = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-  ids = np.where(np.isfinite(np.take_along_axis(scores, ids, 1)), ids, -1)
-  return np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=-1)
-
-
-def _overlap(found, expected):
-  """The part of `expected` that stands in `found`, row by row."""
-  both = [np.intersect1d(a[a >= 0], b[b >= 0]).size for a, b in zip(found, expected)]
-  return sum(both) / np.sum(expected >= 0)
 
 
 @BACKEND
@@ -85,11 +58,11 @@ def test_more_than_there_are_labels(backend):
 @pytest.mark.parametrize("sizes", [(0, 1500, 4), (3, 1, 4), (1, 1500, 1), (3, 1500, 3)])
 def test_odd_sizes(backend, sizes):
   num_queries, num_labels, dim = sizes
-  queries, labels = _clustered(num_queries, num_labels, dim)
+  queries, labels = clustered(num_queries, num_labels, dim)
   found = refresh.shortlist(queries, labels, K, backend=backend)
   assert found.shape == (num_queries, K) and found.dtype == np.int32
   best = np.take_along_axis(queries @ labels.T, found, 1)
-  expected = np.take_along_axis(queries @ labels.T, _by_hand(queries, labels, K), 1)
+  expected = np.take_along_axis(queries @ labels.T, by_hand(queries, labels, K), 1)
   np.testing.assert_array_equal(found >= 0, np.broadcast_to(np.arange(K) < num_labels, found.shape))
   np.testing.assert_allclose(best[found >= 0], expected[found >= 0], rtol=0.05, atol=1e-6)
 
@@ -99,7 +72,7 @@ def test_odd_sizes(backend, sizes):
 @pytest.mark.parametrize("devices", [None, (2, 2)])
 def test_many_excluded_labels_leave_k_where_they_exist(backend, devices):
   num_labels, num_queries = 1500, 12
-  queries, labels = _clustered(num_queries, num_labels)
+  queries, labels = clustered(num_queries, num_labels)
   counts = [0, 1, 2, 3, 7, 100, 1000, num_labels, num_labels - 1, num_labels - K, num_labels - K - 1, 5]
   truth = _truth(counts, num_labels)
   devices = devices and mesh.make(*devices)
@@ -110,26 +83,26 @@ def test_many_excluded_labels_leave_k_where_they_exist(backend, devices):
     ids = ids[ids >= 0]
     assert len(set(ids)) == len(ids) and not truth[row, ids].toarray().any()
     assert np.all(np.diff(queries[row] @ labels[ids].T) <= 1e-6)  # best first
-  assert _overlap(found, _by_hand(queries, labels, K, truth)) >= shortlists.RECALL
+  assert overlap(found, by_hand(queries, labels, K, truth)) >= index.RECALL
 
 
 def test_scann_gets_past_the_nearest_where_these_are_excluded():
-  queries, labels = _clustered(300, 3000)
-  nearest = _by_hand(queries, labels, 50)
+  queries, labels = clustered(300, 3000)
+  nearest = by_hand(queries, labels, 50)
   truth = sp.csr_matrix((np.ones(nearest.size, bool), nearest.ravel(), np.arange(301) * 50), (300, 3000))
   truth.sort_indices()
   found = refresh.shortlist(queries, labels, K, backend="scann", exclude=truth)
   assert found.min() >= 0
-  assert _overlap(found, _by_hand(queries, labels, K, truth)) >= shortlists.RECALL
+  assert overlap(found, by_hand(queries, labels, K, truth)) >= index.RECALL
 
 
 @NEEDS_SCANN
 def test_scann_finds_what_the_exact_search_finds_and_says_how_much(capfd):
-  queries, labels = _clustered(200, 5000)  # the sample is all the queries
+  queries, labels = clustered(200, 5000)  # the sample is all the queries
   found = refresh.shortlist(queries, labels, K, backend="scann")
   said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("shortlist")]
-  recall = _overlap(found, _by_hand(queries, labels, K))
-  assert recall >= shortlists.RECALL
+  recall = overlap(found, by_hand(queries, labels, K))
+  assert recall >= index.RECALL
   assert len(said) == 1 and "5,000 labels, " in said[0] and " of 71 leaves" in said[0]
   assert "less than" not in said[0]
   assert re.search(rf"recall@{K} (\S+) of 200 queries", said[0])[1] == f"{recall:.3f}"
@@ -138,31 +111,31 @@ def test_scann_finds_what_the_exact_search_finds_and_says_how_much(capfd):
 @pytest.mark.slow
 @NEEDS_SCANN
 def test_scann_says_when_its_recall_is_low(capfd, monkeypatch):
-  queries, labels = _clustered(50, 2000)
-  monkeypatch.setattr(shortlists, "_LEAVES", (0.03,))
+  queries, labels = clustered(50, 2000)
+  monkeypatch.setattr(index, "_LEAVES", (0.03,))
   refresh.shortlist(queries, labels, K, backend="scann")
   assert "less than 0.95" in capfd.readouterr().err
 
 
 @pytest.mark.slow
 def test_scann_finds_the_same_again():
-  queries, labels = _clustered(100, 5000)
+  queries, labels = clustered(100, 5000)
   first, again = (refresh.shortlist(queries, labels, K, backend="scann") for _ in range(2))
   np.testing.assert_array_equal(first, again)
 
 
 @NEEDS_SCANN
 def test_a_row_whose_leaves_hold_too_few_labels_is_searched_in_all():
-  queries, labels = _clustered(50, 2000)
-  index = shortlists._build(labels, 200)._replace(leaves=1)  # of some 45 labels
-  found = shortlists._find(index, queries, 200, None)[1]
-  assert _overlap(found, _by_hand(queries, labels, 200)) >= shortlists.RECALL and found.min() >= 0
+  queries, labels = clustered(50, 2000)
+  built = index._build(labels, 200)._replace(leaves=1)  # of some 45 labels
+  found = index._find(built, queries, 200, None)[1]
+  assert overlap(found, by_hand(queries, labels, 200)) >= index.RECALL and found.min() >= 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", ["equal", "zero", "twice"])
 def test_scann_bears_labels_that_are_equal(labels, capfd):
-  queries, table = _clustered(20, 2000)
+  queries, table = clustered(20, 2000)
   same = {"equal": np.ones_like(table), "zero": np.zeros_like(table), "twice": np.repeat(table[:1000], 2, 0)}
   table = same[labels]
   found = refresh.shortlist(queries, table, K, backend="scann")
@@ -171,7 +144,7 @@ def test_scann_bears_labels_that_are_equal(labels, capfd):
 
 
 def test_labels_that_are_not_finite_do_not_end_the_process():
-  queries, labels = _clustered(5, 1500)
+  queries, labels = clustered(5, 1500)
   labels[7, 3] = np.nan
   assert refresh.shortlist(queries, labels, K, backend="scann").shape == (5, K)
 
@@ -179,11 +152,11 @@ def test_labels_that_are_not_finite_do_not_end_the_process():
 @pytest.mark.parametrize("backend", ["scann", "auto"])
 def test_without_scann_the_search_is_exact_and_says_so_once(backend, capfd, monkeypatch):
   monkeypatch.setitem(sys.modules, "scann", None)  # import raises
-  monkeypatch.setattr(shortlists, "_choose", lambda *sizes: "scann")
-  queries, labels = _clustered(30, 1500)
+  monkeypatch.setattr(index, "_choose", lambda *sizes: "scann")
+  queries, labels = clustered(30, 1500)
   for _ in range(3):
     found = refresh.shortlist(queries, labels, K, backend=backend)
-    np.testing.assert_array_equal(found, _by_hand(queries, labels, K))
+    np.testing.assert_array_equal(found, by_hand(queries, labels, K))
   assert capfd.readouterr().err.count("ScaNN cannot be loaded") == 1
 
 
@@ -200,17 +173,17 @@ def test_without_scann_the_search_is_exact_and_says_so_once(backend, capfd, monk
   ],
 )
 def test_auto_chooses_by_device_and_size(num_queries, shape, platform, expected):
-  assert shortlists._choose(num_queries, shape, platform) == expected
+  assert index._choose(num_queries, shape, platform) == expected
 
 
 @pytest.mark.parametrize("where", ["host", "device", "mesh"])
 def test_auto_is_what_it_chooses(where, monkeypatch):
   chosen = []
-  monkeypatch.setattr(shortlists, "_choose", lambda *sizes: chosen.append(sizes) or "exact")
-  queries, labels = _clustered(4, 30)
+  monkeypatch.setattr(index, "_choose", lambda *sizes: chosen.append(sizes) or "exact")
+  queries, labels = clustered(4, 30)
   placed = jax.device_put(labels) if where == "device" else labels
   found = refresh.shortlist(queries, placed, 3, devices=mesh.make(1, 2) if where == "mesh" else None)
-  np.testing.assert_array_equal(found, _by_hand(queries, labels, 3))
+  np.testing.assert_array_equal(found, by_hand(queries, labels, 3))
   assert chosen == [(4, (30, 16), "cpu")]
 
 

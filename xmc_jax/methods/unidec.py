@@ -121,7 +121,8 @@ def _loss(settings, batch: Batch, scores: Array, by_table: Array | None) -> tupl
   }
   if by_table is None:
     return total, parts
-  scores, kind = by_table / settings.classifier_temperature, settings.classifier_loss or settings.loss
+  scores = by_table / settings.classifier_temperature
+  kind = settings.loss if settings.classifier_loss == "same" else settings.classifier_loss
   of_table = both_ways(scores, kind, settings.classifier_query_weight)
   if settings.binary_weight:
     binary = losses.pick_some_labels(scores, labels, losses.binary, where=where)

@@ -3,12 +3,14 @@
 from xmc_jax.refresh.centroids import label_centroids
 from xmc_jax.refresh.clusters import balanced_clusters, spherical_kmeans
 from xmc_jax.refresh.embed import embed_table
+from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.schedule import due, next_due, renew
 from xmc_jax.refresh.search import Ranking, place, search
 from xmc_jax.refresh.shortlists import shortlist
 from xmc_jax.refresh.snapshot import Snapshot
 
 __all__ = [
+  "Index",
   "Ranking",
   "Snapshot",
   "balanced_clusters",
