@@ -16,9 +16,10 @@ from xmc_jax import checks, mesh, methods, models, optim, runtime, workflow
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Tokens, TrainState
+from xmc_jax.methods import two_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.ops import sparse_rows
-from xmc_jax.plan import chunks, memory, work
+from xmc_jax.plan import chunks, memory, shapes, work
 from xmc_jax.plan.table import table
 from xmc_jax.train_step import TrainStep
 
@@ -60,7 +61,7 @@ def compiled(config):
   """XLA's account of a training step's memory, compiled from shapes."""
   devices, length = mesh.make(config.mesh.data, config.mesh.label), config.data.max_length
   num_labels, batch_size = config.plan.num_labels, config.train.batch_size
-  info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), 10, devices)
+  info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), devices)
   method = methods.make(config, info)
   optimiser = optim.make(config.train, 1000, frozen=models.frozen_paths(config.encoder))
 
@@ -79,7 +80,7 @@ def compiled(config):
   state = jax.eval_shape(start)
   layout = mesh.shard_tree(state, method.rules, devices)
   state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
-  columns = memory.pool_size(config, sizes_of(config)) - config.method.num_fresh_negatives
+  columns = shapes.pool_size(config, sizes_of(config)) - config.method.num_fresh_negatives
   rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
   batch = Batch(
     rows=shaped((batch_size,), jnp.int32, "data"),
@@ -100,6 +101,8 @@ def compiled(config):
 
 
 _MARGIN = {"method.loss": "margin", "method.labels": "in_batch"}
+_LEAVES = {"method.name": "unidec", "method.labels": "in_batch", "method.leaf_size": 0,
+           "encoder.projection_dim": 96, "method.classifier_dim": 48}
 _TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 256}
 MEASURED = {
   "bag": {},
@@ -121,6 +124,15 @@ MEASURED = {
                "train.batch_size": 8192, "mesh.data": 2, "mesh.label": 4},
   "classifier": {**_MARGIN, "method.name": "classifier", "method.labels": "in_batch_table",
                  "method.num_positives": 0, "plan.num_labels": 500_000, "train.batch_size": 1024},
+  "depsl": {**_LEAVES, "method.encoder_weight": 1.0, "method.pool_size": 4000, "train.batch_size": 2048},
+  "unidec": {**_LEAVES, "method.pool_size": 3000, "method.num_hard_negatives": 6},
+  "unidec_binary": {**_LEAVES, "method.pool_size": 3000, "method.binary_weight": 1.0},
+  "unidec_2x4": {**_LEAVES, "method.pool_size": 8000, "mesh.data": 2, "mesh.label": 4,
+                 "train.batch_size": 4096},
+  "unidec_mean": {**_TEXTS, **_LEAVES, "method.pool_size": 2000, "train.batch_size": 1024,
+                  "plan.num_labels": 20_000},
+  "depsl_cls": {**_TEXTS, **_LEAVES, "method.encoder_weight": 1.0, "method.pool_size": 2000,
+                 "train.batch_size": 1024, "encoder.pooling": "cls", "method.query_chunk": 256},
   "cls_2x4": {**_TEXTS, "encoder.pooling": "cls", "mesh.data": 2, "mesh.label": 4, "method.label_chunk": 4000,
               "method.query_chunk": 512, "train.batch_size": 1024, "plan.num_labels": 160_000},
 }  # fmt: skip
@@ -194,9 +206,9 @@ def test_parameters_are_counted(overrides, encoder_folder):
     config = make_config(**{"encoder.name": name, "data.max_length": 16, **overrides})
     sizes = sizes_of(config) if name == "bag" else plans.sizes_of(config)
     encoder = models.build(config.encoder, vocab_size=VOCABULARY)
-    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0)))  # noqa: B023
-    assert memory.parameters(config, sizes) == sum(leaf.size for leaf in jax.tree.leaves(shapes))
-    assert memory.embedding_width(config, sizes) == encoder.width
+    found = jax.eval_shape(lambda: encoder.init(jax.random.key(0)))  # noqa: B023
+    assert shapes.parameters(config, sizes) == sum(leaf.size for leaf in jax.tree.leaves(found))
+    assert shapes.embedding_width(config, sizes) == encoder.width
 
 
 def test_flops_are_counted(encoder_folder):
@@ -207,6 +219,47 @@ def test_flops_are_counted(encoder_folder):
   texts = Tokens(*(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((64, 32), (64,))))
   counted = jax.jit(encoder.embed).lower(params, texts).cost_analysis()["flops"]
   assert 64 * work.forward_flops(config.encoder, SPEC, 32) == pytest.approx(counted, rel=0.1)
+
+
+def test_leaves_and_their_pools():
+  """UniDEC on LF-AmazonTitles-1.3M, as in its Table 2: 2,048 leaves, their pool cut at 3,000 labels."""
+  preset, labels = "unidec-lf_amazontitles_1.3m", 1_305_265
+  made, depsl = planned(preset=preset), planned({"method.encoder_weight": 1.0}, preset=preset)
+  config, sizes = made.config, made.sizes
+  assert made.steps_per_epoch == 2048 and shapes.batch_rows(config, sizes) == 1098 == -(-2_248_619 // 2048)
+  assert shapes.pool_size(config, sizes) == 3000
+  assert made.stages["score"].flops == 2 * 1098 * 3000 * (256 + 256) * 3
+  evaluation, without = made.moments["evaluation"], depsl.moments["evaluation"]
+  head = 769 * 256
+  assert evaluation["parameters"] - without["parameters"] == 4 * (labels * 256 + head)
+  assert evaluation["optimiser state"] == 2 * evaluation["parameters"]
+  assert evaluation["label embeddings"] == 4 * labels * 512 == 2 * without["label embeddings"]
+  assert depsl.moments["scoring"]["chunk scores"] < made.moments["scoring"]["chunk scores"]
+  many = planned({"mesh.data": 2, "mesh.label": 4, "train.batch_size": 1100}, preset=preset)
+  table = many.moments["encoding"]["parameters"] - without["parameters"] - 4 * head
+  assert table == 4 * -(-labels // 8) * 256
+
+
+def test_pools_have_a_limit():
+  def pool(preset: str, **values) -> int:
+    made = planned({f"method.{key}": value for key, value in values.items()}, preset=preset)
+    return shapes.pool_size(made.config, made.sizes)
+
+  unidec, ngame = "unidec-lf_amazontitles_1.3m", "ngame-lf_amazontitles_1.3m"
+  assert pool(unidec, pool_size=0) == 1098 * (3 + 6)
+  assert pool(unidec, pool_size=9000, num_hard_negatives=0) == 9000  # filled
+  assert pool(unidec, pool_size=0, num_hard_negatives=0) == 1098 * 3
+  assert pool(ngame, pool_size=100) == 100 < pool(ngame, pool_size=10**6) == pool(ngame)
+  assert (pool(ngame, num_positives=1), pool(ngame, num_positives=1, leaf_size=0)) == (1600, 1098)
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0])
+def test_two_heads_are_counted(weight):
+  config = make_config(**MEASURED["unidec"], **{"method.encoder_weight": weight})
+  info = types.SimpleNamespace(vocab_size=VOCABULARY, special_ids=(0, 1, 2))
+  heads = two_heads.build(config, info, 48 if weight < 1 else 0)
+  found = jax.eval_shape(lambda: heads.init(jax.random.key(0)))
+  assert shapes.parameters(config, sizes_of(config)) == sum(leaf.size for leaf in jax.tree.leaves(found))
 
 
 @NAMES
@@ -236,6 +289,11 @@ REFUSED = {
   "batch": {"plan.chip": "v5e", "train.batch_size": 1_048_576},
   "table": {"method.name": "ova", "method.loss": "binary", "method.labels": "table",
             "plan.num_labels": 100_000_000},
+  "picked": {"method.name": "unidec", "method.leaf_size": 0},
+  "pool": {"method.name": "unidec", "method.leaf_size": 0, "method.labels": "in_batch",
+           "method.pool_size": 1_000_000},
+  "classifiers": {"method.name": "unidec", "method.leaf_size": 0, "method.labels": "in_batch",
+                  "plan.num_labels": 100_000_000},
 }  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def _margin(settings, info: DatasetInfo, queries: Array, labels: Array, batch: B
   """NGAME's loss of each row, by cosine; the pool is small enough to score whole."""
 
   def of_rows(queries, labels, columns, positives, weights, excluded):
-    scores = queries @ labels.T
+    scores = jnp.matmul(queries, labels.T, precision="highest")  # in float32 on any device
     known = jnp.concatenate([positives, excluded], axis=1)
     return margin_of(
       jnp.take_along_axis(scores, jnp.maximum(positives, 0), axis=1),

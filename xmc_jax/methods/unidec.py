@@ -52,8 +52,8 @@ def make(config, info: DatasetInfo) -> Method:
     texts = embed(
       heads.of_texts, params, batch.labels, label_key, chunk=settings.label_chunk, axes=mesh.LABEL_ROWS
     )
-    scores = queries[:, : heads.width] @ texts.T / settings.temperature
-    by_table = queries[:, heads.width :] @ params[TABLE].T if dim else None
+    scores = _products(queries[:, : heads.width], texts) / settings.temperature
+    by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
     value, parts = _loss(settings, batch, scores, by_table)
     return value, {**parts, **drops(batch)}, aux
 
@@ -85,6 +85,9 @@ def make(config, info: DatasetInfo) -> Method:
     tables={TABLE: lambda batch, aux: batch.columns},
     views={"encoder": by_text, "classifier": by_classifier},
   )
+
+
+_products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
 
 
 def _batch(settings) -> BatchSpec:

@@ -4,11 +4,10 @@ Plain arithmetic on a config and a few sizes: no data, no weights, no device. do
 figures were fitted, and how far off they are.
 """
 
-import math
 from typing import NamedTuple
 
 from xmc_jax.contract import ConfigError
-from xmc_jax.plan import chunks, memory, work
+from xmc_jax.plan import chunks, memory, shapes, work
 from xmc_jax.plan.chips import CHIPS, USABLE, Chip
 from xmc_jax.plan.remedies import remedy
 from xmc_jax.plan.sizes import Sizes, sizes_of
@@ -72,7 +71,7 @@ class Plan(NamedTuple):
   @property
   def steps_per_epoch(self) -> int:
     """0 where the number of points is not known."""
-    return math.ceil(self.sizes.num_points / self.config.train.batch_size)
+    return shapes.epoch(self.config, self.sizes)[0]
 
 
 def plan(config, sizes: Sizes, chip: Chip | None = None) -> Plan:
@@ -103,11 +102,20 @@ def check(made: Plan) -> None:
   )
 
 
+def _key_of_weights(made: Plan) -> str:
+  config, sizes = made.config, made.sizes
+  if config.method.labels == "table":
+    return "mesh.label"
+  of_table = shapes.row_sparse(config, sizes) if shapes.classifier_dim(config) else 0
+  return "method.classifier_dim" if of_table > shapes.parameters(config, sizes) else "encoder.name"
+
+
 def _key(made: Plan, part: str) -> str:
   """The setting behind the largest part."""
+  if part == "chunk scores" and shapes.picks_some(made.config):
+    return "method.pool_size" if made.config.method.pool_size else "train.batch_size"
   if part != "activations":
-    weights = "mesh.label" if made.config.method.labels == "table" else "encoder.name"
-    return _KEYS.get(part, weights)
+    return _KEYS.get(part) or _key_of_weights(made)
   texts = {
     "method.query_chunk": memory.query_texts(made.config, made.sizes),
     "method.label_chunk": memory.label_texts(made.config, made.sizes),

@@ -3,8 +3,20 @@
 import math
 from typing import NamedTuple
 
-from xmc_jax.models import BagSpec, GruSpec
 from xmc_jax.plan.activations import Kept, per_token
+from xmc_jax.plan.shapes import (
+  batch_rows,
+  classifier_dim,
+  embedding_width,
+  parameters,
+  picks_some,
+  pool_size,
+  ranked_width,
+  row_sparse,
+  scored_at_once,
+  scores_whole,
+  trains_encoder,
+)
 from xmc_jax.plan.sizes import Sizes
 
 PARTS = (
@@ -26,6 +38,11 @@ _NUMBER = 4  # bytes of a float32 or an int32
 # embeddings (or their table) beside the one that is scored.
 _SCORES_AT_ONCE = 2
 _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
+# Copies of the scores [B, S] that a loss picks some labels of: at least; for each way (queries to labels, and
+# back); for each way of the classifiers' besides; for binary cross-entropy; and where both 'data' and 'label'
+# split them and the classifiers' change hands. Seen on a CPU, taken for all.
+_PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
+_ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
 _LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
 _SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of refresh.search and ops.top_k
 _PADDING = 4.0  # tokens that a text gets on average in a width that is a multiple of 8
@@ -65,64 +82,11 @@ class Texts(NamedTuple):
 _NO_TEXTS = Texts(0, 0, 1.0, 1.0, False)
 
 
-def parameters(config, sizes: Sizes) -> int:
-  """Numbers in the encoder and its head."""
-  spec = sizes.encoder
-  head = (spec.width + 1) * config.encoder.projection_dim
-  if isinstance(spec, BagSpec):
-    return spec.vocab_size * spec.width + head
-  if isinstance(spec, GruSpec):
-    half, columns = spec.width // 2, spec.embedding_width
-    return spec.vocab_size * columns + 2 * (3 * half * (columns + 1) + (3 * half + 1) * half) + head
-  width, inner = spec.width, spec.ffn_width
-  embeddings = (spec.vocab_size + spec.max_positions + spec.num_types + 2) * width
-  block = 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
-  return embeddings + spec.num_layers * block + head
-
-
-def embedding_width(config, sizes: Sizes) -> int:
-  """D, of what is scored."""
-  return config.encoder.projection_dim or sizes.encoder.width
-
-
-def trains_encoder(config) -> bool:
-  """Not where classifiers are trained on a frozen one."""
-  return config.method.labels != "in_batch_table"
-
-
-def row_sparse(config, sizes: Sizes) -> int:
-  """Numbers in tables of which a step touches some rows, on one device."""
-  rows = config.method.num_label_clusters + config.method.num_head_labels
-  if not trains_encoder(config):
-    rows = sizes.num_labels
-  return math.ceil(rows / (config.mesh.data * config.mesh.label)) * embedding_width(config, sizes)
-
-
-def scores_whole(config) -> bool:
-  """Whether a row's scores are in memory all at once, on every device of 'label'."""
-  return config.method.loss == "margin"
-
-
-def pool_size(config, sizes: Sizes) -> int:
-  """S: labels that a step's queries are scored against."""
-  settings, batch = config.method, config.train.batch_size
-  if settings.labels not in ("in_batch", "in_batch_table"):
-    return sizes.num_labels
-  drawn = batch * ((settings.num_positives or sizes.labels_per_point) + settings.num_hard_negatives)
-  chosen = settings.num_random_negatives + settings.num_fresh_negatives
-  return min(math.ceil(drawn) + chosen, sizes.num_labels)
-
-
-def scored_at_once(config, sizes: Sizes) -> int:
-  """Labels in one call of the loss: the pool, or all of them where fresh negatives are looked for."""
-  return sizes.num_labels if config.method.num_fresh_negatives else pool_size(config, sizes)
-
-
 def query_texts(config, sizes: Sizes) -> Texts:
   """Split over 'data', copied over 'label'; none where the encoder is frozen."""
   if not trains_encoder(config):
     return _NO_TEXTS
-  rows, chunk = config.train.batch_size, config.method.query_chunk
+  rows, chunk = batch_rows(config, sizes), config.method.query_chunk
   return _texts(config, rows, config.mesh.data, chunk, sizes.tokens_per_point)
 
 
@@ -165,7 +129,7 @@ def peak(config, sizes: Sizes, kind: str) -> float:
 
 def _fixed(config, sizes: Sizes) -> dict[str, float]:
   """What is on the device all the time."""
-  width, batch = embedding_width(config, sizes), config.train.batch_size / config.mesh.data
+  width, batch = embedding_width(config, sizes), batch_rows(config, sizes) / config.mesh.data
   table = 0
   if config.method.labels == "table":
     table = math.ceil(sizes.num_labels / config.mesh.label) * (width + 1)
@@ -189,15 +153,20 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   }
 
 
-def _embeddings(config, sizes: Sizes, num_labels: int, shards: int) -> float:
-  """Bytes of so many label embeddings on a device that has one of their shards."""
-  return _NUMBER * math.ceil(num_labels / shards) * embedding_width(config, sizes)
+def _embeddings(config, sizes: Sizes, num_labels: int, shards: int, width: int = 0) -> float:
+  """Bytes of so many label embeddings on a device that has one of their shards; by default those of texts."""
+  return _NUMBER * math.ceil(num_labels / shards) * (width or embedding_width(config, sizes))
+
+
+def _classifiers(config, sizes: Sizes) -> float:
+  """Bytes of the pool's rows of a table that is trained with the encoder, or of their gradients."""
+  return _ROWS_AT_ONCE * _NUMBER * pool_size(config, sizes) * classifier_dim(config)
 
 
 def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   """While scores are multiplied back into queries and labels."""
   label, devices = config.mesh.label, config.mesh.data * config.mesh.label
-  labels, rows = scored_at_once(config, sizes), config.train.batch_size / config.mesh.data
+  labels, rows = scored_at_once(config, sizes), batch_rows(config, sizes) / config.mesh.data
   label = 1 if scores_whole(config) else label
   scored = _embeddings(config, sizes, labels, label)
   if config.method.labels == "table":
@@ -206,16 +175,28 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
     embeddings = 2 * scored if config.mesh.data > 1 else 0
   else:  # embedded split over all devices, and gathered over 'data'
     embeddings = scored + _MORE_EMBEDDINGS[kind] * _embeddings(config, sizes, labels, devices)
-  columns = math.ceil(labels / label)
-  chunk = columns if scores_whole(config) else min(config.method.score_chunk, columns)
-  last = columns % chunk  # scored apart, and XLA gives it room of its own
   texts = query_texts(config, sizes), label_texts(config, sizes)
   return {
-    "label embeddings": embeddings,
-    "their gradients": scored,
-    "chunk scores": _NUMBER * rows * (_SCORES_AT_ONCE * chunk + last),
+    "label embeddings": embeddings + _classifiers(config, sizes),
+    "their gradients": scored + _classifiers(config, sizes),
+    "chunk scores": _NUMBER * rows * _scores_a_row(config, math.ceil(labels / label)),
     "activations": sum(group.activations(config, sizes, kind).waiting for group in texts),
   }
+
+
+def _scores_a_row(config, columns: int) -> float:
+  """Scores of a row, copies counted, that are in memory at once where a device has so many columns."""
+  if not picks_some(config):
+    chunk = columns if scores_whole(config) else min(config.method.score_chunk, columns)
+    return _SCORES_AT_ONCE * chunk + columns % chunk  # the last is scored apart, in room of its own
+  settings = config.method
+  ways = 1 + settings.symmetric
+  copies = _PICKED + _A_WAY * ways
+  if classifier_dim(config):
+    copies += _A_WAY_OF_TABLE * ways * (settings.classifier_loss != "binary")
+    copies += _OF_BINARY * (settings.binary_weight > 0)
+    copies += _HANDED_OVER * (config.mesh.data > 1 and config.mesh.label > 1)
+  return copies * columns
 
 
 def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
@@ -228,7 +209,8 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
     # Under the gradient cache there is the sum over chunks, and what the present one adds.
     "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes) * trains_encoder(config),
     "label texts": fixed["label texts"] + (texts[1].size if texts[1].cached else 0),
-    "their gradients": _embeddings(config, sizes, pool_size(config, sizes), shards),
+    "their gradients": _embeddings(config, sizes, pool_size(config, sizes), shards)
+    + _classifiers(config, sizes),
     "activations": sum(one.waiting for one in kept) + max(one.working for one in kept),
   }
 
@@ -237,6 +219,8 @@ def _evaluation(config, sizes: Sizes) -> dict[str, float]:
   """While queries are ranked against all labels, which every method embeds for that."""
   block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
   return {
-    "label embeddings": _embeddings(config, sizes, sizes.num_labels, config.mesh.label),
+    "label embeddings": _embeddings(
+      config, sizes, sizes.num_labels, config.mesh.label, ranked_width(config, sizes)
+    ),
     "chunk scores": 2 * _NUMBER * block,
   }

@@ -8,7 +8,7 @@ import ml_collections
 from xmc_jax.plan.chunks import changed
 
 _FEWEST_TEXTS = 16  # encoded together on one device
-_SMALLEST_SCORE_CHUNK = 256
+_FEWEST_SCORED = 256  # labels
 _MOST_DEVICES = 65_536
 # From what costs least time to what costs most, or changes what is learnt.
 _KEYS = (
@@ -18,6 +18,7 @@ _KEYS = (
   "encoder.remat",
   "mesh.label",
   "train.batch_size",
+  "method.pool_size",
 )
 _TOLD = 3  # remedies in one line, at most
 
@@ -70,8 +71,8 @@ def _smaller(config, key: str) -> Iterator[object]:
     yield from itertools.takewhile(lambda value: value * data <= _MOST_DEVICES, _doubled(now))
   elif key == "train.batch_size":
     yield from (value for value in _halved(now, data) if value % data == 0)
-  elif key == "method.score_chunk":
-    yield from _halved(now, _SMALLEST_SCORE_CHUNK)
+  elif key in ("method.score_chunk", "method.pool_size"):
+    yield from _halved(now, _FEWEST_SCORED)
   elif key == "method.query_chunk":
     yield from _halved(min(now, config.train.batch_size), _FEWEST_TEXTS * data)
   else:

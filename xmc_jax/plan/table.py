@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from xmc_jax.plan import Plan, memory
+from xmc_jax.plan import Plan, memory, shapes
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
 
 _FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # encoded together on one device
@@ -39,12 +39,13 @@ def _about(made: Plan) -> Iterator[str]:
   lengths = f"{sizes.tokens_per_point:g} and {sizes.tokens_per_label:g} tokens"
   yield f"supposed (--config.plan.*): {points}{sizes.num_labels:,} labels, {lengths}"
   yield (
-    f"{sizes.source}: {memory.parameters(config, sizes) / 1e6:,.1f} million parameters, "
-    f"embeddings of {memory.embedding_width(config, sizes)}"
+    f"{sizes.source}: {shapes.parameters(config, sizes) / 1e6:,.1f} million parameters, "
+    f"embeddings of {shapes.ranked_width(config, sizes)}"
   )
   yield f"{data * label:,} x {config.plan.chip} (mesh.data {data} x mesh.label {label})"
+  rows, columns = shapes.batch_rows(config, sizes), shapes.pool_size(config, sizes)
   yield (
-    f"batches of {config.train.batch_size:,} points against {memory.pool_size(config, sizes):,} labels; "
+    f"batches of {rows:,} points against {columns:,} labels; "
     + ", ".join(f"{key} {config.method[key]:,}" for key in ("query_chunk", "label_chunk", "score_chunk"))
   )
 
@@ -67,7 +68,7 @@ def _notes(made: Plan) -> Iterator[str]:
       f"data.path = {config.data.path!r} was not read: the sizes are config.plan's; "
       "--config.plan.num_points and num_labels change them"
     )
-  on_host = 4 * sizes.num_labels * memory.embedding_width(config, sizes)
+  on_host = 4 * sizes.num_labels * shapes.ranked_width(config, sizes)
   if on_host > _MUCH_ON_HOST:
     yield f"evaluation gathers all label embeddings in every process: {on_host / 1e9:,.1f} GB of host memory"
   yield (

@@ -5,7 +5,8 @@ from typing import NamedTuple
 from xmc_jax.models import BagSpec, GruSpec
 from xmc_jax.plan.activations import per_token
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
-from xmc_jax.plan.memory import Texts, embedding_width, label_texts, parameters, pool_size, query_texts
+from xmc_jax.plan.memory import Texts, label_texts, query_texts
+from xmc_jax.plan.shapes import batch_rows, classifier_dim, embedding_width, parameters, picks_some, pool_size
 from xmc_jax.plan.sizes import Sizes
 
 # Passes over all scores before the one that multiplies them back; SoftTop-k searches a threshold.
@@ -30,38 +31,61 @@ class Stage(NamedTuple):
 
 def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
   """What a step does, on one device; collectives, the host and input are left out."""
-  settings, scored = config.encoder, embedding_width(config, sizes)
-  rows, columns = config.train.batch_size / config.mesh.data, pool_size(config, sizes) / config.mesh.label
-  if config.method.num_fresh_negatives:  # all of the cache is scored to find them
-    columns += sizes.num_labels / config.mesh.label
+  settings = config.encoder
   encoder_rate = chip.bfloat16 / (2 if settings.dtype == "float32" else 1)
+  heads = {"queries": settings.projection_dim + classifier_dim(config), "labels": settings.projection_dim}
   encoding = {
-    f"encode {name}": _encode(texts, config, sizes, chip, encoder_rate)
+    f"encode {name}": _encode(texts, heads[name], config, sizes, chip, encoder_rate)
     for name, texts in (("queries", query_texts(config, sizes)), ("labels", label_texts(config, sizes)))
     if texts.rows
   }
-  passes = _PASSES[config.method.loss]
-  cells, table = rows * columns, _NUMBER * columns * scored
-  table_weights = columns * (scored + 1) if config.method.labels == "table" else 0
+  columns = pool_size(config, sizes)
+  table_weights = 0  # of which a step reads and writes the rows, moments and all
+  if config.method.labels == "table":
+    table_weights = columns / config.mesh.label * (embedding_width(config, sizes) + 1)
+  if dim := classifier_dim(config):
+    table_weights = columns * dim
   return {
     **encoding,
-    "score": _stage(
-      2 * cells * scored * (passes + 3),  # again in the backward pass, and two products there
-      _NUMBER * cells * _TRIPS * (passes + 1) + table * (passes + 5),
-      chip.float32,
-      chip,
-    ),
+    "score": _score(config, sizes, chip),
     # Reads parameters, two moments and gradients, writes the first three.
     "optimise": _stage(0, 7 * _NUMBER * (parameters(config, sizes) + table_weights), chip.float32, chip),
   }
+
+
+def _score(config, sizes: Sizes, chip: Chip) -> Stage:
+  """Scores and the loss, forward and backward."""
+  rows, columns = batch_rows(config, sizes) / config.mesh.data, pool_size(config, sizes) / config.mesh.label
+  if config.method.num_fresh_negatives:  # all of the cache is scored to find them
+    columns += sizes.num_labels / config.mesh.label
+  settings, scored, dim = config.method, embedding_width(config, sizes), classifier_dim(config)
+  cells, passes = rows * columns, _PASSES[settings.loss]
+  if not picks_some(config):
+    return _stage(
+      2 * cells * scored * (passes + 3),  # again in the backward pass, and two products there
+      _NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (passes + 5)),
+      chip.float32,
+      chip,
+    )
+  # Whole scores are kept, and not computed again; every loss over them reads them, each way.
+  times = (1 + settings.symmetric) * (1 + (dim > 0)) + (dim > 0 and settings.binary_weight > 0)
+  return _stage(
+    2 * cells * (scored + dim) * 3,
+    _NUMBER * (cells * _TRIPS * (passes + 1) * times + columns * (scored + dim) * 6),
+    chip.float32,
+    chip,
+  )
 
 
 def _stage(flops: float, size: float, rate: float, chip: Chip) -> Stage:
   return Stage(flops, size, max(flops / (OF_PEAK * rate), size / (OF_BANDWIDTH * chip.bandwidth)))
 
 
-def _encode(texts: Texts, config, sizes: Sizes, chip: Chip, rate: float) -> Stage:
-  """Forward and backward passes over texts, once more forward under the gradient cache and with remat."""
+def _encode(texts: Texts, head: int, config, sizes: Sizes, chip: Chip, rate: float) -> Stage:
+  """Forward and backward passes over texts, once more forward under the gradient cache and with remat.
+
+  `head` is the width of what is made of a pooled vector; 0 is no layer.
+  """
   settings, spec, tokens = config.encoder, sizes.encoder, texts.tokens
   again = texts.cached + (settings.remat and not isinstance(spec, BagSpec))
   if isinstance(spec, BagSpec):
@@ -78,7 +102,7 @@ def _encode(texts: Texts, config, sizes: Sizes, chip: Chip, rate: float) -> Stag
     )
     kept = per_token(config, spec, tokens, chip.kind)
     size = 3 * tokens * kept.waiting  # written, read, and written or read once more between fused loops
-  flops += (3 + again) * 2 * spec.width * settings.projection_dim
+  flops += (3 + again) * 2 * spec.width * head
   return _stage(texts.rows * flops, texts.rows * size, rate, chip)
 
 

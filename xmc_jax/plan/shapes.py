@@ -1,0 +1,100 @@
+"""How many points and labels stand in a step, how wide they are, and how many numbers are trained."""
+
+import math
+
+from xmc_jax.data.batches import epoch_shape
+from xmc_jax.models import BagSpec, GruSpec
+from xmc_jax.plan.sizes import Sizes
+
+
+def parameters(config, sizes: Sizes) -> int:
+  """Numbers in the encoder and its heads."""
+  spec = sizes.encoder
+  head = (spec.width + 1) * (config.encoder.projection_dim + classifier_dim(config))
+  if isinstance(spec, BagSpec):
+    return spec.vocab_size * spec.width + head
+  if isinstance(spec, GruSpec):
+    half, columns = spec.width // 2, spec.embedding_width
+    return spec.vocab_size * columns + 2 * (3 * half * (columns + 1) + (3 * half + 1) * half) + head
+  width, inner = spec.width, spec.ffn_width
+  embeddings = (spec.vocab_size + spec.max_positions + spec.num_types + 2) * width
+  block = 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
+  return embeddings + spec.num_layers * block + head
+
+
+def embedding_width(config, sizes: Sizes) -> int:
+  """D, of what is scored by texts."""
+  return config.encoder.projection_dim or sizes.encoder.width
+
+
+def ranked_width(config, sizes: Sizes) -> int:
+  """Of what labels are ranked by: D, and what a second head has beside it."""
+  return embedding_width(config, sizes) + classifier_dim(config)
+
+
+def whole_leaves(config) -> bool:
+  """Whether a batch is a leaf of a tree over the points."""
+  return config.method.leaf_size == 0
+
+
+def picks_some(config) -> bool:
+  """Whether all true labels in a leaf's pool count, those of the labels' points too (UniDEC, DEPSL)."""
+  return whole_leaves(config) and config.method.loss != "margin"
+
+
+def classifier_dim(config) -> int:
+  """D', of a second head and of the classifiers that are trained with the encoder; 0 where there are none."""
+  settings = config.method
+  return settings.classifier_dim if picks_some(config) and settings.encoder_weight < 1 else 0
+
+
+def trains_encoder(config) -> bool:
+  """Not where classifiers are trained on a frozen one."""
+  return config.method.labels != "in_batch_table"
+
+
+def row_sparse(config, sizes: Sizes) -> int:
+  """Numbers in tables of which a step touches some rows, on one device."""
+  rows = config.method.num_label_clusters + config.method.num_head_labels
+  width = embedding_width(config, sizes)
+  if not trains_encoder(config):
+    rows = sizes.num_labels
+  elif dim := classifier_dim(config):
+    rows, width = sizes.num_labels, dim
+  return math.ceil(rows / (config.mesh.data * config.mesh.label)) * width
+
+
+def scores_whole(config) -> bool:
+  """Whether a row's scores are in memory all at once, on every device of 'label'."""
+  return config.method.loss == "margin"
+
+
+def epoch(config, sizes: Sizes) -> tuple[int, int]:
+  """`(steps of an epoch, B over all devices)`; where the number of points is not known there are no steps."""
+  size = config.train.batch_size
+  if not sizes.num_points:
+    return 0, size
+  return epoch_shape(sizes.num_points, size, config.mesh.data, whole_leaves(config))
+
+
+def batch_rows(config, sizes: Sizes) -> int:
+  """B, over all devices."""
+  return epoch(config, sizes)[1]
+
+
+def pool_size(config, sizes: Sizes) -> int:
+  """S: labels that a step's queries are scored against."""
+  settings, batch = config.method, batch_rows(config, sizes)
+  if settings.labels not in ("in_batch", "in_batch_table"):
+    return sizes.num_labels
+  most = min(settings.pool_size or sizes.num_labels, sizes.num_labels)
+  if settings.pool_size and picks_some(config) and not settings.num_hard_negatives:
+    return most  # filled with other positives
+  drawn = batch * ((settings.num_positives or sizes.labels_per_point) + settings.num_hard_negatives)
+  chosen = settings.num_random_negatives + settings.num_fresh_negatives
+  return min(math.ceil(drawn) + chosen, most)
+
+
+def scored_at_once(config, sizes: Sizes) -> int:
+  """Labels in one call of the loss: the pool, or all of them where fresh negatives are looked for."""
+  return sizes.num_labels if config.method.num_fresh_negatives else pool_size(config, sizes)
