@@ -192,7 +192,7 @@ def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
 
 def _info(counts):
   counts = np.asarray(counts)
-  return DatasetInfo(100, len(counts), 8, 50, (), 3, mesh.make(), counts)
+  return DatasetInfo(100, len(counts), 8, 50, (), mesh.make(), counts)
 
 
 def test_head_labels_by_number_and_by_points():

@@ -12,11 +12,10 @@ import ml_collections
 
 from xmc_jax import mesh, models
 from xmc_jax.contract import DatasetInfo, Method
-from xmc_jax.methods import label_clusters, ngame
+from xmc_jax.methods import both_sides, label_clusters, ngame
 from xmc_jax.methods.pool_losses import drops, mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.ops import sparse_rows
-from xmc_jax.ops.grad_cache import embed_groups
 
 FIXED = {key: legal for key, legal in ngame.FIXED.items() if key not in ngame.NO_CLUSTERS}
 TABLE = "auxiliary"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
@@ -30,6 +29,7 @@ def make(config, info: DatasetInfo) -> Method:
   settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
   build = functools.partial(models.build, vocab_size=info.vocab_size, special_ids=info.special_ids)
   encoder, text_encoder = build(config.encoder), build(_of_length(config.encoder, settings.unit_texts))
+  embed_points, embed_texts = both_sides.embedders(config, info)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)
@@ -41,16 +41,8 @@ def make(config, info: DatasetInfo) -> Method:
   def loss(params, aux, fresh, batch, key):
     query_key, label_key = jax.random.split(key)
     shared = {name: value for name, value in params.items() if name != TABLE}
-    embed = functools.partial(embed_groups, devices=info.mesh)
-    queries = embed(encoder.embed, shared, batch.queries, query_key, chunk=settings.query_chunk)
-    texts = embed(
-      text_encoder.embed,
-      shared,
-      batch.labels,
-      label_key if settings.dropout_on_labels else None,
-      chunk=settings.label_chunk,
-      axes=mesh.LABEL_ROWS,
-    )
+    queries = embed_points(encoder.embed, shared, batch.queries, query_key)
+    texts = embed_texts(text_encoder.embed, shared, batch.labels, label_key)
     labels = normalize(texts + params[TABLE])
     per_row = pool_loss(config, info, settings.loss, normalize(queries), labels, batch)
     return mean_over_rows(per_row, batch), drops(batch), aux

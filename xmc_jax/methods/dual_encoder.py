@@ -1,15 +1,13 @@
 """What DEXML, DPR, ANCE and NGAME share: one encoder for points and labels, a loss over a pool of labels."""
 
-import functools
 from collections.abc import Mapping
 
 import jax
 
-from xmc_jax import mesh, models
+from xmc_jax import models
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method, Refresh
-from xmc_jax.methods import fresh_negatives, rhythms
+from xmc_jax.methods import both_sides, fresh_negatives, rhythms
 from xmc_jax.methods.pool_losses import drops, mean_over_rows, pool_loss
-from xmc_jax.ops.grad_cache import embed_groups
 
 
 def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options) -> Method:
@@ -24,22 +22,18 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   settings, num_fresh = config.method, batch.num_fresh_negatives
   batch = batch._replace(pool_size=settings.pool_size)
-  embed = functools.partial(embed_groups, encoder.embed, devices=info.mesh)
+  embed_points, embed_texts = both_sides.embedders(config, info)
 
   def init(key):
     return encoder.init(key), fresh_negatives.empty(info, encoder.width) if num_fresh else {}
-
-  def embed_labels(params, groups, key):
-    key = key if settings.dropout_on_labels else None
-    return embed(params, groups, key, chunk=settings.label_chunk, axes=mesh.LABEL_ROWS)
 
   def mean_loss(queries, labels, batch):
     return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, **loss_options), batch)
 
   def total_loss(params, aux, fresh, batch, key):
     query_key, label_key, fresh_key = jax.random.split(key, 3)
-    queries = embed(params, batch.queries, query_key, chunk=settings.query_chunk)
-    labels = embed_labels(params, batch.labels, label_key)
+    queries = embed_points(encoder.embed, params, batch.queries, query_key)
+    labels = embed_texts(encoder.embed, params, batch.labels, label_key)
     if num_fresh:
       cache, labels, batch = fresh_negatives.extend(
         aux[fresh_negatives.CACHE],
@@ -48,7 +42,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
         batch,
         number=num_fresh,
         info=info,
-        embed=lambda tokens: embed_labels(params, (tokens,), fresh_key),
+        embed=lambda tokens: embed_texts(encoder.embed, params, (tokens,), fresh_key),
         loss=mean_loss,
       )
       aux = {**aux, fresh_negatives.CACHE: cache}

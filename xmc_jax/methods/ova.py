@@ -11,8 +11,8 @@ import numpy as np
 
 from xmc_jax import mesh, models
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
+from xmc_jax.methods import both_sides
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
-from xmc_jax.ops.grad_cache import embed_groups
 
 FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}
 
@@ -21,6 +21,8 @@ def make(config, info: DatasetInfo) -> Method:
   """Builds the method; the table has its own rate, `config.train.table_learning_rate`."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)  # what is behind L is never looked at
+
+  embed_points, _ = both_sides.embedders(config, info)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)
@@ -34,9 +36,7 @@ def make(config, info: DatasetInfo) -> Method:
     return jnp.concatenate([vectors, jnp.ones((len(vectors), 1), vectors.dtype)], axis=1)
 
   def loss(params, aux, fresh, batch, key):
-    queries = embed_groups(
-      embed, params, batch.queries, key, chunk=config.method.query_chunk, devices=info.mesh
-    )
+    queries = embed_points(embed, params, batch.queries, key)
     per_row = pool_loss(config, info, "binary", queries, params["table"], batch)
     return mean_over_rows(per_row, batch), {}, aux
 

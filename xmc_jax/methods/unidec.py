@@ -13,10 +13,9 @@ import jax.numpy as jnp
 
 from xmc_jax import losses, mesh
 from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method
-from xmc_jax.methods import rhythms, two_heads
+from xmc_jax.methods import both_sides, rhythms, two_heads
 from xmc_jax.methods.pool_losses import drops, known_columns
 from xmc_jax.models import normalize
-from xmc_jax.ops.grad_cache import embed_groups
 
 FIXED = {
   "labels": ("in_batch", "all"),
@@ -37,7 +36,7 @@ def make(config, info: DatasetInfo) -> Method:
   settings = config.method
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = two_heads.build(config, info, dim)
-  embed = functools.partial(embed_groups, devices=info.mesh)
+  embed_points, embed_texts = both_sides.embedders(config, info)
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
@@ -47,11 +46,8 @@ def make(config, info: DatasetInfo) -> Method:
 
   def loss(params, aux, fresh, batch, key):
     query_key, label_key = jax.random.split(key)
-    label_key = label_key if settings.dropout_on_labels else None
-    queries = embed(heads.of_points, params, batch.queries, query_key, chunk=settings.query_chunk)
-    texts = embed(
-      heads.of_texts, params, batch.labels, label_key, chunk=settings.label_chunk, axes=mesh.LABEL_ROWS
-    )
+    queries = embed_points(heads.of_points, params, batch.queries, query_key)
+    texts = embed_texts(heads.of_texts, params, batch.labels, label_key)
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
     value, parts = _loss(settings, batch, scores, by_table)

@@ -1,0 +1,28 @@
+"""How a step embeds its two sides: a batch's points, and the label texts of its pool."""
+
+from collections.abc import Callable
+
+from xmc_jax import mesh
+from xmc_jax.contract import Array, DatasetInfo
+from xmc_jax.ops.grad_cache import embed_groups
+
+
+def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable[..., Array]]:
+  """`(points, texts)`: each `(embed, params, groups, key) -> [n, D]`, under the gradient cache.
+
+  Args:
+    config: of `config.method`, the chunks, and whether labels are embedded with dropout.
+    info: points are split over the mesh's 'data', texts over all its devices.
+  """
+  settings = config.method
+
+  def points(embed, params, groups, key):
+    return embed_groups(embed, params, groups, key, chunk=settings.query_chunk, devices=info.mesh)
+
+  def texts(embed, params, groups, key):
+    key = key if settings.dropout_on_labels else None
+    return embed_groups(
+      embed, params, groups, key, chunk=settings.label_chunk, devices=info.mesh, axes=mesh.LABEL_ROWS
+    )
+
+  return points, texts
