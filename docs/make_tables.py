@@ -66,8 +66,10 @@ def claim_table(names: list[str]) -> str:
 
 
 def _cell(metric: str, values: list[float]) -> str:
+  if not values:
+    return ""
   if metric in _COSTS:
-    return f"{statistics.median(values):.1f}" if values else ""
+    return f"{statistics.median(values):.1f}"
   return _over_seeds([100 * value for value in values])
 
 

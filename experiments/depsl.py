@@ -10,7 +10,7 @@ paper takes queries against labels alone, on long texts both ways (`method.symme
 from experiments import dexml, unidec
 from experiments.common import choose
 
-_DEPSL = {"method.encoder_weight": 1.0, "method.binary_weight": 0.0}
+_DEPSL = {"method.encoder_weight": 1.0, "method.classifier_dim": 0, "method.binary_weight": 0.0}
 _ONE_WAY = {"method.symmetric": False}
 # METHODS, section 3.
 _PAPER = {"encoder.projection_dim": 512}

@@ -80,10 +80,10 @@ def _trained(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexml", "ova", "dexa"])
+@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec"])
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
-  overrides = dict(SETTINGS)
+  overrides, per_epoch = dict(SETTINGS), 8 if method == "unidec" else 6
   if method == "ova":
     overrides |= {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
   if method == "dexa":  # refreshes: clusters of labels, and of points in every epoch
@@ -95,6 +95,23 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
       "method.num_head_labels": 3,
       "method.leaves_first_epoch": 0.0,
       "method.leaves_every_epochs": 1.0,
+    }
+  if method == "unidec":  # clusters and shortlists in every epoch, a table and texts in one pool
+    overrides |= {
+      "method.name": "unidec",
+      "method.labels": "in_batch",
+      "method.num_positives": 2,
+      "method.num_hard_negatives": 2,
+      "method.shortlist_size": 8,
+      "method.shortlist_first_epoch": 0.0,
+      "method.shortlist_every_epochs": 1.0,
+      "method.leaf_size": 0,
+      "method.leaves_first_epoch": 0.0,
+      "method.leaves_every_epochs": 1.0,
+      "method.classifier_dim": 8,
+      "method.pool_size": 40,
+      "encoder.projection_dim": 12,
+      "eval.fusion_rows": 0,
     }
   data = tiny_runs.write_data(tmp_path / "data")
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
@@ -112,18 +129,18 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   # One process speaks for all; the CPU's collectives library names its peers in both.
   assert silent == ""
   assert "epoch" in progress and "epoch" not in noise
-  # Killed at step 8, after the checkpoint of step 6; one process with as many devices goes on.
-  killed = _launch(flags("moved"), 2, 2, STOP="8")
+  # Killed in the second epoch, after the checkpoint of the first; one process with as many devices goes on.
+  killed = _launch(flags("moved"), 2, 2, STOP=str(per_epoch + 2))
   assert all(returned != 0 for _, returned in killed)
-  assert _trained(tmp_path / "moved")[0] == 6
+  assert _trained(tmp_path / "moved")[0] == per_epoch
   (((_, err), code),) = _launch(flags("moved"), 1, 4)
   assert code == 0, err
-  assert "going on from step 6 of 12" in err
+  assert f"going on from step {per_epoch} of {2 * per_epoch}" in err
 
   expected_step, expected = _trained(tmp_path / "one")
   for name in ("two", "moved"):
     step, found = _trained(tmp_path / name)
-    assert step == expected_step == 12
+    assert step == expected_step == 2 * per_epoch
     for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
       np.testing.assert_allclose(left, right, atol=1e-5 * np.abs(right).max())
   reports = [json.loads((tmp_path / name / "report" / "metrics.json").read_text()) for name in ("one", "two")]

@@ -179,6 +179,9 @@ def test_help_is_light_and_succeeds():
     ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
     (["--mode=predict", "--k=0"], "--k=0"),
     (["--mode=predict", "--k=few"], "--k=few"),
+    ([DEXML, "--backend=scann"], "--mode=train does not look at --backend; set --config.eval.backend, or"),
+    ([DEXML, "--mode=plan", "--input=x"], "--mode=plan does not look at --input; leave it out"),
+    (["--mode=evaluate", "--backend=hnsw"], "--backend=hnsw: value should be one of <exact|scann|auto>"),
     (["--mode=evaluate"], "--mode=evaluate needs --workdir"),
     (["--mode=predict"], "--mode=predict needs --workdir"),
     (

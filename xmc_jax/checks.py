@@ -58,7 +58,7 @@ AT_LEAST = {
   "method.num_head_labels": 0,
   "method.head_label_points": 0,
   "method.pool_size": 0,
-  "method.classifier_dim": 1,
+  "method.classifier_dim": 0,
   "method.binary_weight": 0,
   "method.encoder_weight": 0,
   "method.encoder_query_weight": 0,

@@ -94,11 +94,11 @@ _DEFAULTS = {
     "unit_texts": True,  # False: a label's text embedding is added to its vector as it is (released code)
     "query_dropout": 0.5,  # classifiers: on a frozen encoder's vectors
     "pool_size": 0,  # labels that an in_batch pool has room for, at most; 0 is all that may be drawn
-    "classifier_dim": 384,  # UniDEC: width of the classifiers and of their head
+    "classifier_dim": 0,  # UniDEC: width of the classifiers and of their head; 0 is none (DEPSL)
     "classifier_loss": "same",  # of the classifiers: as method.loss, or one of its own
     "classifier_temperature": 1.0,  # of their scores, which are raw products
     "binary_weight": 0.0,  # of binary cross-entropy over the pool, added to their loss
-    "encoder_weight": 0.5,  # λ: the dual encoder's part of the loss; 1 is no classifiers (DEPSL)
+    "encoder_weight": 0.5,  # λ: the dual encoder's part of the loss; 1 is no classifiers either
     "symmetric": True,  # labels against the batch's queries, too
     "encoder_query_weight": 0.5,  # λ_D: then this is the part of queries against labels, with the encoder
     "classifier_query_weight": 0.5,  # λ_C: and with the classifiers

@@ -53,6 +53,9 @@ class Batch(NamedTuple):
       pairs: the label that is the point itself), -1 for padding.
     every_label: the texts of all L labels, `[L', T]` with L' >= L, in their order, where the method
       chooses among them on the device; then `positives` and `excluded` hold label ids, not columns.
+    vectors: `[B, D]` embeddings of the points, where the encoder is frozen.
+    dropped: `[2]` int32 hard negatives, and positives, that were drawn and found no room; empty where the
+      pool has room for all.
   """
 
   rows: Array

@@ -36,13 +36,13 @@ _K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise UserError(f"{argv[1]!r} is not understood; options start with --, see --help")
+  given = [name for name in faults.USED_BY if flags.FLAGS[name].present]
+  if fault := faults.of_mode(_MODE.value, given):
+    raise UserError(fault)
   workdir = pathlib.Path(_WORKDIR.value).expanduser()
   if _MODE.value in ("prepare", "train", "plan"):
     config = _checked_config()
     _make(config, workdir if _WORKDIR.value else pathlib.Path(f"runs/{config.name}"))
-  elif _CONFIG.present or (_MODE.value == "evaluate" and flags.FLAGS["k"].present):
-    extra = "config" if _CONFIG.present else "k"
-    raise UserError(f"--mode={_MODE.value} takes its settings from the run's folder; leave --{extra} out")
   elif _WORKDIR.value:
     _use(workdir)
   else:

@@ -16,6 +16,7 @@ def faults(values: Mapping, largest: int) -> Iterator[str]:
   yield from _auxiliary_faults(values)
   yield from _cluster_faults(values, largest)
   yield from _pool_faults(values)
+  yield from _picking_faults(values)
 
 
 def _temperature_faults(values: Mapping) -> Iterator[str]:
@@ -98,9 +99,26 @@ def _pool_faults(values: Mapping) -> Iterator[str]:
       f"method.pool_size = {size} has no effect when method.labels = {labels!r}; "
       "set --config.method.pool_size=0, or --config.method.labels=in_batch"
     )
-  fresh = values["method.num_fresh_negatives"]
-  if size and fresh:
+
+
+def _picking_faults(values: Mapping) -> Iterator[str]:
+  """Settings of UniDEC that others leave without effect."""
+  if not values["method.encoder_weight"]:
     yield (
-      f"method.pool_size = {size} leaves no room for method.num_fresh_negatives = {fresh}; "
-      "set --config.method.pool_size=0, or --config.method.num_fresh_negatives=0"
+      "method.encoder_weight = 0 leaves the dual encoder untrained, by which points are clustered and hard "
+      "negatives found; for instance --config.method.encoder_weight=0.5"
     )
+  with_classifiers = values["method.classifier_dim"] and values["method.encoder_weight"] < 1
+  unused = {"method.binary_weight": 0.0, "method.classifier_loss": "same"}
+  for key, usual in unused.items():
+    if values[key] != usual and not with_classifiers:
+      yield (
+        f"{key} = {values[key]!r} has no effect without classifiers; set --config.{key}={usual}, or "
+        "--config.method.classifier_dim=384 with --config.method.encoder_weight=0.5"
+      )
+  for key in ("method.encoder_query_weight", "method.classifier_query_weight"):
+    if values[key] != 0.5 and not values["method.symmetric"]:
+      yield (
+        f"{key} = {values[key]} has no effect when method.symmetric = False; set --config.{key}=0.5, or "
+        "--config.method.symmetric=True"
+      )

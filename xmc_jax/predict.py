@@ -60,7 +60,10 @@ class Model:
     return self._run.dataset.tokenizer()
 
   def embed(self, texts: Sequence[str]) -> np.ndarray:
-    """`[n, D]` float32 embeddings of texts, as points (the shared encoder embeds labels alike).
+    """`[n, D]` float32 embeddings of texts, as points.
+
+    A dual encoder embeds labels alike. Of UniDEC's, the first `encoder.projection_dim` columns are the
+    dual encoder's; the rest meets classifiers, which no text has.
 
     Raises:
       UserError: `texts` is not a list of texts.

@@ -206,6 +206,7 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
   """
   config = configs.read(workdir / "config.json")
   config.eval.backend = backend or config.eval.backend
+  configs.check(config)
   run = Run(_at_home(config, workdir, devices), workdir, data.load_prepared(workdir / "data"))
   run.trained_on = config.mesh.data * config.mesh.label
   return run

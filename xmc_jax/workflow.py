@@ -72,8 +72,10 @@ def test(
     scores: 'fused', or one of the method's views; '' is the run's own.
     backend: what searches the labels, likewise.
   """
-  run = runs.reopen(workdir, backend=backend)
-  means, ranking = _test(run, *run.trained(), Report(workdir), scores)
+  run, own = runs.reopen(workdir, backend=backend), configs.read(workdir / "config.json").eval
+  told = {scores: own.scores if run.method.views else scores, backend: own.backend}
+  suffix = "".join(f"_{given}" for given, usual in told.items() if given not in ("", usual))
+  means, ranking = _test(run, *run.trained(), Report(workdir), scores, suffix)
   if destination and runtime.is_main_process():
     write_lines(run, ranking, destination)
   return means
@@ -111,17 +113,16 @@ def _plan(run: runs.Run) -> str:
 
 
 def _test(
-  run: runs.Run, params, aux, step: int, voice: Report, scores: str = ""
+  run: runs.Run, params, aux, step: int, voice: Report, scores: str = "", suffix: str = ""
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   test, by_view = run.dataset.test, {}
-  own = not run.method.views or scores in ("", run.config.eval.scores)
-  suffix = "" if own else f"_{scores}"  # beside the run's own report
   with voice.stage("test"):
     queries = evaluate.embed_split(run, params, aux, test)
     for view in run.method.views:
       alone = evaluate.rank_split(run, evaluate.ranker(run, params, aux, view), queries, test)
       by_view[view] = evaluate.score(run, test, alone)
     ranking = evaluate.rank_split(run, evaluate.ranker(run, params, aux, scores), queries, test)
+    # Under another name, where it is not ranked as the run was told to.
     means = evaluate.write_report(run, test, ranking, step, by_view, suffix)
   show(f"test metrics in percent, {len(test):,} points, parameters of step {step:,}")
   show(report.table(evaluate.shown(means)))

@@ -67,8 +67,13 @@ _UNIDEC = {**unidec.PRESETS["debian"], "checkpoint.every_epochs": 0.0}
 _DEPSL = {**depsl.PRESETS["debian"], "checkpoint.every_epochs": 0.0}
 _BINARY = {"method.binary_weight": 1.0}
 _SOFTMAX = {"method.loss": "softmax"}
-# DEXML as DEPSL is here: unit vectors under a projection.
-_UNIT = {"encoder.normalize": True, "method.temperature": 0.05, "encoder.projection_dim": 384}
+# All labels in place of a pool, all else alike: against these, queries' loss is DEXML's.
+_EVERY = {
+  "method.labels": "all",
+  "method.num_positives": 0,
+  "method.num_hard_negatives": 0,
+  "method.pool_size": 0,
+}
 
 
 def _clusters(count: int, **more) -> dict:
@@ -137,8 +142,9 @@ CLAIMS |= {
     "depsl_supcon": {**_DEPSL, **_SOFTMAX},
     "depsl_one_way": {**_DEPSL, "method.symmetric": False},
     "depsl": _DEPSL,
+    "depsl_pool_of_400": {**_DEPSL, "method.pool_size": 400},
+    "depsl_all_labels": {**_DEPSL, **_EVERY},
     "dexml_all_labels": _DEBIAN,
-    "dexml_all_labels_unit_vectors": {**_DEBIAN, **_UNIT},
   },
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}

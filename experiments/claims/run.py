@@ -27,7 +27,7 @@ Metrics = dict[str, float]
 def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str]) -> dict[str, Metrics]:
   """One run, or what it gave before: by row of the table, which has one for each way to rank labels."""
   workdir = runs / claim / f"{row}-{seed}"
-  if not (workdir / "report" / "metrics.json").exists():
+  if not (workdir / "report" / "seconds.json").exists():  # the last that a run writes
     config = f"--config=experiments/claims/presets.py:{claim}-{row}"
     command = [sys.executable, "-m", "xmc_jax.main", config, f"--workdir={workdir}", *extra]
     print(f"{claim}: {row}, seed {seed}", file=sys.stderr, flush=True)

@@ -84,8 +84,8 @@ def test_without_a_positive_there_is_nothing(where):
     assert value == 0 and not np.any(slope)
 
 
-@each_loss
-def test_finite_at_extremes_and_blind_to_what_is_masked(loss, one):
+@pytest.mark.parametrize("loss", [losses.decoupled_softmax, losses.softmax, losses.binary])
+def test_finite_at_extremes_and_blind_to_what_is_masked(loss):
   rng = np.random.default_rng(0)
   labels, where = rng.random((6, 9)) < 0.3, rng.random((6, 9)) < 0.7
   scores = np.where(where, rng.choice([-1e4, 0.0, 1e4], (6, 9)), np.nan).astype(np.float32)

@@ -1,5 +1,6 @@
 """UniDEC and DEPSL: the loss in plain Python from METHODS.md, what the parts reach, what ranks labels."""
 
+import functools
 import itertools
 import json
 import math
@@ -15,6 +16,7 @@ from xmc_jax.contract import ConfigError
 from xmc_jax.data import special_ids
 from xmc_jax.methods import unidec
 from xmc_jax.predict import Model
+from xmc_jax.refresh import index
 from xmc_jax.report import Report
 
 UNIDEC = {
@@ -112,7 +114,7 @@ def _vectors(params, table, special):
   return bent / np.linalg.norm(bent, axis=1, keepdims=True), heads.get("classifier_head")
 
 
-def _reference(run, params, batch, settings):
+def _reference(run, params, batch):
   """L of a batch; the pool's positives are looked up in the truth."""
   special = special_ids(run.dataset.tokenizer())
   queries, raw = _vectors(params, run.train.tokens, special)
@@ -134,12 +136,14 @@ def _reference(run, params, batch, settings):
     return total
   table = np.asarray(params[unidec.TABLE], np.float64)
   scores = {r: {c: raw[r] @ table[c] / setting.classifier_temperature for c in pool[r]} for r in rows}
-  kind = setting.loss if setting.classifier_loss == "same" else setting.classifier_loss
-  by_table = both(kind, scores, setting.classifier_query_weight if setting.symmetric else 1)
-  binary = [
-    sum(math.log1p(math.exp(s)) - (c in positives[r]) * s for c, s in scores[r].items()) for r in rows
-  ]
-  by_table += setting.binary_weight * sum(binary) / len(binary)
+  pairs = [sum(math.log1p(math.exp(s)) - (c in positives[r]) * s for c, s in scores[r].items()) for r in rows]
+  binary = sum(pairs) / len(pairs)
+  if setting.classifier_loss == "binary":  # over the pool, one way
+    by_table = binary
+  else:
+    kind = setting.loss if setting.classifier_loss == "same" else setting.classifier_loss
+    by_table = both(kind, scores, setting.classifier_query_weight if setting.symmetric else 1)
+  by_table += setting.binary_weight * binary
   return setting.encoder_weight * total + (1 - setting.encoder_weight) * by_table
 
 
@@ -148,6 +152,7 @@ CASES = [
   {"method.loss": "softmax", "method.encoder_query_weight": 0.3, "method.classifier_query_weight": 0.9},
   {"method.symmetric": False, "method.encoder_weight": 0.7},
   {"method.binary_weight": 0.5, "method.classifier_loss": "softmax"},
+  {"method.classifier_loss": "binary"},
   {"method.encoder_weight": 1.0},
   {"method.num_hard_negatives": 0, "method.pool_size": 40},
 ]
@@ -164,13 +169,11 @@ def test_unidec_is_its_formula(case, make_run):
   for number in (0, 1):
     batch = run.batches.build(number, fresh)
     found, metrics = loss_of(_of_rows(run, params, batch), batch)
-    expected = _reference(run, params, batch, settings)
+    expected = _reference(run, params, batch)
     assert expected > 0.1 and float(found) == pytest.approx(expected, rel=1e-4)
     assert metrics["labels_in_pool"] == np.sum(batch.columns >= 0)
     in_pool = np.sum(batch.positives >= 0, axis=1)[batch.rows >= 0]
     assert metrics["positives_in_pool"] == pytest.approx(np.mean(in_pool))
-    drops = [metrics.get(f"dropped_{kind}") for kind in ("negatives", "positives")]
-    assert drops == (batch.dropped.tolist() if run.config.method.pool_size else [None, None])
 
 
 def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
@@ -185,6 +188,18 @@ def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
     batch = run.batches.build(number)._replace(**train._static_labels(run))
     found = run.method.loss(params, aux, {}, batch, jax.random.key(0))[0]
     assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
+
+
+def test_what_a_pool_drops_is_counted_over_the_whole_run(make_run):
+  run = make_run(**{**UNIDEC, "method.pool_size": 30})
+  params, aux = run.initial_parameters()
+  fresh, total = _fresh(run, params, aux), np.zeros(2)
+  for number in range(6):
+    batch = run.batches.build(number, fresh)
+    _, metrics, aux = run.method.loss(_of_rows(run, params, batch), aux, {}, batch, jax.random.key(0))
+    total += batch.dropped
+    assert [metrics["dropped_negatives"], metrics["dropped_positives"]] == total.tolist()
+  assert total[0] > 0
 
 
 # --- what a step reaches ---
@@ -215,18 +230,15 @@ def test_the_encoder_learns_from_both_heads(make_run):
   params, aux = run.initial_parameters()
   batch = run.batches.build(0, _fresh(run, params, aux))
 
-  def slope(weight):
-    method = make_run(**{**UNIDEC, "method.encoder_weight": weight}).method
-    loss = jax.jit(lambda p: method.loss(_of_rows(run, p, batch), aux, {}, batch, jax.random.key(0))[0])
-    return jax.grad(loss)(params)
+  @functools.partial(jax.jit, static_argnums=1)
+  def part(params, name):
+    return run.method.loss(_of_rows(run, params, batch), aux, {}, batch, jax.random.key(0))[1][name]
 
-  classifiers_alone, both = slope(0.0), slope(0.5)
-  assert np.any(classifiers_alone["encoder"]["word"]) and not np.any(
-    classifiers_alone["text_head"]["projection"]["kernel"]
-  )
-  assert all(np.any(leaf) for leaf in jax.tree.leaves(both))
-  half = 0.5 * np.asarray(classifiers_alone[unidec.TABLE])
-  np.testing.assert_allclose(both[unidec.TABLE], half, rtol=1e-4, atol=1e-8)
+  by_text, by_table = (jax.grad(part)(params, name) for name in ("encoder_loss", "classifier_loss"))
+  for gradient, head, other in ((by_text, "text", "classifier"), (by_table, "classifier", "text")):
+    assert np.any(gradient["encoder"]["word"]) and np.any(gradient[f"{head}_head"]["projection"]["kernel"])
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient[f"{other}_head"]))
+  assert np.any(by_table[unidec.TABLE]) and not np.any(by_text[unidec.TABLE])
 
 
 def test_dropout_is_on_both_heads(make_run):
@@ -325,6 +337,11 @@ def test_depsl_has_no_classifiers(data, tmp_path):
     ({"method.loss": "margin"}, "takes 'decoupled_softmax' or 'softmax'"),
     ({"method.classifier_loss": "hinge"}, "method.classifier_loss = 'hinge' is not one of"),
     ({"method.encoder_weight": 1.5}, "method.encoder_weight = 1.5 is more than 1; set"),
+    ({"method.encoder_weight": 0.0}, "encoder_weight = 0 leaves the dual encoder untrained"),
+    ({"method.encoder_weight": 1.0, "method.binary_weight": 1.0}, "binary_weight = 1.0 has no effect"),
+    ({"method.classifier_dim": 0, "method.classifier_loss": "binary"}, "classifier_loss = 'binary' has no"),
+    ({"method.symmetric": False, "method.encoder_query_weight": 0.1}, "query_weight = 0.1 has no effect"),
+    ({"method.score_chunk": 64}, "method.score_chunk = 64: .*'unidec' takes 0"),
     (
       {"method.labels": "all", "method.num_hard_negatives": 0, "method.pool_size": 9},
       "pool_size = 9 has no effect",
@@ -338,12 +355,29 @@ def test_what_cannot_be_is_refused(settings, message, make_run):
     make_run(**{**UNIDEC, **settings})
 
 
-def test_a_run_is_searched_as_told(trained):
-  texts = list(runs.reopen(trained).dataset.test.texts[:5])
-  own = Model.load(trained).predict(texts, 4)
-  for backend in ("exact", "scann", "auto"):  # few labels: each of them searches exactly
-    for found, expected in zip(Model.load(trained, backend=backend).predict(texts, 4), own):
-      np.testing.assert_array_equal(found, expected)
-  assert runs.reopen(trained, backend="scann").config.eval.backend == "scann"
-  with pytest.raises(ConfigError, match="backend 'hnsw' is not one of 'auto', 'exact', 'scann'"):
-    Model.load(trained, backend="hnsw").predict(texts, 4)
+def test_a_run_is_searched_as_told(trained, monkeypatch):
+  texts, built = list(runs.reopen(trained).dataset.test.texts), []
+  monkeypatch.setattr(index, "_SMALLEST", 20)  # of labels that ScaNN is built for
+  original = index._build
+  monkeypatch.setattr(index, "_build", lambda *given: built.append(given) or original(*given))
+  exact = Model.load(trained, backend="exact").predict(texts, 4)
+  assert not built
+  for scores in ("fused", "encoder"):  # half of the columns of one view are 0
+    found = Model.load(trained, backend="scann", scores=scores).predict(texts, 4)
+    assert len(built) == 1
+    built.clear()
+    if scores == "fused":
+      same = [len(set(a) & set(b)) for a, b in zip(found[0].tolist(), exact[0].tolist())]
+      assert np.mean(same) > 0.9 * 4
+  with pytest.raises(ConfigError, match=r"eval\.backend = 'hnsw' is not one of 'exact', 'scann', 'auto'"):
+    Model.load(trained, backend="hnsw")
+
+
+def test_a_search_that_is_not_the_runs_own_has_a_report_of_its_own(trained):
+  before = (trained / "report" / "metrics.json").read_text()
+  workflow.test(trained, backend="scann")
+  workflow.test(trained, scores="encoder", backend="scann")
+  workflow.test(trained, scores="fused", backend="exact")  # as the run itself
+  assert (trained / "report" / "metrics.json").read_text() == before
+  names = {path.name for path in (trained / "report").glob("metrics*.json")}
+  assert names == {"metrics.json", "metrics_scann.json", "metrics_encoder_scann.json"}

@@ -12,7 +12,6 @@ from xmc_jax.data.pools import Pool, label_table, make_pool
 
 _ORDER, _DRAW = 0, 1  # separate random streams of one seed
 _USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
-_LEAF_CLUMPS = 20  # lengths in a leaf vary as if they were drawn so often, for as many alike at a time
 ON_HOST = ("leaves", "shortlist")  # what `build` reads of `fresh`; steps get the rest
 
 
@@ -62,7 +61,7 @@ class BatchBuilder:
     self.vectors, self._last_order = None, (None, None, None)
     self.steps_per_epoch, batch_size = epoch_shape(len(self.rows), batch_size, data_axis, spec.whole_leaves)
     self._batch_size = batch_size
-    clump = batch_size // _LEAF_CLUMPS + 1 if spec.whole_leaves else spec.clump
+    clump = buckets.leaf_clump(batch_size) if spec.whole_leaves else spec.clump
     self._query_slots = buckets.plan(
       queries.lengths[self.rows], batch_size, max_length, multiple=data_axis, clump=clump
     )

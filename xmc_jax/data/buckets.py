@@ -70,6 +70,15 @@ def plan(
   return best[1]
 
 
+def leaf_clump(num_rows: int) -> int:
+  """The `clump` of `plan` for texts of one leaf of a tree: they are alike, and so are their lengths.
+
+  On LF-DebianTitles their number beyond a width varies some 30 times as much among leaves of 279 points as
+  among as many points drawn at random.
+  """
+  return 1 + num_rows // 20
+
+
 def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
   """Which text stands in which slot.
 

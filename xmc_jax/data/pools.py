@@ -78,11 +78,17 @@ class DrawnPool:
     frequency = np.bincount(truth.indices, minlength=num_labels) / max(truth.nnz, 1)
 
     def plan(num_uniform: int) -> buckets.Slots:
-      size = most if spec.fill_pool else min(num_drawn + num_uniform, most)
+      by_frequency = most if spec.fill_pool else num_drawn
+      size = min(by_frequency + num_uniform, most)
       # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
-      odds = -np.expm1(-max(num_drawn, size * spec.fill_pool) * frequency) + num_uniform / num_labels
+      odds = -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
       return buckets.plan(
-        labels.lengths, -(-size // num_shards) * num_shards, max_length, weights=odds, multiple=num_shards
+        labels.lengths,
+        -(-size // num_shards) * num_shards,
+        max_length,
+        weights=odds,
+        multiple=num_shards,
+        clump=buckets.leaf_clump(size) if spec.whole_leaves else 1,
       )
 
     self._slots = plan(spec.num_random_negatives)
@@ -98,7 +104,8 @@ class DrawnPool:
       listed: hard negatives likewise; None before there are shortlists.
       generator: for what is drawn uniformly.
     """
-    slots, spec = self._slots if listed is None else self._slots_with_hard, self._spec
+    spec = self._spec
+    slots = self._slots if listed is None else self._slots_with_hard
     num_labels = len(self._labels.lengths)
     room = min(spec.pool_size or num_labels, buckets.num_rows(slots))
     positives = np.unique(drawn)

@@ -7,7 +7,12 @@ anew every few epochs from the embeddings of the moment; DEXML's second baseline
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
 
-FIXED = {"loss": ("softmax", "margin"), "labels": ("in_batch",), "num_fresh_negatives": (0,)}
+FIXED = {
+  "loss": ("softmax", "margin"),
+  "labels": ("in_batch",),
+  "num_fresh_negatives": (0,),
+  "pool_size": (0,),
+}
 
 
 def make(config, info: DatasetInfo) -> Method:

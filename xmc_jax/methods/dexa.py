@@ -13,7 +13,7 @@ import ml_collections
 from xmc_jax import mesh, models
 from xmc_jax.contract import DatasetInfo, Method
 from xmc_jax.methods import both_sides, label_clusters, ngame
-from xmc_jax.methods.pool_losses import drops, mean_over_rows, pool_loss
+from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.ops import sparse_rows
 
@@ -45,7 +45,7 @@ def make(config, info: DatasetInfo) -> Method:
     texts = embed_texts(text_encoder.embed, shared, batch.labels, label_key)
     labels = normalize(texts + params[TABLE])
     per_row = pool_loss(config, info, settings.loss, normalize(queries), labels, batch)
-    return mean_over_rows(per_row, batch), drops(batch), aux
+    return mean_over_rows(per_row, batch), {}, aux
 
   def embed_labels(params, aux, tokens, ids):
     vectors = sparse_rows.take(params[TABLE], label_clusters.of(aux, ids), mesh=devices)

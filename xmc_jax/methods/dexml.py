@@ -9,7 +9,11 @@ other positives are left out of the denominator.
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
 
-FIXED = {"labels": ("all", "in_batch"), "loss": ("decoupled_softmax", "softmax", "soft_top_k", "binary")}
+FIXED = {
+  "labels": ("all", "in_batch"),
+  "loss": ("decoupled_softmax", "softmax", "soft_top_k", "binary"),
+  "pool_size": (0,),
+}
 
 
 def make(config, info: DatasetInfo) -> Method:

@@ -10,6 +10,7 @@ FIXED = {
   "loss": ("softmax",),
   "labels": ("in_batch",),
   "num_hard_negatives": (0,),
+  "pool_size": (0,),
   "num_fresh_negatives": (0,),
 }
 

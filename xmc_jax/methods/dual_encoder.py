@@ -7,7 +7,7 @@ import jax
 from xmc_jax import models
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method, Refresh
 from xmc_jax.methods import both_sides, fresh_negatives, rhythms
-from xmc_jax.methods.pool_losses import drops, mean_over_rows, pool_loss
+from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 
 
 def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options) -> Method:
@@ -17,11 +17,10 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
     config: `config.encoder` and what `config.method` says of temperature, chunks and dropout are used.
     info: of the data.
     loss: one of `pool_losses.pool_loss`; `loss_options` go there.
-    batch: how batches are built, the pool's size apart; hard and fresh negatives bring their refreshes.
+    batch: how batches are built; hard and fresh negatives bring their refreshes with them.
   """
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  settings, num_fresh = config.method, batch.num_fresh_negatives
-  batch = batch._replace(pool_size=settings.pool_size)
+  num_fresh = batch.num_fresh_negatives
   embed_points, embed_texts = both_sides.embedders(config, info)
 
   def init(key):
@@ -46,7 +45,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
         loss=mean_loss,
       )
       aux = {**aux, fresh_negatives.CACHE: cache}
-    return mean_loss(queries, labels, batch), drops(batch), aux
+    return mean_loss(queries, labels, batch), {}, aux
 
   return Method(
     init=init,

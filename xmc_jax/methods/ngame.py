@@ -14,6 +14,7 @@ FIXED = {
   "loss": ("margin", "softmax", "decoupled_softmax"),
   "labels": ("in_batch",),
   "num_hard_negatives": (0,),
+  "pool_size": (0,),
   "num_fresh_negatives": (0,),
 }
 

@@ -21,11 +21,6 @@ def known_columns(columns: Array, num_columns: int) -> Array:
   return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
 
 
-def drops(batch: Batch) -> dict[str, Array]:
-  """Labels drawn for a step that found no room in its pool; nothing where the pool has room for all."""
-  return dict(zip(("dropped_negatives", "dropped_positives"), batch.dropped))
-
-
 def pool_loss(
   config, info: DatasetInfo, loss: str, queries: Array, labels: Array, batch: Batch, **options
 ) -> Array:

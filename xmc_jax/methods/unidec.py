@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from xmc_jax import losses, mesh
 from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import both_sides, rhythms, two_heads
-from xmc_jax.methods.pool_losses import drops, known_columns
+from xmc_jax.methods.pool_losses import known_columns
 from xmc_jax.models import normalize
 
 FIXED = {
@@ -22,8 +22,10 @@ FIXED = {
   "loss": ("decoupled_softmax", "softmax"),
   "leaf_size": (0,),
   "num_fresh_negatives": (0,),
+  "score_chunk": (0,),  # the pool is scored whole
 }
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
+_DROPPED = "dropped"  # in `aux`: `[2]` hard negatives and positives so far that found no room in a pool
 _LOSSES = {
   "decoupled_softmax": losses.decoupled_softmax,
   "softmax": losses.softmax,
@@ -32,7 +34,7 @@ _LOSSES = {
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """Builds the method; with `config.method.encoder_weight = 1` it is DEPSL and has no classifiers."""
+  """Builds the method; with `config.method.encoder_weight = 1`, or no `classifier_dim`, it is DEPSL."""
   settings = config.method
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = two_heads.build(config, info, dim)
@@ -42,7 +44,7 @@ def make(config, info: DatasetInfo) -> Method:
     heads_key, table_key = jax.random.split(key)
     num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)
     table = {TABLE: 0.02 * jax.random.normal(table_key, (num_rows, dim))} if dim else {}
-    return {**heads.init(heads_key), **table}, {}
+    return {**heads.init(heads_key), **table}, {_DROPPED: jnp.zeros(2)} if settings.pool_size else {}
 
   def loss(params, aux, fresh, batch, key):
     query_key, label_key = jax.random.split(key)
@@ -51,7 +53,10 @@ def make(config, info: DatasetInfo) -> Method:
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
     value, parts = _loss(settings, batch, scores, by_table)
-    return value, {**parts, **drops(batch)}, aux
+    if settings.pool_size:
+      aux = {_DROPPED: aux[_DROPPED] + batch.dropped}
+      parts |= dict(zip(("dropped_negatives", "dropped_positives"), aux[_DROPPED]))
+    return value, parts, aux
 
   def embed_queries(params, aux, tokens):
     halves = heads.of_points(params, tokens)
@@ -107,7 +112,7 @@ def _loss(settings, batch: Batch, scores: Array, by_table: Array | None) -> tupl
 
   def both_ways(scores, kind, query_weight):
     by_query = losses.pick_some_labels(scores, labels, _LOSSES[kind], where=where)
-    if not settings.symmetric:
+    if not settings.symmetric or kind == "binary":  # which takes each pair by itself
       return by_query
     by_label = losses.pick_some_labels(scores.T, labels.T, _LOSSES[kind], where=where.T)
     return query_weight * by_query + (1 - query_weight) * by_label

@@ -3,7 +3,7 @@
 import ml_collections
 
 from xmc_jax import models, runtime
-from xmc_jax.plan import memory
+from xmc_jax.plan import memory, shapes
 from xmc_jax.plan.chips import USABLE
 from xmc_jax.plan.sizes import Sizes, sizes_of_data
 from xmc_jax.report import say
@@ -27,7 +27,8 @@ def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, in
   Returns:
     Keys of `config.method` and their values; where nothing fits, those that take the least.
   """
-  open_keys = [key for key in _ON_CPU if not config.method[key]]
+  unused = ("score_chunk",) if shapes.picks_some(config) else ()  # its pool is scored whole
+  open_keys = [key for key in _ON_CPU if not config.method[key] and key not in unused]
   if kind == "cpu" or not memory_bytes:
     return {key: _ON_CPU[key] for key in open_keys}
   texts = min(_MOST_TEXTS, _MOST_TOKENS // 2 ** (config.data.max_length - 1).bit_length())

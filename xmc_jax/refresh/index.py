@@ -93,7 +93,8 @@ class Index:
     self._placed, self._backend, self._devices = place(labels, devices), backend, devices
     self._name, self._patience, self._lock = name, patience, threading.Lock()
     self._shape = len(self._placed), self._placed.vectors.shape[1]
-    self._asked, self._sample = 0, (np.zeros((0, self._shape[1]), np.float32), _no_pairs(0, self._shape[0]))
+    self._asked, self._tickets = 0, np.zeros(0)
+    self._sample = (np.zeros((0, self._shape[1]), np.float32), _no_pairs(0, self._shape[0]))
     self._built: _Searcher | None = None
     self._tuned: dict[int, _Searcher] = {}
 
@@ -136,12 +137,15 @@ class Index:
 
   def _pays(self, queries: np.ndarray, exclude) -> bool:
     """Whether ScaNN is to be built with these queries; keeps a sample of all that there were."""
-    self._asked += len(queries)
     kept, left_out = self._sample
-    rows = np.sort(np.random.default_rng(0).permutation(len(kept) + len(queries))[:_SAMPLE])
+    # Each query draws a ticket when it comes; the lowest of all stay.
+    drawn = np.random.default_rng((0, self._asked)).random(len(queries))
+    tickets = np.concatenate([self._tickets, drawn])
+    rows = np.sort(np.argsort(tickets, kind="stable")[:_SAMPLE])
     old, new = rows[rows < len(kept)], rows[rows >= len(kept)] - len(kept)
     pairs = _no_pairs(len(queries), self._shape[0]) if exclude is None else exclude
     self._sample = np.concatenate([kept[old], queries[new]]), sp.vstack([left_out[old], pairs[new]], "csr")
+    self._tickets, self._asked = tickets[rows], self._asked + len(queries)
     platform = next(iter(self._placed.vectors.devices())).platform
     chosen = self._backend if self._backend == "scann" else _choose(self._asked, self._shape, platform)
     return chosen == "scann" and self._asked >= self._patience
