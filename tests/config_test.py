@@ -76,7 +76,7 @@ def test_every_default_is_checked_and_accepted():
 
 @pytest.mark.parametrize("key", NUMBERS)
 def test_numbers_out_of_range(key):
-  rest = {"method.labels": "in_batch", "method.shortlist_size": checks.LARGEST}
+  rest = {"method.labels": "in_batch", "method.shortlist_size": checks.LARGEST, "method.classifier_dim": 8}
   for value in (math.nan, math.inf, -math.inf, -1, -(10**400)):
     is_wrong_type = isinstance(DEFAULT[key], int) and isinstance(value, float)
     assert_refused(rest | {key: value}, key, "not a whole number" if is_wrong_type else "")
@@ -94,6 +94,7 @@ def test_a_number_too_long_to_print():
 def test_smallest_and_largest_values(key, low):
   assert_refused({key: low - 1}, f"{key} = {low - 1} is less than {low}; set --config.{key}={low} or more")
   rest = {"method.labels": "in_batch", "eval.metric": "P@1", "encoder.pooling": "mean"}
+  rest["method.classifier_dim"] = 8
   rest |= {"method.shortlist_size": checks.LARGEST} if key == "method.num_hard_negatives" else {}
   for value in (low, checks.AT_MOST.get(key, checks.LARGEST)):
     if key not in ("mesh.label", "mesh.data"):  # see test_mesh
@@ -123,7 +124,7 @@ def test_wrong_types(key):
 @pytest.mark.parametrize("key, legal", checks.CHOICES.items())
 def test_choices(key, legal):
   for value in legal:
-    configs.check(made(**{key: value, "eval.k": 100}))
+    configs.check(made(**{key: value, "eval.k": 100, "method.classifier_dim": 8}))
   assert_refused({key: legal[0] + "x"}, f"did you mean --config.{key}={legal[0]}?")
   assert_refused({key: "?"}, f"set --config.{key}={legal[0]}", *legal)
   assert_refused({key: ""}, f"{key} = ''")

@@ -450,7 +450,7 @@ def test_what_the_machine_refuses_is_one_line(command, trained, monkeypatch):
     def failing(*arguments, **named):
       raise error
 
-    monkeypatch.setattr(evaluate, "search", failing)
+    monkeypatch.setattr(evaluate.Index, "search", failing)
     return command("--mode=evaluate", f"--workdir={trained}")
 
   assert "No space left on device" in fail(OSError(28, "No space left on device")).line()
@@ -467,7 +467,7 @@ def test_bugs_keep_their_traceback(command, trained, monkeypatch, bug):
   def failing(*arguments, **named):
     raise bug
 
-  monkeypatch.setattr(evaluate, "search", failing)
+  monkeypatch.setattr(evaluate.Index, "search", failing)
   with pytest.raises(type(bug), match="ours"):
     command("--mode=evaluate", f"--workdir={trained}")
 

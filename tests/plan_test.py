@@ -221,10 +221,13 @@ def test_flops_are_counted(encoder_folder):
   assert 64 * work.forward_flops(config.encoder, SPEC, 32) == pytest.approx(counted, rel=0.1)
 
 
+NO_CLASSIFIERS = {"method.encoder_weight": 1.0, "method.binary_weight": 0.0}
+
+
 def test_leaves_and_their_pools():
   """UniDEC on LF-AmazonTitles-1.3M, as in its Table 2: 2,048 leaves, their pool cut at 3,000 labels."""
   preset, labels = "unidec-lf_amazontitles_1.3m", 1_305_265
-  made, depsl = planned(preset=preset), planned({"method.encoder_weight": 1.0}, preset=preset)
+  made, depsl = planned(preset=preset), planned(NO_CLASSIFIERS, preset=preset)
   config, sizes = made.config, made.sizes
   assert made.steps_per_epoch == 2048 and shapes.batch_rows(config, sizes) == 1098 == -(-2_248_619 // 2048)
   assert shapes.pool_size(config, sizes) == 3000

@@ -60,7 +60,6 @@ AT_LEAST = {
   "method.pool_size": 0,
   "method.classifier_dim": 0,
   "method.binary_weight": 0,
-  "method.encoder_weight": 0,
   "method.encoder_query_weight": 0,
   "method.classifier_query_weight": 0,
   "method.label_chunk": 0,
@@ -102,6 +101,7 @@ AT_MOST = {
 POSITIVE = (
   "method.temperature",
   "method.classifier_temperature",
+  "method.encoder_weight",  # at 0 the encoder would not learn, by which clusters and negatives are made
   "method.k",
   "method.alpha",
   "method.weight_temperature",
@@ -219,10 +219,10 @@ def _range_faults(values: dict, default: dict) -> Iterator[str]:
     if value > (most := AT_MOST.get(key, LARGEST)):
       yield f"{key} = {_shown(value)} is more than {most}; set --config.{key}={most} or less"
   for key in POSITIVE:
-    if not 0 < values[key] <= LARGEST:
+    if not 0 < values[key] <= (most := AT_MOST.get(key, LARGEST)):
       usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else default[key]
       yield (
-        f"{key} = {_shown(values[key])} must be more than 0 and at most {LARGEST}; "
+        f"{key} = {_shown(values[key])} must be more than 0 and at most {most}; "
         f"for instance --config.{key}={usual}"
       )
   for key in SHARES:

@@ -103,19 +103,14 @@ def _pool_faults(values: Mapping) -> Iterator[str]:
 
 def _picking_faults(values: Mapping) -> Iterator[str]:
   """Settings of UniDEC that others leave without effect."""
-  if not values["method.encoder_weight"]:
-    yield (
-      "method.encoder_weight = 0 leaves the dual encoder untrained, by which points are clustered and hard "
-      "negatives found; for instance --config.method.encoder_weight=0.5"
-    )
-  with_classifiers = values["method.classifier_dim"] and values["method.encoder_weight"] < 1
-  unused = {"method.binary_weight": 0.0, "method.classifier_loss": "same"}
-  for key, usual in unused.items():
-    if values[key] != usual and not with_classifiers:
-      yield (
-        f"{key} = {values[key]!r} has no effect without classifiers; set --config.{key}={usual}, or "
-        "--config.method.classifier_dim=384 with --config.method.encoder_weight=0.5"
-      )
+  without = {"method.classifier_dim": 0, "method.encoder_weight": 1}  # either is no classifiers
+  for key, usual in {"method.binary_weight": 0.0, "method.classifier_loss": "same"}.items():
+    for switch, off in without.items():
+      if values[key] != usual and values[switch] == off:
+        yield (
+          f"{key} = {values[key]!r} has no effect: {switch} = {values[switch]} is no classifiers; "
+          f"set --config.{key}={usual}"
+        )
   for key in ("method.encoder_query_weight", "method.classifier_query_weight"):
     if values[key] != 0.5 and not values["method.symmetric"]:
       yield (
