@@ -70,7 +70,7 @@ if point == "link":
 elif point == "step":
   kill_after(train.TrainStep, "__call__")
 elif point == "evaluate":
-  kill_before(evaluate, "search")
+  kill_before(evaluate.Index, "search")
 elif point.endswith("_rename"):
   for owner, name in ((os, "rename"), (os, "replace"), (pathlib.Path, "rename"), (pathlib.Path, "replace")):
     kill_before(owner, name, lambda: armed)

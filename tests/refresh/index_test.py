@@ -188,3 +188,15 @@ def test_one_of_several_processes(vectors, builds, backend, built, monkeypatch):
   made = Index(labels, backend=backend, devices=mesh.make(1, 2))
   assert_right(made.search(queries, K), queries, labels, K)
   assert len(builds) == built and (made._devices is None) == bool(built)
+
+
+@pytest.mark.parametrize("sizes", [[10] * 400, [3000, 200], [1, 3999]], ids=str)
+def test_the_sample_is_drawn_from_all_queries_alike(sizes):
+  """Whatever calls they come in; 200 of each set, so that a half is off by 7 at the standard deviation."""
+  made = Index(np.eye(2, dtype=np.float32), backend="auto")
+  numbers = np.arange(sum(sizes), dtype=np.float32)
+  for part in np.split(numbers, np.cumsum(sizes)[:-1]):
+    made.search(np.stack([part, part], axis=1), 1)
+  found = made._sample[0][:, 0]
+  assert len(found) == len(set(found)) == 200
+  assert abs(np.sum(found < sum(sizes) / 2) - 100) < 30
