@@ -219,7 +219,8 @@ def _range_faults(values: dict, default: dict) -> Iterator[str]:
     if value > (most := AT_MOST.get(key, LARGEST)):
       yield f"{key} = {_shown(value)} is more than {most}; set --config.{key}={most} or less"
   for key in POSITIVE:
-    if not 0 < values[key] <= (most := AT_MOST.get(key, LARGEST)):
+    most = AT_MOST.get(key, LARGEST)
+    if not 0 < values[key] <= most:
       usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else default[key]
       yield (
         f"{key} = {_shown(values[key])} must be more than 0 and at most {most}; "

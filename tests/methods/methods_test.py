@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import jax
 import numpy as np
+import optax
 import pytest
 import tiny_runs
 
@@ -111,8 +112,8 @@ def test_every_method_is_put_through():
   assert {settings["method.name"] for settings in CASES.values()} == set(methods.names())
 
 
-def _start(run, total_steps=40):
-  optimiser = optim.make(run.config.train, total_steps)
+def _start(run, total_steps=40, optimiser=None):
+  optimiser = optimiser or optim.make(run.config.train, total_steps)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
   run.freeze_queries(state.params, state.aux)
   fresh, aux = {}, state.aux
@@ -211,11 +212,15 @@ def _fill(groups, padding):
 @pytest.mark.slow
 @EACH
 def test_meshes_agree(settings, make_run):
-  """Loss and parameters after two steps agree to 1e-5 of the largest one; 60 labels on 8 devices."""
+  """Loss and parameters after two steps agree to 1e-5 of the largest one; 60 labels on 8 devices.
+
+  Steps are plain gradient descent, but for tables: where the parts of a gradient cancel, what is left is
+  rounding, which depends on the order of summing, and which Adam would divide by its own size.
+  """
   found = []
   for data, label in ((1, 1), (2, 1), (1, 4), (2, 4)):
     run = make_run(**settings, **{"mesh.data": data, "mesh.label": label, "encoder.embedding_dropout": 0.0})
-    step, state, fresh = _start(run)
+    step, state, fresh = _start(run, optimiser=optax.sgd(1.0))
     for number in range(2):
       state, metrics = step(state, {}, _batch(run, number, fresh))
     assert all(len(leaf.sharding.device_set) == data * label for leaf in jax.tree.leaves(state))

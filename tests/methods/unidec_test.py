@@ -357,7 +357,6 @@ def test_depsl_has_no_classifiers(data, tmp_path):
     ({"method.encoder_weight": 1.0, "method.binary_weight": 1.0}, "binary_weight = 1.0 has no effect"),
     ({"method.classifier_dim": 0, "method.classifier_loss": "binary"}, "classifier_loss = 'binary' has no"),
     ({"method.symmetric": False, "method.encoder_query_weight": 0.1}, "query_weight = 0.1 has no effect"),
-    ({"method.score_chunk": 64}, "method.score_chunk = 64: .*'unidec' takes 0"),
     (
       {"method.labels": "all", "method.num_hard_negatives": 0, "method.pool_size": 9},
       "pool_size = 9 has no effect",

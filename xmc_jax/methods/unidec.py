@@ -22,7 +22,6 @@ FIXED = {
   "loss": ("decoupled_softmax", "softmax"),
   "leaf_size": (0,),
   "num_fresh_negatives": (0,),
-  "score_chunk": (0,),  # the pool is scored whole
 }
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
 _DROPPED = "dropped"  # in `aux`: `[2]` hard negatives and positives so far that found no room in a pool

@@ -27,7 +27,8 @@ def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, in
   Returns:
     Keys of `config.method` and their values; where nothing fits, those that take the least.
   """
-  unused = ("score_chunk",) if shapes.picks_some(config) else ()  # its pool is scored whole
+  pooled = shapes.picks_some(config) and config.method.labels == "in_batch"
+  unused = ("score_chunk",) if pooled else ()  # a leaf's pool is scored whole
   open_keys = [key for key in _ON_CPU if not config.method[key] and key not in unused]
   if kind == "cpu" or not memory_bytes:
     return {key: _ON_CPU[key] for key in open_keys}
