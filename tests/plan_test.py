@@ -91,6 +91,7 @@ def compiled(config):
     weights=rows[1],
     excluded=shaped((batch_size, 1), jnp.int32, "data"),
     vectors=shaped((batch_size, 64), jnp.float32, "data") if method.batch.frozen else (),
+    dropped=shaped((2,), jnp.int32) if config.method.pool_size else (),
   )
   if config.method.num_fresh_negatives:
     batch = batch._replace(every_label=texts(num_labels, mesh.LABEL_ROWS)[0])
