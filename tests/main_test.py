@@ -530,6 +530,7 @@ def test_output_that_nobody_reads_to_its_end(trained, tmp_path):
   assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_plan_needs_no_device():
   """One that JAX would look for is not there."""
   arguments = [f"{DEXML}:lf_amazontitles_131k", "--mode=plan", "--config.mesh.data=64"]

@@ -207,6 +207,7 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   assert [line["step"] for line in tiny_runs.metric_lines(tmp_path / "run")] == [6, 6, 12, 12, 18, 18]
 
 
+@pytest.mark.slow
 def test_a_learning_rate_out_of_bounds_stops_before_anything_is_saved(data, tmp_path):
   overrides = {
     "train.learning_rate": 1e9,
@@ -220,6 +221,7 @@ def test_a_learning_rate_out_of_bounds_stops_before_anything_is_saved(data, tmp_
     workflow.train_and_test(tiny_runs.config(data, **overrides), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_early_stop(data, tmp_path, monkeypatch, no_training):
   """Scores 3, 5, 4, 5: the second is the best, and two evaluations without a better one are enough."""
   told = iter([0.3, 0.5, 0.4, 0.5, 0.9])

@@ -239,6 +239,7 @@ def test_no_labels_at_all(loss):
   np.testing.assert_array_equal(loss(np.zeros((2, 0)), np.zeros((2, 0))), [0.0, 0.0])
 
 
+@pytest.mark.slow
 @every_loss
 def test_leading_axes_are_batch_axes(loss):
   rng = np.random.default_rng(1)
@@ -270,6 +271,7 @@ def test_labels_of_any_type(loss, dtype):
   np.testing.assert_array_equal(loss(scores, labels.astype(dtype)), loss(scores, labels))
 
 
+@pytest.mark.slow
 @every_loss
 def test_runs_under_jit_and_differentiates_twice(loss):
   scores, labels = jnp.array([0.3, -0.2, 0.9]), jnp.array([1, 0, 1])

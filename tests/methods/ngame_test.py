@@ -109,6 +109,7 @@ def test_ngame_is_its_formula(num_positives, data, tmp_path):
     assert expected > 0.01 and float(loss_of(batch)) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit_texts", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   settings = {**DEXA, "method.unit_texts": unit_texts, "method.num_head_labels": 3}

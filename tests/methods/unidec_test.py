@@ -210,6 +210,7 @@ def test_what_a_pool_drops_is_counted_over_the_whole_run(make_run):
 # --- what a step reaches ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "case",
   [
@@ -302,6 +303,7 @@ def test_refreshes_are_due_at_once_and_every_few_epochs(make_run):
 # --- prediction ---
 
 
+@pytest.mark.slow
 def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
   run = runs.reopen(trained)
   params, aux, _ = run.trained()
@@ -324,6 +326,7 @@ def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
     np.testing.assert_allclose(np.take_along_axis(expected, ids, 1), found, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_report_has_each_half_and_the_run_learns(trained):
   report = json.loads((trained / "report" / "metrics.json").read_text())
   assert set(report["by_view"]) == {"encoder", "classifier"}

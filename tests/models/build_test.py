@@ -59,6 +59,7 @@ def test_embeddings_do_not_depend_on_padding(tiny, pooling):
   np.testing.assert_allclose(np.linalg.norm(embed(params, tokens), axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"pooling": "cls"}, {"pooling": "mean"}, {"projection_dim": 6}])
 def test_rows_of_length_zero_are_finite_with_finite_gradients(tiny, options):
   embedder = models.build(_config(tiny, **options))
@@ -68,6 +69,7 @@ def test_rows_of_length_zero_are_finite_with_finite_gradients(tiny, options):
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(_gradients(embedder, params, tokens)))
 
 
+@pytest.mark.slow
 def test_projection_and_dropout_act_on_the_pooled_vector(tiny):
   tokens = _tokens()
   plain = models.build(_config(tiny, normalize=False))

@@ -179,6 +179,7 @@ def test_dropout_keeps_the_mean_and_meets_its_rate():
   np.testing.assert_allclose(dropped.mean(), 1, atol=0.004)
 
 
+@pytest.mark.slow
 @given(extra=st.sampled_from([1, 7]), seed=st.integers(0, 99))
 def test_padding_changes_nothing(extra, seed):
   ids, mask = _inputs(seed=seed)
@@ -198,6 +199,7 @@ def test_a_masked_token_is_as_if_it_had_another_id():
   np.testing.assert_allclose(one[mask], other[mask], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_rows_without_tokens_are_finite(dtype):
   ids, mask = _inputs()

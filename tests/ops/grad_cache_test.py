@@ -111,6 +111,7 @@ def test_activations_of_one_chunk_are_kept():
   assert memory(width) < 12e6 < memory(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape, axes", [((2, 1), ("data",)), ((2, 4), ("data",)), ((2, 4), mesh.LABEL_ROWS)])
 def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
   devices = mesh.make(*shape)

@@ -108,6 +108,7 @@ def test_equals_adam_of_optax_where_every_step_touches_all_rows():
   np.testing.assert_allclose(moments.square, state[0].nu, rtol=1e-6)
 
 
+@pytest.mark.slow
 @hypothesis.given(
   ids=hnp.arrays(np.int32, (6, 8), elements=st.integers(-1, NUM_ROWS - 1)), seed=st.integers(0, 1000)
 )

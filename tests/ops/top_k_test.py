@@ -64,6 +64,7 @@ def test_large_chunks_of_which_only_blocks_are_looked_into(k, width, order):
   assert_equal(top_k(queries, labels, k, chunk=2048), reference(queries, labels, k))
 
 
+@pytest.mark.slow
 @hypothesis.given(
   num_labels=st.sampled_from([1, 2, 7, 16]),
   width=st.sampled_from([1, 2]),
