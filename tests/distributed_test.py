@@ -96,23 +96,8 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
       "method.leaves_first_epoch": 0.0,
       "method.leaves_every_epochs": 1.0,
     }
-  if method == "unidec":  # clusters and shortlists in every epoch, a table and texts in one pool
-    overrides |= {
-      "method.name": "unidec",
-      "method.labels": "in_batch",
-      "method.num_positives": 2,
-      "method.num_hard_negatives": 2,
-      "method.shortlist_size": 8,
-      "method.shortlist_first_epoch": 0.0,
-      "method.shortlist_every_epochs": 1.0,
-      "method.leaf_size": 0,
-      "method.leaves_first_epoch": 0.0,
-      "method.leaves_every_epochs": 1.0,
-      "method.classifier_dim": 8,
-      "method.pool_size": 40,
-      "encoder.projection_dim": 12,
-      "eval.fusion_rows": 0,
-    }
+  if method == "unidec":  # a table and texts in one pool
+    overrides |= tiny_runs.UNIDEC | {"method.pool_size": 40}
   data = tiny_runs.write_data(tmp_path / "data")
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
 

@@ -251,21 +251,13 @@ _DEXA = {
 
 
 _UNIDEC = {
-  "method.name": "unidec",
-  "method.labels": "in_batch",
-  "method.num_positives": 2,
-  "method.num_hard_negatives": 2,
-  "method.shortlist_size": 8,
-  "method.shortlist_first_epoch": 0.0,
+  **tiny_runs.UNIDEC,
+  "method.shortlist_every_epochs": 5.0,
   "method.shortlist_every_steps": 5,
-  "method.leaf_size": 0,
-  "method.leaves_first_epoch": 0.0,
-  "method.leaves_every_epochs": 1.0,
   "method.pool_size": 40,
-  "encoder.projection_dim": 12,
+  "encoder.embedding_dropout": 0.1,
   "checkpoint.every_epochs": 0.4,
   "train.head_learning_rate": 0.03,
-  "eval.fusion_rows": 0,
 }
 
 

@@ -16,6 +16,26 @@ _WORDS = [first + second for first in ("ba", "ke", "lo", "mi", "nu", "po", "ra",
           ("rn", "lt", "ma", "ve", "xo", "dy", "ck", "th", "ge", "ss")]  # fmt: skip
 
 
+# UniDEC on `write_data`'s folder: clusters and shortlists before every epoch, no noise.
+UNIDEC = {
+  "method.name": "unidec",
+  "method.labels": "in_batch",
+  "method.num_positives": 2,
+  "method.num_hard_negatives": 2,
+  "method.shortlist_size": 8,
+  "method.shortlist_first_epoch": 0.0,
+  "method.shortlist_every_epochs": 1.0,
+  "method.leaf_size": 0,
+  "method.leaves_first_epoch": 0.0,
+  "method.leaves_every_epochs": 1.0,
+  "method.classifier_dim": 8,
+  "encoder.projection_dim": 12,
+  "encoder.embedding_dropout": 0.0,
+  "train.table_learning_rate": 0.05,
+  "eval.fusion_rows": 0,
+}
+
+
 def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -> pathlib.Path:
   """Raw JSON files: a point's text holds words of its 1 to 4 labels; every 20th point has none."""
   rng = np.random.default_rng(7)

@@ -73,8 +73,8 @@ def test(
     backend: what searches the labels, likewise.
   """
   run, own = runs.reopen(workdir, backend=backend), configs.read(workdir / "config.json").eval
-  told = {scores: own.scores if run.method.views else scores, backend: own.backend}
-  suffix = "".join(f"_{given}" for given, usual in told.items() if given not in ("", usual))
+  told = ((scores, own.scores if run.method.views else scores), (backend, own.backend))
+  suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
   means, ranking = _test(run, *run.trained(), Report(workdir), scores, suffix)
   if destination and runtime.is_main_process():
     write_lines(run, ranking, destination)

@@ -55,25 +55,19 @@ CASES |= {
     "train.table_learning_rate": 0.02,
   },
 }
-_PICKED = {
-  "method.name": "unidec",
-  "method.labels": "in_batch",
-  "method.num_positives": 2,
-  "method.num_hard_negatives": 2,
-  "method.shortlist_size": 8,
-  "method.leaf_size": 0,
-  "method.leaves_first_epoch": 0.0,
-  "encoder.projection_dim": 12,
-}
 CASES |= {
   "unidec": {
-    **_PICKED,
-    "method.classifier_dim": 8,
+    **tiny_runs.UNIDEC,
     "method.binary_weight": 0.1,
     "method.pool_size": 48,
     "train.table_learning_rate": 0.1,
   },
-  "depsl": {**_PICKED, "method.encoder_weight": 1.0, "method.num_hard_negatives": 0, "method.pool_size": 40},
+  "depsl": {
+    **tiny_runs.UNIDEC,
+    "method.encoder_weight": 1.0,
+    "method.num_hard_negatives": 0,
+    "method.pool_size": 40,
+  },
 }
 EACH = pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 

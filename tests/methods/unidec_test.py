@@ -19,23 +19,7 @@ from xmc_jax.predict import Model
 from xmc_jax.refresh import index
 from xmc_jax.report import Report
 
-UNIDEC = {
-  "method.name": "unidec",
-  "method.labels": "in_batch",
-  "method.num_positives": 2,
-  "method.num_hard_negatives": 2,
-  "method.shortlist_size": 8,
-  "method.shortlist_first_epoch": 0.0,
-  "method.shortlist_every_epochs": 1.0,
-  "method.leaf_size": 0,
-  "method.leaves_first_epoch": 0.0,
-  "method.leaves_every_epochs": 1.0,
-  "method.classifier_dim": 8,
-  "encoder.projection_dim": 12,
-  "encoder.embedding_dropout": 0.0,
-  "train.table_learning_rate": 0.05,
-  "eval.fusion_rows": 0,
-}
+UNIDEC = tiny_runs.UNIDEC
 DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
 
 

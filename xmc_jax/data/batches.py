@@ -11,7 +11,7 @@ from xmc_jax.data import buckets, ragged
 from xmc_jax.data.pools import Pool, label_table, make_pool
 
 _ORDER, _DRAW = 0, 1  # separate random streams of one seed
-_USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
+USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
 ON_HOST = ("leaves", "shortlist")  # what `build` reads of `fresh`; steps get the rest
 
 
@@ -77,7 +77,7 @@ class BatchBuilder:
     )
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     longest = _longest_row(truth)
-    self._width_positives = longest if self._pool.keeps_all else min(longest, _USUAL_WIDTH)
+    self._width_positives = longest if self._pool.keeps_all else min(longest, USUAL_WIDTH)
     self.every_label = ()
     if spec.num_fresh_negatives:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)

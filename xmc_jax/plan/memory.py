@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from xmc_jax.data.batches import USUAL_WIDTH
 from xmc_jax.plan.activations import Kept, per_token
 from xmc_jax.plan.shapes import (
   batch_rows,
@@ -43,8 +44,7 @@ _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 # split them and the classifiers' change hands. Seen on a CPU, taken for all.
 _PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
 _ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
-_LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average,
-_USUAL_ROW = 256  # or where its pool leaves most labels out for so many (data.batches)
+_LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
 _SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of refresh.search and ops.top_k
 _PADDING = 4.0  # tokens that a text gets on average in a width that is a multiple of 8
 
@@ -139,7 +139,7 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   trained = sparse + (dense if trains_encoder(config) else 0)
   positives = _LONGEST_ROW * sizes.labels_per_point
   if config.method.labels.startswith("in_batch") and not config.method.num_fresh_negatives:
-    positives = min(positives, _USUAL_ROW)
+    positives = min(positives, USUAL_WIDTH)  # its pool leaves most labels out
   texts, cache = label_texts(config, sizes).size, 0.0
   if config.method.num_fresh_negatives:  # then the texts of all labels are there too
     devices = config.mesh.data * config.mesh.label
