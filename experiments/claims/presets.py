@@ -142,6 +142,7 @@ CLAIMS |= {
     "depsl": _DEPSL,
     "depsl_pool_of_400": {**_DEPSL, "method.pool_size": 400},
     "depsl_all_labels": {**_DEPSL, **_EVERY},
+    "depsl_all_labels_5_epochs": {**_DEPSL, **_EVERY, "train.num_epochs": 5},  # in the minutes of `depsl`
     "dexml_all_labels": _DEBIAN,
   },
 }

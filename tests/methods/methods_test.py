@@ -135,7 +135,7 @@ def _assert_close(found, expected, tolerance):
 @pytest.mark.slow
 @EACH
 def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
-  run = make_run(**settings, **{"encoder.embedding_dropout": 0.0})  # its noise is as large as what is learnt
+  run = make_run(**settings | {"encoder.embedding_dropout": 0.0})  # its noise is as large as what is learnt
   step, state, fresh = _start(run)
   losses = []
   for number in range(4 * run.batches.steps_per_epoch):
@@ -152,7 +152,7 @@ def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
 @pytest.mark.slow
 @EACH
 def test_padding_changes_nothing(settings, make_run):
-  run = make_run(**settings, **{"encoder.embedding_dropout": 0.0})
+  run = make_run(**settings | {"encoder.embedding_dropout": 0.0})
   _, state, fresh = _start(run)
   params, aux = state.params, state.aux
   last = run.batches.build(run.batches.steps_per_epoch - 1, fresh)
@@ -213,7 +213,7 @@ def test_meshes_agree(settings, make_run):
   """
   found = []
   for data, label in ((1, 1), (2, 1), (1, 4), (2, 4)):
-    run = make_run(**settings, **{"mesh.data": data, "mesh.label": label, "encoder.embedding_dropout": 0.0})
+    run = make_run(**settings | {"mesh.data": data, "mesh.label": label, "encoder.embedding_dropout": 0.0})
     step, state, fresh = _start(run, optimiser=optax.sgd(1.0))
     for number in range(2):
       state, metrics = step(state, {}, _batch(run, number, fresh))
