@@ -20,6 +20,7 @@ CHOICES = {
   "method.loss": LOSSES,
   "method.classifier_loss": ("same", "decoupled_softmax", "softmax", "binary"),
   "method.labels": ("all", "in_batch", "table", "in_batch_table"),
+  "method.positive_sampling": ("uniform", "inverse_propensity"),
   "method.shortlist_backend": ("auto", "exact", "scann"),
   "method.label_clustering": ("balanced", "balanced_centroids", "kmeans"),
   "train.schedule": ("linear", "cosine"),

@@ -68,6 +68,7 @@ _DEFAULTS = {
     # Or 'in_batch': the batch's drawn positives and what is added; 'table', 'in_batch_table': without texts.
     "labels": "all",
     "num_positives": 1,  # drawn per row and step; 0 takes all of them
+    "positive_sampling": "uniform",  # or 'inverse_propensity': rare labels more often
     "num_random_negatives": 0,  # labels added to an in_batch pool, drawn uniformly
     "num_hard_negatives": 0,  # labels added to an in_batch pool, drawn per row from its shortlist
     "num_fresh_negatives": 0,  # labels a step added to it, of the largest gradients by a cache of all labels

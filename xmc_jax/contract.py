@@ -89,6 +89,7 @@ class BatchSpec(NamedTuple):
     pool_size: labels that an in-batch pool has room for; 0 is all that may be drawn. Where they are more,
       hard negatives are dropped first.
     fill_pool: what room is left goes to other positives of the batch's points.
+    positive_sampling: positives are drawn 'uniform', or by 'inverse_propensity', 1 / p_l.
   """
 
   labels: str = "in_batch"
@@ -101,6 +102,7 @@ class BatchSpec(NamedTuple):
   whole_leaves: bool = False
   pool_size: int = 0
   fill_pool: bool = False
+  positive_sampling: str = "uniform"
 
 
 class Refresh(NamedTuple):

@@ -96,6 +96,7 @@ class Run:
   @functools.cached_property
   def batches(self) -> BatchBuilder:
     train = self.train
+    by_propensity = self.method.batch.positive_sampling == "inverse_propensity"
     return BatchBuilder(
       train.tokens,
       self.dataset.labels.tokens,
@@ -109,6 +110,7 @@ class Run:
       label_axis=self.config.mesh.label,
       held_queries=lambda num_rows: mesh.held_rows(num_rows, self.mesh, "data"),
       held_labels=lambda num_rows: mesh.held_rows(num_rows, self.mesh, *mesh.LABEL_ROWS),
+      label_odds=self.inverse_propensity if by_propensity else None,
     )
 
   def freeze_queries(self, params: PyTree, aux: PyTree) -> None:

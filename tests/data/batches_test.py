@@ -210,6 +210,16 @@ def test_every_positive_is_drawn_some_day():
   assert drawn == set(zip(*(part.tolist() for part in builder._truth.nonzero())))
 
 
+def test_positives_are_drawn_by_odds():
+  truth = sp.csr_matrix(([1.0, 1.0], ([0, 0], [2, 8])), shape=(1, L))
+  tables = tiny_runs.token_table([5]), tiny_runs.token_table([3] * L)
+  options = {"batch_size": 1, "max_length": 32, "seed": 5, "label_odds": np.arange(L) + 1.0}
+  builder = BatchBuilder(*tables, truth, sp.csr_matrix((1, L), dtype=bool), IN_BATCH, **options)
+  pools = [builder.build(step).columns.max() for step in range(2000)]
+  assert set(pools) == {2, 8}
+  assert abs(pools.count(8) - 1500) < 5 * 2000**0.5 * (3 / 16) ** 0.5  # odds of 9 to 3
+
+
 @pytest.mark.parametrize("negatives", [0, 5, 1000])
 @pytest.mark.parametrize("positives", [1, 3, 0])
 def test_a_pool_holds_the_drawn_positives_and_the_random_negatives(positives, negatives):

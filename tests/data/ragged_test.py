@@ -14,9 +14,10 @@ from xmc_jax.data import ragged
 COUNTS = st.lists(st.integers(0, 7), min_size=1, max_size=8)
 
 
-@hypothesis.given(counts=COUNTS, number=st.integers(0, 9), seed=st.integers(0, 99))
-def test_a_draw_takes_so_many_of_each_row_or_all(counts, number, seed):
-  drawn = ragged.draw(np.array(counts), number, np.random.default_rng(seed))
+@hypothesis.given(counts=COUNTS, number=st.integers(0, 9), seed=st.integers(0, 99), weighted=st.booleans())
+def test_a_draw_takes_so_many_of_each_row_or_all(counts, number, seed, weighted):
+  odds = np.random.default_rng(seed + 1).random(sum(counts)) + 1e-3 if weighted else None
+  drawn = ragged.draw(np.array(counts), number, np.random.default_rng(seed), odds)
   assert drawn.shape == (sum(counts),) and drawn.dtype == bool
   taken = [part.sum() for part in np.split(drawn, np.cumsum(counts)[:-1])]
   assert taken == [min(number or count, count) for count in counts]
@@ -31,6 +32,18 @@ def test_every_subset_is_drawn_alike():
   subsets = [tuple(place in chosen for place in range(4)) for chosen in itertools.combinations(range(4), 2)]
   assert set(seen) == set(subsets)
   assert all(abs(count - 1000) < 5 * 29 for count in seen.values())  # standard deviation 28.9
+
+
+def test_odds_say_how_often_each_subset_is_drawn():
+  """Two of three entries, one after the other: worked by hand for odds 1, 2, 5."""
+  odds, generator = np.array([1.0, 2.0, 5.0]), np.random.default_rng(0)
+  drawn = ragged.draw(np.full(40_000, 3), 2, generator, np.tile(odds, 40_000)).reshape(-1, 3)
+  seen = collections.Counter(map(tuple, drawn.tolist()))
+  for pair in ((0, 1), (0, 2), (1, 2)):
+    one, other = odds[list(pair)]
+    chance = one / 8 * other / (8 - one) + other / 8 * one / (8 - other)
+    count = seen[tuple(place in pair for place in range(3))]
+    assert abs(count - 40_000 * chance) < 5 * (40_000 * chance * (1 - chance)) ** 0.5
 
 
 @hypothesis.given(rows=st.lists(st.integers(-1, 5), max_size=8))

@@ -29,6 +29,7 @@ class BatchBuilder:
     seed: of the order and of the draws.
     data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
     held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
+    label_odds: `[L]` positive, by which a row's positives are drawn; None is uniformly.
 
   Attributes:
     rows: `[N']` int32, the training rows that have something to learn from.
@@ -51,8 +52,9 @@ class BatchBuilder:
     label_axis: int = 1,
     held_queries: buckets.Held | None = None,
     held_labels: buckets.Held | None = None,
+    label_odds: np.ndarray | None = None,
   ):
-    self._queries, self._labels = queries, labels
+    self._queries, self._labels, self._label_odds = queries, labels, label_odds
     truth = learnable(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
     self._max_length, self._seed = max_length, seed
@@ -74,6 +76,7 @@ class BatchBuilder:
       max_length=max_length,
       num_shards=data_axis * label_axis,
       held=held_labels,
+      label_odds=label_odds,
     )
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     longest = _longest_row(truth)
@@ -144,7 +147,8 @@ class BatchBuilder:
     rows, queries, vectors = self._points(order[cuts[position] : cuts[position + 1]])
     generator = self._generator(_DRAW, step)
     truth = ragged.of_matrix(self._truth, rows)
-    drawn = ragged.draw(truth.counts, self._spec.num_positives, generator)
+    odds = None if self._label_odds is None else self._label_odds[truth.values]
+    drawn = ragged.draw(truth.counts, self._spec.num_positives, generator, odds)
     listed = self._draw_hard(rows, fresh.get("shortlist"), generator)
     pool = self._pool.draw(truth.values[drawn], truth.values[~drawn], listed, generator)
     positives, weights = self._positives(truth, drawn, pool)

@@ -62,11 +62,23 @@ class DrawnPool:
     max_length: the widest token row.
     num_shards: devices that the labels' texts are split over.
     held: which of a group's rows this process reads; None is all.
+    label_odds: as in `BatchBuilder`.
   """
 
   columns, groups = np.zeros(0, np.int32), ()
 
-  def __init__(self, labels, truth, spec: BatchSpec, batch_size: int, max_length: int, num_shards: int, held):
+  def __init__(
+    self,
+    labels,
+    truth,
+    spec: BatchSpec,
+    *,
+    batch_size: int,
+    max_length: int,
+    num_shards: int,
+    held: buckets.Held | None,
+    label_odds: np.ndarray | None,
+  ):
     self._labels, self._spec, self._shards = labels, spec, (num_shards, held)
     self.keeps_all = spec.num_fresh_negatives > 0
     self._own_ids = np.arange(len(labels.lengths), dtype=np.int32)
@@ -75,7 +87,7 @@ class DrawnPool:
     num_drawn = int(per_row[-batch_size:].sum())  # at most
     num_labels = len(labels.lengths)
     most = min(num_labels, spec.pool_size or num_labels)
-    frequency = np.bincount(truth.indices, minlength=num_labels) / max(truth.nnz, 1)
+    frequency = _frequency(truth, label_odds)
 
     def plan(num_uniform: int) -> buckets.Slots:
       by_frequency = most if spec.fill_pool else num_drawn
@@ -138,18 +150,18 @@ class TablePool:
     truth: CSR `[N, L]` that positives are drawn from.
     spec: how many.
     batch_size: B.
+    label_odds: as in `BatchBuilder`.
   """
 
   columns, groups, keeps_all = np.zeros(0, np.int32), (), False
 
-  def __init__(self, truth, spec: BatchSpec, batch_size: int):
+  def __init__(self, truth, spec: BatchSpec, batch_size: int, label_odds: np.ndarray | None):
     self._num_labels = truth.shape[1]
     counts = np.diff(truth.indptr)
     per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
     per_row = per_row[per_row > 0]
     drawn = batch_size * per_row.mean() if len(per_row) else 1.0
-    frequency = np.bincount(truth.indices, minlength=self._num_labels) / max(truth.nnz, 1)
-    distinct = -np.expm1(-drawn * frequency).sum()
+    distinct = -np.expm1(-drawn * _frequency(truth, label_odds)).sum()
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
     self._size = _rounded(distinct + _MARGIN * spread)
 
@@ -163,25 +175,48 @@ class TablePool:
     return Pool(columns, (), _positions(columns, self._num_labels))
 
 
+def _frequency(truth, label_odds: np.ndarray | None) -> np.ndarray:
+  """`[L]` each label's share of the positives that are drawn, about."""
+  odds = np.ones(truth.nnz) if label_odds is None else label_odds[truth.indices]
+  return np.bincount(truth.indices, odds, minlength=truth.shape[1]) / max(odds.sum(), 1e-30)
+
+
 def _rounded(size: float) -> int:
   """Rounded up to a multiple of 128, which every mesh and every vector unit divides."""
   return max(1, int(np.ceil(size / 128))) * 128
 
 
 def make_pool(
-  labels, truth, spec: BatchSpec, *, batch_size: int, max_length: int, num_shards: int, held=None
+  labels,
+  truth,
+  spec: BatchSpec,
+  *,
+  batch_size: int,
+  max_length: int,
+  num_shards: int,
+  held: buckets.Held | None = None,
+  label_odds: np.ndarray | None = None,
 ):
   """The pool that `spec.labels` names."""
   if spec.labels == "all":
     return all_labels(labels, max_length, num_shards, held)
   if spec.labels == "in_batch_table":
-    return TablePool(truth, spec, batch_size)
+    return TablePool(truth, spec, batch_size, label_odds)
   if spec.labels == "table":
     num_labels = len(labels.lengths)
     columns = np.full(-(-num_labels // num_shards) * num_shards, -1, np.int32)
     columns[:num_labels] = np.arange(num_labels)
     return StaticPool(columns, (), num_labels)
-  return DrawnPool(labels, truth, spec, batch_size, max_length, num_shards, held)
+  return DrawnPool(
+    labels,
+    truth,
+    spec,
+    batch_size=batch_size,
+    max_length=max_length,
+    num_shards=num_shards,
+    held=held,
+    label_odds=label_odds,
+  )
 
 
 def all_labels(labels, max_length: int, num_shards: int, held: buckets.Held | None) -> StaticPool:

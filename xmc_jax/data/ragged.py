@@ -3,6 +3,7 @@
 A point may have thousands of labels where others have two. Nothing here has a row as wide as the longest.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -52,13 +53,17 @@ def of_padded(array: np.ndarray) -> Ragged:
   return Ragged(array[real], real.sum(axis=1))
 
 
-def draw(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
-  """Marks entries of rows, drawn uniformly and without replacement (Floyd's algorithm, all rows at once).
+def draw(
+  counts: np.ndarray, number: int, generator: np.random.Generator, odds: np.ndarray | None = None
+) -> np.ndarray:
+  """Marks entries of rows, drawn without replacement, uniformly or by odds.
 
   Args:
     counts: `[n]` entries of each row.
     number: entries to draw of each row; a row with fewer gives all that it has. 0 draws everything.
     generator: of the draws.
+    odds: `[counts.sum()]`, positive: of what a row has left, an entry is drawn next with a probability
+      proportional to its odds. None is uniformly.
 
   Returns:
     `[counts.sum()]` bool, True for what was drawn.
@@ -66,6 +71,13 @@ def draw(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.
   marked = np.zeros(int(counts.sum()), bool)
   if not number or number >= counts.max(initial=0):
     return ~marked
+  draw_places = _uniformly if odds is None else functools.partial(_by_odds, odds)
+  marked[draw_places(counts, number, generator)] = True
+  return marked
+
+
+def _uniformly(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
+  """Floyd's algorithm, all rows at once."""
   places = np.full((len(counts), number), -1, np.int64)
   tickets = generator.random((number, len(counts)))
   for turn in range(number):
@@ -73,8 +85,15 @@ def draw(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.
     place = (tickets[turn] * (last + 1)).astype(np.int64)
     place = np.where((places[:, :turn] == place[:, None]).any(axis=1), last, place)
     places[:, turn] = np.where(turn < counts, place, -1)
-  marked[(_starts(counts)[:, None] + places)[places >= 0]] = True
-  return marked
+  return (_starts(counts)[:, None] + places)[places >= 0]
+
+
+def _by_odds(odds: np.ndarray, counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
+  """The first of each row by exponential waiting times (Efraimidis and Spirakis, 2006)."""
+  waiting = generator.standard_exponential(len(odds)) / odds
+  order = np.lexsort((waiting, np.repeat(np.arange(len(counts)), counts)))  # row by row, as they stand
+  turn = np.arange(len(odds)) - np.repeat(_starts(counts), counts)
+  return order[turn < number]
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from xmc_jax.contract import Array
 from xmc_jax.losses import rows as row_forms
+from xmc_jax.losses.hardest import hardest_of
 
 
 def margin(
@@ -83,16 +84,9 @@ def margin_of(
   num_positives: int = 0,
   differentiable_weights: bool = False,
 ) -> Array:
-  r"""`margin` of rows whose positives are given by themselves, apart from the pool.
+  """`margin` of rows whose positives are given by themselves, apart from the pool.
 
-  The violators of any positive are the first few of N in the order of the scores, :math:`s_1` the highest. So
-  their mean score under ω is a ratio of two running sums, made once for all positives of the row:
-
-  .. math::
-    \ell = \sum_p \frac{w_p}{\eta'} (m_{|V_p|} - s_p + \gamma) \text{ where } |V_p| > 0, \qquad
-    m_v = s_1 + \frac{\sum_{j \le v} e^{(s_j - s_1) / T} (s_j - s_1)}{\sum_{j \le v} e^{(s_j - s_1) / T}}
-
-  The sum below the line is at least 1. Memory is O(P + S) a row, for the gradient too.
+  Memory is O(P + S) a row, for the gradient too: see `hardest.Hardest`.
 
   Args:
     positive_scores: `[..., P]` scores of the positives.
@@ -117,17 +111,16 @@ def margin_of(
   positive_scores, weights = positive_scores.astype(dtype), jnp.asarray(positive_weights, dtype)
   if num_positives:
     positive_scores, weights = _lowest(positive_scores, weights, num_positives)
-  # From here on, a score of -inf says that there is no negative.
-  hardest = jnp.where(negative, scores.astype(dtype), -jnp.inf)
-  hardest = jax.lax.top_k(hardest, min(num_negatives, scores.shape[-1]))[0]
-  highest, relative_means = _running_means(hardest, weight_temperature, differentiable_weights)
+  hardest = hardest_of(
+    scores.astype(dtype), negative, num_negatives, weight_temperature, differentiable_weights
+  )
 
   counted = weights > 0
   positive_scores = jnp.where(counted, positive_scores, 0)
-  violators = _count_above(hardest, positive_scores - margin)
-  mean = jnp.take_along_axis(relative_means, jnp.maximum(violators - 1, 0), axis=-1)
-  excess = jnp.where(counted & (violators > 0), (highest - positive_scores) + mean + margin, 0)
-  num_hardest = jnp.maximum(jnp.sum(hardest > -jnp.inf, axis=-1), 1)
+  violators = hardest.count_above(positive_scores - margin)
+  lead = hardest.highest - positive_scores + hardest.mean_of_first(violators)
+  excess = jnp.where(counted & (violators > 0), lead + margin, 0)
+  num_hardest = jnp.maximum(jnp.sum(hardest.scores > -jnp.inf, axis=-1), 1)
   return jnp.sum(jnp.where(counted, weights, 0) * excess, axis=-1) / num_hardest
 
 
@@ -137,31 +130,3 @@ def _lowest(scores: Array, weights: Array, num: int) -> tuple[Array, Array]:
   scores, weights = (jnp.take_along_axis(x, places, axis=-1) for x in (scores, weights))
   total = jnp.sum(weights, axis=-1, keepdims=True, where=weights > 0)
   return scores, weights / jnp.where(total > 0, total, 1)
-
-
-def _count_above(falling: Array, thresholds: Array) -> Array:
-  """How many of the scores `[..., η]`, in falling order, are above each threshold `[..., P]`."""
-  search = functools.partial(jnp.searchsorted, method="scan_unrolled")
-  ascending, wanted = jax.lax.stop_gradient((-falling, -thresholds))
-  return jnp.vectorize(search, signature="(n),(p)->(p)")(ascending, wanted)
-
-
-def _running_means(hardest: Array, temperature: float, differentiable_weights: bool) -> tuple[Array, Array]:
-  """Of scores `[..., η]` in falling order: the highest, and the mean of the first v less the highest.
-
-  Means are under softmax(s / temperature). A score of -inf is none: the means from there on say nothing,
-  but are finite.
-
-  Returns:
-    `[..., 1]`, and `[..., η]` for v = 1 .. η. The gradient is right for their sum.
-  """
-  some = hardest > -jnp.inf
-  scores = jnp.where(some, hardest, 0)
-  # Taken off and added again: no gradient has to flow through it.
-  highest = jax.lax.stop_gradient(scores[..., :1])
-  below = jnp.where(some, scores - highest, 0)
-  weights = jnp.where(some, jnp.exp(below / temperature), 0)
-  if not differentiable_weights:
-    weights = jax.lax.stop_gradient(weights)
-  total = jnp.cumsum(weights, axis=-1)
-  return highest, jnp.cumsum(weights * below, axis=-1) / jnp.where(some[..., :1], total, 1)

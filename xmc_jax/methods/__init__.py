@@ -61,7 +61,8 @@ def make(config, info: DatasetInfo) -> Method:
     ConfigError: no such method.
   """
   check(config)
-  return _module(config.method.name).make(config, info)
+  method = _module(config.method.name).make(config, info)
+  return method._replace(batch=method.batch._replace(positive_sampling=config.method.positive_sampling))
 
 
 def _module(name: str):

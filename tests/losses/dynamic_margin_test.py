@@ -1,0 +1,127 @@
+"""PRIME's dynamic margin: its three regions by hand, the definition in loops, and what its gradient is."""
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xmc_jax import losses
+
+
+def reference(scores, labels, weights, *, minimum=0.1, maximum=0.3, eta=100, temperature=0.1):
+  """`(loss, gradient)` of one row, pair by pair: margins and shares are constants for the gradient."""
+  loss, gradient = 0.0, np.zeros(len(scores))
+  hardest = sorted((j for j in range(len(scores)) if not labels[j]), key=lambda j: -scores[j])[:eta]
+  for p in (p for p in range(len(scores)) if labels[p] and weights[p] > 0):
+    terms = {}
+    for n in hardest:
+      term = scores[n] - scores[p] + min(max(abs(scores[p] - scores[n]), minimum), maximum)
+      if scores[p] - scores[n] < minimum:
+        terms[n] = term
+      else:
+        assert term <= 1e-12
+    shares = {n: np.exp((scores[n] - scores[hardest[0]]) / temperature) for n in terms}
+    for n, term in terms.items():
+      share = weights[p] * shares[n] / sum(shares.values())
+      loss += share * term
+      gradient[n] += share
+      gradient[p] -= share
+  return loss, gradient
+
+
+def value_and_grad(scores, labels, **options):
+  loss = lambda s: losses.dynamic_margin(s, labels, **options)
+  return jax.value_and_grad(lambda s: loss(s).sum())(jnp.asarray(scores))
+
+
+@pytest.mark.parametrize(
+  "lead, expected",
+  [
+    (0.4, 0.0),  # the positive leads by more than either margin
+    (0.15, 0.0),  # by more than the smaller one: the margin is what it leads by
+    (0.04, 0.06),  # nearly level: 0.1 - 0.04; the paper's eq. 3 would turn this gradient round
+    (-0.04, 0.14),
+    (-0.2, 0.4),  # behind: twice as much
+    (-0.7, 1.0),  # far behind: 0.3 on top
+  ],
+)
+def test_one_pair_in_each_region(lead, expected):
+  value, gradient = value_and_grad([0.2, 0.2 - lead], [1, 0])
+  np.testing.assert_allclose(value, expected, atol=1e-6)
+  np.testing.assert_array_equal(gradient, [-1.0, 1.0] if expected else [0.0, 0.0])
+
+
+def test_a_row_worked_by_hand():
+  scores = [0.5, 0.45, 0.75, 0.3]  # the last does not violate
+  share = 1 / (1 + np.exp(3.0))  # of 0.45 beside 0.75, at temperature 0.1
+  value, gradient = value_and_grad(scores, [1, 0, 0, 0])
+  np.testing.assert_allclose(value, share * 0.05 + (1 - share) * 0.5, rtol=1e-5)
+  np.testing.assert_allclose(gradient, [-1, share, 1 - share, 0], rtol=1e-5)
+
+
+def test_with_equal_bounds_it_is_a_fixed_margin():
+  rng = np.random.default_rng(0)
+  scores, labels = 0.4 * rng.standard_normal((20, 9)), rng.random((20, 9)) < 0.4
+  got = losses.dynamic_margin(scores, labels, minimum=0.2, maximum=0.2, num_negatives=3)
+  fixed = losses.margin(scores, labels, margin=0.2, num_negatives=3)
+  np.testing.assert_allclose(got, fixed * np.clip((~labels).sum(1), 1, 3), rtol=1e-5, atol=1e-6)
+
+
+@hypothesis.given(
+  num_labels=st.sampled_from([1, 2, 12]),
+  num_negatives=st.sampled_from([1, 3, 100]),
+  bounds=st.sampled_from([(0.1, 0.3), (0.0, 0.05), (0.2, 0.2)]),
+  positive_rate=st.sampled_from([0.0, 0.3, 1.0]),
+  spread=st.sampled_from([0.2, 5.0]),
+  seed=st.integers(0, 1000),
+)
+@hypothesis.settings(max_examples=25)
+def test_value_and_gradient_equal_the_definition(
+  num_labels, num_negatives, bounds, positive_rate, spread, seed
+):
+  rng = np.random.default_rng(seed)
+  shape = (3, num_labels)
+  scores, labels = spread * rng.standard_normal(shape), rng.random(shape) < positive_rate
+  weights, where = rng.random(shape) * (rng.random(shape) < 0.8), rng.random(shape) < 0.8
+  minimum, maximum = bounds
+  options = {"minimum": minimum, "maximum": maximum}
+  expected, gradients = 0.0, np.zeros(shape)
+  for row, keep in enumerate(where):
+    parts = (x[row][keep] for x in (scores, labels, weights))
+    loss, gradients[row, keep] = reference(*parts, eta=num_negatives, **options)
+    expected += loss
+  options |= {"num_negatives": num_negatives, "weights": weights, "where": where}
+  with jax.enable_x64(True):
+    value, gradient = value_and_grad(scores, labels, **options)
+    np.testing.assert_allclose(value, expected, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(gradient, gradients, rtol=1e-10, atol=1e-12)
+  value, gradient = value_and_grad(scores.astype(np.float32), labels, **options)
+  np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_many_negatives_at_a_time():
+  """Two hundred negatives, a hundred count: sums that run over many must not lose digits."""
+  rng = np.random.default_rng(1)
+  scores = (0.3 * rng.standard_normal((8, 200))).astype(np.float32)
+  labels = np.arange(200) < 4
+  scores[:, :4] = [[-0.5, 0.0, 0.5, 0.9]]
+  value, gradient = value_and_grad(scores, labels)
+  rows = [reference(row.astype(np.float64), labels, labels / 4) for row in scores]
+  np.testing.assert_allclose(value, sum(loss for loss, _ in rows), rtol=1e-6)
+  np.testing.assert_allclose(gradient, [gradient for _, gradient in rows], rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("options", [{"minimum": -0.1}, {"minimum": 0.4}, {"num_negatives": 0}])
+def test_impossible_settings_are_refused(options):
+  with pytest.raises(ValueError, match="minimum <= maximum"):
+    losses.dynamic_margin([1.0, 0.0], [1, 0], **options)
+
+
+def test_memory_is_linear_in_the_labels():
+  """Ten thousand positives against a hundred negatives: no [P, η] array."""
+  labels = jnp.arange(10_000) % 2
+  gradient = jax.jit(jax.grad(lambda s: losses.dynamic_margin(s, labels)))
+  stats = gradient.lower(jnp.zeros(10_000)).compile().memory_analysis()
+  assert stats.temp_size_in_bytes < 30 * 4 * 10_000

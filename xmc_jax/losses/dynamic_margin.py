@@ -1,0 +1,113 @@
+"""PRIME's triplet loss: the margin that a positive shall lead by grows with how far it is behind."""
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.contract import Array
+from xmc_jax.losses import rows as row_forms
+from xmc_jax.losses.hardest import Hardest, hardest_of
+
+
+def dynamic_margin(
+  scores: Array,
+  labels: Array,
+  *,
+  minimum: float = 0.1,
+  maximum: float = 0.3,
+  num_negatives: int = 100,
+  weight_temperature: float = 0.1,
+  weights: Array | None = None,
+  where: Array | None = None,
+) -> Array:
+  r"""Weighted triplets of each positive and the row's hardest negatives, with a margin for each pair.
+
+  .. math::
+    \ell(s, y) = \sum_{p \in P} w_p \sum_{n \in V_p} \omega_{pn} (s_n - s_p + m_{pn}), \qquad
+    m_{pn} = \operatorname{clip}(|s_p - s_n|, \gamma_{min}, \gamma_{max}), \qquad
+    \omega_{pn} = \frac{e^{s_n / T}}{\sum_{l \in V_p} e^{s_l / T}}
+
+  over the violators :math:`V_p = \{n \in N : s_n - s_p + m_{pn} > 0\}`, which are those with
+  :math:`s_p - s_n < \gamma_{min}`; N are the η highest scores off the positives, or fewer where the row has
+  fewer. Every true label is left out of N, also one of weight 0. Margins and weights ω are constants for the
+  gradient: it is -1 for s_p and +1 for s_n, times the weights, wherever a term is positive. (The paper's
+  eq. 3, 13 and 14 turn the sign of the first case, and the text speaks of an inverted gradient there: that is
+  a slip, which its released code does not have.) The loss jumps where a pair joins V_p, and its gradient is
+  that of the pieces. With `minimum = maximum` the margin is fixed.
+
+  Args:
+    scores: `[..., L]` scores, any float type; computed in float32 at least.
+    labels: `[..., L]` in {0, 1}, 1 for a true label.
+    minimum: γ_min, at least 0: the margin of pairs that are nearly level.
+    maximum: γ_max, at least `minimum`: the margin of pairs that are far the wrong way round.
+    num_negatives: η, at least 1; may exceed L.
+    weight_temperature: T, positive; the lower it is, the more the hardest violator counts.
+    weights: `[..., L]` weight of each positive; by default labels / max(1, number of positives in the row).
+    where: `[..., L]` bool, True for a real entry, by default all; others are as if not there.
+
+  Returns:
+    `[...]` loss of each row; 0, with gradient 0, for a row without positives or without negatives.
+
+  Raises:
+    ValueError: margins or `num_negatives` out of range.
+
+  Example:
+    >>> from xmc_jax import losses
+    >>> losses.dynamic_margin([[0.25, 0.5]], [[1, 0]])  # 0.25 behind, and a margin of 0.25
+    Array([0.5], dtype=float32)
+
+  References:
+    Dahiya et al., `Prototypical Extreme Multi-label Classification with a Dynamic Margin Loss
+    <https://arxiv.org/abs/2410.20401>`_, NAACL 2025, eq. 1 to 3.
+  """
+  if not 0 <= minimum <= maximum or num_negatives < 1:
+    raise ValueError(
+      f"0 <= minimum <= maximum and num_negatives >= 1 are needed: {minimum}, {maximum}, {num_negatives}"
+    )
+  rows = row_forms.as_rows(scores, labels, where)
+  weights = row_forms.positive_weights(rows, weights)
+  if not rows.scores.shape[-1]:
+    return jnp.zeros(rows.scores.shape[:-1], rows.scores.dtype)
+  hardest = hardest_of(rows.scores, rows.real & ~rows.positive, num_negatives, weight_temperature)
+  terms = dynamic_margin_of(rows.scores, weights, hardest, minimum=minimum, maximum=maximum)
+  return jnp.sum(terms, axis=-1)
+
+
+def dynamic_margin_of(
+  positive_scores: Array, positive_weights: Array, hardest: Hardest, *, minimum: float, maximum: float
+) -> Array:
+  """The terms of `dynamic_margin`, for positives that are given by themselves, apart from the pool.
+
+  Args:
+    positive_scores: `[..., P]` scores of the positives.
+    positive_weights: `[..., P]` their weights; an entry of weight 0 is as if not there, whatever its score.
+    hardest: their rows' hardest negatives; memory is O(P + η) a row.
+    minimum, maximum: as for `dynamic_margin`.
+
+  Returns:
+    `[..., P]` weighted loss of each positive.
+  """
+  counted = positive_weights > 0
+  scores = jnp.where(counted, positive_scores, 0)
+  far, behind, violators = (hardest.count_above(scores + gap) for gap in (maximum, minimum, -minimum))
+  lead = hardest.highest - scores  # of the hardest negative
+  margins = _sum_of_margins(hardest, lead, far, behind, violators, minimum, maximum)
+  total = jnp.take_along_axis(hardest.weights, jnp.maximum(violators - 1, 0), axis=-1)
+  violated = counted & (violators > 0)
+  mean_margin = jax.lax.stop_gradient(margins / jnp.where(violated, total, 1))
+  loss = jnp.where(violated, lead + hardest.mean_of_first(violators) + mean_margin, 0)
+  return jnp.where(counted, positive_weights, 0) * loss
+
+
+def _sum_of_margins(hardest, lead, far, behind, violators, minimum, maximum) -> Array:
+  """Σ ω m over the violators of each positive, ω not yet scaled to add up to 1.
+
+  The first `far` of them have the largest margin, those up to `behind` as much as they lead by, the rest the
+  smallest one.
+  """
+
+  def up_to(sums, counts):
+    return jnp.where(counts > 0, jnp.take_along_axis(sums, jnp.maximum(counts - 1, 0), axis=-1), 0)
+
+  of_far, of_behind, of_all = (up_to(hardest.weights, counts) for counts in (far, behind, violators))
+  leads = up_to(hardest.sums, behind) - up_to(hardest.sums, far) + lead * (of_behind - of_far)
+  return maximum * of_far + leads + minimum * (of_all - of_behind)
