@@ -35,6 +35,20 @@ UNIDEC = {
   "eval.fusion_rows": 0,
 }
 
+PRIME = {
+  "method.name": "prime",
+  "method.loss": "dynamic_margin",
+  "method.labels": "in_batch",
+  "method.num_positives": 2,
+  "method.positive_sampling": "inverse_propensity",
+  "method.margin_negatives": 20,
+  "method.num_label_clusters": 8,
+  "method.unit_texts": False,
+  "method.prototype_width": 32,
+  "method.leaves_first_epoch": 1.0,
+  "encoder.embedding_dropout": 0.0,
+}
+
 
 def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -> pathlib.Path:
   """Raw JSON files: a point's text holds words of its 1 to 4 labels; every 20th point has none."""

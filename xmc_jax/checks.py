@@ -10,7 +10,7 @@ from typing import Any
 
 from xmc_jax import method_checks
 
-LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary", "margin")
+LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary", "margin", "dynamic_margin")
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 
 CHOICES = {
@@ -22,6 +22,7 @@ CHOICES = {
   "method.labels": ("all", "in_batch", "table", "in_batch_table"),
   "method.positive_sampling": ("uniform", "inverse_propensity"),
   "method.shortlist_backend": ("auto", "exact", "scann"),
+  "method.centroids": ("momentum", "frozen", "none"),
   "method.label_clustering": ("balanced", "balanced_centroids", "kmeans"),
   "train.schedule": ("linear", "cosine"),
   "eval.backend": ("exact", "scann", "auto"),
@@ -54,10 +55,18 @@ AT_LEAST = {
   "method.margin": 0,
   "method.margin_negatives": 1,
   "method.margin_positives": 0,
+  "method.margin_minimum": 0,
+  "method.margin_maximum": 0,
   "method.num_label_clusters": 0,
   "method.label_clusters_every_epochs": 0,
   "method.num_head_labels": 0,
   "method.head_label_points": 0,
+  "method.prototype_width": 1,
+  "method.prototype_weight": 0,
+  "method.text_weight": 0,
+  "method.reverse_weight": 0,
+  "method.regulariser_weight": 0,
+  "method.regulariser_margin": 0,
   "method.pool_size": 0,
   "method.classifier_dim": 0,
   "method.binary_weight": 0,
@@ -114,6 +123,8 @@ SHARES = (
   "encoder.dropout",
   "encoder.embedding_dropout",
   "method.query_dropout",
+  "method.centroid_momentum",
+  "method.prototype_dropout",
   "train.warmup_fraction",
 )
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty

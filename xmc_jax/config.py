@@ -87,12 +87,25 @@ _DEFAULTS = {
     "margin_positives": 0,  # the lowest-scoring of a row that count; 0 is all that were drawn
     "weight_temperature": 0.1,  # of the softmax that weighs the negatives that violate the margin
     "differentiable_weights": False,  # True: the gradient goes through these weights (NGAME's released code)
-    "num_label_clusters": 0,  # DEXA: auxiliary vectors, a power of two; 0 is none (NGAME)
+    "margin_minimum": 0.1,  # loss = dynamic_margin: as far as they are apart, but at least this
+    "margin_maximum": 0.3,  # and at most this
+    "num_label_clusters": 0,  # DEXA's auxiliary vectors, PRIME's free vectors: a power of two; 0 is none
     "label_clustering": "balanced",  # or 'balanced_centroids', 'kmeans'
     "label_clusters_every_epochs": 0.0,  # clustered anew by current texts; 0 is once, by those at the start
     "num_head_labels": 0,  # the most frequent labels that have an auxiliary vector each
     "head_label_points": 0,  # or all labels with so many training points; 0 is none
-    "unit_texts": True,  # False: a label's text embedding is added to its vector as it is (released code)
+    "unit_texts": True,  # False: a text's embedding meets its label's vectors as it is, of any length
+    "centroids": "momentum",  # PRIME: labels' centroids follow the encoder; or 'frozen', or 'none'
+    "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
+    "exact_centroids": False,  # True: made anew of all training points when labels are ranked
+    "prototype_width": 1024,  # of the prototype network's feed-forward layer
+    "prototype_dropout": 0.1,
+    "prototype_weight": 1.0,  # of queries against prototypes in the loss
+    "text_weight": 1.0,  # of queries against label texts
+    "reverse_weight": 1.0,  # of label texts against queries
+    "regulariser_weight": 0.1,  # λ: prototypes shall be better than texts
+    "regulariser_margin": 0.1,  # m': by how much
+    "regulariser_hinge": True,  # False: no matter how much better they are, it is never enough (paper)
     "query_dropout": 0.5,  # classifiers: on a frozen encoder's vectors
     "pool_size": 0,  # labels that an in_batch pool has room for, at most; 0 is all that may be drawn
     "classifier_dim": 0,  # UniDEC: width of the classifiers and of their head; 0 is none (DEPSL)

@@ -164,6 +164,8 @@ class Method(NamedTuple):
       rows `[R, D]`; everywhere else it is the whole table, its rows rounded up to the devices.
     views: what labels can be ranked by, where there is more than one way, by name: functions like
       `embed_labels`, against the same queries. `embed_labels` is then their sum.
+    embed_texts: like `embed_labels`, of the texts alone; None where labels are embedded by nothing else.
+    aux_to_rank: `Snapshot -> aux` to embed labels by when they are ranked; None is as trained.
     adopt: `Snapshot -> (params, aux)`: begins from the finished run that `config.init_from` names, where that
       is more than to take its parameters over.
   """
@@ -177,6 +179,8 @@ class Method(NamedTuple):
   refreshes: Mapping[str, Refresh] = MappingProxyType({})
   tables: Mapping[str, Callable[[Batch, PyTree], Array]] = MappingProxyType({})
   views: Mapping[str, Callable[..., Array]] = MappingProxyType({})
+  embed_texts: Callable[..., Array] | None = None
+  aux_to_rank: Callable[[Any], PyTree] | None = None
   adopt: Callable[[Any], tuple[PyTree, PyTree]] | None = None
 
 

@@ -58,6 +58,8 @@ def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
   if backend == "scann" and not runtime.is_alone():
     say("ranking: exact, as eval.backend = 'scann' is for one process")
     backend = "exact"
+  if run.method.aux_to_rank:
+    aux = run.method.aux_to_rank(run.snapshot(params, aux, 0))
   vectors = run.embed_labels(params, aux, view)
   return Index(vectors, backend=backend, devices=run.mesh, name="ranking", patience=_PATIENCE).search
 

@@ -17,12 +17,13 @@ def faults(values: Mapping, largest: int) -> Iterator[str]:
   yield from _cluster_faults(values, largest)
   yield from _pool_faults(values)
   yield from _picking_faults(values)
+  yield from _prototype_faults(values)
 
 
 def _temperature_faults(values: Mapping) -> Iterator[str]:
   """Unit vectors need a small temperature, raw products one near 1; a bag's means are short, any will do."""
   unit, temperature = values["encoder.normalize"], values["method.temperature"]
-  if values["method.allow_any_temperature"] or values["method.loss"] == "margin":  # which has none
+  if values["method.allow_any_temperature"] or _of_cosines(values):
     return
   override = "or --config.method.allow_any_temperature=True if you mean it"
   if unit and temperature > 0.5:
@@ -52,11 +53,33 @@ def _negative_faults(values: Mapping) -> Iterator[str]:
     )
 
 
+def _of_cosines(values: Mapping) -> bool:
+  """Whether the loss has margins, and no temperature."""
+  return values["method.loss"] in ("margin", "dynamic_margin")
+
+
 def _margin_faults(values: Mapping) -> Iterator[str]:
-  if values["method.loss"] == "margin" and not values["encoder.normalize"]:
+  if _of_cosines(values) and not values["encoder.normalize"]:
     yield (
-      "method.loss = 'margin' compares cosines, and encoder.normalize = False; "
+      f"method.loss = {values['method.loss']!r} compares cosines, and encoder.normalize = False; "
       "set --config.encoder.normalize=True"
+    )
+  least, most = values["method.margin_minimum"], values["method.margin_maximum"]
+  if least > most:
+    yield (
+      f"method.margin_minimum = {least} is more than method.margin_maximum = {most}; "
+      f"set --config.method.margin_minimum={most} or less"
+    )
+
+
+def _prototype_faults(values: Mapping) -> Iterator[str]:
+  terms = [f"method.{name}_weight" for name in ("prototype", "text", "reverse")]
+  if not any(values[term] for term in terms):
+    yield f"{', '.join(terms)} = 0: nothing is learnt from pairs; set --config.{terms[0]}=1"
+  if values["method.exact_centroids"] and values["method.centroids"] == "none":
+    yield (
+      "method.exact_centroids = True has no effect when method.centroids = 'none'; "
+      "set --config.method.exact_centroids=False, or --config.method.centroids=momentum"
     )
 
 

@@ -13,7 +13,7 @@ from xmc_jax.mesh import path_name
 # sa_layer_norm and output_layer_norm (PEERS.md, "decay trap" of the released code).
 _NO_DECAY = re.compile(r"(^|/)(bias|table)$|layer_?norm", re.IGNORECASE)
 _TABLE = re.compile(r"(^|/)table$")  # a row per label: its own rate, no decay (METHODS, section 1)
-_HEAD = re.compile(r"(^|/)projection/")  # between encoder and embedding
+_HEAD = re.compile(r"(^|/)(projection|prototype)/")  # between encoder and what is scored
 
 
 def decay_mask(params: PyTree) -> PyTree:

@@ -128,7 +128,10 @@ class Run:
 
   def embed_labels(self, params: PyTree, aux: PyTree, view: str = "") -> np.ndarray:
     """`[L, D]` embeddings of all labels; `view` is one of the method's views."""
-    embed = self._embedder(self.method.views[view] if view else self.method.embed_labels)
+    return self._of_labels(self.method.views[view] if view else self.method.embed_labels, params, aux)
+
+  def _of_labels(self, function, params: PyTree, aux: PyTree) -> np.ndarray:
+    embed = self._embedder(function)
     return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens)
 
   def _embedder(self, function):
@@ -160,9 +163,11 @@ class Run:
       frozen = source is self and self.method.batch.frozen
       return self.batches.vectors if frozen else source.embed_queries(params, aux, self.train.tokens)
 
+    texts = source.method.embed_texts or source.method.embed_labels
     return Snapshot(
       embed_queries,
-      lambda changes: source.embed_labels(params, {**aux, **changes}),
+      lambda: source.embed_labels(params, aux),
+      lambda: source._of_labels(texts, params, aux),
       truth=self.train.truth,
       filtered=self.train.filter,
       rows=self.batches.rows,

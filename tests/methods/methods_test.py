@@ -69,6 +69,13 @@ CASES |= {
     "method.pool_size": 40,
   },
 }
+CASES["prime"] = {
+  **tiny_runs.PRIME,
+  "method.leaves_first_epoch": 0.0,
+  "method.prototype_dropout": 0.0,
+  "method.num_head_labels": 3,
+}
+ROWS = {"table": 60, "classifiers": 60, "auxiliary": 11, "free_vectors": 11}
 EACH = pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 
 
@@ -220,7 +227,7 @@ def test_meshes_agree(settings, make_run):
     assert all(len(leaf.sharding.device_set) == data * label for leaf in jax.tree.leaves(state))
     assert step.num_programs == 1
     params = jax.device_get(state.params)
-    for name, rows in {"table": 60, "classifiers": 60, "auxiliary": 11}.items():  # the rest is padding
+    for name, rows in ROWS.items():  # the rest is padding
       if name in params:
         params[name] = params[name][:rows]
     found.append((params, float(metrics["loss"])))

@@ -234,3 +234,15 @@ def test_a_table_that_does_not_divide_is_refused():
   mesh = meshes.make(2, 4)
   with pytest.raises(ValueError, match="18 rows does not divide by a mesh of 8 devices: pad it to 24"):
     sparse_rows.take(jnp.zeros((18, 2)), jnp.array([1]), mesh)
+
+
+@pytest.mark.parametrize("shape", MESHES)
+def test_put_sets_the_rows_of_its_ids_alone(shape):
+  table, rows = table_of(), table_of(4, seed=1)
+  mesh = meshes.make(*shape)
+  placed = jax.device_put(table, NamedSharding(mesh, P(meshes.LABEL_ROWS)))
+  expected = table.copy()
+  expected[[15, 0, 7]] = rows[[0, 1, 3]]
+  ids = jnp.array([15, 0, -1, 7])
+  found = jax.jit(lambda table: sparse_rows.put(table, ids, rows, mesh if mesh.size > 1 else None))(placed)
+  np.testing.assert_array_equal(found, expected)

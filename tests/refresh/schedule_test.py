@@ -80,7 +80,8 @@ def test_a_snapshot_embeds_once_and_only_what_is_asked_for():
   calls = []
   made = refresh.Snapshot(
     lambda: calls.append("q") or np.ones(1),
-    lambda changes: calls.append(changes) or np.zeros(2),
+    lambda: calls.append("l") or np.zeros(2),
+    lambda: calls.append("t") or np.zeros(3),
     truth=None,
     filtered=None,
     rows=None,
@@ -89,6 +90,5 @@ def test_a_snapshot_embeds_once_and_only_what_is_asked_for():
     devices=None,
   )
   assert made.queries is made.queries and calls == ["q"]
-  assert made.labels is made.labels and calls == ["q", {}]
-  made.labels_with(cluster=5)
-  assert calls == ["q", {}, {"cluster": 5}]
+  assert made.labels is made.labels and calls == ["q", "l"]
+  assert made.texts is made.texts and calls == ["q", "l", "t"]

@@ -8,13 +8,14 @@ entries that `where` marks as real, and returns one number per row, unreduced;
 from xmc_jax.losses.binary import binary
 from xmc_jax.losses.decoupled import decoupled_softmax
 from xmc_jax.losses.dynamic_margin import dynamic_margin, dynamic_margin_of
-from xmc_jax.losses.hardest import hardest_of
+from xmc_jax.losses.hardest import Hardest, hardest_of
 from xmc_jax.losses.margin import margin, margin_of
 from xmc_jax.losses.pick_some_labels import pick_some_labels
 from xmc_jax.losses.soft_top_k import log_soft_top_k, soft_top_k, soft_top_k_loss
 from xmc_jax.losses.softmax import softmax
 
 __all__ = [
+  "Hardest",
   "binary",
   "decoupled_softmax",
   "dynamic_margin",

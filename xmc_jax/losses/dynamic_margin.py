@@ -26,13 +26,11 @@ def dynamic_margin(
     m_{pn} = \operatorname{clip}(|s_p - s_n|, \gamma_{min}, \gamma_{max}), \qquad
     \omega_{pn} = \frac{e^{s_n / T}}{\sum_{l \in V_p} e^{s_l / T}}
 
-  over the violators :math:`V_p = \{n \in N : s_n - s_p + m_{pn} > 0\}`, which are those with
-  :math:`s_p - s_n < \gamma_{min}`; N are the η highest scores off the positives, or fewer where the row has
-  fewer. Every true label is left out of N, also one of weight 0. Margins and weights ω are constants for the
-  gradient: it is -1 for s_p and +1 for s_n, times the weights, wherever a term is positive. (The paper's
-  eq. 3, 13 and 14 turn the sign of the first case, and the text speaks of an inverted gradient there: that is
-  a slip, which its released code does not have.) The loss jumps where a pair joins V_p, and its gradient is
-  that of the pieces. With `minimum = maximum` the margin is fixed.
+  over the violators :math:`V_p`, where :math:`s_p - s_n < \gamma_{min}`; N are the η highest scores off the
+  positives, or all. Every true label is left out of N, also one of weight 0. Margins and weights ω are
+  constants for the gradient: it is -1 for s_p and +1 for s_n, times the weights, wherever a term is positive.
+  (The paper's eq. 3, 13 and 14 turn the sign where a positive leads by less than γ_min: a slip, which its
+  released code does not have.) With `minimum = maximum` the margin is fixed.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -46,9 +44,6 @@ def dynamic_margin(
 
   Returns:
     `[...]` loss of each row; 0, with gradient 0, for a row without positives or without negatives.
-
-  Raises:
-    ValueError: margins or `num_negatives` out of range.
 
   Example:
     >>> from xmc_jax import losses

@@ -13,6 +13,7 @@ _METHODS = {
   "dpr": "xmc_jax.methods.dpr",
   "ngame": "xmc_jax.methods.ngame",
   "ova": "xmc_jax.methods.ova",
+  "prime": "xmc_jax.methods.prime",
   "unidec": "xmc_jax.methods.unidec",
 }
 

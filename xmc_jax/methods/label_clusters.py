@@ -48,14 +48,12 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
     before = np.asarray(jax.device_get(snapshot.aux[_NAME]))
     if np.any(before >= 0) and not snapshot.step:  # those of the run that this one began from
       return before
-    # Texts alone: labels that have no cluster have no auxiliary vector.
-    texts = snapshot.labels_with(**none_yet(info))
     head = head_labels(settings, info)
     rest = np.setdiff1d(np.arange(info.num_labels), head)
     found = np.empty(info.num_labels, np.int32)
     found[head] = settings.num_label_clusters + np.arange(len(head))
     if settings.num_label_clusters and len(rest):
-      found[rest] = _of_rest(config, snapshot, texts, rest)
+      found[rest] = _of_rest(config, snapshot, rest)
     else:
       found[rest] = -1
     return renumbered(found, before, rest) if np.any(before[rest] >= 0) else found
@@ -64,17 +62,18 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
   return {_NAME: Refresh(every_epochs=every, compute=compute, into_aux=True)}
 
 
-def _of_rest(config, snapshot: refresh.Snapshot, texts: np.ndarray, rest: np.ndarray) -> np.ndarray:
+def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
   """Clusters of the labels that are no head labels."""
   kind, count = config.method.label_clustering, config.method.num_label_clusters
   alone = "; no two share an auxiliary vector, which is what helps" if count >= len(rest) else ""
   say(f"refresh: {len(rest):,} labels in {count:,} clusters{alone}")
   key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
   if kind == "kmeans":
-    return refresh.spherical_kmeans(texts[rest], min(count, len(rest)), key=key)
+    return refresh.spherical_kmeans(snapshot.texts[rest], min(count, len(rest)), key=key)
+  vectors = snapshot.texts
   if kind == "balanced_centroids":
-    texts = refresh.label_centroids(snapshot.queries, snapshot.truth, texts)
-  return refresh.balanced_clusters(texts[rest], count, key=key)
+    vectors = refresh.label_centroids(snapshot.queries, snapshot.truth, snapshot.texts)
+  return refresh.balanced_clusters(vectors[rest], count, key=key)
 
 
 def renumbered(new: np.ndarray, old: np.ndarray, rows: np.ndarray) -> np.ndarray:

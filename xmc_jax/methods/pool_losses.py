@@ -14,6 +14,18 @@ def mean_over_rows(per_row: Array, batch: Batch) -> Array:
   return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1)
 
 
+def drawn_positives(batch: Batch, most: int) -> tuple[Array, Array]:
+  """`(columns [B, n], weights [B, n])` of the positives that were drawn, at most so many; 0 is any number.
+
+  Weight 0 is none. A batch's pool may hold far more positives of a row than it drew.
+  """
+  weights = jnp.where(batch.positives >= 0, batch.weights, 0.0)
+  if not 0 < most < weights.shape[1]:
+    return batch.positives, weights
+  weights, places = jax.lax.top_k(weights, most)
+  return jnp.take_along_axis(batch.positives, places, axis=1), weights
+
+
 def known_columns(columns: Array, num_columns: int) -> Array:
   """`[B, S]` bool, True at each row's columns `[B, P]`; -1 is none."""
   rows = jnp.arange(len(columns))[:, None]

@@ -9,6 +9,7 @@ from xmc_jax.models.heads import Head, mean_pool, normalize
 from xmc_jax.models.known import KNOWN, known_spec
 from xmc_jax.models.loading import load_encoder
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
+from xmc_jax.models.prototype import PrototypeNetwork
 from xmc_jax.models.sources import copy_description, tokenizer_file
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
   "Gru",
   "GruSpec",
   "Head",
+  "PrototypeNetwork",
   "build",
   "choose_attention",
   "choose_dtype",

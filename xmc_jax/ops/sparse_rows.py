@@ -59,6 +59,21 @@ def take(table: Array, ids: Array, mesh: Mesh | None = None) -> Array:
   return take_shard(table, ids)
 
 
+def put(table: Array, ids: Array, rows: Array, mesh: Mesh | None = None) -> Array:
+  """The table `[L, D]` with rows `[R, D]` in the places of these ids `[R]`: no id twice, -1 for none.
+
+  Over a mesh as for `take`.
+  """
+  if mesh is None:
+    return _set(table, _places(ids, table.shape[0]), rows)
+
+  @_island(table, mesh, in_specs=(P(LABEL_ROWS), P(), P()), out_specs=P(LABEL_ROWS))
+  def put_shard(table, ids, rows):
+    return _set(table, _own_places(ids, table.shape[0]), rows)
+
+  return put_shard(table, ids, rows)
+
+
 def merge(ids: Array, rows: Array) -> tuple[Array, Array]:
   """Sums the rows that have the same id.
 
@@ -152,14 +167,18 @@ def _adam_rows(table, moments, places, gradients, count, learning_rate, *, b1, b
   corrected_mean, corrected_square = mean / (1 - b1**count), square / (1 - b2**count)
   change = -learning_rate * corrected_mean / (jnp.sqrt(corrected_square) + epsilon)
   moments = RowMoments(
-    moments.mean.at[places].set(mean, mode="drop", unique_indices=True),
-    moments.square.at[places].set(square, mode="drop", unique_indices=True),
+    _set(moments.mean, places, mean),
+    _set(moments.square, places, square),
   )
   return table.at[places].add(change.astype(table.dtype), mode="drop", unique_indices=True), moments
 
 
 def _gather(table: Array, places: Array) -> Array:
   return table.at[places].get(mode="fill", fill_value=0)
+
+
+def _set(table: Array, places: Array, rows: Array) -> Array:
+  return table.at[places].set(rows.astype(table.dtype), mode="drop", unique_indices=True)
 
 
 def _places(ids: Array, num_rows: int) -> Array:

@@ -5,15 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xmc_jax.contract import Array
-
 
 class Snapshot:
   """The embeddings of the moment, made once, however many refreshes ask for them, and the training truth.
 
   Args:
     embed_queries: `() -> [N, D]`, of the training points.
-    embed_labels: `changes -> [L, D]`, with these values in `aux` in place of its own.
+    embed_labels, embed_texts: `() -> [L, D]`; the latter of their texts alone.
     truth: CSR `[N, L]`, true labels.
     filtered: CSR `[N, L]`, pairs that count for nothing.
     rows: `[N']` the points that have something to learn from.
@@ -25,7 +23,8 @@ class Snapshot:
   def __init__(
     self,
     embed_queries: Callable[[], np.ndarray],
-    embed_labels: Callable[[dict[str, Array]], np.ndarray],
+    embed_labels: Callable[[], np.ndarray],
+    embed_texts: Callable[[], np.ndarray],
     *,
     truth,
     filtered,
@@ -36,7 +35,7 @@ class Snapshot:
     params=None,
     aux=None,
   ):
-    self._embed_queries, self._embed_labels = embed_queries, embed_labels
+    self._embed_queries, self._embed_labels, self._embed_texts = embed_queries, embed_labels, embed_texts
     self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices
     self.step, self.steps_per_epoch = step, steps_per_epoch
     self.params, self.aux = params, aux
@@ -49,11 +48,12 @@ class Snapshot:
   @functools.cached_property
   def labels(self) -> np.ndarray:
     """`[L, D]` float32."""
-    return self._embed_labels({})
+    return self._embed_labels()
 
-  def labels_with(self, **changes: Array) -> np.ndarray:
-    """`[L, D]` float32, as they would be with other values in `aux`."""
-    return self._embed_labels(changes)
+  @functools.cached_property
+  def texts(self) -> np.ndarray:
+    """`[L, D]` float32, the labels by their texts alone."""
+    return self._embed_texts()
 
   @functools.cached_property
   def known(self):

@@ -1,0 +1,58 @@
+"""PRIME, Module I: queries against label prototypes, with a dynamic margin (Dahiya et al., NAACL 2025).
+
+  python -m xmc_jax.main --config=experiments/prime.py                  # bundled data, minutes
+  python -m xmc_jax.main --config=experiments/prime.py:lf_amazontitles_1.3m --config.data.path=DIR
+
+`:..._lite` is PRIME-lite: one positive a point and half the batch. `prime_classifier.py` trains classifiers
+on what this gives.
+"""
+
+from experiments import dexml, ngame
+from experiments.common import choose
+
+_PRIME = {
+  "method.name": "prime",
+  "method.loss": "dynamic_margin",
+  "method.num_positives": 2,
+  "method.positive_sampling": "inverse_propensity",
+  "method.margin_negatives": 100,
+  "method.unit_texts": False,
+}
+_DEBIAN = {**_PRIME, "method.num_label_clusters": 256, "train.table_learning_rate": 5e-3}
+
+
+def _paper(dataset: str, batch_size: int, num_epochs: int, learning_rate: float, **values) -> dict:
+  """METHODS, section 5; encoder and clusters of points are NGAME's."""
+  return {
+    **ngame.PRESETS["lf_amazontitles_131k"],
+    "dataset": dataset,
+    **_PRIME,
+    "method.num_label_clusters": 65_536,
+    "train.batch_size": batch_size,
+    "train.num_epochs": num_epochs,
+    "train.learning_rate": learning_rate,
+    "train.table_learning_rate": learning_rate,
+    **values,
+  }
+
+
+PRESETS = {
+  **{name: {**values, **_DEBIAN} for name, values in ngame.PRESETS.items() if name.startswith("debian")},
+  "lf_amazontitles_131k": _paper("lf_amazontitles_131k", 3200, 300, 3e-4),
+  "lf_amazon_131k": _paper("lf_amazon_131k", 512, 300, 3e-4),
+  "lf_amazontitles_1.3m": _paper(
+    "lf_amazontitles_1.3m", 3200, 300, 3e-4, **{"method.num_label_clusters": 131_072}
+  ),
+  "lf_wikititles_500k": _paper("lf_wikititles_500k", 3200, 300, 2e-4),
+  "lf_wikipedia_500k": _paper("lf_wikipedia_500k", 512, 50, 1e-4, **{"data.max_length": 256}),
+  "lf_wikiseealso_320k": _paper("lf_wikiseealso_320k", 1024, 200, 1e-4),
+}
+PRESETS |= {
+  f"{name}_lite": {**values, "method.num_positives": 1, "train.batch_size": values["train.batch_size"] // 2}
+  for name, values in PRESETS.items()
+}
+
+
+def get_config(preset: str = ""):
+  """The config of one of PRESETS."""
+  return dexml.make("prime", preset or next(iter(PRESETS)), choose(preset, PRESETS))

@@ -1,0 +1,26 @@
+"""PRIME, Module II: a classifier for each label, from the prototypes of a run of prime.py.
+
+  python -m xmc_jax.main --config=experiments/prime_classifier.py --config.init_from=runs/prime-debian
+  python -m xmc_jax.main --config=experiments/prime_classifier.py:paper --config.init_from=RUN --workdir=RUN2
+
+The paper ranks by the classifiers alone: --mode=evaluate --scores=classifier.
+"""
+
+from experiments import dexml, ngame_classifier
+from experiments.common import choose
+
+# METHODS, section 5, and PEERS, A3: as NGAME's, but for these.
+_PRIME = {
+  "method.margin": 0.2,
+  "method.num_positives": 5,
+  "method.margin_positives": 0,
+  "method.margin_negatives": 100,
+  "method.weight_temperature": 0.1,
+}
+PRESETS = {name: {**values, **_PRIME} for name, values in ngame_classifier.PRESETS.items()}
+PRESETS["paper"]["train.table_learning_rate"] = 1e-4
+
+
+def get_config(preset: str = ""):
+  """The config of one of PRESETS."""
+  return dexml.make("prime_classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))

@@ -1,0 +1,187 @@
+"""PRIME's loss: pair by pair in plain Python, term by term, over devices, and where there is nothing."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xmc_jax import mesh
+from xmc_jax.contract import Batch
+from xmc_jax.methods import prime_losses
+
+SETTINGS = {
+  "loss": "dynamic_margin",
+  "margin": 0.3,
+  "margin_minimum": 0.1,
+  "margin_maximum": 0.3,
+  "margin_negatives": 3,
+  "weight_temperature": 0.1,
+  "num_positives": 2,
+  "prototype_weight": 1.0,
+  "text_weight": 1.0,
+  "reverse_weight": 1.0,
+  "regulariser_weight": 0.1,
+  "regulariser_margin": 0.1,
+  "regulariser_hinge": True,
+}
+INFO = types.SimpleNamespace(mesh=mesh.make(1, 1))
+
+
+def _unit(rng, *shape):
+  vectors = rng.standard_normal(shape) + 1.5 * np.eye(*shape)[: shape[0]]
+  return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def _batch(columns, positives, weights, excluded, rows=None):
+  columns, positives = np.array(columns, np.int32), np.array(positives, np.int32)
+  rows = np.arange(len(positives)) if rows is None else rows
+  weights = np.array(weights, np.float32)
+  return Batch(np.array(rows, np.int32), (), columns, (), positives, weights, np.array(excluded, np.int32))
+
+
+def _example(seed=0):
+  """Six points, the last one padding; seven columns, the last one padding; more positives than were drawn."""
+  rng = np.random.default_rng(seed)
+  batch = _batch(
+    columns=[4, 9, 2, 7, 30, 11, -1],
+    positives=[[0, 1, 3], [0, -1, -1], [5, 4, -1], [2, 0, 5], [3, -1, -1], [-1, -1, -1]],
+    weights=[[0.5, 0.5, 0], [1, 0, 0], [0, 1, 0], [0.5, 0, 0.5], [1, 0, 0], [0, 0, 0]],
+    excluded=[[-1], [3], [-1], [-1], [0], [-1]],
+    rows=[3, 8, 1, 0, 6, -1],
+  )
+  return batch, _unit(rng, 6, 5), _unit(rng, 7, 5), _unit(rng, 7, 5)
+
+
+def _triplets(positive, negatives, settings):
+  """Σ ω (s_n - s_p + m) of one positive, in floats."""
+  fixed = settings["loss"] == "margin"
+  low, high = (settings["margin"],) * 2 if fixed else (settings["margin_minimum"], settings["margin_maximum"])
+  hardest = sorted(negatives, reverse=True)[: settings["margin_negatives"]]
+  terms = {s: s - positive + min(max(abs(positive - s), low), high) for s in hardest}
+  terms = {s: term for s, term in terms.items() if term > 1e-9}
+  total = sum(np.exp(s / settings["weight_temperature"]) for s in terms)
+  return sum(np.exp(s / settings["weight_temperature"]) / total * term for s, term in terms.items())
+
+
+def _reference(batch, queries, texts, prototypes, settings):
+  """METHODS, section 5, from its words."""
+  by_text, by_prototype = queries @ texts.T, queries @ prototypes.T
+  rows = [row for row in range(len(queries)) if batch.rows[row] >= 0]
+  labels = [column for column in range(len(texts)) if batch.columns[column] >= 0]
+  known = {(row, c) for row in rows for c in (*batch.positives[row], *batch.excluded[row]) if c >= 0}
+  drawn = {(i, c): w for i in rows for c, w in zip(batch.positives[i], batch.weights[i]) if w > 0}
+
+  def by_query(scores):
+    losses = [
+      w * _triplets(scores[i, p], [scores[i, c] for c in labels if (i, c) not in known], settings)
+      for (i, p), w in drawn.items()
+    ]
+    return sum(losses) / len(rows)
+
+  of_labels = {}
+  for i, p in drawn:
+    negatives = [by_text[j, p] for j in rows if (j, p) not in known]
+    of_labels.setdefault(p, []).append(_triplets(by_text[i, p], negatives, settings))
+  gaps = {"positive": [by_text[pair] - by_prototype[pair] for pair in drawn], "negative": []}
+  for i in rows:
+    negatives = sorted((c for c in labels if (i, c) not in known), key=lambda c: -by_prototype[i, c])
+    hardest = negatives[: settings["margin_negatives"]]
+    gaps["negative"] += [by_prototype[i, c] - by_text[i, c] for c in hardest]
+  regulariser = 0.0
+  for found in gaps.values():
+    found = [gap + settings["regulariser_margin"] for gap in found]
+    found = [gap for gap in found if gap > 0 or not settings["regulariser_hinge"]]
+    regulariser += sum(found) / len(found) if found else 0
+  return {
+    "prototype_loss": by_query(by_prototype),
+    "text_loss": by_query(by_text),
+    "reverse_loss": sum(sum(x) / len(x) for x in of_labels.values()) / max(1, len(of_labels)),
+    "regulariser": regulariser,
+  }
+
+
+def _total(batch, *vectors, info=INFO, **changes):
+  config = types.SimpleNamespace(method=types.SimpleNamespace(**SETTINGS | changes))
+  return prime_losses.total(config, info, *map(jnp.asarray, vectors), batch)
+
+
+_CHANGES = [
+  {},
+  {"loss": "margin"},
+  {"margin_negatives": 100},
+  {"regulariser_hinge": False},
+  {"num_positives": 0, "weight_temperature": 1.0, "margin_minimum": 0.3, "margin_maximum": 0.9},
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("changes", _CHANGES, ids=str)
+def test_the_loss_is_its_formula(changes, seed):
+  batch, *vectors = _example(seed)
+  expected = _reference(batch, *vectors, SETTINGS | changes)
+  with jax.enable_x64(True):
+    value, parts = _total(batch, *vectors, **changes)
+  assert {name: float(part) for name, part in parts.items()} == pytest.approx(expected, rel=1e-6)
+  total = sum((0.1 if name == "regulariser" else 1) * x for name, x in expected.items())
+  assert float(value) == pytest.approx(total, rel=1e-6)
+  assert all(expected.values())
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2, 2)])
+def test_the_loss_over_devices_is_that_of_one(shape):
+  batch, *vectors = _example()
+  vectors = [np.pad(vectors[0], ((0, 2), (0, 0))), *(np.pad(x, ((0, 1), (0, 0))) for x in vectors[1:])]
+  pad = lambda array, value: np.pad(array, ((0, 2), (0, 0)), constant_values=value)
+  batch = batch._replace(
+    rows=np.pad(batch.rows, (0, 2), constant_values=-1),
+    columns=np.pad(batch.columns, (0, 1), constant_values=-1),
+    positives=pad(batch.positives, -1),
+    weights=pad(batch.weights, 0),
+    excluded=pad(batch.excluded, -1),
+  )
+  devices = mesh.make(*shape)
+  one = jax.value_and_grad(lambda *given: _total(batch, *given)[0], (0, 1, 2))
+  many = jax.value_and_grad(
+    lambda *given: _total(batch, *given, info=types.SimpleNamespace(mesh=devices))[0], (0, 1, 2)
+  )
+  for found, expected in zip(jax.tree.leaves(jax.jit(many)(*vectors)), jax.tree.leaves(one(*vectors))):
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["prototype", "text", "reverse", "regulariser"])
+def test_each_term_can_be_switched_off(name):
+  batch, *vectors = _example()
+  expected = _reference(batch, *vectors, SETTINGS)
+  value, _ = _total(batch, *vectors, **{f"{name}_weight": 0.0})
+  gone = next(part for part in expected if part.startswith(name))
+  left = sum((0.1 if part == "regulariser" else 1) * x for part, x in expected.items() if part != gone)
+  assert float(value) == pytest.approx(left, rel=1e-5)
+
+
+def test_without_violators_or_negatives_everything_is_zero():
+  """Prototypes far better than texts, all pairs apart; then one label; then rows that have nothing."""
+  queries = np.eye(2, 3)
+  nothing_wrong = _batch([5, 6], [[0], [1]], [[1], [1]], [[-1], [-1]])
+  texts = np.array([[0.8, 0.0, 0.6], [0.0, 0.8, 0.6]])
+  one_label = _batch([5], [[0], [0]], [[1], [1]], [[-1], [-1]])
+  no_rows = _batch([-1, -1], [[-1], [-1]], [[0], [0]], [[-1], [-1]], rows=[-1, -1])
+  cases = [
+    (nothing_wrong, queries, texts, np.array([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]) / 2**0.5),
+    (one_label, queries, texts[:1], texts[:1]),
+    (no_rows, queries, texts, texts),
+  ]
+  for (batch, *vectors), regulariser in zip(cases, (0.0, 0.1, 0.0)):
+    changes = {"regulariser_margin": 0.05} if batch is nothing_wrong else {}
+    loss = functools.partial(_total, batch, **changes)
+    gradients, parts = jax.grad(loss, (0, 1, 2), has_aux=True)(*map(jnp.asarray, vectors))
+    assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
+    if batch is nothing_wrong:  # the prototype of its own label scores 0.71 to the text's 0.8
+      expected = 0.8 - 0.5**0.5 + 0.05
+      assert float(parts["regulariser"]) == pytest.approx(expected, rel=1e-5)
+      parts.pop("regulariser")
+    else:
+      assert float(parts.pop("regulariser")) == pytest.approx(regulariser, abs=1e-6)
+    assert not any(float(part) for part in parts.values())

@@ -1,0 +1,87 @@
+"""What a small transformer makes of a label's text, centroid and free vector (PRIME, section 3.2)."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax import mesh, models
+from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh
+from xmc_jax.methods import label_centroids, label_clusters
+from xmc_jax.models import normalize
+from xmc_jax.ops import sparse_rows
+
+TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
+NETWORK = "prototype"  # in `params`
+RULE = (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (mesh.LABEL_ROWS,))
+
+
+class Prototypes(NamedTuple):
+  """The label side of PRIME.
+
+  Attributes:
+    init: `key -> (params, aux)`, the network and what it looks at beside texts.
+    of_pool: `(params, aux, texts [S, D], labels [S], key) -> [S, D]`, of length 1; `params[TABLE]` is the
+      pool's rows, and dropout acts.
+    of_labels: the same from the whole table, without dropout.
+    tables, refreshes: as a Method has them.
+  """
+
+  init: Callable[..., tuple[PyTree, PyTree]]
+  of_pool: Callable[..., Array]
+  of_labels: Callable[..., Array]
+  tables: Mapping[str, Callable[[Batch, PyTree], Array]]
+  refreshes: Mapping[str, Refresh]
+
+
+def build(config, info: DatasetInfo, width: int) -> Prototypes:
+  """What `config.method` asks for; without `num_label_clusters`, or `centroids`, prototypes do without.
+
+  Args:
+    config: of the run.
+    info: of the data.
+    width: D.
+  """
+  settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
+  num_clusters, centroids = label_clusters.number(settings, info), settings.centroids != "none"
+  network = models.PrototypeNetwork(
+    settings.prototype_width, settings.prototype_dropout, models.choose_dtype(config.encoder.dtype)
+  )
+
+  def init(key):
+    network_key, table_key = jax.random.split(key)
+    params = {NETWORK: network.init(network_key, jnp.zeros((1, 1, width)))["params"]}
+    aux = label_centroids.none_yet(info, width) if centroids else {}
+    if num_clusters:
+      rows = mesh.rounded_up(num_clusters, info.mesh.size)
+      limit = (6 / (num_clusters + width)) ** 0.5  # Xavier's
+      params[TABLE] = jax.random.uniform(table_key, (rows, width), minval=-limit, maxval=limit)
+      aux |= label_clusters.none_yet(info)
+    return params, aux
+
+  def mixed(params, aux, texts, labels, free_vectors, key=None):
+    parts = [normalize(texts) if settings.unit_texts else texts]
+    parts += [label_centroids.of(aux, labels, info)] if centroids else []
+    parts += [free_vectors()] if num_clusters else []
+    return normalize(network.apply({"params": params[NETWORK]}, jnp.stack(parts, axis=1), key))
+
+  def of_pool(params, aux, texts, labels, key):
+    return mixed(params, aux, texts, labels, lambda: params[TABLE], key)
+
+  def of_labels(params, aux, texts, labels):
+    clusters = lambda: label_clusters.of(aux, labels)
+    return mixed(
+      params, aux, texts, labels, lambda: sparse_rows.take(params[TABLE], clusters(), mesh=devices)
+    )
+
+  return Prototypes(
+    init=init,
+    of_pool=of_pool,
+    of_labels=of_labels,
+    tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)} if num_clusters else {},
+    refreshes={
+      **(label_clusters.refreshes(config, info) if num_clusters else {}),
+      **(label_centroids.refreshes() if centroids else {}),
+    },
+  )

@@ -1,0 +1,77 @@
+"""PRIME: queries meet label prototypes, under a margin that adapts (Dahiya et al., NAACL 2025). Module I.
+
+A label's prototype is made by a small transformer of three vectors: its text's embedding, its centroid (where
+its training points lie) and its cluster's free vector. Encoder and prototypes are trained together on NGAME's
+batches; labels are ranked by prototypes. `methods/classifier.py` is Module II.
+"""
+
+import jax
+import ml_collections
+
+from xmc_jax import models
+from xmc_jax.contract import BatchSpec, DatasetInfo, Method
+from xmc_jax.methods import both_sides, label_centroids, label_prototypes, prime_losses, rhythms
+from xmc_jax.models import normalize
+
+FIXED = {
+  "loss": ("dynamic_margin", "margin"),
+  "labels": ("in_batch",),
+  "num_hard_negatives": (0,),
+  "num_fresh_negatives": (0,),
+  "pool_size": (0,),
+}
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method; `config.method.prototype*`, `centroid*` and `*_weight` are its settings."""
+  settings = config.method
+  # Embeddings as they come: the network sees texts before they are scaled.
+  raw = ml_collections.ConfigDict({**config.encoder.to_dict(), "normalize": False})
+  encoder = models.build(raw, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  prototypes = label_prototypes.build(config, info, encoder.width)
+  embed_points, embed_texts = both_sides.embedders(config, info)
+
+  def init(key):
+    encoder_key, prototypes_key = jax.random.split(key)
+    params, aux = prototypes.init(prototypes_key)
+    return {**encoder.init(encoder_key), **params}, aux
+
+  def loss(params, aux, fresh, batch, key):
+    query_key, label_key, network_key = jax.random.split(key, 3)
+    own = (label_prototypes.TABLE, label_prototypes.NETWORK)
+    shared = {name: value for name, value in params.items() if name not in own}
+    queries = normalize(embed_points(encoder.embed, shared, batch.queries, query_key))
+    texts = embed_texts(encoder.embed, shared, batch.labels, label_key)
+    pool = prototypes.of_pool(params, aux, texts, batch.columns, network_key)
+    value, parts = prime_losses.total(config, info, queries, normalize(texts), pool, batch)
+    if settings.centroids == "momentum":  # for the next step: here they would know what they are asked
+      aux = {**aux, label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
+    return value, parts, aux
+
+  def adopt(source):
+    """What another run has of these parameters, with the clusters and centroids that they belong to."""
+    own, theirs = init(jax.random.key(config.train.seed)), (source.params, source.aux)
+    return tuple(
+      {name: given.get(name, value) for name, value in mine.items()} for mine, given in zip(own, theirs)
+    )
+
+  batch = BatchSpec(
+    labels="in_batch",
+    num_positives=settings.num_positives,
+    num_random_negatives=settings.num_random_negatives,
+  )
+  return Method(
+    init=init,
+    loss=loss,
+    embed_queries=lambda params, aux, tokens: normalize(encoder.embed(params, tokens)),
+    embed_labels=lambda params, aux, tokens, ids: prototypes.of_labels(
+      params, aux, encoder.embed(params, tokens), ids
+    ),
+    embed_texts=lambda params, aux, tokens, ids: normalize(encoder.embed(params, tokens)),
+    aux_to_rank=label_centroids.with_exact if settings.exact_centroids else None,
+    adopt=adopt,
+    batch=rhythms.of_leaves(batch, settings),
+    rules=(label_prototypes.RULE, (".*", ())),
+    tables=prototypes.tables,
+    refreshes={**prototypes.refreshes, **rhythms.leaves(config)},
+  )

@@ -1,0 +1,41 @@
+"""PRIME's label prototype network (Dahiya et al., NAACL 2025, section 3.2)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.models.encoder import Block, EncoderSpec
+
+
+class PrototypeNetwork(nn.Module):
+  """What is known of labels `[n, S, D]` -> their prototypes `[n, D]` float32, not scaled to any length.
+
+  The S vectors are those of a label's text, its centroid and its cluster, or some of them. One post-norm
+  block with one head, which all labels share, then the mean.
+
+  Attributes:
+    ffn_width: of the block's feed-forward layer.
+    dropout: rate on the block's two outputs.
+    dtype: of products; parameters, layer norms and softmax are float32.
+  """
+
+  ffn_width: int = 1024
+  dropout: float = 0.1
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, vectors, key=None):
+    spec = EncoderSpec(
+      kind="bert",
+      vocab_size=0,
+      width=vectors.shape[-1],
+      num_layers=1,
+      num_heads=1,
+      ffn_width=self.ffn_width,
+      max_positions=0,
+      layer_norm_eps=1e-5,
+    )
+    keys = (None, None) if key is None else jax.random.split(key)
+    block = Block(spec, self.dtype, None, self.dropout, name="layer")
+    mixed = block(vectors.astype(self.dtype), jnp.ones(vectors.shape[:2], bool), keys)
+    return mixed.astype(jnp.float32).mean(axis=1)
