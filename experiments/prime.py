@@ -17,6 +17,7 @@ _PRIME = {
   "method.positive_sampling": "inverse_propensity",
   "method.margin_negatives": 100,
   "method.unit_texts": False,
+  "method.centroids": "momentum",
 }
 _DEBIAN = {**_PRIME, "method.num_label_clusters": 256, "train.table_learning_rate": 5e-3}
 

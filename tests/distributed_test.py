@@ -76,11 +76,15 @@ def _launch(flags, count, devices_each, **environment):
 def _trained(workdir):
   checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
   state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(mesh.make()))
-  return checkpoints.latest(), jax.device_get(state["params"])
+  params = jax.device_get(state["params"])
+  if "prototype" in params:
+    # A key's bias moves all of a query's scores alike: its gradient is rounding, and Adam makes steps of that.
+    del params["prototype"]["layer"]["attention"]["key"]["bias"]
+  return checkpoints.latest(), params
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec"])
+@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec", "prime"])
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides, per_epoch = dict(SETTINGS), 8 if method == "unidec" else 6
@@ -98,6 +102,8 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
     }
   if method == "unidec":  # a table and texts in one pool
     overrides |= tiny_runs.UNIDEC | {"method.pool_size": 40}
+  if method == "prime":  # centroids that a step moves, and clusters; margins make large steps chaotic
+    overrides |= tiny_runs.PRIME | {"train.learning_rate": 1e-3, "train.head_learning_rate": 1e-4}
   data = tiny_runs.write_data(tmp_path / "data")
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
 

@@ -104,6 +104,9 @@ def compiled(config):
 _MARGIN = {"method.loss": "margin", "method.labels": "in_batch"}
 _LEAVES = {"method.name": "unidec", "method.labels": "in_batch", "method.leaf_size": 0,
            "encoder.projection_dim": 96, "method.classifier_dim": 48}
+_PROTOTYPES = {"method.name": "prime", "method.loss": "dynamic_margin", "method.labels": "in_batch",
+               "method.num_positives": 2, "method.centroids": "momentum", "method.num_label_clusters": 1024,
+               "method.prototype_width": 256}
 _TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 256}
 MEASURED = {
   "bag": {},
@@ -134,6 +137,15 @@ MEASURED = {
                   "plan.num_labels": 20_000},
   "depsl_cls": {**_TEXTS, **_LEAVES, "method.encoder_weight": 1.0, "method.pool_size": 2000,
                  "train.batch_size": 1024, "encoder.pooling": "cls", "method.query_chunk": 256},
+  "ngame_scores": {**_MARGIN, "method.name": "ngame", "method.num_random_negatives": 3000,
+                   "train.batch_size": 1024},
+  "prime": {**_PROTOTYPES, "method.num_random_negatives": 2000, "train.batch_size": 1024},
+  "prime_one_way": {**_PROTOTYPES, "method.num_random_negatives": 2000, "train.batch_size": 1024,
+                    "method.reverse_weight": 0.0, "method.regulariser_weight": 0.0},
+  "prime_network": {**_PROTOTYPES, "method.num_random_negatives": 8000, "method.prototype_width": 1024},
+  "prime_2x4": {**_PROTOTYPES, "mesh.data": 2, "mesh.label": 4, "plan.num_labels": 400_000,
+                "train.batch_size": 4096},
+  "prime_mean": {**_TEXTS, **_PROTOTYPES, "plan.num_labels": 20_000, "train.batch_size": 1024},
   "cls_2x4": {**_TEXTS, "encoder.pooling": "cls", "mesh.data": 2, "mesh.label": 4, "method.label_chunk": 4000,
               "method.query_chunk": 512, "train.batch_size": 1024, "plan.num_labels": 160_000},
 }  # fmt: skip
@@ -210,6 +222,21 @@ def test_parameters_are_counted(overrides, encoder_folder):
     found = jax.eval_shape(lambda: encoder.init(jax.random.key(0)))  # noqa: B023
     assert shapes.parameters(config, sizes) == sum(leaf.size for leaf in jax.tree.leaves(found))
     assert shapes.embedding_width(config, sizes) == encoder.width
+
+
+def test_a_prototype_network_is_counted():
+  config = make_config(**MEASURED["prime"])
+  info = DatasetInfo(1000, 50_000, 8, VOCABULARY, (0, 1, 2), mesh.make(1, 1))
+  method = methods.make(config, info)
+  params, aux = jax.eval_shape(lambda: method.init(jax.random.key(0)))
+  dense = [params[name] for name in params if name not in method.tables]
+  assert shapes.parameters(config, sizes_of(config)) == sum(leaf.size for leaf in jax.tree.leaves(dense))
+  assert shapes.row_sparse(config, sizes_of(config)) == params["free_vectors"].size
+  without = make_config(**MEASURED["prime"] | {"method.centroids": "none"})
+  made, less = (plans.plan(each, sizes_of(each), HERE) for each in (config, without))
+  assert made.moments["scoring"]["label centroids"] == 4 * aux["centroids"].size
+  three, two = (each.stages["mix prototypes"].flops for each in (made, less))
+  assert three == pytest.approx(1.5 * two, rel=0.02)
 
 
 def test_flops_are_counted(encoder_folder):

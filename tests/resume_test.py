@@ -261,11 +261,20 @@ _UNIDEC = {
 }
 
 
+_PRIME = {
+  **tiny_runs.PRIME,
+  "method.leaves_first_epoch": 0.5,
+  "method.leaves_every_steps": 7,
+  "checkpoint.every_epochs": 0.4,
+}
+_SETTINGS = {"dexa": _DEXA, "unidec": _UNIDEC, "prime": _PRIME}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec"])
+@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec", "prime"])
 def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, monkeypatch):
   """What refreshes made is saved: made anew from later parameters it would be another."""
-  settings = _UNIDEC if method == "unidec" else _DEXA
+  settings = _SETTINGS.get(method)
   if method == "classifier":
     workflow.train_and_test(tiny_runs.config(data, **_DEXA), tmp_path / "encoder")
     settings = {

@@ -44,6 +44,7 @@ PRIME = {
   "method.margin_negatives": 20,
   "method.num_label_clusters": 8,
   "method.unit_texts": False,
+  "method.centroids": "momentum",
   "method.prototype_width": 32,
   "method.leaves_first_epoch": 1.0,
   "encoder.embedding_dropout": 0.0,

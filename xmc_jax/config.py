@@ -95,7 +95,7 @@ _DEFAULTS = {
     "num_head_labels": 0,  # the most frequent labels that have an auxiliary vector each
     "head_label_points": 0,  # or all labels with so many training points; 0 is none
     "unit_texts": True,  # False: a text's embedding meets its label's vectors as it is, of any length
-    "centroids": "momentum",  # PRIME: labels' centroids follow the encoder; or 'frozen', or 'none'
+    "centroids": "none",  # PRIME: 'momentum', labels' centroids follow the encoder; or 'frozen'
     "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
     "exact_centroids": False,  # True: made anew of all training points when labels are ranked
     "prototype_width": 1024,  # of the prototype network's feed-forward layer

@@ -65,7 +65,7 @@ def _margin_faults(values: Mapping) -> Iterator[str]:
       "set --config.encoder.normalize=True"
     )
   least, most = values["method.margin_minimum"], values["method.margin_maximum"]
-  if least > most:
+  if values["method.loss"] == "dynamic_margin" and least > most:
     yield (
       f"method.margin_minimum = {least} is more than method.margin_maximum = {most}; "
       f"set --config.method.margin_minimum={most} or less"

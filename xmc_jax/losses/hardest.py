@@ -36,7 +36,7 @@ class Hardest(NamedTuple):
     return jnp.vectorize(search, signature="(n),(p)->(p)")(ascending, wanted)
 
   def mean_of_first(self, counts: Array) -> Array:
-    """`[..., P]` the weighted mean of the first `counts` scores, less the highest; anything for a count of 0."""
+    """`[..., P]` the weighted mean of the first `counts` scores, less the highest; for 0 of them anything."""
     last = jnp.maximum(counts - 1, 0)
     some = self.scores[..., :1] > -jnp.inf
     means = self.sums / jnp.where(some, self.weights, 1)

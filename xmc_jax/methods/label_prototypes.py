@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from xmc_jax import mesh, models
 from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh
@@ -64,7 +66,10 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
     parts = [normalize(texts) if settings.unit_texts else texts]
     parts += [label_centroids.of(aux, labels, info)] if centroids else []
     parts += [free_vectors()] if num_clusters else []
-    return normalize(network.apply({"params": params[NETWORK]}, jnp.stack(parts, axis=1), key))
+    vectors = jnp.stack(parts, axis=1)
+    if devices:  # as the texts are: else every device would make all prototypes
+      vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(mesh.LABEL_ROWS)))
+    return normalize(network.apply({"params": params[NETWORK]}, vectors, key))
 
   def of_pool(params, aux, texts, labels, key):
     return mixed(params, aux, texts, labels, lambda: params[TABLE], key)

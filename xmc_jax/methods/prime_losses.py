@@ -37,7 +37,9 @@ def total(
     "regulariser": settings.regulariser_weight,
   }
   by_query = _by_query(settings, info, queries, texts, prototypes, batch)
-  parts = {name: mean_over_rows(by_query[name], batch) for name in ("prototype_loss", "text_loss")}
+  parts = {
+    name: mean_over_rows(by_query[name], batch) for name in ("prototype_loss", "text_loss") if weights[name]
+  }
   if weights["reverse_loss"]:
     parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch)
   if weights["regulariser"]:

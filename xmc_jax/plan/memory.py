@@ -9,14 +9,17 @@ from xmc_jax.plan.shapes import (
   batch_rows,
   classifier_dim,
   embedding_width,
+  has_prototypes,
   parameters,
   picks_some,
   pool_size,
+  prototype_network,
   ranked_width,
   row_sparse,
   scored_at_once,
   scores_whole,
   trains_encoder,
+  vectors_of_label,
 )
 from xmc_jax.plan.sizes import Sizes
 
@@ -27,6 +30,7 @@ PARTS = (
   "label texts",
   "label ids",
   "label cache",
+  "label centroids",
   "queries and positives",
   "label embeddings",
   "their gradients",
@@ -43,6 +47,9 @@ _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 # back); for each way of the classifiers' besides; for binary cross-entropy; and where both 'data' and 'label'
 # split them and the classifiers' change hands. Seen on a CPU, taken for all.
 _PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
+_OF_MARGINS = (
+  3.2  # copies of the scores [B, S] of a margin loss; of two scored at once on several devices, each
+)
 _ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
 _LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
 _SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of refresh.search and ops.top_k
@@ -140,9 +147,9 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   positives = _LONGEST_ROW * sizes.labels_per_point
   if config.method.labels.startswith("in_batch") and not config.method.num_fresh_negatives:
     positives = min(positives, USUAL_WIDTH)  # its pool leaves most labels out
-  texts, cache = label_texts(config, sizes).size, 0.0
+  texts, cache, devices = label_texts(config, sizes).size, 0.0, config.mesh.data * config.mesh.label
+  has_centroids = config.method.centroids != "none"
   if config.method.num_fresh_negatives:  # then the texts of all labels are there too
-    devices = config.mesh.data * config.mesh.label
     texts += _NUMBER * math.ceil(sizes.num_labels / devices) * (config.data.max_length + 1)
     cache = _embeddings(config, sizes, sizes.num_labels, devices)
   return {
@@ -152,6 +159,7 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
     "label texts": texts,
     "label ids": 5 * pool_size(config, sizes),  # int32 and a mask, copied to every device
     "label cache": cache,
+    "label centroids": has_centroids * _embeddings(config, sizes, sizes.num_labels, devices),
     "queries and positives": query_texts(config, sizes).size + batch * positives * 6 * _NUMBER,
   }
 
@@ -183,14 +191,26 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
     "label embeddings": embeddings + _classifiers(config, sizes),
     "their gradients": scored + _classifiers(config, sizes),
     "chunk scores": _NUMBER * rows * _scores_a_row(config, math.ceil(labels / label)),
-    "activations": sum(group.activations(config, sizes, kind).waiting for group in texts),
+    "activations": sum(group.activations(config, sizes, kind).waiting for group in texts)
+    + _prototypes(config, sizes, kind),
   }
+
+
+def _prototypes(config, sizes: Sizes, kind: str) -> float:
+  """Bytes of the prototype network's activations, where labels have one; its backward pass is under way."""
+  network, tokens = prototype_network(config, sizes), vectors_of_label(config)
+  if not network:
+    return 0.0
+  rows = math.ceil(pool_size(config, sizes) / (config.mesh.data * config.mesh.label))
+  return rows * tokens * sum(per_token(config, network, tokens, kind))
 
 
 def _scores_a_row(config, columns: int) -> float:
   """Scores of a row, copies counted, that are in memory at once where a device has so many columns."""
+  if scores_whole(config):
+    return _OF_MARGINS * _margin_ways(config) * columns
   if not picks_some(config):
-    chunk = columns if scores_whole(config) else min(config.method.score_chunk, columns)
+    chunk = min(config.method.score_chunk, columns)
     return _SCORES_AT_ONCE * chunk + columns % chunk  # the last is scored apart, in room of its own
   settings = config.method
   ways = 1 + settings.symmetric
@@ -200,6 +220,16 @@ def _scores_a_row(config, columns: int) -> float:
     copies += _OF_BINARY * (settings.binary_weight > 0)
     copies += _HANDED_OVER * (config.mesh.data > 1 and config.mesh.label > 1)
   return copies * columns
+
+
+def _margin_ways(config) -> float:
+  """How often a margin loss has all scores at once; PRIME's are by prototypes, by texts, and of texts."""
+  settings = config.method
+  if not has_prototypes(config):
+    return 1.0
+  if config.mesh.data * config.mesh.label > 1:  # of texts, a device has its own
+    return 2 + (settings.reverse_weight > 0) / config.mesh.label
+  return 2.0 if settings.reverse_weight or settings.regulariser_weight else 1.0
 
 
 def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:

@@ -3,23 +3,28 @@
 import math
 
 from xmc_jax.data.batches import epoch_shape
-from xmc_jax.models import BagSpec, GruSpec
+from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.sizes import Sizes
 
 
 def parameters(config, sizes: Sizes) -> int:
-  """Numbers in the encoder and its heads."""
+  """Numbers in the encoder, its heads, and a prototype network."""
   spec = sizes.encoder
   head = (spec.width + 1) * (config.encoder.projection_dim + classifier_dim(config))
+  if network := prototype_network(config, sizes):
+    head += _of_block(network)
   if isinstance(spec, BagSpec):
     return spec.vocab_size * spec.width + head
   if isinstance(spec, GruSpec):
     half, columns = spec.width // 2, spec.embedding_width
     return spec.vocab_size * columns + 2 * (3 * half * (columns + 1) + (3 * half + 1) * half) + head
+  embeddings = (spec.vocab_size + spec.max_positions + spec.num_types + 2) * spec.width
+  return embeddings + spec.num_layers * _of_block(spec) + head
+
+
+def _of_block(spec: EncoderSpec) -> int:
   width, inner = spec.width, spec.ffn_width
-  embeddings = (spec.vocab_size + spec.max_positions + spec.num_types + 2) * width
-  block = 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
-  return embeddings + spec.num_layers * block + head
+  return 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
 
 
 def embedding_width(config, sizes: Sizes) -> int:
@@ -39,13 +44,32 @@ def whole_leaves(config) -> bool:
 
 def picks_some(config) -> bool:
   """Whether all true labels in a leaf's pool count, those of the labels' points too (UniDEC, DEPSL)."""
-  return whole_leaves(config) and config.method.loss != "margin"
+  return whole_leaves(config) and not scores_whole(config)
 
 
 def classifier_dim(config) -> int:
   """D', of a second head and of the classifiers that are trained with the encoder; 0 where there are none."""
   settings = config.method
   return settings.classifier_dim if picks_some(config) and settings.encoder_weight < 1 else 0
+
+
+def has_prototypes(config) -> bool:
+  """Whether labels are ranked by more than their texts, through a network (PRIME)."""
+  return config.method.centroids != "none" or config.method.loss == "dynamic_margin"
+
+
+def prototype_network(config, sizes: Sizes) -> EncoderSpec | None:
+  """The block that makes prototypes of labels; None where there are none."""
+  if not has_prototypes(config):
+    return None
+  return EncoderSpec("bert", 0, embedding_width(config, sizes), 1, 1, config.method.prototype_width, 0)
+
+
+def vectors_of_label(config) -> int:
+  """What a prototype is made of: the text, and where there are some a centroid and a free vector."""
+  settings = config.method
+  clusters = settings.num_label_clusters or settings.num_head_labels or settings.head_label_points
+  return 1 + (settings.centroids != "none") + (clusters > 0)
 
 
 def trains_encoder(config) -> bool:
@@ -66,7 +90,7 @@ def row_sparse(config, sizes: Sizes) -> int:
 
 def scores_whole(config) -> bool:
   """Whether a row's scores are in memory all at once, on every device of 'label'."""
-  return config.method.loss == "margin"
+  return config.method.loss in ("margin", "dynamic_margin")
 
 
 def epoch(config, sizes: Sizes) -> tuple[int, int]:

@@ -6,11 +6,28 @@ from xmc_jax.models import BagSpec, GruSpec
 from xmc_jax.plan.activations import per_token
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
 from xmc_jax.plan.memory import Texts, label_texts, query_texts
-from xmc_jax.plan.shapes import batch_rows, classifier_dim, embedding_width, parameters, picks_some, pool_size
+from xmc_jax.plan.shapes import (
+  batch_rows,
+  classifier_dim,
+  embedding_width,
+  has_prototypes,
+  parameters,
+  picks_some,
+  pool_size,
+  prototype_network,
+  vectors_of_label,
+)
 from xmc_jax.plan.sizes import Sizes
 
 # Passes over all scores before the one that multiplies them back; SoftTop-k searches a threshold.
-_PASSES = {"softmax": 1, "decoupled_softmax": 1, "binary": 1, "soft_top_k": 8, "margin": 1}
+_PASSES = {
+  "softmax": 1,
+  "decoupled_softmax": 1,
+  "binary": 1,
+  "soft_top_k": 8,
+  "margin": 1,
+  "dynamic_margin": 1,
+}
 _TRIPS = 4  # times that a chunk of scores goes to memory or comes from there, a pass
 _NUMBER = 4
 
@@ -39,7 +56,12 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
     for name, texts in (("queries", query_texts(config, sizes)), ("labels", label_texts(config, sizes)))
     if texts.rows
   }
-  columns = pool_size(config, sizes)
+  columns, network = pool_size(config, sizes), prototype_network(config, sizes)
+  if network:
+    vectors, rows = vectors_of_label(config), label_texts(config, sizes).rows
+    flops = rows * 3 * block_flops(network, vectors)
+    size = rows * 3 * vectors * per_token(config, network, vectors, chip.kind).waiting
+    encoding["mix prototypes"] = _stage(flops, size, encoder_rate, chip)
   table_weights = 0  # of which a step reads and writes the rows, moments and all
   if config.method.labels == "table":
     table_weights = columns / config.mesh.label * (embedding_width(config, sizes) + 1)
@@ -60,6 +82,8 @@ def _score(config, sizes: Sizes, chip: Chip) -> Stage:
     columns += sizes.num_labels / config.mesh.label
   settings, scored, dim = config.method, embedding_width(config, sizes), classifier_dim(config)
   cells, passes = rows * columns, _PASSES[settings.loss]
+  if has_prototypes(config):  # by prototypes, by texts, and by texts against points
+    cells *= 2 + (settings.reverse_weight > 0)
   if not picks_some(config):
     return _stage(
       2 * cells * scored * (passes + 3),  # again in the backward pass, and two products there
@@ -112,9 +136,14 @@ def forward_flops(settings, spec, tokens: float, first_layer: int = 0) -> float:
   With CLS pooling the last block takes keys and values of all tokens, and all else of one.
   """
   width, inner = spec.width, spec.ffn_width
-  block = tokens * (8 * width**2 + 4 * width * inner) + 4 * tokens**2 * width
+  block = block_flops(spec, tokens)
   last = tokens * 4 * width**2 + 4 * width**2 + 4 * width * inner + 4 * tokens * width
   num_blocks = spec.num_layers - first_layer
   if not num_blocks or settings.pooling != "cls":
     return num_blocks * block
   return (num_blocks - 1) * block + last
+
+
+def block_flops(spec, tokens: float) -> float:
+  """FLOPs of one block, for one text."""
+  return tokens * (8 * spec.width**2 + 4 * spec.width * spec.ffn_width) + 4 * tokens**2 * spec.width
