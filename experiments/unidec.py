@@ -5,7 +5,8 @@
 
 Labels are ranked by both halves; `--mode=evaluate --scores=encoder` (or classifier) takes one. The paper's
 best P@k come with binary cross-entropy on the classifiers (`method.binary_weight=1`, as in the benchmark
-presets), its best PSP@k without. `depsl.py` is the dual encoder alone.
+presets), its best PSP@k without; in the few steps of the bundled presets it ruins them (docs/claims.md, 6).
+`depsl.py` is the dual encoder alone.
 """
 
 from experiments import dexml

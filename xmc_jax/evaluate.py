@@ -61,7 +61,10 @@ def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
   if run.method.aux_to_rank:
     aux = run.method.aux_to_rank(run.snapshot(params, aux, 0))
   vectors = run.embed_labels(params, aux, view)
-  return Index(vectors, backend=backend, devices=run.mesh, name="ranking", patience=_PATIENCE).search
+  used = vectors.any(axis=0)  # a view may have no more than a part of the columns
+  name = f"{view} ranking" if view else "ranking"
+  index = Index(vectors[:, used], backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
+  return lambda queries, k, exclude=None: index.search(queries[:, used], k, exclude=exclude)
 
 
 def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> Fusion:

@@ -115,16 +115,19 @@ def _plan(run: runs.Run) -> str:
 def _test(
   run: runs.Run, params, aux, step: int, voice: Report, scores: str = "", suffix: str = ""
 ) -> tuple[dict[str, float], evaluate.Ranking]:
-  test, by_view = run.dataset.test, {}
+  test, chosen = run.dataset.test, scores or run.config.eval.scores
   with voice.stage("test"):
     queries = evaluate.embed_split(run, params, aux, test)
-    for view in run.method.views:
-      alone = evaluate.rank_split(run, evaluate.ranker(run, params, aux, view), queries, test)
-      by_view[view] = evaluate.score(run, test, alone)
-    ranking = evaluate.rank_split(run, evaluate.ranker(run, params, aux, scores), queries, test)
+    rankings = {
+      kind: evaluate.rank_split(run, evaluate.ranker(run, params, aux, kind), queries, test)
+      for kind in {**run.method.views, chosen: None}
+    }
+    ranking = rankings[chosen]
+    by_view = {view: evaluate.score(run, test, rankings[view]) for view in run.method.views}
     # Under another name, where it is not ranked as the run was told to.
     means = evaluate.write_report(run, test, ranking, step, by_view, suffix)
-  show(f"test metrics in percent, {len(test):,} points, parameters of step {step:,}")
+  by = f", by {'both' if chosen == 'fused' else chosen}" if by_view else ""
+  show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
   show(report.table(evaluate.shown(means)))
   for view, found in by_view.items():
     show(f"by {view} alone: " + "  ".join(f"{m} {100 * v:.2f}" for m, v in evaluate.shown(found).items()))

@@ -43,6 +43,11 @@ def check(config) -> None:
 def check_scores(scores: str, config, method: Method) -> None:
   """Raises ConfigError for scores that the method does not rank by; without views there are the encoder's."""
   legal = ("fused", *(method.views or ("encoder",)))
+  if scores not in legal and not method.views:
+    raise ConfigError(
+      f"scores = {scores!r}: this run has its encoder's alone, no classifiers; leave --scores out "
+      "(--config.eval.scores=fused)"
+    )
   if scores not in legal:
     raise ConfigError(
       f"scores = {scores!r}: method {config.method.name!r} has {', '.join(map(repr, legal))}; "
