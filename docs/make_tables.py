@@ -6,7 +6,8 @@
 A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each NAME is a row. Between
 `<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
 which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t), in
-percent; of minutes and GB the median.
+percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW ... -->` and `<!-- end -->` stands
+how soon each row got where the first one ended.
 """
 
 import json
@@ -20,7 +21,7 @@ from scipy.stats import t as student
 _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
-_BLOCK = re.compile(r"(<!-- (table|claim): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (table|claim|epochs): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def collect(run: pathlib.Path, name: str, what: str) -> None:
@@ -65,6 +66,27 @@ def claim_table(names: list[str]) -> str:
   return "\n".join(lines) + "\n"
 
 
+def epochs_table(names: list[str]) -> str:
+  """A Markdown table of how soon runs get where another one ends: its CLAIM/ROW, then theirs.
+
+  By validation P@1 after each epoch, the mean over seeds.
+  """
+  curves = {name: _curve(name) for name in names}
+  target, epochs = curves[names[0]][-1], len(curves[names[0]])
+  lines = [f"| | epochs to {100 * target:.1f} | after 1 epoch | best | after {epochs} |", "|---|---|---|---|---|"]
+  for name, curve in curves.items():
+    reached = next((str(epoch) for epoch, value in enumerate(curve, 1) if value >= target), "never")
+    shown = " | ".join(f"{100 * value:.1f}" for value in (curve[0], max(curve), curve[-1]))
+    lines.append(f"| {name.partition('/')[2].replace('_', ' ')} | {reached} | {shown} |")
+  return "\n".join(lines) + "\n"
+
+
+def _curve(name: str) -> list[float]:
+  claim, _, row = name.partition("/")
+  rows = json.loads((_DOCS / "results" / f"claim_{claim}.json").read_text())["rows"]
+  return [statistics.mean(values) for values in zip(*(seed["curve"] for seed in rows[row]))]
+
+
 def _cell(metric: str, values: list[float]) -> str:
   if not values:
     return ""
@@ -90,7 +112,7 @@ def write() -> None:
       path.write_text(filled)
 
 
-_KINDS = {"table": table, "claim": claim_table}
+_KINDS = {"table": table, "claim": claim_table, "epochs": epochs_table}
 
 if __name__ == "__main__":
   if sys.argv[1:2] == ["collect"] and len(sys.argv) == 5:

@@ -40,8 +40,8 @@ def test_presets_pass_the_checks(name):
   configs.check(presets.get_config(name))
 
 
-def test_a_claims_table_has_means_and_intervals(tmp_path, monkeypatch):
-  """In percent: 40, 42 and 44 deviate by 2, and Student's t for two degrees of freedom is 4.303."""
+def _make_tables(tmp_path, monkeypatch):
+  """The script, and experiments' results, in an empty docs folder."""
   path = run.pathlib.Path(__file__).parents[1] / "docs" / "make_tables.py"
   spec = importlib.util.spec_from_file_location("make_tables", path)
   make_tables = importlib.util.module_from_spec(spec)
@@ -50,6 +50,12 @@ def test_a_claims_table_has_means_and_intervals(tmp_path, monkeypatch):
   (tmp_path / "docs").mkdir()
   monkeypatch.setattr(run, "_RESULTS", tmp_path / "docs" / "results")
   run._RESULTS.mkdir()
+  return make_tables
+
+
+def test_a_claims_table_has_means_and_intervals(tmp_path, monkeypatch):
+  """In percent: 40, 42 and 44 deviate by 2, and Student's t for two degrees of freedom is 4.303."""
+  make_tables = _make_tables(tmp_path, monkeypatch)
   seeds = [{"P@1": p, "R@10": 0.5, "minutes": m} for p, m in ((0.40, 1.0), (0.42, 9.0), (0.44, 2.0))]
   run.keep("losses", {"soft_top_5": seeds, "one": [{"P@1": 0.1, "R@10": 0.0}]})
   (tmp_path / "docs" / "page.md").write_text("<!-- claim: losses P@1 R@10 minutes -->\nold\n<!-- end -->\n")
@@ -61,6 +67,23 @@ def test_a_claims_table_has_means_and_intervals(tmp_path, monkeypatch):
     "| soft top 5 | 3 | 42.0 ± 5.0 | 50.0 ± 0.0 | 2.0 |",
     "| one | 1 | 10.0 | 0.0 |  |",
     "<!-- end -->",
+  ]
+
+
+def test_epochs_until_another_run_is_reached(tmp_path, monkeypatch):
+  """Means over seeds: 20, 30, 40 for the one that is to be reached; 10, 40, 35; and never."""
+  make_tables = _make_tables(tmp_path, monkeypatch)
+  slow = [{"curve": [0.1, 0.2, 0.3]}, {"curve": [0.3, 0.4, 0.5]}]
+  run.keep("curves", {"slow": slow, "fast_one": [{"curve": [0.1, 0.4, 0.35]}], "flat": [{"curve": [0.1] * 3}]})
+  page = tmp_path / "docs" / "page.md"
+  page.write_text("<!-- epochs: curves/slow curves/fast_one curves/flat -->\n<!-- end -->\n")
+  make_tables.write()
+  assert page.read_text().splitlines()[1:-1] == [
+    "| | epochs to 40.0 | after 1 epoch | best | after 3 |",
+    "|---|---|---|---|---|",
+    "| slow | 3 | 20.0 | 40.0 | 40.0 |",
+    "| fast one | 2 | 10.0 | 40.0 | 35.0 |",
+    "| flat | never | 10.0 | 10.0 | 10.0 |",
   ]
 
 
@@ -87,7 +110,7 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
   monkeypatch.setattr(run.subprocess, "run", trained)
   for _ in range(2):
     assert run.train("losses", "softmax", 3, tmp_path, []) == {
-      "softmax": {"P@1": 0.25, "minutes": 2.0, "GB": 3.0},
+      "softmax": {"P@1": 0.25, "minutes": 2.0, "GB": 3.0, "curve": [0.1]},
       "softmax_by_encoder": {"P@1": 0.125},
       "softmax_by_classifier": {"P@1": 0.5},
     }

@@ -78,7 +78,7 @@ def _trained(workdir):
   state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(mesh.make()))
   params = jax.device_get(state["params"])
   if "prototype" in params:
-    # A key's bias moves all of a query's scores alike: its gradient is rounding, and Adam makes steps of that.
+    # A key's bias moves all of a query's scores alike: its gradient is rounding, of which Adam makes steps.
     del params["prototype"]["layer"]["attention"]["key"]["bias"]
   return checkpoints.latest(), params
 

@@ -3,7 +3,7 @@
 python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 """
 
-from experiments import depsl, dexa, dexml, ngame, unidec
+from experiments import depsl, dexa, dexml, ngame, prime, unidec
 from experiments.common import choose
 
 # A light transformer: t* is a matter of attention, which a bag of embeddings has none of.
@@ -144,6 +144,50 @@ CLAIMS |= {
     "depsl_all_labels": {**_DEPSL, **_EVERY},
     "depsl_all_labels_5_epochs": {**_DEPSL, **_EVERY, "train.num_epochs": 5},  # in the minutes of `depsl`
     "dexml_all_labels": _DEBIAN,
+  },
+}
+# PRIME-lite, cut short as NGAME and DEXA above, and evaluated after every epoch: its claims are of speed too.
+_CURVES = {"eval.every_epochs": 1.0}
+_PRIME = {**prime.PRESETS["debian"], **_BAG, **_CURVES}
+_LITE = {**prime.PRESETS["debian_lite"], **_BAG, **_CURVES}
+_WITHOUT_MARGIN = {"method.loss": "margin"}
+_WITHOUT_REVERSE = {"method.reverse_weight": 0.0, "method.regulariser_weight": 0.0}
+_WITHOUT_VECTORS = {"method.num_label_clusters": 0}
+_WITHOUT_CENTROIDS = {"method.centroids": "none"}
+
+
+def _free_vectors(count: int) -> dict:
+  return {**_LITE, "method.num_label_clusters": count}
+
+
+CLAIMS |= {
+  "prime_loss": {  # PRIME's Table 6
+    "prototypes_alone": {**_LITE, **_WITHOUT_MARGIN, **_WITHOUT_REVERSE, "method.text_weight": 0.0},
+    "and_texts": {**_LITE, **_WITHOUT_MARGIN, **_WITHOUT_REVERSE},
+    "and_dynamic_margin": {**_LITE, **_WITHOUT_REVERSE},
+    "and_texts_against_points": {**_LITE, "method.regulariser_weight": 0.0},
+    "and_regulariser_prime_lite": _LITE,
+    "prime": _PRIME,
+  },
+  "prime_parts": {  # its Figure 3, Tables 9 and 11, and appendix H
+    "without_centroids_and_vectors": {**_LITE, **_WITHOUT_CENTROIDS, **_WITHOUT_VECTORS},
+    "without_centroids": {**_LITE, **_WITHOUT_CENTROIDS},
+    "without_free_vectors": {**_LITE, **_WITHOUT_VECTORS},
+    "frozen_centroids": {**_LITE, "method.centroids": "frozen"},
+    "exact_centroids": {**_LITE, "method.exact_centroids": True},
+    "uniform_positives": {**_LITE, "method.positive_sampling": "uniform"},
+    **{f"{count}_free_vectors": _free_vectors(count) for count in (64, 1024, 4096, 16_384)},
+  },
+  "prime_and_others": {  # at equal epochs; the last two in PRIME's minutes
+    "ngame": {**_ngame("debian", _BAG), **_CURVES},
+    "dexa": {**_dexa("debian", _BAG), **_CURVES},
+    "dexml": {**_DEBIAN, **_CURVES, "train.num_epochs": 15},
+    "minilm_3_ngame": _ngame("debian_minilm3", _LIGHT),
+    "minilm_3_dexa": _dexa("debian_minilm3", _LIGHT),
+    "minilm_3_prime": {**prime.PRESETS["debian_minilm3"], **_LIGHT},
+    "minilm_3_prime_lite": {**prime.PRESETS["debian_minilm3_lite"], **_LIGHT},
+    "dexa_longer": {**_dexa("debian", _BAG), "train.num_epochs": 75},
+    "dexml_longer": {**_DEBIAN, "train.num_epochs": 45},
   },
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}

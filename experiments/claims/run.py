@@ -21,7 +21,7 @@ _RESULTS = _ROOT / "docs" / "results"
 _KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
 
 
-Metrics = dict[str, float]
+Metrics = dict[str, float | list[float]]
 
 
 def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str]) -> dict[str, Metrics]:
@@ -38,16 +38,18 @@ def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str])
 
 
 def results(workdir: pathlib.Path) -> dict[str, Metrics]:
-  """Test metrics of a finished run, of each of its views too; with minutes of training and peak GB."""
+  """Test metrics of a finished run, of each of its views too; minutes, peak GB, validation P@1 over time."""
   report = json.loads((workdir / "report" / "metrics.json").read_text())
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
-  lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   trained = sum(seconds[stage] for stage in seconds if stage == "train" or stage.startswith("refresh_"))
   costs = {"minutes": trained / 60, "GB": max(line.get("memory/host_bytes", 0) for line in lines) / 1e9}
   by_view = {f"_by_{view}": found for view, found in report.get("by_view", {}).items()}
   kept = {"": report["metrics"], **by_view}
+  curve = [round(line["eval/P@1"], 4) for line in lines if "eval/P@1" in line]  # on validation rows
   return {
-    suffix: {name: found[name] for name in _KEPT if name in found} | ({} if suffix else costs)
+    suffix: {name: found[name] for name in _KEPT if name in found}
+    | ({} if suffix else {**costs, "curve": curve})
     for suffix, found in kept.items()
   }
 
