@@ -6,8 +6,8 @@
 A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each NAME is a row. Between
 `<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
 which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t), in
-percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW ... -->` and `<!-- end -->` stands
-how soon each row got where the first one ended.
+percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW ... -->` and `<!-- end -->`
+stands how soon each row got where the first one ended.
 """
 
 import json
@@ -73,7 +73,8 @@ def epochs_table(names: list[str]) -> str:
   """
   curves = {name: _curve(name) for name in names}
   target, epochs = curves[names[0]][-1], len(curves[names[0]])
-  lines = [f"| | epochs to {100 * target:.1f} | after 1 epoch | best | after {epochs} |", "|---|---|---|---|---|"]
+  columns = ["", f"epochs to {100 * target:.1f}", "after 1 epoch", "best", f"after {epochs}"]
+  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for name, curve in curves.items():
     reached = next((str(epoch) for epoch, value in enumerate(curve, 1) if value >= target), "never")
     shown = " | ".join(f"{100 * value:.1f}" for value in (curve[0], max(curve), curve[-1]))

@@ -74,12 +74,13 @@ def test_epochs_until_another_run_is_reached(tmp_path, monkeypatch):
   """Means over seeds: 20, 30, 40 for the one that is to be reached; 10, 40, 35; and never."""
   make_tables = _make_tables(tmp_path, monkeypatch)
   slow = [{"curve": [0.1, 0.2, 0.3]}, {"curve": [0.3, 0.4, 0.5]}]
-  run.keep("curves", {"slow": slow, "fast_one": [{"curve": [0.1, 0.4, 0.35]}], "flat": [{"curve": [0.1] * 3}]})
+  fast, flat = [{"curve": [0.1, 0.4, 0.35]}], [{"curve": [0.1] * 3}]
+  run.keep("curves", {"slow": slow, "fast_one": fast, "flat": flat})
   page = tmp_path / "docs" / "page.md"
   page.write_text("<!-- epochs: curves/slow curves/fast_one curves/flat -->\n<!-- end -->\n")
   make_tables.write()
   assert page.read_text().splitlines()[1:-1] == [
-    "| | epochs to 40.0 | after 1 epoch | best | after 3 |",
+    "|  | epochs to 40.0 | after 1 epoch | best | after 3 |",
     "|---|---|---|---|---|",
     "| slow | 3 | 20.0 | 40.0 | 40.0 |",
     "| fast one | 2 | 10.0 | 40.0 | 35.0 |",
