@@ -176,14 +176,12 @@ CLAIMS |= {
     "frozen_centroids": {**_LITE, "method.centroids": "frozen"},
     "exact_centroids": {**_LITE, "method.exact_centroids": True},
     "uniform_positives": {**_LITE, "method.positive_sampling": "uniform"},
-    **{f"{count}_free_vectors": _free_vectors(count) for count in (64, 1024, 4096, 16_384)},
+    **{f"{count}_free_vectors": _free_vectors(count) for count in (64, 1024, 16_384)},
   },
-  "prime_and_others": {  # at equal epochs; the last two in PRIME's minutes
+  "prime_and_others": {  # at equal epochs, beside auxiliary_vectors' MiniLM; the last two in PRIME's minutes
     "ngame": {**_ngame("debian", _BAG), **_CURVES},
     "dexa": {**_dexa("debian", _BAG), **_CURVES},
     "dexml": {**_DEBIAN, **_CURVES, "train.num_epochs": 15},
-    "minilm_3_ngame": _ngame("debian_minilm3", _LIGHT),
-    "minilm_3_dexa": _dexa("debian_minilm3", _LIGHT),
     "minilm_3_prime": {**prime.PRESETS["debian_minilm3"], **_LIGHT},
     "minilm_3_prime_lite": {**prime.PRESETS["debian_minilm3_lite"], **_LIGHT},
     "dexa_longer": {**_dexa("debian", _BAG), "train.num_epochs": 75},
