@@ -1,0 +1,84 @@
+"""What label prototypes cost a training step: PRIME's beside NGAME's and DEXA's.
+
+  PYTHONPATH=. python benchmarks/prototypes.py                                    # a bag
+  PYTHONPATH=. python benchmarks/prototypes.py --preset=debian_minilm3            # or debian_minilm6
+
+All take the bundled data, the same encoder, as many points a batch and one positive of each, drawn uniformly:
+pools of the same size. Steps are taken in turns in one process, batches built beforehand. Compilation is
+reported apart; memory is XLA's account of the step, arguments and temporaries.
+"""
+
+import argparse
+import importlib
+import pathlib
+import tempfile
+import time
+
+import jax
+from turns import compare
+
+from xmc_jax import mesh, new_run, optim, refresh, train_step
+from xmc_jax.report import Report
+
+_ALIKE = {
+  "method.num_positives": 1,
+  "method.positive_sampling": "uniform",
+  "method.leaves_first_epoch": 1e6,
+  "checkpoint.every_epochs": 0.0,
+}
+
+
+class Step:
+  """A method's training step on batches of random points."""
+
+  def __init__(self, module: str, preset: str, batch_size: int, num_batches: int, folder: pathlib.Path):
+    config = importlib.import_module(f"experiments.{module}").get_config(preset)
+    config.update_from_flattened_dict({**_ALIKE, "train.batch_size": batch_size})
+    report = Report(folder / module)
+    self.name, run = module, new_run.create(config, folder / module, report)
+    optimiser = optim.make(config.train, 1000)
+    rate = optim.table_schedule(config.train, 1000)
+    state = train_step.first_state(run, optimiser, *run.initial_parameters())
+    snapshot, aux = run.snapshot(state.params, state.aux, 0), state.aux
+    for name, definition in run.method.refreshes.items():
+      if definition.into_aux:
+        _, aux = refresh.renew(name, definition, snapshot, {}, aux)
+    self._state = state._replace(aux=aux)
+    self._step = train_step.TrainStep(run, optimiser, report, rate)
+    self._batches = [mesh.put_batch(run.batches.build(step), run.mesh) for step in range(num_batches)]
+    start = time.perf_counter()
+    self.run()
+    (program,) = self._step._programs.values()
+    found = program.memory_analysis()
+    print(
+      f"{module}: {len(self._batches[0].rows):,} points, pools of {len(self._batches[0].columns):,} columns; "
+      f"compiled in {time.perf_counter() - start:.1f} s, "
+      f"{(found.argument_size_in_bytes + found.temp_size_in_bytes) / 1e6:,.0f} MB",
+      flush=True,
+    )
+
+  def run(self) -> None:
+    for batch in self._batches:
+      self._state, metrics = self._step(self._state, {}, batch)
+    jax.block_until_ready(metrics)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--preset", default="debian")
+  parser.add_argument("--batch_size", type=int, default=256)
+  parser.add_argument("--num_batches", type=int, default=5)
+  parser.add_argument("--rounds", type=int, default=7)
+  given = parser.parse_args()
+  with tempfile.TemporaryDirectory() as folder:
+    ngame, dexa, prime = (
+      Step(module, given.preset, given.batch_size, given.num_batches, pathlib.Path(folder))
+      for module in ("ngame", "dexa", "prime")
+    )
+    print(f"{given.num_batches} steps at a time:")
+    for other in (dexa, prime):
+      compare(ngame, other, given.rounds)
+
+
+if __name__ == "__main__":
+  main()
