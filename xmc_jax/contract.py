@@ -36,6 +36,22 @@ class Tokens(NamedTuple):
   lengths: Array
 
 
+class Links(NamedTuple):
+  """One side of a metadata graph in a step: the anchors that were drawn for n points, or labels.
+
+  Attributes:
+    columns: `[S]` int32 anchor id of each column, -1 for padding.
+    anchors: their texts, in groups as a batch's labels are.
+    positives: `[n, P]` int32 columns of the row's linked anchors, pruned edges counted, -1 for padding.
+    weights: `[n, P]` float32, 1 for the anchor that was drawn for the row, 0 for others.
+  """
+
+  columns: Array
+  anchors: tuple[Tokens, ...]
+  positives: Array
+  weights: Array
+
+
 class Batch(NamedTuple):
   """One training step's input: static shapes, a function of (seed, step, order).
 

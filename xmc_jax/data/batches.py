@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_jax.contract import Batch, BatchSpec
 from xmc_jax.data import buckets, ragged
-from xmc_jax.data.pools import Pool, label_table, make_pool
+from xmc_jax.data.pools import Pool, in_columns, label_table, make_pool
 
 _ORDER, _DRAW = 0, 1  # separate random streams of one seed
 USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
@@ -151,7 +151,7 @@ class BatchBuilder:
     drawn = ragged.draw(truth.counts, self._spec.num_positives, generator, odds)
     listed = self._draw_hard(rows, fresh.get("shortlist"), generator)
     pool = self._pool.draw(truth.values[drawn], truth.values[~drawn], listed, generator)
-    positives, weights = self._positives(truth, drawn, pool)
+    positives, weights = in_columns(truth, drawn, pool.column_of, self._width_positives)
     return Batch(
       rows=rows,
       queries=queries,
@@ -163,22 +163,6 @@ class BatchBuilder:
       vectors=vectors,
       dropped=pool.dropped,
     )
-
-  def _positives(self, truth: ragged.Ragged, drawn: np.ndarray, pool: Pool) -> tuple[np.ndarray, np.ndarray]:
-    """The columns of each row's true labels `[B, P]`, and their weights, which add up to 1 over those drawn.
-
-    Of a pool that leaves labels out there are only those inside, and P is what a batch needs.
-    """
-    columns = pool.column_of[truth.values]
-    inside = columns >= 0
-    found = truth.only(inside, columns)
-    chosen = drawn[inside]
-    number = np.bincount(found.owners[chosen], minlength=len(found.counts))
-    weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
-    width = self._width_positives
-    while width < found.counts.max(initial=0):
-      width *= 2
-    return found.padded(width), weights.padded(width)
 
   def _points(self, chosen: np.ndarray) -> tuple[np.ndarray, tuple, np.ndarray | tuple[()]]:
     """`(rows [B], queries, vectors)` of the training rows of a batch; one of the latter two is empty."""

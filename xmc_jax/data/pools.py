@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xmc_jax.contract import BatchSpec, Tokens
-from xmc_jax.data import buckets
+from xmc_jax.data import buckets, ragged
 
 _MARGIN = 4.5  # standard deviations kept free
 
@@ -91,7 +91,7 @@ class DrawnPool:
 
     def plan(num_uniform: int) -> buckets.Slots:
       by_frequency = most if spec.fill_pool else num_drawn
-      size = min(by_frequency + num_uniform, most)
+      size = max(1, min(by_frequency + num_uniform, most))
       # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
       odds = -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
       return buckets.plan(
@@ -243,3 +243,27 @@ def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
   column_of = np.full(num_labels, -1, np.int32)
   column_of[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
   return column_of
+
+
+def in_columns(
+  truth: ragged.Ragged, drawn: np.ndarray, column_of: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """The columns of each row's true labels `[B, P]`, and their weights, which add up to 1 over those drawn.
+
+  Of a pool that leaves labels out there are only those inside, and P is what a batch needs.
+
+  Args:
+    truth: true labels of B rows.
+    drawn: `[E]` bool, which of them were drawn.
+    column_of: `[L]` column of each label, -1 where the pool has it not.
+    width: P; twice that, or four times, where a row needs it.
+  """
+  columns = column_of[truth.values]
+  inside = columns >= 0
+  found = truth.only(inside, columns)
+  chosen = drawn[inside]
+  number = np.bincount(found.owners[chosen], minlength=len(found.counts))
+  weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
+  while width < found.counts.max(initial=0):
+    width *= 2
+  return found.padded(width), weights.padded(width)

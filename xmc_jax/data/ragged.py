@@ -39,12 +39,18 @@ class Ragged(NamedTuple):
     return Ragged(values[kept], counts)
 
 
-def of_matrix(matrix, rows: np.ndarray) -> Ragged:
-  """The column ids of some rows of a CSR matrix; row -1 is empty."""
+def places_of(matrix, rows: np.ndarray) -> Ragged:
+  """Where the entries of some rows of a CSR matrix stand among all of its entries; row -1 is empty."""
   safe = np.maximum(rows, 0)
   starts = matrix.indptr[safe].astype(np.int64)
   counts = np.where(rows >= 0, matrix.indptr[safe + 1] - starts, 0)
-  return Ragged(matrix.indices[np.repeat(starts - _starts(counts), counts) + np.arange(counts.sum())], counts)
+  return Ragged(np.repeat(starts - _starts(counts), counts) + np.arange(counts.sum()), counts)
+
+
+def of_matrix(matrix, rows: np.ndarray) -> Ragged:
+  """The column ids of some rows of a CSR matrix; row -1 is empty."""
+  places = places_of(matrix, rows)
+  return places._replace(values=matrix.indices[places.values])
 
 
 def of_padded(array: np.ndarray) -> Ragged:

@@ -1,0 +1,84 @@
+"""Anchors drawn for a batch: linked ones alone, one a row, all that are linked marked, texts beside them."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+from xmc_jax.data.links import LinkSampler
+
+N, A = 20, 15
+
+
+def _graph(seed=0, density=0.25):
+  edges = sp.csr_matrix(np.random.default_rng(seed).random((N, A)) < density)
+  edges.sort_indices()
+  return edges
+
+
+def _sampler(edges, num_rows=8, **options):
+  anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
+  return anchors, LinkSampler(anchors, edges, num_rows=num_rows, max_length=32, **options)
+
+
+@hypothesis.given(
+  rows=st.lists(st.integers(-1, N - 1), min_size=1, max_size=8),
+  density=st.sampled_from([0.0, 0.25, 1.0]),
+  pruned=st.sampled_from([0.0, 0.5, 1.0]),
+  seed=st.integers(0, 99),
+)
+@hypothesis.settings(max_examples=60)
+def test_one_kept_anchor_a_row_and_every_link_marked(rows, density, pruned, seed):
+  rows = np.array(rows, np.int32)
+  rows[np.setdiff1d(np.arange(len(rows)), np.unique(rows, return_index=True)[1])] = -1  # none comes twice
+  edges = _graph(seed, density)
+  kept = np.random.default_rng(seed).random(edges.nnz) >= pruned
+  anchors, sampler = _sampler(edges, len(rows))
+  links = sampler.draw(rows, kept, np.random.default_rng(seed))
+  left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
+  all_linked = edges.toarray()
+  pool = links.columns[links.columns >= 0]
+  assert len(set(pool.tolist())) == len(pool)
+  drawn = set()
+  for row, positives, weights in zip(rows, links.positives, links.weights):
+    marked = {int(links.columns[column]) for column in positives if column >= 0}
+    chosen = {int(links.columns[column]) for column, weight in zip(positives, weights) if weight}
+    expected = set(np.flatnonzero(all_linked[row])) if row >= 0 else set()
+    assert marked == expected & set(pool.tolist())
+    assert len(chosen) == (row >= 0 and left[row].any()) and weights.sum() == len(chosen)
+    assert all(left[row, anchor] for anchor in chosen)
+    drawn |= chosen
+  assert drawn == set(pool.tolist())
+  at = 0
+  for group in links.anchors:
+    own = anchors.gather(links.columns[at : at + len(group.ids)], group.ids.shape[1])
+    np.testing.assert_array_equal(group.ids, own.ids)
+    at += len(group.ids)
+  assert at == len(links.columns)
+
+
+def test_every_kept_edge_is_drawn_some_day_and_alike():
+  edges = sp.csr_matrix(np.array([[1, 1, 1, 0], [0, 0, 1, 1]], bool))
+  kept = np.array([True, False, True, True, True])
+  _, sampler = _sampler(sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A)), 2)
+  seen = np.zeros((2, A))
+  for step in range(2000):
+    links = sampler.draw(np.array([0, 1]), kept, np.random.default_rng(step))
+    for row in range(2):
+      (column,) = links.positives[row][links.weights[row] > 0]
+      seen[row, links.columns[column]] += 1
+  assert seen.sum() == 4000 and np.all(seen[[0, 0, 1, 1], [0, 2, 2, 3]] > 880) and seen[0, 1] == 0
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 8])
+def test_shapes_do_not_depend_on_what_was_drawn(num_shards):
+  _, sampler = _sampler(_graph(1), num_shards=num_shards)
+  shapes = set()
+  for step in range(20):
+    generator = np.random.default_rng(step)
+    links = sampler.draw(generator.integers(-1, N, 8), None, generator)
+    shapes.add((links.columns.shape, *(group.ids.shape for group in links.anchors), links.positives.shape))
+    assert all(len(group.ids) % num_shards == 0 for group in links.anchors)
+  assert len(shapes) == 1
