@@ -18,6 +18,7 @@ _PRIME = {
   "method.margin_negatives": 100,
   "method.unit_texts": False,
   "method.centroids": "momentum",
+  "method.prototype_width": 1024,
 }
 _DEBIAN = {**_PRIME, "method.num_label_clusters": 256, "train.table_learning_rate": 5e-3}
 

@@ -239,6 +239,15 @@ def test_a_prototype_network_is_counted():
   assert three == pytest.approx(1.5 * two, rel=0.02)
 
 
+def test_centroids_are_moved_in_place():
+  """Ten times as many labels need ten times the table, and not a byte more while a step runs."""
+  few, many = (
+    compiled(make_config(**MEASURED["prime"] | {"plan.num_labels": number})) for number in (40_000, 400_000)
+  )
+  assert many.argument_size_in_bytes - few.argument_size_in_bytes >= 4 * 360_000 * 64
+  assert many.temp_size_in_bytes < 1.01 * few.temp_size_in_bytes
+
+
 def test_flops_are_counted(encoder_folder):
   """A forward pass, as XLA counts it: that has softmax and norms besides."""
   config = make_config(**{"encoder.name": encoder_folder, "data.max_length": 32, "encoder.pooling": "cls"})

@@ -8,6 +8,7 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import data, models, new_run
 from xmc_jax import run as runs
+from xmc_jax.contract import Batch
 from xmc_jax.models import hf_names
 from xmc_jax.report import Report
 
@@ -128,6 +129,20 @@ def config_file(path: pathlib.Path, data_folder: pathlib.Path, **overrides) -> p
   tests = str(pathlib.Path(__file__).parent)
   path.write_text(_CONFIG_FILE.format(tests=tests, data=str(data_folder), overrides=overrides))
   return path
+
+
+def pool_batch(columns, positives, weights, excluded, rows=None) -> Batch:
+  """A batch without texts: what losses over a pool look at."""
+  positives = np.array(positives, np.int32)
+  return Batch(
+    rows=np.array(np.arange(len(positives)) if rows is None else rows, np.int32),
+    queries=(),
+    columns=np.array(columns, np.int32),
+    labels=(),
+    positives=positives,
+    weights=np.array(weights, np.float32),
+    excluded=np.array(excluded, np.int32),
+  )
 
 
 def token_table(lengths, seed: int = 0) -> data.TokenTable:

@@ -61,7 +61,7 @@ AT_LEAST = {
   "method.label_clusters_every_epochs": 0,
   "method.num_head_labels": 0,
   "method.head_label_points": 0,
-  "method.prototype_width": 1,
+  "method.prototype_width": 0,
   "method.prototype_weight": 0,
   "method.text_weight": 0,
   "method.reverse_weight": 0,

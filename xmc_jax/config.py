@@ -98,7 +98,7 @@ _DEFAULTS = {
     "centroids": "none",  # PRIME: 'momentum', labels' centroids follow the encoder; or 'frozen'
     "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
     "exact_centroids": False,  # True: made anew of all training points when labels are ranked
-    "prototype_width": 1024,  # of the prototype network's feed-forward layer
+    "prototype_width": 0,  # PRIME: of the prototype network's feed-forward layer
     "prototype_dropout": 0.1,
     "prototype_weight": 1.0,  # of queries against prototypes in the loss
     "text_weight": 1.0,  # of queries against label texts

@@ -126,7 +126,8 @@ class Refresh(NamedTuple):
 
   Attributes:
     every_epochs: how often; at a multiple of it after `first_epoch`.
-    compute: `snapshot -> array`, the same on every process; see refresh/snapshot.py.
+    compute: `snapshot -> array`, the same on every process, or None to leave things as they are; see
+      refresh/snapshot.py.
     first_epoch: before this there is none.
     into_aux: what it makes does not go to `fresh`: it takes the place of `aux[name]`.
     every_steps: how often, where it is not 0; `every_epochs` does not count then.

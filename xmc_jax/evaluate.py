@@ -58,12 +58,13 @@ def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
   if backend == "scann" and not runtime.is_alone():
     say("ranking: exact, as eval.backend = 'scann' is for one process")
     backend = "exact"
-  if run.method.aux_to_rank:
-    aux = run.method.aux_to_rank(run.snapshot(params, aux, 0))
-  vectors = run.embed_labels(params, aux, view)
+  vectors = run.embed_labels(params, run.aux_to_rank(params, aux), view)
   used = vectors.any(axis=0)  # a view may have no more than a part of the columns
   name = f"{view} ranking" if view else "ranking"
-  index = Index(vectors[:, used], backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
+  vectors = vectors if used.all() else vectors[:, used]
+  index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
+  if used.all():
+    return index.search
   return lambda queries, k, exclude=None: index.search(queries[:, used], k, exclude=exclude)
 
 

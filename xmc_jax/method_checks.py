@@ -11,6 +11,7 @@ def faults(values: Mapping, largest: int) -> Iterator[str]:
     largest: what a whole number may be at most.
   """
   yield from _temperature_faults(values)
+  yield from _positive_faults(values)
   yield from _negative_faults(values)
   yield from _margin_faults(values)
   yield from _auxiliary_faults(values)
@@ -35,6 +36,15 @@ def _temperature_faults(values: Mapping) -> Iterator[str]:
     yield (
       f"method.temperature = {temperature} saturates raw dot products (encoder.normalize = False; at least "
       f"0.5): set --config.method.temperature=1, or --config.encoder.normalize=True, {override}"
+    )
+
+
+def _positive_faults(values: Mapping) -> Iterator[str]:
+  if values["method.positive_sampling"] != "uniform" and not values["method.num_positives"]:
+    yield (
+      f"method.positive_sampling = {values['method.positive_sampling']!r} has no effect when "
+      "method.num_positives = 0: all are taken; set --config.method.num_positives=1, or "
+      "--config.method.positive_sampling=uniform"
     )
 
 

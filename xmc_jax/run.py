@@ -130,6 +130,11 @@ class Run:
     """`[L, D]` embeddings of all labels; `view` is one of the method's views."""
     return self._of_labels(self.method.views[view] if view else self.method.embed_labels, params, aux)
 
+  def aux_to_rank(self, params: PyTree, aux: PyTree) -> PyTree:
+    """What labels are embedded by when they are ranked."""
+    exact = self.method.aux_to_rank
+    return exact(self.snapshot(params, aux, 0)) if exact else aux
+
   def _of_labels(self, function, params: PyTree, aux: PyTree) -> np.ndarray:
     embed = self._embedder(function)
     return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens)
@@ -166,7 +171,7 @@ class Run:
     texts = source.method.embed_texts or source.method.embed_labels
     return Snapshot(
       embed_queries,
-      lambda: source.embed_labels(params, aux),
+      lambda: source.embed_labels(params, source.aux_to_rank(params, aux)),
       lambda: source._of_labels(texts, params, aux),
       truth=self.train.truth,
       filtered=self.train.filter,

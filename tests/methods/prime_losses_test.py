@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_runs
 
 from xmc_jax import mesh
-from xmc_jax.contract import Batch
 from xmc_jax.methods import prime_losses
 
 SETTINGS = {
@@ -35,17 +35,10 @@ def _unit(rng, *shape):
   return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def _batch(columns, positives, weights, excluded, rows=None):
-  columns, positives = np.array(columns, np.int32), np.array(positives, np.int32)
-  rows = np.arange(len(positives)) if rows is None else rows
-  weights = np.array(weights, np.float32)
-  return Batch(np.array(rows, np.int32), (), columns, (), positives, weights, np.array(excluded, np.int32))
-
-
 def _example(seed=0):
   """Six points, the last one padding; seven columns, the last one padding; more positives than were drawn."""
   rng = np.random.default_rng(seed)
-  batch = _batch(
+  batch = tiny_runs.pool_batch(
     columns=[4, 9, 2, 7, 30, 11, -1],
     positives=[[0, 1, 3], [0, -1, -1], [5, 4, -1], [2, 0, 5], [3, -1, -1], [-1, -1, -1]],
     weights=[[0.5, 0.5, 0], [1, 0, 0], [0, 1, 0], [0.5, 0, 0.5], [1, 0, 0], [0, 0, 0]],
@@ -162,26 +155,25 @@ def test_each_term_can_be_switched_off(name):
 
 
 def test_without_violators_or_negatives_everything_is_zero():
-  """Prototypes far better than texts, all pairs apart; then one label; then rows that have nothing."""
+  """All pairs apart; the same with prototypes far better than texts; then one label; then no rows at all."""
   queries = np.eye(2, 3)
-  nothing_wrong = _batch([5, 6], [[0], [1]], [[1], [1]], [[-1], [-1]])
+  nothing_wrong = tiny_runs.pool_batch([5, 6], [[0], [1]], [[1], [1]], [[-1], [-1]])
   texts = np.array([[0.8, 0.0, 0.6], [0.0, 0.8, 0.6]])
-  one_label = _batch([5], [[0], [0]], [[1], [1]], [[-1], [-1]])
-  no_rows = _batch([-1, -1], [[-1], [-1]], [[0], [0]], [[-1], [-1]], rows=[-1, -1])
+  one_label = tiny_runs.pool_batch([5], [[0], [0]], [[1], [1]], [[-1], [-1]])
+  no_rows = tiny_runs.pool_batch([-1, -1], [[-1], [-1]], [[0], [0]], [[-1], [-1]], rows=[-1, -1])
+  better = np.array([[0.9, -0.9, 0.3], [-0.9, 0.9, 0.3]])
+  further = np.array([[0.3, 0.1, 0.9], [0.1, 0.3, 0.9]])
   cases = [
+    (nothing_wrong, queries, further, better),
     (nothing_wrong, queries, texts, np.array([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]) / 2**0.5),
     (one_label, queries, texts[:1], texts[:1]),
     (no_rows, queries, texts, texts),
   ]
-  for (batch, *vectors), regulariser in zip(cases, (0.0, 0.1, 0.0)):
-    changes = {"regulariser_margin": 0.05} if batch is nothing_wrong else {}
+  # Of the second, a prototype scores 0.71 to its own point, and the text 0.8.
+  for (batch, *vectors), regulariser in zip(cases, (0.0, 0.8 - 0.5**0.5 + 0.05, 0.1, 0.0), strict=True):
+    changes = {"regulariser_margin": 0.05, "margin_minimum": 0.05} if batch is nothing_wrong else {}
     loss = functools.partial(_total, batch, **changes)
     gradients, parts = jax.grad(loss, (0, 1, 2), has_aux=True)(*map(jnp.asarray, vectors))
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
-    if batch is nothing_wrong:  # the prototype of its own label scores 0.71 to the text's 0.8
-      expected = 0.8 - 0.5**0.5 + 0.05
-      assert float(parts["regulariser"]) == pytest.approx(expected, rel=1e-5)
-      parts.pop("regulariser")
-    else:
-      assert float(parts.pop("regulariser")) == pytest.approx(regulariser, abs=1e-6)
+    assert float(parts.pop("regulariser")) == pytest.approx(regulariser, abs=1e-6)
     assert not any(float(part) for part in parts.values())

@@ -9,17 +9,13 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import evaluate, mesh, methods, refresh, train_step, workflow
+from xmc_jax import evaluate, mesh, methods, optim, refresh, train_step, workflow
 from xmc_jax import run as runs
-from xmc_jax.contract import Batch, ConfigError
-from xmc_jax.methods import label_centroids, prime_losses
-
-
-def _batch(columns, positives, weights, excluded, rows=None):
-  columns, positives = np.array(columns, np.int32), np.array(positives, np.int32)
-  rows = np.arange(len(positives)) if rows is None else rows
-  weights = np.array(weights, np.float32)
-  return Batch(np.array(rows, np.int32), (), columns, (), positives, weights, np.array(excluded, np.int32))
+from xmc_jax.contract import ConfigError
+from xmc_jax.methods import label_centroids, label_prototypes, prime_losses
+from xmc_jax.ops import sparse_rows
+from xmc_jax.refresh.index import Index
+from xmc_jax.report import Report
 
 
 def _moved(centroids, queries, batch, shape=(1, 1), **changes):
@@ -32,7 +28,7 @@ def _moved(centroids, queries, batch, shape=(1, 1), **changes):
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 def test_centroids_move_by_hand(shape):
   """Label 3 is drawn by two points: their mean. Label 6 by one. Label 1 is in the pool, and drawn by none."""
-  batch = _batch(
+  batch = tiny_runs.pool_batch(
     columns=[3, 1, 6, -1],
     positives=[[0, -1], [0, 2], [1, -1], [-1, -1]],
     weights=[[1, 0], [0.5, 0.5], [0, 0], [0, 0]],
@@ -48,7 +44,7 @@ def test_centroids_move_by_hand(shape):
 
 
 def test_no_gradient_goes_through_a_centroid():
-  batch = _batch([0], [[0]], [[1]], [[-1]])
+  batch = tiny_runs.pool_batch([0], [[0]], [[1]], [[-1]])
   moved = lambda queries: _moved(np.ones((2, 2), np.float32), queries, batch).sum()
   assert not np.any(jax.grad(moved)(jnp.ones((1, 2))))
 
@@ -103,7 +99,8 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
 def test_centroids_start_at_the_mean_of_their_points(data, tmp_path):
   run = _open(data, tmp_path / "run")
   _, aux, snapshot = _started(run)
-  truth = (run.train.truth > 0).toarray()
+  truth = (run.train.counted > 0).toarray()
+  assert truth.sum() < (run.train.truth > 0).sum()  # a filtered pair says nothing of its label
   centroids = np.asarray(aux["centroids"])
   for label in range(tiny_runs.NUM_LABELS):
     points = snapshot.queries[truth[:, label]]
@@ -112,33 +109,103 @@ def test_centroids_start_at_the_mean_of_their_points(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_momentum_and_frozen_and_exact_centroids(data, tmp_path):
-  """What training leaves behind, and what labels are ranked by."""
+def test_momentum_and_frozen_centroids(data, tmp_path):
+  """What training leaves behind."""
   found = {}
   for kind in ("momentum", "frozen"):
     workdir = tmp_path / kind
-    workflow.train_and_test(tiny_runs.config(data, **tiny_runs.PRIME, **{"method.centroids": kind}), workdir)
-    run = runs.reopen(workdir)
-    found[kind] = run, *run.trained()[:2]
-  run, params, aux = found["momentum"]
+    workflow.train_and_test(tiny_runs.config(data, **tiny_runs.PRIME | {"method.centroids": kind}), workdir)
+    _, aux, _ = runs.reopen(workdir).trained()
+    found[kind] = np.asarray(aux["centroids"])
   start = np.asarray(_started(_open(data, tmp_path / "start"))[1]["centroids"])
-  np.testing.assert_array_equal(np.asarray(found["frozen"][2]["centroids"]), start)
-  assert np.abs(np.asarray(aux["centroids"]) - start).max() > 0.01
-  exact = label_centroids.with_exact(run.snapshot(params, aux, 0))
-  points = run.snapshot(params, aux, 0).queries[(run.train.truth > 0).toarray()[:, 7]]
-  mean = points.mean(0) / np.linalg.norm(points.mean(0))
-  np.testing.assert_allclose(np.asarray(exact["centroids"])[7], mean, atol=1e-5)
-  assert run.method.aux_to_rank is None
+  np.testing.assert_array_equal(found["frozen"], start)
+  assert np.abs(found["momentum"] - start).max() > 0.01
 
 
-@pytest.mark.slow
 def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"method.exact_centroids": True})
-  params, aux, _ = _started(run)
+  params, aux, snapshot = _started(run)
   drifted = {**aux, "centroids": aux["centroids"][::-1]}  # as if others had been kept
-  queries = run.embed_queries(params, aux, run.train.tokens)
-  exact, plain = (evaluate.ranker(run, params, given)(queries, 5).scores for given in (drifted, aux))
-  np.testing.assert_allclose(exact, plain, atol=1e-6)
+  ranked = run.aux_to_rank(params, drifted)
+  points = snapshot.queries[(run.train.counted > 0).toarray()[:, 7]]
+  np.testing.assert_allclose(ranked["centroids"][7], points.mean(0), atol=1e-6)  # of no special length
+  exact, found, plain = (
+    rank(snapshot.queries, 5).scores
+    for rank in (
+      Index(run.embed_labels(params, ranked), backend="exact").search,
+      evaluate.ranker(run, params, drifted),
+      Index(run.embed_labels(params, drifted), backend="exact").search,
+    )
+  )
+  np.testing.assert_allclose(found, exact, atol=1e-6)
+  assert np.abs(found - plain).max() > 1e-3
+
+
+def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
+  """Through TrainStep: centroids of drawn labels, free vectors and moments of their clusters; bit by bit."""
+  run = _open(data, tmp_path / "run", **{"train.batch_size": 8, "method.num_label_clusters": 32})
+  params, aux, _ = _started(run)
+  optimiser = optim.make(run.config.train, 10)
+  state = train_step.first_state(run, optimiser, params, aux)
+  before = jax.device_get((state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.aux))
+  step = train_step.TrainStep(run, optimiser, Report(run.workdir), optim.table_schedule(run.config.train, 10))
+  batch = run.batches.build(0)
+  state, _ = step(state, {}, mesh.put_batch(batch, run.mesh))
+  after = jax.device_get((state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.aux))
+  drawn = {int(batch.columns[c]) for c in batch.positives[batch.weights > 0]}
+  clusters = {int(before[2]["label_cluster"][label]) for label in batch.columns[batch.columns >= 0]}
+  assert 0 < len(clusters) < 32 and 0 < len(drawn) < tiny_runs.NUM_LABELS
+  for old, new, touched in (
+    (before[2]["centroids"], after[2]["centroids"], drawn),
+    (before[0], after[0], clusters),
+    (before[1].mean, after[1].mean, clusters),
+  ):
+    moved = np.flatnonzero(np.any(old != new, axis=1))
+    assert set(moved.tolist()) == touched
+  np.testing.assert_array_equal(before[2]["label_cluster"], after[2]["label_cluster"])
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_texts_of_any_length_and_dropout(data, tmp_path, unit):
+  """Longer texts make the same prototypes only if all are brought to length 1; noise comes with a key."""
+  run = _open(data, tmp_path / "run", **{"method.unit_texts": unit, "method.prototype_dropout": 0.5})
+  info = types.SimpleNamespace(
+    mesh=run.mesh, num_labels=tiny_runs.NUM_LABELS, label_counts=np.ones(tiny_runs.NUM_LABELS)
+  )
+  made = label_prototypes.build(run.config, info, 16)
+  params, aux = made.init(jax.random.key(0))
+  aux["centroids"] = jax.random.normal(jax.random.key(3), (60, 16))
+  texts, labels = jnp.asarray(np.random.default_rng(1).standard_normal((4, 16))), jnp.arange(4)
+  plain, scaled = (made.of_labels(params, aux, given, labels) for given in (texts, 9 * texts))
+  np.testing.assert_allclose(np.linalg.norm(plain, axis=1), 1, rtol=1e-5)
+  assert (np.abs(plain - scaled).max() < 1e-5) == unit
+  pool = {**params, label_prototypes.TABLE: jnp.zeros((4, 16))}
+  one, other = (made.of_pool(pool, aux, texts, labels, jax.random.key(seed)) for seed in (1, 2))
+  assert np.abs(one - other).max() > 0.01
+
+
+def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path):
+  run = _open(data, tmp_path / "run")
+  params, aux, _ = _started(run)
+  batch = mesh.put_batch(run.batches.build(0), run.mesh)
+  clusters = np.asarray(run.method.tables["free_vectors"](batch, aux))
+  columns = np.asarray(batch.columns)
+  real = columns >= 0
+  np.testing.assert_array_equal(clusters[real], np.asarray(aux["label_cluster"])[columns[real]])
+  assert len(set(clusters[real].tolist())) < real.sum() and np.all(clusters[~real] == -1)
+  loss = lambda rows: run.method.loss({**params, "free_vectors": rows}, aux, {}, batch, jax.random.key(0))[0]
+  gradients = jax.grad(loss)(params["free_vectors"][np.maximum(clusters, 0)])
+  through_table = jax.grad(lambda table: loss(table[np.maximum(clusters, 0)]))(params["free_vectors"])
+  ids, sums = sparse_rows.merge(jnp.asarray(clusters), gradients)
+  np.testing.assert_allclose(sums[ids >= 0], through_table[ids[ids >= 0]], atol=1e-6)
+
+
+def test_tables_lie_split_over_the_devices(data, tmp_path):
+  run = _open(data, tmp_path / "run", **{"mesh.data": 2, "mesh.label": 4})
+  params, aux = run.initial_parameters()
+  state = train_step.first_state(run, optim.make(run.config.train, 10), params, aux)
+  for table, rows in ((state.aux["centroids"], 64), (state.params["free_vectors"], 8)):
+    assert table.sharding.shard_shape(table.shape) == (rows // 8, 16)
 
 
 def test_positives_are_drawn_by_inverse_propensity(data, tmp_path):
@@ -150,11 +217,14 @@ def test_positives_are_drawn_by_inverse_propensity(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_classifiers_begin_at_the_prototypes(data, tmp_path):
+def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   source = tmp_path / "source"
-  workflow.train_and_test(tiny_runs.config(data, **tiny_runs.PRIME), source)
+  config = tiny_runs.config(data, **tiny_runs.PRIME, **{"method.exact_centroids": True})
+  workflow.train_and_test(config, source)
   run = runs.reopen(source)
   params, aux, _ = run.trained()
+  expected = run.embed_labels(params, run.aux_to_rank(params, aux))
+  assert np.abs(expected - run.embed_labels(params, aux)).max() > 1e-3
   settings = {
     "method.name": "classifier",
     "method.labels": "in_batch_table",
@@ -165,9 +235,13 @@ def test_classifiers_begin_at_the_prototypes(data, tmp_path):
   }
   classifiers = tiny_runs.open_run(data, tmp_path / "classifiers", **settings)
   found, _ = classifiers.initial_parameters()
-  np.testing.assert_allclose(
-    np.asarray(found["classifiers"])[: tiny_runs.NUM_LABELS], run.embed_labels(params, aux), atol=1e-6
+  np.testing.assert_allclose(np.asarray(found["classifiers"])[: tiny_runs.NUM_LABELS], expected, atol=1e-6)
+  # And prototypes cannot begin from classifiers, whose encoder is not theirs.
+  workflow.train_and_test(
+    tiny_runs.config(data, **settings | {"data.path": str(data), "train.num_epochs": 1}), tmp_path / "trained"
   )
+  with pytest.raises(ConfigError, match=r"init_from = .*has trained no encoder"):
+    _open(data, tmp_path / "run", init_from=str(tmp_path / "trained")).initial_parameters()
 
 
 @pytest.mark.slow
@@ -178,6 +252,11 @@ def test_it_begins_from_another_encoder_or_from_a_run_of_its_own(data, tmp_path)
   params, aux, _ = _started(run)
   theirs, _, _ = runs.reopen(tmp_path / "ngame").trained()
   jax.tree.map(np.testing.assert_array_equal, params["encoder"], theirs["encoder"])
+
+  dexa = {**ngame, "method.name": "dexa", "method.num_label_clusters": 16}  # clusters of another table
+  workflow.train_and_test(tiny_runs.config(data, **dexa, **{"train.num_epochs": 1}), tmp_path / "dexa")
+  _, aux, _ = _started(_open(data, tmp_path / "after_dexa", init_from=str(tmp_path / "dexa")))
+  assert set(np.asarray(aux["label_cluster"]).tolist()) == set(range(8))
 
   short = tiny_runs.config(data, **tiny_runs.PRIME, **{"train.num_epochs": 1})
   workflow.train_and_test(short, tmp_path / "prime")
@@ -195,6 +274,12 @@ def test_impossible_settings_are_refused(data):
     ({"method.centroids": "none", "method.exact_centroids": True}, "exact_centroids = True has no effect"),
     ({"method.positive_sampling": "propensity"}, "did you mean .*inverse_propensity"),
     ({"method.loss": "softmax"}, "'prime' takes 'dynamic_margin' or 'margin'"),
+    ({"method.margin_positives": 3}, "'prime' takes 0"),
+    ({"method.prototype_width": 0}, "prototype_width = 0: .*set --config.method.prototype_width=1024"),
+    ({"method.num_positives": 0}, "positive_sampling = 'inverse_propensity' has no effect"),
+    ({"method.num_positives": 0, "method.positive_sampling": "uniform"}, "takes 1 or more"),
+    ({"method.name": "dexa"}, r"method.loss = 'dynamic_margin': .*'dexa' takes"),
+    ({"method.name": "dexa", "method.loss": "margin"}, "centroids = 'momentum' is for method.name = 'prime'"),
   ):
     with pytest.raises(ConfigError, match=message):
       methods.check(tiny_runs.config(data, **tiny_runs.PRIME | changes))

@@ -177,8 +177,9 @@ class TablePool:
 
 def _frequency(truth, label_odds: np.ndarray | None) -> np.ndarray:
   """`[L]` each label's share of the positives that are drawn, about."""
-  odds = np.ones(truth.nnz) if label_odds is None else label_odds[truth.indices]
-  return np.bincount(truth.indices, odds, minlength=truth.shape[1]) / max(odds.sum(), 1e-30)
+  frequency = np.bincount(truth.indices, minlength=truth.shape[1])
+  frequency = frequency if label_odds is None else frequency * label_odds
+  return frequency / max(frequency.sum(), 1)
 
 
 def _rounded(size: float) -> int:

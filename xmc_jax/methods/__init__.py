@@ -3,6 +3,7 @@
 import difflib
 import importlib
 
+from xmc_jax import config as configs
 from xmc_jax.contract import ConfigError, DatasetInfo, Method
 
 _METHODS = {
@@ -17,6 +18,9 @@ _METHODS = {
   "unidec": "xmc_jax.methods.unidec",
 }
 
+# Keys that only one method takes, and by which others can tell (plan/).
+_OWN = {"centroids": "prime", "prototype_width": "prime"}
+
 
 def names() -> list[str]:
   return sorted(_METHODS)
@@ -25,7 +29,8 @@ def names() -> list[str]:
 def check(config) -> None:
   """Raises ConfigError for an unknown `config.method.name`, or settings that the method does not have.
 
-  A method's module may hold FIXED: keys of `config.method` and the one value, or the values, that it takes.
+  A method's module may hold FIXED: keys of `config.method` and the one value, or the values, that it takes;
+  and NEEDED: keys that must not be 0, and what they may be.
   """
   name = config.method.name
   if name not in _METHODS:
@@ -37,6 +42,18 @@ def check(config) -> None:
       raise ConfigError(
         f"method.{key} = {config.method[key]!r}: method.name = {name!r} takes "
         f"{' or '.join(map(repr, legal))}; set --config.method.{key}={legal[0]}"
+      )
+  for key, example in getattr(_module(name), "NEEDED", {}).items():
+    if not config.method[key]:
+      raise ConfigError(
+        f"method.{key} = 0: method.name = {name!r} takes 1 or more; set --config.method.{key}={example}"
+      )
+  usual = configs.default().method
+  for key, owner in _OWN.items():
+    if owner != name and config.method[key] != usual[key]:
+      raise ConfigError(
+        f"method.{key} = {config.method[key]!r} is for method.name = {owner!r}, not {name!r}; "
+        f"set --config.method.{key}={usual[key]}"
       )
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from xmc_jax import mesh
+import ml_collections
+
+from xmc_jax import mesh, models
 from xmc_jax.contract import Array, DatasetInfo
 from xmc_jax.ops.grad_cache import embed_groups
 
@@ -26,3 +28,9 @@ def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable
     )
 
   return points, texts
+
+
+def encoder(config, info: DatasetInfo, unit: bool) -> models.Embedder:
+  """The encoder of `config.encoder`, whose embeddings have length 1, or are as they come."""
+  settings = ml_collections.ConfigDict({**config.encoder.to_dict(), "normalize": unit})
+  return models.build(settings, vocab_size=info.vocab_size, special_ids=info.special_ids)

@@ -14,6 +14,7 @@ from xmc_jax.methods import rhythms
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
+from xmc_jax.refresh.centroids import normalize as normalize_rows
 
 FIXED = {"loss": ("margin",), "labels": ("in_batch_table",)}
 NEEDS_INIT = True  # `config.init_from` must name a run
@@ -36,11 +37,11 @@ def make(config, info: DatasetInfo) -> Method:
     if "encoder" not in source.params or source.labels.shape[1] != encoder.width:
       raise UserError(
         "classifiers stand on a dual encoder, which that run has not trained; give a run of dexa.py, "
-        "ngame.py or dexml.py, such as other classifiers began from"
+        "ngame.py, prime.py or dexml.py, such as other classifiers began from"
       )
     vectors = np.zeros((num_rows, encoder.width), np.float32)
     vectors[: info.num_labels] = source.labels
-    vectors /= np.maximum(np.sqrt(np.einsum("ld,ld->l", vectors, vectors)), 1e-12)[:, None]
+    normalize_rows(vectors)
     encoder_params = {name: source.params[name] for name in _ENCODER if name in source.params}
     return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}
 

@@ -5,12 +5,9 @@ say can go into `a`, and need not distort the encoder. Frequent labels may have 
 `methods/classifier.py` is Module II.
 """
 
-import functools
-
 import jax
-import ml_collections
 
-from xmc_jax import mesh, models
+from xmc_jax import mesh
 from xmc_jax.contract import DatasetInfo, Method
 from xmc_jax.methods import both_sides, label_clusters, ngame
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
@@ -27,15 +24,12 @@ def make(config, info: DatasetInfo) -> Method:
   if not num_clusters:
     return base
   settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
-  build = functools.partial(models.build, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  encoder, text_encoder = build(config.encoder), build(_of_length(config.encoder, settings.unit_texts))
+  encoder, text_encoder = (both_sides.encoder(config, info, unit) for unit in (True, settings.unit_texts))
   embed_points, embed_texts = both_sides.embedders(config, info)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)
-    rows = mesh.rounded_up(num_clusters, info.mesh.size)
-    limit = (6 / (num_clusters + encoder.width)) ** 0.5  # Xavier's
-    table = jax.random.uniform(table_key, (rows, encoder.width), minval=-limit, maxval=limit)
+    table = label_clusters.first_vectors(table_key, num_clusters, encoder.width, info)
     return {**encoder.init(encoder_key), TABLE: table}, label_clusters.none_yet(info)
 
   def loss(params, aux, fresh, batch, key):
@@ -66,8 +60,3 @@ def make(config, info: DatasetInfo) -> Method:
     tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)},
     refreshes={**label_clusters.refreshes(config, info), **base.refreshes},
   )
-
-
-def _of_length(encoder_config, unit: bool):
-  """The encoder's config with embeddings of length 1, or as they come."""
-  return ml_collections.ConfigDict({**encoder_config.to_dict(), "normalize": unit})

@@ -1,8 +1,8 @@
 """Where a label's training points lie: its centroid, moved in each step with the encoder (PRIME, eq. 4).
 
 `aux['centroids']` `[L', D]` is zero until the first refresh, before the first step, has set each row to the
-scaled mean of the label's points, as the encoder embeds them at the start; labels without points get their
-text's embedding.
+mean of the label's points, as the encoder embeds them at the start, scaled to length 1; labels without points
+that they could learn from get their text's embedding.
 """
 
 from collections.abc import Mapping
@@ -15,41 +15,49 @@ from xmc_jax import mesh, refresh
 from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh
 from xmc_jax.methods.pool_losses import drawn_positives
 from xmc_jax.ops import sparse_rows
+from xmc_jax.refresh.centroids import normalize
 
 NAME = "centroids"
 
 
 def none_yet(info: DatasetInfo, width: int) -> dict[str, Array]:
   """`aux` before there are centroids; L' is L rounded up to the devices."""
-  return {NAME: jnp.zeros((mesh.rounded_up(info.num_labels, info.mesh.size), width))}
+  return {NAME: np.zeros((mesh.rounded_up(info.num_labels, info.mesh.size), width), np.float32)}
 
 
 def refreshes() -> Mapping[str, Refresh]:
   """The centroids of the start, once."""
 
-  def compute(snapshot: refresh.Snapshot) -> Array:
-    before = mesh.fetch(snapshot.aux[NAME])
-    return before if np.any(before) else exact(snapshot)  # those of the run that this one began from
+  def compute(snapshot: refresh.Snapshot) -> Array | None:
+    if jnp.any(snapshot.aux[NAME]):  # those of the run that this one began from
+      return None
+    return _as_rows(normalize(_means(snapshot)), snapshot)
 
   return {NAME: Refresh(every_epochs=0.0, compute=compute, into_aux=True)}
 
 
-def exact(snapshot: refresh.Snapshot) -> np.ndarray:
-  """`[L', D]` by the encoder of the moment, each of length 1."""
-  means = refresh.label_centroids(snapshot.queries, snapshot.truth, snapshot.texts)
-  means /= np.maximum(np.sqrt(np.einsum("ld,ld->l", means, means)), 1e-12)[:, None]
-  return np.pad(means, ((0, len(snapshot.aux[NAME]) - len(means)), (0, 0)))
+def with_exact(snapshot: refresh.Snapshot) -> PyTree:
+  """`aux` with the centroids as the trained encoder has them, in place of those that followed it.
+
+  Like those, which are running means, they are not scaled to any length.
+  """
+  exact = mesh.place(_as_rows(_means(snapshot), snapshot), snapshot.aux[NAME].sharding)
+  return {**snapshot.aux, NAME: exact}
+
+
+def _means(snapshot: refresh.Snapshot) -> np.ndarray:
+  return refresh.label_centroids(snapshot.queries, snapshot.learnable, lambda: snapshot.texts)
+
+
+def _as_rows(centroids: np.ndarray, snapshot: refresh.Snapshot) -> np.ndarray:
+  """`[L', D]`."""
+  missing = len(snapshot.aux[NAME]) - len(centroids)
+  return np.pad(centroids, ((0, missing), (0, 0))) if missing else centroids
 
 
 def of(aux: PyTree, labels: Array, info: DatasetInfo) -> Array:
   """`[R, D]` the centroids of labels `[R]`; zeros for label -1."""
   return sparse_rows.take(aux[NAME], labels, mesh=_devices(info))
-
-
-def with_exact(snapshot: refresh.Snapshot) -> PyTree:
-  """`aux` with the centroids as the trained encoder has them, in place of those that followed it."""
-  before = snapshot.aux[NAME]
-  return {**snapshot.aux, NAME: mesh.place(exact(snapshot), before.sharding)}
 
 
 def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> Array:
@@ -62,16 +70,17 @@ def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo
     settings: `config.method`, of it `centroid_momentum`, α, and `num_positives`.
     info: of the data.
   """
-  num_columns, devices = len(batch.columns), _devices(info)
   columns, weights = drawn_positives(batch, settings.num_positives)
-  columns = jnp.where(weights > 0, columns, num_columns)
-  shares = jnp.zeros(num_columns).at[columns].add(1.0, mode="drop")
-  queries = jnp.broadcast_to(jax.lax.stop_gradient(queries)[:, None], (*columns.shape, queries.shape[1]))
-  means = jnp.zeros((num_columns, queries.shape[-1])).at[columns].add(queries, mode="drop")
-  means /= jnp.maximum(shares, 1)[:, None]
-  labels = jnp.where(shares > 0, batch.columns, -1)
-  momentum, before = settings.centroid_momentum, of(aux, labels, info)
-  return sparse_rows.put(aux[NAME], labels, momentum * before + (1 - momentum) * means, mesh=devices)
+  columns = jnp.where(weights > 0, columns, len(batch.columns))
+  drew = jnp.zeros((len(queries), len(batch.columns)))
+  drew = drew.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
+  counts = drew.sum(axis=0)
+  means = jnp.einsum("bs,bd->sd", drew, jax.lax.stop_gradient(queries), precision="highest")
+  means /= jnp.maximum(counts, 1)[:, None]
+  # The pool's rows, as the loss read them: for a read of its own XLA would keep a copy of the table.
+  momentum, before = settings.centroid_momentum, of(aux, batch.columns, info)
+  moved_rows = momentum * before + (1 - momentum) * means
+  return sparse_rows.put(aux[NAME], jnp.where(counts > 0, batch.columns, -1), moved_rows, mesh=_devices(info))
 
 
 def _devices(info: DatasetInfo):

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax import refresh
+from xmc_jax import mesh, refresh
 from xmc_jax.contract import Array, DatasetInfo, PyTree, Refresh
 from xmc_jax.report import say
 
-_NAME = "label_cluster"
+NAME = "label_cluster"
 
 
 def number(settings, info: DatasetInfo) -> int:
@@ -32,12 +32,19 @@ def head_labels(settings, info: DatasetInfo) -> np.ndarray:
 
 def none_yet(info: DatasetInfo) -> dict[str, Array]:
   """`aux` before there are clusters."""
-  return {_NAME: jnp.full(info.num_labels, -1, jnp.int32)}
+  return {NAME: jnp.full(info.num_labels, -1, jnp.int32)}
+
+
+def first_vectors(key, number: int, width: int, info: DatasetInfo) -> Array:
+  """`[K', D]` a random vector for each cluster, by Xavier's rule; K' is K rounded up to the devices."""
+  limit = (6 / (number + width)) ** 0.5
+  shape = (mesh.rounded_up(number, info.mesh.size), width)
+  return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
 
 
 def of(aux: PyTree, labels: Array) -> Array:
   """The cluster of each label; -1 for label -1, and for all where there are none yet."""
-  return jnp.where(labels >= 0, aux[_NAME][jnp.maximum(labels, 0)], -1)
+  return jnp.where(labels >= 0, aux[NAME][jnp.maximum(labels, 0)], -1)
 
 
 def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
@@ -45,7 +52,7 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array:
-    before = np.asarray(jax.device_get(snapshot.aux[_NAME]))
+    before = np.asarray(jax.device_get(snapshot.aux[NAME]))
     if np.any(before >= 0) and not snapshot.step:  # those of the run that this one began from
       return before
     head = head_labels(settings, info)
@@ -59,7 +66,7 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
     return renumbered(found, before, rest) if np.any(before[rest] >= 0) else found
 
   every = settings.label_clusters_every_epochs
-  return {_NAME: Refresh(every_epochs=every, compute=compute, into_aux=True)}
+  return {NAME: Refresh(every_epochs=every, compute=compute, into_aux=True)}
 
 
 def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
@@ -72,7 +79,7 @@ def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray
     return refresh.spherical_kmeans(snapshot.texts[rest], min(count, len(rest)), key=key)
   vectors = snapshot.texts
   if kind == "balanced_centroids":
-    vectors = refresh.label_centroids(snapshot.queries, snapshot.truth, snapshot.texts)
+    vectors = refresh.label_centroids(snapshot.queries, snapshot.truth, lambda: snapshot.texts)
   return refresh.balanced_clusters(vectors[rest], count, key=key)
 
 

@@ -16,6 +16,8 @@ from xmc_jax.ops import sparse_rows
 
 TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 NETWORK = "prototype"  # in `params`
+# Of what is in `aux`, the parameters that it was made for: without these it means nothing.
+OWNERS = {label_clusters.NAME: TABLE, label_centroids.NAME: NETWORK}
 RULE = (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (mesh.LABEL_ROWS,))
 
 
@@ -56,29 +58,26 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
     params = {NETWORK: network.init(network_key, jnp.zeros((1, 1, width)))["params"]}
     aux = label_centroids.none_yet(info, width) if centroids else {}
     if num_clusters:
-      rows = mesh.rounded_up(num_clusters, info.mesh.size)
-      limit = (6 / (num_clusters + width)) ** 0.5  # Xavier's
-      params[TABLE] = jax.random.uniform(table_key, (rows, width), minval=-limit, maxval=limit)
+      params[TABLE] = label_clusters.first_vectors(table_key, num_clusters, width, info)
       aux |= label_clusters.none_yet(info)
     return params, aux
 
   def mixed(params, aux, texts, labels, free_vectors, key=None):
     parts = [normalize(texts) if settings.unit_texts else texts]
     parts += [label_centroids.of(aux, labels, info)] if centroids else []
-    parts += [free_vectors()] if num_clusters else []
-    vectors = jnp.stack(parts, axis=1)
+    vectors = jnp.stack([*parts, *free_vectors], axis=1)
     if devices:  # as the texts are: else every device would make all prototypes
       vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(mesh.LABEL_ROWS)))
     return normalize(network.apply({"params": params[NETWORK]}, vectors, key))
 
   def of_pool(params, aux, texts, labels, key):
-    return mixed(params, aux, texts, labels, lambda: params[TABLE], key)
+    return mixed(params, aux, texts, labels, [params[TABLE]] if num_clusters else [], key)
 
   def of_labels(params, aux, texts, labels):
-    clusters = lambda: label_clusters.of(aux, labels)
-    return mixed(
-      params, aux, texts, labels, lambda: sparse_rows.take(params[TABLE], clusters(), mesh=devices)
-    )
+    vectors = []
+    if num_clusters:
+      vectors = [sparse_rows.take(params[TABLE], label_clusters.of(aux, labels), mesh=devices)]
+    return mixed(params, aux, texts, labels, vectors)
 
   return Prototypes(
     init=init,

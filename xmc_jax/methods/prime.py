@@ -6,10 +6,8 @@ batches; labels are ranked by prototypes. `methods/classifier.py` is Module II.
 """
 
 import jax
-import ml_collections
 
-from xmc_jax import models
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
+from xmc_jax.contract import BatchSpec, DatasetInfo, Method, UserError
 from xmc_jax.methods import both_sides, label_centroids, label_prototypes, prime_losses, rhythms
 from xmc_jax.models import normalize
 
@@ -19,15 +17,16 @@ FIXED = {
   "num_hard_negatives": (0,),
   "num_fresh_negatives": (0,),
   "pool_size": (0,),
+  "margin_positives": (0,),
+  "differentiable_weights": (False,),
 }
+NEEDED = {"num_positives": 2, "prototype_width": 1024}
 
 
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; `config.method.prototype*`, `centroid*` and `*_weight` are its settings."""
   settings = config.method
-  # Embeddings as they come: the network sees texts before they are scaled.
-  raw = ml_collections.ConfigDict({**config.encoder.to_dict(), "normalize": False})
-  encoder = models.build(raw, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  encoder = both_sides.encoder(config, info, unit=False)  # the network sees texts before they are scaled
   prototypes = label_prototypes.build(config, info, encoder.width)
   embed_points, embed_texts = both_sides.embedders(config, info)
 
@@ -50,10 +49,15 @@ def make(config, info: DatasetInfo) -> Method:
 
   def adopt(source):
     """What another run has of these parameters, with the clusters and centroids that they belong to."""
-    own, theirs = init(jax.random.key(config.train.seed)), (source.params, source.aux)
-    return tuple(
-      {name: given.get(name, value) for name, value in mine.items()} for mine, given in zip(own, theirs)
-    )
+    params, aux = init(jax.random.key(config.train.seed))
+    if "encoder" not in source.params:
+      raise UserError("it has trained no encoder; give a run of prime.py, or of another dual encoder")
+    params |= {name: value for name, value in source.params.items() if name in params}
+    # Clusters belong to a table, centroids to an encoder that they followed.
+    for name, owner in label_prototypes.OWNERS.items():
+      if name in aux and owner in source.params and name in source.aux:
+        aux[name] = source.aux[name]
+    return params, aux
 
   batch = BatchSpec(
     labels="in_batch",

@@ -5,6 +5,7 @@ points, h the texts and z the prototypes of its pool's labels, all of length 1.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +61,7 @@ def _hardest(settings, scores: Array, negative: Array) -> losses.Hardest:
   return losses.hardest_of(scores, negative, settings.margin_negatives, settings.weight_temperature)
 
 
-def _by_query(settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch) -> dict[str, tuple]:
+def _by_query(settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch) -> dict[str, Any]:
   """What each query has: both of its losses `[B]`, and how far the prototypes are behind the texts.
 
   The negatives that R looks at are those that T(q, z) looks at: the hardest by the prototypes.

@@ -47,9 +47,8 @@ _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 # back); for each way of the classifiers' besides; for binary cross-entropy; and where both 'data' and 'label'
 # split them and the classifiers' change hands. Seen on a CPU, taken for all.
 _PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
-_OF_MARGINS = (
-  3.2  # copies of the scores [B, S] of a margin loss; of two scored at once on several devices, each
-)
+# Copies of the scores [B, S] of a margin loss; of two kinds that are scored at once, of each.
+_OF_MARGINS = 3.2
 _ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
 _LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
 _SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of refresh.search and ops.top_k

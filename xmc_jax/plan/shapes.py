@@ -55,7 +55,7 @@ def classifier_dim(config) -> int:
 
 def has_prototypes(config) -> bool:
   """Whether labels are ranked by more than their texts, through a network (PRIME)."""
-  return config.method.centroids != "none" or config.method.loss == "dynamic_margin"
+  return config.method.prototype_width > 0
 
 
 def prototype_network(config, sizes: Sizes) -> EncoderSpec | None:

@@ -1,15 +1,17 @@
 """Labels by what their training points look like."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 
-def label_centroids(points: np.ndarray, truth, texts: np.ndarray) -> np.ndarray:
+def label_centroids(points: np.ndarray, truth, texts: Callable[[], np.ndarray]) -> np.ndarray:
   """The mean embedding of each label's training points (DEXA, section 6; PRIME, section 3).
 
   Args:
     points: `[N, D]` float32.
     truth: CSR `[N, L]`, true labels; what is greater than 0 counts as 1.
-    texts: `[L, D]`, taken for labels that have no point.
+    texts: `() -> [L, D]`, taken for labels that have no point; not called where all have some.
 
   Returns:
     `[L, D]` float32, not scaled to any length.
@@ -18,5 +20,12 @@ def label_centroids(points: np.ndarray, truth, texts: np.ndarray) -> np.ndarray:
   counts = np.diff(carries.indptr)
   centroids = np.asarray(carries @ points, np.float32)
   centroids /= np.maximum(counts, 1)[:, None]
-  centroids[counts == 0] = texts[counts == 0]
+  if not counts.all():
+    centroids[counts == 0] = texts()[counts == 0]
   return centroids
+
+
+def normalize(vectors: np.ndarray) -> np.ndarray:
+  """Scales rows `[n, D]` to length 1, in place; zero rows stay zero."""
+  vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
+  return vectors

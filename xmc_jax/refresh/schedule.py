@@ -56,7 +56,10 @@ def renew(
   Returns:
     `(fresh, aux)`, one of them with what was made.
   """
-  made = runtime.from_main_process(refresh.compute(snapshot))
+  made = refresh.compute(snapshot)
+  if made is None:
+    return dict(fresh), aux
+  made = runtime.from_main_process(made)
   if not refresh.into_aux:
     return {**fresh, name: made}, aux
   return dict(fresh), {**aux, name: _like(made, aux[name])}

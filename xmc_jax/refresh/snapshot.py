@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from xmc_jax.data.batches import learnable
+
 
 class Snapshot:
   """The embeddings of the moment, made once, however many refreshes ask for them, and the training truth.
@@ -54,6 +56,11 @@ class Snapshot:
   def texts(self) -> np.ndarray:
     """`[L, D]` float32, the labels by their texts alone."""
     return self._embed_texts()
+
+  @functools.cached_property
+  def learnable(self):
+    """CSR `[N, L]`, the true labels less the filtered pairs."""
+    return learnable(self.truth, self._filtered)
 
   @functools.cached_property
   def known(self):
