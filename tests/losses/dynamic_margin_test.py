@@ -69,6 +69,7 @@ def test_with_equal_bounds_it_is_a_fixed_margin():
   np.testing.assert_allclose(got, fixed * np.clip((~labels).sum(1), 1, 3), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @hypothesis.given(
   num_labels=st.sampled_from([1, 2, 12]),
   num_negatives=st.sampled_from([1, 3, 100]),

@@ -110,7 +110,7 @@ _CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("changes", _CHANGES, ids=str)
 def test_the_loss_is_its_formula(changes, seed):
   batch, *vectors = _example(seed)
@@ -123,6 +123,7 @@ def test_the_loss_is_its_formula(changes, seed):
   assert all(expected.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2, 2)])
 def test_the_loss_over_devices_is_that_of_one(shape):
   batch, *vectors = _example()

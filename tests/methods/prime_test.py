@@ -69,7 +69,7 @@ def _started(run):
   return params, aux, snapshot
 
 
-@pytest.mark.parametrize("axes", [(1, 1), (2, 2)])
+@pytest.mark.parametrize("axes", [(1, 1), pytest.param((2, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
   "changes", [{}, {"method.num_label_clusters": 0}, {"method.centroids": "none"}], ids=["all", "-v", "-c"]
 )
@@ -184,6 +184,7 @@ def test_texts_of_any_length_and_dropout(data, tmp_path, unit):
   assert np.abs(one - other).max() > 0.01
 
 
+@pytest.mark.slow
 def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path):
   run = _open(data, tmp_path / "run")
   params, aux, _ = _started(run)
@@ -194,8 +195,9 @@ def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path
   np.testing.assert_array_equal(clusters[real], np.asarray(aux["label_cluster"])[columns[real]])
   assert len(set(clusters[real].tolist())) < real.sum() and np.all(clusters[~real] == -1)
   loss = lambda rows: run.method.loss({**params, "free_vectors": rows}, aux, {}, batch, jax.random.key(0))[0]
-  gradients = jax.grad(loss)(params["free_vectors"][np.maximum(clusters, 0)])
-  through_table = jax.grad(lambda table: loss(table[np.maximum(clusters, 0)]))(params["free_vectors"])
+  by_table = lambda table: loss(table[np.maximum(clusters, 0)])
+  gradients = jax.jit(jax.grad(loss))(params["free_vectors"][np.maximum(clusters, 0)])
+  through_table = jax.jit(jax.grad(by_table))(params["free_vectors"])
   ids, sums = sparse_rows.merge(jnp.asarray(clusters), gradients)
   np.testing.assert_allclose(sums[ids >= 0], through_table[ids[ids >= 0]], atol=1e-6)
 
