@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from xmc_jax import mesh
-from xmc_jax.contract import Batch, Tokens, TrainState
+from xmc_jax.contract import Batch, Links, Tokens, TrainState
 
 
 def _specs(tree, rules, shape=(2, 4)):
@@ -49,21 +49,25 @@ def test_make_names_its_axes(size):
 
 def test_a_batch_is_split_over_data_where_it_has_rows():
   groups = (Tokens(np.zeros((4, 8), np.int32), np.zeros(4, np.int32)),)
+  texts = (Tokens(np.zeros((16, 8), np.int32), np.zeros(16, np.int32)),)
   host = Batch(
     rows=np.arange(4),
     queries=groups,
     columns=np.arange(6),
-    labels=(Tokens(np.zeros((16, 8), np.int32), np.zeros(16, np.int32)),),
+    labels=texts,
     positives=np.zeros((4, 1), np.int32),
     weights=np.ones((4, 1), np.float32),
     excluded=np.full((4, 1), -1, np.int32),
+    links={"side": Links(np.arange(5), texts, np.zeros((4, 2), np.int32), np.ones((4, 2), np.float32))},
   )
   placed = mesh.put_batch(host, mesh.make(4, 2))
+  links = placed.links["side"]
+  assert links.columns.sharding.is_fully_replicated and links.weights.sharding.spec == PartitionSpec("data")
   for name in ("rows", "queries", "positives", "weights", "excluded"):
     for leaf in jax.tree.leaves(getattr(placed, name)):
       assert leaf.sharding.spec == PartitionSpec("data") and leaf.addressable_shards[0].data.shape[0] == 1
   assert placed.columns.sharding.is_fully_replicated
-  for leaf in jax.tree.leaves(placed.labels):  # over all eight devices, 'label' outermost
+  for leaf in jax.tree.leaves((placed.labels, links.anchors)):  # over all eight devices, 'label' outermost
     assert (
       leaf.sharding.spec == PartitionSpec(("label", "data")) and leaf.sharding.shard_shape(leaf.shape)[0] == 2
     )

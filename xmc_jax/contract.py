@@ -72,6 +72,7 @@ class Batch(NamedTuple):
     vectors: `[B, D]` embeddings of the points, where the encoder is frozen.
     dropped: `[2]` int32 hard negatives, and positives, that were drawn and found no room; empty where the
       pool has room for all.
+    links: of each side of a metadata graph, by name: of the batch's points, or of its columns' labels.
   """
 
   rows: Array
@@ -84,6 +85,7 @@ class Batch(NamedTuple):
   every_label: Tokens | tuple[()] = ()
   vectors: Array | tuple[()] = ()
   dropped: Array | tuple[()] = ()
+  links: dict[str, Links] | tuple[()] = ()
 
 
 class BatchSpec(NamedTuple):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xmc_jax.contract import Array, Batch, PyTree, UserError
+from xmc_jax.contract import Array, Batch, Links, PyTree, UserError
 
 # Over which axes the rows of label texts and label embeddings are split, the first axis outermost.
 LABEL_ROWS = ("label", "data")
@@ -146,6 +146,18 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     every_label=batch.every_label,
     vectors=put(batch.vectors, rows),
     dropped=put(batch.dropped, replicated(mesh)),
+    links={name: _put_links(links, mesh) for name, links in dict(batch.links).items()},
+  )
+
+
+def _put_links(links: Links, mesh: Mesh) -> Links:
+  """What has a row per point or label is split over 'data', anchors' texts as label texts are."""
+  rows = NamedSharding(mesh, PartitionSpec("data"))
+  return Links(
+    columns=place(links.columns, replicated(mesh)),
+    anchors=put_labels(links.anchors, mesh),
+    positives=place(links.positives, rows),
+    weights=place(links.weights, rows),
   )
 
 

@@ -11,7 +11,7 @@ from xmc_jax import config as configs
 from xmc_jax import evaluate, mesh, models, optim, refresh, run_folder, runtime
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Batch, PyTree, TrainState
-from xmc_jax.data.batches import ON_HOST, ahead
+from xmc_jax.data.batches import ahead, is_for_batches
 from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run
 from xmc_jax.train_step import TrainStep, Watch, first_state
@@ -121,7 +121,7 @@ class _Loop:
     """The steps between two refreshes."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     build = functools.partial(self._run.batches.build, fresh=self._fresh)
-    on_device = {name: value for name, value in self._fresh.items() if name not in ON_HOST}
+    on_device = {name: value for name, value in self._fresh.items() if not is_for_batches(name)}
     with contextlib.closing(ahead(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
         self._step(step, next(batches), on_device, flush=step == last or step % per_epoch == 0)

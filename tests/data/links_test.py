@@ -7,7 +7,9 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.data.links import LinkSampler
+from xmc_jax.contract import BatchSpec
+from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.data.links import LinkSampler, Side
 
 N, A = 20, 15
 
@@ -20,7 +22,7 @@ def _graph(seed=0, density=0.25):
 
 def _sampler(edges, num_rows=8, **options):
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
-  return anchors, LinkSampler(anchors, edges, num_rows=num_rows, max_length=32, **options)
+  return anchors, LinkSampler(Side(anchors, edges, False), num_rows=num_rows, max_length=32, **options)
 
 
 @hypothesis.given(
@@ -82,3 +84,33 @@ def test_shapes_do_not_depend_on_what_was_drawn(num_shards):
     shapes.add((links.columns.shape, *(group.ids.shape for group in links.anchors), links.positives.shape))
     assert all(len(group.ids) % num_shards == 0 for group in links.anchors)
   assert len(shapes) == 1
+
+
+def test_a_batch_links_its_points_and_its_labels():
+  """Rows as the batch lays them out, labels as its columns stand; other draws are those without graphs."""
+  rng = np.random.default_rng(0)
+  truth = sp.csr_matrix(rng.random((N, 12)) < 0.3)
+  options = {"batch_size": 8, "max_length": 32, "seed": 3}
+  tables = tiny_runs.token_table(rng.integers(1, 40, N)), tiny_runs.token_table(rng.integers(1, 20, 12))
+  common = (*tables, truth, sp.csr_matrix((N, 12), dtype=bool), BatchSpec(num_positives=2))
+  points, labels = _graph(1), _graph(2)[:12]
+  anchors = tiny_runs.token_table(rng.integers(1, 20, A), seed=2)
+  sides = {"g_query": Side(anchors, points, False), "g_label": Side(anchors, labels, True)}
+  builder, without = BatchBuilder(*common, **options, sides=sides), BatchBuilder(*common, **options)
+  kept = np.zeros(labels.nnz, bool)
+  kept[::2] = True
+  for step in range(builder.steps_per_epoch):
+    batch = builder.build(step, {"kept_g_label": kept})
+    for side, edges, ids in (("g_query", points, batch.rows), ("g_label", labels, batch.columns)):
+      links = batch.links[side]
+      assert len(links.positives) == len(ids)
+      for row, positives, weights in zip(ids, links.positives, links.weights):
+        marked = {int(links.columns[column]) for column in positives if column >= 0}
+        assert marked <= (set(edges[row].indices.tolist()) if row >= 0 else set())
+        if side == "g_label" and row >= 0:
+          left = edges[row].indices[kept[edges.indptr[row] : edges.indptr[row + 1]]]
+          assert (weights.sum() == 1) == (len(left) > 0)
+    plain = without.build(step)
+    np.testing.assert_array_equal(batch.columns, plain.columns)
+    np.testing.assert_array_equal(batch.positives, plain.positives)
+    assert plain.links == {}

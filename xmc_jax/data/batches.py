@@ -6,13 +6,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from xmc_jax.contract import Batch, BatchSpec
+from xmc_jax.contract import Batch, BatchSpec, Links
 from xmc_jax.data import buckets, ragged
+from xmc_jax.data.links import KEPT, LinkSampler, Side
 from xmc_jax.data.pools import Pool, in_columns, label_table, make_pool
 
-_ORDER, _DRAW = 0, 1  # separate random streams of one seed
+_ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
 USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
-ON_HOST = ("leaves", "shortlist")  # what `build` reads of `fresh`; steps get the rest
+
+
+def is_for_batches(name: str) -> bool:
+  """Whether `build` reads this of `fresh`; steps get the rest."""
+  return name in ("leaves", "shortlist") or name.startswith(KEPT)
 
 
 class BatchBuilder:
@@ -30,6 +35,7 @@ class BatchBuilder:
     data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
     held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
     label_odds: `[L]` positive, by which a row's positives are drawn; None is uniformly.
+    sides: of metadata graphs, by name; of labels only where these are drawn.
 
   Attributes:
     rows: `[N']` int32, the training rows that have something to learn from.
@@ -53,6 +59,7 @@ class BatchBuilder:
     held_queries: buckets.Held | None = None,
     held_labels: buckets.Held | None = None,
     label_odds: np.ndarray | None = None,
+    sides: Mapping[str, Side] = MappingProxyType({}),
   ):
     self._queries, self._labels, self._label_odds = queries, labels, label_odds
     truth = learnable(truth, excluded)
@@ -78,6 +85,17 @@ class BatchBuilder:
       held=held_labels,
       label_odds=label_odds,
     )
+    self._sides = sides
+    self._samplers = {
+      name: LinkSampler(
+        side,
+        num_rows=self._pool.num_columns if side.of_labels else batch_size,
+        max_length=max_length,
+        num_shards=data_axis * label_axis,
+        held=held_labels,
+      )
+      for name, side in sides.items()
+    }
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     longest = _longest_row(truth)
     self._width_positives = longest if self._pool.keeps_all else min(longest, USUAL_WIDTH)
@@ -135,8 +153,9 @@ class BatchBuilder:
 
     Args:
       step: counted from the start of training.
-      fresh: what refreshes made: 'leaves' `[N]`, clusters that batches are cut from (see `epoch_order`), and
-        'shortlist' `[N, K]`, hard negatives of each row, padded with -1.
+      fresh: what refreshes made: 'leaves' `[N]`, clusters that batches are cut from (see `epoch_order`),
+        'shortlist' `[N, K]`, hard negatives of each row, padded with -1, and 'kept_SIDE' `[nnz]` bool, the
+        edges of a side that an anchor may be drawn by.
 
     Returns:
       A Batch of numpy arrays. Where every label is a column, `columns` and `labels` are
@@ -162,7 +181,15 @@ class BatchBuilder:
       excluded=_columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded),
       vectors=vectors,
       dropped=pool.dropped,
+      links=self._links(rows, pool.columns, step, fresh),
     )
+
+  def _links(self, rows: np.ndarray, columns: np.ndarray, step: int, fresh) -> dict[str, Links]:
+    generator = self._generator(_LINK, step)
+    return {
+      name: sampler.draw(columns if self._sides[name].of_labels else rows, fresh.get(KEPT + name), generator)
+      for name, sampler in self._samplers.items()
+    }
 
   def _points(self, chosen: np.ndarray) -> tuple[np.ndarray, tuple, np.ndarray | tuple[()]]:
     """`(rows [B], queries, vectors)` of the training rows of a batch; one of the latter two is empty."""
