@@ -43,8 +43,7 @@ def _positive_faults(values: Mapping) -> Iterator[str]:
   if values["method.positive_sampling"] != "uniform" and not values["method.num_positives"]:
     yield (
       f"method.positive_sampling = {values['method.positive_sampling']!r} has no effect when "
-      "method.num_positives = 0: all are taken; set --config.method.num_positives=1, or "
-      "--config.method.positive_sampling=uniform"
+      "method.num_positives = 0: all are taken; set --config.method.num_positives=1"
     )
 
 
@@ -86,11 +85,25 @@ def _prototype_faults(values: Mapping) -> Iterator[str]:
   terms = [f"method.{name}_weight" for name in ("prototype", "text", "reverse")]
   if not any(values[term] for term in terms):
     yield f"{', '.join(terms)} = 0: nothing is learnt from pairs; set --config.{terms[0]}=1"
+  if not values[terms[0]] and not values["method.regulariser_weight"]:
+    yield (
+      "method.prototype_weight and method.regulariser_weight = 0: prototypes, by which labels are ranked, "
+      "would not be trained; set --config.method.prototype_weight=1"
+    )
   if values["method.exact_centroids"] and values["method.centroids"] == "none":
     yield (
       "method.exact_centroids = True has no effect when method.centroids = 'none'; "
-      "set --config.method.exact_centroids=False, or --config.method.centroids=momentum"
+      "set --config.method.exact_centroids=False"
     )
+  for switch, off, usual in (
+    ("method.loss", "dynamic_margin", {"method.margin": 0.3}),
+    ("method.loss", "margin", {"method.margin_minimum": 0.1, "method.margin_maximum": 0.3}),
+    ("method.centroids", "frozen", {"method.centroid_momentum": 0.95}),
+    ("method.regulariser_weight", 0, {"method.regulariser_margin": 0.1, "method.regulariser_hinge": True}),
+  ):
+    for key, value in usual.items():
+      if values[switch] == off and values[key] != value:
+        yield f"{key} = {values[key]} has no effect when {switch} = {off!r}; set --config.{key}={value}"
 
 
 def _auxiliary_faults(values: Mapping) -> Iterator[str]:

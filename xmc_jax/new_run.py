@@ -60,7 +60,7 @@ def with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> 
   if not config.init_from:
     raise ConfigError(
       f"method.name = {name!r} stands on a trained encoder; set --config.init_from=FOLDER of a run that has "
-      "one, such as --config=experiments/ngame.py or dexa.py makes"
+      "one, such as --config=experiments/ngame.py, dexa.py or prime.py makes"
     )
   other = configs.read(source / "config.json")
   theirs, usual = checks.flatten(other), checks.flatten(configs.default())

@@ -72,7 +72,11 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
 def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
   """Clusters of the labels that are no head labels."""
   kind, count = config.method.label_clustering, config.method.num_label_clusters
-  alone = "; no two share an auxiliary vector, which is what helps" if count >= len(rest) else ""
+  alone = (
+    "; no two share a vector, as they should: method.num_label_clusters may be lower"
+    if count >= len(rest)
+    else ""
+  )
   say(f"refresh: {len(rest):,} labels in {count:,} clusters{alone}")
   key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
   if kind == "kmeans":
