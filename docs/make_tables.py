@@ -69,9 +69,9 @@ def claim_table(names: list[str]) -> str:
 def epochs_table(names: list[str]) -> str:
   """A Markdown table of how soon runs get where another one ends: its CLAIM/ROW, then theirs.
 
-  By validation P@1 after each epoch, the mean over seeds.
+  By validation P@1 after each epoch, the mean over seeds. Rows that are not trained yet are left out.
   """
-  curves = {name: _curve(name) for name in names}
+  curves = {name: curve for name in names if (curve := _curve(name))}
   target, epochs = curves[names[0]][-1], len(curves[names[0]])
   columns = ["", f"epochs to {100 * target:.1f}", "after 1 epoch", "best", f"after {epochs}"]
   lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -85,7 +85,7 @@ def epochs_table(names: list[str]) -> str:
 def _curve(name: str) -> list[float]:
   claim, _, row = name.partition("/")
   rows = json.loads((_DOCS / "results" / f"claim_{claim}.json").read_text())["rows"]
-  return [statistics.mean(values) for values in zip(*(seed["curve"] for seed in rows[row]))]
+  return [statistics.mean(values) for values in zip(*(seed["curve"] for seed in rows.get(row, ())))]
 
 
 def _cell(metric: str, values: list[float]) -> str:

@@ -77,7 +77,7 @@ def test_epochs_until_another_run_is_reached(tmp_path, monkeypatch):
   fast, flat = [{"curve": [0.1, 0.4, 0.35]}], [{"curve": [0.1] * 3}]
   run.keep("curves", {"slow": slow, "fast_one": fast, "flat": flat})
   page = tmp_path / "docs" / "page.md"
-  page.write_text("<!-- epochs: curves/slow curves/fast_one curves/flat -->\n<!-- end -->\n")
+  page.write_text("<!-- epochs: curves/slow curves/fast_one curves/none curves/flat -->\n<!-- end -->\n")
   make_tables.write()
   assert page.read_text().splitlines()[1:-1] == [
     "|  | epochs to 40.0 | after 1 epoch | best | after 3 |",
