@@ -499,14 +499,24 @@ def test_ctrl_c_ends_a_training_with_one_line(folder, tmp_path):
   arguments = [sys.executable, "-m", "xmc_jax.main", *arguments, "--workdir=run"]
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
   process = subprocess.Popen(
-    arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    arguments,
+    cwd=tmp_path,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    # Tests that run in the background ignore Ctrl-C, and so would what they start.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
-  deadline = time.monotonic() + 120
-  while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")) and process.poll() is None:
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
-  process.send_signal(signal.SIGINT)
-  out, err = process.communicate(timeout=60)
+  try:
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")) and process.poll() is None:
+      assert time.monotonic() < deadline
+      time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+  finally:
+    process.kill()
   assert process.returncode == 130
   assert out == "" and "Traceback" not in err and "Exception" not in err
   assert err.splitlines()[-1].startswith("interrupted; ")

@@ -98,7 +98,8 @@ def _reference(batch, queries, texts, prototypes, settings):
 
 def _total(batch, *vectors, info=INFO, **changes):
   config = types.SimpleNamespace(method=types.SimpleNamespace(**SETTINGS | changes))
-  return prime_losses.total(config, info, *map(jnp.asarray, vectors), batch)
+  total = jax.jit(lambda *given: prime_losses.total(config, info, *given[1:], given[0]))
+  return total(batch, *map(jnp.asarray, vectors))
 
 
 _CHANGES = [
