@@ -78,7 +78,7 @@ def test_with_equal_bounds_it_is_a_fixed_margin():
   spread=st.sampled_from([0.2, 5.0]),
   seed=st.integers(0, 1000),
 )
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=15)
 def test_value_and_gradient_equal_the_definition(
   num_labels, num_negatives, bounds, positive_rate, spread, seed
 ):
