@@ -71,6 +71,7 @@ def test_heads_may_have_their_own_rate():
   params = {
     "encoder": {"kernel": jnp.ones(2)},
     "projection": {"kernel": jnp.ones(2)},
+    "prototype": {"layer": {"kernel": jnp.ones(2)}},
     "text_head": {"projection": {"kernel": jnp.ones(2), "bias": jnp.ones(2)}},
   }
   for rate, expected in ((0.0, 0.5), (2.0, 2.0)):
@@ -79,6 +80,7 @@ def test_heads_may_have_their_own_rate():
     np.testing.assert_allclose(updates["encoder"]["kernel"], -0.5 * 1.1, rtol=1e-4)
     np.testing.assert_allclose(updates["projection"]["kernel"], -expected * 1.1, rtol=1e-4)
     np.testing.assert_allclose(updates["text_head"]["projection"]["kernel"], -expected * 1.1, rtol=1e-4)
+    np.testing.assert_allclose(updates["prototype"]["layer"]["kernel"], -expected * 1.1, rtol=1e-4)
     np.testing.assert_allclose(updates["text_head"]["projection"]["bias"], -expected, rtol=1e-4)
 
 

@@ -129,7 +129,7 @@ _DEFAULTS = {
     "num_epochs": 100,
     "batch_size": 1024,  # over all devices
     "learning_rate": 2e-4,
-    "head_learning_rate": 0.0,  # of the layers between encoder and embedding; 0 is learning_rate
+    "head_learning_rate": 0.0,  # of projections, and of PRIME's network; 0 is learning_rate
     "table_learning_rate": 1e-3,  # of tables with a row per label or per cluster of labels
     "schedule": "linear",  # or 'cosine'; the decay after the warm-up
     "warmup_fraction": 0.1,  # of all steps

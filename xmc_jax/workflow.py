@@ -120,7 +120,7 @@ def _test(
     queries = evaluate.embed_split(run, params, aux, test)
     rankings = {
       kind: evaluate.rank_split(run, evaluate.ranker(run, params, aux, kind), queries, test)
-      for kind in {**run.method.views, chosen: None}
+      for kind in dict.fromkeys([*run.method.views, chosen])  # each once
     }
     ranking = rankings[chosen]
     by_view = {view: evaluate.score(run, test, rankings[view]) for view in run.method.views}

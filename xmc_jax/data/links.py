@@ -9,8 +9,6 @@ from xmc_jax.data import buckets, ragged
 from xmc_jax.data.pools import DrawnPool, in_columns
 
 _WIDTH = 16  # linked anchors of a row that a batch has room for; a batch that needs more is widened
-
-
 KEPT = "kept_"  # before a side's name, in `fresh`: which of its edges were not pruned
 
 
@@ -57,7 +55,6 @@ class LinkSampler:
       max_length=max_length,
       num_shards=num_shards,
       held=held,
-      label_odds=None,
     )
 
   def draw(self, rows: np.ndarray, kept: np.ndarray | None, generator: np.random.Generator) -> Links:

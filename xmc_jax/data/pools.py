@@ -76,8 +76,8 @@ class DrawnPool:
     batch_size: int,
     max_length: int,
     num_shards: int,
-    held: buckets.Held | None,
-    label_odds: np.ndarray | None,
+    held: buckets.Held | None = None,
+    label_odds: np.ndarray | None = None,
   ):
     self._labels, self._spec, self._shards = labels, spec, (num_shards, held)
     self.keeps_all = spec.num_fresh_negatives > 0

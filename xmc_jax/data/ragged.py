@@ -3,7 +3,6 @@
 A point may have thousands of labels where others have two. Nothing here has a row as wide as the longest.
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -77,8 +76,10 @@ def draw(
   marked = np.zeros(int(counts.sum()), bool)
   if not number or number >= counts.max(initial=0):
     return ~marked
-  draw_places = _uniformly if odds is None else functools.partial(_by_odds, odds)
-  marked[draw_places(counts, number, generator)] = True
+  places = (
+    _uniformly(counts, number, generator) if odds is None else _by_odds(counts, number, generator, odds)
+  )
+  marked[places] = True
   return marked
 
 
@@ -94,7 +95,7 @@ def _uniformly(counts: np.ndarray, number: int, generator: np.random.Generator) 
   return (_starts(counts)[:, None] + places)[places >= 0]
 
 
-def _by_odds(odds: np.ndarray, counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
+def _by_odds(counts: np.ndarray, number: int, generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
   """The first of each row by exponential waiting times (Efraimidis and Spirakis, 2006)."""
   waiting = generator.standard_exponential(len(odds)) / odds
   order = np.lexsort((waiting, np.repeat(np.arange(len(counts)), counts)))  # row by row, as they stand

@@ -14,7 +14,7 @@ from xmc_jax.methods import rhythms
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
-from xmc_jax.refresh.centroids import normalize as normalize_rows
+from xmc_jax.refresh.centroids import normalize_rows
 
 FIXED = {"loss": ("margin",), "labels": ("in_batch_table",)}
 NEEDS_INIT = True  # `config.init_from` must name a run

@@ -15,7 +15,7 @@ from xmc_jax import mesh, refresh
 from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh
 from xmc_jax.methods.pool_losses import drawn_positives
 from xmc_jax.ops import sparse_rows
-from xmc_jax.refresh.centroids import normalize
+from xmc_jax.refresh.centroids import normalize_rows
 
 NAME = "centroids"
 
@@ -31,7 +31,7 @@ def refreshes() -> Mapping[str, Refresh]:
   def compute(snapshot: refresh.Snapshot) -> Array | None:
     if jnp.any(snapshot.aux[NAME]):  # those of the run that this one began from
       return None
-    return _as_rows(normalize(_means(snapshot)), snapshot)
+    return _as_rows(normalize_rows(_means(snapshot)), snapshot)
 
   return {NAME: Refresh(every_epochs=0.0, compute=compute, into_aux=True)}
 

@@ -51,10 +51,10 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
   """The clustering, once before the first step or every few epochs (DEXA's dynamic assignment)."""
   settings = config.method
 
-  def compute(snapshot: refresh.Snapshot) -> Array:
+  def compute(snapshot: refresh.Snapshot) -> Array | None:
     before = np.asarray(jax.device_get(snapshot.aux[NAME]))
     if np.any(before >= 0) and not snapshot.step:  # those of the run that this one began from
-      return before
+      return None
     head = head_labels(settings, info)
     rest = np.setdiff1d(np.arange(info.num_labels), head)
     found = np.empty(info.num_labels, np.int32)
@@ -72,11 +72,7 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
 def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
   """Clusters of the labels that are no head labels."""
   kind, count = config.method.label_clustering, config.method.num_label_clusters
-  alone = (
-    "; no two share a vector, as they should: method.num_label_clusters may be lower"
-    if count >= len(rest)
-    else ""
-  )
+  alone = "; each has a vector of its own: fewer would be shared" if count >= len(rest) else ""
   say(f"refresh: {len(rest):,} labels in {count:,} clusters{alone}")
   key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
   if kind == "kmeans":

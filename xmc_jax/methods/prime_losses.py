@@ -37,12 +37,14 @@ def total(
     "reverse_loss": settings.reverse_weight,
     "regulariser": settings.regulariser_weight,
   }
-  by_query = _by_query(settings, info, queries, texts, prototypes, batch)
+  drawn = drawn_positives(batch, settings.num_positives)
+  known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
+  by_query = _by_query(settings, info, queries, texts, prototypes, batch, (*drawn, known))
   parts = {
     name: mean_over_rows(by_query[name], batch) for name in ("prototype_loss", "text_loss") if weights[name]
   }
   if weights["reverse_loss"]:
-    parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch)
+    parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch, (*drawn, known))
   if weights["regulariser"]:
     gaps = (by_query["positive_gaps"], by_query["negative_gaps"])
     parts["regulariser"] = sum(_mean_gap(settings, *gap) for gap in gaps)
@@ -61,8 +63,12 @@ def _hardest(settings, scores: Array, negative: Array) -> losses.Hardest:
   return losses.hardest_of(scores, negative, settings.margin_negatives, settings.weight_temperature)
 
 
-def _by_query(settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch) -> dict[str, Any]:
+def _by_query(
+  settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch, pairs: tuple[Array, ...]
+) -> dict[str, Any]:
   """What each query has: both of its losses `[B]`, and how far the prototypes are behind the texts.
+
+  `pairs` are each row's columns: drawn ones `[B, n]`, their weights, and all that are no negatives `[B, K]`.
 
   The negatives that R looks at are those that T(q, z) looks at: the hardest by the prototypes.
   """
@@ -89,12 +95,10 @@ def _by_query(settings, info: DatasetInfo, queries, texts, prototypes, batch: Ba
   if info.mesh.size > 1:  # left to itself, top_k would gather all scores on every device
     specs = (rows, whole, whole, whole, rows, rows, rows, rows)
     of_rows = jax.shard_map(of_rows, mesh=info.mesh, in_specs=specs, out_specs=rows)
-  known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
-  drawn = drawn_positives(batch, settings.num_positives)
-  return of_rows(queries, texts, prototypes, batch.columns, batch.rows, *drawn, known)
+  return of_rows(queries, texts, prototypes, batch.columns, batch.rows, *pairs)
 
 
-def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch) -> Array:
+def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: tuple[Array, ...]) -> Array:
   """T(h, q): of each text, the queries that drew its label against the hardest that have it not.
 
   The mean over the labels that were drawn, each of them the mean over its queries.
@@ -114,10 +118,9 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch) -> Arra
     losses_of_pairs = _triplets(settings, pair_scores[..., None], pair_weights[..., None], of_pairs)
     return losses_of_pairs.sum(), jnp.sum(shares > 0)
 
-  given = (texts, batch.columns, queries, batch.rows, *drawn_positives(batch, settings.num_positives))
-  known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
+  given = (texts, batch.columns, queries, batch.rows, *pairs)
   if info.mesh.size == 1:
-    summed, number = of_labels(*given, known)
+    summed, number = of_labels(*given)
   else:
     split, whole = P(mesh.LABEL_ROWS), P()
 
@@ -128,7 +131,7 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch) -> Arra
       first = jax.lax.axis_index(mesh.LABEL_ROWS) * len(texts)
       return jax.lax.psum(of_labels(texts, labels, *given, first=first), mesh.LABEL_ROWS)
 
-    summed, number = of_shards(*given, known)
+    summed, number = of_shards(*given)
   return summed / jnp.maximum(number, 1)
 
 

@@ -25,7 +25,7 @@ def label_centroids(points: np.ndarray, truth, texts: Callable[[], np.ndarray]) 
   return centroids
 
 
-def normalize(vectors: np.ndarray) -> np.ndarray:
+def normalize_rows(vectors: np.ndarray) -> np.ndarray:
   """Scales rows `[n, D]` to length 1, in place; zero rows stay zero."""
   vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
   return vectors

@@ -46,7 +46,7 @@ def random_walks(
     progress: called with the number of anchors done.
 
   Returns:
-    CSR W `[A, A]` bool: row a has what the walk from a visited most. Memory beside it is some 200 MB.
+    CSR W `[A, A]` bool: row a has what the walk from a visited most. Memory beside it is some 400 MB.
   """
   edges = _binary(edges)
   points_of = edges.T.tocsr()
