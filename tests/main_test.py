@@ -40,6 +40,12 @@ heavy = {"jax", "flax", "optax", "orbax", "scipy", "transformers", "tokenizers",
 atexit.register(lambda: print("imported", sorted(heavy & set(sys.modules)), file=sys.stderr))
 runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
 """
+# Tests that run in the background ignore Ctrl-C, and so would what they start.
+HEEDFUL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
+"""
 
 
 def settings(**overrides) -> list[str]:
@@ -496,7 +502,7 @@ def test_shown_metrics_are_those_that_config_knows():
 def test_ctrl_c_ends_a_training_with_one_line(folder, tmp_path):
   """Exit code 130, whatever is under way; with so small an epoch that is often a save."""
   arguments = training(folder, **{"train.num_epochs": 100_000, "eval.every_epochs": 0.0})
-  arguments = [sys.executable, "-m", "xmc_jax.main", *arguments, "--workdir=run"]
+  arguments = [sys.executable, "-c", HEEDFUL, *arguments, "--workdir=run"]
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
   process = subprocess.Popen(
     arguments,
@@ -505,8 +511,6 @@ def test_ctrl_c_ends_a_training_with_one_line(folder, tmp_path):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    # Tests that run in the background ignore Ctrl-C, and so would what they start.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
   try:
     deadline = time.monotonic() + 120
