@@ -41,6 +41,12 @@ DATASETS = {
     "max_length": 32,
     "propensity": WIKIPEDIA,
   },
+  "lf_wikiseealsotitles_320k": {
+    "path": "data/LF-WikiSeeAlsoTitles-320K",
+    "text": "title",
+    "max_length": 32,
+    "propensity": OTHER,
+  },
   "lf_amazontitles_1.3m": {
     "path": "data/LF-AmazonTitles-1.3M",
     "text": "title",
@@ -70,6 +76,7 @@ SIZES = {
   "lf_wikiseealso_320k": (693_082, 312_330, 2.11, 128, 8),
   "lf_wikipedia_500k": (1_779_881, 501_070, 4.75, 128, 8),
   "lf_wikititles_500k": (1_800_000, 501_070, 4.74, 8, 8),
+  "lf_wikiseealsotitles_320k": (693_082, 312_330, 2.11, 8, 8),
   "lf_amazontitles_1.3m": (2_248_619, 1_305_265, 22.2, 14, 14),
 }
 

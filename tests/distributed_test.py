@@ -84,7 +84,7 @@ def _trained(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec", "prime"])
+@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec", "prime", "ramen"])
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides, per_epoch = dict(SETTINGS), 8 if method == "unidec" else 6
@@ -105,7 +105,9 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   if method == "prime":  # centroids that a step moves; large steps turn what is rounding into other pairs
     overrides |= tiny_runs.PRIME | {"train.learning_rate": 1e-3, "train.head_learning_rate": 1e-4}
     overrides["method.leaves_first_epoch"] = 9.0
-  data = tiny_runs.write_data(tmp_path / "data")
+  if method == "ramen":
+    overrides |= tiny_runs.RAMEN
+  data = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "data"))
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
 
   def flags(name):

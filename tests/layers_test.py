@@ -18,13 +18,14 @@ RANKS = (
   ("evaluate",),
   ("new_run", "train_step", "fusion"),
   ("run",),
+  ("graph_sides",),
   ("run_folder",),
   ("methods",),
   ("refresh", "checkpoint", "report", "plan"),
   ("losses", "models", "optim"),
   ("ops", "metrics", "data"),
   ("mesh", "runtime"),
-  ("contract", "config", "checks", "method_checks", "faults"),
+  ("contract", "config", "defaults", "checks", "method_checks", "faults"),
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Import name -> the only files, or folders, that may import it.
@@ -38,7 +39,7 @@ CONFINED = {
   "torch": (),
 }
 # What --help and a config error load.
-LIGHT = ("contract", "config", "checks", "method_checks", "faults", "main")
+LIGHT = ("contract", "config", "defaults", "checks", "method_checks", "faults", "main")
 LONGEST_FILE, LONGEST_FUNCTION = 299, 59
 LONGEST = {"main.py": 100, "train.py": 250}
 LONGEST_METHOD = 150

@@ -127,7 +127,7 @@ def _assert_same_runs(one: pathlib.Path, other: pathlib.Path):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("resume") / "data")
+  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("resume") / "data"))
 
 
 # Six steps an epoch, a checkpoint every two, an evaluation every six. What the run goes on from
@@ -267,11 +267,12 @@ _PRIME = {
   "method.leaves_every_steps": 7,
   "checkpoint.every_epochs": 0.4,
 }
-_SETTINGS = {"dexa": _DEXA, "unidec": _UNIDEC, "prime": _PRIME}
+_RAMEN = {**tiny_runs.RAMEN, "method.leaves_first_epoch": 0.5, "checkpoint.every_epochs": 0.4}
+_SETTINGS = {"dexa": _DEXA, "unidec": _UNIDEC, "prime": _PRIME, "ramen": _RAMEN}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec", "prime"])
+@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec", "prime", "ramen"])
 def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, monkeypatch):
   """What refreshes made is saved: made anew from later parameters it would be another."""
   settings = _SETTINGS.get(method)

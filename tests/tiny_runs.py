@@ -52,6 +52,21 @@ PRIME = {
 }
 
 
+# RAMEN on a folder with `write_graphs`' files: edges are pruned before every epoch but the first.
+RAMEN = {
+  "method.name": "ramen",
+  "method.loss": "margin",
+  "method.labels": "in_batch",
+  "method.leaves_first_epoch": 1.0,
+  "method.walk_hops": 20,
+  "method.walk_kept": 3,
+  "method.pruning_first_epoch": 1.0,
+  "method.pruning_every_epochs": 1.0,
+  "method.pruning_threshold": 0.1,
+  "encoder.embedding_dropout": 0.0,
+}
+
+
 def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -> pathlib.Path:
   """Raw JSON files: a point's text holds words of its 1 to 4 labels; every 20th point has none."""
   rng = np.random.default_rng(7)
@@ -77,6 +92,28 @@ def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -
     )
   rows = [{"uid": f"l{number}", "title": " ".join(words)} for number, words in enumerate(labels)]
   (folder / "lbl.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  return folder
+
+
+def write_graphs(folder: pathlib.Path) -> pathlib.Path:
+  """Two graphs beside `write_data`'s files: half of a text's words, and of training points its length."""
+  rng, words = np.random.default_rng(11), {word: number for number, word in enumerate(_WORDS)}
+  titles = {
+    side: [json.loads(line)["title"].split() for line in (folder / f"{name}.json").read_text().splitlines()]
+    for side, name in (("trn", "trn"), ("lbl", "lbl"))
+  }
+  sides = {
+    f"words_{side}": [[words[word] for word in dict.fromkeys(title) if rng.random() < 0.5] for title in texts]
+    for side, texts in titles.items()
+  }
+  sides["length_trn"] = [[min(len(title), 9)] for title in titles["trn"]]
+  anchors = {"words": _WORDS, "length": [f"{_WORDS[number]} {number}" for number in range(10)]}
+  for side, rows in sides.items():
+    graph = side.partition("_")[0]
+    lines = [f"{len(rows)} {len(anchors[graph])}"] + [" ".join(f"{a}:1" for a in sorted(row)) for row in rows]
+    (folder / f"{side}_X_Y.txt").write_text("\n".join(lines) + "\n")
+  for graph, texts in anchors.items():
+    (folder / f"{graph}_anchors.txt").write_text("\n".join(texts) + "\n")
   return folder
 
 

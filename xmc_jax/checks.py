@@ -23,6 +23,7 @@ CHOICES = {
   "method.positive_sampling": ("uniform", "inverse_propensity"),
   "method.shortlist_backend": ("auto", "exact", "scann"),
   "method.centroids": ("momentum", "frozen", "none"),
+  "method.base": ("ngame", "ance", "dexml"),
   "method.label_clustering": ("balanced", "balanced_centroids", "kmeans"),
   "train.schedule": ("linear", "cosine"),
   "eval.backend": ("exact", "scann", "auto"),
@@ -67,6 +68,11 @@ AT_LEAST = {
   "method.reverse_weight": 0,
   "method.regulariser_weight": 0,
   "method.regulariser_margin": 0,
+  "method.walk_hops": 0,
+  "method.walk_kept": 1,
+  "method.pruning_threshold": 0,
+  "method.pruning_first_epoch": 0,
+  "method.pruning_every_epochs": 0,
   "method.pool_size": 0,
   "method.classifier_dim": 0,
   "method.binary_weight": 0,
@@ -107,6 +113,7 @@ AT_MOST = {
   "method.encoder_weight": 1,
   "method.encoder_query_weight": 1,
   "method.classifier_query_weight": 1,
+  "method.pruning_threshold": 1,
 }
 POSITIVE = (
   "method.temperature",
@@ -125,6 +132,7 @@ SHARES = (
   "method.query_dropout",
   "method.centroid_momentum",
   "method.prototype_dropout",
+  "method.walk_restart",
   "train.warmup_fraction",
 )
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty

@@ -40,12 +40,14 @@ class Links(NamedTuple):
   """One side of a metadata graph in a step: the anchors that were drawn for n points, or labels.
 
   Attributes:
+    rows: `[n]` int32 which of the batch's rows, or of its pool's columns, each of n is; -1 for padding.
     columns: `[S]` int32 anchor id of each column, -1 for padding.
     anchors: their texts, in groups as a batch's labels are.
     positives: `[n, P]` int32 columns of the row's linked anchors, pruned edges counted, -1 for padding.
     weights: `[n, P]` float32, 1 for the anchor that was drawn for the row, 0 for others.
   """
 
+  rows: Array
   columns: Array
   anchors: tuple[Tokens, ...]
   positives: Array
@@ -72,7 +74,7 @@ class Batch(NamedTuple):
     vectors: `[B, D]` embeddings of the points, where the encoder is frozen.
     dropped: `[2]` int32 hard negatives, and positives, that were drawn and found no room; empty where the
       pool has room for all.
-    links: of each side of a metadata graph, by name: of the batch's points, or of its columns' labels.
+    links: of each side of a metadata graph, by name: of the batch's points, or of a drawn label of each.
   """
 
   rows: Array
@@ -108,6 +110,7 @@ class BatchSpec(NamedTuple):
       hard negatives are dropped first.
     fill_pool: what room is left goes to other positives of the batch's points.
     positive_sampling: positives are drawn 'uniform', or by 'inverse_propensity', 1 / p_l.
+    links: sides of metadata graphs, 'NAME_query' or 'NAME_label', of which a batch brings anchors.
   """
 
   labels: str = "in_batch"
@@ -121,6 +124,7 @@ class BatchSpec(NamedTuple):
   pool_size: int = 0
   fill_pool: bool = False
   positive_sampling: str = "uniform"
+  links: tuple[str, ...] = ()
 
 
 class Refresh(NamedTuple):
@@ -155,6 +159,7 @@ class DatasetInfo(NamedTuple):
     special_ids: token ids that stand for no piece of text ([CLS], [SEP], ...).
     mesh: the devices, axes ('data', 'label').
     label_counts: `[L]` training points of each label.
+    graphs: metadata graphs, by name: which sides each has, of 'query' and 'label'.
   """
 
   num_points: int
@@ -164,6 +169,7 @@ class DatasetInfo(NamedTuple):
   special_ids: tuple[int, ...]
   mesh: Any
   label_counts: Array = ()
+  graphs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 class Method(NamedTuple):

@@ -154,6 +154,7 @@ def _put_links(links: Links, mesh: Mesh) -> Links:
   """What has a row per point or label is split over 'data', anchors' texts as label texts are."""
   rows = NamedSharding(mesh, PartitionSpec("data"))
   return Links(
+    rows=place(links.rows, rows),
     columns=place(links.columns, replicated(mesh)),
     anchors=put_labels(links.anchors, mesh),
     positives=place(links.positives, rows),

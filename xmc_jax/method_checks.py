@@ -19,6 +19,7 @@ def faults(values: Mapping, largest: int) -> Iterator[str]:
   yield from _pool_faults(values)
   yield from _picking_faults(values)
   yield from _prototype_faults(values)
+  yield from _graph_faults(values)
 
 
 def _temperature_faults(values: Mapping) -> Iterator[str]:
@@ -100,6 +101,31 @@ def _prototype_faults(values: Mapping) -> Iterator[str]:
     ("method.loss", "margin", {"method.margin_minimum": 0.1, "method.margin_maximum": 0.3}),
     ("method.centroids", "frozen", {"method.centroid_momentum": 0.95}),
     ("method.regulariser_weight", 0, {"method.regulariser_margin": 0.1, "method.regulariser_hinge": True}),
+  ):
+    for key, value in usual.items():
+      if values[switch] == off and values[key] != value:
+        yield f"{key} = {values[key]} has no effect when {switch} = {off!r}; set --config.{key}={value}"
+
+
+def _graph_faults(values: Mapping) -> Iterator[str]:
+  names = values["method.graphs"]
+  if not all(isinstance(name, str) for name in names):
+    yield f"method.graphs = {names!r:.60} must hold names; for instance --config.method.graphs=\"('links',)\""
+  for key in ("method.query_graph_weights", "method.label_graph_weights"):
+    if not all(type(weight) in (int, float) and 0 <= weight <= 1e6 for weight in values[key]):
+      yield (
+        f'{key} = {values[key]!r:.60} must hold numbers of 0 or more; for instance --config.{key}="(0.5,)"'
+      )
+  if values["method.name"] != "ramen":
+    return
+  pruned = {
+    "method.pruning_threshold": 0.0,
+    "method.pruning_first_epoch": 10.0,
+    "method.pruning_every_epochs": 5.0,
+  }
+  for switch, off, usual in (
+    ("method.walk_hops", 0, {"method.walk_restart": 0.8, "method.walk_kept": 10}),
+    ("method.graph_pruning", False, pruned),
   ):
     for key, value in usual.items():
       if values[switch] == off and values[key] != value:

@@ -39,7 +39,11 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   dataset = data.load_prepared(workdir / "data")
   with runtime.main_process_first("chunks"):
     config.method.update(run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset)))
-  return Run(config, workdir, dataset)
+  run = Run(config, workdir, dataset)
+  if run.method.batch.links:
+    with report.stage("walk"):
+      _ = run.sides
+  return run
 
 
 def prepare(config: ml_collections.ConfigDict) -> data.Dataset:

@@ -6,6 +6,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   chunks.json     chunk sizes that it leaves open
   data/           the prepared data, hard-linked from the cache
   encoder/        the encoder's description (no weights)
+  graphs/         edges of metadata graphs with those of random walks, where the method learns from them
   vectors.npy     training points under a frozen encoder, where the method has one
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric
@@ -22,10 +23,11 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, mesh, methods, metrics, run_folder
+from xmc_jax import data, graph_sides, mesh, methods, metrics, run_folder
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.data.links import Side
 from xmc_jax.refresh import Snapshot, embed_table
 
 
@@ -64,6 +66,7 @@ class Run:
       special_ids=data.special_ids(tokenizer),
       mesh=self.mesh,
       label_counts=np.bincount(self.train.counted.indices, minlength=dataset.num_labels),
+      graphs=dataset.graph_kinds,
     )
     self.method = methods.make(config, info)
     methods.check_scores(config.eval.scores, config, self.method)
@@ -94,13 +97,27 @@ class Run:
       raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
 
   @functools.cached_property
+  def sides(self) -> dict[str, Side]:
+    """Of metadata graphs, those that the method learns from, by name."""
+    names, points = self.method.batch.links, self.train.row_numbers
+    return graph_sides.load(names, self.dataset, points, self.config, self.workdir) if names else {}
+
+  @functools.cached_property
+  def truth(self):
+    """CSR `[N, L]`, what training points are trained on: the true labels, and what is added to them."""
+    settings, train = self.config.method, self.train
+    if not settings.augment_truth:
+      return train.truth
+    return graph_sides.augmented(train.truth, self.dataset, train.row_numbers, settings.graphs)
+
+  @functools.cached_property
   def batches(self) -> BatchBuilder:
     train = self.train
     by_propensity = self.method.batch.positive_sampling == "inverse_propensity"
     return BatchBuilder(
       train.tokens,
       self.dataset.labels.tokens,
-      train.truth,
+      self.truth,
       train.filter,
       self.method.batch,
       batch_size=self.config.train.batch_size,
@@ -111,6 +128,7 @@ class Run:
       held_queries=lambda num_rows: mesh.held_rows(num_rows, self.mesh, "data"),
       held_labels=lambda num_rows: mesh.held_rows(num_rows, self.mesh, *mesh.LABEL_ROWS),
       label_odds=self.inverse_propensity if by_propensity else None,
+      sides=self.sides,
     )
 
   def freeze_queries(self, params: PyTree, aux: PyTree) -> None:
@@ -136,8 +154,11 @@ class Run:
     return exact(self.snapshot(params, aux, 0)) if exact else aux
 
   def _of_labels(self, function, params: PyTree, aux: PyTree) -> np.ndarray:
+    return self._of_texts(function, params, aux, self.dataset.labels.tokens)
+
+  def _of_texts(self, function, params: PyTree, aux: PyTree, tokens: data.TokenTable) -> np.ndarray:
     embed = self._embedder(function)
-    return self._embed(lambda part, ids: embed(params, aux, part, ids), self.dataset.labels.tokens)
+    return self._embed(lambda part, ids: embed(params, aux, part, ids), tokens)
 
   def _embedder(self, function):
     """Texts are split over all devices; every process gets all vectors."""
@@ -173,7 +194,7 @@ class Run:
       embed_queries,
       lambda: source.embed_labels(params, source.aux_to_rank(params, aux)),
       lambda: source._of_labels(texts, params, aux),
-      truth=self.train.truth,
+      truth=self.truth,
       filtered=self.train.filter,
       rows=self.batches.rows,
       step=step,
@@ -181,6 +202,8 @@ class Run:
       devices=self.mesh,
       params=params,
       aux=aux,
+      sides=self.sides,
+      embed_anchors=lambda side: source._of_texts(texts, params, aux, side.anchors),
     )
 
   def checkpoints(self, read_only: bool = False) -> Checkpoints:

@@ -16,6 +16,7 @@ from xmc_jax.contract import ConfigError, UserError
 # What may differ between the command that began a run and the one that goes on with it.
 _MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.", "plan.")
 
+GRAPHS = "graphs"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 # What a command makes for its own settings before it trains.
 _MADE = ("tokenizer.json", _CHUNKS, VECTORS, FUSION)
@@ -63,7 +64,8 @@ def claim(config, workdir: pathlib.Path) -> None:
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     # What a command that got no further made for its own settings.
-    shutil.rmtree(workdir / "encoder", ignore_errors=True)
+    for made in ("encoder", GRAPHS):
+      shutil.rmtree(workdir / made, ignore_errors=True)
     for made in _MADE:
       (workdir / made).unlink(missing_ok=True)
     beside = path.with_suffix(".tmp")
@@ -90,11 +92,16 @@ def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[
 def save_array(path: pathlib.Path, array: np.ndarray) -> None:
   """Writes an .npy file whole or not at all, from the main process; all wait for it."""
   if runtime.is_main_process():
-    beside = path.with_suffix(".tmp")
-    with beside.open("wb") as file:
-      np.save(file, array)
-    beside.replace(path)
+    write_array(path, array)
   runtime.barrier(path.name)
+
+
+def write_array(path: pathlib.Path, array: np.ndarray) -> None:
+  """Writes an .npy file whole or not at all."""
+  beside = path.with_suffix(".tmp")
+  with beside.open("wb") as file:
+    np.save(file, array)
+  beside.replace(path)
 
 
 def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:

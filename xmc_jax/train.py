@@ -114,6 +114,8 @@ class _Loop:
       with self._report.stage(f"refresh_{name}"):
         snapshot = snapshot or self._run.snapshot(self._state.params, self._state.aux, step)
         self._fresh, aux = refresh.renew(name, definition, snapshot, self._fresh, self._state.aux)
+      if shares := refresh.shares(name, self._fresh):
+        self._report.scalars(step + 1, shares)  # the first step that it acts on
       if definition.into_aux:  # embeddings may depend on it
         self._state, snapshot = self._state._replace(aux=aux), None
 

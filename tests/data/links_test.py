@@ -38,7 +38,7 @@ def test_one_kept_anchor_a_row_and_every_link_marked(rows, density, pruned, seed
   edges = _graph(seed, density)
   kept = np.random.default_rng(seed).random(edges.nnz) >= pruned
   anchors, sampler = _sampler(edges, len(rows))
-  links = sampler.draw(rows, kept, np.random.default_rng(seed))
+  links = sampler.draw(rows, np.arange(len(rows)), kept, np.random.default_rng(seed))
   left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
   all_linked = edges.toarray()
   pool = links.columns[links.columns >= 0]
@@ -67,7 +67,7 @@ def test_every_kept_edge_is_drawn_some_day_and_alike():
   _, sampler = _sampler(sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A)), 2)
   seen = np.zeros((2, A))
   for step in range(2000):
-    links = sampler.draw(np.array([0, 1]), kept, np.random.default_rng(step))
+    links = sampler.draw(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
     for row in range(2):
       (column,) = links.positives[row][links.weights[row] > 0]
       seen[row, links.columns[column]] += 1
@@ -80,7 +80,7 @@ def test_shapes_do_not_depend_on_what_was_drawn(num_shards):
   shapes = set()
   for step in range(20):
     generator = np.random.default_rng(step)
-    links = sampler.draw(generator.integers(-1, N, 8), None, generator)
+    links = sampler.draw(generator.integers(-1, N, 8), np.arange(8), None, generator)
     shapes.add((links.columns.shape, *(group.ids.shape for group in links.anchors), links.positives.shape))
     assert all(len(group.ids) % num_shards == 0 for group in links.anchors)
   assert len(shapes) == 1
@@ -92,7 +92,12 @@ def test_a_batch_links_its_points_and_its_labels():
   truth = sp.csr_matrix(rng.random((N, 12)) < 0.3)
   options = {"batch_size": 8, "max_length": 32, "seed": 3}
   tables = tiny_runs.token_table(rng.integers(1, 40, N)), tiny_runs.token_table(rng.integers(1, 20, 12))
-  common = (*tables, truth, sp.csr_matrix((N, 12), dtype=bool), BatchSpec(num_positives=2))
+  common = (
+    *tables,
+    truth,
+    sp.csr_matrix((N, 12), dtype=bool),
+    BatchSpec(num_positives=2, num_random_negatives=2),
+  )
   points, labels = _graph(1), _graph(2)[:12]
   anchors = tiny_runs.token_table(rng.integers(1, 20, A), seed=2)
   sides = {"g_query": Side(anchors, points, False), "g_label": Side(anchors, labels, True)}
@@ -101,8 +106,17 @@ def test_a_batch_links_its_points_and_its_labels():
   kept[::2] = True
   for step in range(builder.steps_per_epoch):
     batch = builder.build(step, {"kept_g_label": kept})
-    for side, edges, ids in (("g_query", points, batch.rows), ("g_label", labels, batch.columns)):
+    for side, edges, of_batch in (("g_query", points, batch.rows), ("g_label", labels, batch.columns)):
       links = batch.links[side]
+      real = links.rows[links.rows >= 0]
+      assert len(set(real.tolist())) == len(real)
+      if side == "g_query":
+        np.testing.assert_array_equal(real, np.flatnonzero(batch.rows >= 0))
+      else:  # one drawn label of each point, fewer where points share it
+        for positives, weights in zip(batch.positives, batch.weights):
+          assert not weights.any() or set(positives[weights > 0].tolist()) & set(real.tolist())
+        assert set(real.tolist()) <= set(batch.positives[batch.weights > 0].tolist())
+      ids = np.where(links.rows >= 0, of_batch[links.rows], -1)
       assert len(links.positives) == len(ids)
       for row, positives, weights in zip(ids, links.positives, links.weights):
         marked = {int(links.columns[column]) for column in positives if column >= 0}

@@ -75,13 +75,19 @@ CASES["prime"] = {
   "method.prototype_dropout": 0.0,
   "method.num_head_labels": 3,
 }
+CASES["ramen"] = {
+  **tiny_runs.RAMEN,
+  "method.base": "ance",
+  "method.num_hard_negatives": 2,
+  "method.shortlist_size": 8,
+}
 ROWS = {"table": 60, "classifiers": 60, "auxiliary": 11, "free_vectors": 11}
 EACH = pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("methods") / "data")
+  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("methods") / "data"))
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +186,7 @@ def test_padding_changes_nothing(settings, make_run):
     weights=last.weights[real],
     excluded=last.excluded[real],
     vectors=last.vectors[real] if run.method.batch.frozen else (),
+    links={side: _without_padding(links, side, real) for side, links in last.links.items()},
     **static,
   )
   expected, expected_gradient = _loss_and_gradient(run, params, aux, short)
@@ -190,12 +197,26 @@ def test_padding_changes_nothing(settings, make_run):
   columns = np.asarray(static.get("columns", last.columns))
   noisy = last._replace(**static)
   noisy = noisy._replace(columns=columns, labels=_fill(noisy.labels, columns < 0))
-  noisy = noisy._replace(queries=_fill(last.queries, ~real))
+  noisy = noisy._replace(
+    queries=_fill(last.queries, ~real),
+    links={
+      side: links._replace(anchors=_fill(links.anchors, links.columns < 0))
+      for side, links in last.links.items()
+    },
+  )
   if run.method.batch.frozen:
     noisy = noisy._replace(vectors=np.where(real[:, None], last.vectors, 7))
   found, found_gradient = _loss_and_gradient(run, params, aux, noisy)
   np.testing.assert_allclose(found, loss, rtol=1e-6)
   _assert_close(found_gradient, gradient, 1e-6)
+
+
+def _without_padding(links, side, real):
+  """A side's rows that are some, in a batch that has the real rows alone."""
+  kept = links.rows >= 0
+  rows = links.rows[kept]
+  rows = (np.cumsum(real) - 1)[rows] if side.endswith("_query") else rows
+  return links._replace(rows=rows, positives=links.positives[kept], weights=links.weights[kept])
 
 
 def _fill(groups, padding):

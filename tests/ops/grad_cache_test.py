@@ -10,7 +10,7 @@ import tiny_runs
 
 from xmc_jax import mesh, models
 from xmc_jax.contract import Tokens
-from xmc_jax.ops.grad_cache import embed_groups
+from xmc_jax.ops.grad_cache import embed_groups, embed_parts
 
 KEY = jax.random.key(11)
 
@@ -82,10 +82,33 @@ def test_no_key_is_no_dropout(embedder):
   np.testing.assert_allclose(found, jnp.concatenate(plain), atol=1e-5)
 
 
+def test_parts_go_through_together_and_come_back_apart():
+  """Groups of a width are one call of the encoder, whichever part they are of; parts keep their order."""
+  embedder = models.build(types.SimpleNamespace(name="bag", width=16, dtype="float32"), vocab_size=90)
+  params, calls = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0))), []
+
+  def embed(params, tokens, key):
+    calls.append(tokens.ids.shape)
+    return embedder.embed(params, tokens, key)
+
+  parts = [
+    (_group(4, 8, 0), _group(2, 24, 1)),
+    (_group(2, 8, 2), _group(6, 16, 3), _group(4, 24, 4)),
+    (_group(2, 16, 5),),
+  ]
+  found = embed_parts(embed, params, parts)
+  assert sorted(calls) == [(6, 8), (6, 24), (8, 16)]
+  for own, groups in zip(found, parts, strict=True):
+    np.testing.assert_allclose(
+      own, np.concatenate([embedder.embed(params, group) for group in groups]), atol=1e-6
+    )
+
+
 def test_every_group_and_chunk_has_its_own_dropout(embedder):
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
   same = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), _group(4, 8, 3))  # dealt to two chunks
-  embed = jax.jit(lambda params: embed_groups(embedder.embed, params, (same, same), KEY, chunk=4))
+  wider = Tokens(np.pad(same.ids, [(0, 0), (0, 8)]), same.lengths)
+  embed = jax.jit(lambda params: embed_groups(embedder.embed, params, (same, wider), KEY, chunk=4))
   vectors = embed(params).reshape(2, 4, 2, -1).swapaxes(1, 2).reshape(4, 4, -1)
   for one in range(4):
     for other in range(one):
@@ -115,13 +138,15 @@ def test_activations_of_one_chunk_are_kept():
 @pytest.mark.parametrize("shape, axes", [((2, 1), ("data",)), ((2, 4), ("data",)), ((2, 4), mesh.LABEL_ROWS)])
 def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
   devices = mesh.make(*shape)
-  groups = (_group(24, 8, 5), _group(16, 16, 6))
+  groups, others = (_group(24, 8, 5), _group(16, 16, 6)), (_group(8, 16, 7),)
   num_shards = int(np.prod([devices.shape[axis] for axis in axes]))
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
-  placed = mesh.split_tree(groups, devices, *axes)
-  embed = jax.jit(lambda p, g: embed_groups(embedder.embed, p, g, chunk=8, devices=devices, axes=axes))
-  found = embed(params, placed)
+  placed = mesh.split_tree([groups, others], devices, *axes)
+  embed = jax.jit(lambda p, g: embed_parts(embedder.embed, p, g, chunk=8, devices=devices, axes=axes))
+  found, beside = embed(params, placed)
   plain = [np.asarray(embedder.embed(params, group)) for group in groups]
   expected = np.concatenate([part.reshape(num_shards, -1, part.shape[1]) for part in plain], axis=1)
   np.testing.assert_allclose(found, expected.reshape(-1, embedder.width), atol=1e-5)
+  np.testing.assert_allclose(beside, embedder.embed(params, others[0]), atol=1e-5)
   assert found.sharding.shard_shape(found.shape)[0] == 40 // num_shards
+  assert beside.sharding.shard_shape(beside.shape)[0] == 8 // num_shards

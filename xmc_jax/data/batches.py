@@ -35,7 +35,7 @@ class BatchBuilder:
     data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
     held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
     label_odds: `[L]` positive, by which a row's positives are drawn; None is uniformly.
-    sides: of metadata graphs, by name; of labels only where these are drawn.
+    sides: of metadata graphs, by name.
 
   Attributes:
     rows: `[N']` int32, the training rows that have something to learn from.
@@ -89,7 +89,7 @@ class BatchBuilder:
     self._samplers = {
       name: LinkSampler(
         side,
-        num_rows=self._pool.num_columns if side.of_labels else batch_size,
+        num_rows=batch_size,
         max_length=max_length,
         num_shards=data_axis * label_axis,
         held=held_labels,
@@ -181,13 +181,22 @@ class BatchBuilder:
       excluded=_columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded),
       vectors=vectors,
       dropped=pool.dropped,
-      links=self._links(rows, pool.columns, step, fresh),
+      links=self._links(rows, truth.only(drawn, truth.values), pool, step, fresh),
     )
 
-  def _links(self, rows: np.ndarray, columns: np.ndarray, step: int, fresh) -> dict[str, Links]:
-    generator = self._generator(_LINK, step)
+  def _links(self, rows: np.ndarray, drawn: ragged.Ragged, pool: Pool, step: int, fresh) -> dict[str, Links]:
+    """Of the batch's points, and of one label of each that was drawn for it, no label twice."""
+    if not self._samplers:
+      return {}
+    generator, labels = self._generator(_LINK, step), np.full(len(rows), -1, np.int32)
+    chosen = np.unique(drawn.values[ragged.draw(drawn.counts, 1, generator)])
+    labels[: len(chosen)] = chosen
+    of_points = rows, np.where(rows >= 0, np.arange(len(rows)), -1)
+    of_labels = labels, np.where(labels >= 0, pool.column_of[labels], -1)
     return {
-      name: sampler.draw(columns if self._sides[name].of_labels else rows, fresh.get(KEPT + name), generator)
+      name: sampler.draw(
+        *(of_labels if self._sides[name].of_labels else of_points), fresh.get(KEPT + name), generator
+      )
       for name, sampler in self._samplers.items()
     }
 

@@ -67,9 +67,17 @@ def why_stale(folder: Path, identity: dict, files: Sequence[Path], root: Path) -
   return damaged or _why_sources_differ(manifest["sources"], files, root)
 
 
-def why_damaged(folder: Path, manifest: dict) -> str:
-  """Which file of a prepared folder is missing or cut short; '' if none is."""
+def why_damaged(folder: Path, manifest: dict, graphs: bool = True) -> str:
+  """Which file of a prepared folder is missing or cut short; '' if none is.
+
+  Args:
+    folder: the prepared folder.
+    manifest: what it says of itself.
+    graphs: whether metadata graphs' files count.
+  """
   for name, entry in manifest["files"].items():
+    if name.startswith("graph.") and not graphs:
+      continue
     try:
       size = (folder / name).stat().st_size
     except FileNotFoundError:

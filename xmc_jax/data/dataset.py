@@ -11,6 +11,7 @@ from xmc_jax.contract import ConfigError, DataError
 from xmc_jax.data.arrays import read_csr, read_ragged
 from xmc_jax.data.batches import learnable
 from xmc_jax.data.cache import TOKENIZER, why_damaged
+from xmc_jax.data.links import LABEL, QUERY
 from xmc_jax.data.manifest import read_manifest
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable
@@ -103,6 +104,7 @@ class Dataset:
     train, test: the points, as Split.
     labels: the label texts, as TextSet.
     graphs: name -> Graph.
+    graph_kinds: name -> the sides that it has, of 'query' and 'label'.
     truth: NamedTuple (train, test) of csr.
     num_labels: L.
   """
@@ -113,7 +115,21 @@ class Dataset:
     self.num_labels = len(self.labels)
     self.train, self.test = self._split("train"), self._split("test")
     self.truth = Truth(self.train.truth, self.test.truth)
-    self.graphs = {name: self._graph(name) for name in manifest["counts"]["graphs"]}
+    self.graph_kinds = {
+      name: tuple(kind for kind in (QUERY, LABEL) if f"{kind}_edges" in counts)
+      for name, counts in manifest["counts"]["graphs"].items()
+    }
+
+  @functools.cached_property
+  def graphs(self) -> dict[str, Graph]:
+    """Opened when looked at.
+
+    Raises:
+      DataError: a file of theirs is missing or damaged.
+    """
+    if damaged := why_damaged(self.folder, self.manifest):
+      raise DataError(f"{self.folder}: {damaged}; prepare the data again")
+    return {name: self._graph(name) for name in self.graph_kinds}
 
   def tokenizer(self):
     """The `tokenizers.Tokenizer` that the data were prepared with.
@@ -153,14 +169,14 @@ class Dataset:
 
 
 def load_prepared(folder: str | Path) -> Dataset:
-  """Opens a prepared folder.
+  """Opens a prepared folder. Metadata graphs may be gone from it: only training needs them.
 
   Raises:
     DataError: it is none, of another version, or damaged.
   """
   folder = Path(folder).expanduser()
   manifest = read_manifest(folder)
-  if damaged := why_damaged(folder, manifest):
+  if damaged := why_damaged(folder, manifest, graphs=False):
     raise DataError(f"{folder}: {damaged}; prepare the data again")
   return Dataset(folder, manifest)
 

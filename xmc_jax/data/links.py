@@ -1,5 +1,6 @@
 """Anchors of a metadata graph in a batch: one for each of its points, or labels, that has some (RAMEN)."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,8 @@ from xmc_jax.contract import BatchSpec, Links
 from xmc_jax.data import buckets, ragged
 from xmc_jax.data.pools import DrawnPool, in_columns
 
-_WIDTH = 16  # linked anchors of a row that a batch has room for; a batch that needs more is widened
+_WIDTH = 256  # linked anchors of a row that a batch has room for, at most; one that needs more is widened
+QUERY, LABEL = "query", "label"  # a side's name is its graph's, and which of the two it is
 KEPT = "kept_"  # before a side's name, in `fresh`: which of its edges were not pruned
 
 
@@ -26,8 +28,18 @@ class Side(NamedTuple):
   of_labels: bool
 
 
+def side_name(graph: str, kind: str) -> str:
+  return f"{graph}_{kind}"
+
+
+def graph_of(side: str) -> str:
+  return side.rpartition("_")[0]
+
+
 class LinkSampler:
-  """Draws linked anchors, and lays their texts out as a pool's.
+  """Draws linked anchors, and lays their texts out as a pool's, with room for what batches usually draw.
+
+  Where a batch draws more, some are dropped, and the rows that drew them have none.
 
   Args:
     side: what to draw from; a row without edges has no anchor.
@@ -47,29 +59,41 @@ class LinkSampler:
     held: buckets.Held | None = None,
   ):
     self._edges = side.edges
+    self._width = min(_WIDTH, max(1, int(np.diff(side.edges.indptr).max(initial=0))))
     self._pool = DrawnPool(
       side.anchors,
       side.edges,
-      BatchSpec(num_positives=1),
+      BatchSpec(num_positives=1, pool_size=_usual_number(side.edges, num_rows)),
       batch_size=num_rows,
       max_length=max_length,
       num_shards=num_shards,
       held=held,
     )
 
-  def draw(self, rows: np.ndarray, kept: np.ndarray | None, generator: np.random.Generator) -> Links:
+  def draw(
+    self, ids: np.ndarray, rows: np.ndarray, kept: np.ndarray | None, generator: np.random.Generator
+  ) -> Links:
     """The links of one batch.
 
     Args:
-      rows: `[n]` rows of the side's edges, -1 for none.
+      ids: `[n]` points, or labels, by their rows in the side's edges; -1 for none.
+      rows: `[n]` where they stand in the batch.
       kept: `[nnz]` bool, the edges that were not pruned, of which an anchor is drawn; None is all.
       generator: of the draws.
     """
-    places = ragged.places_of(self._edges, rows)
+    places = ragged.places_of(self._edges, ids)
     linked = places._replace(values=self._edges.indices[places.values])
     left = np.ones(len(linked.values), bool) if kept is None else np.asarray(kept[places.values])
     drawn = np.zeros(len(linked.values), bool)
     drawn[left] = ragged.draw(linked.only(left, linked.values).counts, 1, generator)
     pool = self._pool.draw(linked.values[drawn], linked.values[:0], None, generator)
-    positives, weights = in_columns(linked, drawn, pool.column_of, _WIDTH)
-    return Links(pool.columns, pool.labels, positives, weights)
+    positives, weights = in_columns(linked, drawn, pool.column_of, self._width)
+    return Links(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
+
+
+def _usual_number(edges, num_rows: int) -> int:
+  """How many different anchors so many rows draw, 4.5 standard deviations above the mean."""
+  counts = np.maximum(np.diff(edges.indptr), 1)
+  chances = np.bincount(edges.indices, np.repeat(1 / counts, np.diff(edges.indptr)), edges.shape[1])
+  drawn = -np.expm1(-num_rows * chances / max(1, len(counts)))
+  return max(1, math.ceil(drawn.sum() + 4.5 * math.sqrt((drawn * (1 - drawn)).sum())))

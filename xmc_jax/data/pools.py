@@ -107,11 +107,6 @@ class DrawnPool:
     # A shortlist's labels are no random ones; that is only a guess at their lengths.
     self._slots_with_hard = plan(spec.num_random_negatives + batch_size * spec.num_hard_negatives)
 
-  @property
-  def num_columns(self) -> int:
-    """S, at most."""
-    return max(buckets.num_rows(slots) for slots in (self._slots, self._slots_with_hard))
-
   def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     """The pool of one step.
 

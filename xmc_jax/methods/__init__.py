@@ -15,11 +15,20 @@ _METHODS = {
   "ngame": "xmc_jax.methods.ngame",
   "ova": "xmc_jax.methods.ova",
   "prime": "xmc_jax.methods.prime",
+  "ramen": "xmc_jax.methods.ramen",
   "unidec": "xmc_jax.methods.unidec",
 }
 
 # Keys that only one method takes, and by which others can tell (plan/).
-_OWN = {"centroids": "prime", "prototype_width": "prime"}
+_OWN = {
+  "centroids": "prime",
+  "prototype_width": "prime",
+  "base": "ramen",
+  "graphs": "ramen",
+  "query_graph_weights": "ramen",
+  "label_graph_weights": "ramen",
+  "augment_truth": "ramen",
+}
 
 
 def names() -> list[str]:
@@ -30,24 +39,18 @@ def check(config) -> None:
   """Raises ConfigError for an unknown `config.method.name`, or settings that the method does not have.
 
   A method's module may hold FIXED: keys of `config.method` and the one value, or the values, that it takes;
-  and NEEDED: keys that must not be 0, and what they may be.
+  NEEDED: keys that must not be 0, and what they may be; and BASES: the modules of what `config.method.base`
+  may name, which have such demands too.
   """
   name = config.method.name
   if name not in _METHODS:
     near = difflib.get_close_matches(name, _METHODS, n=1)
     hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
     raise ConfigError(f"method.name = {name!r} is not one of {', '.join(names())}; {hint}")
-  for key, legal in getattr(_module(name), "FIXED", {}).items():
-    if config.method[key] not in legal:
-      raise ConfigError(
-        f"method.{key} = {config.method[key]!r}: method.name = {name!r} takes "
-        f"{' or '.join(map(repr, legal))}; set --config.method.{key}={legal[0]}"
-      )
-  for key, example in getattr(_module(name), "NEEDED", {}).items():
-    if not config.method[key]:
-      raise ConfigError(
-        f"method.{key} = 0: method.name = {name!r} takes 1 or more; set --config.method.{key}={example}"
-      )
+  module = _module(name)
+  _check_demands(config, f"method.name = {name!r}", module)
+  if bases := getattr(module, "BASES", {}):
+    _check_demands(config, f"method.base = {config.method.base!r}", bases[config.method.base])
   usual = configs.default().method
   for key, owner in _OWN.items():
     if owner != name and config.method[key] != usual[key]:
@@ -55,6 +58,18 @@ def check(config) -> None:
         f"method.{key} = {config.method[key]!r} is for method.name = {owner!r}, not {name!r}; "
         f"set --config.method.{key}={usual[key]}"
       )
+
+
+def _check_demands(config, who: str, module) -> None:
+  for key, legal in getattr(module, "FIXED", {}).items():
+    if config.method[key] not in legal:
+      raise ConfigError(
+        f"method.{key} = {config.method[key]!r}: {who} takes {' or '.join(map(repr, legal))}; "
+        f"set --config.method.{key}={legal[0]}"
+      )
+  for key, example in getattr(module, "NEEDED", {}).items():
+    if not config.method[key]:
+      raise ConfigError(f"method.{key} = 0: {who} takes 1 or more; set --config.method.{key}={example}")
 
 
 def check_scores(scores: str, config, method: Method) -> None:

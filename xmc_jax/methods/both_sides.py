@@ -6,7 +6,7 @@ import ml_collections
 
 from xmc_jax import mesh, models
 from xmc_jax.contract import Array, DatasetInfo
-from xmc_jax.ops.grad_cache import embed_groups
+from xmc_jax.ops.grad_cache import embed_groups, embed_parts
 
 
 def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable[..., Array]]:
@@ -21,13 +21,21 @@ def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable
   def points(embed, params, groups, key):
     return embed_groups(embed, params, groups, key, chunk=settings.query_chunk, devices=info.mesh)
 
-  def texts(embed, params, groups, key):
+  parts = part_embedder(config, info)
+  return points, lambda embed, params, groups, key: parts(embed, params, [groups], key)[0]
+
+
+def part_embedder(config, info: DatasetInfo) -> Callable[..., list[Array]]:
+  """`(embed, params, parts, key) -> [[n, D], ...]`: label texts, and others with them, in one pass."""
+  settings = config.method
+
+  def embed_all(embed, params, parts, key):
     key = key if settings.dropout_on_labels else None
-    return embed_groups(
-      embed, params, groups, key, chunk=settings.label_chunk, devices=info.mesh, axes=mesh.LABEL_ROWS
+    return embed_parts(
+      embed, params, parts, key, chunk=settings.label_chunk, devices=info.mesh, axes=mesh.LABEL_ROWS
     )
 
-  return points, texts
+  return embed_all
 
 
 def encoder(config, info: DatasetInfo, unit: bool) -> models.Embedder:

@@ -1,4 +1,7 @@
-"""What DEXML, DPR, ANCE and NGAME share: one encoder for points and labels, a loss over a pool of labels."""
+"""What DEXML, DPR, ANCE and NGAME share: one encoder for points and labels, a loss over a pool of labels.
+
+Where batches bring anchors of metadata graphs, RAMEN's regularisers are added.
+"""
 
 from collections.abc import Mapping
 
@@ -6,7 +9,7 @@ import jax
 
 from xmc_jax import models
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method, Refresh
-from xmc_jax.methods import both_sides, fresh_negatives, rhythms
+from xmc_jax.methods import both_sides, fresh_negatives, graph_terms, rhythms
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 
 
@@ -22,6 +25,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   num_fresh = batch.num_fresh_negatives
   embed_points, embed_texts = both_sides.embedders(config, info)
+  embed_parts = both_sides.part_embedder(config, info)
 
   def init(key):
     return encoder.init(key), fresh_negatives.empty(info, encoder.width) if num_fresh else {}
@@ -32,7 +36,11 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   def total_loss(params, aux, fresh, batch, key):
     query_key, label_key, fresh_key = jax.random.split(key, 3)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
-    labels = embed_texts(encoder.embed, params, batch.labels, label_key)
+    linked = graph_terms.anchors(batch)
+    labels, *anchors = embed_parts(encoder.embed, params, [batch.labels, *linked.values()], label_key)
+    regulariser, metrics = graph_terms.add_up(
+      config, info, queries, labels, dict(zip(linked, anchors)), batch
+    )
     if num_fresh:
       cache, labels, batch = fresh_negatives.extend(
         aux[fresh_negatives.CACHE],
@@ -45,7 +53,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
         loss=mean_loss,
       )
       aux = {**aux, fresh_negatives.CACHE: cache}
-    return mean_loss(queries, labels, batch), {}, aux
+    return mean_loss(queries, labels, batch) + regulariser, metrics, aux
 
   return Method(
     init=init,

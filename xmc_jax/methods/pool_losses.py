@@ -41,12 +41,13 @@ def pool_loss(
   Args:
     config: of it `config.method` is used.
     info: of the data.
-    loss: 'margin', or a kind of `ops.streaming_loss`, where `options` go.
+    loss: 'margin', or a kind of `ops.streaming_loss`, where `options` go; of 'margin' there is one,
+      `num_positives`, how many of a row's lowest-scoring count at most.
     queries, labels: embeddings; for 'margin' of length 1.
     batch: which columns are whose positives.
   """
   if loss == "margin":
-    return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch), 0.0)
+    return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
   settings = config.method
   excluded, where = batch.excluded, batch.columns >= 0
   if loss == "softmax":  # METHODS: what was not drawn is left out of the denominator
@@ -68,8 +69,12 @@ def pool_loss(
   return jnp.where(batch.rows >= 0, per_row, 0.0)
 
 
-def _margin(settings, info: DatasetInfo, queries: Array, labels: Array, batch: Batch) -> Array:
+def _margin(
+  settings, info: DatasetInfo, queries: Array, labels: Array, batch: Batch, num_positives: int | None = None
+) -> Array:
   """NGAME's loss of each row, by cosine; the pool is small enough to score whole."""
+
+  most = (settings.margin_positives or settings.num_positives) if num_positives is None else num_positives
 
   def of_rows(queries, labels, columns, positives, weights, excluded):
     scores = jnp.matmul(queries, labels.T, precision="highest")  # in float32 on any device
@@ -83,7 +88,7 @@ def _margin(settings, info: DatasetInfo, queries: Array, labels: Array, batch: B
       num_negatives=settings.margin_negatives,
       weight_temperature=settings.weight_temperature,
       differentiable_weights=settings.differentiable_weights,
-      num_positives=settings.margin_positives or settings.num_positives,
+      num_positives=most,
     )
 
   rows, whole = P("data"), P()

@@ -6,6 +6,7 @@ from xmc_jax.models.encoder import EncoderSpec
 KNOWN = {
   "distilbert-base-uncased": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
   "msmarco-distilbert-base-v4": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
+  "msmarco-distilbert-cos-v5": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
   "bert-base-uncased": EncoderSpec("bert", 30522, 768, 12, 12, 3072, 512, 2),
   "bert-large-uncased": EncoderSpec("bert", 30522, 1024, 24, 16, 4096, 512, 2),
   "paraphrase-MiniLM-L3-v2": EncoderSpec("bert", 30522, 384, 3, 12, 1536, 512, 2),

@@ -5,60 +5,60 @@ encoded again, with the same dropout key, and its cached embedding gradient is
 propagated. In JAX that is rematerialisation of a scanned body.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from xmc_jax.contract import Array, PyTree, Tokens
 
 
 def embed_groups(
+  embed: Callable[..., Array], params: PyTree, groups: tuple[Tokens, ...], key: Array | None = None, **options
+) -> Array:
+  """Embeds token groups and joins the rows: `embed_parts` of one part."""
+  return embed_parts(embed, params, [groups], key, **options)[0]
+
+
+def embed_parts(
   embed: Callable[..., Array],
   params: PyTree,
-  groups: tuple[Tokens, ...],
+  parts: Sequence[tuple[Tokens, ...]],
   key: Array | None = None,
   *,
   chunk: int = 0,
   devices=None,
   axes: tuple[str, ...] = ("data",),
-) -> Array:
-  """Embeds token groups and joins the rows.
+) -> list[Array]:
+  """Embeds several parts' token groups in one pass: groups of one width go through the encoder together.
 
   Args:
     embed: `(params, tokens, key) -> [n, D]`.
     params: its parameters.
-    groups: each `[n, T]`; n divides by the devices.
-    key: dropout key, None for none; every group and chunk gets its own.
-    chunk: a group of more rows is embedded so many at a time under the gradient
+    parts: the groups of each, `[n, T]`, of different T; n divides by the devices.
+    key: dropout key, None for none; every width and chunk gets its own.
+    chunk: of a width with more rows so many are embedded at a time under the gradient
       cache, and activations take the memory of one chunk; 0 embeds it at once.
     devices: the mesh; None is one device.
     axes: mesh axes that the rows are split over.
 
   Returns:
-    `[rows of all groups, D]`, split over `axes`: first the rows of every group
+    Of each part `[rows of its groups, D]`, split over `axes`: first the rows of every group
     that the first device holds, then those of the second (`data.buckets.device_major`).
   """
-  num_shards = 1
-  for axis in axes if devices is not None else ():
-    num_shards *= devices.shape[axis]
-  keys = [None] * len(groups) if key is None else jax.random.split(key, len(groups))
+  rows = _Rows(devices, axes)
 
-  def split(array: Array, dimension: int) -> Array:
-    if devices is None:
-      return array
-    spec = PartitionSpec(*[None] * dimension, axes)
-    return jax.lax.with_sharding_constraint(array, NamedSharding(devices, spec))
-
-  def embed_group(group: Tokens, key: Array | None) -> Array:
+  def embed_rows(group: Tokens, key: Array | None) -> Array:
     num_rows = group.ids.shape[0]
     num_chunks = -(-num_rows // chunk) if chunk else 1
     if num_chunks == 1:
       return embed(params, group, key)
-    per_chunk = -(-num_rows // (num_chunks * num_shards)) * num_shards
+    per_chunk = -(-num_rows // (num_chunks * rows.num_shards)) * rows.num_shards
     # Row i stands in chunk i % num_chunks: so every chunk is split over the devices as the rows are.
-    chunks = jax.tree.map(lambda leaf: split(_deal(leaf, per_chunk, num_chunks), 1), group)
+    chunks = jax.tree.map(lambda leaf: rows.split(_deal(leaf, per_chunk, num_chunks), 1), group)
 
     def body(numbered):
       number, tokens = numbered
@@ -67,11 +67,50 @@ def embed_groups(
     embedded = jax.lax.map(jax.checkpoint(body), (jnp.arange(num_chunks), chunks))
     return jnp.swapaxes(embedded, 0, 1).reshape(-1, embedded.shape[-1])[:num_rows]
 
-  parts = [embed_group(group, key) for group, key in zip(groups, keys)]
-  if len(parts) == 1:
-    return split(parts[0], 0)
-  by_device = [part.reshape(num_shards, -1, part.shape[-1]) for part in parts]
-  return split(jnp.concatenate(by_device, axis=1).reshape(-1, parts[0].shape[-1]), 0)
+  places = {}  # of each width, the groups that have it
+  for part, groups in enumerate(parts):
+    for number, group in enumerate(groups):
+      places.setdefault(group.ids.shape[1], []).append((part, number))
+  keys = [None] * len(places) if key is None else jax.random.split(key, len(places))
+  found = [[None] * len(groups) for groups in parts]
+  for alike, own_key in zip(places.values(), keys):
+    members = [parts[part][number] for part, number in alike]
+    vectors = embed_rows(jax.tree.map(lambda *leaves: rows.join(leaves), *members), own_key)
+    for (part, number), own in zip(alike, rows.cut(vectors, [len(group.lengths) for group in members])):
+      found[part][number] = own
+  return [rows.split(rows.join(vectors), 0) for vectors in found]
+
+
+class _Rows:
+  """Arrays whose rows are split over devices, each device's one behind the other."""
+
+  def __init__(self, devices, axes: tuple[str, ...]):
+    self._devices, self._axes = devices, axes
+    self.num_shards = math.prod(devices.shape[axis] for axis in axes) if devices is not None else 1
+
+  def split(self, array: Array, dimension: int) -> Array:
+    """Says that this dimension is split."""
+    if self._devices is None:
+      return array
+    spec = PartitionSpec(*[None] * dimension, self._axes)
+    return jax.lax.with_sharding_constraint(array, NamedSharding(self._devices, spec))
+
+  def join(self, arrays: Sequence[Array]) -> Array:
+    """The rows of several arrays; nothing leaves its device."""
+    if len(arrays) == 1:
+      return arrays[0]
+    by_device = [self._by_device(array) for array in arrays]
+    return jnp.concatenate(by_device, axis=1).reshape(-1, *arrays[0].shape[1:])
+
+  def cut(self, array: Array, sizes: Sequence[int]) -> list[Array]:
+    """What was joined, apart again."""
+    if len(sizes) == 1:
+      return [array]
+    ends = np.cumsum(sizes)[:-1] // self.num_shards
+    return [own.reshape(-1, *array.shape[1:]) for own in jnp.split(self._by_device(array), ends, axis=1)]
+
+  def _by_device(self, array: Array) -> Array:
+    return array.reshape(self.num_shards, -1, *array.shape[1:])
 
 
 def _deal(array: Array, per_chunk: int, num_chunks: int) -> Array:

@@ -8,6 +8,7 @@ from xmc_jax import config as configs
 from xmc_jax import mesh, runtime
 from xmc_jax.contract import Array, PyTree, Refresh
 from xmc_jax.refresh.snapshot import Snapshot
+from xmc_jax.report import say
 
 
 def due(refreshes: Mapping[str, Refresh], step: int, steps_per_epoch: int) -> list[str]:
@@ -63,6 +64,16 @@ def renew(
   if not refresh.into_aux:
     return {**fresh, name: made}, aux
   return dict(fresh), {**aux, name: _like(made, aux[name])}
+
+
+def shares(name: str, fresh: Mapping[str, np.ndarray]) -> dict[str, float]:
+  """What metrics.jsonl says of a refresh: of one that chooses, which share it chose."""
+  made = fresh.get(name)
+  if made is None or made.dtype != bool:
+    return {}
+  share = float(made.mean()) if made.size else 0.0
+  say(f"refresh: {name}: {made.sum():,} of {made.size:,} edges, {share:.1%}")
+  return {f"refresh/{name}": share}
 
 
 def _like(made: np.ndarray, before: Array) -> Array:

@@ -1,11 +1,13 @@
 """What a refresh may look at."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from xmc_jax.data.batches import learnable
+from xmc_jax.data.links import Side, graph_of
 
 
 class Snapshot:
@@ -20,6 +22,8 @@ class Snapshot:
     step: steps done; `steps_per_epoch` in each epoch.
     devices: the mesh.
     params, aux: the method's.
+    sides: of metadata graphs, by name.
+    embed_anchors: `side -> [A, D]`, of its anchors.
   """
 
   def __init__(
@@ -36,11 +40,14 @@ class Snapshot:
     devices,
     params=None,
     aux=None,
+    sides: Mapping[str, Side] = MappingProxyType({}),
+    embed_anchors: Callable[[Side], np.ndarray] | None = None,
   ):
     self._embed_queries, self._embed_labels, self._embed_texts = embed_queries, embed_labels, embed_texts
     self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices
     self.step, self.steps_per_epoch = step, steps_per_epoch
-    self.params, self.aux = params, aux
+    self.params, self.aux, self.sides = params, aux, sides
+    self._embed_anchors, self._anchors = embed_anchors, {}
 
   @functools.cached_property
   def queries(self) -> np.ndarray:
@@ -56,6 +63,13 @@ class Snapshot:
   def texts(self) -> np.ndarray:
     """`[L, D]` float32, the labels by their texts alone."""
     return self._embed_texts()
+
+  def anchors(self, side: str) -> np.ndarray:
+    """`[A, D]` float32, those of a side's graph."""
+    graph = graph_of(side)
+    if graph not in self._anchors:
+      self._anchors[graph] = self._embed_anchors(self.sides[side])
+    return self._anchors[graph]
 
   @functools.cached_property
   def learnable(self):

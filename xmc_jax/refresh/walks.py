@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 _CHUNK = 1 << 23  # anchors x hops at a time
+_ROWS = 1 << 16  # points whose edges are added at a time
 
 
 def with_walks(edges, **options):
@@ -19,7 +20,11 @@ def with_walks(edges, **options):
     CSR `[N, A]` bool.
   """
   edges = _binary(edges)
-  return _binary(edges + edges @ random_walks(edges, **options))
+  walks = random_walks(edges, **options)
+  starts = range(0, edges.shape[0], _ROWS)
+  parts = (edges[start : start + _ROWS] for start in starts)
+  found = [_binary(part + part @ walks) for part in parts]
+  return sp.vstack(found, "csr") if found else edges
 
 
 def random_walks(

@@ -1,0 +1,19 @@
+"""RAMEN, Module II: a classifier for each label, on the encoder of a run of ramen.py.
+
+  python -m xmc_jax.main --config=experiments/ramen_classifier.py --config.init_from=runs/ramen-debian
+
+As ngame_classifier.py, against 2 positives and 12 negatives a point (the paper's Table 10). No graph is read.
+"""
+
+from experiments import dexml, ngame_classifier
+from experiments.common import choose
+
+PRESETS = {
+  name: {**values, "method.margin_positives": 2, "method.margin_negatives": 12}
+  for name, values in ngame_classifier.PRESETS.items()
+}
+
+
+def get_config(preset: str = ""):
+  """The config of one of PRESETS."""
+  return dexml.make("ramen_classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))

@@ -1,0 +1,359 @@
+"""RAMEN: its regularisers by the formula, pruning, what runs keep of graphs, how each part is left out."""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+from xmc_jax import graph_sides, refresh, workflow
+from xmc_jax import run as runs
+from xmc_jax.contract import ConfigError, DataError, DatasetInfo, Links, UserError
+from xmc_jax.data.links import LinkSampler, Side
+from xmc_jax.methods import graph_terms
+from xmc_jax.predict import Model
+
+NOWHERE = pathlib.Path("nowhere")
+MARGIN, NEGATIVES, TEMPERATURE = 0.3, 2, 0.1
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("ramen") / "data"))
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+  """A finished run, and its test metrics."""
+  workdir = tmp_path_factory.mktemp("trained") / "run"
+  return workdir, workflow.train_and_test(tiny_runs.config(data, **tiny_runs.RAMEN), workdir)
+
+
+def _open(data, tmp_path, **changes):
+  return tiny_runs.open_run(data, tmp_path / "run", **tiny_runs.RAMEN | changes)
+
+
+def _info(**graphs):
+  devices = jax.make_mesh((1, 1), ("data", "label"))
+  return DatasetInfo(10, 10, 8, 50, (), devices, graphs=graphs or {"g": ("query", "label")})
+
+
+def _regulariser(vectors, anchors, links):
+  """METHODS, section 6, in float64: a triplet with the hardest of the others' anchors, row by row."""
+  total, real = 0.0, 0
+  for row, positives, weights in zip(links.rows, links.positives, links.weights):
+    if row < 0:
+      continue
+    real += 1
+    scores = {c: float(anchors[c] @ vectors[row]) for c in range(len(anchors)) if links.columns[c] >= 0}
+    linked = {p for p in positives.tolist() if p >= 0}
+    for own in (p for p, weight in zip(positives.tolist(), weights) if p >= 0 and weight > 0):
+      others = sorted((s for c, s in scores.items() if c not in linked), reverse=True)[:NEGATIVES]
+      violators = [s for s in others if s - scores[own] + MARGIN > 0]
+      shares = np.exp(np.array(violators) / TEMPERATURE)
+      for s, share in zip(violators, shares / shares.sum() if len(shares) else ()):
+        total += share * (s - scores[own] + MARGIN) / len(others)
+  return total / max(real, 1)
+
+
+def _links(seed, num_rows, num_in_batch, num_columns):
+  """Rows in any order, one of them padding, one without an edge; two columns that are padding."""
+  rng = np.random.default_rng(seed)
+  rows = rng.permutation(num_in_batch)[:num_rows].astype(np.int32)
+  rows[-1] = -1
+  positives, weights = np.full((num_rows, 3), -1, np.int32), np.zeros((num_rows, 3), np.float32)
+  for row in range(1, num_rows - 1):
+    chosen = rng.permutation(num_columns - 2)[: rng.integers(1, 4)]
+    positives[row, : len(chosen)], weights[row, 0] = chosen, 1
+  columns = np.arange(num_columns, dtype=np.int32)
+  columns[-2:] = -1
+  return Links(rows, columns, (), positives, weights)
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_regularisers_are_their_formula(unit):
+  """Both sides, with weights of their own; by cosine, also where the base scores raw products."""
+  config = tiny_runs.config(
+    NOWHERE,
+    **{
+      "method.name": "ramen",
+      "method.labels": "in_batch",
+      "method.margin_negatives": NEGATIVES,
+      "method.query_graph_weights": (0.7,),
+      "method.label_graph_weights": (0.25,),
+      "encoder.normalize": unit,
+    },
+  )
+  rng = np.random.default_rng(3)
+  make = lambda count: rng.normal(size=(count, 5))
+  queries, labels, anchors = make(6), make(9), {"g_query": make(7), "g_label": make(8)}
+  links = {"g_query": _links(1, 6, 6, 7), "g_label": _links(2, 5, 9, 8)}
+  normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+  given = normal if unit else (lambda vectors: 3 * vectors)
+  batch = tiny_runs.pool_batch(np.arange(9), np.zeros((6, 1)), np.zeros((6, 1)), np.zeros((6, 1)))
+
+  def total(queries, labels, anchors):
+    return graph_terms.add_up(config, _info(), queries, labels, anchors, batch._replace(links=links))
+
+  arrays = jax.tree.map(
+    lambda x: jnp.asarray(x, jnp.float32), (given(queries), given(labels), jax.tree.map(given, anchors))
+  )
+  (found, terms), gradient = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))(*arrays)
+  of_points = _regulariser(normal(queries), normal(anchors["g_query"]), links["g_query"])
+  of_labels = _regulariser(normal(labels), normal(anchors["g_label"]), links["g_label"])
+  assert of_points > 0 and of_labels > 0
+  assert terms["graph/g_query"] == pytest.approx(of_points, rel=1e-5)
+  assert terms["graph/g_label"] == pytest.approx(of_labels, rel=1e-5)
+  assert found == pytest.approx(0.7 * of_points + 0.25 * of_labels, rel=1e-5)
+  # The point without an edge, and labels that no point drew, feel nothing.
+  assert not np.any(gradient[0][links["g_query"].rows[0]]) and np.any(gradient[0])
+  untouched = np.setdiff1d(np.arange(9), links["g_label"].rows[1:-1])
+  assert not np.any(gradient[1][untouched]) and np.any(gradient[1])
+
+
+@pytest.mark.parametrize(
+  "weights, expected",
+  [
+    ((), {"a_query": 1 / 3, "b_query": 1 / 3, "c_query": 1 / 3}),
+    ((0.5,), {"a_query": 0.5, "b_query": 0.5, "c_query": 0.5}),
+    ((1, 0.0, 2.0), {"a_query": 1.0, "c_query": 2.0}),
+    ((0.0,), {}),
+  ],
+)
+def test_weights_of_graphs(weights, expected):
+  """λ is 1 / T, one for all or one of each; a side that is not there, or of weight 0, is not drawn from."""
+  config = tiny_runs.config(
+    NOWHERE, **{"method.query_graph_weights": weights, "method.label_graph_weights": (0.0,)}
+  )
+  info = _info(a=("query",), b=("query", "label"), c=("query",))
+  assert graph_terms.weights(config, info) == pytest.approx(expected)
+  config.method.graphs, config.method.query_graph_weights = ("b",), ()
+  assert graph_terms.weights(config, info) == {"b_query": 1.0}
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"method.graphs": ("wrods",)}, r"method.graphs names 'wrods'.*length, words"),
+    (
+      {"method.query_graph_weights": (1.0, 2.0, 3.0)},
+      r"has 3 weights, and there are 2 graphs: length, words",
+    ),
+    ({"method.label_graph_weights": (-1.0,)}, r"must hold numbers of 0 or more"),
+    ({"method.graphs": (3,)}, r"must hold names"),
+    ({"method.num_fresh_negatives": 2}, r"method.num_fresh_negatives = 2: method.name = 'ramen' takes 0"),
+    ({"method.num_hard_negatives": 2}, r"method.num_hard_negatives = 2: method.base = 'ngame' takes 0"),
+    (
+      {"method.base": "ance", "method.loss": "decoupled_softmax"},
+      r"method.base = 'ance' takes 'softmax' or 'margin'",
+    ),
+    ({"method.base": "ngmae"}, r"did you mean --config.method.base=ngame"),
+    ({"method.walk_hops": 0}, r"method.walk_kept = 3 has no effect when method.walk_hops = 0"),
+    ({"method.graph_pruning": False}, r"has no effect when method.graph_pruning = False"),
+    ({"method.name": "ngame", "method.base": "ance"}, r"method.base = 'ance' is for method.name = 'ramen'"),
+  ],
+)
+def test_settings_that_cannot_work_are_refused(changes, message, data, tmp_path):
+  with pytest.raises(ConfigError, match=message):
+    _open(data, tmp_path, **changes)
+
+
+def test_data_without_graphs_are_refused(tmp_path):
+  plain = tiny_runs.write_data(tmp_path / "plain", 60, 20)
+  with pytest.raises(ConfigError, match=r"the data have none: put NAME_trn_X_Y.txt"):
+    _open(plain, tmp_path, **{"train.batch_size": 16})
+
+
+def test_kept_edges_are_those_of_like_ends():
+  """Against the dense product; nothing depends on what was pruned before."""
+  rng = np.random.default_rng(0)
+  edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
+  edges.sort_indices()
+  normal = lambda vectors: (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+  rows, anchors = normal(rng.normal(size=(30, 6))), normal(rng.normal(size=(12, 6)))
+  for threshold in (0.0, 0.3):
+    kept = refresh.kept_edges(edges, rows, anchors, threshold=threshold)
+    left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
+    np.testing.assert_array_equal(left, edges.toarray() & (rows @ anchors.T > threshold))
+    assert 0 < kept.sum() < edges.nnz
+  assert len(refresh.kept_edges(edges[:0], rows[:0], anchors)) == 0
+
+
+def test_more_anchors_than_there_is_room_for_are_dropped():
+  """Nine rows in ten share an anchor, so a batch has room for few; the rest have one each."""
+  columns = np.concatenate([np.zeros(180), np.arange(1, 21)]).astype(int)
+  edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
+  anchors = tiny_runs.token_table(np.full(21, 5))
+  sampler = LinkSampler(Side(anchors, edges, False), num_rows=20, max_length=8)
+  links = sampler.draw(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
+  real = links.columns[links.columns >= 0]
+  assert 1 <= len(real) < 20 and links.weights.sum() == len(real)
+  usual = sampler.draw(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
+  assert usual.weights.sum() == 20 and usual.columns.shape == links.columns.shape
+
+
+def test_walks_are_done_once_and_validation_points_have_no_part(data, tmp_path, monkeypatch):
+  run = _open(data, tmp_path)
+  graph = run.dataset.graphs["words"]
+  edges = graph.query_edges[run.train.row_numbers]
+  expected = refresh.with_walks(edges, num_hops=20, num_kept=3, seed=run.config.train.seed)
+  assert expected.nnz > edges.nnz
+  np.testing.assert_array_equal(run.sides["words_query"].edges.toarray(), expected.toarray())
+  assert sorted(run.sides) == ["length_query", "words_label", "words_query"]
+  monkeypatch.setattr(refresh, "with_walks", lambda *args, **options: pytest.fail("walked again"))
+  again = graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
+  np.testing.assert_array_equal(again["words_query"].edges.toarray(), expected.toarray())
+  with pytest.raises(UserError, match=r"words_query.indices.npy.*delete it"):
+    path = run.workdir / "graphs" / "words_query.indices.npy"
+    path.write_bytes(path.read_bytes()[:-8])
+    graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
+
+
+def test_without_walks_edges_are_the_data_s_own(data, tmp_path):
+  run = _open(data, tmp_path, **{"method.walk_hops": 0, "method.walk_kept": 10})
+  own = run.dataset.graphs["words"].label_edges
+  np.testing.assert_array_equal(run.sides["words_label"].edges.toarray(), own.toarray())
+  assert not (run.workdir / "graphs").exists()
+
+
+def test_the_kept_share_is_logged_and_drawn_from(trained):
+  workdir, _ = trained
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  run = runs.reopen(workdir)
+  state = run.checkpoints(read_only=True)
+  shares = {}
+  for line in lines:
+    for name in ("words_query", "words_label", "length_query"):
+      if f"refresh/kept_{name}" in line:
+        shares.setdefault(name, []).append((line["step"], line[f"refresh/kept_{name}"]))
+  per_epoch = run.batches.steps_per_epoch
+  for name in ("words_query", "words_label", "length_query"):
+    assert [step for step, _ in shares[name]] == [per_epoch + 1, 2 * per_epoch + 1]
+    assert all(0 < share < 1 for _, share in shares[name])
+  assert any("train/graph/words_query" in line for line in lines)
+  # What a batch draws by these is kept; what stays masked is all that is linked.
+  side = run.sides["words_query"]
+  params, aux, step = run.trained()
+  kept = run.method.refreshes["kept_words_query"].compute(run.snapshot(params, aux, step))
+  links = run.batches.build(3, {"kept_words_query": kept}).links["words_query"]
+  batch = run.batches.build(3)
+  left = sp.csr_matrix((kept, side.edges.indices, side.edges.indptr), shape=side.edges.shape).toarray()
+  for row, positives, weights in zip(batch.rows[links.rows], links.positives, links.weights):
+    drawn = links.columns[positives[weights > 0]]
+    assert left[row, drawn].all() and len(drawn) == left[row].any()
+  state.close()
+
+
+@pytest.mark.slow
+def test_a_trained_run_knows_no_graph(trained, tmp_path):
+  """It is tested and predicts when every file of a graph is gone; training says what it lacks."""
+  workdir, means = trained
+  moved = tmp_path / "moved"
+  shutil.copytree(workdir, moved)
+  shutil.rmtree(moved / "graphs")
+  gone = list((moved / "data").glob("graph.*"))
+  assert gone
+  for path in gone:
+    path.unlink()
+  assert workflow.test(moved) == means
+  texts = ["barn kelt", "suss"]
+  assert Model.load(moved).predict(texts)[2] == Model.load(workdir).predict(texts)[2]
+  with pytest.raises(DataError, match=r"graph\..* is missing; prepare the data again"):
+    runs.reopen(moved).batches  # noqa: B018
+
+
+@pytest.mark.slow
+def test_its_predictions_are_the_plain_dual_encoder_s(trained, data, tmp_path):
+  """The same parameters under the base's name rank alike: nothing of the graph is left."""
+  workdir, _ = trained
+  run = runs.reopen(workdir)
+  params, aux, _ = run.trained()
+  plain = {key: value for key, value in tiny_runs.RAMEN.items() if key.startswith(("method.l", "encoder"))}
+  base = tiny_runs.open_run(data, tmp_path / "plain", **plain | {"method.name": "ngame"})
+  np.testing.assert_array_equal(base.embed_labels(params, aux), run.embed_labels(params, aux))
+  tokens = run.dataset.test.tokens
+  np.testing.assert_array_equal(
+    base.embed_queries(params, aux, tokens), run.embed_queries(params, aux, tokens)
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["ngame", "ance", "dexml"])
+def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
+  """Bit by bit: so what a graph adds is all that differs between the rows of a comparison."""
+  settings = {
+    **{key: value for key, value in tiny_runs.RAMEN.items() if "walk" not in key and "pruning" not in key},
+    "train.num_epochs": 2,
+    "data.num_validation": 0,
+  }
+  settings |= {"ance": {"method.num_hard_negatives": 2, "method.shortlist_first_epoch": 1.0}}.get(base, {})
+  settings |= {"dexml": {"method.loss": "decoupled_softmax", "method.labels": "all"}}.get(base, {})
+  off = {"method.base": base, "method.query_graph_weights": (0.0,), "method.label_graph_weights": (0.0,)}
+  found = []
+  for name, changes in ((base, {}), ("ramen", off)):
+    run_settings = settings | {"method.name": name} | changes
+    workflow.train_and_test(tiny_runs.config(data, **run_settings), tmp_path / name)
+    found.append(runs.reopen(tmp_path / name).trained()[0])
+  for left, right in zip(*map(jax.tree.leaves, found), strict=True):
+    np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
+
+
+@pytest.mark.parametrize(
+  "changes, sides, pruned",
+  [
+    ({}, {"words_query", "length_query", "words_label"}, True),
+    ({"method.query_graph_weights": (0.0,)}, {"words_label"}, True),
+    ({"method.label_graph_weights": (0.0,)}, {"words_query", "length_query"}, True),
+    ({"method.graphs": ("words",)}, {"words_query", "words_label"}, True),
+    (
+      {
+        "method.graph_pruning": False,
+        "method.pruning_first_epoch": 10.0,
+        "method.pruning_every_epochs": 5.0,
+        "method.pruning_threshold": 0.0,
+      },
+      {"words_query", "length_query", "words_label"},
+      False,
+    ),
+  ],
+)
+def test_what_can_be_left_out(changes, sides, pruned, data, tmp_path):
+  """The ablations of the paper's Table 8, as what a batch brings and what is made anew."""
+  run = _open(data, tmp_path, **changes)
+  assert set(run.batches.build(0).links) == sides
+  assert {name for name in run.method.refreshes if name.startswith("kept_")} == (
+    {f"kept_{side}" for side in sides} if pruned else set()
+  )
+
+
+def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
+  """AugGT: in training alone; what is tested on, and what propensities count, stays as it is."""
+  plain = _open(data, tmp_path)
+  run = tiny_runs.open_run(data, tmp_path / "augmented", **tiny_runs.RAMEN, **{"method.augment_truth": True})
+  graph, points = run.dataset.graphs["words"], run.train.row_numbers
+  shared = (graph.query_edges[points].toarray() @ graph.label_edges.toarray().T) > 0
+  before = run.train.truth.toarray()
+  assert (shared & (before == 0)).any()
+  np.testing.assert_array_equal(run.truth.toarray(), np.where(before > 0, before, shared))
+  batch = run.batches.build(0)
+  truth = run.truth.toarray() > 0
+  drawn = [
+    truth[row, batch.columns[positives[weights > 0]]].all()
+    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights)
+    if row >= 0
+  ]
+  assert all(drawn)
+  np.testing.assert_array_equal(run.inverse_propensity, plain.inverse_propensity)
+  np.testing.assert_array_equal(run.snapshot(None, None, 0).truth.toarray(), run.truth.toarray())
+
+
+def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
+  monkeypatch.setattr(graph_sides, "_MOST_PAIRS", 10)
+  run = _open(data, tmp_path, **{"method.augment_truth": True})
+  with pytest.raises(ConfigError, match=r"graph words links points to labels in .* ways"):
+    run.truth  # noqa: B018

@@ -1,0 +1,100 @@
+"""What a run takes of its data's metadata graphs: edges to points and labels, with those of random walks.
+
+They are made once and kept in the run's folder, `graphs/`, of which training alone knows.
+"""
+
+import pathlib
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import data, refresh, run_folder, runtime
+from xmc_jax.contract import ConfigError
+from xmc_jax.data.links import QUERY, Side, graph_of, side_name
+from xmc_jax.report import Progress
+
+_MOST_PAIRS = 10**9  # that `augmented` makes
+
+
+def load(
+  names: tuple[str, ...], dataset: data.Dataset, points: np.ndarray, config, workdir: pathlib.Path
+) -> dict[str, Side]:
+  """The sides of these names, their walks done now or before.
+
+  Args:
+    names: of sides.
+    dataset: whose graphs they are of.
+    points: `[N]` the training rows of a run, of all that the data have.
+    config: of `config.method` the `walk_*` are used, and the seed.
+    workdir: the run's folder.
+  """
+  found = {}
+  for name in names:
+    graph = dataset.graphs[graph_of(name)]
+    of_points = name == side_name(graph.name, QUERY)
+    edges = graph.query_edges[points] if of_points else graph.label_edges
+    if config.method.walk_hops:
+      edges = _walked(edges, name, config, workdir / run_folder.GRAPHS)
+    found[name] = Side(graph.anchors.tokens, edges, not of_points)
+  return found
+
+
+def _walked(edges, name: str, config, folder: pathlib.Path):
+  paths = [folder / f"{name}.{part}.npy" for part in ("indptr", "indices")]
+  with runtime.main_process_first(f"walks of {name}"):
+    if not all(path.exists() for path in paths):
+      walked = _walk(edges, name, config)
+      folder.mkdir(parents=True, exist_ok=True)
+      for path, array in zip(paths, (walked.indptr, walked.indices)):
+        run_folder.write_array(path, array)
+  indptr = run_folder.open_array(paths[0], edges.shape[0] + 1)
+  indices = run_folder.open_array(paths[1], int(indptr[-1]))
+  return sp.csr_matrix((np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape)
+
+
+def _walk(edges, name: str, config):
+  settings, bar = config.method, Progress(f"walks of {name}", edges.shape[1], unit="anchor")
+  try:
+    return refresh.with_walks(
+      edges,
+      num_hops=settings.walk_hops,
+      restart=settings.walk_restart,
+      num_kept=settings.walk_kept,
+      seed=config.train.seed,
+      progress=bar.update,
+    )
+  finally:
+    bar.close()
+
+
+def augmented(truth, dataset: data.Dataset, points: np.ndarray, names: tuple[str, ...]):
+  """True labels, and those that share an anchor of some graph with the point (RAMEN's Table 8, AugGT).
+
+  Args:
+    truth: CSR `[N, L]`.
+    dataset: whose graphs they are; those with one side add nothing.
+    points: `[N]` training rows, of all that the data have.
+    names: of graphs; () is all.
+
+  Returns:
+    CSR `[N, L]` float32, 1 for what was added.
+
+  Raises:
+    ConfigError: that would be too many.
+  """
+  for name in names or dataset.graphs:
+    graph = dataset.graphs[name]
+    if graph.query_edges is None or graph.label_edges is None:
+      continue
+    of_points, of_labels = (edges.astype(bool) for edges in (graph.query_edges[points], graph.label_edges))
+    degrees = (np.bincount(edges.indices, minlength=edges.shape[1]) for edges in (of_points, of_labels))
+    num_paths = int(np.dot(*degrees))
+    if num_paths > _MOST_PAIRS:
+      raise ConfigError(
+        f"method.augment_truth = True: graph {name} links points to labels in {num_paths:,} ways; "
+        "set --config.method.augment_truth=False, or leave the graph out of --config.method.graphs"
+      )
+    shared = (of_points @ of_labels.T).astype(np.float32)
+    truth = truth + (shared - shared.multiply(truth > 0))
+    truth.eliminate_zeros()
+  return truth.tocsr()

@@ -1,0 +1,85 @@
+"""RAMEN's regularisers: points, and labels, shall be near the anchors that a metadata graph links them to."""
+
+import jax.numpy as jnp
+
+from xmc_jax.contract import Array, Batch, ConfigError, DatasetInfo, Tokens
+from xmc_jax.data.links import LABEL, QUERY, graph_of, side_name
+from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.models import normalize
+
+
+def weights(config, info: DatasetInfo) -> dict[str, float]:
+  """λ of each side of the chosen graphs, by the side's name; sides of weight 0 are left out.
+
+  Args:
+    config: `method.graphs`, `method.query_graph_weights` and `method.label_graph_weights` are used: no weight
+      is 1 / T for T graphs, one is for every graph, T are of each.
+    info: of the data.
+
+  Raises:
+    ConfigError: a graph that the data do not have, or another number of weights.
+  """
+  chosen = config.method.graphs or tuple(info.graphs)
+  there = ", ".join(info.graphs) or "none"
+  if missing := [graph for graph in chosen if graph not in info.graphs]:
+    raise ConfigError(f"method.graphs names {missing[0]!r}, and the data's metadata graphs are: {there}")
+  if not chosen:
+    raise ConfigError(
+      "method.name = 'ramen' learns from metadata graphs, and the data have none: put NAME_trn_X_Y.txt or "
+      "NAME_lbl_X_Y.txt and NAME_anchors.txt beside them, or set --config.method.name=ngame"
+    )
+  found = {}
+  for kind in (QUERY, LABEL):
+    key = f"{kind}_graph_weights"
+    given = config.method[key] or (1 / len(chosen),)
+    if len(given) not in (1, len(chosen)):
+      raise ConfigError(
+        f"method.{key} has {len(given)} weights, and there are {len(chosen)} graphs: {', '.join(chosen)}; "
+        f'give one of each, or one for all: --config.method.{key}="({1 / len(chosen):.3g},)"'
+      )
+    for graph, weight in zip(chosen, given * (len(chosen) if len(given) == 1 else 1)):
+      if weight and kind in info.graphs[graph]:
+        found[side_name(graph, kind)] = float(weight)
+  return found
+
+
+def anchors(batch: Batch) -> dict[str, tuple[Tokens, ...]]:
+  """The anchors' texts of each side that a batch has."""
+  return {side: links.anchors for side, links in dict(batch.links).items()}
+
+
+def add_up(
+  config, info: DatasetInfo, queries: Array, labels: Array, anchors: dict[str, Array], batch: Batch
+) -> tuple[Array | float, dict[str, Array]]:
+  """`(sum of λ R, R of each side)`: the margin loss of points, or of drawn labels, against a side's anchors.
+
+  A row's positive is the anchor drawn for it; its other linked anchors, of pruned edges too, are no
+  negatives. Scores are cosines, whatever the base's. R is the mean over the batch's points, or over a drawn
+  label of each; one without an edge has 0 (METHODS, section 6).
+
+  Args:
+    config: of it `config.method` is used, `margin*` and `weight_temperature` for R.
+    info: of the data.
+    queries: `[B, D]` embeddings of the batch's points.
+    labels: `[S, D]` of its pool.
+    anchors: by side `[S', D]`.
+    batch: whose links these are.
+  """
+  unit = (lambda vectors: vectors) if config.encoder.normalize else normalize
+  total, terms = 0.0, {}
+  lambdas = weights(config, info) if anchors else {}
+  for side, vectors in anchors.items():
+    links = batch.links[side]
+    rows = queries if side == side_name(graph_of(side), QUERY) else labels
+    linked = batch._replace(
+      rows=links.rows,
+      columns=links.columns,
+      positives=links.positives,
+      weights=links.weights,
+      excluded=jnp.full((len(links.rows), 1), -1, jnp.int32),
+    )
+    rows = unit(rows[jnp.maximum(links.rows, 0)])
+    per_row = pool_loss(config, info, "margin", rows, unit(vectors), linked, num_positives=1)
+    terms[f"graph/{side}"] = mean_over_rows(per_row, linked)
+    total = total + lambdas[side] * terms[f"graph/{side}"]
+  return total, terms

@@ -1,0 +1,46 @@
+"""RAMEN: metadata graphs as a regulariser of a dual encoder's training (Mittal et al., 2024).
+
+Points and labels are drawn to the anchors that the graphs link them to, beside the base's own loss: that of
+NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them; every few epochs those
+that the encoder does not believe in are pruned, from all of them each time. Inference knows no graph.
+"""
+
+import functools
+
+from xmc_jax import refresh
+from xmc_jax.contract import Array, DatasetInfo, Method, Refresh
+from xmc_jax.data.links import KEPT, LABEL, graph_of, side_name
+from xmc_jax.methods import ance, dexml, graph_terms, ngame
+from xmc_jax.refresh.centroids import normalize_rows
+
+BASES = {"ance": ance, "dexml": dexml, "ngame": ngame}  # by `config.method.base`
+FIXED = {"num_fresh_negatives": (0,), "pool_size": (0,), "labels": ("in_batch", "all")}
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method: the base, with graphs."""
+  settings = config.method
+  base = BASES[settings.base].make(config, info)
+  sides = tuple(graph_terms.weights(config, info))
+  pruned = {}
+  if settings.graph_pruning:
+    pruned = {
+      KEPT + side: Refresh(
+        every_epochs=settings.pruning_every_epochs,
+        compute=functools.partial(_kept, side, config),
+        first_epoch=settings.pruning_first_epoch,
+      )
+      for side in sides
+    }
+  return base._replace(batch=base.batch._replace(links=sides), refreshes={**base.refreshes, **pruned})
+
+
+def _kept(side: str, config, snapshot: refresh.Snapshot) -> Array:
+  """`[nnz]` bool, the edges of a side that the encoder of the moment believes in."""
+  rows, anchors = snapshot.queries, snapshot.anchors(side)
+  if side == side_name(graph_of(side), LABEL):
+    rows = snapshot.labels
+  if not config.encoder.normalize:
+    rows, anchors = normalize_rows(rows.copy()), normalize_rows(anchors.copy())
+  threshold = config.method.pruning_threshold
+  return refresh.kept_edges(snapshot.sides[side].edges, rows, anchors, threshold=threshold)
