@@ -68,6 +68,7 @@ AT_LEAST = {
   "method.reverse_weight": 0,
   "method.regulariser_weight": 0,
   "method.regulariser_margin": 0,
+  "method.random_edges": 0,
   "method.walk_hops": 0,
   "method.walk_kept": 1,
   "method.pruning_threshold": 0,
@@ -114,6 +115,7 @@ AT_MOST = {
   "method.encoder_query_weight": 1,
   "method.classifier_query_weight": 1,
   "method.pruning_threshold": 1,
+  "method.random_edges": 100,
 }
 POSITIVE = (
   "method.temperature",

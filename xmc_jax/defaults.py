@@ -90,6 +90,7 @@ DEFAULTS = {
     "pruning_threshold": 0.0,  # edges stay whose ends are of a cosine above this
     "pruning_first_epoch": 10.0,  # none are pruned before this
     "pruning_every_epochs": 5.0,  # pruned anew, from all edges; 0 is once
+    "random_edges": 0.0,  # edges added at random, as a share of a graph's own: to see what noise does
     "augment_truth": False,  # True: labels that share an anchor with a point are its labels, too (AugGT)
     "query_dropout": 0.5,  # classifiers: on a frozen encoder's vectors
     "pool_size": 0,  # labels that an in_batch pool has room for, at most; 0 is all that may be drawn

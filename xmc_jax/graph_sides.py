@@ -25,7 +25,7 @@ def load(
     names: of sides.
     dataset: whose graphs they are of.
     points: `[N]` the training rows of a run, of all that the data have.
-    config: of `config.method` the `walk_*` are used, and the seed.
+    config: of `config.method` the `walk_*` and `random_edges` are used, and the seed.
     workdir: the run's folder.
   """
   found = {}
@@ -33,10 +33,19 @@ def load(
     graph = dataset.graphs[graph_of(name)]
     of_points = name == side_name(graph.name, QUERY)
     edges = graph.query_edges[points] if of_points else graph.label_edges
+    if config.method.random_edges:
+      edges = _with_random(edges, config.method.random_edges, config.train.seed)
     if config.method.walk_hops:
       edges = _walked(edges, name, config, workdir / run_folder.GRAPHS)
     found[name] = Side(graph.anchors.tokens, edges, not of_points)
   return found
+
+
+def _with_random(edges, share: float, seed: int):
+  """Edges, and so many for each of them between any two ends."""
+  generator, number = np.random.default_rng(seed), round(share * edges.nnz)
+  ends = (generator.integers(0, size, number) for size in edges.shape)
+  return (edges + sp.csr_matrix((np.ones(number, np.float32), tuple(ends)), shape=edges.shape)).tocsr()
 
 
 def _walked(edges, name: str, config, folder: pathlib.Path):

@@ -221,6 +221,15 @@ def test_without_walks_edges_are_the_data_s_own(data, tmp_path):
   assert not (run.workdir / "graphs").exists()
 
 
+def test_random_edges_are_added_before_walks(data, tmp_path):
+  run = _open(data, tmp_path, **{"method.random_edges": 0.5, "method.walk_hops": 0, "method.walk_kept": 10})
+  for side in ("words_query", "words_label"):
+    graph = run.dataset.graphs["words"]
+    own = graph.query_edges[run.train.row_numbers] if side == "words_query" else graph.label_edges
+    noisy = run.sides[side].edges
+    assert 1.2 * own.nnz < noisy.nnz <= 1.5 * own.nnz and np.all((noisy.toarray() > 0) >= (own.toarray() > 0))
+
+
 def test_the_kept_share_is_logged_and_drawn_from(trained):
   workdir, _ = trained
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]

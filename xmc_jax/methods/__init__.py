@@ -27,6 +27,7 @@ _OWN = {
   "graphs": "ramen",
   "query_graph_weights": "ramen",
   "label_graph_weights": "ramen",
+  "random_edges": "ramen",
   "augment_truth": "ramen",
 }
 
