@@ -11,7 +11,7 @@ anchors), NAME_anchors.txt (a text a line). `ramen_classifier.py` trains classif
 from experiments import dexml, ngame
 from experiments.common import choose
 
-_RAMEN = {"method.name": "ramen", "method.margin_negatives": 10}
+_RAMEN = {"method.name": "ramen", "method.margin_negatives": 10, "plan.num_graphs": 2}
 _NGAME, _ANCE, _DEXML = ({**_RAMEN, "method.base": base} for base in ("ngame", "ance", "dexml"))
 _TRIPLET = {
   "method.loss": "margin",

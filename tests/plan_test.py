@@ -15,7 +15,7 @@ from tests.golden_test import NAMES, PRESETS
 from xmc_jax import checks, mesh, methods, models, optim, runtime, workflow
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
-from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Tokens, TrainState
+from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Links, Tokens, TrainState
 from xmc_jax.methods import two_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.ops import sparse_rows
@@ -61,7 +61,8 @@ def compiled(config):
   """XLA's account of a training step's memory, compiled from shapes."""
   devices, length = mesh.make(config.mesh.data, config.mesh.label), config.data.max_length
   num_labels, batch_size = config.plan.num_labels, config.train.batch_size
-  info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), devices)
+  graphs = {f"graph{number}": ("query", "label") for number in range(config.plan.num_graphs)}
+  info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), devices, graphs=graphs)
   method = methods.make(config, info)
   optimiser = optim.make(config.train, 1000, frozen=models.frozen_paths(config.encoder))
 
@@ -82,6 +83,13 @@ def compiled(config):
   state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
   columns = shapes.pool_size(config, sizes_of(config)) - config.method.num_fresh_negatives
   rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
+  links = Links(
+    rows=shaped((batch_size,), jnp.int32, "data"),
+    columns=shaped((batch_size,), jnp.int32),
+    anchors=texts(batch_size, mesh.LABEL_ROWS),
+    positives=rows[0],
+    weights=rows[1],
+  )
   batch = Batch(
     rows=shaped((batch_size,), jnp.int32, "data"),
     queries=() if method.batch.frozen else texts(batch_size, "data"),
@@ -92,6 +100,7 @@ def compiled(config):
     excluded=shaped((batch_size, 1), jnp.int32, "data"),
     vectors=shaped((batch_size, 64), jnp.float32, "data") if method.batch.frozen else (),
     dropped=shaped((2,), jnp.int32) if config.method.pool_size else (),
+    links=dict.fromkeys(method.batch.links, links),
   )
   if config.method.num_fresh_negatives:
     batch = batch._replace(every_label=texts(num_labels, mesh.LABEL_ROWS)[0])
@@ -146,6 +155,10 @@ MEASURED = {
   "prime_2x4": {**_PROTOTYPES, "mesh.data": 2, "mesh.label": 4, "plan.num_labels": 400_000,
                 "train.batch_size": 4096},
   "prime_mean": {**_TEXTS, **_PROTOTYPES, "plan.num_labels": 20_000, "train.batch_size": 1024},
+  "ramen": {**_TEXTS, **_MARGIN, "method.name": "ramen", "plan.num_graphs": 2, "train.batch_size": 2048},
+  "ramen_scores": {**_MARGIN, "method.name": "ramen", "plan.num_graphs": 1, "train.batch_size": 2048},
+  "ramen_2x4": {**_MARGIN, "method.name": "ramen", "plan.num_graphs": 1, "mesh.data": 2, "mesh.label": 4,
+                "train.batch_size": 4096},
   "cls_2x4": {**_TEXTS, "encoder.pooling": "cls", "mesh.data": 2, "mesh.label": 4, "method.label_chunk": 4000,
               "method.query_chunk": 512, "train.batch_size": 1024, "plan.num_labels": 160_000},
 }  # fmt: skip

@@ -105,6 +105,7 @@ AT_LEAST = {
   "mesh.label": 1,
   "plan.num_points": 0,
   "plan.num_labels": 0,
+  "plan.num_graphs": 0,
   "plan.tokens_per_point": 0,
   "plan.tokens_per_label": 0,
   "plan.labels_per_point": 0,

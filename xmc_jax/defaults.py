@@ -146,6 +146,7 @@ DEFAULTS = {
     "num_labels": 0,  # must be given
     "tokens_per_point": 0.0,  # on average, special ones counted; 0 is data.max_length
     "tokens_per_label": 0.0,
+    "num_graphs": 0,  # metadata graphs, of RAMEN
     "labels_per_point": 0.0,  # true ones, on average; 0 is 5
     "chip": "h100",  # one of plan.CHIPS
   },

@@ -6,9 +6,11 @@ from typing import NamedTuple
 from xmc_jax.data.batches import USUAL_WIDTH
 from xmc_jax.plan.activations import Kept, per_token
 from xmc_jax.plan.shapes import (
+  anchor_rows,
   batch_rows,
   classifier_dim,
   embedding_width,
+  graph_sides,
   has_prototypes,
   parameters,
   picks_some,
@@ -98,11 +100,12 @@ def query_texts(config, sizes: Sizes) -> Texts:
 
 
 def label_texts(config, sizes: Sizes) -> Texts:
-  """Split over all devices; none where labels have a table."""
+  """Split over all devices, anchors of graphs with them; none where labels have a table."""
   if config.method.labels in ("table", "in_batch_table"):
     return _NO_TEXTS
   shards = config.mesh.data * config.mesh.label
-  return _texts(config, pool_size(config, sizes), shards, config.method.label_chunk, sizes.tokens_per_label)
+  rows = pool_size(config, sizes) + anchor_rows(config, sizes)
+  return _texts(config, rows, shards, config.method.label_chunk, sizes.tokens_per_label)
 
 
 def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
@@ -186,10 +189,14 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   else:  # embedded split over all devices, and gathered over 'data'
     embeddings = scored + _MORE_EMBEDDINGS[kind] * _embeddings(config, sizes, labels, devices)
   texts = query_texts(config, sizes), label_texts(config, sizes)
+  anchors = _embeddings(config, sizes, anchor_rows(config, sizes), 1)
+  scores = _scores_a_row(config, math.ceil(labels / label))
+  # Of a side, scores of the batch's points, or of a label of each, against as many anchors.
+  scores += _OF_MARGINS * graph_sides(config) * batch_rows(config, sizes)
   return {
-    "label embeddings": embeddings + _classifiers(config, sizes),
-    "their gradients": scored + _classifiers(config, sizes),
-    "chunk scores": _NUMBER * rows * _scores_a_row(config, math.ceil(labels / label)),
+    "label embeddings": embeddings + anchors + _classifiers(config, sizes),
+    "their gradients": scored + anchors + _classifiers(config, sizes),
+    "chunk scores": _NUMBER * rows * scores,
     "activations": sum(group.activations(config, sizes, kind).waiting for group in texts)
     + _prototypes(config, sizes, kind),
   }
