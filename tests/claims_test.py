@@ -92,7 +92,8 @@ def _write_run(workdir):
   """A finished run with two views."""
   (workdir / "report").mkdir(parents=True)
   views = {"encoder": {"P@1": 0.125}, "classifier": {"P@1": 0.5, "other": 1}}
-  report = {"metrics": {"P@1": 0.25, "other": 1}, "by_view": views}
+  thirds = {"P@1": [0.125, 0.1, 0.025], "P@5": [0.25, 0.0, 0.5]}
+  report = {"metrics": {"P@1": 0.25, "other": 1}, "by_view": views, "slices": {"head_torso_tail": thirds}}
   (workdir / "report" / "metrics.json").write_text(json.dumps(report))
   seconds = {"train": 90.0, "refresh_leaves": 30.0, "compile": 500.0}
   (workdir / "report" / "seconds.json").write_text(json.dumps(seconds))
@@ -111,7 +112,12 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
   monkeypatch.setattr(run.subprocess, "run", trained)
   for _ in range(2):
     assert run.train("losses", "softmax", 3, tmp_path, []) == {
-      "softmax": {"P@1": 0.25, "minutes": 2.0, "GB": 3.0, "curve": [0.1]},
+      "softmax": {
+        "P@1": 0.25,
+        **{"head_P@1": 0.125, "torso_P@1": 0.1, "tail_P@1": 0.025},
+        **{"head_P@5": 0.25, "torso_P@5": 0.0, "tail_P@5": 0.5},
+        **{"minutes": 2.0, "GB": 3.0, "curve": [0.1]},
+      },
       "softmax_by_encoder": {"P@1": 0.125},
       "softmax_by_classifier": {"P@1": 0.5},
     }

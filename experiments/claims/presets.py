@@ -3,7 +3,7 @@
 python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 """
 
-from experiments import depsl, dexa, dexml, ngame, prime, unidec
+from experiments import depsl, dexa, dexml, ngame, prime, ramen, unidec
 from experiments.common import choose
 
 # A light transformer: t* is a matter of attention, which a bag of embeddings has none of.
@@ -187,6 +187,56 @@ CLAIMS |= {
     "dexa_longer": {**_dexa("debian", _BAG), "train.num_epochs": 75},
     "dexml_longer": {**_DEBIAN, "train.num_epochs": 45},
   },
+}
+# RAMEN, cut short likewise. Of LF-CppDocs-SeeAlso, half as large, batches are half as large.
+_CPP = {"data.path": "data/LF-CppDocs-SeeAlso", "data.num_validation": 400, "train.batch_size": 256}
+_UNPRUNED = {
+  "method.graph_pruning": False,
+  "method.pruning_first_epoch": 10.0,
+  "method.pruning_every_epochs": 5.0,
+}
+_WITH_GRAPHS = {
+  base: {**ramen.PRESETS[preset], **_BAG, "method.shortlist_first_epoch": 1.0}
+  for base, preset in (("ngame", "debian"), ("ance", "debian_ance"), ("dexml", "debian_dexml"))
+}
+
+
+def _without_graphs(base: str) -> dict:
+  values = {key: value for key, value in _WITH_GRAPHS[base].items() if not key.startswith("method.pruning")}
+  return {**values, "method.name": values.pop("method.base")}
+
+
+_NO_QUERIES, _NO_LABELS = ({f"method.{side}_graph_weights": (0.0,)} for side in ("query", "label"))
+
+
+def _noisy(percent: int, **more) -> dict:
+  return {**_WITH_GRAPHS["ance"], "method.random_edges": percent / 100, **more}
+
+
+_ON_DEBIAN = {
+  "graphs": {  # RAMEN's Table 6, and costs as in its Table 5
+    row: values
+    for base, with_graphs in _WITH_GRAPHS.items()
+    for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
+  },
+  "graph_parts": {  # its Table 8
+    "ance_with_graphs": _WITH_GRAPHS["ance"],
+    "without_pruning": {**_WITH_GRAPHS["ance"], **_UNPRUNED},
+    "without_graphs_of_points": {**_WITH_GRAPHS["ance"], **_NO_QUERIES},
+    "without_graphs_of_labels": {**_WITH_GRAPHS["ance"], **_NO_LABELS},
+    "without_walks": {**_WITH_GRAPHS["ance"], "method.walk_hops": 0},
+    "augmented_truth": {**_WITH_GRAPHS["ance"], **_NO_QUERIES, **_NO_LABELS, "method.augment_truth": True},
+  },
+  "graph_noise": {
+    f"{percent}_percent_random{suffix}": _noisy(percent, **more)
+    for percent in (25, 50, 75)
+    for suffix, more in (("", {}), ("_unpruned", _UNPRUNED))
+  },
+}
+CLAIMS |= _ON_DEBIAN
+CLAIMS |= {
+  f"{claim}_cpp": {row: {**values, **_CPP} for row, values in rows.items()}
+  for claim, rows in _ON_DEBIAN.items()
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}
 
