@@ -1,6 +1,9 @@
 # Two commands: `make demo` and `make test`. The rest is for working on the project.
 PYTHON ?= python3
 BIN := .venv/bin
+# Test files are dealt to so many processes; each has the memory of one, some 2 GB.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: demo test test-fast lint golden lock clean
 
@@ -8,10 +11,10 @@ demo: .venv/ready
 	$(BIN)/python -m xmc_jax.main --config=experiments/dexml.py
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: .venv/ready
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: .venv/ready
 	$(BIN)/ruff check .
