@@ -114,9 +114,15 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
     assert run.train("losses", "softmax", 3, tmp_path, []) == {
       "softmax": {
         "P@1": 0.25,
-        **{"head_P@1": 0.125, "torso_P@1": 0.1, "tail_P@1": 0.025},
-        **{"head_P@5": 0.25, "torso_P@5": 0.0, "tail_P@5": 0.5},
-        **{"minutes": 2.0, "GB": 3.0, "curve": [0.1]},
+        "head_P@1": 0.125,
+        "torso_P@1": 0.1,
+        "tail_P@1": 0.025,
+        "head_P@5": 0.25,
+        "torso_P@5": 0.0,
+        "tail_P@5": 0.5,
+        "minutes": 2.0,
+        "GB": 3.0,
+        "curve": [0.1],
       },
       "softmax_by_encoder": {"P@1": 0.125},
       "softmax_by_classifier": {"P@1": 0.5},

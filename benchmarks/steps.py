@@ -1,7 +1,7 @@
-"""What label prototypes cost a training step: PRIME's beside NGAME's and DEXA's.
+"""What a method adds to a training step: label prototypes, metadata graphs, each beside NGAME's step.
 
-  PYTHONPATH=. python benchmarks/prototypes.py                                    # a bag
-  PYTHONPATH=. python benchmarks/prototypes.py --preset=debian_minilm3            # or debian_minilm6
+  PYTHONPATH=. python benchmarks/steps.py ngame dexa prime                      # a bag; others beside the first
+  PYTHONPATH=. python benchmarks/steps.py ngame ramen --preset=debian_minilm3   # or debian_minilm6
 
 All take the bundled data, the same encoder, as many points a batch and one positive of each, drawn uniformly:
 pools of the same size. Steps are taken in turns in one process, batches built beforehand. Compilation is
@@ -65,19 +65,20 @@ class Step:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("methods", nargs="+", help="experiments; all are compared with the first")
   parser.add_argument("--preset", default="debian")
   parser.add_argument("--batch_size", type=int, default=256)
   parser.add_argument("--num_batches", type=int, default=5)
   parser.add_argument("--rounds", type=int, default=7)
   given = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
-    ngame, dexa, prime = (
+    first, *others = (
       Step(module, given.preset, given.batch_size, given.num_batches, pathlib.Path(folder))
-      for module in ("ngame", "dexa", "prime")
+      for module in given.methods
     )
     print(f"{given.num_batches} steps at a time:")
-    for other in (dexa, prime):
-      compare(ngame, other, given.rounds)
+    for other in others:
+      compare(first, other, given.rounds)
 
 
 if __name__ == "__main__":
