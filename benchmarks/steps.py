@@ -1,7 +1,7 @@
 """What a method adds to a training step: label prototypes, metadata graphs, each beside NGAME's step.
 
-  PYTHONPATH=. python benchmarks/steps.py ngame dexa prime                      # a bag; others beside the first
-  PYTHONPATH=. python benchmarks/steps.py ngame ramen --preset=debian_minilm3   # or debian_minilm6
+  PYTHONPATH=. python benchmarks/steps.py ngame dexa prime                    # a bag; others beside the first
+  PYTHONPATH=. python benchmarks/steps.py ngame ramen --preset=debian_minilm3 # or debian_minilm6
 
 All take the bundled data, the same encoder, as many points a batch and one positive of each, drawn uniformly:
 pools of the same size. Steps are taken in turns in one process, batches built beforehand. Compilation is
