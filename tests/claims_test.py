@@ -93,7 +93,11 @@ def _write_run(workdir):
   (workdir / "report").mkdir(parents=True)
   views = {"encoder": {"P@1": 0.125}, "classifier": {"P@1": 0.5, "other": 1}}
   thirds = {"P@1": [0.125, 0.1, 0.025], "P@5": [0.25, 0.0, 0.5]}
-  report = {"metrics": {"P@1": 0.25, "other": 1}, "by_view": views, "slices": {"head_torso_tail": thirds}}
+  report = {
+    "metrics": {"P@1": 0.25, "other": 1},
+    "by_view": views,
+    "slices": {"head_torso_tail": thirds, "deciles": {"P@1": [0.24, 0.01], "P@5": [0.7, 0.05]}},
+  }
   (workdir / "report" / "metrics.json").write_text(json.dumps(report))
   seconds = {"train": 90.0, "refresh_leaves": 30.0, "compile": 500.0}
   (workdir / "report" / "seconds.json").write_text(json.dumps(seconds))
@@ -117,6 +121,8 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
         "head_P@1": 0.125,
         "torso_P@1": 0.1,
         "tail_P@1": 0.025,
+        "last_decile_P@1": 0.01,
+        "last_decile_P@5": 0.05,
         "head_P@5": 0.25,
         "torso_P@5": 0.0,
         "tail_P@5": 0.5,

@@ -54,7 +54,8 @@ def sizes_of(config) -> plans.Sizes:
   """Every text is as long as it may be, as in `compiled`."""
   longest, given = float(config.data.max_length), config.plan
   encoder = BagSpec(VOCABULARY, config.encoder.width) if config.encoder.name == "bag" else SPEC
-  return plans.Sizes(0, given.num_labels, longest, longest, given.labels_per_point, encoder)
+  counts = (given.num_labels, longest, longest, given.labels_per_point)
+  return plans.Sizes(0, *counts, encoder, num_sides=2 * given.num_graphs)
 
 
 def compiled(config):
@@ -111,11 +112,22 @@ def compiled(config):
 
 
 _MARGIN = {"method.loss": "margin", "method.labels": "in_batch"}
-_LEAVES = {"method.name": "unidec", "method.labels": "in_batch", "method.leaf_size": 0,
-           "encoder.projection_dim": 96, "method.classifier_dim": 48}
-_PROTOTYPES = {"method.name": "prime", "method.loss": "dynamic_margin", "method.labels": "in_batch",
-               "method.num_positives": 2, "method.centroids": "momentum", "method.num_label_clusters": 1024,
-               "method.prototype_width": 256}
+_LEAVES = {
+  "method.name": "unidec",
+  "method.labels": "in_batch",
+  "method.leaf_size": 0,
+  "encoder.projection_dim": 96,
+  "method.classifier_dim": 48,
+}
+_PROTOTYPES = {
+  "method.name": "prime",
+  "method.loss": "dynamic_margin",
+  "method.labels": "in_batch",
+  "method.num_positives": 2,
+  "method.centroids": "momentum",
+  "method.num_label_clusters": 1024,
+  "method.prototype_width": 256,
+}
 _TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 256}
 MEASURED = {
   "bag": {},

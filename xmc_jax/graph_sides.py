@@ -3,17 +3,20 @@
 They are made once and kept in the run's folder, `graphs/`, of which training alone knows.
 """
 
+import contextlib
+import hashlib
 import pathlib
+import zlib
 
 import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import data, refresh, run_folder, runtime
 from xmc_jax.contract import ConfigError
-from xmc_jax.data.links import QUERY, Side, graph_of, side_name
+from xmc_jax.data.links import Side, graph_of, is_of_labels
 from xmc_jax.report import Progress
 
-_MOST_PAIRS = 10**9  # that `augmented` makes
+_MOST_PAIRS = 2 * 10**8  # that `augmented` makes
 
 
 def load(
@@ -31,13 +34,12 @@ def load(
   found = {}
   for name in names:
     graph = dataset.graphs[graph_of(name)]
-    of_points = name == side_name(graph.name, QUERY)
-    edges = graph.query_edges[points] if of_points else graph.label_edges
+    edges = graph.label_edges if is_of_labels(name) else graph.query_edges[points]
     if config.method.random_edges:
-      edges = _with_random(edges, config.method.random_edges, config.train.seed)
+      edges = _with_random(edges, config.method.random_edges, _seed(name, config))
     if config.method.walk_hops:
       edges = _walked(edges, name, config, workdir / run_folder.GRAPHS)
-    found[name] = Side(graph.anchors.tokens, edges, not of_points)
+    found[name] = Side(graph.anchors.tokens, edges, is_of_labels(name))
   return found
 
 
@@ -49,7 +51,7 @@ def _with_random(edges, share: float, seed: int):
 
 
 def _walked(edges, name: str, config, folder: pathlib.Path):
-  paths = [folder / f"{name}.{part}.npy" for part in ("indptr", "indices")]
+  paths = [folder / f"{name}.{_digest(edges, name, config)}.{part}.npy" for part in ("indptr", "indices")]
   with runtime.main_process_first(f"walks of {name}"):
     if not all(path.exists() for path in paths):
       walked = _walk(edges, name, config)
@@ -61,19 +63,33 @@ def _walked(edges, name: str, config, folder: pathlib.Path):
   return sp.csr_matrix((np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape)
 
 
+def _digest(edges, name: str, config) -> str:
+  """Of all that a walk depends on: files of another are not taken for this one's."""
+  settings = config.method
+  found = hashlib.blake2b(digest_size=6)
+  for array in (edges.indptr, edges.indices):
+    found.update(np.ascontiguousarray(array, np.int64 if array is edges.indptr else np.int32))
+  of_walk = settings.walk_hops, settings.walk_restart, settings.walk_kept, edges.shape[1], _seed(name, config)
+  found.update(repr(of_walk).encode())
+  return found.hexdigest()
+
+
+def _seed(name: str, config) -> int:
+  """No two sides have the same random numbers."""
+  return zlib.crc32(f"{name} {config.train.seed}".encode())
+
+
 def _walk(edges, name: str, config):
-  settings, bar = config.method, Progress(f"walks of {name}", edges.shape[1], unit="anchor")
-  try:
+  settings = config.method
+  with contextlib.closing(Progress(f"walks of {name}", edges.shape[1], unit="anchor")) as bar:
     return refresh.with_walks(
       edges,
       num_hops=settings.walk_hops,
       restart=settings.walk_restart,
       num_kept=settings.walk_kept,
-      seed=config.train.seed,
+      seed=_seed(name, config),
       progress=bar.update,
     )
-  finally:
-    bar.close()
 
 
 def augmented(truth, dataset: data.Dataset, points: np.ndarray, names: tuple[str, ...]):
@@ -103,7 +119,7 @@ def augmented(truth, dataset: data.Dataset, points: np.ndarray, names: tuple[str
         f"method.augment_truth = True: graph {name} links points to labels in {num_paths:,} ways; "
         "set --config.method.augment_truth=False, or leave the graph out of --config.method.graphs"
       )
-    shared = (of_points @ of_labels.T).astype(np.float32)
+    shared = (of_points @ of_labels.T).astype(np.float32)  # bool until then
     truth = truth + (shared - shared.multiply(truth > 0))
     truth.eliminate_zeros()
   return truth.tocsr()

@@ -109,6 +109,8 @@ def _prototype_faults(values: Mapping) -> Iterator[str]:
 
 def _graph_faults(values: Mapping) -> Iterator[str]:
   names = values["method.graphs"]
+  if len(set(map(str, names))) < len(names):
+    yield f'method.graphs = {names!r:.60} names a graph twice; set --config.method.graphs="()" for all'
   if not all(isinstance(name, str) for name in names):
     yield f"method.graphs = {names!r:.60} must hold names; for instance --config.method.graphs=\"('links',)\""
   for key in ("method.query_graph_weights", "method.label_graph_weights"):
@@ -116,20 +118,13 @@ def _graph_faults(values: Mapping) -> Iterator[str]:
       yield (
         f'{key} = {values[key]!r:.60} must hold numbers of 0 or more; for instance --config.{key}="(0.5,)"'
       )
-  if values["method.name"] != "ramen":
-    return
-  pruned = {
-    "method.pruning_threshold": 0.0,
-    "method.pruning_first_epoch": 10.0,
-    "method.pruning_every_epochs": 5.0,
-  }
-  for switch, off, usual in (
-    ("method.walk_hops", 0, {"method.walk_restart": 0.8, "method.walk_kept": 10}),
-    ("method.graph_pruning", False, pruned),
+  for switch, off, key, usual in (
+    ("method.walk_hops", 0, "method.walk_restart", 0.8),
+    ("method.walk_hops", 0, "method.walk_kept", 10),
+    ("method.graph_pruning", False, "method.pruning_threshold", 0.0),
   ):
-    for key, value in usual.items():
-      if values[switch] == off and values[key] != value:
-        yield f"{key} = {values[key]} has no effect when {switch} = {off!r}; set --config.{key}={value}"
+    if values[switch] == off and values[key] != usual:
+      yield f"{key} = {values[key]} has no effect when {switch} = {off!r}; set --config.{key}={usual}"
 
 
 def _auxiliary_faults(values: Mapping) -> Iterator[str]:

@@ -42,7 +42,8 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   run = Run(config, workdir, dataset)
   if run.method.batch.links:
     with report.stage("walk"):
-      _ = run.sides
+      sides = run.sides
+    say(f"graphs: edges {', '.join(f'{name} {side.edges.nnz:,}' for name, side in sides.items())}")
   return run
 
 

@@ -190,11 +190,7 @@ CLAIMS |= {
 }
 # RAMEN, cut short likewise. Of LF-CppDocs-SeeAlso, half as large, batches are half as large.
 _CPP = {"data.path": "data/LF-CppDocs-SeeAlso", "data.num_validation": 400, "train.batch_size": 256}
-_UNPRUNED = {
-  "method.graph_pruning": False,
-  "method.pruning_first_epoch": 10.0,
-  "method.pruning_every_epochs": 5.0,
-}
+_UNPRUNED = {"method.graph_pruning": False}
 _WITH_GRAPHS = {
   base: {**ramen.PRESETS[preset], **_BAG, "method.shortlist_first_epoch": 1.0}
   for base, preset in (("ngame", "debian"), ("ance", "debian_ance"), ("dexml", "debian_dexml"))

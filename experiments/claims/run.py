@@ -40,25 +40,28 @@ def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str])
 def results(workdir: pathlib.Path) -> dict[str, Metrics]:
   """What a finished run gave, by the suffix of each of its views: test metrics.
 
-  Of the first also what each third of the label pairs, by how frequent their labels are, adds to P@1 and P@5;
-  minutes, peak GB, and validation P@1 over time.
+  Of the first also what each third of the label pairs, by how frequent their labels are, and the tenth of
+  the labels that are rarest add to P@1 and P@5; minutes, peak GB, and validation P@1 over time.
   """
   report = json.loads((workdir / "report" / "metrics.json").read_text())
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  trained = sum(seconds[stage] for stage in seconds if stage == "train" or stage.startswith("refresh_"))
+  trained = sum(
+    seconds[stage] for stage in seconds if stage in ("train", "walk") or stage.startswith("refresh_")
+  )
   costs = {"minutes": trained / 60, "GB": max(line.get("memory/host_bytes", 0) for line in lines) / 1e9}
-  thirds = {
+  slices, parts = report["slices"], ("head", "torso", "tail", "last_decile")
+  by_frequency = {
     f"{part}_{metric}": value
     for metric in ("P@1", "P@5")
-    for part, value in zip(("head", "torso", "tail"), report["slices"]["head_torso_tail"][metric])
+    for part, value in zip(parts, [*slices["head_torso_tail"][metric], slices["deciles"][metric][-1]])
   }
   by_view = {f"_by_{view}": found for view, found in report.get("by_view", {}).items()}
   kept = {"": report["metrics"], **by_view}
   curve = [round(line["eval/P@1"], 4) for line in lines if "eval/P@1" in line]  # on validation rows
   return {
     suffix: {name: found[name] for name in _KEPT if name in found}
-    | ({} if suffix else {**thirds, **costs, "curve": curve})
+    | ({} if suffix else {**by_frequency, **costs, "curve": curve})
     for suffix, found in kept.items()
   }
 

@@ -22,7 +22,9 @@ def _graph(seed=0, density=0.25):
 
 def _sampler(edges, num_rows=8, **options):
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
-  return anchors, LinkSampler(Side(anchors, edges, False), num_rows=num_rows, max_length=32, **options)
+  frequency = np.full(edges.shape[0], num_rows / edges.shape[0])
+  side = Side(anchors, edges, False)
+  return anchors, LinkSampler(side, num_rows=num_rows, frequency=frequency, max_length=32, **options)
 
 
 @hypothesis.given(
@@ -128,3 +130,22 @@ def test_a_batch_links_its_points_and_its_labels():
     np.testing.assert_array_equal(batch.columns, plain.columns)
     np.testing.assert_array_equal(batch.positives, plain.positives)
     assert plain.links == {}
+
+
+def test_what_draws_more_anchors_than_usual_gets_more_room():
+  """Nine rows in ten share an anchor, so batches draw few; of the other rows each has its own. Both fit."""
+  columns = np.concatenate([np.zeros(180), np.arange(1, 21)]).astype(int)
+  edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
+  anchors = tiny_runs.token_table(np.full(21, 5))
+  frequency = np.full(200, 0.1)
+  sampler = LinkSampler(Side(anchors, edges, False), num_rows=20, frequency=frequency, max_length=8)
+  usual = sampler.draw(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
+  many = sampler.draw(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
+  assert len(usual.columns) < 20 <= len(many.columns)
+  for links in (usual, many):
+    np.testing.assert_array_equal(links.weights.sum(axis=1), 1)
+  # Room is for the rows that batches have.
+  of_hub = frequency * (columns == 0)
+  seldom = LinkSampler(Side(anchors, edges, False), num_rows=20, frequency=of_hub, max_length=8)
+  links = seldom.draw(np.arange(20), np.arange(20), None, np.random.default_rng(0))
+  assert len(links.columns) < len(usual.columns)

@@ -136,6 +136,7 @@ def test_a_rows_other_true_labels_are_never_its_negatives(make_run):
 @pytest.mark.slow
 def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
   """The cache is part of every checkpoint: a run that stops after an epoch ends like one that does not."""
+
   def run_to(workdir, num_steps):
     run = tiny_runs.open_run(data, workdir, **FRESH, **{"train.num_epochs": 2})
     original = train._Loop._step

@@ -81,6 +81,14 @@ CASES["ramen"] = {
   "method.num_hard_negatives": 2,
   "method.shortlist_size": 8,
 }
+CASES["ramen-dexml"] = {
+  **CASES["ramen"],
+  "method.base": "dexml",
+  "method.loss": "decoupled_softmax",
+  "method.labels": "all",
+  "method.num_hard_negatives": 0,
+  "method.shortlist_size": 100,
+}
 ROWS = {"table": 60, "classifiers": 60, "auxiliary": 11, "free_vectors": 11}
 EACH = pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 

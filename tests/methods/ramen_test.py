@@ -14,9 +14,9 @@ import tiny_runs
 from xmc_jax import graph_sides, refresh, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, DataError, DatasetInfo, Links, UserError
-from xmc_jax.data.links import LinkSampler, Side
 from xmc_jax.methods import graph_terms
 from xmc_jax.predict import Model
+from xmc_jax.refresh import pruning
 
 NOWHERE = pathlib.Path("nowhere")
 MARGIN, NEGATIVES, TEMPERATURE = 0.3, 2, 0.1
@@ -139,7 +139,10 @@ def test_weights_of_graphs(weights, expected):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"method.graphs": ("wrods",)}, r"method.graphs names 'wrods'.*length, words"),
+    (
+      {"method.graphs": ("wrods",)},
+      r"method.graphs names 'wrods'.*length, words; set --config.method.graphs=.*'words',",
+    ),
     (
       {"method.query_graph_weights": (1.0, 2.0, 3.0)},
       r"has 3 weights, and there are 2 graphs: length, words",
@@ -154,7 +157,9 @@ def test_weights_of_graphs(weights, expected):
     ),
     ({"method.base": "ngmae"}, r"did you mean --config.method.base=ngame"),
     ({"method.walk_hops": 0}, r"method.walk_kept = 3 has no effect when method.walk_hops = 0"),
-    ({"method.graph_pruning": False}, r"has no effect when method.graph_pruning = False"),
+    ({"method.graph_pruning": False}, r"threshold = 0.1 has no effect when method.graph_pruning = False"),
+    ({"method.graphs": ("words", "words")}, r"names a graph twice"),
+    ({"method.name": "ngame"}, r"is for method.name = 'ramen'"),
     ({"method.name": "ngame", "method.base": "ance"}, r"method.base = 'ance' is for method.name = 'ramen'"),
   ],
 )
@@ -169,8 +174,9 @@ def test_data_without_graphs_are_refused(tmp_path):
     _open(plain, tmp_path, **{"train.batch_size": 16})
 
 
-def test_kept_edges_are_those_of_like_ends():
-  """Against the dense product; nothing depends on what was pruned before."""
+def test_kept_edges_are_those_of_like_ends(monkeypatch):
+  """Against the dense product, some edges at a time."""
+  monkeypatch.setattr(pruning, "_CHUNK", 7)
   rng = np.random.default_rng(0)
   edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
   edges.sort_indices()
@@ -184,34 +190,46 @@ def test_kept_edges_are_those_of_like_ends():
   assert len(refresh.kept_edges(edges[:0], rows[:0], anchors)) == 0
 
 
-def test_more_anchors_than_there_is_room_for_are_dropped():
-  """Nine rows in ten share an anchor, so a batch has room for few; the rest have one each."""
-  columns = np.concatenate([np.zeros(180), np.arange(1, 21)]).astype(int)
-  edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
-  anchors = tiny_runs.token_table(np.full(21, 5))
-  sampler = LinkSampler(Side(anchors, edges, False), num_rows=20, max_length=8)
-  links = sampler.draw(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
-  real = links.columns[links.columns >= 0]
-  assert 1 <= len(real) < 20 and links.weights.sum() == len(real)
-  usual = sampler.draw(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
-  assert usual.weights.sum() == 20 and usual.columns.shape == links.columns.shape
-
-
 def test_walks_are_done_once_and_validation_points_have_no_part(data, tmp_path, monkeypatch):
   run = _open(data, tmp_path)
   graph = run.dataset.graphs["words"]
   edges = graph.query_edges[run.train.row_numbers]
-  expected = refresh.with_walks(edges, num_hops=20, num_kept=3, seed=run.config.train.seed)
+  expected = refresh.with_walks(
+    edges, num_hops=20, num_kept=3, seed=graph_sides._seed("words_query", run.config)
+  )
   assert expected.nnz > edges.nnz
   np.testing.assert_array_equal(run.sides["words_query"].edges.toarray(), expected.toarray())
   assert sorted(run.sides) == ["length_query", "words_label", "words_query"]
   monkeypatch.setattr(refresh, "with_walks", lambda *args, **options: pytest.fail("walked again"))
   again = graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
   np.testing.assert_array_equal(again["words_query"].edges.toarray(), expected.toarray())
-  with pytest.raises(UserError, match=r"words_query.indices.npy.*delete it"):
-    path = run.workdir / "graphs" / "words_query.indices.npy"
+  with pytest.raises(UserError, match=r"words_query.*indices.npy.*delete it"):
+    (path,) = (run.workdir / "graphs").glob("words_query.*.indices.npy")
     path.write_bytes(path.read_bytes()[:-8])
     graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
+
+
+def test_walks_of_data_that_have_changed_are_done_anew(tmp_path):
+  """A command that was killed before its first checkpoint goes on with what the files say now."""
+  folder = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "data"))
+  before = _open(folder, tmp_path).sides["words_query"].edges
+  path = folder / "words_trn_X_Y.txt"
+  head, *rows = path.read_text().splitlines()
+  path.write_text("\n".join([head, *reversed(rows)]) + "\n")
+  run = _open(folder, tmp_path)
+  own = run.dataset.graphs["words"].query_edges[run.train.row_numbers]
+  after = run.sides["words_query"].edges
+  assert np.all(after.toarray() >= (own.toarray() > 0)) and (after != before).nnz
+
+
+def test_sides_have_random_numbers_of_their_own(data, tmp_path):
+  run = _open(data, tmp_path, **{"method.random_edges": 0.5, "method.walk_hops": 0, "method.walk_kept": 10})
+  added = []
+  for graph in ("words", "length"):
+    own = run.dataset.graphs[graph].query_edges[run.train.row_numbers].toarray() > 0
+    noise = run.sides[f"{graph}_query"].edges.toarray() > own
+    added.append(set(np.flatnonzero(noise.any(axis=1)).tolist()))
+  assert len(added[1] - added[0]) > 3  # of one stream, the fewer would be the first of the more
 
 
 def test_without_walks_edges_are_the_data_s_own(data, tmp_path):
@@ -234,7 +252,6 @@ def test_the_kept_share_is_logged_and_drawn_from(trained):
   workdir, _ = trained
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   run = runs.reopen(workdir)
-  state = run.checkpoints(read_only=True)
   shares = {}
   for line in lines:
     for name in ("words_query", "words_label", "length_query"):
@@ -255,10 +272,24 @@ def test_the_kept_share_is_logged_and_drawn_from(trained):
   for row, positives, weights in zip(batch.rows[links.rows], links.positives, links.weights):
     drawn = links.columns[positives[weights > 0]]
     assert left[row, drawn].all() and len(drawn) == left[row].any()
-  state.close()
+    linked = set(side.edges[row].indices.tolist()) & set(links.columns.tolist())
+    assert set(links.columns[positives[positives >= 0]].tolist()) == linked
 
 
-@pytest.mark.slow
+def test_pruning_begins_with_all_edges_each_time(data, tmp_path):
+  """With the points' embeddings turned round, what was pruned is kept, and the other way about."""
+  run = _open(data, tmp_path)
+  params, aux = run.initial_parameters()
+  definition, fresh = run.method.refreshes["kept_words_query"], {}
+  snapshot = run.snapshot(params, aux, 0)
+  fresh, _ = refresh.renew("kept_words_query", definition, snapshot, fresh, aux)
+  first = fresh["kept_words_query"]
+  snapshot.queries[:] *= -1
+  fresh, _ = refresh.renew("kept_words_query", definition, snapshot, fresh, aux)
+  second = fresh["kept_words_query"]
+  assert (second & ~first).any() and (first & ~second).any() and not (first & second).any()
+
+
 def test_a_trained_run_knows_no_graph(trained, tmp_path):
   """It is tested and predicts when every file of a graph is gone; training says what it lacks."""
   workdir, means = trained
@@ -322,8 +353,6 @@ def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
     (
       {
         "method.graph_pruning": False,
-        "method.pruning_first_epoch": 10.0,
-        "method.pruning_every_epochs": 5.0,
         "method.pruning_threshold": 0.0,
       },
       {"words_query", "length_query", "words_label"},

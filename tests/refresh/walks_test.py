@@ -77,6 +77,13 @@ def test_edges_are_added_and_none_is_lost():
   assert np.all(alone.toarray() >= (edges.toarray() > 0))
 
 
+def test_edges_are_added_some_rows_at_a_time(monkeypatch):
+  graph = _graph(4, 40, 12)
+  whole = walks.with_walks(graph, num_hops=50, num_kept=3)
+  monkeypatch.setattr(walks, "_ROWS", 7)
+  np.testing.assert_array_equal(walks.with_walks(graph, num_hops=50, num_kept=3).toarray(), whole.toarray())
+
+
 def test_the_same_seed_walks_the_same_way(monkeypatch):
   graph, done = _graph(3, 40, 30), []
   monkeypatch.setattr(walks, "_CHUNK", 7 * 20)

@@ -9,7 +9,7 @@ import numpy as np
 from xmc_jax.contract import Batch, BatchSpec, Links
 from xmc_jax.data import buckets, ragged
 from xmc_jax.data.links import KEPT, LinkSampler, Side
-from xmc_jax.data.pools import Pool, in_columns, label_table, make_pool
+from xmc_jax.data.pools import Pool, in_columns, label_frequency, label_table, make_pool
 
 _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
 USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
@@ -86,22 +86,30 @@ class BatchBuilder:
       label_odds=label_odds,
     )
     self._sides = sides
-    self._samplers = {
-      name: LinkSampler(
-        side,
-        num_rows=batch_size,
-        max_length=max_length,
-        num_shards=data_axis * label_axis,
-        held=held_labels,
-      )
-      for name, side in sides.items()
-    }
+    self._samplers = self._link_samplers(data_axis * label_axis, held_labels)
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     longest = _longest_row(truth)
     self._width_positives = longest if self._pool.keeps_all else min(longest, USUAL_WIDTH)
     self.every_label = ()
     if spec.num_fresh_negatives:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
+
+  def _link_samplers(self, num_shards: int, held: buckets.Held | None) -> dict[str, LinkSampler]:
+    # How likely a batch has each point, and each label among those that are drawn for them.
+    points = np.zeros(self._truth.shape[0])
+    points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
+    labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_odds))
+    return {
+      name: LinkSampler(
+        side,
+        num_rows=self._batch_size,
+        frequency=labels if side.of_labels else points,
+        max_length=self._max_length,
+        num_shards=num_shards,
+        held=held,
+      )
+      for name, side in self._sides.items()
+    }
 
   def real_token_fraction(self) -> float:
     """Real tokens among those that the device computes, for the queries of an average batch."""

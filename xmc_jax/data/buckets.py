@@ -16,7 +16,7 @@ from xmc_jax.contract import Tokens
 
 WIDTH_STEP = 8
 _FINE_STEP, _MOST_GROUPS = 4, 8
-_MARGIN = 4.5  # standard deviations kept free, so that practically every batch fits
+MARGIN = 4.5  # standard deviations kept free, so that practically every batch fits
 
 Slots = tuple[tuple[int, int], ...]
 Held = Callable[[int], np.ndarray]  # n -> [n] bool: the rows of a group of n that this process holds
@@ -56,7 +56,7 @@ def plan(
   tails = [np.average(lengths > width, weights=weights) if weights.any() else 0.0 for width in every[:-1]]
   longer = {0: num_rows, max_length: 0}  # how many rows may need more than this width
   for width, tail in zip(every[:-1], tails):
-    need = num_rows * tail + _MARGIN * math.sqrt(clump * num_rows * tail * (1 - tail))
+    need = num_rows * tail + MARGIN * math.sqrt(clump * num_rows * tail * (1 - tail))
     longer[width] = min(num_rows, math.ceil(need / multiple) * multiple)
   best = None
   for count in range(1, max_groups + 1):

@@ -1,5 +1,6 @@
 """Anchors of a metadata graph in a batch: one for each of its points, or labels, that has some (RAMEN)."""
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -36,14 +37,19 @@ def graph_of(side: str) -> str:
   return side.rpartition("_")[0]
 
 
+def is_of_labels(side: str) -> bool:
+  return side.rpartition("_")[2] == LABEL
+
+
 class LinkSampler:
   """Draws linked anchors, and lays their texts out as a pool's, with room for what batches usually draw.
 
-  Where a batch draws more, some are dropped, and the rows that drew them have none.
+  A batch that draws more gets twice as much room, or four times.
 
   Args:
     side: what to draw from; a row without edges has no anchor.
     num_rows: of a batch, at most.
+    frequency: `[N]` or `[L]`, how many times a batch has each row, on average.
     max_length: the widest token row.
     num_shards: devices that the anchors' texts are split over.
     held: which of a group's rows this process reads; None is all.
@@ -54,20 +60,24 @@ class LinkSampler:
     side: Side,
     *,
     num_rows: int,
+    frequency: np.ndarray,
     max_length: int,
     num_shards: int = 1,
     held: buckets.Held | None = None,
   ):
     self._edges = side.edges
     self._width = min(_WIDTH, max(1, int(np.diff(side.edges.indptr).max(initial=0))))
-    self._pool = DrawnPool(
-      side.anchors,
-      side.edges,
-      BatchSpec(num_positives=1, pool_size=_usual_number(side.edges, num_rows)),
-      batch_size=num_rows,
-      max_length=max_length,
-      num_shards=num_shards,
-      held=held,
+    self._usual = _usual_number(side.edges, frequency)
+    self._make_pool = functools.cache(
+      lambda room: DrawnPool(
+        side.anchors,
+        side.edges,
+        BatchSpec(num_positives=1, pool_size=room),
+        batch_size=num_rows,
+        max_length=max_length,
+        num_shards=num_shards,
+        held=held,
+      )
     )
 
   def draw(
@@ -86,14 +96,17 @@ class LinkSampler:
     left = np.ones(len(linked.values), bool) if kept is None else np.asarray(kept[places.values])
     drawn = np.zeros(len(linked.values), bool)
     drawn[left] = ragged.draw(linked.only(left, linked.values).counts, 1, generator)
-    pool = self._pool.draw(linked.values[drawn], linked.values[:0], None, generator)
+    chosen, room = np.unique(linked.values[drawn]), self._usual
+    while room < len(chosen):
+      room *= 2
+    pool = self._make_pool(room).draw(chosen, chosen[:0], None, generator)
     positives, weights = in_columns(linked, drawn, pool.column_of, self._width)
     return Links(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
 
 
-def _usual_number(edges, num_rows: int) -> int:
-  """How many different anchors so many rows draw, 4.5 standard deviations above the mean."""
-  counts = np.maximum(np.diff(edges.indptr), 1)
-  chances = np.bincount(edges.indices, np.repeat(1 / counts, np.diff(edges.indptr)), edges.shape[1])
-  drawn = -np.expm1(-num_rows * chances / max(1, len(counts)))
-  return max(1, math.ceil(drawn.sum() + 4.5 * math.sqrt((drawn * (1 - drawn)).sum())))
+def _usual_number(edges, frequency: np.ndarray) -> int:
+  """How many different anchors a batch draws: 4.5 standard deviations above the mean."""
+  counts = np.diff(edges.indptr)
+  shares = np.repeat(frequency / np.maximum(counts, 1), counts)
+  drawn = -np.expm1(-np.bincount(edges.indices, shares, edges.shape[1]))
+  return max(1, math.ceil(drawn.sum() + buckets.MARGIN * math.sqrt((drawn * (1 - drawn)).sum())))

@@ -12,8 +12,6 @@ import numpy as np
 from xmc_jax.contract import BatchSpec, Tokens
 from xmc_jax.data import buckets, ragged
 
-_MARGIN = 4.5  # standard deviations kept free
-
 
 class Pool(NamedTuple):
   """The labels of one step.
@@ -87,7 +85,7 @@ class DrawnPool:
     num_drawn = int(per_row[-batch_size:].sum())  # at most
     num_labels = len(labels.lengths)
     most = min(num_labels, spec.pool_size or num_labels)
-    frequency = _frequency(truth, label_odds)
+    frequency = label_frequency(truth, label_odds)
 
     def plan(num_uniform: int) -> buckets.Slots:
       by_frequency = most if spec.fill_pool else num_drawn
@@ -161,9 +159,9 @@ class TablePool:
     per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
     per_row = per_row[per_row > 0]
     drawn = batch_size * per_row.mean() if len(per_row) else 1.0
-    distinct = -np.expm1(-drawn * _frequency(truth, label_odds)).sum()
+    distinct = -np.expm1(-drawn * label_frequency(truth, label_odds)).sum()
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
-    self._size = _rounded(distinct + _MARGIN * spread)
+    self._size = _rounded(distinct + buckets.MARGIN * spread)
 
   def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     pool = np.unique(drawn)
@@ -175,7 +173,7 @@ class TablePool:
     return Pool(columns, (), _positions(columns, self._num_labels))
 
 
-def _frequency(truth, label_odds: np.ndarray | None) -> np.ndarray:
+def label_frequency(truth, label_odds: np.ndarray | None) -> np.ndarray:
   """`[L]` each label's share of the positives that are drawn, about."""
   frequency = np.bincount(truth.indices, minlength=truth.shape[1])
   frequency = frequency if label_odds is None else frequency * label_odds

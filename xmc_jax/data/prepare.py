@@ -197,6 +197,8 @@ class _Builder:
     stage, name = f"graph {graph.name}", f"graph.{graph.name}"
     counts = self._write_texts(stage, f"{name}.anchors", text_chunks(graph.anchors, self._source.notices))
     num_anchors = counts["texts"]
+    if not num_anchors:
+      raise DataError(f"{graph.anchors}: expected at least one anchor, found none")
     sides = {
       "query_edges": (graph.query_edges, num_rows, "rows, one for each training point"),
       "label_edges": (graph.label_edges, num_labels, "rows, one for each label"),

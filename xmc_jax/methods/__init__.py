@@ -20,16 +20,12 @@ _METHODS = {
 }
 
 # Keys that only one method takes, and by which others can tell (plan/).
-_OWN = {
-  "centroids": "prime",
-  "prototype_width": "prime",
-  "base": "ramen",
-  "graphs": "ramen",
-  "query_graph_weights": "ramen",
-  "label_graph_weights": "ramen",
-  "random_edges": "ramen",
-  "augment_truth": "ramen",
-}
+_OF_GRAPHS = (
+  *("base", "graphs", "query_graph_weights", "label_graph_weights", "random_edges", "augment_truth"),
+  *("walk_hops", "walk_restart", "walk_kept"),
+  *("graph_pruning", "pruning_threshold", "pruning_first_epoch", "pruning_every_epochs"),
+)
+_OWN = {"centroids": "prime", "prototype_width": "prime", **dict.fromkeys(_OF_GRAPHS, "ramen")}
 
 
 def names() -> list[str]:

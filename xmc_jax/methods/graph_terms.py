@@ -1,9 +1,11 @@
 """RAMEN's regularisers: points, and labels, shall be near the anchors that a metadata graph links them to."""
 
+import difflib
+
 import jax.numpy as jnp
 
 from xmc_jax.contract import Array, Batch, ConfigError, DatasetInfo, Tokens
-from xmc_jax.data.links import LABEL, QUERY, graph_of, side_name
+from xmc_jax.data.links import LABEL, QUERY, is_of_labels, side_name
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 
@@ -20,15 +22,18 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
     ConfigError: a graph that the data do not have, or another number of weights.
   """
   chosen = config.method.graphs or tuple(info.graphs)
-  there = ", ".join(info.graphs) or "none"
-  if missing := [graph for graph in chosen if graph not in info.graphs]:
-    raise ConfigError(f"method.graphs names {missing[0]!r}, and the data's metadata graphs are: {there}")
-  if not chosen:
+  if not info.graphs:
     raise ConfigError(
       "method.name = 'ramen' learns from metadata graphs, and the data have none: put NAME_trn_X_Y.txt or "
       "NAME_lbl_X_Y.txt and NAME_anchors.txt beside them, or set --config.method.name=ngame"
     )
-  found = {}
+  if missing := [graph for graph in chosen if graph not in info.graphs]:
+    near = difflib.get_close_matches(missing[0], info.graphs, n=1) or list(info.graphs)
+    raise ConfigError(
+      f"method.graphs names {missing[0]!r}, and the data's metadata graphs are {', '.join(info.graphs)}; "
+      f"set --config.method.graphs=\"('{near[0]}',)\", or leave it out for all"
+    )
+  by_kind = {}
   for kind in (QUERY, LABEL):
     key = f"{kind}_graph_weights"
     given = config.method[key] or (1 / len(chosen),)
@@ -37,13 +42,16 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
         f"method.{key} has {len(given)} weights, and there are {len(chosen)} graphs: {', '.join(chosen)}; "
         f'give one of each, or one for all: --config.method.{key}="({1 / len(chosen):.3g},)"'
       )
-    for graph, weight in zip(chosen, given * (len(chosen) if len(given) == 1 else 1)):
-      if weight and kind in info.graphs[graph]:
-        found[side_name(graph, kind)] = float(weight)
-  return found
+    by_kind[kind] = given * (len(chosen) if len(given) == 1 else 1)
+  return {
+    side_name(graph, kind): float(by_kind[kind][number])
+    for number, graph in enumerate(chosen)
+    for kind in info.graphs[graph]
+    if by_kind[kind][number]
+  }
 
 
-def anchors(batch: Batch) -> dict[str, tuple[Tokens, ...]]:
+def anchor_texts(batch: Batch) -> dict[str, tuple[Tokens, ...]]:
   """The anchors' texts of each side that a batch has."""
   return {side: links.anchors for side, links in dict(batch.links).items()}
 
@@ -70,7 +78,7 @@ def add_up(
   lambdas = weights(config, info) if anchors else {}
   for side, vectors in anchors.items():
     links = batch.links[side]
-    rows = queries if side == side_name(graph_of(side), QUERY) else labels
+    rows = labels if is_of_labels(side) else queries
     linked = batch._replace(
       rows=links.rows,
       columns=links.columns,

@@ -5,13 +5,15 @@ NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over the
 that the encoder does not believe in are pruned, from all of them each time. Inference knows no graph.
 """
 
+import contextlib
 import functools
 
 from xmc_jax import refresh
 from xmc_jax.contract import Array, DatasetInfo, Method, Refresh
-from xmc_jax.data.links import KEPT, LABEL, graph_of, side_name
+from xmc_jax.data.links import KEPT, is_of_labels
 from xmc_jax.methods import ance, dexml, graph_terms, ngame
 from xmc_jax.refresh.centroids import normalize_rows
+from xmc_jax.report import Progress
 
 BASES = {"ance": ance, "dexml": dexml, "ngame": ngame}  # by `config.method.base`
 FIXED = {"num_fresh_negatives": (0,), "pool_size": (0,), "labels": ("in_batch", "all")}
@@ -37,10 +39,10 @@ def make(config, info: DatasetInfo) -> Method:
 
 def _kept(side: str, config, snapshot: refresh.Snapshot) -> Array:
   """`[nnz]` bool, the edges of a side that the encoder of the moment believes in."""
-  rows, anchors = snapshot.queries, snapshot.anchors(side)
-  if side == side_name(graph_of(side), LABEL):
-    rows = snapshot.labels
+  rows = snapshot.labels if is_of_labels(side) else snapshot.queries
+  edges, anchors = snapshot.sides[side].edges, snapshot.anchors(side)
   if not config.encoder.normalize:
     rows, anchors = normalize_rows(rows.copy()), normalize_rows(anchors.copy())
-  threshold = config.method.pruning_threshold
-  return refresh.kept_edges(snapshot.sides[side].edges, rows, anchors, threshold=threshold)
+  with contextlib.closing(Progress(f"pruning {side}", edges.nnz, unit="edge")) as bar:
+    threshold = config.method.pruning_threshold
+    return refresh.kept_edges(edges, rows, anchors, threshold=threshold, progress=bar.update)

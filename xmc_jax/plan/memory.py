@@ -10,7 +10,6 @@ from xmc_jax.plan.shapes import (
   batch_rows,
   classifier_dim,
   embedding_width,
-  graph_sides,
   has_prototypes,
   parameters,
   picks_some,
@@ -192,7 +191,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   anchors = _embeddings(config, sizes, anchor_rows(config, sizes), 1)
   scores = _scores_a_row(config, math.ceil(labels / label))
   # Of a side, scores of the batch's points, or of a label of each, against as many anchors.
-  scores += _OF_MARGINS * graph_sides(config) * batch_rows(config, sizes)
+  scores += _OF_MARGINS * anchor_rows(config, sizes)
   return {
     "label embeddings": embeddings + anchors + _classifiers(config, sizes),
     "their gradients": scored + anchors + _classifiers(config, sizes),

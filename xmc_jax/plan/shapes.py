@@ -119,14 +119,9 @@ def pool_size(config, sizes: Sizes) -> int:
   return min(math.ceil(drawn) + chosen, most)
 
 
-def graph_sides(config) -> int:
-  """Sides of metadata graphs that a batch brings anchors of (RAMEN): both of each."""
-  return 2 * config.plan.num_graphs if config.method.name == "ramen" else 0
-
-
 def anchor_rows(config, sizes: Sizes) -> int:
   """Anchors of a step, at most: one for each of its points, on every side."""
-  return graph_sides(config) * batch_rows(config, sizes)
+  return sizes.num_sides * batch_rows(config, sizes)
 
 
 def scored_at_once(config, sizes: Sizes) -> int:

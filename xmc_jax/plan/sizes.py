@@ -23,6 +23,7 @@ class Sizes(NamedTuple):
     labels_per_point: true ones, on average.
     encoder: EncoderSpec, BagSpec or GruSpec.
     source: where the encoder's sizes come from, in words.
+    num_sides: of metadata graphs that a method learns from (RAMEN), at most.
   """
 
   num_points: int
@@ -32,6 +33,7 @@ class Sizes(NamedTuple):
   labels_per_point: float
   encoder: EncoderSpec | BagSpec | GruSpec
   source: str = "as given"
+  num_sides: int = 0
 
 
 def sizes_of(config) -> Sizes:
@@ -55,6 +57,7 @@ def sizes_of(config) -> Sizes:
     labels_per_point=given.labels_per_point or _LABELS_PER_POINT,
     encoder=encoder,
     source=source,
+    num_sides=2 * given.num_graphs * (config.method.name == "ramen"),
   )
 
 
@@ -64,7 +67,8 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> 
   def tokens(table) -> float:
     return float(np.minimum(table.lengths, config.data.max_length).mean())
 
-  train = dataset.train
+  train, chosen = dataset.train, config.method.graphs or dataset.graph_kinds
+  sides = sum(len(dataset.graph_kinds.get(graph, ())) for graph in chosen)
   return Sizes(
     num_points=len(train),
     num_labels=dataset.num_labels,
@@ -72,6 +76,7 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> 
     tokens_per_label=tokens(dataset.labels.tokens),
     labels_per_point=train.truth.nnz / max(len(train), 1),
     encoder=encoder,
+    num_sides=sides * (config.method.name == "ramen"),
   )
 
 

@@ -65,10 +65,10 @@ class Snapshot:
     return self._embed_texts()
 
   def anchors(self, side: str) -> np.ndarray:
-    """`[A, D]` float32, those of a side's graph."""
+    """`[A, D]` float32, those of a side's graph; of one graph at a time they are kept."""
     graph = graph_of(side)
     if graph not in self._anchors:
-      self._anchors[graph] = self._embed_anchors(self.sides[side])
+      self._anchors = {graph: self._embed_anchors(self.sides[side])}
     return self._anchors[graph]
 
   @functools.cached_property
