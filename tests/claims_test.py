@@ -8,7 +8,7 @@ import pytest
 
 from experiments.claims import presets, run, synthetic
 from xmc_jax import config as configs
-from xmc_jax import data
+from xmc_jax import data, methods
 
 
 def test_t_star_is_as_the_paper_says(tmp_path):
@@ -37,7 +37,9 @@ def test_random_pairs_are_tested_on_what_they_train_on(tmp_path):
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_presets_pass_the_checks(name):
-  configs.check(presets.get_config(name))
+  config = presets.get_config(name)
+  configs.check(config)
+  methods.check(config)
 
 
 def _make_tables(tmp_path, monkeypatch):

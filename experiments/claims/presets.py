@@ -198,8 +198,9 @@ _WITH_GRAPHS = {
 
 
 def _without_graphs(base: str) -> dict:
-  values = {key: value for key, value in _WITH_GRAPHS[base].items() if not key.startswith("method.pruning")}
-  return {**values, "method.name": values.pop("method.base")}
+  of_graphs = ("method.pruning", "method.base")
+  values = {key: value for key, value in _WITH_GRAPHS[base].items() if not key.startswith(of_graphs)}
+  return {**values, "method.name": base}
 
 
 _NO_QUERIES, _NO_LABELS = ({f"method.{side}_graph_weights": (0.0,)} for side in ("query", "label"))
