@@ -14,8 +14,9 @@ import scipy.sparse as sp
 from xmc_jax import data, refresh, run_folder, runtime
 from xmc_jax.contract import ConfigError
 from xmc_jax.data.links import Side, graph_of, is_of_labels
-from xmc_jax.report import Progress
+from xmc_jax.report import Progress, say
 
+_TOO_DENSE = 0.5  # a graph that links so many of all pairs
 _MOST_PAIRS = 2 * 10**8  # that `augmented` makes
 
 
@@ -37,10 +38,23 @@ def load(
     edges = graph.label_edges if is_of_labels(name) else graph.query_edges[points]
     if config.method.random_edges:
       edges = _with_random(edges, config.method.random_edges, _seed(name, config))
+    said = f"graph: {name} has {edges.nnz:,} links"
     if config.method.walk_hops:
       edges = _walked(edges, name, config, workdir / run_folder.GRAPHS)
+      said += f", {edges.nnz:,} with those of walks"
+    say(said + _warning(edges))
     found[name] = Side(graph.anchors.tokens, edges, is_of_labels(name))
   return found
+
+
+def _warning(edges) -> str:
+  share = edges.nnz / max(1, edges.shape[0] * edges.shape[1])
+  if share < _TOO_DENSE:
+    return ""
+  return (
+    f": {share:.0%} of all pairs, so few anchors are left as negatives; try --config.method.walk_kept=3, or "
+    "--config.method.walk_hops=0"
+  )
 
 
 def _with_random(edges, share: float, seed: int):
@@ -120,6 +134,8 @@ def augmented(truth, dataset: data.Dataset, points: np.ndarray, names: tuple[str
         "set --config.method.augment_truth=False, or leave the graph out of --config.method.graphs"
       )
     shared = (of_points @ of_labels.T).astype(np.float32)  # bool until then
-    truth = truth + (shared - shared.multiply(truth > 0))
-    truth.eliminate_zeros()
+    more = truth + (shared - shared.multiply(truth > 0))
+    more.eliminate_zeros()
+    say(f"graph: {name} adds {more.nnz - truth.nnz:,} label pairs to {truth.nnz:,}")
+    truth = more
   return truth.tocsr()

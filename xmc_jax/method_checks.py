@@ -116,7 +116,8 @@ def _graph_faults(values: Mapping) -> Iterator[str]:
   for key in ("method.query_graph_weights", "method.label_graph_weights"):
     if not all(type(weight) in (int, float) and 0 <= weight <= 1e6 for weight in values[key]):
       yield (
-        f'{key} = {values[key]!r:.60} must hold numbers of 0 or more; for instance --config.{key}="(0.5,)"'
+        f"{key} = {values[key]!r:.60} must hold numbers from 0 to 1,000,000; "
+        f'for instance --config.{key}="(0.5,)"'
       )
   for switch, off, key, usual in (
     ("method.walk_hops", 0, "method.walk_restart", 0.8),

@@ -42,8 +42,9 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   run = Run(config, workdir, dataset)
   if run.method.batch.links:
     with report.stage("walk"):
-      sides = run.sides
-    say(f"graphs: edges {', '.join(f'{name} {side.edges.nnz:,}' for name, side in sides.items())}")
+      _ = run.sides
+  elif config.method.name == "ramen" and not config.method.augment_truth:
+    say(f"note: no graph has a weight above 0 and links: this is {config.method.base} alone")
   return run
 
 
@@ -65,7 +66,7 @@ def with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> 
   if not config.init_from:
     raise ConfigError(
       f"method.name = {name!r} stands on a trained encoder; set --config.init_from=FOLDER of a run that has "
-      "one, such as --config=experiments/ngame.py, dexa.py or prime.py makes"
+      "one, such as --config=experiments/ngame.py, dexa.py, prime.py or ramen.py makes"
     )
   other = configs.read(source / "config.json")
   theirs, usual = checks.flatten(other), checks.flatten(configs.default())

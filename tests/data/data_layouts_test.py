@@ -49,8 +49,14 @@ def test_counts(layout, tmp_path):
   manifest = data.load(samples.LAYOUTS[layout](tmp_path / "set")).manifest
   counts = manifest["counts"]
   assert counts["train"] == {
-    "texts": 5, "empty_texts": 1, "pairs": 4, "duplicates": 0, "zeros": 0, "without_labels": 2,
-    "filter_pairs": 2, "filter_duplicates": 0,
+    "texts": 5,
+    "empty_texts": 1,
+    "pairs": 4,
+    "duplicates": 0,
+    "zeros": 0,
+    "without_labels": 2,
+    "filter_pairs": 2,
+    "filter_duplicates": 0,
   }
   assert counts["labels"] == {"texts": 5, "empty_texts": 1, "without_points": 2}
   assert counts["graphs"]["kind"]["label_edges"] == 3
@@ -127,6 +133,26 @@ def test_graph_with_one_side(missing, tmp_path):
   graph = data.load(folder).graphs["kind"]
   assert (graph.query_edges is None) == (missing == "trn")
   assert (graph.label_edges is None) == (missing == "lbl")
+
+
+def test_tables_with_graphs_say_which_row_is_which(tmp_path):
+  """Rows held out at random, and labels numbered as they come, would be linked to whatever stands there."""
+  samples.write(tmp_path / "train.csv", "text,labels\na b,x\nc d,y\ne f,x;y\n")
+  samples.write(tmp_path / "kind_anchors.txt", "one\ntwo\n")
+  samples.write(tmp_path / "kind_trn_X_Y.txt", "3 2\n0:1\n1:1\n\n")
+  with pytest.raises(
+    DataError, match=r"kind_trn_X_Y.txt: which of its rows .* put test.csv beside, or set --c"
+  ):
+    data.load(tmp_path)
+  assert rows_of(data.load(tmp_path, test_fraction=0.0).graphs["kind"].query_edges) == [[0], [1], []]
+  samples.write(tmp_path / "test.csv", "text,labels\na b,x\n")
+  samples.write(tmp_path / "kind_lbl_X_Y.txt", "2 2\n0:1\n1:1\n")
+  with pytest.raises(DataError, match=r"kind_lbl_X_Y.txt: .* put labels.txt beside"):
+    data.load(tmp_path)
+  samples.write(tmp_path / "labels.txt", "y\nx\n")
+  found = data.load(tmp_path)
+  assert list(found.labels.texts) == ["y", "x"]
+  assert rows_of(found.graphs["kind"].label_edges) == [[0], [1]]
 
 
 def test_several_graphs(tmp_path):

@@ -67,6 +67,8 @@ CASES = {
   "map without key": ("index_maps", "label_map.txt", "a\tb\nc\n", r"label_map\.txt, line 2: expected an id"),
   "graph rows": ("index", "kind_lbl_X_Y.txt", "4 3\n\n\n\n\n", r"kind_lbl_X_Y\.txt, line 1: expected 5 rows, one for each label"),
   "graph columns": ("index", "kind_trn_X_Y.txt", "5 2\n" + "\n" * 5, r"line 1: expected 3 columns, one for each line of kind_an"),
+  "graph without anchors": ("index", "kind_anchors.txt", "", r"kind_anchors\.txt: expected at least one anchor, found none$"),
+  "anchors without links": ("index", "odd_anchors.txt", "a\n", r"odd_anchors\.txt: odd_trn_X_Y\.txt or odd_lbl_X_Y\.txt, its links, are"),
   "npz": ("pecos", "Y.trn.npz", b"PK\x03\x04 no matrix", r"Y\.trn\.npz: expected a matrix saved by scipy"),
   "csv columns": ("csv", "train.csv", "title,tags\na,b\nc\n", r"train\.csv, line 3: expected 2 columns.*'1'"),
   "csv quotes": ("csv", "train.csv", 'title,tags\na,"b\n', r"train\.csv, line 2: expected separated columns"),

@@ -141,13 +141,13 @@ def test_weights_of_graphs(weights, expected):
   [
     (
       {"method.graphs": ("wrods",)},
-      r"method.graphs names 'wrods'.*length, words; set --config.method.graphs=.*'words',",
+      r"method.graphs names 'wrods'.*length, words; did you mean --config.method.graphs=.*'words',",
     ),
     (
       {"method.query_graph_weights": (1.0, 2.0, 3.0)},
-      r"has 3 weights, and there are 2 graphs: length, words",
+      r"has 3 weights, and graphs are length, words; give one of each",
     ),
-    ({"method.label_graph_weights": (-1.0,)}, r"must hold numbers of 0 or more"),
+    ({"method.label_graph_weights": (-1.0,)}, r"must hold numbers from 0 to 1,000,000"),
     ({"method.graphs": (3,)}, r"must hold names"),
     ({"method.num_fresh_negatives": 2}, r"method.num_fresh_negatives = 2: method.name = 'ramen' takes 0"),
     ({"method.num_hard_negatives": 2}, r"method.num_hard_negatives = 2: method.base = 'ngame' takes 0"),

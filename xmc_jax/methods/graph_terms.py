@@ -28,10 +28,13 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
       "NAME_lbl_X_Y.txt and NAME_anchors.txt beside them, or set --config.method.name=ngame"
     )
   if missing := [graph for graph in chosen if graph not in info.graphs]:
-    near = difflib.get_close_matches(missing[0], info.graphs, n=1) or list(info.graphs)
+    near = difflib.get_close_matches(missing[0], info.graphs, n=1)
+    hint = (
+      f"did you mean --config.method.graphs=\"('{near[0]}',)\"?" if near else "leave it out for all of them"
+    )
+    there = ", ".join(info.graphs)
     raise ConfigError(
-      f"method.graphs names {missing[0]!r}, and the data's metadata graphs are {', '.join(info.graphs)}; "
-      f"set --config.method.graphs=\"('{near[0]}',)\", or leave it out for all"
+      f"method.graphs names {missing[0]!r}, and the data's metadata graphs are {there}; {hint}"
     )
   by_kind = {}
   for kind in (QUERY, LABEL):
@@ -39,7 +42,7 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
     given = config.method[key] or (1 / len(chosen),)
     if len(given) not in (1, len(chosen)):
       raise ConfigError(
-        f"method.{key} has {len(given)} weights, and there are {len(chosen)} graphs: {', '.join(chosen)}; "
+        f"method.{key} has {len(given)} weights, and graphs are {', '.join(chosen)}; "
         f'give one of each, or one for all: --config.method.{key}="({1 / len(chosen):.3g},)"'
       )
     by_kind[kind] = given * (len(chosen) if len(given) == 1 else 1)

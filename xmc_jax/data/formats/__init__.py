@@ -79,6 +79,9 @@ def _complete(path: Path, layout: str, fields: dict, notices: list[str]) -> Sour
   in_folder = path.is_dir()
   filters = find_filters(path) if in_folder else {"train": None, "test": None}
   graphs = find_graphs(path) if in_folder else ()
+  for side, why in fields.pop("unordered", {}).items():
+    if unclear := [getattr(graph, side) for graph in graphs if getattr(graph, side)]:
+      raise DataError(f"{unclear[0]}: which of its rows is which cannot be told, as {why}")
   extra = [*filters.values(), *(file for graph in graphs for file in graph[1:])]
   files = (*fields.pop("files"), *(file for file in extra if file is not None))
   name = path.resolve().name if in_folder else path.name.split(".")[0]

@@ -7,18 +7,27 @@ from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import anywhere, find
 from xmc_jax.data.formats.source import GraphFiles
 
+_ANCHORS = re.compile(r"(?P<name>.+)_anchors\.txt(\.gz)?")
 _EDGES = re.compile(r"(?P<name>.+)_(?P<side>trn|lbl)_X_Y\.(txt|npz)(\.gz)?")
 
 
 def find_graphs(folder: Path) -> tuple[GraphFiles, ...]:
   """Every graph of a folder: `NAME_{trn,lbl}_X_Y.{txt,npz}` with `NAME_anchors.txt` or `NAME.raw.txt`."""
   edges: dict[str, dict[str, Path]] = {}
+  alone: dict[str, Path] = {}
   for path in sorted(folder.iterdir()):
     if match := _EDGES.fullmatch(path.name):
       sides = edges.setdefault(match["name"], {})
       if match["side"] in sides:
         raise DataError(f"{folder}: {sides[match['side']].name} and {path.name} say the same; remove one")
       sides[match["side"]] = path
+    elif match := _ANCHORS.fullmatch(path.name):
+      alone[match["name"]] = path
+  if missing := sorted(alone.keys() - edges.keys()):
+    name = missing[0]
+    raise DataError(
+      f"{alone[name]}: {name}_trn_X_Y.txt or {name}_lbl_X_Y.txt, its links, are missing beside it"
+    )
   return tuple(
     GraphFiles(name, _anchors(folder, name, sides), sides.get("trn"), sides.get("lbl"))
     for name, sides in edges.items()

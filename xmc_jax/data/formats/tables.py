@@ -43,6 +43,7 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
     "labels_file": labels or train,
     "labels": reader.labels,
     "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
+    "unordered": reader.unordered(),
   }
 
 
@@ -70,6 +71,19 @@ class _Tables:
       wrong = f"--config.data.test_fraction={options.test_fraction}"
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
     self._is_test = np.zeros(0, bool)
+
+  def unordered(self) -> dict[str, str]:
+    """Why nobody could say which row of a graph's file is which point, or label; by side."""
+    held_out = "a share of the points is held out for testing: put test.csv beside, or set --config.data"
+    no_order = "labels have no order but that of the points: put labels.txt beside, a label a line"
+    return {
+      **(
+        {"query_edges": f"{held_out}.test_fraction=0"}
+        if not self._test and self._options.test_fraction
+        else {}
+      ),
+      **({} if self._label_file else {"label_edges": no_order}),
+    }
 
   def labels(self) -> Iterator[list[str]]:
     """Numbers the labels and yields their texts."""
