@@ -58,11 +58,17 @@ def test_a_batch_is_split_over_data_where_it_has_rows():
     positives=np.zeros((4, 1), np.int32),
     weights=np.ones((4, 1), np.float32),
     excluded=np.full((4, 1), -1, np.int32),
-    links={"side": Links(np.arange(5), texts, np.zeros((4, 2), np.int32), np.ones((4, 2), np.float32))},
+    links={
+      "side": Links(
+        np.arange(4), np.arange(5), texts, np.zeros((4, 2), np.int32), np.ones((4, 2), np.float32)
+      )
+    },
   )
   placed = mesh.put_batch(host, mesh.make(4, 2))
   links = placed.links["side"]
-  assert links.columns.sharding.is_fully_replicated and links.weights.sharding.spec == PartitionSpec("data")
+  assert links.columns.sharding.is_fully_replicated
+  for leaf in (links.rows, links.positives, links.weights):
+    assert leaf.sharding.spec == PartitionSpec("data")
   for name in ("rows", "queries", "positives", "weights", "excluded"):
     for leaf in jax.tree.leaves(getattr(placed, name)):
       assert leaf.sharding.spec == PartitionSpec("data") and leaf.addressable_shards[0].data.shape[0] == 1
