@@ -43,7 +43,7 @@ def load(
       edges = _walked(edges, name, config, workdir / run_folder.GRAPHS)
       said += f", {edges.nnz:,} with those of walks"
     say(said + _warning(edges))
-    found[name] = Side(graph.anchors.tokens, edges, is_of_labels(name))
+    found[name] = Side(graph.anchors.tokens, edges)
   return found
 
 
@@ -80,11 +80,10 @@ def _walked(edges, name: str, config, folder: pathlib.Path):
 def _digest(edges, name: str, config) -> str:
   """Of all that a walk depends on: files of another are not taken for this one's."""
   settings = config.method
-  found = hashlib.blake2b(digest_size=6)
-  for array in (edges.indptr, edges.indices):
-    found.update(np.ascontiguousarray(array, np.int64 if array is edges.indptr else np.int32))
   of_walk = settings.walk_hops, settings.walk_restart, settings.walk_kept, edges.shape[1], _seed(name, config)
-  found.update(repr(of_walk).encode())
+  found = hashlib.blake2b(repr(of_walk).encode(), digest_size=6)
+  found.update(edges.indptr.astype(np.int64))
+  found.update(edges.indices.astype(np.int32))
   return found.hexdigest()
 
 
@@ -135,7 +134,6 @@ def augmented(truth, dataset: data.Dataset, points: np.ndarray, names: tuple[str
       )
     shared = (of_points @ of_labels.T).astype(np.float32)  # bool until then
     more = truth + (shared - shared.multiply(truth > 0))
-    more.eliminate_zeros()
     say(f"graph: {name} adds {more.nnz - truth.nnz:,} label pairs to {truth.nnz:,}")
     truth = more
   return truth.tocsr()

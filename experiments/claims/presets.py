@@ -216,8 +216,7 @@ _ON_DEBIAN = {
     for base, with_graphs in _WITH_GRAPHS.items()
     for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
   },
-  "graph_parts": {  # its Table 8
-    "ance_with_graphs": _WITH_GRAPHS["ance"],
+  "graph_parts": {  # its Table 8, beside "ance_with_graphs"
     "without_pruning": {**_WITH_GRAPHS["ance"], **_UNPRUNED},
     "without_graphs_of_points": {**_WITH_GRAPHS["ance"], **_NO_QUERIES},
     "without_graphs_of_labels": {**_WITH_GRAPHS["ance"], **_NO_LABELS},

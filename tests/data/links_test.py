@@ -23,7 +23,7 @@ def _graph(seed=0, density=0.25):
 def _sampler(edges, num_rows=8, **options):
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
   frequency = np.full(edges.shape[0], num_rows / edges.shape[0])
-  side = Side(anchors, edges, False)
+  side = Side(anchors, edges)
   return anchors, LinkSampler(side, num_rows=num_rows, frequency=frequency, max_length=32, **options)
 
 
@@ -102,7 +102,7 @@ def test_a_batch_links_its_points_and_its_labels():
   )
   points, labels = _graph(1), _graph(2)[:12]
   anchors = tiny_runs.token_table(rng.integers(1, 20, A), seed=2)
-  sides = {"g_query": Side(anchors, points, False), "g_label": Side(anchors, labels, True)}
+  sides = {"g_query": Side(anchors, points), "g_label": Side(anchors, labels)}
   builder, without = BatchBuilder(*common, **options, sides=sides), BatchBuilder(*common, **options)
   kept = np.zeros(labels.nnz, bool)
   kept[::2] = True
@@ -138,7 +138,7 @@ def test_what_draws_more_anchors_than_usual_gets_more_room():
   edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
   anchors = tiny_runs.token_table(np.full(21, 5))
   frequency = np.full(200, 0.1)
-  sampler = LinkSampler(Side(anchors, edges, False), num_rows=20, frequency=frequency, max_length=8)
+  sampler = LinkSampler(Side(anchors, edges), num_rows=20, frequency=frequency, max_length=8)
   usual = sampler.draw(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
   many = sampler.draw(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
   assert len(usual.columns) < 20 <= len(many.columns)
@@ -146,6 +146,6 @@ def test_what_draws_more_anchors_than_usual_gets_more_room():
     np.testing.assert_array_equal(links.weights.sum(axis=1), 1)
   # Room is for the rows that batches have.
   of_hub = frequency * (columns == 0)
-  seldom = LinkSampler(Side(anchors, edges, False), num_rows=20, frequency=of_hub, max_length=8)
+  seldom = LinkSampler(Side(anchors, edges), num_rows=20, frequency=of_hub, max_length=8)
   links = seldom.draw(np.arange(20), np.arange(20), None, np.random.default_rng(0))
   assert len(links.columns) < len(usual.columns)

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_jax.contract import Batch, BatchSpec, Links
 from xmc_jax.data import buckets, ragged
-from xmc_jax.data.links import KEPT, LinkSampler, Side
+from xmc_jax.data.links import KEPT, LinkSampler, Side, is_of_labels
 from xmc_jax.data.pools import Pool, in_columns, label_frequency, label_table, make_pool
 
 _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
@@ -85,8 +85,7 @@ class BatchBuilder:
       held=held_labels,
       label_odds=label_odds,
     )
-    self._sides = sides
-    self._samplers = self._link_samplers(data_axis * label_axis, held_labels)
+    self._samplers = self._link_samplers(sides, data_axis * label_axis, held_labels)
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     longest = _longest_row(truth)
     self._width_positives = longest if self._pool.keeps_all else min(longest, USUAL_WIDTH)
@@ -94,7 +93,7 @@ class BatchBuilder:
     if spec.num_fresh_negatives:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
 
-  def _link_samplers(self, num_shards: int, held: buckets.Held | None) -> dict[str, LinkSampler]:
+  def _link_samplers(self, sides, num_shards: int, held: buckets.Held | None) -> dict[str, LinkSampler]:
     # How likely a batch has each point, and each label among those that are drawn for them.
     points = np.zeros(self._truth.shape[0])
     points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
@@ -103,12 +102,12 @@ class BatchBuilder:
       name: LinkSampler(
         side,
         num_rows=self._batch_size,
-        frequency=labels if side.of_labels else points,
+        frequency=labels if is_of_labels(name) else points,
         max_length=self._max_length,
         num_shards=num_shards,
         held=held,
       )
-      for name, side in self._sides.items()
+      for name, side in sides.items()
     }
 
   def real_token_fraction(self) -> float:
@@ -202,9 +201,7 @@ class BatchBuilder:
     of_points = rows, np.where(rows >= 0, np.arange(len(rows)), -1)
     of_labels = labels, np.where(labels >= 0, pool.column_of[labels], -1)
     return {
-      name: sampler.draw(
-        *(of_labels if self._sides[name].of_labels else of_points), fresh.get(KEPT + name), generator
-      )
+      name: sampler.draw(*(of_labels if is_of_labels(name) else of_points), fresh.get(KEPT + name), generator)
       for name, sampler in self._samplers.items()
     }
 

@@ -22,12 +22,10 @@ class Side(NamedTuple):
   Attributes:
     anchors: token table of the A anchors.
     edges: CSR `[N, A]` of points, or `[L, A]` of labels, before anything is pruned.
-    of_labels: which of the two.
   """
 
   anchors: Any
   edges: Any
-  of_labels: bool
 
 
 def side_name(graph: str, kind: str) -> str:

@@ -50,8 +50,8 @@ def check(config) -> None:
     _check_demands(config, f"method.base = {config.method.base!r}", bases[config.method.base])
   usual = configs.default().method
   for key, owner in _OWN.items():
-    shown = f'"{usual[key]}"' if isinstance(usual[key], tuple) else usual[key]
     if owner != name and config.method[key] != usual[key]:
+      shown = f'"{usual[key]}"' if isinstance(usual[key], tuple) else usual[key]
       raise ConfigError(
         f"method.{key} = {config.method[key]!r} is for method.name = {owner!r}, not {name!r}; "
         f"set --config.method.{key}={shown}"

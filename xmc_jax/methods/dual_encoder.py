@@ -36,11 +36,10 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   def total_loss(params, aux, fresh, batch, key):
     query_key, label_key, fresh_key = jax.random.split(key, 3)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
-    linked = graph_terms.anchor_texts(batch)
-    labels, *anchors = embed_parts(encoder.embed, params, [batch.labels, *linked.values()], label_key)
-    regulariser, metrics = graph_terms.add_up(
-      config, info, queries, labels, dict(zip(linked, anchors)), batch
-    )
+    links = dict(batch.links)
+    texts = [batch.labels, *(side.anchors for side in links.values())]
+    labels, *anchors = embed_parts(encoder.embed, params, texts, label_key)
+    regulariser, metrics = graph_terms.add_up(config, info, queries, labels, dict(zip(links, anchors)), batch)
     if num_fresh:
       cache, labels, batch = fresh_negatives.extend(
         aux[fresh_negatives.CACHE],

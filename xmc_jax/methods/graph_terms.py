@@ -4,7 +4,7 @@ import difflib
 
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array, Batch, ConfigError, DatasetInfo, Tokens
+from xmc_jax.contract import Array, Batch, ConfigError, DatasetInfo
 from xmc_jax.data.links import LABEL, QUERY, is_of_labels, side_name
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
@@ -52,11 +52,6 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
     for kind in info.graphs[graph]
     if by_kind[kind][number]
   }
-
-
-def anchor_texts(batch: Batch) -> dict[str, tuple[Tokens, ...]]:
-  """The anchors' texts of each side that a batch has."""
-  return {side: links.anchors for side, links in dict(batch.links).items()}
 
 
 def add_up(

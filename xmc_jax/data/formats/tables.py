@@ -74,16 +74,17 @@ class _Tables:
 
   def unordered(self) -> dict[str, str]:
     """Why nobody could say which row of a graph's file is which point, or label; by side."""
-    held_out = "a share of the points is held out for testing: put test.csv beside, or set --config.data"
-    no_order = "labels have no order but that of the points: put labels.txt beside, a label a line"
-    return {
-      **(
-        {"query_edges": f"{held_out}.test_fraction=0"}
-        if not self._test and self._options.test_fraction
-        else {}
-      ),
-      **({} if self._label_file else {"label_edges": no_order}),
-    }
+    found = {}
+    if not self._test and self._options.test_fraction:
+      found["query_edges"] = (
+        "a share of the points is held out for testing: put test.csv beside, or set "
+        "--config.data.test_fraction=0"
+      )
+    if not self._label_file:
+      found["label_edges"] = (
+        "labels have no order but that of the points: put labels.txt beside, a label a line"
+      )
+    return found
 
   def labels(self) -> Iterator[list[str]]:
     """Numbers the labels and yields their texts."""
