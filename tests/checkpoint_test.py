@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xmc_jax import mesh
+from xmc_jax import digests, mesh
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import TrainState, UserError
 
@@ -194,4 +194,118 @@ def test_a_full_disk_names_the_last_good_step(tmp_path, monkeypatch):
   with pytest.raises(
     UserError, match=r"step 6 could not be saved \(No space left.*good checkpoint is step 3"
   ):
+    checkpoints.save(6, _state(), {}, {})
+
+
+# --- damage ---
+
+
+def _files(folder):
+  return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _hurt(path, how):
+  content = bytearray(path.read_bytes())
+  if how == "truncated":
+    path.write_bytes(content[: len(content) // 2])
+  elif how == "gone":
+    path.unlink()
+  elif content:
+    content[len(content) // 2] ^= 0x40
+    path.write_bytes(content)
+  else:
+    path.write_bytes(b"x")
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "gone"])
+def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(how, tmp_path, capfd):
+  source = Checkpoints(tmp_path / "whole")
+  for step in (3, 6):
+    source.save(step, _state(step), FRESH, HOST)
+  names = _files(tmp_path / "whole" / "6")
+  assert len(names) > 6 and digests.FILE_NAME in names
+  for number, name in enumerate(names):
+    folder = tmp_path / str(number)
+    shutil.copytree(tmp_path / "whole", folder)
+    _hurt(folder / "6" / name, how)
+    gone = name == digests.FILE_NAME and how == "gone"  # then it was never finished
+    reader = Checkpoints(folder, read_only=True)
+    assert reader.usable() == 3, name
+    assert (folder / "6").is_dir()
+    writer = Checkpoints(folder)
+    assert writer.usable() == writer.latest() == 3
+    assert sorted(path.name for path in folder.iterdir()) == (["3"] if gone else ["3", "damaged-6"])
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == (0 if gone else 2)
+    for line in said:
+      assert line.startswith(f"{folder}/6: this checkpoint is damaged (") and name in line, line
+    _assert_same(writer.restore(3, _state())[0], _state(3))
+
+
+def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(1.0), {}, {})
+  for _ in range(2):
+    _hurt(tmp_path / "3" / "host" / "metadata", "flipped")
+    assert checkpoints.usable() is None
+    checkpoints.save(3, _state(2.0), {}, {})
+    assert checkpoints.usable() == 3
+  _assert_same(checkpoints.restore(3, _state())[0], _state(2.0))
+
+
+def test_a_step_killed_before_its_seal_is_not_listed(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(), {}, {})
+
+  def killed(_):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(digests, "seal", killed)
+    checkpoints.save(6, _state(), {}, {})
+  assert (tmp_path / "6").is_dir()
+  assert Checkpoints(tmp_path, read_only=True).latest() == 3
+  assert Checkpoints(tmp_path).latest() == 3 and not (tmp_path / "6").exists()
+
+
+# --- full disks ---
+
+
+def test_what_cannot_fit_is_not_begun(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(), {}, {})
+  free = shutil.disk_usage(tmp_path)._replace(free=10)
+  monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+  wanted = r"the checkpoint of step 6 takes up to .*MB, and this disk has 0.0 MB"
+  with pytest.raises(UserError, match=wanted) as caught:
+    checkpoints.save(6, _state(), {}, {})
+  assert str(caught.value).endswith("the last good checkpoint is step 3")
+  assert [path.name for path in tmp_path.iterdir()] == ["3"]
+
+
+def test_a_disk_that_fills_up_meanwhile(tmp_path, monkeypatch):
+  """As tensorstore says it. `benchmarks/faults.py` fills a real one."""
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(), {}, {})
+
+  def full(step, **_):
+    (tmp_path / f"{step}.orbax-checkpoint-tmp").mkdir()
+    raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [os_error_code='28']")
+
+  monkeypatch.setattr(checkpoints._manager, "save", full)
+  wanted = r"step 6 could not be saved \(No space left on device\); the last good"
+  with pytest.raises(UserError, match=wanted) as caught:
+    checkpoints.save(6, _state(), {}, {})
+  assert "\n" not in str(caught.value)
+  assert [path.name for path in tmp_path.iterdir()] == ["3"]
+
+
+def test_a_bug_is_no_full_disk(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path)
+
+  def broken(*_, **__):
+    raise ValueError("shapes do not match")
+
+  monkeypatch.setattr(checkpoints._manager, "save", broken)
+  with pytest.raises(ValueError, match="shapes do not match"):
     checkpoints.save(6, _state(), {}, {})

@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -16,17 +18,18 @@ from xmc_jax import mesh
 from xmc_jax.checkpoint import Checkpoints
 
 HERE = pathlib.Path(__file__).parent
-# The command line; both processes die at step $STOP, if it is given.
+# The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
 DRIVER = """
 import os, signal
 from xmc_jax import main, train
 
 stop, original = int(os.environ.get("STOP", 0)), train.TrainStep.__call__
+own = os.environ.get("JAX_PROCESS_ID")
 
 def step(self, state, *args):
   found = original(self, state, *args)
-  if stop and int(found[0].step) == stop:
-    os.kill(os.getpid(), signal.SIGKILL)
+  if stop and int(found[0].step) == stop and os.environ.get("WHO", own) == own:
+    os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGKILL)))
   return found
 
 train.TrainStep.__call__ = step
@@ -139,6 +142,41 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
       np.testing.assert_allclose(left, right, atol=1e-5 * np.abs(right).max())
   reports = [json.loads((tmp_path / name / "report" / "metrics.json").read_text()) for name in ("one", "two")]
   assert reports[0] == reports[1]
+
+
+@pytest.mark.slow
+def test_when_one_process_is_gone_the_other_says_so_and_stops(tmp_path, monkeypatch):
+  """Within seconds, whichever it is; then both go on from the last checkpoint."""
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
+  data = tiny_runs.write_data(tmp_path / "data")
+  config = tiny_runs.config_file(tmp_path / "config.py", data, **SETTINGS)
+  flags = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]
+  for dead, step, saved in ((1, 4, 3), (0, 8, 6)):
+    start = time.monotonic()
+    ended = _launch(flags, 2, 2, STOP=str(step), WHO=str(dead))
+    assert time.monotonic() - start < 120  # most of it to come so far; JAX alone would take 100 s more
+    ((_, err), code) = ended[1 - dead]
+    assert ended[dead][1] == -signal.SIGKILL and code == 1
+    told = f"error: process {dead} of this run is gone, so this one stops, too; the same commands go on"
+    assert [line for line in err.splitlines() if line.startswith(told)]
+    assert "Traceback" not in err and "Extension modules" not in err
+    assert _trained(tmp_path / "run")[0] == saved
+  both = _launch(flags, 2, 2)
+  assert [code for _, code in both] == [0, 0] and "going on from step 6 of 12" in both[0][0][1]
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_of_two_saves_the_same_step_of_both(tmp_path, monkeypatch):
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
+  data = tiny_runs.write_data(tmp_path / "data")
+  settings = {**SETTINGS, "train.num_epochs": 1000, "checkpoint.every_epochs": 0.0}
+  config = tiny_runs.config_file(tmp_path / "config.py", data, **settings)
+  flags = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]
+  both = _launch(flags, 2, 2, STOP="8", WHO="1", SIGNAL=str(int(signal.SIGTERM)))
+  assert [code for _, code in both] == [0, 0]
+  step = _trained(tmp_path / "run")[0]
+  assert 8 <= step < 6000
+  assert f"stopped at step {step:,} of 6,000; the same command goes on" in both[0][0][1]
 
 
 def test_processes_that_do_not_find_each_other_are_told_what_to_set(tmp_path):

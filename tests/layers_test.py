@@ -16,16 +16,21 @@ RANKS = (
   ("workflow",),
   ("train", "predict"),
   ("evaluate",),
-  ("new_run", "train_step", "fusion"),
+  ("new_run", "train_step", "saves", "fusion"),
   ("run",),
   ("graph_sides",),
   ("run_folder",),
   ("methods",),
   ("refresh", "checkpoint", "report", "plan"),
-  ("losses", "models", "optim"),
+  ("losses", "models", "optim", "digests"),
   ("ops", "metrics", "data"),
+  ("stopping",),
   ("mesh", "runtime"),
-  ("contract", "config", "defaults", "checks", "method_checks", "faults"),
+  ("peers",),
+  (
+    *("contract", "config", "defaults", "limits", "checks", "method_checks"),
+    *("faults", "disk", "inside", "line_file", "plain"),
+  ),
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Import name -> the only files, or folders, that may import it.
@@ -39,7 +44,7 @@ CONFINED = {
   "torch": (),
 }
 # What --help and a config error load.
-LIGHT = ("contract", "config", "defaults", "checks", "method_checks", "faults", "main")
+LIGHT = ("contract", "config", "defaults", "checks", "limits", "method_checks", "faults", "plain", "main")
 LONGEST_FILE, LONGEST_FUNCTION = 299, 59
 LONGEST = {"main.py": 100, "train.py": 250}
 LONGEST_METHOD = 150

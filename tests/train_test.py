@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import tiny_runs
 
 import xmc_jax
-from xmc_jax import evaluate, mesh, new_run, train, workflow
+from xmc_jax import evaluate, mesh, new_run, predict, train, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.predict import predict_lines
@@ -329,7 +329,7 @@ def test_no_transfer_is_implicit(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run")
   optimiser = train.optim.make(run.config.train, 6)
   step = train.TrainStep(run, optimiser, Report(run.workdir))
-  state = train._start(run, optimiser, run.checkpoints())[0]
+  state = train._start(run, optimiser, train.Saves(run))[0]
   for number in range(2):
     batch = mesh.put_batch(run.batches.build(number), run.mesh)._replace(**train._static_labels(run))
     if number == 0:
@@ -415,3 +415,26 @@ def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
 def test_predict_lines_of_nothing(model):
   out = io.StringIO()
   assert predict_lines(model, [], out, k=3) == 0 and out.getvalue() == ""
+
+
+def test_a_killed_prediction_is_gone_on_with(finished, tmp_path, monkeypatch, capfd):
+  """The same bytes as undisturbed, in the texts' order."""
+  workdir, source = finished[0], tmp_path / "texts.txt"
+  source.write_text("".join(f"bave {number} mima\n" for number in range(25)))
+  assert predict.predict_command(workdir, str(source), str(tmp_path / "whole"), 3, block=4) == 25
+  calls, original = itertools.count(1), xmc_jax.Model.predict
+
+  def killed(self, texts, k):
+    if next(calls) == 4:
+      raise KeyboardInterrupt
+    return original(self, texts, k)
+
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(xmc_jax.Model, "predict", killed)
+    predict.predict_command(workdir, str(source), str(tmp_path / "killed"), 3, block=4)
+  assert not (tmp_path / "killed").exists()
+  capfd.readouterr()
+  assert predict.predict_command(workdir, str(source), str(tmp_path / "killed"), 3, block=4) == 25
+  assert "predict: going on after 12 texts" in capfd.readouterr().err
+  assert (tmp_path / "killed").read_bytes() == (tmp_path / "whole").read_bytes()
+  assert not list(tmp_path.glob("*.part*"))

@@ -1,21 +1,25 @@
 """Orbax behind three words: save, restore, latest.
 
-One step commits the device state, what refreshes made, and the host's record,
-or nothing: Orbax writes beside and renames, and a step that was not finished
-is not listed.
+One step commits the device state, what refreshes made, and the host's record, or nothing: Orbax writes
+beside and renames, then the step is sealed with the digests of its files. One without a seal is not listed,
+and one that is not what it was is set aside.
 """
 
 import contextlib
 import pathlib
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from absl import logging
 
-from xmc_jax import mesh, runtime
+from xmc_jax import digests, disk, mesh, runtime
 from xmc_jax.contract import PyTree, UserError
+from xmc_jax.report import say
 
 
 class Checkpoints:
@@ -28,7 +32,9 @@ class Checkpoints:
   """
 
   def __init__(self, folder: pathlib.Path, *, keep: int = 2, read_only: bool = False):
-    self.folder, self._keep = folder.absolute(), keep
+    self.folder, self._keep, self._read_only = folder.absolute(), keep, read_only
+    if not read_only:
+      self._clean_up()
     options = ocp.CheckpointManagerOptions(
       enable_async_checkpointing=False,
       create=not read_only,
@@ -43,30 +49,51 @@ class Checkpoints:
       self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
     except OSError as error:
       raise UserError(f"{self.folder}: cannot keep checkpoints here ({error.strerror or error})") from None
-    if not read_only and runtime.is_main_process():
-      for leftover in self.folder.glob("deleted-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
 
   def latest(self) -> int | None:
-    """The newest complete step, or None."""
-    return self._manager.latest_step()
+    """The newest finished step, or None."""
+    return max(self._steps(), default=None)
+
+  def usable(self) -> int | None:
+    """The newest finished step whose files are what they were, or None; reads them all.
+
+    Of damaged ones a line is said, and where this process may write they are renamed to `damaged-STEP`.
+    """
+    found = -1
+    if runtime.is_main_process():
+      for step in sorted(self._steps(), reverse=True):
+        if not (why := digests.why_broken(self._of(step))):
+          found = step
+          break
+        self._set_aside(step, why)
+    found = int(runtime.from_main_process(np.int32(found)))
+    self._manager.reload()
+    return None if found < 0 else found
 
   def save(self, step: int, state: PyTree, fresh: PyTree, host: dict[str, Any]) -> None:
     """Commits one step; a step that stands already is left as it is."""
-    if step in self._manager.all_steps():
+    if step in self._steps():
       return
     items = {"state": ocp.args.StandardSave(state), "host": ocp.args.JsonSave(host)}
     if fresh:
       items["fresh"] = ocp.args.StandardSave(fresh)
     try:
-      self._manager.save(step, args=ocp.args.Composite(**items))
-      self._manager.wait_until_finished()
-      self._delete(sorted(self._manager.all_steps())[: -self._keep])
-    except OSError as error:
-      raise UserError(
-        f"{self.folder}: step {step} could not be saved ({error.strerror or error}); "
-        f"the last good checkpoint is step {self.latest()}"
-      ) from None
+      disk.need(self.folder, _num_bytes((state, fresh)), f"the checkpoint of step {step}")
+      with _quiet():
+        self._manager.save(step, args=ocp.args.Composite(**items))
+        self._manager.wait_until_finished()
+      if runtime.is_main_process():
+        digests.seal(self._of(step))
+      runtime.barrier("sealed checkpoint")
+      self._delete(sorted(self._steps())[: -self._keep])
+    except UserError as error:
+      raise UserError(f"{error}; {self.last_good()}") from None
+    except (OSError, ValueError) as error:
+      self._remove(f"{step}.orbax-checkpoint-tmp*")  # what a full disk cut short
+      if not (reason := _refused_by_disk(error)):
+        raise
+      what = f"step {step} could not be saved ({reason})"
+      raise UserError(f"{self.folder}: {what}; {self.last_good()}") from None
 
   def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
     """Reads `(state, fresh, host)` of one step.
@@ -79,7 +106,7 @@ class Checkpoints:
     template = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
     strict = not self._differs_in_padding(step, template)
     items = {"state": ocp.args.StandardRestore(template, strict=strict), "host": ocp.args.JsonRestore()}
-    if (self.folder / str(step) / "fresh").is_dir():
+    if (self._of(step) / "fresh").is_dir():
       items["fresh"] = ocp.args.StandardRestore()
     with self._readable(step):
       found = self._manager.restore(step, args=ocp.args.Composite(**items))
@@ -115,7 +142,7 @@ class Checkpoints:
     arguments = jax.tree.map(arguments_of, template)
     restored = ocp.args.PyTreeRestore(item=template, restore_args=arguments, partial_restore=True)
     with self._readable(step), ocp.PyTreeCheckpointer() as reader:
-      found = reader.restore(self.folder / str(step) / "state", args=restored)
+      found = reader.restore(self._of(step) / "state", args=restored)
     return found["params"], found.get("aux") or {}
 
   def _saved(self, step: int) -> PyTree:
@@ -143,10 +170,45 @@ class Checkpoints:
 
   def drop_after(self, step: int) -> None:
     """Deletes later steps: a killed process left them, and the run goes on from before them."""
-    self._delete(later for later in self._manager.all_steps() if later > step)
+    self._delete(later for later in self._steps() if later > step)
 
   def close(self) -> None:
     self._manager.close()
+
+  def _of(self, step: int) -> pathlib.Path:
+    return self.folder / str(step)
+
+  def _steps(self) -> list[int]:
+    """Every finished step."""
+    found = [int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal()]
+    return [step for step in found if digests.is_sealed(self._of(step))]
+
+  def _clean_up(self) -> None:
+    """Removes what killed processes left: steps half deleted, and steps never sealed."""
+    self._remove("deleted-*")
+    unsealed = [path for path in self.folder.glob("[0-9]*") if path.name.isdecimal()]
+    for path in unsealed:
+      if not digests.is_sealed(path):
+        self._remove(path.name)
+    runtime.barrier("cleaned up checkpoints")
+
+  def _remove(self, pattern: str) -> None:
+    if runtime.is_main_process():
+      for path in self.folder.glob(pattern):
+        shutil.rmtree(path, ignore_errors=True)
+
+  def last_good(self) -> str:
+    """The newest finished step, in words."""
+    last = self.latest()
+    return "no checkpoint was saved yet" if last is None else f"the last good checkpoint is step {last}"
+
+  def _set_aside(self, step: int, why: str) -> None:
+    aside = self.folder / f"damaged-{step}"
+    if not self._read_only:
+      shutil.rmtree(aside, ignore_errors=True)
+      self._of(step).rename(aside)
+    what = "left out" if self._read_only else f"set aside as {aside.name}"
+    say(f"{self._of(step)}: this checkpoint is damaged ({why}); {what}, the one before is used")
 
   def _delete(self, steps: Iterable[int]) -> None:
     """Deletes under another name: a step that a kill leaves half deleted must not be listed."""
@@ -155,7 +217,7 @@ class Checkpoints:
       return
     if runtime.is_main_process():
       for step in steps:
-        doomed = (self.folder / str(step)).rename(self.folder / f"deleted-{step}")
+        doomed = self._of(step).rename(self.folder / f"deleted-{step}")
         shutil.rmtree(doomed, ignore_errors=True)
     runtime.barrier("deleted checkpoints")
     self._manager.reload()
@@ -164,10 +226,33 @@ class Checkpoints:
   def _readable(self, step: int) -> Iterator[None]:
     """Turns what Orbax raises for damaged files into one line."""
     try:
-      yield
+      with _quiet():
+        yield
     except (OSError, ValueError, KeyError, TypeError) as error:
       reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
       raise UserError(
-        f"{self.folder / str(step)}: this checkpoint cannot be read ({reason}); "
+        f"{self._of(step)}: this checkpoint cannot be read ({reason}); "
         "delete its folder to go on from the one before"
       ) from None
+
+
+def _num_bytes(tree: PyTree) -> int:
+  return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(tree))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Orbax logs a traceback of what it raises as well; we say it in one line."""
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.FATAL)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(before)
+
+
+def _refused_by_disk(error: Exception) -> str:
+  """What the disk said; '' where an exception is of something else."""
+  if isinstance(error, OSError):
+    return error.strerror or str(error)
+  return found[1] if (found := re.search(r": ([^:]*) \[os_error_code=", str(error))) else ""

@@ -5,140 +5,20 @@ A fault is one line that says key, value, limit and remedy; what it names after
 """
 
 import difflib
+import os
+import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from xmc_jax import method_checks
+from xmc_jax.limits import AT_LEAST, AT_MOST, CHOICES, LARGEST, POSITIVE, SHARES
 
-LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary", "margin", "dynamic_margin")
-METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
-
-CHOICES = {
-  "data.layout": ("auto", "raw_json", "index", "pecos", "table"),
-  "encoder.pooling": ("mean", "cls"),
-  "encoder.dtype": ("auto", "float32", "bfloat16"),
-  "method.loss": LOSSES,
-  "method.classifier_loss": ("same", "decoupled_softmax", "softmax", "binary"),
-  "method.labels": ("all", "in_batch", "table", "in_batch_table"),
-  "method.positive_sampling": ("uniform", "inverse_propensity"),
-  "method.shortlist_backend": ("auto", "exact", "scann"),
-  "method.centroids": ("momentum", "frozen", "none"),
-  "method.base": ("ngame", "ance", "dexml"),
-  "method.label_clustering": ("balanced", "balanced_centroids", "kmeans"),
-  "train.schedule": ("linear", "cosine"),
-  "eval.backend": ("exact", "scann", "auto"),
-  "eval.metric": METRICS,
-  "eval.scores": ("fused", "encoder", "classifier"),
-  "plan.chip": ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e"),
-}
-LARGEST = 2**31 - 1  # ids, steps and seeds are int32
-# The smallest legal value of what may be anything from there to LARGEST.
-AT_LEAST = {
-  "data.max_length": 3,  # [CLS], a token, [SEP]
-  "data.num_validation": 0,
-  "data.split_seed": 0,
-  "encoder.num_layers": 0,
-  "encoder.num_frozen_layers": 0,
-  "encoder.projection_dim": 0,
-  "encoder.width": 1,
-  "method.num_positives": 0,
-  "method.num_random_negatives": 0,
-  "method.num_hard_negatives": 0,
-  "method.num_fresh_negatives": 0,
-  "method.shortlist_size": 1,
-  "method.shortlist_first_epoch": 0,
-  "method.shortlist_every_epochs": 0,
-  "method.shortlist_every_steps": 0,
-  "method.leaf_size": 0,
-  "method.leaves_first_epoch": 0,
-  "method.leaves_every_epochs": 0,
-  "method.leaves_every_steps": 0,
-  "method.margin": 0,
-  "method.margin_negatives": 1,
-  "method.margin_positives": 0,
-  "method.margin_minimum": 0,
-  "method.margin_maximum": 0,
-  "method.num_label_clusters": 0,
-  "method.label_clusters_every_epochs": 0,
-  "method.num_head_labels": 0,
-  "method.head_label_points": 0,
-  "method.prototype_width": 0,
-  "method.prototype_weight": 0,
-  "method.text_weight": 0,
-  "method.reverse_weight": 0,
-  "method.regulariser_weight": 0,
-  "method.regulariser_margin": 0,
-  "method.random_edges": 0,
-  "method.walk_hops": 0,
-  "method.walk_kept": 1,
-  "method.pruning_threshold": 0,
-  "method.pruning_first_epoch": 0,
-  "method.pruning_every_epochs": 0,
-  "method.pool_size": 0,
-  "method.classifier_dim": 0,
-  "method.binary_weight": 0,
-  "method.encoder_query_weight": 0,
-  "method.classifier_query_weight": 0,
-  "method.label_chunk": 0,
-  "method.query_chunk": 0,
-  "method.score_chunk": 0,
-  "train.num_epochs": 1,
-  "train.batch_size": 1,
-  "train.warmup_steps": 0,
-  "train.head_learning_rate": 0,
-  "train.weight_decay": 0,
-  "train.clip_norm": 0,
-  "train.early_stop_evals": 0,
-  "train.seed": 0,
-  "eval.every_epochs": 0,
-  "eval.batch_size": 1,
-  "eval.k": 1,
-  "eval.num_candidates": 1,
-  "eval.fusion_rows": 0,
-  "eval.fusion_depth": 1,
-  "eval.propensity_a": 0,
-  "eval.propensity_b": 0,
-  "eval.num_examples": 0,
-  "checkpoint.every_epochs": 0,
-  "checkpoint.keep": 1,
-  "mesh.data": 1,
-  "mesh.label": 1,
-  "plan.num_points": 0,
-  "plan.num_labels": 0,
-  "plan.num_graphs": 0,
-  "plan.tokens_per_point": 0,
-  "plan.tokens_per_label": 0,
-  "plan.labels_per_point": 0,
-}
-AT_MOST = {
-  "method.num_label_clusters": 2**30,  # a power of two
-  "method.encoder_weight": 1,
-  "method.encoder_query_weight": 1,
-  "method.classifier_query_weight": 1,
-  "method.pruning_threshold": 1,
-  "method.random_edges": 100,
-}
-POSITIVE = (
-  "method.temperature",
-  "method.classifier_temperature",
-  "method.encoder_weight",  # at 0 the encoder would not learn, by which clusters and negatives are made
-  "method.k",
-  "method.alpha",
-  "method.weight_temperature",
-  "train.learning_rate",
-  "train.table_learning_rate",
-)
-SHARES = (
-  "data.test_fraction",
-  "encoder.dropout",
-  "encoder.embedding_dropout",
-  "method.query_dropout",
-  "method.centroid_momentum",
-  "method.prototype_dropout",
-  "method.walk_restart",
-  "train.warmup_fraction",
-)
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
+_PATHS = (  # what is, or may be, a place on the disk
+  *("name", "init_from", "data.path", "data.label_file", "data.cache_dir"),
+  *("encoder.name", "encoder.tokenizer", "encoder.init_table"),
+)
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000
 
 _TYPES = {
   bool: "True or False",
@@ -156,15 +36,23 @@ def faults(config: Any, default: Mapping) -> Iterator[str]:
     config: a ConfigDict, or whatever a config file made instead.
     default: every key with its default.
   """
+  wanted = "it must return xmc_jax.config.default() with other values"
   if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
-    yield f"get_config() gave {_shown(config)}; it must return xmc_jax.config.default() with other values"
+    yield f"get_config() gave {_shown(config)}; {wanted}"
     return
-  values, known = flatten(config), flatten(default)
+  try:
+    values, known = flatten(config), flatten(default)
+  except Exception as error:  # a value that is computed when it is looked at can raise anything
+    yield f"get_config() gave values that cannot be read ({type(error).__name__}: {error!s:.80}); {wanted}"
+    return
   yield from _key_faults(values, known)
+  if not hasattr(config, "to_dict"):
+    yield f"get_config() gave a {type(config).__name__}; {wanted}"
   for key, usual in known.items():
     if fault := type_fault(key, values[key], usual):
       yield fault
   yield from _choice_faults(values)
+  yield from _text_faults(values)
   yield from _range_faults(values, known)
   yield from method_checks.faults(values, LARGEST)
   yield from _joint_faults(values)
@@ -176,7 +64,7 @@ def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
   """Nested sections as one dict with dotted keys."""
   flat = {}
   for key, value in section.items():
-    nested = isinstance(value, Mapping) or hasattr(value, "to_dict")
+    nested = (isinstance(value, Mapping) or hasattr(value, "to_dict")) and len(value)
     flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
   return flat
 
@@ -186,14 +74,26 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
   known = list(known)
   if below := [name for name in known if name.startswith(f"{key}.")]:
     return f"config.{key} is a section, not a value; set one of {', '.join(below)}"
+  if above := [name for name in known if key.startswith(f"{name}.")]:
+    return f"config.{above[0]} is a value, not a section; set --config.{above[0]}, not {_shown(key)}"
   near = [name for name in known if name.rpartition(".")[2] == key]
-  near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+  near = near or _nearest(key, known)
   if near:
-    return f"config has no key {key!r}; did you mean {' or '.join(map(repr, near))}?"
+    return f"config has no key {_shown(key)}; did you mean {' or '.join(map(repr, near))}?"
   section = key.partition(".")[0]
   beside = [name for name in known if name.startswith(f"{section}.")]
   options = beside or dict.fromkeys(name.partition(".")[0] for name in known)
-  return f"config has no key {key!r}; there are {', '.join(options)}"
+  return f"config has no key {_shown(key)}; there are {', '.join(options)}"
+
+
+def _nearest(key: str, known: list[str]) -> list[str]:
+  """The known keys that are most like this one: one, or some that are equally so."""
+  near = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
+  return [name for name in near if _likeness(name, key) == _likeness(near[0], key)]
+
+
+def _likeness(name: str, key: str) -> float:
+  return difflib.SequenceMatcher(None, name, key).ratio()
 
 
 def type_fault(key: str, value: Any, usual: Any) -> str:
@@ -209,7 +109,7 @@ def type_fault(key: str, value: Any, usual: Any) -> str:
 
 def _shown(value: Any) -> str:
   try:
-    text = repr(value)
+    text = " ".join(repr(value).split())  # some take several lines
   except ValueError:  # a whole number with more digits than Python prints
     return "a huge number"
   return text if len(text) <= 60 else text[:60] + "..."
@@ -229,9 +129,32 @@ def _choice_faults(values: dict) -> Iterator[str]:
       near = difflib.get_close_matches(value, legal, n=1)
       hint = f"did you mean --config.{key}={near[0]}?" if near else f"set --config.{key}={legal[0]}"
       yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}; {hint}"
+
+
+def _text_faults(values: dict) -> Iterator[str]:
+  """Texts that name nothing, or what no file can be called."""
   for key in _NEEDED:
     if not values[key].strip():
       yield f"{key} is empty; it must name something"
+  for key in _PATHS:
+    text = values[key]
+    try:
+      longest = max(map(len, os.fsencode(text).split(b"/")))
+    except UnicodeEncodeError:
+      longest = None
+    if longest is None or "\0" in text:
+      yield f"{key} = {_shown(text)} holds a character that no file's name can have; leave it out"
+    elif longest > _LONGEST_NAME or len(text) > _LONGEST_PATH:
+      yield (
+        f"{key} = {_shown(text)} is longer than the name of a file can be: {_LONGEST_NAME} bytes between "
+        f"slashes, {_LONGEST_PATH} in all; give a shorter one"
+      )
+  name = pathlib.PurePath(values["name"])
+  if name.is_absolute() or ".." in name.parts or not name.parts:
+    yield (
+      f"name = {_shown(values['name'])} is no folder below runs/; set --config.name=run, and give another "
+      "place by --workdir"
+    )
 
 
 def _range_faults(values: dict, default: dict) -> Iterator[str]:

@@ -8,9 +8,9 @@ import re
 import ml_collections
 
 from xmc_jax import checks
-from xmc_jax.checks import LOSSES, METRICS
 from xmc_jax.contract import ConfigError
 from xmc_jax.defaults import DEFAULTS
+from xmc_jax.limits import LOSSES, METRICS
 
 __all__ = [
   "LOSSES",
@@ -118,7 +118,7 @@ def read(path: pathlib.Path) -> ml_collections.ConfigDict:
       raise ConfigError("it holds no keys")
     config = ml_collections.ConfigDict(_filled(stored, default().to_dict()))
     check(config)
-  except (ConfigError, TypeError, ValueError) as error:
+  except (ConfigError, TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
     reason = " ".join(str(error).split())[:200]
     raise ConfigError(f"{path}: not a config of this version of xmc_jax ({reason})") from None
   return config

@@ -122,6 +122,7 @@ DEFAULTS = {
     "warmup_steps": 0,  # in its place, where not 0
     "weight_decay": 0.01,
     "clip_norm": 0.0,  # 0 is off
+    "max_skipped_steps": 0,  # steps left out as their loss or gradient is NaN or Inf; one more ends the run
     "early_stop_evals": 0,  # stop after n evaluations without a better eval.metric; 0 is off
     "seed": 0,
   },
@@ -139,7 +140,11 @@ DEFAULTS = {
     "propensity_b": 1.5,
     "num_examples": 5,  # test points shown in words at the end
   },
-  "checkpoint": {"every_epochs": 1.0, "keep": 2},
+  "checkpoint": {
+    "every_epochs": 1.0,
+    "keep": 2,
+    "grace_seconds": 25.0,  # after SIGTERM: what is not saved by then is left
+  },
   "mesh": {"data": 1, "label": 1},
   "plan": {  # what --mode=plan supposes; nothing else reads it
     "num_points": 0,  # training points; 0 is unknown

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import data, methods, metrics, run_folder, runtime
+from xmc_jax import data, methods, metrics, plain, run_folder, runtime
 from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.index import Index
@@ -113,6 +113,13 @@ def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
   return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
 
 
+def validate(run: Run, params: PyTree, aux: PyTree) -> dict[str, float]:
+  """What `score` says of the rows held out, ranked without fusion."""
+  rank = plain_ranker(run, params, aux)
+  queries = embed_split(run, params, aux, run.validation)
+  return score(run, run.validation, rank_split(run, rank, queries, run.validation))
+
+
 def shown(means: dict[str, float]) -> dict[str, float]:
   """Those of `SHOWN` that are there: what the console prints."""
   return {name: means[name] for name in SHOWN if name in means}
@@ -194,8 +201,9 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int) -> str:
   lines = []
   for row in np.random.default_rng(0).permutation(len(split))[:count]:
     true = set(truth[row].indices.tolist())
-    lines.append(f"  {split.texts[row]}")
+    lines.append(f"  {plain.line(split.texts[row])}")
     for label in ranking.ids[row, :3]:
       if label >= 0:
-        lines.append(f"    {'✓' if label in true else '·'} {run.dataset.labels.texts[label]}")
+        name = plain.line(run.dataset.labels.texts[label])
+        lines.append(f"    {'✓' if label in true else '·'} {name}")
   return "\n".join(lines)

@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping
 
 from absl import flags, logging
 
-from xmc_jax import checks
+from xmc_jax import checks, plain
 from xmc_jax.contract import UserError
 
-_OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)")
+_OVERRIDE = re.compile(r"--?(no)?config\.([^=]*)")
 # What the machine refuses; whatever else an OSError says may be a bug, and keeps its traceback.
 _REFUSED = {
   getattr(errno, name)
-  for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "EIO", "ENOMEM")
+  for name in (
+    *("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "EIO", "ENOMEM"),
+    *("ENAMETOOLONG", "ELOOP"),
+  )
   if hasattr(errno, name)
 }
 
@@ -53,14 +56,16 @@ def in_one_line() -> Iterator[None]:
       if sys.stdout:
         sys.stdout.flush()
   except UserError as error:
-    sys.exit(f"error: {' '.join(str(error).split())}")
-  except KeyboardInterrupt:
-    _leave_at_once()
+    sys.exit(f"error: {plain.line(str(error))}")
+  except KeyboardInterrupt as error:
+    if not error.args:
+      _leave_at_once()
+    sys.exit(130)  # a training has saved, and said so
   except BrokenPipeError:  # `... | head`: nobody reads any more
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except Exception as error:
     if line := of_machine(error):
-      sys.exit(f"error: {line}")
+      sys.exit(f"error: {plain.line(line)}")
     raise
   finally:
     signal.signal(signal.SIGINT, before)
@@ -97,9 +102,14 @@ def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:
     for key in overrides:
       if key not in known:
         return checks.unknown_key(key, known)
-  if found := re.match(r"flag --config\.([\w.]+)=(.*?): ", text, re.DOTALL):
-    key, value = found.groups()
-    return checks.type_fault(key, value, known[key]) or text
+  for key in overrides:
+    if text.startswith(start := f"flag --config.{key}="):
+      value = _value_of(key, argv) or text.removeprefix(start).partition(": ")[0]
+      return checks.type_fault(key, value, known[key]) or text
+  if isinstance(error, (MemoryError, RecursionError)):  # Python's parser, of too many brackets
+    for key in overrides:
+      if isinstance(known[key], tuple):
+        return checks.type_fault(key, _value_of(key, argv), known[key])
   if isinstance(error, flags.Error) and "Error whilst parsing config file" not in text:
     return text
   return of_config_file(path, error)
@@ -147,6 +157,8 @@ def of_machine(error: Exception) -> str:
       "out of memory; lower train.batch_size, method.label_chunk, eval.batch_size or data.max_length, "
       "or set --config.encoder.remat=True"
     )
+  if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of '~nobody/data'
+    return "a path begins with '~' and a name that no user has here, or $HOME is not set; write it out"
   if isinstance(error, OSError) and error.errno in _REFUSED:
     return f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}"
   return ""
@@ -155,6 +167,14 @@ def of_machine(error: Exception) -> str:
 def asks_help(argv: list[str]) -> bool:
   """Whether a command line asks for help, which absl answers as if that were an error."""
   return any(re.fullmatch(r"--?(help\w*|h|\?)", argument) for argument in argv)
+
+
+def _value_of(key: str, argv: list[str]) -> str:
+  """What a command line sets a key to, whole; '' where it has none."""
+  for argument, following in zip(argv, [*argv[1:], ""]):
+    if found := re.fullmatch(rf"--?config\.{re.escape(key)}(?:=(.*))?", argument, re.DOTALL):
+      return following if found[1] is None else found[1]
+  return ""
 
 
 def _config_path(argv: list[str]) -> str:

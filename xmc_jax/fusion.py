@@ -16,6 +16,7 @@ from sklearn.tree import DecisionTreeClassifier
 from xmc_jax.contract import UserError
 from xmc_jax.refresh.search import Ranking, contained, place, search
 
+_NUM_FEATURES = 3
 _BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
 
 
@@ -60,9 +61,23 @@ class Tree(NamedTuple):
     """
     try:
       with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-        return cls(*(found[name] for name in cls._fields))
+        return cls(*(found[name] for name in cls._fields))._checked()
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
       raise UserError(f"{path}: not readable ({error}); delete it to rank by the plain sum") from None
+
+  def _checked(self) -> "Tree":
+    """Itself; raises ValueError where `predict` would not come to an end in it."""
+    nodes = np.arange(len(self.feature))
+    shapes_agree = all(array.shape == nodes.shape for array in self)
+    if not shapes_agree or not len(nodes) or any(self[field].dtype != np.int32 for field in (0, 2, 3)):
+      raise ValueError("not the arrays of a tree")
+    inner = self.feature >= 0
+    for children in (self.left[inner], self.right[inner]):  # a node stands before its children
+      if np.any(children <= nodes[inner]) or np.any(children >= len(nodes)):
+        raise ValueError("its nodes make no tree")
+    if np.any(self.feature >= _NUM_FEATURES) or self.threshold.dtype != np.float64:
+      raise ValueError("it looks at features that there are not")
+    return self
 
 
 class Fusion:

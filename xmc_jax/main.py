@@ -61,19 +61,19 @@ def _make(config, workdir: pathlib.Path) -> None:
 
   if _MODE.value == "plan":
     return workflow.plan(config)  # looks for no device
-  runtime.start(_DISTRIBUTED.value)
-  workflow.prepare(config) if _MODE.value == "prepare" else workflow.train_and_test(config, workdir)
+  with runtime.started(_DISTRIBUTED.value):
+    workflow.prepare(config) if _MODE.value == "prepare" else workflow.train_and_test(config, workdir)
 
 
 def _use(workdir: pathlib.Path) -> None:
   configs.read(workdir / "config.json")
   from xmc_jax import runtime, workflow
 
-  runtime.start(_DISTRIBUTED.value)
-  if _MODE.value == "evaluate":
-    workflow.test(workdir, _OUTPUT.value, _SCORES.value, _BACKEND.value or "")
-  else:
-    workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value, _SCORES.value, _BACKEND.value or "")
+  with runtime.started(_DISTRIBUTED.value):
+    if _MODE.value == "evaluate":
+      workflow.test(workdir, _OUTPUT.value, _SCORES.value, _BACKEND.value or "")
+    else:
+      workflow.predict(workdir, _INPUT.value, _OUTPUT.value, _K.value, _SCORES.value, _BACKEND.value or "")
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

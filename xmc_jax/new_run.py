@@ -6,7 +6,7 @@ import tempfile
 import jax
 import ml_collections
 
-from xmc_jax import checks, data, methods, models, run_folder, runtime
+from xmc_jax import checks, data, inside, methods, models, run_folder, runtime
 from xmc_jax import config as configs
 from xmc_jax.contract import ConfigError
 from xmc_jax.plan import chunks
@@ -23,6 +23,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     ConfigError: the folder holds a run with other settings.
     UserError, DataError: the folder, the encoder or the data cannot be used.
   """
+  inside.check(workdir)
   begun = run_folder.has_checkpoints(workdir)
   config = with_encoder_of(config, workdir if begun else pathlib.Path(config.init_from))
   _check_before_data(config, begun)

@@ -12,9 +12,11 @@ from typing import IO
 
 import numpy as np
 
-from xmc_jax import data, evaluate, methods
+from xmc_jax import data, evaluate, methods, plain
 from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
+from xmc_jax.line_file import written_whole
+from xmc_jax.report import say
 
 
 class Model:
@@ -119,13 +121,22 @@ def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, bloc
 def json_line(text: str, found: Iterable[tuple[int, float, str]], **more) -> str:
   """One line of output: a text, its `(label id, score, label text)`, best first, and what else there is."""
   labels = [{"id": id_, "score": round(score, 6), "text": name} for id_, score, name in found]
-  return json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False) + "\n"
+  return plain.json(json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False)) + "\n"
 
 
 def predict_command(
-  workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "", backend: str = ""
+  workdir: pathlib.Path,
+  source: str,
+  destination: str,
+  k: int,
+  scores: str = "",
+  backend: str = "",
+  block: int = 1024,
 ) -> int:
-  """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts."""
+  """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts.
+
+  From a file to a file, the output is there when it is whole; killed before, the same command goes on.
+  """
   with contextlib.ExitStack() as files:
     try:
       lines = (
@@ -134,11 +145,30 @@ def predict_command(
     except OSError as error:
       raise DataError(f"{source}: cannot be read ({error.strerror})") from None
     model = Model.load(workdir, scores=scores, backend=backend)
-    model.check_k(k)  # before the output is opened, which empties it
+    model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
-    try:
-      out = files.enter_context(open(destination, "w", encoding="utf-8")) if destination else sys.stdout
-    except OSError as error:
-      raise UserError(f"{destination}: cannot be written ({error.strerror})") from None
-    return predict_lines(model, lines, out, k)
+    if source and destination and (os.path.isfile(destination) or not os.path.exists(destination)):
+      made_of = _identity(workdir, model.step, source, [k, scores, backend])
+      out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
+      if done:
+        say(f"predict: going on after {done:,} texts")
+      lines = itertools.islice(lines, done, None)
+    else:
+      out, done = _opened(destination, files), 0
+    return done + predict_lines(model, lines, out, k, block)
+
+
+def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> dict:
+  """What predictions follow from: the run and its step, the texts' file as it is now, settings."""
+  stat = os.stat(source)
+  texts = [os.path.abspath(source), stat.st_size, stat.st_mtime_ns]
+  return {"run": str(workdir.absolute()), "step": step, "texts": texts, "settings": settings}
+
+
+def _opened(destination: str, files: contextlib.ExitStack) -> IO[str]:
+  """A pipe, a device, or what is predicted from standard input: written as it comes."""
+  try:
+    return files.enter_context(open(destination, "w", encoding="utf-8")) if destination else sys.stdout
+  except OSError as error:
+    raise UserError(f"{destination}: cannot be written ({error.strerror})") from None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from xmc_jax import runtime
+from xmc_jax import plain, runtime
 
 _PLAIN_SECONDS = 15.0  # between progress lines where there is no terminal
 
@@ -32,14 +32,14 @@ class Report:
     self.seconds: collections.Counter[str] = collections.Counter()
     self._workdir, self._tensorboard = workdir, None
 
-  def resume(self, first_step: int, seconds: dict[str, float]) -> None:
+  def resume(self, first_step: int, seconds: dict[str, float], unscored: bool = False) -> None:
     """Goes on with a run's story: its stage times so far, its metrics up to a checkpoint.
 
-    What a killed process wrote past its last checkpoint is dropped: it will be
-    written again.
+    What a killed process wrote past its last checkpoint is dropped, as is the checkpoint's own validation
+    where it is still to be made: they will be written again.
     """
     self.seconds.update(seconds)
-    _drop_later_lines(self._workdir / "metrics.jsonl", first_step)
+    _drop_later_lines(self._workdir / "metrics.jsonl", first_step, unscored)
     self._tensorboard = _tensorboard_writer(self._workdir / "tensorboard")
 
   @contextlib.contextmanager
@@ -84,6 +84,7 @@ class Progress:
   """
 
   def __init__(self, what: str, total: int | None, *, first: int = 0, unit: str = "step"):
+    what = plain.line(what)
     self._what, self._total, self._first, self._unit = what, total, first, unit
     self._done, self._start = first, time.perf_counter()
     self._spoken = self._start
@@ -120,13 +121,13 @@ class Progress:
 def say(line: str) -> None:
   """A line for people, on standard error; a progress bar steps aside for it."""
   if runtime.is_main_process():
-    tqdm.write(line, file=sys.stderr)
+    tqdm.write(plain.text(line), file=sys.stderr)
 
 
 def show(text: str) -> None:
   """A result, on standard output."""
   if runtime.is_main_process():
-    print(text)
+    print(plain.text(text))
 
 
 def table(metrics: dict[str, float]) -> str:
@@ -143,13 +144,15 @@ def _clock(seconds: float) -> str:
   return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _drop_later_lines(path: pathlib.Path, first_step: int) -> None:
+def _drop_later_lines(path: pathlib.Path, first_step: int, unscored: bool) -> None:
   if not path.exists():
     return
   kept = []
   for line in path.read_text().splitlines():
-    with contextlib.suppress(ValueError):  # a line cut short by a kill
-      if json.loads(line)["step"] <= first_step:
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # a line cut short by a kill, or none of ours
+      found = json.loads(line)
+      is_validation = any(name.startswith("eval/") for name in found)
+      if found["step"] < first_step + (not (unscored and is_validation)):
         kept.append(line + "\n")
   beside = path.with_suffix(".tmp")
   beside.write_text("".join(kept))

@@ -15,15 +15,17 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   report/  predictions/
 """
 
+import contextlib
 import functools
 import pathlib
+from collections.abc import Callable, Iterator
 
 import jax
 import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, graph_sides, mesh, methods, metrics, run_folder
+from xmc_jax import data, graph_sides, inside, mesh, methods, metrics, run_folder
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
@@ -71,6 +73,7 @@ class Run:
     self.method = methods.make(config, info)
     methods.check_scores(config.eval.scores, config, self.method)
     self._embedders, self.trained_on = {}, self.mesh.size
+    self._between_batches: Callable[[], None] | None = None
 
   @functools.cached_property
   def inverse_propensity(self) -> np.ndarray:
@@ -131,6 +134,15 @@ class Run:
       sides=self.sides,
     )
 
+  @contextlib.contextmanager
+  def embedding_under(self, watch: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile `watch` is called between the batches of whatever is embedded; it may raise to leave."""
+    self._between_batches = watch
+    try:
+      yield
+    finally:
+      self._between_batches = None
+
   def freeze_queries(self, params: PyTree, aux: PyTree) -> None:
     """Embeds the training points once and for all, where the method's encoder stays as it is."""
     if self.method.batch.frozen:
@@ -168,6 +180,12 @@ class Run:
 
   def _embed(self, embed, tokens, progress=None) -> np.ndarray:
     num_shards, axes = self.mesh.size, mesh.LABEL_ROWS
+
+    def after_batch(done: int) -> None:
+      for told, arguments in ((self._between_batches, ()), (progress, (done,))):
+        if told:
+          told(*arguments)
+
     size = mesh.rounded_up(self.config.eval.batch_size, num_shards)
     return embed_table(
       lambda part, ids: embed(*(mesh.split_tree(tree, self.mesh, *axes) for tree in (part, ids))),
@@ -175,7 +193,7 @@ class Run:
       batch_size=size,
       max_length=self.config.data.max_length,
       held=mesh.held_rows(size, self.mesh, *axes),
-      progress=progress,
+      progress=after_batch,
     )
 
   def snapshot(self, params: PyTree, aux: PyTree, step: int) -> Snapshot:
@@ -213,7 +231,7 @@ class Run:
     return Checkpoints(self.workdir / "best", keep=1, read_only=read_only)
 
   def trained(self) -> tuple[Array, PyTree, int]:
-    """The parameters to use: the best on validation rows, or the newest where none are held out.
+    """The parameters to use: the best on validation rows, or the newest where there are none of these.
 
     Returns:
       `(params, aux, step)`.
@@ -222,7 +240,7 @@ class Run:
       UserError: nothing has been saved yet.
     """
     for checkpoints in (self.best(read_only=True), self.checkpoints(read_only=True)):
-      step = checkpoints.latest()
+      step = checkpoints.usable()
       if step is not None:
         params, aux = checkpoints.restore_trained(step, self.method.rules, self.mesh)
         checkpoints.close()
@@ -240,6 +258,7 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
     backend: what searches the labels, in place of its own `config.eval.backend`.
   """
   config = configs.read(workdir / "config.json")
+  inside.check(workdir)
   config.eval.backend = backend or config.eval.backend
   configs.check(config)
   run = Run(_at_home(config, workdir, devices), workdir, data.load_prepared(workdir / "data"))

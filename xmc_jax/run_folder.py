@@ -5,16 +5,20 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, runtime
+from xmc_jax import data, disk, runtime
 from xmc_jax.contract import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
-_MAY_CHANGE = ("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "mesh.", "plan.")
+_MAY_CHANGE = (
+  *("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "checkpoint.grace_seconds"),
+  *("train.max_skipped_steps", "mesh.", "plan."),
+)
 
 GRAPHS = "graphs"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
@@ -27,22 +31,28 @@ def in_use(workdir: pathlib.Path) -> Iterator[None]:
   """Keeps a second training out of the folder. A killed process lets go; disks without locks keep nobody out.
 
   Raises:
-    UserError: another process trains here.
+    UserError: another process trains here; it names that process.
   """
   try:
     import fcntl
 
     workdir.mkdir(parents=True, exist_ok=True)
-    lock = os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    lock = os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
   except (ImportError, OSError):  # no locks here; a folder that cannot be written is refused by who writes
     yield
     return
   try:
-    with contextlib.suppress(NotImplementedError):
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    yield
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.truncate(lock, 0)
+    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
   except BlockingIOError:
-    raise UserError(f"{workdir}: another process trains in this folder; wait for it, or stop it") from None
+    who = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
+    os.close(lock)
+    raise UserError(f"{workdir}: {who} trains in this folder; wait for it, or stop it") from None
+  except OSError:  # a disk without locks
+    pass
+  try:
+    yield
   finally:
     os.close(lock)
 
@@ -81,12 +91,18 @@ def has_checkpoints(workdir: pathlib.Path) -> bool:
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
   """The chunks that a config leaves open, as chosen when the run began: dropout depends on them."""
-  path = workdir / _CHUNKS
-  if not path.exists():
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(choose()) + "\n")
-    beside.replace(path)
-  return json.loads(path.read_text())
+  path, chosen = workdir / _CHUNKS, None
+  if path.exists():
+    with contextlib.suppress(ValueError, RecursionError):
+      chosen = json.loads(path.read_text())
+    whole = isinstance(chosen, dict) and all(type(value) is int and value >= 0 for value in chosen.values())
+    if not whole:
+      raise UserError(f"{path}: damaged; delete it, and sizes are chosen anew, where dropout may then differ")
+    return chosen
+  chosen, beside = choose(), path.with_suffix(".tmp")
+  beside.write_text(json.dumps(chosen) + "\n")
+  beside.replace(path)
+  return chosen
 
 
 def save_array(path: pathlib.Path, array: np.ndarray) -> None:
@@ -98,6 +114,7 @@ def save_array(path: pathlib.Path, array: np.ndarray) -> None:
 
 def write_array(path: pathlib.Path, array: np.ndarray) -> None:
   """Writes an .npy file whole or not at all."""
+  disk.need(path.parent, array.nbytes, path.name)
   beside = path.with_suffix(".tmp")
   with beside.open("wb") as file:
     np.save(file, array)
@@ -111,12 +128,12 @@ def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
     UserError: it is damaged.
   """
   try:
-    found = np.load(path, mmap_mode="r")
-    if len(found) == num_rows:
+    found = np.load(path, mmap_mode="r", allow_pickle=False)
+    if isinstance(found, np.ndarray) and found.ndim and len(found) == num_rows:
       return found
-    reason = f"{len(found)} rows, not {num_rows}"
-  except (OSError, ValueError, EOFError) as error:
-    reason = str(error)
+    reason = f"it holds no array of {num_rows} rows"
+  except Exception as error:  # a header is Python text, and numpy lets its parsers' errors through
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
   raise UserError(f"{path}: not readable ({reason}); delete it, and it is made again")
 
 

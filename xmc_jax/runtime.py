@@ -1,6 +1,7 @@
 """The machine: what this process is, compiled programs kept on disk, memory readings."""
 
 import contextlib
+import faulthandler
 import math
 import os
 import resource
@@ -13,7 +14,10 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from xmc_jax import config as configs
+from xmc_jax import peers
 from xmc_jax.contract import UserError
+
+_SECONDS_UNHEARD = 30  # after which JAX calls a process dead
 
 
 def start(distributed: bool = False) -> None:
@@ -38,14 +42,26 @@ def start(distributed: bool = False) -> None:
     jax.devices()
   except RuntimeError as error:  # JAX_PLATFORMS names what is not here, or a driver is missing
     raise UserError(f"JAX finds no device: {error}") from None
+  peers.watch(jax.process_index(), jax.process_count())
+
+
+@contextlib.contextmanager
+def started(distributed: bool) -> Iterator[None]:
+  """A mode of the command line: `start`, and when it has ended well this is said to the other processes."""
+  start(distributed)
+  yield
+  peers.part()
 
 
 def _join() -> None:
   _keep_standard_output()
+  faulthandler.disable()  # where JAX aborts as another process is gone, a dump of this one says nothing
   number, count = (os.environ.get(name) for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
   try:
     jax.distributed.initialize(
-      process_id=int(number) if number else None, num_processes=int(count) if count else None
+      process_id=int(number) if number else None,
+      num_processes=int(count) if count else None,
+      heartbeat_timeout_seconds=_SECONDS_UNHEARD,
     )
   except (RuntimeError, ValueError) as error:
     reason = str(error).strip().splitlines()[0]

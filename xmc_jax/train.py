@@ -9,61 +9,66 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import evaluate, mesh, models, optim, refresh, run_folder, runtime
-from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Batch, PyTree, TrainState
 from xmc_jax.data.batches import ahead, is_for_batches
 from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run
+from xmc_jax.saves import Saves
+from xmc_jax.stopping import Asked, Stop
 from xmc_jax.train_step import TrainStep, Watch, first_state
 
-# The host's part of a checkpoint, at step 0.
-_NEW_RECORD = {"best": None, "best_step": None, "evals_since_best": 0, "stopped": False, "seconds": {}}
 
-
-def train(run: Run, report: Report) -> tuple[PyTree, PyTree, int]:
+def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, PyTree, int]:
   """Trains a run to its end, from where its folder stands.
+
+  Args:
+    run: what to train.
+    report: its voice.
+    stop: asked after every step whether to save and leave; None goes on to the end.
 
   Returns:
     `(params, aux, step)`: the best on validation rows, or the last where none are held out.
 
   Raises:
     UserError: the loss is not finite, or the folder cannot be written.
+    SystemExit, KeyboardInterrupt: `stop` was asked to; all is saved.
   """
+  stop = stop or Stop(0.0)
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optim.make(run.config.train, total_steps, frozen=models.frozen_paths(run.config.encoder))
-  checkpoints, best = run.checkpoints(), run.best()
+  saves = Saves(run)
   with report.stage("restore"):
-    state, fresh, host = _start(run, optimiser, checkpoints)
-    first = int(state.step)
-    best.drop_after(first)
-    if host["best_step"] == first and best.latest() != first:  # killed between the two saves
-      _keep_best(best, state, host)
-  report.resume(first, host["seconds"])
+    state, fresh = _start(run, optimiser, saves)
+  first, host = int(state.step), saves.host
+  report.resume(first, host["seconds"], host["unscored"])
   if first:
     say(f"train: going on from step {first:,} of {total_steps:,}")
-  if first < total_steps and not host["stopped"]:
+  if host["unscored"] or (first < total_steps and not host["stopped"]):
+    saves.check_room(state)
     # A run killed before its first checkpoint may have begun from other parameters; one that goes on from
     # further back has fused others.
     run_folder.forget(run.workdir, run_folder.FUSION, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.aux)
     step = TrainStep(run, optimiser, report, optim.table_schedule(run.config.train, total_steps))
-    _Loop(run, report, step, state, fresh, host, checkpoints, best).go(first, total_steps)
-  checkpoints.close()
-  best.close()
+    loop = _Loop(run, report, stop, step, state, fresh, saves)
+    try:
+      with stop.saving():
+        loop.go(first, total_steps)
+        stop.check()
+    except Asked:
+      say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {total_steps:,}; the same command goes on")
+      stop.leave()
+  saves.close()
   return run.trained()
 
 
-def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, PyTree, dict[str, Any]]:
+def _start(run: Run, optimiser, saves: Saves) -> tuple[TrainState, PyTree]:
   """The newest checkpoint, or step 0."""
-  step = checkpoints.latest()
+  step = saves.checkpoints.usable()
   # A run that goes on needs shapes alone, and no longer what config.init_from names.
   params, aux = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
-  state = first_state(run, optimiser, params, aux)
-  if step is None:
-    return state, {}, dict(_NEW_RECORD)
-  state, fresh, host = checkpoints.restore(step, state)
-  return state, fresh, {**_NEW_RECORD, **host}
+  return saves.restore(step, first_state(run, optimiser, params, aux))
 
 
 class _Loop:
@@ -73,17 +78,15 @@ class _Loop:
     self,
     run: Run,
     report: Report,
+    stop: Stop,
     train_step: TrainStep,
     state: TrainState,
     fresh: dict[str, np.ndarray],
-    host: dict[str, Any],
-    checkpoints: Checkpoints,
-    best: Checkpoints,
+    saves: Saves,
   ):
-    self._run, self._report, self._train_step = run, report, train_step
-    self._state, self._fresh, self._host = state, fresh, host
-    self._checkpoints, self._best = checkpoints, best
-    self._watch = Watch(checkpoints, run.workdir / "report")
+    self._run, self._report, self._stop, self._train_step = run, report, stop, train_step
+    self._state, self._fresh, self._saves, self._host = state, fresh, saves, saves.host
+    self._watch = Watch(saves, run.workdir / "report", run.config.train.max_skipped_steps)
     self._static = _static_labels(run)
     self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
 
@@ -91,7 +94,9 @@ class _Loop:
     """Trains from step `first` to the last, or until validation stops rising."""
     refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
     progress = contextlib.closing(Progress("train", total_steps, first=first))
-    with progress as bar:
+    with progress as bar, self._run.embedding_under(self._stop.check):
+      if self._host["unscored"]:
+        self._conclude(first, evaluates=True, saves=True)
       while first < total_steps and not self._host["stopped"]:
         if names := refresh.due(refreshes, first, per_epoch):
           self._refresh(names, first)
@@ -107,6 +112,16 @@ class _Loop:
     return self._seen / (self._report.seconds["train"] - self._seconds_before)
 
   def _refresh(self, names: list[str], step: int) -> None:
+    before = self._state, self._fresh
+    try:
+      self._renew(names, step)
+    except Asked:
+      self._state, self._fresh = before
+      if step:
+        self._save()
+      raise
+
+  def _renew(self, names: list[str], step: int) -> None:
     snapshot = None
     for name in names:
       say(f"refresh: {name} at step {step:,}")
@@ -129,6 +144,9 @@ class _Loop:
         self._step(step, next(batches), on_device, flush=step == last or step % per_epoch == 0)
         bar.update(step, _note(step, per_epoch, self._watch.last, self._host["best"], config.eval.metric))
         self._after(step, ends=step == total_steps)
+        if self._stop.asked(step):
+          self._save()
+          raise Asked
         if self._host["stopped"]:
           return
 
@@ -154,15 +172,30 @@ class _Loop:
         self._watch.flush()
     if ends or step % per_epoch == 0:
       self._report.scalars(step, _readings(self._watch.last, self._rate, self._report))
-    improved = evaluates and _validate(self._run, self._report, self._state, step, self._host)
+    self._conclude(step, evaluates, saves)
+
+  def _conclude(self, step: int, evaluates: bool, saves: bool) -> None:
+    """The validation, then the checkpoint that knows of it, then the best parameters."""
+    improved = False
+    if evaluates:
+      try:
+        improved = _validate(self._run, self._report, self._state, step, self._host)
+      except Asked:
+        self._host["unscored"] = True
+        self._save()
+        raise
+    self._host["unscored"] = False
+    if saves or self._host["stopped"] or (improved and self._run.config.checkpoint.every_epochs):
+      self._save()
+    if improved:
+      with self._report.stage("save"):
+        self._saves.keep_best(self._state)
+
+  def _save(self) -> None:
+    with self._report.stage("train"):
+      self._watch.flush()
     with self._report.stage("save"):
-      # The best parameters are always those of a checkpoint, which comes first: a kill between the two, or
-      # a run that goes on from further back, never leaves a best that the run's own record does not know.
-      if saves or self._host["stopped"] or (improved and save_steps):
-        record = {**self._host, "seconds": dict(self._report.seconds)}
-        self._checkpoints.save(step, self._state, self._fresh, record)
-      if improved:
-        _keep_best(self._best, self._state, self._host)
+      self._saves.save(self._state, self._fresh, self._report.seconds)
 
 
 def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
@@ -189,19 +222,13 @@ def _static_labels(run: Run) -> dict[str, Any]:
 def _validate(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:
   """Scores the validation rows and updates the host's record; whether they were never better."""
   with report.stage("evaluate"):
-    rank = evaluate.plain_ranker(run, state.params, state.aux)
-    queries = evaluate.embed_split(run, state.params, state.aux, run.validation)
-    scores = evaluate.score(run, run.validation, evaluate.rank_split(run, rank, queries, run.validation))
+    scores = evaluate.validate(run, state.params, state.aux)
   report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})
   name = run.config.eval.metric
   improved = host["best"] is None or scores[name] > host["best"]
-  say(
-    f"validation at step {step:,}: "
-    + "  ".join(
-      f"{key} {100 * scores[key]:.2f}" for key in ("P@1", "P@5", "PSP@1", "R@10", "R@100") if key in scores
-    )
-    + ("  (best so far)" if improved else "")
-  )
+  names = [key for key in ("P@1", "P@5", "PSP@1", "R@10", "R@100") if key in scores]
+  shown = "  ".join(f"{key} {100 * scores[key]:.2f}" for key in names)
+  say(f"validation at step {step:,}: {shown}{'  (best so far)' if improved else ''}")
   if improved:
     host.update(best=scores[name], best_step=step, evals_since_best=0)
   else:
@@ -209,10 +236,6 @@ def _validate(run: Run, report: Report, state: TrainState, step: int, host: dict
     patience = run.config.train.early_stop_evals
     host["stopped"] = bool(patience) and host["evals_since_best"] >= patience
   return improved
-
-
-def _keep_best(best: Checkpoints, state: TrainState, host: dict[str, Any]) -> None:
-  best.save(host["best_step"], {"params": state.params, "aux": state.aux}, {}, {"best": host["best"]})
 
 
 def _note(step: int, per_epoch: int, numbers: dict[str, float], best: float | None, metric: str) -> str:

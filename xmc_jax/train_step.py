@@ -11,11 +11,11 @@ import numpy as np
 import optax
 
 from xmc_jax import mesh
-from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, Batch, PyTree, TrainState, UserError
 from xmc_jax.ops import sparse_rows
-from xmc_jax.report import Report
+from xmc_jax.report import Report, say
 from xmc_jax.run import Run
+from xmc_jax.saves import Saves
 
 
 def first_state(run: Run, optimiser: optax.GradientTransformation, params: PyTree, aux: PyTree) -> TrainState:
@@ -74,6 +74,9 @@ class TrainStep:
       scale = jnp.minimum(1.0, self._run.config.train.clip_norm / norm)
       gradients = jax.tree.map(lambda leaf: scale * leaf, gradients)
       merged = {name: (touched, scale * summed) for name, (touched, summed) in merged.items()}
+    metrics = {"loss": loss, "gradient_norm": norm, **metrics}
+    is_kept = jnp.isfinite(loss) & jnp.isfinite(norm) if self._run.config.train.max_skipped_steps else True
+    merged = {name: (jnp.where(is_kept, ids, -1), summed) for name, (ids, summed) in merged.items()}
     updates, dense_state = self._optimiser.update(gradients, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
     for name, (touched, summed) in merged.items():
@@ -86,7 +89,11 @@ class TrainStep:
         learning_rate=self._table_rate(state.step),
         mesh=devices,
       )
-    metrics = {"loss": loss, "gradient_norm": norm, **metrics}
+    if is_kept is not True:
+      trained = {name: params[name] for name in dense}, dense_state, aux
+      before = dense, state.opt_state[0], state.aux
+      kept, dense_state, aux = jax.tree.map(lambda new, old: jnp.where(is_kept, new, old), trained, before)
+      params |= kept
     return TrainState(state.step + 1, params, (dense_state, moments), aux), metrics
 
   @property
@@ -113,12 +120,16 @@ class Watch:
   """Reads a step's numbers one step late, so that the device never waits; stops on NaN and Inf.
 
   Args:
-    checkpoints: the newest of these is the last good one.
+    saves: the newest checkpoint is the last good one; its record counts the steps skipped so far.
     folder: where a broken step's row ids are written.
+    max_skipped: how many broken steps may be skipped, as TrainStep does, before it stops.
+
+  Attributes:
+    last: the numbers of the last step that was not broken.
   """
 
-  def __init__(self, checkpoints: Checkpoints, folder: pathlib.Path):
-    self._checkpoints, self._folder, self._pending = checkpoints, folder, None
+  def __init__(self, saves: Saves, folder: pathlib.Path, max_skipped: int = 0):
+    self._saves, self._folder, self._max_skipped, self._pending = saves, folder, max_skipped, None
     self.last: dict[str, float] = {}
 
   def add(self, step: int, rows: np.ndarray, metrics: dict[str, Array]) -> None:
@@ -133,17 +144,21 @@ class Watch:
     if pending is None:
       return
     step, rows, metrics = pending
-    self.last = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    broken = [name for name in ("loss", "gradient_norm") if not math.isfinite(self.last[name])]
-    if broken:
-      saved = self._checkpoints.latest()
-      good = (
-        f"the last good checkpoint is step {saved}" if saved is not None else "no checkpoint was saved yet"
-      )
-      raise UserError(
-        f"train/{broken[0]} is {self.last[broken[0]]} at step {step}, {self._named(step, rows)}; {good}; "
-        "try a lower train.learning_rate, or table_learning_rate where there are tables, or train.clip_norm=1"
-      )
+    found = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    broken = [name for name in ("loss", "gradient_norm") if not math.isfinite(found[name])]
+    if not broken:
+      self.last = found
+      return
+    what = f"train/{broken[0]} is {found[broken[0]]} at step {step}, {self._named(step, rows)}"
+    if self._saves.host["skipped"] < self._max_skipped:
+      self._saves.host["skipped"] += 1
+      say(f"{what}; skipped, as {self._saves.host['skipped']} of at most {self._max_skipped} steps")
+      return
+    raise UserError(
+      f"{what}; {self._saves.checkpoints.last_good()}; try a lower train.learning_rate, or "
+      "table_learning_rate where there are tables, or train.clip_norm=1; or leave some such steps out, by "
+      "train.max_skipped_steps"
+    )
 
   def _named(self, step: int, rows: np.ndarray) -> str:
     """The batch's training rows: a few in words, all of them in a file."""

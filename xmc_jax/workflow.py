@@ -14,6 +14,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
+from xmc_jax.stopping import Stop
 
 
 def prepare(config) -> None:
@@ -43,14 +44,15 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
   Returns:
     The test metrics, as fractions.
   """
-  with contextlib.ExitStack() as stack:
+  stop = Stop(config.checkpoint.grace_seconds)
+  with stop.heard(), contextlib.ExitStack() as stack:
     if runtime.is_main_process():
       stack.enter_context(run_folder.in_use(workdir))
     voice = stack.enter_context(contextlib.closing(Report(workdir)))
     run = new_run.create(config, workdir, voice)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
-    params, aux, step = train.train(run, voice)
+    params, aux, step = train.train(run, voice, stop)
     with voice.stage("fuse"):
       evaluate.fit_fusion(run, params, aux)
     means, _ = _test(run, params, aux, step, voice)

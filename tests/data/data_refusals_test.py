@@ -3,6 +3,7 @@
 
 import errno
 import gzip
+import io
 import json
 import os
 
@@ -14,6 +15,7 @@ import scipy.sparse
 from xmc_jax import data
 from xmc_jax.contract import ConfigError, DataError
 from xmc_jax.data import arrays
+from xmc_jax.data.formats import lines, table_files
 
 
 def json_row(**changes) -> str:
@@ -42,6 +44,8 @@ CASES = {
   "relevances too few": ("raw_json", "trn.json", json_row(target_rel=[]), r"line 1: expected as many numbers"),
   "header": ("index", "trn_X_Y.txt", "0:1\n", r"trn_X_Y\.txt, line 1: expected a header \"rows columns\", found '0:1'"),
   "no header": ("index", "trn_X_Y.txt", "", r"trn_X_Y\.txt, line 1: expected a header"),
+  "header huge": ("index", "trn_X_Y.txt", "9" * 5000 + " 5\n", r"trn_X_Y\.txt, line 1: expected a header \"rows"),
+  "header claims much": ("index", "trn_X_Y.txt", f"{10**12} 5\n0:1\n", r"line 1: expected a header that counts 1 rows"),
   "header too long": ("index", "trn_X_Y.txt", "9 5\n0:1\n\n", r"line 1: expected a header that counts 2 rows.*'9'"),
   "header too short": ("index", "tst_X_Y.txt", "3 5\n0:1\n\n\n1:1\n", r"tst_X_Y\.txt, line 5: expected the end"),
   "columns": ("index", "trn_X_Y.txt", "5 4\n\n\n\n\n\n", r"line 1: expected 5 columns, one for each label.*'4'"),
@@ -51,6 +55,9 @@ CASES = {
   "index no colon": ("index", "tst_X_Y.txt", "3 5\n\n\n0:1 1\n", r"tst_X_Y\.txt, line 4: expected entries.*found '1'"),
   "two colons": ("index", "tst_X_Y.txt", "3 5\n\n\n0:1:1 1\n", r"tst_X_Y\.txt, line 4: expected entries.*'0:1:1'"),
   "index too large": ("index", "tst_X_Y.txt", "3 5\n\n0:1 5:1\n\n", r"line 3: expected an id in \[0, 5\), found '5'"),
+  "index underscore": ("index", "tst_X_Y.txt", "3 5\n\n0:1\n1_0:1\n", r"tst_X_Y\.txt, line 4: expected entries.*'1_0:1'"),
+  "index zero byte": ("index", "tst_X_Y.txt", "3 5\n\n1\0:1\n\n", r"tst_X_Y\.txt, line 3: expected entries"),
+  "index too large a number": ("index", "tst_X_Y.txt", "3 5\n\n0:1e300\n\n", r"line 3: expected a relevance that is finite.*inf"),
   "index NaN": ("index", "tst_X_Y.txt", "3 5\n\n0:nan\n\n", r"line 3: expected a relevance that is finite.*nan"),
   "index negative": ("index", "tst_X_Y.txt", "3 5\n\n0:-1\n\n", r"line 3: expected a relevance that is finite.*-1"),
   "long garbage": ("index", "tst_X_Y.txt", "3 5\n" + "0:1 " * 9 + "x" * 300_000 + ":1\n\n\n", r"line 2: expected entries"),
@@ -58,6 +65,7 @@ CASES = {
   "filter huge": ("index", "tst_filter_labels.txt", "0 1\n0 " + "9" * 40 + "\n", r"line 2: expected two whole"),
   "filter label": ("index", "tst_filter_labels.txt", "0 1\n2 5\n", r"labels\.txt, line 2: expected a label in \[0, 5\).*'2 5'"),
   "filter row": ("index", "trn_filter_labels.txt", "\n5 0\n", r"labels\.txt, line 2: expected a row in \[0, 5\).*'5 0'"),
+  "filter underscore": ("index", "trn_filter_labels.txt", "0 1\n1_0 1\n", r"line 2: expected two whole numbers.*'1_0 1'"),
   "filter words": ("index", "trn_filter_labels.txt", "0 1\n0 x\n", r"line 2: expected two whole numbers.*'0 x'"),
   "filter three": ("index", "trn_filter_labels.txt", "0 1 2\n", r"line 1: expected two whole numbers"),
   "no labels": ("index", "Y.txt", "", r"Y\.txt: expected at least one label, found none$"),
@@ -81,6 +89,8 @@ CASES = {
   "label id huge": ("jsonl", "train.jsonl", '{"text": "a", "labels": [1' + "0" * 40 + "]}\n", r"line 1: expected a label of labels"),
   "label id negative": ("jsonl", "train.jsonl", '{"text": "a", "labels": "-1"}\n', r"line 1: expected an id in \[0, 5\)"),
   "label no text": ("jsonl", "train.jsonl", '{"text": "a", "labels": [{}]}\n', r"line 1: expected labels that are texts"),
+  "label cell nested": ("jsonl", "train.jsonl", '{"text": "a", "labels": "' + "[" * 9000 + '"}\n', r"line 1: expected a JSON list"),
+  "JSON nested": ("raw_json", "trn.json", GOOD + '{"title": ' + "[" * 9000 + "\n", r"trn\.json, line 2: expected one JSON object"),
   "label cell": ("jsonl", "train.jsonl", '{"text": "a", "labels": "[1"}\n', r"line 1: expected a JSON list of labels"),
   "parquet": ("parquet", "trn.parquet", "nonsense", r"trn\.parquet: expected a parquet file"),
 }
@@ -115,6 +125,147 @@ def test_rows_of_npz_are_counted_from_one(tmp_path):
   folder = samples.pecos(tmp_path)
   scipy.sparse.save_npz(folder / "Y.tst.npz", scipy.sparse.csr_matrix(np.array([[0] * 5, [0, -1, 0, 0, 0], [0] * 5])))
   refused(folder, r"Y\.tst\.npz, row 2: expected a relevance that is finite and not negative, found '-1")
+
+
+def npz_of(**changes) -> bytes:
+  """A CSR of 3 rows and 5 labels, as save_npz writes it, but for these members."""
+  matrix = scipy.sparse.csr_matrix(np.eye(3, 5, dtype=np.float32))
+  members = {"indices": matrix.indices, "indptr": matrix.indptr, "data": matrix.data, "shape": matrix.shape}
+  file = io.BytesIO()
+  np.savez(file, **{"format": np.array(b"csr"), **members, **changes})
+  return file.getvalue()
+
+
+NPZ_CASES = {
+  "indptr decreases": ({"indptr": [0, 2, 1, 3]}, r"matrix saved by scipy\.sparse\.save_npz \(indptr decreases\)$"),
+  "indptr outside": ({"indptr": [0, 1, 2, 9]}, r"matrix saved by scipy"),
+  "ids no integers": ({"indices": [0.0, 1.5, 2.0]}, r"\(indices of type float64\)$"),
+  "ids too large": ({"indices": [0, 1, 5]}, r", row 3: expected an id in \[0, 5\), found '5'"),
+  "values too large": ({"data": [1, 1e300, 1]}, r", row 2: expected a relevance that is finite.*inf"),
+  "values complex": ({"data": [1j, 1j, 1j]}, r"\(data of type complex128\)$"),
+  "one dimension": (
+    {"format": b"coo", "_is_array": True, "coords": np.zeros((1, 3), int), "shape": [5]},
+    r"matrix saved by .*\(1 dimensions\)$",
+  ),
+  "many dimensions": ({"shape": np.arange(999)}, r"matrix saved by .*\.\.\.\)$"),
+  "claims rows": ({"shape": [10**12, 5]}, r"matrix saved by scipy"),
+}
+
+
+@pytest.mark.parametrize("case", NPZ_CASES)
+def test_npz_refusal(case, tmp_path):
+  changes, match = NPZ_CASES[case]
+  folder = samples.pecos(tmp_path)
+  samples.write(folder / "Y.tst.npz", npz_of(**changes))
+  refused(folder, rf"Y\.tst\.npz.*{match}")
+
+
+@pytest.mark.parametrize("form", ["csc", "coo", "bsr", "dia"])
+def test_npz_in_any_form(form, tmp_path):
+  folder = samples.pecos(tmp_path)
+  before = data.load(folder)
+  for name in ("Y.trn.npz", "Y.tst.npz", "kind_trn_X_Y.npz", "kind_lbl_X_Y.npz"):
+    scipy.sparse.save_npz(folder / name, scipy.sparse.load_npz(folder / name).asformat(form))
+  after = data.load(folder)
+  for found, wanted in zip(after.truth, before.truth):
+    np.testing.assert_array_equal(found.toarray(), wanted.toarray())
+  found, wanted = (dataset.graphs["kind"].query_edges.toarray() for dataset in (after, before))
+  np.testing.assert_array_equal(found, wanted)
+
+
+class Trap:
+  """Leaves a file behind when it is unpickled."""
+
+  def __init__(self, path):
+    self._path = path
+
+  def __reduce__(self):
+    return open, (str(self._path), "w")
+
+
+@pytest.mark.parametrize("member", ["data", "shape", "format", "indices"])
+def test_a_pickle_in_npz_is_not_run(member, tmp_path):
+  folder = samples.pecos(tmp_path)
+  trap = np.array([Trap(tmp_path / "sprung")] * 3, object)
+  samples.write(folder / "Y.tst.npz", npz_of(**{member: trap}))
+  refused(folder, r"Y\.tst\.npz: expected a matrix saved by scipy")
+  assert not (tmp_path / "sprung").exists()
+
+
+def test_parquet_that_python_cannot_hold(tmp_path):
+  import pyarrow
+  import pyarrow.parquet
+
+  folder = samples.parquet(tmp_path)
+  years = pyarrow.array([2**62] * 5).cast(pyarrow.timestamp("us"))  # beyond the year 9999
+  table = pyarrow.table({"query": ["x"] * 5, "label": years})
+  pyarrow.parquet.write_table(table, folder / "trn.parquet")
+  refused(folder, r"trn\.parquet, after row 0: expected more parquet data")
+
+
+def test_parquet_in_damaged_gzip(tmp_path):
+  folder = samples.parquet(tmp_path)
+  packed = bytearray(gzip.compress((folder / "trn.parquet").read_bytes()))
+  packed[15:25] = b"\xff" * 10
+  (folder / "trn.parquet").unlink()
+  (folder / "trn.parquet.gz").write_bytes(packed)
+  refused(folder, r"trn\.parquet\.gz: expected a parquet file")
+
+
+def test_lists_just_too_deep_to_be_shown(tmp_path):
+  """Somewhere near Python's limit JSON can still be read, and its refusal cannot show it."""
+  folder = samples.raw_json(tmp_path)
+  for depth in range(800, 1000):
+    samples.write(folder / "trn.json", '{"title": ' + "[" * depth + "]" * depth + "}\n")
+    with pytest.raises(DataError, match=r"trn\.json, line 1: expected (a text under the key|one JSON object)"):
+      data.prepare(folder, folder / "out")
+
+
+@pytest.mark.parametrize(
+  ("name", "text", "match"),
+  [
+    ("trn.json", GOOD + "x" * 200, r"trn\.json, line 2: expected lines of at most 0 MiB"),
+    ("filter_labels_test.txt", "0 0\n" + " " * 200, r"test\.txt, line 2: expected lines of at most"),
+    ("kind_trn_X_Y.txt", "5 3\n\n\n" + "0:1 " * 50, r"kind_trn_X_Y\.txt, line 4: expected lines of at most"),
+  ],
+)
+def test_long_lines(name, text, match, tmp_path, monkeypatch):
+  folder = samples.raw_json(tmp_path)
+  monkeypatch.setattr(lines, "MAX_LINE_BYTES", 128)
+  samples.write(folder / name, text)
+  refused(folder, match)
+
+
+def test_long_rows_of_tables(tmp_path, monkeypatch):
+  folder = samples.separated(tmp_path, "csv")
+  monkeypatch.setattr(table_files, "MAX_LINE_BYTES", 128)
+  samples.write(folder / "train.csv", 'title,tags\na,b\n\n"c' + "\nlong" * 50 + '",d\n')
+  refused(folder, r"train\.csv, line 4: expected a row of at most 0 MiB \(is a quote never closed\?\), found 'long'")
+
+
+def test_blank_lines_before_others_are_refused_in_any_chunk(tmp_path, monkeypatch):
+  folder = samples.raw_json(tmp_path)
+  samples.write(folder / "trn.json", GOOD * 2 + "\n" * 30 + GOOD)
+  for size in (9, 99, lines.CHUNK_BYTES):
+    monkeypatch.setattr(lines, "CHUNK_BYTES", size)
+    refused(folder, r"trn\.json, line 3: expected one JSON object, found ''")
+
+
+def test_small_chunks_give_the_same(tmp_path, monkeypatch):
+  """Texts and targets are taken by bytes, each by its own: rows still meet."""
+  for layout in ("raw_json", "index", "pecos", "csv", "parquet"):
+    folder = samples.LAYOUTS[layout](tmp_path / layout)
+    if layout == "raw_json":
+      samples.write(folder / "tst.json", (folder / "tst.json").read_text() + "\n" * 30)  # legal at the end
+    whole = data.load(folder, cache_dir=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+      for module in (lines, table_files):
+        patch.setattr(module, "CHUNK_BYTES", 9)
+      pieces = data.load(folder, cache_dir=tmp_path / "pieces")
+    for split in ("train", "test"):
+      found, wanted = getattr(pieces, split), getattr(whole, split)
+      assert list(found.texts) == list(wanted.texts)
+      np.testing.assert_array_equal(found.truth.toarray(), wanted.truth.toarray())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from xmc_jax.contract import DataError
+from xmc_jax.data.formats.source import one_line
 
 
 class ArrayFile:
@@ -76,27 +77,51 @@ class CsrFile:
       self._values.append(values)
 
 
-def read_array(path: Path) -> np.ndarray:
-  """A .npy file, memory-mapped and read-only."""
+def read_array(path: Path, *types: str) -> np.ndarray:
+  """A .npy file, memory-mapped and read-only.
+
+  Args:
+    path: the file.
+    *types: those that its one dimension may have.
+
+  Raises:
+    DataError: it cannot be read, or is something else.
+  """
   try:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-  except (ValueError, EOFError) as error:
-    raise DataError(f"{path}: expected a whole .npy file ({error}); prepare the data again") from None
-  return array.view(np.ndarray)
+    array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+  except OSError as error:
+    raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from None
+  except Exception as error:  # a header is Python text, and numpy lets its parsers' errors through
+    why = f"expected a whole .npy file ({one_line(error)})"
+    raise DataError(f"{path}: {why}; prepare the data again") from None
+  if array.ndim != 1 or array.dtype not in map(np.dtype, types):
+    found = f"{array.dtype} of shape {array.shape}"
+    expected = f"one dimension of type {' or '.join(types)}"
+    raise DataError(f"{path}: expected {expected}, found {found}; prepare the data again")
+  return array
 
 
-def read_ragged(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """What a RaggedFile holds: values, offsets."""
-  return read_array(folder / f"{name}.npy"), read_array(folder / f"{name}_offsets.npy")
+def read_ragged(folder: Path, name: str, *types: str) -> tuple[np.ndarray, np.ndarray]:
+  """What a RaggedFile holds: values of one of these types, offsets. Offsets are checked, values are not."""
+  values, path = read_array(folder / f"{name}.npy", *types), folder / f"{name}_offsets.npy"
+  offsets = read_array(path, "int64")
+  ends = offsets[[0, -1]].tolist() if len(offsets) else []
+  if ends != [0, len(values)] or np.any(offsets[1:] < offsets[:-1]):
+    expected = f"offsets that grow from 0 to {len(values)}, the length of {name}.npy"
+    raise DataError(f"{path}: expected {expected}; prepare the data again")
+  return values, offsets
 
 
 def read_csr(folder: Path, name: str, shape: tuple[int, int]):
   """What a CsrFile holds, as a scipy csr: float32 with values, bool without."""
   import scipy.sparse
 
-  columns, offsets = read_ragged(folder, f"{name}.columns")
+  columns, offsets = read_ragged(folder, f"{name}.columns", "int32")
   values_path = folder / f"{name}.values.npy"
-  values = read_array(values_path) if values_path.exists() else np.ones(len(columns), bool)
+  values = read_array(values_path, "float32") if values_path.exists() else np.ones(len(columns), bool)
+  if len(offsets) != shape[0] + 1 or len(values) != len(columns):
+    expected = f"{shape[0]} rows with as many values as columns"
+    raise DataError(f"{folder}: expected {name} to have {expected}; prepare the data again")
   matrix = scipy.sparse.csr_matrix((values, columns, offsets), shape=shape)
   # Written sorted and distinct. Without this scipy would check, and might try to sort in place.
   matrix.has_canonical_format = True

@@ -17,6 +17,7 @@ from pathlib import Path
 from xmc_jax.contract import DataError
 from xmc_jax.data.arrays import sha256
 from xmc_jax.data.formats.lines import reading
+from xmc_jax.data.formats.source import excerpt
 from xmc_jax.data.manifest import FILE_NAME, read_manifest
 
 TOKENIZER = "tokenizer.json"
@@ -80,8 +81,8 @@ def why_damaged(folder: Path, manifest: dict, graphs: bool = True) -> str:
       continue
     try:
       size = (folder / name).stat().st_size
-    except FileNotFoundError:
-      return f"{name} is missing"
+    except (OSError, ValueError):  # a name that no file can have is a ValueError
+      return f"{name if name.isprintable() else excerpt(name)} is missing"
     if size != entry["size"]:
       return f"{name} has {size} of {entry['size']} bytes"
   return ""

@@ -140,10 +140,13 @@ class Dataset:
     return load_tokenizer(self.folder / TOKENIZER)
 
   def _text_set(self, name: str) -> TextSet:
-    data, offsets = read_ragged(self.folder, f"{name}.texts")
+    data, offsets = read_ragged(self.folder, f"{name}.texts", "uint8")
     tokens = None
     if self.manifest["tokenizer"]:
-      tokens = TokenTable.of_offsets(*read_ragged(self.folder, f"{name}.tokens"))
+      tokens = TokenTable.of_offsets(*read_ragged(self.folder, f"{name}.tokens", "uint16", "int32"))
+      if len(tokens) != len(offsets) - 1:
+        wrong = f"{name} to have as many token rows as texts ({len(offsets) - 1}), found {len(tokens)}"
+        raise DataError(f"{self.folder}: expected {wrong}; prepare the data again")
     return TextSet(Texts(data, offsets[:-1], offsets[1:]), tokens)
 
   def _split(self, name: str) -> Split:

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from types import NoneType
 
 from xmc_jax.contract import DataError
+from xmc_jax.data.formats.source import excerpt
 
 FORMAT = "xmc_jax prepared data"
 VERSION = 1
@@ -26,6 +28,20 @@ _ROWS = {
 }
 # What is only worth a line when there is any.
 _ONLY_IF_ANY = {"empty_texts", "duplicates", "zeros", "filter_duplicates"}
+# What stands in a manifest, beside format and version: types; [T] is a list of T, {str: T} names T's.
+_COUNTS = {str: int}
+_CONTENT = {
+  "name": str,
+  "layout": str,
+  "options": dict,
+  "tokenizer": ({"name": str, "sha256": str, "max_length": int, "dtype": str}, NoneType),
+  "sources": [{"name": str, "size": int, "sha256": str, "mtime_ns": (int, NoneType)}],
+  "counts": {"train": _COUNTS, "test": _COUNTS, "labels": _COUNTS, "graphs": {str: _COUNTS}},
+  "notices": [str],
+  "files": {str: {"size": int, "sha256": str}},
+}
+_LARGEST = 1 << 24  # bytes
+_LONGEST_NAME = 255
 
 
 def is_prepared(folder: Path) -> bool:
@@ -33,9 +49,17 @@ def is_prepared(folder: Path) -> bool:
   if (folder / "labels.texts.npy").is_file():
     return True
   try:
-    return json.loads((folder / FILE_NAME).read_bytes()).get("format") == FORMAT
-  except (OSError, ValueError, AttributeError):
+    return _parsed(folder / FILE_NAME).get("format") == FORMAT
+  except (OSError, ValueError, RecursionError, AttributeError):
     return False
+
+
+def _parsed(path: Path):
+  with open(path, "rb") as file:
+    content = file.read(_LARGEST + 1)
+  if len(content) > _LARGEST:
+    raise ValueError
+  return json.loads(content)
 
 
 def read_manifest(folder: str | Path) -> dict:
@@ -46,25 +70,47 @@ def read_manifest(folder: str | Path) -> dict:
   """
   path = Path(folder) / FILE_NAME
   try:
-    manifest = json.loads(path.read_bytes())
+    manifest = _parsed(path)
   except FileNotFoundError:
     raise DataError(f"{folder}: not a prepared folder ({FILE_NAME} is missing)") from None
   except OSError as error:
     raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-  except ValueError:
+  except (ValueError, RecursionError):
     raise DataError(f"{path}: expected JSON; prepare the data again") from None
   if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
     raise DataError(f"{path}: not the manifest of a prepared folder")
   if manifest.get("version") != VERSION:
-    found = manifest.get("version")
+    found = excerpt(manifest.get("version"))
     raise DataError(f"{path}: expected format version {VERSION}, found {found}; prepare the data again")
+  for key, content in _CONTENT.items():
+    if not _is_made_of(content, manifest.get(key)):
+      raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
+  # A name is a file of this folder, whatever else somebody has written there.
+  for key, names in (("files", manifest["files"]), ("counts", manifest["counts"]["graphs"])):
+    if any("/" in name or len(name) > _LONGEST_NAME for name in names):
+      raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
   return manifest
+
+
+def _is_made_of(content, value: object) -> bool:
+  """Whether a value is made as `content` says, in the notation of _CONTENT."""
+  match content:
+    case tuple():
+      return any(_is_made_of(one, value) for one in content)
+    case [one]:
+      return isinstance(value, list) and all(_is_made_of(one, item) for item in value)
+    case dict() if str in content:
+      return isinstance(value, dict) and all(_is_made_of(content[str], item) for item in value.values())
+    case dict():
+      return isinstance(value, dict) and all(_is_made_of(one, value.get(key)) for key, one in content.items())
+  return type(value) is content and not (content is int and abs(value) >= 2**63)
 
 
 def write_manifest(folder: Path, manifest: dict) -> None:
   """Writes the manifest; the last file to be written into a folder."""
   text = json.dumps({"format": FORMAT, "version": VERSION, **manifest}, indent=1, ensure_ascii=False)
-  (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+  # Names of files need not be UTF-8: Python holds their odd bytes as lone surrogates.
+  (folder / FILE_NAME).write_bytes(f"{text}\n".encode("utf-8", "surrogatepass"))
 
 
 def summary(manifest: dict) -> str:

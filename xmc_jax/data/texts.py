@@ -37,11 +37,15 @@ class Texts(Sequence):
     starts, ends = self._starts[rows], self._ends[rows]
     if np.ndim(starts):
       return Texts(self._data, starts, ends)
-    return self._data[starts:ends].tobytes().decode()
+    return self._decoded(starts, ends)
 
   def __iter__(self) -> Iterator[str]:
     for start, end in zip(self._starts.tolist(), self._ends.tolist()):
-      yield self._data[start:end].tobytes().decode()
+      yield self._decoded(start, end)
+
+  def _decoded(self, start: int, end: int) -> str:
+    # Written as UTF-8; a bad spot of the disk may cost a letter, but not the run.
+    return self._data[start:end].tobytes().decode(errors="replace")
 
   def __repr__(self) -> str:
     shown = ", ".join(repr(self[row]) for row in range(min(len(self), 3)))

@@ -43,7 +43,7 @@ def check(config) -> None:
   if name not in _METHODS:
     near = difflib.get_close_matches(name, _METHODS, n=1)
     hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
-    raise ConfigError(f"method.name = {name!r} is not one of {', '.join(names())}; {hint}")
+    raise ConfigError(f"method.name = {name!r:.60} is not one of {', '.join(names())}; {hint}")
   module = _module(name)
   _check_demands(config, f"method.name = {name!r}", module)
   if bases := getattr(module, "BASES", {}):

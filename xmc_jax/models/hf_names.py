@@ -1,5 +1,7 @@
 """Hugging Face's configs and parameter names for DistilBERT and BERT, mapped to ours and back."""
 
+import dataclasses
+
 import numpy as np
 
 from xmc_jax.contract import DataError
@@ -119,8 +121,10 @@ def spec_from_config(config, where):
     DataError: another architecture, another activation than exact GELU, relative positions, a missing key.
   """
   kind = config.get("model_type")
-  if kind not in _BLOCK:
-    raise DataError(f"{where}: model_type is {kind!r}; supported are 'bert' (also MiniLM) and 'distilbert'")
+  if not isinstance(kind, str) or kind not in _BLOCK:
+    raise DataError(
+      f"{where}: model_type is {kind!r:.60}; supported are 'bert' (also MiniLM) and 'distilbert'"
+    )
   activation = config.get("hidden_act" if kind == "bert" else "activation", "gelu")
   positions = config.get("position_embedding_type", "absolute")
   if activation != "gelu" or positions != "absolute":
@@ -152,9 +156,19 @@ def spec_from_config(config, where):
       )
   except KeyError as error:
     raise DataError(f"{where}: key {error} is missing") from None
-  if spec.width % spec.num_heads:
-    raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
+  _check(spec, where)
   return spec
+
+
+def _check(spec, where):
+  """Raises DataError for sizes that no encoder has."""
+  for name, value in dataclasses.asdict(spec).items():
+    if name not in ("kind", "layer_norm_eps") and (type(value) is not int or not 0 <= value < 2**31):
+      raise DataError(f"{where}: {name} is {value!r:.60}; expected a whole number")
+  if type(spec.layer_norm_eps) is not float or not 0 < spec.layer_norm_eps < 1:
+    raise DataError(f"{where}: layer_norm_eps is {spec.layer_norm_eps!r:.60}; expected a small number")
+  if not spec.num_heads or spec.width % spec.num_heads:
+    raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
 
 
 def config_from_spec(spec):

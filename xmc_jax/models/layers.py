@@ -120,6 +120,6 @@ def dropout(x, rate, key):
   """
   if key is None or rate == 0:
     return x
-  threshold = round(rate * 2**16)
+  threshold = min(round(rate * 2**16), 2**16 - 1)
   kept = jax.random.bits(key, x.shape, jnp.uint16) >= threshold
   return jnp.where(kept, x * (1 / (1 - threshold / 2**16)), 0).astype(x.dtype)

@@ -54,7 +54,9 @@ def _tokenizer(described):
   import transformers
 
   try:
-    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+    return transformers.AutoTokenizer.from_pretrained(
+      folder, local_files_only=True, use_fast=True, trust_remote_code=False
+    )
   except Exception as error:  # transformers and tokenizers raise whatever a damaged file leads to
     reason = (str(error).strip().splitlines() or [""])[0]
     raise DataError(f"{folder}: unusable tokenizer files ({reason})") from None

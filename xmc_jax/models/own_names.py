@@ -16,7 +16,7 @@ _SIZES = {BagSpec: ("vocab_size", "width"), GruSpec: ("vocab_size", "embedding_w
 
 def is_ours(config):
   """Whether a config.json describes one of these encoders."""
-  return config.get("model_type") in _SPECS
+  return str(config.get("model_type")) in _SPECS
 
 
 def config_from_spec(spec):
@@ -34,7 +34,9 @@ def spec_from_config(config, where):
   spec_type = _SPECS[config["model_type"]]
   sizes = {key: config.get(key) for key in _SIZES[spec_type]}
   for key, size in sizes.items():
-    if not isinstance(size, int) or size < 1 or (spec_type is GruSpec and key == "width" and size % 2):
+    if (
+      type(size) is not int or not 0 < size < 2**31 or (spec_type is GruSpec and key == "width" and size % 2)
+    ):
       raise DataError(f"{where}: {key} is {size!r}; expected a whole number that the encoder can have")
   return spec_type(**sizes)
 

@@ -119,10 +119,12 @@ def _read_tensors(folder):
   if single.is_file():
     return _read_safetensors(single), single
   if index.is_file():
-    shards = sorted(set(_read_json(index).get("weight_map", {}).values()))
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+      raise DataError(f"{index}: expected a file for each tensor under 'weight_map'")
     tensors = {}
-    for shard in shards:
-      tensors |= _read_safetensors(folder / Path(shard).name)
+    for shard in sorted(set(weight_map.values())):
+      tensors |= _read_safetensors(folder / Path(shard).name)  # of this folder, whatever it says
     return tensors, index
   if torch.is_file():
     return read_torch_file(torch), torch
@@ -136,11 +138,13 @@ def _read_safetensors(file):
     raise DataError(f"{file}: unreadable ({error}); fetch it again") from None
 
 
-def _read_json(file):
+def _read_json(file, kind=dict):
   try:
     content = json.loads(file.read_text(encoding="utf-8"))
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:
     raise DataError(f"{file}: unreadable ({error})") from None
+  if not isinstance(content, kind):
+    raise DataError(f"{file}: expected a JSON {'object' if kind is dict else 'list'}")
   return content
 
 
@@ -149,8 +153,7 @@ def _sentence_modules(folder):
   if not (folder / "modules.json").is_file():
     return {"path": ""}
   notes = {"path": "", "unit": False}
-  for module in _read_json(folder / "modules.json"):
-    kind, path = module["type"].rsplit(".", 1)[-1], module["path"]
+  for kind, path in _listed_modules(folder / "modules.json"):
     if kind == "Transformer":
       notes["path"] = path
     elif kind == "Pooling":
@@ -159,11 +162,27 @@ def _sentence_modules(folder):
       notes["pooling"] = next((mode for key, mode in modes.items() if pooling.get(key)), None)
     elif kind == "Dense":
       dense = _read_json(folder / path / "config.json")
-      notes |= {"dense": path, "projection_dim": dense.get("out_features", 0)}
-      notes["tanh"] = "Tanh" in dense.get("activation_function", "Tanh")
+      width = dense.get("out_features", 0)
+      if type(width) is not int or width < 0:
+        raise DataError(f"{folder / path / 'config.json'}: out_features is {width!r:.60}; expected a number")
+      notes |= {"dense": path, "projection_dim": width}
+      notes["tanh"] = "Tanh" in str(dense.get("activation_function", "Tanh"))
     elif kind == "Normalize":
       notes["unit"] = True
   return notes
+
+
+def _listed_modules(file):
+  """(kind, folder) of each module; a folder is one below that of the file."""
+  found = []
+  for module in _read_json(file, list):
+    kind, path = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
+    if not isinstance(kind, str) or not isinstance(path, str):
+      raise DataError(f"{file}: expected a text under 'type' and 'path' of every module")
+    if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
+      raise DataError(f"{file}: the path {path!r:.60} leads out of the encoder's folder")
+    found.append((kind.rsplit(".", 1)[-1], path))
+  return found
 
 
 def _read_projection(folder):

@@ -1,13 +1,16 @@
 """PyTorch `.bin` checkpoints without PyTorch, and without running what a pickle asks to run.
 
 Since PyTorch 1.6 such a file is a zip: `<name>/data.pkl`, a pickled dict of tensors, and one raw buffer
-`<name>/data/<key>` per storage. A pickle can name any function; the unpickler here knows the four names
-that a dict of tensors needs and refuses every other.
+`<name>/data/<key>` per storage. A pickle can name any function, and set the state of any object; the
+unpickler here knows the four names that a dict of tensors needs, refuses every other, and while it works all
+but the dict is tuples, whose state nobody can set.
 """
 
 import collections
+import math
 import pickle
 import zipfile
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -57,7 +60,25 @@ def read_torch_file(path):
     raise DataError(f"{path}: damaged PyTorch file ({type(error).__name__}: {error})") from None
   if not isinstance(state, dict):
     raise DataError(f"{path}: holds a {type(state).__name__}; expected a dict of tensors")
-  return {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+  return {name: value.array for name, value in state.items() if isinstance(value, _Tensor)}
+
+
+class _Type(NamedTuple):
+  """The element type of a storage, by PyTorch's name."""
+
+  name: str
+
+
+class _Storage(NamedTuple):
+  """A flat buffer of the archive."""
+
+  array: np.ndarray
+
+
+class _Tensor(NamedTuple):
+  """A copy of a part of a storage."""
+
+  array: np.ndarray
 
 
 class _TensorUnpickler(pickle.Unpickler):
@@ -70,40 +91,52 @@ class _TensorUnpickler(pickle.Unpickler):
 
   def find_class(self, module, name):
     if module == "torch" and name in _STORAGE_TYPES:
-      return np.dtype(_STORAGE_TYPES[name])
+      return _Type(name)
     if (module, name) == ("collections", "OrderedDict"):
       return collections.OrderedDict
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-      return _rebuild_tensor
+      return _RebuildTensor()
     if (module, name) == ("torch._utils", "_rebuild_parameter"):
-      return _rebuild_parameter
+      return _RebuildParameter()
     raise DataError(f"{self._path}: refused, its pickle asks for {module}.{name}; use model.safetensors")
 
   def persistent_load(self, pid):
-    kind, dtype, key, _, size = pid
-    if kind != "storage" or not isinstance(dtype, np.dtype):
-      raise DataError(f"{self._path}: unknown storage {pid!r}")
+    kind, of_type, key, _, size = pid
+    if kind != "storage" or not isinstance(of_type, _Type):
+      raise DataError(f"{self._path}: unknown storage {pid!r:.60}")
     if key not in self._buffers:
-      raw = self._archive.read(f"{self._prefix}data/{key}")
-      if len(raw) != size * dtype.itemsize:
-        raise DataError(f"{self._path}: storage {key} has {len(raw)} bytes, expected {size * dtype.itemsize}")
-      self._buffers[key] = np.frombuffer(raw, dtype)
+      dtype, member = (
+        np.dtype(_STORAGE_TYPES[of_type.name]),
+        self._archive.getinfo(f"{self._prefix}data/{key}"),
+      )
+      if member.file_size != size * dtype.itemsize or member.compress_type != zipfile.ZIP_STORED:
+        expected = f"expected {size * dtype.itemsize}, not compressed"
+        raise DataError(f"{self._path}: storage {key} has {member.file_size} bytes, {expected}")
+      self._buffers[key] = _Storage(np.frombuffer(self._archive.read(member), dtype))
     return self._buffers[key]
 
 
-def _rebuild_tensor(storage, offset, shape, strides, *_):
+class _RebuildTensor:
   """A tensor from its flat storage: a copy, after checking that the view stays inside the storage."""
-  if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
-    raise ValueError(f"shape {shape} with strides {strides} at offset {offset}")
-  last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
-  if 0 not in shape and last >= storage.size:
-    raise ValueError(f"a tensor of shape {shape} reaches beyond its storage of {storage.size}")
-  bytes_per_item = storage.dtype.itemsize
-  view = np.lib.stride_tricks.as_strided(
-    storage[offset:], shape, [stride * bytes_per_item for stride in strides], writeable=False
-  )
-  return view.copy()
+
+  __slots__ = ()
+
+  def __call__(self, storage, offset, shape, strides, *_):
+    flat = storage.array
+    if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
+      raise ValueError(f"shape {shape} with strides {strides} at offset {offset}")
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
+    if 0 not in shape and (last >= flat.size or math.prod(shape) > flat.size):
+      raise ValueError(f"a tensor of shape {shape} reaches beyond its storage of {flat.size}")
+    strides = [stride * flat.dtype.itemsize for stride in strides]
+    view = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
+    return _Tensor(view.copy())
 
 
-def _rebuild_parameter(tensor, *_):
-  return tensor
+class _RebuildParameter:
+  """A parameter is its tensor."""
+
+  __slots__ = ()
+
+  def __call__(self, tensor, *_):
+    return tensor

@@ -82,7 +82,13 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> 
 
 def _encoder(settings) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
   if settings.name not in ("bag", "gru"):
-    return _described("encoder.name", settings.name, settings.num_layers), settings.name
+    spec, frozen = _described("encoder.name", settings.name, settings.num_layers), settings.num_frozen_layers
+    if frozen > (layers := getattr(spec, "num_layers", 0)):
+      raise ConfigError(
+        f"encoder.num_frozen_layers = {frozen}, but encoder.name = {settings.name!r} has {layers} layers; "
+        f"set --config.encoder.num_frozen_layers={layers}, or less"
+      )
+    return spec, settings.name
   vocab_size, columns, beside = _VOCABULARY, settings.width, f"of {_VOCABULARY:,} tokens (assumed)"
   if settings.init_table:
     table = _described("encoder.init_table", settings.init_table)

@@ -14,6 +14,7 @@ _NAMES = {
   "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
   "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
 }
+_MANY = 1 << 20  # pairs
 
 
 def find_filters(folder: Path) -> dict[str, Path | None]:
@@ -32,19 +33,22 @@ def read_filter(
     tally: `filter_duplicates` counts the pairs that stood there before.
     notices: as in `Source`.
   """
-  keys = [np.zeros(0, np.int64)]
+  distinct, later, num = np.zeros(0, np.int64), [], 0
   if path is not None:
     with Lines(path, notices) as lines:
       while block := lines.take():
-        keys.append(_keys(block, path, lines.taken - len(block) + 1, shape))
-  every = np.concatenate(keys)
-  distinct = np.unique(every)
-  tally["filter_duplicates"] += len(every) - len(distinct)
+        later.append(_keys(block, path, lines.taken - len(block) + 1, shape))
+        num += len(later[-1])
+        # Now and then, so that a file which says the same over and over takes no more room than what it says.
+        if sum(map(len, later)) > max(len(distinct), _MANY):
+          distinct, later = np.unique(np.concatenate([distinct, *later])), []
+  distinct = np.unique(np.concatenate([distinct, *later]))
+  tally["filter_duplicates"] += num - len(distinct)
   return np.divmod(distinct, max(shape[1], 1))
 
 
 def _keys(lines: list[bytes], path: Path, first: int, shape: tuple[int, int]) -> np.ndarray:
-  fields = [line.split() for line in lines]
+  fields = [line.split(None, 2) for line in lines]  # a third word is wrong, whatever stands in it
   numbers = np.array([first + at for at, pair in enumerate(fields) if pair])
   try:
     if any(len(pair) not in (0, 2) for pair in fields):

@@ -1,4 +1,7 @@
-"""Labels as people write them in tables: lists, or strings with a separator, of names or ids."""
+"""Labels as people write them in tables: lists, or strings with a separator, of names or ids.
+
+Held in memory: the distinct labels with their texts, in `Vocabulary`; nothing else of a table's cells.
+"""
 
 import json
 import re
@@ -8,13 +11,14 @@ from collections.abc import Iterable
 from xmc_jax.data.formats.source import Place
 
 _SEPARATORS = ("|", ";", "\t", ",")
+_ENOUGH = 1000  # letters of a cell to guess from
 _ROW = re.compile(r"-?[0-9]{1,18}")
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 
 
 def guess_separator(cells: Iterable[object]) -> str:
   """The separator that most of the cells have; '' where a cell holds one label."""
-  texts = [cell for cell in cells if _is_plain(cell)]
+  texts = [cell[:_ENOUGH] for cell in cells if _is_plain(cell)]
   if texts and all(_NUMBERS.fullmatch(text) or not text.strip() for text in texts):
     return " "
   found = Counter(mark for text in texts for mark in _SEPARATORS if mark in text)
@@ -33,7 +37,7 @@ def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str
   if isinstance(cell, str) and cell.lstrip().startswith("["):
     try:
       cell = json.loads(cell)
-    except ValueError:
+    except (ValueError, RecursionError):
       raise place.refuse(row, "a JSON list of labels", cell) from None
   if isinstance(cell, str):
     parts = cell.split(separator) if separator else [cell]

@@ -1,19 +1,25 @@
-"""Opening files, plain or gzip, and decoding their lines."""
+"""Opening files, plain or gzip, and decoding their lines.
+
+Whatever a file holds, and however small it was packed, no more of it is held at a time than CHUNK_BYTES and
+one line; a line longer than MAX_LINE_BYTES is refused. What a line is parsed into (lists, small numbers) may
+take some forty times its room.
+"""
 
 import contextlib
 import gzip
 import io
-import itertools
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from xmc_jax.contract import DataError
-from xmc_jax.data.formats.source import refusal
+from xmc_jax.data.formats.source import one_line, refusal
 
 # Large enough to keep the tokenizer's threads busy, small enough that long documents stay bounded.
 CHUNK_BYTES = 1 << 19
 CHUNK_ROWS = 8192
+# Far more than any text that a tokenizer cuts to some hundred tokens.
+MAX_LINE_BYTES = 1 << 24
 
 
 @contextlib.contextmanager
@@ -33,7 +39,7 @@ def reading(path: Path, after_line: int | None = None) -> Iterator[None]:
   except (gzip.BadGzipFile, zlib.error) as error:
     raise DataError(f"{where}: expected intact gzip data ({error})") from None
   except OSError as error:
-    raise DataError(f"{where}: cannot be read ({error.strerror or error})") from None
+    raise DataError(f"{where}: cannot be read ({error.strerror or one_line(error)})") from None
 
 
 def open_bytes(path: Path) -> io.BufferedIOBase:
@@ -69,12 +75,15 @@ class Lines:
     self._file.close()
 
   def take(self, num: int | None = None) -> list[bytes]:
-    """The next `num` lines without their ends (None: about CHUNK_BYTES of them); fewer at the end."""
+    """The next lines without their ends: about CHUNK_BYTES of them, `num` at most; none at the end."""
+    lines, left = [], CHUNK_BYTES
     with reading(self.path, self.taken):
-      if num is None:
-        lines = self._file.readlines(CHUNK_BYTES)
-      else:
-        lines = list(itertools.islice(self._file, num))
+      while left > 0 and len(lines) != num and (line := self._file.readline(MAX_LINE_BYTES + 1)):
+        if len(line) > MAX_LINE_BYTES:
+          expected = f"lines of at most {MAX_LINE_BYTES >> 20} MiB"
+          raise refusal(self.path, self.taken + len(lines) + 1, expected, line)
+        lines.append(line)
+        left -= len(line)
     if lines and not self.taken:
       lines[0] = self._without_mark(lines[0])
     self.taken += len(lines)

@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from xmc_jax.contract import DataError
-from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, open_bytes, reading
+from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines
+from xmc_jax.data.formats.npz import NpzMatrix
 from xmc_jax.data.formats.source import Pairs, Place, Rows, refusal
 
-_COLON, _SPACES = ord(":"), b" \t\r\n"
-_LONGEST_NUMBER = 64
+_COLON, _SPACES = ord(":"), b" \t\r\n\v\f"  # these are what bytes.split splits at
+_LONGEST_NUMBER, _LONGEST_COUNT = 64, 18  # letters
+# numpy also takes 1_000 for a number, and forgets a zero byte behind one.
+_OF_INTEGERS, _OF_NUMBERS = b"0123456789+-", b"0123456789+-.eEaAfFiInNtTyY"
 
 
 class IndexMatrix:
@@ -20,21 +23,27 @@ class IndexMatrix:
   def __init__(self, path: Path, notices: list[str]):
     self.path = path
     self._lines = Lines(path, notices)
-    header = self._lines.take(1)
-    fields = header[0].split() if header else []
-    if len(fields) != 2 or not all(field.isdigit() for field in fields):
+    try:
+      self.shape = self._read_header()
+    except DataError:
       self.close()
-      raise refusal(path, 1, 'a header "rows columns"', header[0] if header else "the end of the file")
-    self.shape = (int(fields[0]), int(fields[1]))
+      raise
     self._left = self.shape[0]
 
+  def _read_header(self) -> tuple[int, int]:
+    header = self._lines.take(1)
+    fields = header[0].split() if header else []
+    if len(fields) != 2 or not all(field.isdigit() and len(field) <= _LONGEST_COUNT for field in fields):
+      raise refusal(self.path, 1, 'a header "rows columns"', header[0] if header else "the end of the file")
+    return int(fields[0]), int(fields[1])
+
   def take(self, num: int) -> Pairs:
-    """The next `num` rows, or as many as are left."""
+    """Some of the next rows, at most `num`; none when all have been taken."""
     wanted = min(num, self._left)
     first = self._lines.taken + 1
     lines = self._lines.take(wanted)
     self._left -= len(lines)
-    if len(lines) < wanted:
+    if wanted and not lines:
       rows = self.shape[0] - self._left
       raise refusal(self.path, 1, f"a header that counts {rows} rows, as the file has", f"{self.shape[0]}")
     if not self._left and self._lines.take(1):
@@ -43,37 +52,6 @@ class IndexMatrix:
 
   def close(self):
     self._lines.close()
-
-
-class NpzMatrix:
-  """A scipy matrix; held in memory, as the format has it."""
-
-  def __init__(self, path: Path):
-    import scipy.sparse
-
-    self.path = path
-    try:
-      with reading(path), open_bytes(path) as file:
-        self._matrix = scipy.sparse.load_npz(file).tocsr()
-    except DataError:
-      raise
-    except Exception as error:  # a damaged zip can fail in any of its layers
-      raise DataError(f"{path}: expected a matrix saved by scipy.sparse.save_npz ({error})") from None
-    self.shape = self._matrix.shape
-    self._done = 0
-
-  def take(self, num: int) -> Pairs:
-    """The next `num` rows, or as many as are left."""
-    first, end = self._done, min(self._done + num, self.shape[0])
-    self._done = end
-    indptr = self._matrix.indptr[first : end + 1]
-    piece = slice(indptr[0], indptr[-1])
-    place = Place(self.path, range(first + 1, end + 1), "row")
-    ids, values = self._matrix.indices[piece], self._matrix.data[piece]
-    return Pairs(np.diff(indptr).astype(np.int64), ids.astype(np.int64), values.astype(np.float32), place)
-
-  def close(self):
-    self._matrix = None
 
 
 @contextlib.contextmanager
@@ -92,8 +70,8 @@ def matrix_chunks(path: Path, shape: tuple[int, int], what: tuple[str, str], not
     for found, wanted, name in zip(matrix.shape, shape, what, strict=True):
       if found != wanted:
         raise refusal(path, 1, f"{wanted} {name}", f"{found}", _unit(matrix))
-    for _ in range(0, shape[0], CHUNK_ROWS):
-      yield matrix.take(CHUNK_ROWS)
+    while len((pairs := matrix.take(CHUNK_ROWS)).counts):
+      yield pairs
 
 
 def points(
@@ -107,11 +85,14 @@ def points(
       raise refusal(targets, 1, expected, f"{num_columns}", _unit(matrix))
     done = 0
     for chunk in texts:
-      pairs = matrix.take(len(chunk))
-      done += len(chunk)
-      if len(pairs.counts) < len(chunk):
-        raise refusal(text_path, num_rows + 1, f"the end of the file, as {targets.name} has {num_rows} rows")
-      yield Rows(chunk, pairs, num_rows)
+      while chunk:
+        pairs = matrix.take(len(chunk))
+        num = len(pairs.counts)
+        if not num:
+          expected = f"the end of the file, as {targets.name} has {num_rows} rows"
+          raise refusal(text_path, num_rows + 1, expected, chunk[0])
+        yield Rows(chunk[:num], pairs, num_rows)
+        chunk, done = chunk[num:], done + num
     if done < num_rows:
       raise refusal(text_path, done + 1, f"another text, as {targets.name} has {num_rows} rows", "the end")
 
@@ -122,10 +103,12 @@ def _unit(matrix) -> str:
 
 def parse_numbers(words: list[bytes], dtype) -> np.ndarray:
   """Words as numbers, all at once; a ValueError or an OverflowError if one of them is none."""
+  letters = _OF_INTEGERS if np.issubdtype(dtype, np.integer) else _OF_NUMBERS
   # numpy gives every word the room of the longest, so a long piece of garbage must stop here.
-  if max(map(len, words), default=0) > _LONGEST_NUMBER:
+  if max(map(len, words), default=0) > _LONGEST_NUMBER or b"".join(words).translate(None, letters):
     raise ValueError
-  return np.array(words, "S").astype(dtype) if words else np.zeros(0, dtype)
+  with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+    return np.array(words, "S").astype(dtype) if words else np.zeros(0, dtype)
 
 
 def parse_pairs(lines: list[bytes], place: Place) -> Pairs:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from xmc_jax.data.formats.lines import Lines, find, need
-from xmc_jax.data.formats.source import Options, Pairs, Place, Rows
+from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, refusal
 
 NAME = "raw_json"
 LOOKS_FOR = "trn.json, tst.json, lbl.json"
@@ -33,12 +33,20 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
 
 def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
   """A file of one JSON object a line; empty lines are only legal at its end."""
+  blank = 0  # the first of the empty lines behind all that has been read
   with Lines(path, notices) as lines:
     for first, texts in lines.chunks():
-      while texts and not texts[-1].strip() and not lines.take(1):
+      end = first + len(texts)
+      while texts and not texts[-1].strip():
         texts.pop()
+      if not texts:
+        blank = blank or first
+        continue
+      if blank:
+        raise refusal(path, blank, "one JSON object", "")
       place = Place(path, range(first, first + len(texts)))
       yield place, [_object(text, place, row) for row, text in enumerate(texts)]
+      blank = place.numbers.stop if place.numbers.stop < end else 0
 
 
 def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int) -> str:

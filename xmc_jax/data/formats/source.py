@@ -9,6 +9,7 @@ import numpy as np
 from xmc_jax.contract import DataError
 
 EXCERPT_LENGTH = 60
+_SAID_LENGTH = 160  # of a library's own message
 
 
 class Options(NamedTuple):
@@ -112,10 +113,23 @@ class Source(NamedTuple):
 
 def excerpt(found: object) -> str:
   """The smallest useful piece of what was found, quoted."""
-  if isinstance(found, bytes):
-    found = found.decode("utf-8", "replace")
-  text = found if isinstance(found, str) else repr(found)
+  if isinstance(found, bytes):  # a line may be long, and no letter has more than four of them
+    found = found[: 4 * EXCERPT_LENGTH + 4].decode("utf-8", "replace")
+  text = found if isinstance(found, str) else _shown(found)
   return repr(text if len(text) <= EXCERPT_LENGTH else text[:EXCERPT_LENGTH] + "...")
+
+
+def _shown(value: object) -> str:
+  try:
+    return repr(value)
+  except RecursionError:  # a list can be nested just deeply enough to be read, and too deeply to be shown
+    return f"a {type(value).__name__}, nested deeply"
+
+
+def one_line(error: Exception) -> str:
+  """What a library says of a file, short and without line breaks."""
+  said = " ".join(str(error).split())
+  return said if len(said) <= _SAID_LENGTH else said[:_SAID_LENGTH] + "..."
 
 
 def refusal(path: Path, number: int, expected: str, found: object = None, unit: str = "line") -> DataError:

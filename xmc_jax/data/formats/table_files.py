@@ -1,17 +1,19 @@
-"""Rows of .jsonl, .csv, .tsv and .parquet files as records, with their line numbers."""
+"""Rows of .jsonl, .csv, .tsv and .parquet files as records, with their line numbers.
+
+No more is held at a time than CHUNK_BYTES and one row, of at most MAX_LINE_BYTES; of parquet, _BATCH_ROWS.
+"""
 
 import csv
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xmc_jax.contract import DataError
-from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, open_bytes
+from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.raw_json import objects
-from xmc_jax.data.formats.source import Place, refusal
+from xmc_jax.data.formats.source import Place, one_line, refusal
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
-_MAX_CELL = 1 << 30
+_BATCH_ROWS = 256
 
 
 def suffix(path: Path) -> str:
@@ -42,59 +44,94 @@ def column_names(path: Path, notices: list[str]) -> list[str]:
 
 
 def _open_parquet(path: Path, file):
-  import pyarrow
   import pyarrow.parquet
 
   try:
     return pyarrow.parquet.ParquetFile(file)
-  except (pyarrow.ArrowException, OSError, EOFError) as error:
-    raise DataError(f"{path}: expected a parquet file ({_one_line(error)})") from None
+  except Exception as error:  # a damaged file can fail in any of the layers
+    raise DataError(f"{path}: expected a parquet file ({one_line(error)})") from None
 
 
 def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, list[dict]]]:
-  import pyarrow
-
   done = 0
   with open_bytes(path) as file:
-    try:
-      for batch in _open_parquet(path, file).iter_batches(CHUNK_ROWS, columns=list(columns) or None):
-        yield Place(path, range(done + 1, done + 1 + batch.num_rows), "row"), batch.to_pylist()
-        done += batch.num_rows
-    except (pyarrow.ArrowException, OSError, EOFError) as error:
-      raise DataError(f"{path}, after row {done}: expected more parquet data ({_one_line(error)})") from None
+    for rows in _parquet_rows(path, file, list(columns) or None):
+      yield Place(path, range(done + 1, done + 1 + len(rows)), "row"), rows
+      done += len(rows)
 
 
-def _one_line(error: Exception) -> str:
-  return str(error).partition("\n")[0]
+def _parquet_rows(path: Path, file, columns: list[str] | None) -> Iterator[list[dict]]:
+  parquet = _open_parquet(path, file)
+  rows, size, done = [], 0, 0
+  try:
+    # Small batches: what a few bytes of parquet unpack to is not known before.
+    for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
+      rows += batch.to_pylist()
+      size += batch.nbytes
+      if size >= CHUNK_BYTES or len(rows) >= CHUNK_ROWS:
+        yield rows
+        rows, size, done = [], 0, done + len(rows)
+  except Exception as error:
+    where = f"{path}, after row {done + len(rows)}"
+    raise DataError(f"{where}: expected more parquet data ({one_line(error)})") from None
+  if rows:
+    yield rows
 
 
 def _separated(path: Path, delimiter: str, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
-  csv.field_size_limit(_MAX_CELL)
   with Lines(path, notices) as lines:
-    plain = (line + "\n" for _, chunk in lines.chunks() for line in chunk)
-    reader = csv.reader(plain, delimiter=delimiter, strict=True)
-    rows = _numbered(reader, path)
+    rows = _numbered(lines, delimiter)
     header = next(rows, None)
     if header is None:
       return
     names = header[1]
-    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
-      place = Place(path, [number for number, _ in chunk])
-      for row, (_, cells) in enumerate(chunk):
+    for chunk in _chunks(rows):
+      place = Place(path, [number for number, *_ in chunk])
+      for row, (_, cells, _) in enumerate(chunk):
         if len(cells) != len(names):
           raise place.refuse(row, f"{len(names)} columns, as in the header", f"{len(cells)}")
-      yield place, [dict(zip(names, cells)) for _, cells in chunk]
+      yield place, [dict(zip(names, cells)) for _, cells, _ in chunk]
 
 
-def _numbered(reader, path: Path) -> Iterator[tuple[int, list[str]]]:
-  """Rows with the number of the line they start on (quoted cells may span lines); empty lines are no rows."""
+def _chunks(rows: Iterator[tuple[int, list[str], int]]) -> Iterator[list[tuple[int, list[str], int]]]:
+  """Rows, about CHUNK_BYTES of them, CHUNK_ROWS at most."""
+  chunk, size = [], 0
+  for row in rows:
+    chunk.append(row)
+    size += row[2]
+    if size >= CHUNK_BYTES or len(chunk) >= CHUNK_ROWS:
+      yield chunk
+      chunk, size = [], 0
+  if chunk:
+    yield chunk
+
+
+def _numbered(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str], int]]:
+  """Rows: the number of the line they start on (quoted cells may span lines), cells, and letters in all.
+
+  Empty lines are no rows.
+  """
+  number = size = 0
+
+  def plain() -> Iterator[str]:
+    nonlocal size
+    for _, chunk in lines.chunks():
+      for line in chunk:
+        size += len(line) + 1
+        if size > MAX_LINE_BYTES:
+          expected = f"a row of at most {MAX_LINE_BYTES >> 20} MiB (is a quote never closed?)"
+          raise refusal(lines.path, number, expected, line)
+        yield line + "\n"
+
+  csv.field_size_limit(MAX_LINE_BYTES)
+  reader = csv.reader(plain(), delimiter=delimiter, strict=True)
   while True:
-    number = reader.line_num + 1
+    number, size = reader.line_num + 1, 0
     try:
       cells = next(reader, None)
     except csv.Error as error:
-      raise refusal(path, number, f"separated columns ({error})") from None
+      raise refusal(lines.path, number, f"separated columns ({error})") from None
     if cells is None:
       return
     if cells:
-      yield number, cells
+      yield number, cells, size

@@ -62,7 +62,10 @@ def _label_file(path: Path, options: Options) -> Path | None:
 
 
 class _Tables:
-  """One or two tables. Labels are numbered and rows split in a first pass, read in a second."""
+  """One or two tables. Labels are numbered and rows split in a first pass, read in a second.
+
+  Held in memory between them: the distinct labels (all of a label file's texts), and nine bytes for each row.
+  """
 
   def __init__(self, train: Path, test: Path | None, labels: Path | None, options: Options, notices: list):
     self._train, self._test, self._label_file = train, test, labels
@@ -178,8 +181,8 @@ class _Tables:
 
   def _guess_separator(self) -> str:
     label = self._columns[self._train][1]
-    cells = next(([record.get(label) for record in rows] for _, rows in self._records(self._train)), [])
-    return guess_separator(cells)
+    cells = (record.get(label) for _, rows in self._records(self._train) for record in rows)
+    return guess_separator(islice(cells, CHUNK_ROWS))
 
   def _read_label_file(self) -> Vocabulary:
     path = self._label_file

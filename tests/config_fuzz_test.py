@@ -1,0 +1,397 @@
+"""Any key, any value: a config is accepted, or refused in one line from which one can go on."""
+
+import contextlib
+import functools
+import io
+import math
+import random
+import string
+import sys
+import warnings
+
+import ml_collections
+import pytest
+from absl import flags
+
+from tests import tiny_runs
+from tests.config_test import DEFAULT, made, remedies
+from tests.golden_test import PRESETS
+from tests.main_test import DEXML, child
+from xmc_jax import checks, limits, main, workflow
+from xmc_jax import config as configs
+from xmc_jax.contract import ConfigError, UserError
+
+KEYS = pytest.mark.parametrize("key", DEFAULT)
+LONGEST = 900  # of a line: there are messages that list all keys of a section
+HUGE = (10**30, -(10**30), 2**31, 2**63, 10**5000, 1e300, -1e300, math.nan, math.inf, -math.inf, 5e-324)
+TEXTS = (
+  "",
+  " ",
+  "x",
+  "é",
+  "ж\n",
+  "a\0b",
+  "\ud800",
+  "\udc80",
+  "\x1b[2J",
+  "x" * 5000,
+  "../x",
+  "/",
+  "~",
+  "a: b",
+)
+ODD = (None, True, False, 0, -1, 1, 2.5, -0.0, (), (1,), ("a",), [1], {}, {"a": 1}, b"x", 1j, object(), len)
+ANY = (*HUGE, *TEXTS, *ODD)
+# A preset of each method that does not stand on another run.
+METHODS = {
+  PRESETS[name][0].get_config(PRESETS[name][1]).method.name: name
+  for name in PRESETS
+  if name.endswith("-debian") and not name.endswith("_classifier-debian")
+}
+
+
+def preset(name: str) -> dict:
+  """A preset's settings by their dotted keys."""
+  module, short = PRESETS[name]
+  return checks.flatten(module.get_config(short))
+
+
+preset = functools.cache(preset)
+
+
+def refused(config) -> str:
+  """What `configs.check` says; '' if it accepts."""
+  try:
+    configs.check(config)
+  except ConfigError as error:
+    message = str(error)
+    assert "\n" not in message and message.isprintable() and len(message) < LONGEST, message
+    return message
+  return ""
+
+
+def legal(key: str, rng: random.Random, most: int = limits.LARGEST):
+  """A value that is legal by itself, often one at the end of its range."""
+  usual = DEFAULT[key]
+  if key in limits.CHOICES:
+    return rng.choice(limits.CHOICES[key])
+  if isinstance(usual, bool):
+    return rng.random() < 0.5
+  if key in limits.AT_LEAST:
+    low, high = limits.AT_LEAST[key], min(limits.AT_MOST.get(key, limits.LARGEST), most)
+    near, far = rng.randint(low, min(high, low + 20)), min(high, int(2 ** rng.uniform(0, 31)))
+    values = [low, high, near, max(low, far)]
+    return rng.choice(values if isinstance(usual, int) else [*values, rng.uniform(low, high), low + 1e-12])
+  if key in limits.POSITIVE:
+    return rng.choice([5e-324, 1e-9, 0.01, 0.5, 1.0, limits.AT_MOST.get(key, most)])
+  if key in limits.SHARES:
+    return rng.choice([0, 0.5, 0.999, 1 - 1e-16])
+  if isinstance(usual, tuple):
+    return rng.choice([(), (0,), (1, 2), (0.5,), ("a",), ("../x",), (0,) * 50])
+  return rng.choice(
+    ["x", "title", "../x", "a" * 200, "é\n", "~no-such-user/x", "train", "bag", "gru", "dexml"]
+  )
+
+
+def mended(values: dict, steps: int = 30) -> dict:
+  """The settings after every remedy that is offered was followed, the first of each line."""
+  for _ in range(steps):
+    message = refused(made(**values))
+    if not message:
+      return values
+    offered = remedies(message)
+    if offered:
+      key, value = offered[0]
+    else:  # a text with nothing to propose
+      key = next(
+        key for key in DEFAULT if message.startswith((f"{key} ", f"config.{key} ", f"config has no {key};"))
+      )
+      value = DEFAULT[key]
+    assert values.get(key) is not value, f"{message} says to set what is set"
+    values = {**values, key: value}
+  raise AssertionError(f"no end: {message}")
+
+
+# Keys.
+
+
+def edits(word: str, count: int, rng: random.Random) -> set[str]:
+  """Words that one slip of a finger makes of this one."""
+  found = set()
+  while len(found) < count:
+    at, letter = rng.randrange(len(word)), rng.choice(string.ascii_lowercase + "_")
+    more = [word[:at] + word[at + 1 :], word[:at] + letter + word[at + 1 :], word[:at] + letter + word[at:]]
+    more.append(word[: at - 1] + word[at] + word[at - 1] + word[at + 1 :] if at else word)
+    found.add(rng.choice(more))
+  return found - {word}
+
+
+@KEYS
+def test_a_mistyped_key_is_recognised(key):
+  rng = random.Random(key)
+  *sections, name = key.split(".")
+  for slip in edits(name, 12, rng):
+    wrong = ".".join([*sections, slip])
+    if wrong not in DEFAULT and slip:
+      assert repr(key) in checks.unknown_key(wrong, DEFAULT), wrong
+  if sections:
+    for slip in edits(sections[0], 4, rng):
+      assert repr(key) in checks.unknown_key(f"{slip}.{name}", DEFAULT), slip
+
+
+@KEYS
+def test_a_key_below_a_value_and_a_section_without_one(key):
+  assert f"config.{key} is a value" in checks.unknown_key(f"{key}.x", DEFAULT)
+  assert key in refused(made(**{key: {"a": 1}}))
+  assert f"{key} = {{}}" in refused(made(**{key: {}}))
+
+
+# Values.
+
+
+@KEYS
+def test_any_value(key):
+  """Refused by key, value and what to set instead, or of the right type and in its range."""
+  usual = DEFAULT[key]
+  for value in ANY:
+    if message := refused(made(**{key: value})):
+      assert key in message
+      mended({key: value})
+      continue
+    kinds = (int, float) if isinstance(usual, float) else type(usual)
+    assert isinstance(value, kinds) and isinstance(value, bool) == isinstance(usual, bool)
+    assert not isinstance(value, (int, float)) or math.isfinite(value)
+
+
+def test_pairs_of_values():
+  """Legal values that clash, and illegal ones, of any preset: whoever does what is said comes to an end."""
+  rng, accepted = random.Random(1), 0
+  for _ in range(800):
+    values = dict(preset(rng.choice(list(PRESETS))))
+    for key in rng.sample(list(DEFAULT), rng.choice([2, 2, 3, 5])):
+      values[key] = rng.choice(ANY) if rng.random() < 0.2 else legal(key, rng)
+    if message := refused(made(**values)):
+      assert any(key in message for key in DEFAULT)
+      mended(values)
+    accepted += not message
+  assert accepted > 150
+
+
+@pytest.mark.parametrize(
+  "spoil, words",
+  [
+    (
+      lambda config: config.train.update(seed=ml_collections.config_dict.required_placeholder(int)),
+      "cannot be",
+    ),
+    (
+      lambda config: config.train.update(seed=ml_collections.config_dict.placeholder(int)),
+      "train.seed = None",
+    ),
+    (lambda config: config.train.update(me=config), "cannot be read (RecursionError"),
+    (lambda config: config.__setitem__("train", ml_collections.ConfigDict()), "config.train is a section"),
+    (lambda config: config.update({"x" * 500: 1}), "config has no key 'xxx"),
+  ],
+)
+def test_configs_that_are_more_than_values(spoil, words):
+  config = configs.default()
+  with config.unlocked(), config.ignore_type():
+    spoil(config)
+  assert words in refused(config)
+
+
+def test_a_dict_is_no_config():
+  """It would pass for one until its first attribute is asked for."""
+  with pytest.raises(ConfigError, match="gave a dict; it must return"):
+    configs.check(configs.default().to_dict())
+
+
+# The command line.
+
+
+SPELLED = (
+  *("", "x", "-1", "1.5", "1e999", "nan", "-inf", "9" * 30, "9" * 5000, "True", "None", "()", "(1,2)", "(1"),
+  *("('a',)", "[1]", "{}", "\n", "a\nb: c", "a: b", "é", "\udc80", "0x10", "1_000", "'x'", "=", "%s", "{0}"),
+  *("(1," * 500, "lambda: 1", "__import__('os').abort()", "(__import__('os').abort(),)", "f'{1}'", "1j"),
+)
+
+
+@pytest.fixture
+def told(monkeypatch):
+  """What a command line is refused with, in this process; '' if its config is accepted."""
+  before = {name: flags.FLAGS[name].default for name in flags.FLAGS}
+
+  def run(*arguments: str) -> str:
+    argv = ["xmc_jax", DEXML, *arguments]
+    monkeypatch.setattr(sys, "argv", argv)  # where ml_collections looks for overrides
+    try:
+      with warnings.catch_warnings():  # ml_collections loads config files in a way that Python means to drop
+        warnings.filterwarnings("ignore", "the load_module", DeprecationWarning)
+        main._parse_flags(argv)
+      main._checked_config()
+    except UserError as error:
+      return " ".join(str(error).split())
+    finally:
+      for name in set(flags.FLAGS) - set(before):
+        delattr(flags.FLAGS, name)
+      for name, default in before.items():
+        flags.FLAGS[name].using_default_value, flags.FLAGS[name].present = True, 0
+        flags.FLAGS[name].value = default
+    return ""
+
+  return run
+
+
+@KEYS
+def test_any_text_on_the_command_line(told, key):
+  rng = random.Random(key)
+  for value in rng.sample(SPELLED, 8):
+    message = told(f"--config.{key}={value}")
+    assert len(message) < LONGEST and "Traceback" not in message
+    assert not message or key in message or "method.temperature" in message, message
+    if not message:
+      assert isinstance(DEFAULT[key], (str, tuple, bool)) or value in SPELLED
+  slip = min(edits(key.rpartition(".")[2], 3, rng) - {""})
+  wrong = ".".join([*key.split(".")[:-1], slip])
+  if wrong not in DEFAULT:
+    assert repr(key) in told(f"--config.{wrong}=1")
+
+
+@pytest.mark.parametrize(
+  "argument, words",
+  [
+    ("--config.=x", "config has no key ''; there are"),
+    ("--config.train.=x", "config has no key 'train.'"),
+    ("--config.train.seed.x=1", "config.train.seed is a value, not a section"),
+    ("--config.method.graphs[0]=x", "config has no key 'method.graphs[0]'; did you mean 'method.graphs'?"),
+    ("--config.__class__=x", "config has no key '__class__'"),
+    ("--config.train.update=x", "config has no key 'train.update'"),
+    ("--config.train.seed=a: b", "train.seed = 'a: b' is not a whole number"),
+    ("--config.train.seed", "Missing value for flag --config.train.seed"),
+  ],
+)
+def test_odd_overrides(told, argument, words):
+  assert words in told(argument)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    ([b"--config.data.path=\xff\xfe", "--mode=prepare"], "no such file"),
+    (["--config.data.path=" + "x" * 300], "data.path = 'xxx"),
+    (["--config.name=../../x"], "is no folder below runs/; set --config.name=run"),
+    (["--config.data.path=~no-such-user/x", "--mode=prepare"], "begins with '~'"),
+    (["--config.train.seed=__import__('os').abort()"], "is not a whole number"),
+  ],
+)
+def test_whole_processes(arguments, words):
+  arguments = [
+    argument if isinstance(argument, str) else argument.decode(errors="surrogateescape")
+    for argument in arguments
+  ]
+  ended = child([DEXML, *arguments], env={"PYTHONUTF8": "1"})
+  assert ended.returncode == 1 and ended.stdout == ""
+  *_, last = ended.stderr.splitlines()
+  assert last.startswith("error: ") and words in last and "Traceback" not in ended.stderr
+
+
+# What passes the checks: a plan, or a line.
+
+
+def planned(values: dict) -> str:
+  """'' for a plan, or what it is refused with."""
+  try:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+      workflow.plan(made(**values))
+  except UserError as error:
+    message = str(error)
+    assert "\n" not in message and len(message) < LONGEST
+    return message
+  return ""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_any_legal_value_gives_a_plan_or_a_line(method):
+  rng, plans = random.Random(method), 0
+  for key in DEFAULT:
+    values = {**preset(METHODS[method]), key: legal(key, rng)}
+    if not refused(made(**values)):
+      plans += not planned(values)
+  assert plans > len(DEFAULT) / 3
+
+
+def test_plans_of_several_legal_values():
+  rng = random.Random(3)
+  for _ in range(150):
+    values = dict(preset(rng.choice(list(PRESETS))))
+    values |= {key: legal(key, rng) for key in rng.sample(list(DEFAULT), rng.choice([2, 3, 6]))}
+    if not refused(made(**values)):
+      planned(values)
+
+
+def test_more_frozen_layers_than_there_are_give_no_plan():
+  values = {**preset("dexml-minilm"), "encoder.num_frozen_layers": 7}
+  assert "set --config.encoder.num_frozen_layers=6, or less" in planned(values)
+
+
+# Trainings: what no plan can know.
+
+BASES = {
+  "dexml": {},
+  "ova": {"method.name": "ova", "method.labels": "table", "method.loss": "binary", "method.num_positives": 0},
+  "ance": {
+    "method.name": "ance",
+    "method.loss": "softmax",
+    "method.labels": "in_batch",
+    "method.num_hard_negatives": 2,
+    "method.shortlist_first_epoch": 1.0,
+  },
+  "dexa": {
+    "method.name": "dexa",
+    "method.loss": "margin",
+    "method.labels": "in_batch",
+    "method.num_label_clusters": 8,
+    "method.leaves_first_epoch": 1.0,
+  },
+  "prime": tiny_runs.PRIME,
+  "ramen": tiny_runs.RAMEN,
+  "unidec": tiny_runs.UNIDEC,
+}
+# Not the training's business, or other tests'; and what would only take long.
+_APART = (
+  "name",
+  "init_from",
+  "data.path",
+  "data.cache_dir",
+  "data.text",
+  "data.layout",
+  "method.name",
+  "plan.",
+)
+_SMALL = {
+  "train.num_epochs": 3,
+  "method.walk_hops": 100,
+  "mesh.data": 9,
+  "mesh.label": 9,
+  "train.batch_size": 99,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", BASES)
+def test_trainings_of_legal_settings_end_well_or_in_a_line(base, tmp_path):
+  rng = random.Random(base)
+  folder = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "raw"))
+  keys = [
+    key for key in DEFAULT if not key.startswith(("encoder.name", "encoder.init", "encoder.tok", *_APART))
+  ]
+  done = 0
+  while done < 3:
+    chosen = {key: legal(key, rng, _SMALL.get(key, 2000)) for key in rng.sample(keys, 3)}
+    try:
+      config = tiny_runs.config(folder, **{"train.num_epochs": 2, **BASES[base], **chosen})
+      workflow.train_and_test(config, tmp_path / f"run{rng.random()}")
+      done += 1
+    except UserError as error:
+      assert "\n" not in str(error)

@@ -1,0 +1,164 @@
+"""Prepared folders with damage that their files' sizes do not show: one line, or as good as whole."""
+
+import io
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import sample_folders as samples
+
+from xmc_jax import data
+from xmc_jax.contract import DataError
+from xmc_jax.data.manifest import is_prepared
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  place = tmp_path_factory.mktemp("whole")
+  tokenizer = data.train_tokenizer(["apple tree boat red view"], 80)
+  return data.prepare(samples.index(place / "raw"), place / "out", tokenizer=tokenizer).folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+  return shutil.copytree(whole, tmp_path / "out")
+
+
+def refused(folder, match):
+  with pytest.raises(DataError, match=match) as caught:
+    data.load(folder).graphs  # noqa: B018 (opened when looked at)
+  assert str(caught.value).endswith("; prepare the data again") and "\n" not in str(caught.value)
+  assert len(str(caught.value).replace(str(folder), "")) < 400
+
+
+def rewrite(folder, name, content):
+  """Replaces a file, as if it had been prepared so."""
+  (folder / name).write_bytes(content)
+  manifest = json.loads((folder / "manifest.json").read_bytes())
+  manifest["files"][name]["size"] = len(content)
+  (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+MANIFESTS = {
+  "nested": ("[" * 100_000, "expected JSON"),
+  "too long": (" " * (1 << 24) + "{}", "expected JSON"),
+  "not UTF-8": (b'{"format": "\xff"}', "expected JSON"),
+}
+ENTRIES = {
+  "no files": ("files", None),
+  "files no mapping": ("files", ["labels.texts.npy"]),
+  "no size": ("files", {"labels.texts.npy": {"sha256": ""}}),
+  "huge size": ("files", {"labels.texts.npy": {"size": 10**4000, "sha256": ""}}),
+  "a file elsewhere": ("files", {"../raw/Y.txt": {"size": 1, "sha256": ""}}),
+  "a long name": ("files", {"x" * 5000: {"size": 1, "sha256": ""}}),
+  "no counts": ("counts", {}),
+  "counts no numbers": (
+    "counts",
+    {"train": {}, "test": {}, "labels": {}, "graphs": {"kind": {"texts": "many"}}},
+  ),
+  "notices no list": ("notices", "none"),
+  "sources without names": ("sources", [{"size": 1}]),
+  "tokenizer a text": ("tokenizer", "bert"),
+  "name a number": ("name", 7),
+}
+
+
+@pytest.mark.parametrize("case", MANIFESTS)
+def test_manifest_that_cannot_be_read(case, folder):
+  content, match = MANIFESTS[case]
+  samples.write(folder / "manifest.json", content)
+  refused(folder, rf"manifest\.json: {match}")
+  (folder / "labels.texts.npy").unlink()
+  assert not is_prepared(folder)
+
+
+@pytest.mark.parametrize("case", ENTRIES)
+def test_manifest_with_a_damaged_entry(case, folder, whole):
+  key, value = ENTRIES[case]
+  manifest = json.loads((folder / "manifest.json").read_bytes())
+  (folder / "manifest.json").write_text(json.dumps({**manifest, key: value}))
+  refused(folder, rf"manifest\.json: the entry '{key}' is damaged")
+  prepared = data.prepare(whole.parent / "raw", folder)
+  assert "manifest.json" in prepared.why and data.load(folder).num_labels == 5
+
+
+def npy(array: np.ndarray, header: bytes = b"") -> bytes:
+  file = io.BytesIO()
+  np.save(file, array)
+  content = file.getvalue()
+  return content[:10] + header.ljust(len(content[10:128]) - 1) + b"\n" + content[128:] if header else content
+
+
+HEADERS = (
+  b"{(",
+  b"'''",
+  b"{'descr': '<i8', 'fortran_order': False, 'shape': (9" + b"9" * 30 + b",), }",
+  b"\xff" * 9,
+)
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_npy_with_a_damaged_header(header, folder):
+  rewrite(folder, "train.truth.values.npy", npy(np.ones(5, np.float32), header))
+  refused(folder, r"train\.truth\.values\.npy: expected a whole \.npy file")
+
+
+@pytest.mark.parametrize(
+  ("name", "array", "match"),
+  [
+    (
+      "labels.texts",
+      np.zeros((3, 3), np.uint8),
+      r"expected one dimension of type uint8, found uint8 of shape \(3, 3\)",
+    ),
+    ("labels.texts", np.zeros(30, ">i4"), "expected one dimension of type uint8, found >i4"),
+    ("labels.tokens", np.zeros(30, np.int64), "expected one dimension of type uint16 or int32, found int64"),
+    ("labels.texts_offsets", np.zeros(0, np.int64), "expected offsets that grow from 0 to 30"),
+    ("labels.texts_offsets", np.array([0, 5, 99, 7, 19, 27]), "expected offsets that grow"),
+    ("labels.texts_offsets", np.array([1, 5, 9, 27]), "expected offsets that grow"),
+    (
+      "test.truth.columns",
+      np.zeros(1, np.int32),
+      "expected offsets that grow from 0 to 1, the length of test.truth",
+    ),
+    (
+      "test.truth.values",
+      np.zeros(1, np.float32),
+      "expected test.truth to have 3 rows with as many values as columns",
+    ),
+    ("train.filter.columns_offsets", np.array([0, 2]), "expected train.filter to have 5 rows"),
+    (
+      "graph.kind.label_edges.columns_offsets",
+      np.array([0, 3]),
+      "expected graph.kind.label_edges to have 5 rows",
+    ),
+  ],
+)
+def test_npy_of_another_content(name, array, match, folder):
+  rewrite(folder, f"{name}.npy", npy(array))
+  refused(folder, match)
+
+
+def test_fewer_token_rows_than_texts(folder):
+  rewrite(folder, "labels.tokens_offsets.npy", npy(np.array([0, len(np.load(folder / "labels.tokens.npy"))])))
+  refused(folder, r"expected labels to have as many token rows as texts \(5\), found 1")
+
+
+def test_a_flipped_letter_costs_that_letter(folder):
+  path = folder / "labels.texts.npy"
+  content = path.read_bytes()
+  path.write_bytes(content.replace("grün".encode(), b"gr\xff\xffn"))
+  dataset = data.load(folder)
+  assert list(dataset.labels.texts)[:2] == [dataset.labels.texts[0], "gr\ufffd\ufffdn"]
+
+
+def test_names_that_are_not_utf8(tmp_path):
+  """Python holds their bytes as lone surrogates, which the manifest must hold as well."""
+  raw = samples.index(tmp_path / os.fsdecode(b"r\xffw"))
+  for path in list(raw.glob("kind_*")):
+    path.rename(raw / path.name.replace("kind", os.fsdecode(b"k\xe9nd")))
+  dataset = data.load(raw, cache_dir=tmp_path / "cache")
+  assert list(dataset.graphs) == [os.fsdecode(b"k\xe9nd")]
+  assert data.prepare(raw, dataset.folder).why == ""

@@ -1,0 +1,85 @@
+"""Files of lines: whole or not there, and gone on with where what they are made of is the same."""
+
+import os
+import pathlib
+
+import pytest
+
+from xmc_jax.contract import UserError
+from xmc_jax.line_file import written_whole
+
+MADE_OF = {"run": "r", "settings": [5, ""]}
+
+
+def write(path, count, made_of=MADE_OF, fail_at=None, block=4):
+  """Writes lines 0 to count; returns how many were there already."""
+  with written_whole(path, made_of, block) as (out, done):
+    for number in range(done, count):
+      if number == fail_at:
+        out.write(f"{number}")  # a line cut short
+        out.flush()
+        raise KeyboardInterrupt
+      out.write(f"{number}\n")
+  return done
+
+
+def content(path):
+  return [int(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def test_a_file_is_written_and_nothing_is_left_beside(tmp_path):
+  path = tmp_path / "out.jsonl"
+  assert write(path, 10) == 0
+  assert content(path) == list(range(10))
+  assert [found.name for found in tmp_path.iterdir()] == ["out.jsonl"]
+  assert write(path, 3) == 0  # anew: the command was given again
+  assert content(path) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("killed_at", "kept"), [(0, 0), (3, 0), (4, 4), (7, 4), (9, 8)])
+def test_a_killed_writer_is_gone_on_with_in_whole_blocks(killed_at, kept, tmp_path):
+  path = tmp_path / "out.jsonl"
+  path.write_text("of before\n")
+  with pytest.raises(KeyboardInterrupt):
+    write(path, 10, fail_at=killed_at)
+  assert path.read_text() == "of before\n"
+  assert write(path, 10) == kept
+  assert content(path) == list(range(10))
+
+
+def test_what_is_made_of_something_else_begins_anew(tmp_path):
+  path = tmp_path / "out.jsonl"
+  with pytest.raises(KeyboardInterrupt):
+    write(path, 10, fail_at=9)
+  assert write(path, 10, made_of={**MADE_OF, "settings": [6, ""]}) == 0
+  assert content(path) == list(range(10))
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[" * 100_000])
+def test_damaged_notes_begin_anew(damage, tmp_path):
+  path = tmp_path / "out.jsonl"
+  with pytest.raises(KeyboardInterrupt):
+    write(path, 10, fail_at=9)
+  (tmp_path / "out.jsonl.part.json").write_text(damage)
+  assert write(path, 10) == 0
+  assert content(path) == list(range(10))
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+  with pytest.raises(UserError, match=r"no/such/out\.jsonl: cannot be written \(No such file or directory\)"):
+    write(tmp_path / "no" / "such" / "out.jsonl", 1)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
+  path = tmp_path / "out.jsonl"
+  path.write_text("of before\n")
+  opened = pathlib.Path.open
+
+  def full(self, *args, **kwargs):
+    return opened(pathlib.Path("/dev/full") if args[:1] == ("r+",) else self, *args, **kwargs)
+
+  monkeypatch.setattr(pathlib.Path, "open", full)
+  with pytest.raises(UserError, match=r"cannot be written \(.*\); the same command goes on with out\.json"):
+    write(path, 100_000)
+  assert path.read_text() == "of before\n"

@@ -1,0 +1,48 @@
+"""The connections between processes: who is let in, what is heard. Real deaths: tests/distributed_test.py."""
+
+import socket
+import threading
+
+import pytest
+
+from xmc_jax import peers
+
+
+def _greet(server, token, number):
+  link = socket.create_connection(server.getsockname())
+  link.sendall(peers._GREETING.pack(token, number))
+  return link
+
+
+def test_only_who_knows_the_token_is_let_in():
+  server, token = socket.create_server(("localhost", 0)), b"t" * 16
+  found = {}
+  accepting = threading.Thread(target=lambda: found.update(peers._accepted(server, token, 2)))
+  accepting.start()
+  stranger = _greet(server, b"x" * 16, 1)
+  short = socket.create_connection(server.getsockname())
+  short.sendall(b"GET / HTTP")
+  short.shutdown(socket.SHUT_WR)
+  links = [_greet(server, token, number) for number in (2, 1)]
+  accepting.join(30)
+  assert sorted(found) == [1, 2]
+  assert stranger.recv(1) == b"" and short.recv(1) == b""
+  for link in (*links, *found.values(), stranger, short):
+    link.close()
+
+
+_NAMED, _WELL = (peers._NUMBER.pack(number) for number in (5, -1))
+
+
+@pytest.mark.parametrize(("said", "dead"), [(b"", 2), (_NAMED, 5), (_WELL, None)])
+def test_what_is_heard(said, dead, monkeypatch):
+  """The end of a connection is that of its process; the main one may name another; -1 is a good end."""
+  here, there = socket.socketpair()
+  heard = []
+  monkeypatch.setattr(peers, "_links", {2: here})
+  monkeypatch.setattr(peers, "_stop", heard.append)
+  there.sendall(said)
+  there.close()
+  peers._listen()
+  assert heard == ([] if dead is None else [dead])
+  here.close()

@@ -1,0 +1,45 @@
+"""Whether two runs' folders hold the same, bit by bit: times aside, which no two runs share."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import scipy.sparse as sp
+import tiny_runs
+
+from xmc_jax import mesh
+from xmc_jax.checkpoint import Checkpoints
+
+
+def _arrays(tree):
+  return [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in jax.tree.leaves_with_path(tree)]
+
+
+def _assert_same_checkpoints(one: pathlib.Path, other: pathlib.Path, newest: bool):
+  sharding = mesh.replicated(mesh.make())
+  steps = [sorted(path.name for path in folder.iterdir()) for folder in (one, other)]
+  if newest:
+    steps = [[max((name for name in names if name.isdecimal()), key=int)] for names in steps]
+  assert steps[0] == steps[1]  # no leftovers either
+  for step in map(int, steps[0]):
+    found = [Checkpoints(folder, read_only=True).restore_state(step, sharding) for folder in (one, other)]
+    for (name, left), (_, right) in zip(*map(_arrays, found), strict=True):
+      assert left.dtype == right.dtype and left.tobytes() == right.tobytes(), f"{one.name} {step} {name}"
+    hosts = [json.loads((folder / str(step) / "host" / "metadata").read_text()) for folder in (one, other)]
+    for host in hosts:
+      host.pop("seconds", None)
+    assert hosts[0] == hosts[1]
+
+
+def assert_same_runs(one: pathlib.Path, other: pathlib.Path, newest: bool = False):
+  """Asserts that all but times is the same; `newest` looks at no checkpoint but the last."""
+  for folder in ("checkpoints", "best"):
+    _assert_same_checkpoints(one / folder, other / folder, newest)
+  assert tiny_runs.metric_lines(one) == tiny_runs.metric_lines(other)
+  assert (one / "config.json").read_text() == (other / "config.json").read_text()
+  reports = [(folder / "report" / "metrics.json").read_text() for folder in (one, other)]
+  assert reports[0] == reports[1]
+  left, right = (sp.load_npz(folder / "predictions" / "test.npz") for folder in (one, other))
+  for name in ("data", "indices", "indptr"):
+    np.testing.assert_array_equal(getattr(left, name), getattr(right, name))

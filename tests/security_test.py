@@ -1,0 +1,494 @@
+"""What docs/security.md claims: files from anybody run no code and lead nowhere else, nor do their texts."""
+
+import ast
+import json
+import pathlib
+import pickle
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs
+from xmc_jax import config as configs
+from xmc_jax import data, evaluate, faults, inside, models, plain, predict, report, run_folder, workflow
+from xmc_jax import run as runs
+from xmc_jax.contract import ConfigError, DataError, UserError
+from xmc_jax.fusion import Tree
+from xmc_jax.models import sources
+from xmc_jax.models.pretrained import load_pretrained
+from xmc_jax.models.torch_files import read_torch_file
+
+ROOT = pathlib.Path(__file__).parent.parent
+SOURCES = sorted(path for folder in ("xmc_jax", "experiments") for path in (ROOT / folder).rglob("*.py"))
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x7f\u202e\u2066"
+
+
+class _Payload:
+  """Unpickled, it leaves a file behind."""
+
+  def __init__(self, witness: pathlib.Path):
+    self.witness = str(witness)
+
+  def __reduce__(self):
+    return open, (self.witness, "w")
+
+
+@pytest.fixture
+def witness(tmp_path):
+  """A file that is there once a payload has run; no test may leave one."""
+  path = tmp_path / "witness"
+  yield path
+  assert not path.exists()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A run that has all kinds of files: two views and their fusion, metadata graphs beside its data."""
+  folder = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("raw") / "tiny"))
+  workdir = tmp_path_factory.mktemp("runs") / "trained"
+  overrides = {**tiny_runs.UNIDEC, "eval.fusion_rows": 100, "eval.fusion_depth": 3, "train.num_epochs": 1}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XMC_JAX_CACHE", str(workdir.parent / "cache"))
+    workflow.train_and_test(tiny_runs.config(folder, **overrides), workdir)
+  return workdir
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+  """A copy of it, to spoil."""
+  return shutil.copytree(trained, tmp_path / "run")
+
+
+def use(workdir: pathlib.Path) -> None:
+  """What opens most of a run's folder."""
+  predict.Model.load(workdir).predict(["barn lt"], k=3)
+
+
+# The source itself.
+
+
+def calls(path: pathlib.Path):
+  """(dotted name, keywords) of every call of a file."""
+  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    if isinstance(node, ast.Call):
+      yield ast.unparse(node.func), {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+
+
+def imports(path: pathlib.Path) -> set[str]:
+  found = set()
+  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    if isinstance(node, ast.Import):
+      found |= {name.name.partition(".")[0] for name in node.names}
+    if isinstance(node, ast.ImportFrom):
+      found.add((node.module or "").partition(".")[0])
+  return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_can_run_what_a_file_says(path):
+  risky = {"yaml", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch", "tensorflow", "code"}
+  assert not imports(path) & risky
+  assert "pickle" not in imports(path) or path.name == "torch_files.py"
+  tools = path.is_relative_to(ROOT / "experiments" / "claims")  # runs our own command, no file's words
+  for name, keywords in calls(path):
+    assert name not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"), name
+    assert not name.startswith(("pickle.load", "subprocess.")) or tools, name
+    assert keywords.get("allow_pickle", "False") == "False", name
+    assert keywords.get("trust_remote_code", "False") == "False", name
+    if name.endswith("from_pretrained") and "Auto" in name:
+      assert keywords.get("trust_remote_code") == "False" and keywords["local_files_only"] == "True", name
+    if name == "importlib.import_module":
+      assert path.name == "__init__.py", name  # of fixed tables
+    if name.endswith("snapshot_download"):
+      assert "allow_patterns" in keywords
+
+
+def test_the_hub_gives_no_code():
+  patterns = [*sources._SMALL_FILES, "model*.safetensors", "pytorch_model.bin"]
+  assert {pathlib.PurePath(pattern).suffix for pattern in patterns} == {
+    ".json",
+    ".txt",
+    ".safetensors",
+    ".bin",
+  }
+
+
+# Pickles.
+
+
+def pickled_array(path: pathlib.Path, witness: pathlib.Path) -> None:
+  """An .npy file that numpy would unpickle."""
+  with path.open("wb") as file:
+    np.save(file, np.array([_Payload(witness)], object), allow_pickle=True)
+
+
+def pickled_arrays(path: pathlib.Path, witness: pathlib.Path, **arrays) -> None:
+  """An .npz file of which numpy would unpickle a part."""
+  spoilt = {
+    name: np.array([_Payload(witness)], object) if array is None else array for name, array in arrays.items()
+  }
+  with path.open("wb") as file:
+    np.savez(file, allow_pickle=True, **spoilt)
+
+
+def test_the_payload_is_one(tmp_path):
+  pickled_array(tmp_path / "a.npy", tmp_path / "made")
+  np.load(tmp_path / "a.npy", allow_pickle=True)[0].close()
+  assert (tmp_path / "made").exists()
+
+
+@pytest.mark.slow
+def test_no_file_of_a_run_is_unpickled(trained, tmp_path, witness):
+  """Each in turn is a pickle: refused in a line, or not looked at."""
+  payload, seen = pickle.dumps(_Payload(witness)), 0
+  names = [path.relative_to(trained) for path in sorted(trained.rglob("*")) if path.is_file()]
+  for number, name in enumerate(names):
+    run = shutil.copytree(trained, tmp_path / f"run{number}")
+    (run / name).unlink()
+    (run / name).write_bytes(payload)
+    try:
+      use(run)
+    except UserError as error:
+      seen += 1
+      assert "\n" not in str(error)
+    assert not witness.exists(), name
+    shutil.rmtree(run)
+  assert seen > 10
+
+
+@pytest.mark.parametrize(
+  "name", ["labels.texts", "labels.tokens", "train.truth.columns", "train.truth.values"]
+)
+def test_no_array_of_prepared_data_is_unpickled(copied, witness, name):
+  path = copied / "data" / f"{name}.npy"
+  path.unlink()
+  pickled_array(path, witness)
+  manifest = json.loads((copied / "data" / "manifest.json").read_text())
+  manifest["files"][path.name]["size"] = path.stat().st_size
+  (copied / "data" / "manifest.json").unlink()  # a link to the cache's
+  (copied / "data" / "manifest.json").write_text(json.dumps(manifest))
+  with pytest.raises(DataError, match=r"\.npy"):
+    use(copied)
+
+
+def test_no_array_beside_a_run_is_unpickled(tmp_path, witness):
+  pickled_array(tmp_path / run_folder.VECTORS, witness)
+  with pytest.raises(UserError, match="not readable"):
+    run_folder.open_array(tmp_path / run_folder.VECTORS, 1)
+  fields = dict.fromkeys(Tree._fields, np.zeros(1, np.int32))
+  for field in Tree._fields:
+    pickled_arrays(tmp_path / "fusion.npz", witness, **{**fields, field: None})
+    with pytest.raises(UserError, match="not readable"):
+      Tree.load(tmp_path / "fusion.npz")
+
+
+def test_no_raw_file_is_unpickled(tmp_path, witness):
+  """Of any layout: each file in turn is a pickle, or an .npz of pickled arrays."""
+  raw = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "raw"))
+  for path in sorted(raw.iterdir()):
+    folder = shutil.copytree(raw, tmp_path / "spoilt")
+    (folder / path.name).write_bytes(pickle.dumps(_Payload(witness)))
+    with pytest.raises(DataError):
+      data.load(folder, cache_dir=tmp_path / "cache")
+    shutil.rmtree(folder)
+  whole = {"format": np.array(b"csr"), "shape": np.array([200, 80]), "data": np.ones(1, np.float32)}
+  whole |= {"indices": np.zeros(1, np.int32), "indptr": np.ones(201, np.int32)}
+  for name in whole:
+    folder = shutil.copytree(raw, tmp_path / "spoilt")
+    (folder / "words_trn_X_Y.txt").unlink()
+    pickled_arrays(folder / "words_trn_X_Y.npz", witness, **{**whole, name: None})
+    with pytest.raises(DataError):
+      data.load(folder, cache_dir=tmp_path / "cache")
+    shutil.rmtree(folder)
+  for name in ("train.parquet", "train.csv", "train.jsonl"):
+    (tmp_path / name).write_bytes(pickle.dumps(_Payload(witness)))
+    with pytest.raises(DataError):
+      data.load(tmp_path / name, cache_dir=tmp_path / "cache")
+
+
+def test_no_file_of_an_encoder_is_unpickled(tmp_path, witness):
+  whole = tiny_runs.tiny_bert(tmp_path / "bert")
+  for name in ("config.json", "model.safetensors", "pytorch_model.bin", "modules.json", "tokenizer.json"):
+    folder = shutil.copytree(whole, tmp_path / "spoilt")
+    if name == "pytorch_model.bin":
+      (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(pickle.dumps(_Payload(witness)))
+    with pytest.raises(UserError):
+      load_pretrained(str(folder))
+      data.load_tokenizer(folder)
+    shutil.rmtree(folder)
+
+
+def test_checkpoints_are_read_without_pickle(trained, monkeypatch):
+  def refuse(*arguments, **named):
+    raise AssertionError("unpickled")
+
+  for name in ("load", "loads", "Unpickler"):
+    monkeypatch.setattr(pickle, name, refuse)
+  use(trained)
+
+
+# Pickles that are read: PyTorch's weights.
+
+
+def torch_file(path: pathlib.Path, body: bytes, storages=(), compression=zipfile.ZIP_STORED) -> pathlib.Path:
+  with zipfile.ZipFile(path, "w", compression) as archive:
+    archive.writestr("archive/data.pkl", b"\x80\x02" + body + b".")
+    for key, raw in storages:
+      archive.writestr(f"archive/data/{key}", raw)
+  return path
+
+
+FLOATS = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQ"
+
+
+def tensor(shape: bytes, strides: bytes) -> bytes:
+  """The pickle of a tensor over four floats."""
+  return b"ctorch._utils\n_rebuild_tensor_v2\n(" + FLOATS + b"K\x00" + shape + strides + b"\x89}tR"
+
+
+def in_dict(value: bytes) -> bytes:
+  return b"}X\x01\x00\x00\x00w" + value + b"s"
+
+
+def test_weights_with_metadata_are_read(tmp_path):
+  """`torch.save` of a module's state: an OrderedDict with an attribute, as every model on the hub has it."""
+  body = (
+    b"ccollections\nOrderedDict\n)RX\x01\x00\x00\x00w" + tensor(b"K\x02K\x02\x86", b"K\x02K\x01\x86") + b"s"
+  )
+  body += b"}X\x09\x00\x00\x00_metadataccollections\nOrderedDict\n)Rsb"
+  raw = np.arange(4, dtype=np.float32).tobytes()
+  found = read_torch_file(torch_file(tmp_path / "a.bin", body, [("0", raw)]))
+  np.testing.assert_array_equal(found["w"], [[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+  "value",
+  [
+    pytest.param(b"cos\nsystem\n(X\x04\x00\x00\x00truetR", id="a function"),
+    pytest.param(b"cbuiltins\ngetattr\n", id="a builtin"),
+    pytest.param(b"ccollections\nOrderedDict.__init__\n", id="a way through a class"),
+    pytest.param(b"cnumpy\nload\n", id="numpy's own loader"),
+    pytest.param(
+      b"ctorch\nFloatStorage\n(K\x03X\x01\x00\x00\x00>NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb", id="a type"
+    ),
+    pytest.param(
+      FLOATS + b"(K\x01K\x04\x85ctorch\nFloatStorage\n\x89C\x10" + b"x" * 16 + b"tb", id="a storage"
+    ),
+    pytest.param(tensor(b"K\x04\x85", b"K\x01\x85") + b"}X\x01\x00\x00\x00aK\x01sb", id="a tensor"),
+    pytest.param(
+      b"ctorch._utils\n_rebuild_tensor_v2\nN}X\x01\x00\x00\x00aK\x01s\x86b", id="a function's state"
+    ),
+    pytest.param(tensor(b"J\x00\x00\x00\x7fK\x04\x86", b"K\x00K\x01\x86"), id="one number many times"),
+  ],
+)
+def test_weights_can_name_and_change_nothing(tmp_path, witness, value):
+  """No other function, and no state of what the reader itself is made of."""
+  file = torch_file(tmp_path / "evil.bin", in_dict(value), [("0", bytes(16))])
+  with pytest.raises(DataError, match=r"evil\.bin: (refused|damaged)"):
+    read_torch_file(file)
+  assert np.dtype(np.float32).str == np.zeros(1, np.float32).dtype.str and np.float32(1) + 1 == 2
+
+
+def test_weights_are_no_larger_than_their_file(tmp_path):
+  body = in_dict(tensor(b"K\x04\x85", b"K\x01\x85"))
+  file = torch_file(tmp_path / "bomb.bin", body, [("0", bytes(16))], zipfile.ZIP_DEFLATED)
+  with pytest.raises(DataError, match="not compressed"):
+    read_torch_file(file)
+
+
+def test_a_tokenizer_brings_no_code(tmp_path, witness):
+  folder = tiny_runs.tiny_bert(tmp_path / "bert")
+  tokenizer = data.train_tokenizer(["barn lt"], 100)
+  tokenizer.save(str(folder / "tokenizer.json"))
+  (folder / "evil.py").write_text(f"open({str(witness)!r}, 'w')\nclass Evil: pass\n")
+  code = {"auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}, "tokenizer_class": "Evil"}
+  (folder / "tokenizer_config.json").write_text(json.dumps(code))
+  with pytest.raises(DataError, match="unusable tokenizer files"):
+    models.load_encoder(folder)
+
+
+# Names that lead elsewhere.
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/hostname", "a/../../x", "graph.x/../../y.npy"])
+def test_prepared_data_names_no_file_elsewhere(trained, tmp_path, name):
+  folder = shutil.copytree(trained / "data", tmp_path / "inner" / "data")
+  (tmp_path / "inner" / "x").write_text("payload")
+  known = json.loads((folder / "manifest.json").read_text())
+  of_file = {"files": {**known["files"], name: {"size": 7, "sha256": ""}}}
+  of_graph = {"counts": {**known["counts"], "graphs": {name: known["counts"]["graphs"]["words"]}}}
+  for change in (of_file, of_graph):
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").write_text(json.dumps({**known, **change}))
+    with pytest.raises(DataError, match="is damaged"):
+      data.link_into(folder, tmp_path / "run" / "deep" / "data")
+    with pytest.raises(DataError, match="is damaged"):
+      data.load_prepared(folder)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "../../x", "/tmp/x", "a/../../x", "."])
+def test_a_runs_name_stays_below_runs(name):
+  config = configs.default()
+  config.name = name
+  with pytest.raises(ConfigError, match="is no folder below runs/"):
+    configs.check(config)
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "\0"])
+def test_an_encoders_modules_are_in_its_folder(tmp_path, path):
+  folder = tiny_runs.tiny_bert(tmp_path / "bert")
+  modules = [{"idx": 0, "name": "0", "path": path, "type": "sentence_transformers.models.Transformer"}]
+  (folder / "modules.json").write_text(json.dumps(modules))
+  with pytest.raises(DataError, match="leads out of the encoder's folder"):
+    load_pretrained(str(folder))
+
+
+def test_an_encoders_parts_are_in_its_folder(tmp_path):
+  """An index that names a file elsewhere: the one of that name here is meant."""
+  folder = tiny_runs.tiny_bert(tmp_path / "bert")
+  (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+  (folder / "model.safetensors.index.json").write_text(
+    json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}})
+  )
+  with pytest.raises(DataError, match=r"bert/elsewhere\.safetensors: unreadable"):
+    load_pretrained(str(folder))
+
+
+@pytest.mark.parametrize(
+  "name", ["report", "predictions", "metrics.jsonl", "encoder", "report/metrics.json", "best"]
+)
+def test_a_run_writes_nothing_through_a_link(copied, tmp_path, name):
+  target = tmp_path / "precious"
+  path = copied / name
+  if path.is_dir():
+    path.rename(target)
+  else:
+    target.write_text("precious")
+    path.unlink(missing_ok=True)
+  path.symlink_to(target)
+  before = target.read_text() if target.is_file() else sorted(target.rglob("*"))
+  for command in (lambda: workflow.test(copied), lambda: use(copied)):
+    with pytest.raises(UserError, match="is a link that leads out of the run's folder"):
+      command()
+  assert before == (target.read_text() if target.is_file() else sorted(target.rglob("*")))
+
+
+def test_links_that_stay_are_no_matter(copied, tmp_path):
+  (copied / "report").rename(copied / "kept")
+  (copied / "report").symlink_to("kept")
+  (tmp_path / "link").symlink_to(copied)
+  inside.check(tmp_path / "link")
+  inside.check(tmp_path / "nowhere")
+  (copied / "loop").symlink_to("loop")
+  inside.check(copied)
+
+
+# Values of a run's config.json.
+
+
+@pytest.mark.parametrize(
+  "key, value",
+  [
+    ("method.name", "os"),
+    ("method.name", "../../evil"),
+    ("method.base", "os.system"),
+    ("method.loss", "__import__('os').abort()"),
+    ("encoder.dtype", "lambda: 0"),
+    ("eval.metric", "P@__import__('os').abort()"),
+    ("method.graphs", "__import__('os').abort()"),
+    ("train.seed", "__import__('os').abort()"),
+    ("train.seed", {"__class__": "os.abort"}),
+    ("train.seed", ["!!python/object/apply:os.abort"]),
+  ],
+)
+def test_values_of_a_config_are_no_code(copied, key, value):
+  stored = json.loads((copied / "config.json").read_text())
+  section, name = key.split(".")
+  stored[section][name] = value
+  (copied / "config.json").write_text(json.dumps(stored))
+  with pytest.raises(ConfigError):
+    use(copied)
+
+
+def test_a_run_takes_its_encoder_from_its_own_folder(copied, tmp_path, monkeypatch):
+  """Whatever its config.json names: neither another folder, nor a package, nor the hub."""
+  stored = json.loads((copied / "config.json").read_text())
+  stored["encoder"].update(name="someone/else", tokenizer="someone/else")
+  stored["data"]["path"] = stored["init_from"] = "/nowhere/at/all"
+  (copied / "config.json").write_text(json.dumps(stored))
+  tiny_runs.tiny_bert(copied / "encoder")
+  asked = []
+  monkeypatch.setattr(sources, "_fetch", lambda name, *_, **__: asked.append(name))
+  assert runs.reopen(copied).config.encoder.name == str(copied / "encoder")
+  assert not asked
+
+
+# Texts that a terminal would obey.
+
+
+def test_what_is_shown_holds_no_control_characters(capsys):
+  report.show(f"label {ESCAPES}\tend\nnext")
+  report.say(f"label {ESCAPES}")
+  said = capsys.readouterr()
+  for stream in (said.out, said.err):
+    assert "label" in stream and plain.text(stream) == stream
+  assert "\tend\nnext" in said.out
+
+
+def test_an_error_holds_no_control_characters(capsys):
+  with pytest.raises(SystemExit) as caught, faults.in_one_line():
+    raise DataError(f"tiny{ESCAPES}\n.json: bad")
+  assert plain.line(caught.value.code) == caught.value.code and caught.value.code.endswith(".json: bad")
+
+
+def test_examples_hold_no_control_characters(trained, monkeypatch):
+  run = predict.Model.load(trained)._run
+  monkeypatch.setattr(data.Texts, "_decoded", lambda *_: f"a\n{ESCAPES}b")
+  ranking = evaluate.Ranking(np.zeros((len(run.dataset.test), 3), np.int32), np.zeros(1))
+  shown = evaluate.examples(run, run.dataset.test, ranking, 2)
+  assert plain.text(shown) == shown and len(shown.splitlines()) == 8
+
+
+def test_predictions_hold_no_control_characters_and_lose_none():
+  found = predict.json_line(ESCAPES, [(3, 0.5, f"label{ESCAPES}\ud800")])
+  assert plain.line(found) == found.rstrip("\n") and found.isascii()
+  assert json.loads(found) == {
+    "text": ESCAPES,
+    "labels": [{"id": 3, "score": 0.5, "text": f"label{ESCAPES}\ud800"}],
+  }
+
+
+# Trees of a fusion, which are walked until a leaf.
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"left": [0, -1, -1]},
+    {"right": [9, -1, -1]},
+    {"left": [-5, -1, -1]},
+    {"feature": [7, -1, -1]},
+    {"feature": []},
+    {"probability": [0.5]},
+    {"threshold": [1, 2, 3]},
+  ],
+)
+def test_a_tree_comes_to_an_end(tmp_path, change):
+  kinds = {"feature": np.int32, "left": np.int32, "right": np.int32, "probability": np.float32}
+  tree = {"feature": [0, -1, -1], "threshold": [0.5, 0.0, 0.0], "left": [1, -1, -1], "right": [2, -1, -1]}
+  tree["probability"] = [0.5, 0.1, 0.9]
+
+  def write(**fields):
+    np.savez(
+      tmp_path / "fusion.npz", **{name: np.array(row, kinds.get(name)) for name, row in fields.items()}
+    )
+
+  write(**tree)
+  assert Tree.load(tmp_path / "fusion.npz").predict(np.array([[0.7, 0, 0]])) == np.float32(0.9)
+  write(**{**tree, **change})
+  with pytest.raises(UserError, match="not readable"):
+    Tree.load(tmp_path / "fusion.npz")

@@ -1,0 +1,135 @@
+"""Steps whose loss or gradient is not finite: left out bit by bit, and no more of them than allowed."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_runs
+from same_runs import assert_same_runs
+
+from xmc_jax import mesh, methods, optim, train, workflow
+from xmc_jax.contract import UserError
+from xmc_jax.report import Report
+from xmc_jax.saves import Saves
+
+OVA = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
+SETTINGS = {"dexml": {}, "ova": OVA, "prime": {**tiny_runs.PRIME, "method.leaves_first_epoch": 9.0}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("skipped") / "data")
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+  """Every method's loss has `fresh["poison"]` added, where it is given."""
+  make = methods.make
+
+  def with_poison(config, info):
+    made = make(config, info)
+
+    def loss(params, aux, fresh, batch, key):
+      value, metrics, aux = made.loss(params, aux, fresh, batch, key)
+      poison = fresh.get("poison", 0.0)
+      return value + poison, metrics, jax.tree.map(lambda leaf: leaf + poison.astype(leaf.dtype), aux)
+
+    return made._replace(loss=loss)
+
+  monkeypatch.setattr(methods, "make", with_poison)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("method", SETTINGS)
+def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poisoned):
+  """Parameters, tables, the moments of both, and what a method keeps beside them; the step counts."""
+  run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS[method], **{"train.max_skipped_steps": 1})
+  step = train.TrainStep(
+    run, optim.make(run.config.train, 6), Report(run.workdir), optim.table_schedule(run.config.train, 6)
+  )
+  state = train._start(run, optim.make(run.config.train, 6), Saves(run))[0]
+  batch = mesh.put_batch(run.batches.build(0), run.mesh)._replace(**train._static_labels(run))
+  state, _ = step(state, {"poison": jnp.float32(0.0)}, batch)
+  before = jax.device_get(state)
+  state, found = step(state, {"poison": jnp.float32(value)}, batch)
+  after = jax.device_get(state)
+  assert not np.isfinite(found["loss"]) and step.num_programs == 1
+  assert after.step == before.step + 1
+  for left, right in zip(jax.tree.leaves(after._replace(step=0)), jax.tree.leaves(before._replace(step=0))):
+    np.testing.assert_array_equal(left, right)
+  state, found = step(state, {"poison": jnp.float32(0.0)}, batch)
+  assert np.isfinite(found["loss"])
+  moved = zip(jax.tree.leaves(jax.device_get(state.params)), jax.tree.leaves(before.params), strict=True)
+  assert any((left != right).any() for left, right in moved)
+
+
+def _poison_steps(patch, *steps, kill_at=0):
+  """These steps of a training are broken; one of them may be the process's last."""
+  original = train.TrainStep.__call__
+
+  def call(self, state, fresh, batch):
+    number = int(state.step) + 1
+    if number == kill_at:
+      raise KeyboardInterrupt
+    return original(self, state, {**fresh, "poison": jnp.float32(np.nan if number in steps else 0.0)}, batch)
+
+  patch.setattr(train.TrainStep, "__call__", call)
+
+
+@pytest.mark.slow
+def test_so_many_may_be_skipped_and_a_kill_does_not_forget_them(data, tmp_path, monkeypatch, poisoned, capfd):
+  config = tiny_runs.config(data, **{"train.max_skipped_steps": 2, "train.num_epochs": 2})
+  with monkeypatch.context() as patch:
+    _poison_steps(patch, 3, 12)
+    expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  said = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
+  assert [line.partition(",")[0] for line in said] == [f"train/loss is nan at step {n}" for n in (3, 12)]
+  assert said[1].endswith("; skipped, as 2 of at most 2 steps")
+  lines = (tmp_path / "undisturbed" / "metrics.jsonl").read_text()
+  assert "NaN" not in lines and len(lines.splitlines()) == 4  # the epoch's reading is of the step before
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    _poison_steps(patch, 3, 12, kill_at=8)
+    workflow.train_and_test(config, tmp_path / "killed")
+  with monkeypatch.context() as patch:
+    _poison_steps(patch, 3, 12)
+    assert workflow.train_and_test(config, tmp_path / "killed") == expected
+  assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+  record = json.loads((tmp_path / "killed" / "checkpoints" / "12" / "host" / "metadata").read_text())
+  assert record["skipped"] == 2
+
+
+@pytest.mark.slow
+def test_one_more_than_allowed_stops(data, tmp_path, monkeypatch, poisoned):
+  config = tiny_runs.config(data, **{"train.max_skipped_steps": 1})
+  with monkeypatch.context() as patch, pytest.raises(UserError) as caught:
+    _poison_steps(patch, 3, 9)
+    workflow.train_and_test(config, tmp_path / "run")
+  assert "train/loss is nan at step 9" in str(caught.value)
+  assert "the last good checkpoint is step 6" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_an_overflow_of_half_precision_is_caught(data, tmp_path):
+  """Parameters that bf16 cannot multiply: the run stops in its first step, saying so."""
+  overrides = {"encoder.dtype": "bfloat16", "encoder.normalize": False, "method.temperature": 1.0}
+  run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
+  initial = run.initial_parameters
+
+  def huge():
+    params, aux = initial()
+    return jax.tree.map(lambda leaf: leaf * 1e30, params), aux
+
+  run.initial_parameters = huge
+  with pytest.raises(UserError, match=r"train/(loss|gradient_norm) is (nan|-?inf) at step 1, training rows"):
+    train.train(run, Report(run.workdir))
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_bits(data, tmp_path):
+  config = tiny_runs.config(data, **{"train.num_epochs": 2, "encoder.embedding_dropout": 0.1})
+  for name in ("one", "other"):
+    workflow.train_and_test(config, tmp_path / name)
+  assert_same_runs(tmp_path / "one", tmp_path / "other")

@@ -1,0 +1,256 @@
+"""SIGTERM and Ctrl-C: a training saves the step that it is at, says how to go on, and loses nothing."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import tiny_runs
+from same_runs import assert_same_runs
+
+from xmc_jax import evaluate, refresh, train, workflow
+from xmc_jax.checkpoint import Checkpoints
+from xmc_jax.stopping import Asked, Stop
+
+ROOT = pathlib.Path(__file__).parent.parent
+# The command line; its step waits where $SLOW says so, and says when it was there.
+DRIVER = """
+import os, signal, sys, time
+from xmc_jax import main, train
+
+original = train.TrainStep.__call__
+
+def step(self, state, *args):
+  found = original(self, state, *args)
+  if int(found[0].step) == 4:
+    print("step 4", file=sys.stderr, flush=True)
+    time.sleep(float(os.environ.get("SLOW", 0)))
+  return found
+
+train.TrainStep.__call__ = step
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore Ctrl-C
+main.cli()
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("stopping") / "data")
+
+
+def _newest(workdir):
+  return Checkpoints(workdir / "checkpoints", read_only=True).latest()
+
+
+class Scripted(Stop):
+  """Is asked to stop while the `at`-th of some calls is under way, by a signal that nobody sends."""
+
+  left = 0
+
+  def tell(self):
+    self._signal = signal.SIGTERM
+
+
+def _asked_in(patch, owner, name, at):
+  """Asks to stop in the `at`-th call of a function."""
+  stops, original, left = [], getattr(owner, name), [at]
+
+  class Told(Scripted):
+    def __init__(self, *args):
+      super().__init__(*args)
+      stops.append(self)
+
+  def wrapped(*args, **kwargs):
+    left[0] -= 1
+    if not left[0]:
+      stops[-1].tell()
+    return original(*args, **kwargs)
+
+  patch.setattr(workflow, "Stop", Told)
+  patch.setattr(owner, name, wrapped)
+
+
+# Six steps an epoch: clusters are made at steps 6 and 12, points scored at 12, checkpoints not due till 18.
+CLUSTERED = {
+  "method.name": "ngame",
+  "method.loss": "margin",
+  "method.labels": "in_batch",
+  "method.leaves_first_epoch": 0.5,
+  "method.leaves_every_steps": 7,
+  "eval.every_epochs": 2.0,
+  "checkpoint.every_epochs": 3.0,
+  "checkpoint.keep": 1,
+}
+ASKED = [
+  ((train.TrainStep, "__call__", 5), 5),
+  ((refresh, "renew", 1), 6),  # its embedding is left, and made anew
+  ((evaluate, "embed_split", 1), 12),  # likewise
+  ((evaluate, "score", 1), 12),  # too late to leave it: what comes next is left
+  ((train.TrainStep, "__call__", 3), 15),
+]
+
+
+@pytest.mark.slow
+def test_a_run_asked_to_stop_again_and_again_ends_like_one_never_asked(data, tmp_path, monkeypatch):
+  """Wherever it is asked, the step that it is at is saved: nothing is trained twice."""
+  config = tiny_runs.config(data, **CLUSTERED)
+  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  for point, newest in ASKED:
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+      _asked_in(patch, *point)
+      workflow.train_and_test(config, tmp_path / "asked")
+    assert ended.value.code == 0
+    assert _newest(tmp_path / "asked") == newest, point
+  assert workflow.train_and_test(config, tmp_path / "asked") == expected
+  assert_same_runs(tmp_path / "undisturbed", tmp_path / "asked")
+
+
+@pytest.mark.slow
+def test_asked_in_the_evaluation_that_ends_a_training(data, tmp_path, monkeypatch):
+  config = tiny_runs.config(data, **{"train.num_epochs": 1})
+  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  for _ in range(2):  # the second time nothing is left but this evaluation
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+      _asked_in(patch, evaluate, "embed_split", 1)
+      workflow.train_and_test(config, tmp_path / "asked")
+  assert workflow.train_and_test(config, tmp_path / "asked") == expected
+  assert (tmp_path / "asked" / "best" / "6").is_dir()
+
+
+def _start(workdir, config, **environment):
+  return subprocess.Popen(
+    [sys.executable, "-c", DRIVER, f"--config={config}", f"--workdir={workdir}"],
+    cwd=ROOT,
+    env={**os.environ, **environment},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def _signalled(process, *numbers, every=0.0):
+  """Sends signals once step 4 is under way; what the process said afterwards, its exit code and seconds."""
+  try:
+    for line in process.stderr:
+      if line == "step 4\n":
+        break
+    start = time.monotonic()
+    for number in numbers:
+      process.send_signal(number)
+      time.sleep(every)
+    out, err = process.communicate(timeout=60)
+  finally:
+    process.kill()
+  assert "Traceback" not in err and "Exception" not in err
+  assert out == ""
+  return err, process.returncode, time.monotonic() - start
+
+
+LONG = {"train.num_epochs": 100_000, "checkpoint.every_epochs": 0.0, "eval.every_epochs": 0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_saves_the_step_and_the_same_command_goes_on(number, code, data, tmp_path):
+  config = tiny_runs.config_file(tmp_path / "config.py", data, **LONG)
+  err, returned, _ = _signalled(_start(tmp_path / "run", config, SLOW="0.5"), number)
+  assert returned == code, err
+  saved = _newest(tmp_path / "run")
+  assert saved >= 4
+  assert err.splitlines()[-1] == f"stopped at step {saved:,} of 600,000; the same command goes on"
+  again = _start(tmp_path / "run", config)
+  try:
+    assert any(line.startswith(f"train: going on from step {saved:,} of") for line in again.stderr)
+  finally:
+    again.kill()
+    again.communicate()
+
+
+@pytest.mark.slow
+def test_the_second_ctrl_c_stops_at_once(data, tmp_path):
+  config = tiny_runs.config_file(tmp_path / "config.py", data, **LONG)
+  process = _start(tmp_path / "run", config, SLOW="40")
+  err, returned, seconds = _signalled(process, signal.SIGINT, signal.SIGINT, every=0.3)
+  assert returned == 130 and seconds < 20
+  assert "Ctrl-C again stops at once" in err and err.splitlines()[-1].startswith("interrupted at once; ")
+  assert _newest(tmp_path / "run") is None
+
+
+@pytest.mark.slow
+def test_a_step_longer_than_the_schedulers_patience_is_left(data, tmp_path):
+  """Exit code 0 in time, with what was saved before."""
+  config = tiny_runs.config_file(
+    tmp_path / "config.py", data, **{**LONG, "checkpoint.every_epochs": 0.5, "checkpoint.grace_seconds": 1.0}
+  )
+  err, returned, seconds = _signalled(_start(tmp_path / "run", config, SLOW="40"), signal.SIGTERM)
+  assert returned == 0 and seconds < 20
+  assert err.splitlines()[-1].startswith("there was no time to save; the same command goes on")
+  assert _newest(tmp_path / "run") == 3
+
+
+# --- the listener, without a training ---
+
+
+def test_nothing_is_asked_unless_a_signal_comes():
+  stop = Stop(1.0)
+  with stop.heard(), stop.saving():
+    assert not stop.asked(1)
+    stop.check()
+
+
+@pytest.mark.parametrize(
+  ("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_is_heard_and_handlers_are_put_back(number, raised, capfd):
+  if threading.current_thread() is not threading.main_thread():
+    pytest.fail("signals reach main threads alone; run tests in one")
+  before = [signal.signal(each, signal.default_int_handler) for each in (signal.SIGTERM, signal.SIGINT)]
+  try:
+    stop = Stop(60.0)
+    with stop.heard(), stop.saving():
+      os.kill(os.getpid(), number)
+      deadline = time.monotonic() + 10
+      while not stop.asked(1):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+      with pytest.raises(Asked):
+        stop.check()
+      with pytest.raises(raised):
+        stop.leave()
+    assert re.search("stopping after this step", capfd.readouterr().err)
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    assert signal.set_wakeup_fd(-1) == -1
+  finally:
+    for each, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+      signal.signal(each, handler)
+
+
+def test_a_shells_background_job_goes_on_ignoring_ctrl_c():
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    stop = Stop(60.0)
+    with stop.heard(), stop.saving():
+      os.kill(os.getpid(), signal.SIGINT)
+      time.sleep(0.05)
+      assert not stop.asked(1)
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+def test_outside_a_main_thread_nothing_is_heard():
+  """As a notebook's or a server's worker calls it."""
+  seen = []
+
+  def work():
+    with Stop(1.0).heard():
+      seen.append(signal.getsignal(signal.SIGTERM))
+
+  worker = threading.Thread(target=work)
+  worker.start()
+  worker.join()
+  assert seen == [signal.getsignal(signal.SIGTERM)]

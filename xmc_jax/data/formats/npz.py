@@ -1,0 +1,91 @@
+"""scipy's sparse matrices in .npz files, looked at before anything of them is held."""
+
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from xmc_jax.contract import DataError
+from xmc_jax.data.formats.lines import open_bytes, reading
+from xmc_jax.data.formats.source import Pairs, Place, one_line
+
+# Matrices of targets and edges pack to a tenth of their size; zeros pack to a thousandth.
+_MOST_UNPACKED, _MOST_RATIO = 1 << 28, 100
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_KINDS = {"data": "biuf", "format": "SU"}  # everything else in the file counts or points: whole numbers
+
+
+class NpzMatrix:
+  """A scipy matrix; held in memory, as the format has it: its entries, and the row offsets of a CSR."""
+
+  def __init__(self, path: Path):
+    self.path = path
+    try:
+      with reading(path), open_bytes(path) as file:
+        self._matrix = _load(file, path.stat().st_size)
+    except DataError:
+      raise
+    except Exception as error:  # a damaged zip can fail in any of its layers
+      what = "expected a matrix saved by scipy.sparse.save_npz"
+      raise DataError(f"{path}: {what} ({one_line(error)})") from None
+    self.shape = self._matrix.shape
+    self._done = 0
+
+  def take(self, num: int) -> Pairs:
+    """The next `num` rows, or as many as are left; none when all have been taken."""
+    first, end = self._done, min(self._done + num, self.shape[0])
+    self._done = end
+    if self._matrix.format == "csr":
+      indptr = self._matrix.indptr[first : end + 1]
+      piece, ids = slice(indptr[0], indptr[-1]), self._matrix.indices
+      counts = np.diff(indptr).astype(np.int64)
+    else:
+      ends = np.array((first, end), self._matrix.row.dtype)  # of another type all rows would be converted
+      piece, ids = slice(*np.searchsorted(self._matrix.row, ends)), self._matrix.col
+      counts = np.bincount(self._matrix.row[piece] - first, minlength=end - first)
+    place = Place(self.path, range(first + 1, end + 1), "row")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+      values = self._matrix.data[piece].astype(np.float32)
+    return Pairs(counts, ids[piece].astype(np.int64), values, place)
+
+  def close(self):
+    self._matrix = None
+
+
+def _load(file, size: int):
+  """The matrix: CSR as it stands, any other form as entries in the order of their rows.
+
+  Entries, not CSR, as that would need a number for each row that the file claims to have.
+  """
+  import scipy.sparse
+
+  _refuse_bad_members(file, size)
+  file.seek(0)
+  matrix = scipy.sparse.load_npz(file)
+  if matrix.ndim != 2:
+    raise ValueError(f"{matrix.ndim} dimensions")
+  if matrix.format == "csr":
+    if np.any(np.diff(matrix.indptr) < 0):
+      raise ValueError("indptr decreases")
+    return matrix
+  matrix = matrix.tocoo()
+  order = np.argsort(matrix.row, kind="stable")
+  entries = (matrix.data[order], (matrix.row[order], matrix.col[order]))
+  return scipy.sparse.coo_matrix(entries, shape=matrix.shape)
+
+
+def _refuse_bad_members(file, size: int) -> None:
+  """Reads what the members say of themselves, and no more: a small file may unpack to no end."""
+  with zipfile.ZipFile(file) as archive:
+    unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > max(_MOST_UNPACKED, _MOST_RATIO * size):
+      raise ValueError(f"{unpacked:,} bytes packed in {size:,}, more than {_MOST_RATIO} times as many")
+    for entry in archive.infolist():
+      name = entry.filename.removesuffix(".npy")
+      with archive.open(entry) as member:
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(member)](member)
+      if dtype.kind not in _KINDS.get(name, "biu"):
+        raise ValueError(f"{name} of type {dtype}")
+      if math.prod(shape) * dtype.itemsize > entry.file_size:
+        raise ValueError(f"{name} of shape {shape} in {entry.file_size} bytes")

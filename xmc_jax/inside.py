@@ -1,0 +1,32 @@
+"""A run's folder may come from anybody: what a command writes there must stay there."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+from xmc_jax.contract import UserError
+
+_READ_ONLY = ("data",)  # replaced as a whole, never written into
+
+
+def check(workdir: pathlib.Path) -> None:
+  """Refuses a run's folder with a link that leads out of it; the folder itself may be a link.
+
+  Raises:
+    UserError: it names the link.
+  """
+  home = workdir.resolve()
+  for path in _entries(workdir):
+    if path.is_symlink() and not (led := pathlib.Path(os.path.realpath(path))).is_relative_to(home):
+      raise UserError(
+        f"{path} is a link that leads out of the run's folder, to {led}, and a command may write there; put "
+        "what it leads to in its place, or make the whole folder a link"
+      )
+
+
+def _entries(workdir: pathlib.Path) -> Iterator[pathlib.Path]:
+  """What stands in the folder, and in its folders."""
+  for path in sorted(workdir.iterdir()) if workdir.is_dir() else ():
+    if path.name not in _READ_ONLY:
+      yield path
+      yield from sorted(path.iterdir()) if path.is_dir() else ()

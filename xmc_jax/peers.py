@@ -1,0 +1,129 @@
+"""The processes of one run: when one is gone the others say so and stop, where they would wait for it.
+
+JAX finds out by itself after a minute and more, and aborts. Here every process holds a connection to the main
+one, which the system closes the moment that either end dies.
+"""
+
+import atexit
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import struct
+import threading
+
+import numpy as np
+from jax.experimental import multihost_utils
+
+_SECONDS_TO_CONNECT = 60.0
+_GREETING = struct.Struct("!16si")  # the run's token, the number of who greets
+_PLACE = struct.Struct("!16si64s")  # the token, where the main process listens
+_NUMBER = struct.Struct("!i")
+_WELL = -1  # said in place of a dead process's number by one that ends as it should
+
+_links: dict[int, socket.socket] = {}
+
+
+def watch(own: int, count: int) -> None:
+  """Watches over all processes until `part`; each of them must call it.
+
+  Args:
+    own: this process's number; 0 is the main one.
+    count: of all processes.
+  """
+  if count == 1 or _links:
+    return
+  server = socket.create_server(("", 0)) if own == 0 else None
+  place = b"".ljust(_PLACE.size, b"\0")
+  if server:
+    place = _PLACE.pack(secrets.token_bytes(16), server.getsockname()[1], _own_host().encode())
+  place = multihost_utils.broadcast_one_to_all(np.frombuffer(place, np.uint8)).astype(np.uint8).tobytes()
+  token, port, host = _PLACE.unpack(place)
+  with contextlib.suppress(OSError):  # no way between these hosts but JAX's own, which finds out later
+    if server:
+      _links.update(_accepted(server, token, count - 1))
+    else:
+      link = socket.create_connection((host.rstrip(b"\0").decode(), port), _SECONDS_TO_CONNECT)
+      link.sendall(_GREETING.pack(token, own))
+      _links[0] = _lively(link)
+  threading.Thread(target=_listen, daemon=True).start()
+  atexit.register(_end)
+
+
+def part() -> None:
+  """Says that this process ends as it should."""
+  for link in _links.values():
+    _say(link, _WELL)
+  _links.clear()
+
+
+def _end() -> None:
+  """After an error, which has been said, ends at once: JAX would wait for the others to come to their end."""
+  if _links:
+    os._exit(1)
+
+
+def _own_host() -> str:
+  """Where others reach this host: as JAX was told, or by the address that leads out of it."""
+  if told := os.environ.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]:
+    return told.strip("[]")
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+    probe.connect(("192.0.2.1", 9))  # sends nothing
+    return probe.getsockname()[0]
+  return "localhost"
+
+
+def _accepted(server: socket.socket, token: bytes, count: int) -> dict[int, socket.socket]:
+  """Connections to so many other processes, by number; whoever does not know the token is sent away."""
+  found: dict[int, socket.socket] = {}
+  server.settimeout(_SECONDS_TO_CONNECT)
+  with server:
+    while len(found) < count:
+      link = server.accept()[0]
+      link.settimeout(_SECONDS_TO_CONNECT)
+      said = link.recv(_GREETING.size, socket.MSG_WAITALL)
+      if len(said) == _GREETING.size and secrets.compare_digest(_GREETING.unpack(said)[0], token):
+        found[_GREETING.unpack(said)[1]] = _lively(link)
+      else:
+        link.close()
+  return found
+
+
+def _lively(link: socket.socket) -> socket.socket:
+  """A connection that breaks within half a minute of its other host's end, which closes nothing."""
+  link.settimeout(None)
+  link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+  for name, seconds in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+    if hasattr(socket, name):
+      link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+  return link
+
+
+def _listen() -> None:
+  """Hears who is gone, until all others have said that they are well."""
+  with selectors.DefaultSelector() as selector:
+    for number, link in dict(_links).items():
+      selector.register(link, selectors.EVENT_READ, number)
+    while selector.get_map():
+      for key, _ in selector.select():
+        said = b""
+        with contextlib.suppress(OSError):
+          said = key.fileobj.recv(_NUMBER.size, socket.MSG_WAITALL)
+        dead = _NUMBER.unpack(said)[0] if len(said) == _NUMBER.size else key.data
+        if dead != _WELL:
+          _stop(dead)
+        selector.unregister(key.fileobj)
+
+
+def _stop(dead: int) -> None:
+  for link in _links.values():
+    _say(link, dead)  # the main process tells all others which one it was
+  what = f"error: process {dead} of this run is gone, so this one stops, too"
+  os.write(2, f"{what}; the same commands go on from the last checkpoint\n".encode())
+  os._exit(1)
+
+
+def _say(link: socket.socket, number: int) -> None:
+  with contextlib.suppress(OSError):
+    link.sendall(_NUMBER.pack(number))
