@@ -7,7 +7,8 @@ A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each 
 `<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
 which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t), in
 percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW ... -->` and `<!-- end -->`
-stands how soon each row got where the first one ended.
+stands how soon each row got where the first one ended. Between `<!-- faults -->` and `<!-- end -->` stands what
+`python -m benchmarks.faults` found.
 """
 
 import json
@@ -21,7 +22,7 @@ from scipy.stats import t as student
 _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
-_BLOCK = re.compile(r"(<!-- (table|claim|epochs): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (table|claim|epochs|faults)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def collect(run: pathlib.Path, name: str, what: str) -> None:
@@ -82,6 +83,16 @@ def epochs_table(names: list[str]) -> str:
   return "\n".join(lines) + "\n"
 
 
+def faults_table(_: list[str]) -> str:
+  """A Markdown table of how often each method was disturbed, by kind of fault; every run ended alike."""
+  found = json.loads((_DOCS / "results" / "faults.json").read_text())
+  methods = list(dict.fromkeys(method for rows in found.values() for method in rows))
+  lines = [f"| fault | {' | '.join(methods)} |", "|---" * (len(methods) + 1) + "|"]
+  for kind, rows in found.items():
+    lines.append(f"| {kind} | " + " | ".join(str(rows.get(m, {}).get("trials", "")) for m in methods) + " |")
+  return "\n".join(lines) + "\n"
+
+
 def _curve(name: str) -> list[float]:
   claim, _, row = name.partition("/")
   rows = json.loads((_DOCS / "results" / f"claim_{claim}.json").read_text())["rows"]
@@ -108,12 +119,12 @@ def write() -> None:
   """Fills every marked table."""
   for path in (*_DOCS.glob("*.md"), *_DOCS.parent.glob("README.md")):
     text = path.read_text()
-    filled = _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]](found[3].split()) + found[4], text)
+    filled = _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]]((found[3] or "").split()) + found[4], text)
     if filled != text:
       path.write_text(filled)
 
 
-_KINDS = {"table": table, "claim": claim_table, "epochs": epochs_table}
+_KINDS = {"table": table, "claim": claim_table, "epochs": epochs_table, "faults": faults_table}
 
 if __name__ == "__main__":
   if sys.argv[1:2] == ["collect"] and len(sys.argv) == 5:
