@@ -3,8 +3,8 @@
   PYTHONPATH=. python benchmarks/load.py prepare --points=5000000 --labels=1000000
   PYTHONPATH=. python benchmarks/load.py predict RUN --lines=10000000     # a trained run's folder
 
-`prepare` writes a synthetic set of index files and prepares it in a process of its own. `predict` asks a run of
-so many texts, kills it half-way (-9) and gives the same command again. Both print time and peak memory.
+`prepare` writes a synthetic set of index files and prepares it in a process of its own. `predict` asks a run
+of so many texts, kills it half-way (-9) and gives the same command again. Both print time and peak memory.
 """
 
 import argparse

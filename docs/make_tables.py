@@ -7,8 +7,8 @@ A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each 
 `<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
 which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t), in
 percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW ... -->` and `<!-- end -->`
-stands how soon each row got where the first one ended. Between `<!-- faults -->` and `<!-- end -->` stands what
-`python -m benchmarks.faults` found.
+stands how soon each row got where the first one ended. Between `<!-- faults -->` and `<!-- end -->` stands
+what `python -m benchmarks.faults` found.
 """
 
 import json
