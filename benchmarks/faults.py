@@ -90,7 +90,7 @@ class Trials:
   def _disturbed(self, workdir: pathlib.Path) -> bool:
     """One trial; whether the fault came before the run had ended."""
     stage = self._rng.choice(sorted(self._stages))
-    entry = self._rng.randrange(min(4, len(self._stages[stage]))) + 1
+    entry = self._rng.randrange(min(8, len(self._stages[stage]))) + 1
     seconds = self._rng.uniform(0, self._stages[stage][entry - 1])
     number = signal.SIGTERM if self._kind == "SIGTERM" else signal.SIGKILL
     ended = run(self._config, workdir, FAULT=f"{stage},{entry},{seconds},{int(number)}")
@@ -108,9 +108,10 @@ class Trials:
     from xmc_jax.checkpoint import Checkpoints
 
     folder = workdir / "checkpoints"
-    step = Checkpoints(folder, read_only=True).latest()
-    if step is None:
+    steps = Checkpoints(folder, read_only=True).steps.finished()
+    if len(steps) < 2:
       return
+    step = steps[-1]
     files = sorted(path for path in (folder / str(step)).rglob("*") if path.is_file() and path.stat().st_size)
     victim = self._rng.choice(files)
     content = bytearray(victim.read_bytes())

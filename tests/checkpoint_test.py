@@ -89,11 +89,13 @@ def test_a_step_half_deleted_is_not_listed(tmp_path, monkeypatch):
   assert Checkpoints(tmp_path).latest() is None and not list(tmp_path.iterdir())
 
 
-def test_a_step_that_stands_is_left_as_it_is(tmp_path):
+def test_of_a_step_that_stands_the_record_alone_is_renewed(tmp_path):
   checkpoints = Checkpoints(tmp_path)
-  checkpoints.save(3, _state(1.0), {}, {})
-  checkpoints.save(3, _state(2.0), {}, {})
-  _assert_same(checkpoints.restore(3, _state())[0], _state(1.0))
+  checkpoints.save(3, _state(1.0), {}, {"best": 1})
+  checkpoints.save(3, _state(2.0), {}, {"best": 2})
+  state, _, host = checkpoints.restore(3, _state())
+  _assert_same(state, _state(1.0))
+  assert host == {"best": 2} and checkpoints.usable() == 3
 
 
 def test_an_unfinished_step_is_not_listed_and_is_cleaned_up_by_the_next_saver(tmp_path, monkeypatch):
@@ -135,7 +137,7 @@ def _settle():
     time.sleep(0.05)
 
 
-_FILES = ("state/manifest.ocdbt", "state/_METADATA", "host/metadata")
+_FILES = ("state/manifest.ocdbt", "state/_METADATA")
 DAMAGE = [("state", "gone"), *((file, how) for file in _FILES for how in ("gone", "empty", "garbage"))]
 
 
@@ -228,15 +230,19 @@ def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(ho
     folder = tmp_path / str(number)
     shutil.copytree(tmp_path / "whole", folder)
     _hurt(folder / "6" / name, how)
-    gone = name == digests.FILE_NAME and how == "gone"  # then it was never finished
+    gone = name == digests.FILE_NAME and how == "gone"  # then it is not known to have been finished
     reader = Checkpoints(folder, read_only=True)
     assert reader.usable() == 3, name
     assert (folder / "6").is_dir()
     writer = Checkpoints(folder)
     assert writer.usable() == writer.latest() == 3
-    assert sorted(path.name for path in folder.iterdir()) == (["3"] if gone else ["3", "damaged-6"])
+    assert sorted(path.name for path in folder.iterdir()) == ["3", "unsealed-6" if gone else "damaged-6"]
     said = capfd.readouterr().err.splitlines()
-    assert len(said) == (0 if gone else 2)
+    if gone:
+      assert said == [f"{folder}/6: this checkpoint was never finished; set aside as unsealed-6"]
+      continue
+    assert len(said) == 2 and said[0].endswith("; left out, step 3 is next")
+    assert said[1].endswith("; set aside as damaged-6, step 3 is next")
     for line in said:
       assert line.startswith(f"{folder}/6: this checkpoint is damaged (") and name in line, line
     _assert_same(writer.restore(3, _state())[0], _state(3))
@@ -246,7 +252,7 @@ def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, _state(1.0), {}, {})
   for _ in range(2):
-    _hurt(tmp_path / "3" / "host" / "metadata", "flipped")
+    _hurt(tmp_path / "3" / digests.FILE_NAME, "flipped")
     assert checkpoints.usable() is None
     checkpoints.save(3, _state(2.0), {}, {})
     assert checkpoints.usable() == 3
@@ -257,7 +263,7 @@ def test_a_step_killed_before_its_seal_is_not_listed(tmp_path, monkeypatch):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, _state(), {}, {})
 
-  def killed(_):
+  def killed(*_):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -265,7 +271,8 @@ def test_a_step_killed_before_its_seal_is_not_listed(tmp_path, monkeypatch):
     checkpoints.save(6, _state(), {}, {})
   assert (tmp_path / "6").is_dir()
   assert Checkpoints(tmp_path, read_only=True).latest() == 3
-  assert Checkpoints(tmp_path).latest() == 3 and not (tmp_path / "6").exists()
+  assert Checkpoints(tmp_path).latest() == 3
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "unsealed-6"]
 
 
 # --- full disks ---
@@ -284,7 +291,7 @@ def test_what_cannot_fit_is_not_begun(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fills_up_meanwhile(tmp_path, monkeypatch):
-  """As tensorstore says it. `benchmarks/faults.py` fills a real one."""
+  """As tensorstore says it."""
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, _state(), {}, {})
 
@@ -309,3 +316,27 @@ def test_a_bug_is_no_full_disk(tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoints._manager, "save", broken)
   with pytest.raises(ValueError, match="shapes do not match"):
     checkpoints.save(6, _state(), {}, {})
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000, "{}", "[]", '{"files": {"x": 1}, "sha256": ""}'])
+def test_a_strange_seal_is_damage(content, tmp_path, capfd):
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, _state(), {}, {})
+  (tmp_path / "3" / digests.FILE_NAME).write_text(content)
+  assert checkpoints.usable() is None
+  assert "seal.json has changed); set aside as damaged-3, there is no other" in capfd.readouterr().err
+
+
+def test_a_reader_beside_a_training_that_deletes_takes_what_is_left(tmp_path, monkeypatch, capfd):
+  writer = Checkpoints(tmp_path, keep=1)
+  writer.save(3, _state(3), {}, {})
+  reader, why_broken = Checkpoints(tmp_path, read_only=True), digests.why_broken
+
+  def slow(folder):
+    if folder.name == "3":
+      writer.save(6, _state(6), {}, {})  # which deletes step 3 while it is looked at
+    return why_broken(folder)
+
+  monkeypatch.setattr(digests, "why_broken", slow)
+  assert reader.usable() == 6
+  assert capfd.readouterr().err == ""

@@ -21,15 +21,17 @@ RANKS = (
   ("graph_sides",),
   ("run_folder",),
   ("methods",),
-  ("refresh", "checkpoint", "report", "plan"),
-  ("losses", "models", "optim", "digests"),
+  ("refresh", "checkpoint", "plan"),
+  ("steps",),
+  ("report",),
+  ("losses", "models", "optim"),
   ("ops", "metrics", "data"),
   ("stopping",),
   ("mesh", "runtime"),
   ("peers",),
   (
     *("contract", "config", "defaults", "limits", "checks", "method_checks"),
-    *("faults", "disk", "inside", "line_file", "plain"),
+    *("faults", "digests", "disk", "inside", "line_file", "plain"),
   ),
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}

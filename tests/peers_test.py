@@ -1,6 +1,7 @@
 """The connections between processes: who is let in, what is heard. Real deaths: tests/distributed_test.py."""
 
 import socket
+import struct
 import threading
 
 import pytest
@@ -46,3 +47,19 @@ def test_what_is_heard(said, dead, monkeypatch):
   peers._listen()
   assert heard == ([] if dead is None else [dead])
   here.close()
+
+
+def test_who_does_not_come_or_does_not_speak_stops_nobody(monkeypatch):
+  """A scanner that holds its connection open, one that breaks it off, and a process that never comes."""
+  monkeypatch.setattr(peers, "_SECONDS_TO_CONNECT", 2.0)
+  monkeypatch.setattr(peers, "_SECONDS_TO_GREET", 0.1)
+  server, token = socket.create_server(("localhost", 0)), b"t" * 16
+  silent = socket.create_connection(server.getsockname())
+  rude = socket.create_connection(server.getsockname())
+  rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+  rude.close()  # a reset
+  link = _greet(server, token, 2)
+  found = peers._accepted(server, token, 2)
+  assert sorted(found) == [2]
+  for each in (silent, link, *found.values()):
+    each.close()

@@ -1,7 +1,6 @@
 """Kill -9 at any point, the same command again: the end is, bit by bit, that of a run never stopped."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -16,7 +15,7 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, mesh, train, workflow
+from xmc_jax import digests, evaluate, mesh, train, workflow
 from xmc_jax import run as runs
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.report import Report
@@ -311,7 +310,7 @@ def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
     _kill(patch, train.TrainStep, "__call__", 9)
     workflow.train_and_test(config, tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
-  saved = json.loads((run.workdir / "checkpoints" / "6" / "host" / "metadata").read_text())["seconds"]
+  saved = digests.record(run.workdir / "checkpoints" / "6")["seconds"]
   assert saved["compile"] > 0 and saved["train"] > 0
   with contextlib.closing(Report(run.workdir)) as voice:
     train.train(run, voice)

@@ -1,6 +1,5 @@
 """Whether two runs' folders hold the same, bit by bit: times aside, which no two runs share."""
 
-import json
 import pathlib
 
 import jax
@@ -8,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax import mesh
+from xmc_jax import digests, mesh
 from xmc_jax.checkpoint import Checkpoints
 
 
@@ -26,7 +25,7 @@ def _assert_same_checkpoints(one: pathlib.Path, other: pathlib.Path, newest: boo
     found = [Checkpoints(folder, read_only=True).restore_state(step, sharding) for folder in (one, other)]
     for (name, left), (_, right) in zip(*map(_arrays, found), strict=True):
       assert left.dtype == right.dtype and left.tobytes() == right.tobytes(), f"{one.name} {step} {name}"
-    hosts = [json.loads((folder / str(step) / "host" / "metadata").read_text()) for folder in (one, other)]
+    hosts = [digests.record(folder / str(step)) for folder in (one, other)]
     for host in hosts:
       host.pop("seconds", None)
     assert hosts[0] == hosts[1]

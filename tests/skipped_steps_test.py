@@ -1,7 +1,5 @@
 """Steps whose loss or gradient is not finite: left out bit by bit, and no more of them than allowed."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import mesh, methods, optim, train, workflow
+from xmc_jax import digests, mesh, methods, optim, train, workflow
 from xmc_jax.contract import UserError
 from xmc_jax.report import Report
 from xmc_jax.saves import Saves
@@ -97,7 +95,7 @@ def test_so_many_may_be_skipped_and_a_kill_does_not_forget_them(data, tmp_path, 
     _poison_steps(patch, 3, 12)
     assert workflow.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
-  record = json.loads((tmp_path / "killed" / "checkpoints" / "12" / "host" / "metadata").read_text())
+  record = digests.record(tmp_path / "killed" / "checkpoints" / "12")
   assert record["skipped"] == 2
 
 

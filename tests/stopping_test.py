@@ -47,20 +47,11 @@ def _newest(workdir):
   return Checkpoints(workdir / "checkpoints", read_only=True).latest()
 
 
-class Scripted(Stop):
-  """Is asked to stop while the `at`-th of some calls is under way, by a signal that nobody sends."""
-
-  left = 0
-
-  def tell(self):
-    self._signal = signal.SIGTERM
-
-
 def _asked_in(patch, owner, name, at):
   """Asks to stop in the `at`-th call of a function."""
   stops, original, left = [], getattr(owner, name), [at]
 
-  class Told(Scripted):
+  class Kept(Stop):
     def __init__(self, *args):
       super().__init__(*args)
       stops.append(self)
@@ -68,10 +59,10 @@ def _asked_in(patch, owner, name, at):
   def wrapped(*args, **kwargs):
     left[0] -= 1
     if not left[0]:
-      stops[-1].tell()
+      stops[-1]._signal = signal.SIGTERM  # that nobody sends
     return original(*args, **kwargs)
 
-  patch.setattr(workflow, "Stop", Told)
+  patch.setattr(workflow, "Stop", Kept)
   patch.setattr(owner, name, wrapped)
 
 
@@ -119,7 +110,7 @@ def test_asked_in_the_evaluation_that_ends_a_training(data, tmp_path, monkeypatc
       _asked_in(patch, evaluate, "embed_split", 1)
       workflow.train_and_test(config, tmp_path / "asked")
   assert workflow.train_and_test(config, tmp_path / "asked") == expected
-  assert (tmp_path / "asked" / "best" / "6").is_dir()
+  assert_same_runs(tmp_path / "undisturbed", tmp_path / "asked")
 
 
 def _start(workdir, config, **environment):
@@ -162,7 +153,7 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(number, code, data
   assert returned == code, err
   saved = _newest(tmp_path / "run")
   assert saved >= 4
-  assert err.splitlines()[-1] == f"stopped at step {saved:,} of 600,000; the same command goes on"
+  assert f"\nstopped at step {saved:,} of 600,000; the same command goes on\n" in err
   again = _start(tmp_path / "run", config)
   try:
     assert any(line.startswith(f"train: going on from step {saved:,} of") for line in again.stderr)
@@ -177,7 +168,7 @@ def test_the_second_ctrl_c_stops_at_once(data, tmp_path):
   process = _start(tmp_path / "run", config, SLOW="40")
   err, returned, seconds = _signalled(process, signal.SIGINT, signal.SIGINT, every=0.3)
   assert returned == 130 and seconds < 20
-  assert "Ctrl-C again stops at once" in err and err.splitlines()[-1].startswith("interrupted at once; ")
+  assert "Ctrl-C again stops at once" in err and "\ninterrupted at once; " in err
   assert _newest(tmp_path / "run") is None
 
 
@@ -189,7 +180,7 @@ def test_a_step_longer_than_the_schedulers_patience_is_left(data, tmp_path):
   )
   err, returned, seconds = _signalled(_start(tmp_path / "run", config, SLOW="40"), signal.SIGTERM)
   assert returned == 0 and seconds < 20
-  assert err.splitlines()[-1].startswith("there was no time to save; the same command goes on")
+  assert "\nthere was no time to save; the same command goes on" in err
   assert _newest(tmp_path / "run") == 3
 
 
@@ -254,3 +245,27 @@ def test_outside_a_main_thread_nothing_is_heard():
   worker.start()
   worker.join()
   assert seen == [signal.getsignal(signal.SIGTERM)]
+
+
+DEAF = """
+import time
+from xmc_jax.stopping import Stop
+with Stop(1.0).heard():
+  print("here", flush=True)
+  time.sleep(60)
+"""
+
+
+def test_a_signal_ends_a_process_whose_words_nobody_reads():
+  """As after `2>&1 | tee log` whose tee is gone."""
+  process = subprocess.Popen(
+    [sys.executable, "-c", DEAF], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  )
+  try:
+    assert process.stdout.readline() == "here\n"
+    process.stderr.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+  finally:
+    process.kill()
+    process.stdout.close()

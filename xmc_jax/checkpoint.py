@@ -1,25 +1,22 @@
 """Orbax behind three words: save, restore, latest.
 
 One step commits the device state, what refreshes made, and the host's record, or nothing: Orbax writes
-beside and renames, then the step is sealed with the digests of its files. One without a seal is not listed,
-and one that is not what it was is set aside.
+beside and renames, then the step is sealed (`digests`) with the record and what its files are.
 """
 
 import contextlib
 import pathlib
 import re
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from xmc_jax import digests, disk, mesh, runtime
+from xmc_jax import digests, disk, mesh
 from xmc_jax.contract import PyTree, UserError
-from xmc_jax.report import say
+from xmc_jax.steps import Steps
 
 
 class Checkpoints:
@@ -32,19 +29,14 @@ class Checkpoints:
   """
 
   def __init__(self, folder: pathlib.Path, *, keep: int = 2, read_only: bool = False):
-    self.folder, self._keep, self._read_only = folder.absolute(), keep, read_only
-    if not read_only:
-      self._clean_up()
+    self.folder, self._keep = folder.absolute(), keep
+    self.steps = Steps(self.folder, read_only)
     options = ocp.CheckpointManagerOptions(
       enable_async_checkpointing=False,
       create=not read_only,
       cleanup_tmp_directories=not read_only,
     )
-    handlers = {
-      "state": ocp.StandardCheckpointHandler(),
-      "fresh": ocp.StandardCheckpointHandler(),
-      "host": ocp.JsonCheckpointHandler(),
-    }
+    handlers = {"state": ocp.StandardCheckpointHandler(), "fresh": ocp.StandardCheckpointHandler()}
     try:
       self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
     except OSError as error:
@@ -52,29 +44,25 @@ class Checkpoints:
 
   def latest(self) -> int | None:
     """The newest finished step, or None."""
-    return max(self._steps(), default=None)
+    return max(self.steps.finished(), default=None)
+
+  def last_good(self) -> str:
+    """`latest`, in words."""
+    last = self.latest()
+    return "no checkpoint was saved yet" if last is None else f"the last good checkpoint is step {last}"
 
   def usable(self) -> int | None:
-    """The newest finished step whose files are what they were, or None; reads them all.
-
-    Of damaged ones a line is said, and where this process may write they are renamed to `damaged-STEP`.
-    """
-    found = -1
-    if runtime.is_main_process():
-      for step in sorted(self._steps(), reverse=True):
-        if not (why := digests.why_broken(self._of(step))):
-          found = step
-          break
-        self._set_aside(step, why)
-    found = int(runtime.from_main_process(np.int32(found)))
+    """The newest finished step that is not damaged, or None; see `Steps.usable`."""
+    step = self.steps.usable()
     self._manager.reload()
-    return None if found < 0 else found
+    return step
 
   def save(self, step: int, state: PyTree, fresh: PyTree, host: dict[str, Any]) -> None:
-    """Commits one step; a step that stands already is left as it is."""
-    if step in self._steps():
+    """Commits one step; of one that stands already only the host's record is renewed."""
+    if self.steps.stands(step):
+      self.steps.amend(step, host)
       return
-    items = {"state": ocp.args.StandardSave(state), "host": ocp.args.JsonSave(host)}
+    items = {"state": ocp.args.StandardSave(state)}
     if fresh:
       items["fresh"] = ocp.args.StandardSave(fresh)
     try:
@@ -82,18 +70,16 @@ class Checkpoints:
       with _quiet():
         self._manager.save(step, args=ocp.args.Composite(**items))
         self._manager.wait_until_finished()
-      if runtime.is_main_process():
-        digests.seal(self._of(step))
-      runtime.barrier("sealed checkpoint")
-      self._delete(sorted(self._steps())[: -self._keep])
+      self.steps.seal(step, host)
     except UserError as error:
       raise UserError(f"{error}; {self.last_good()}") from None
     except (OSError, ValueError) as error:
-      self._remove(f"{step}.orbax-checkpoint-tmp*")  # what a full disk cut short
+      self.steps.remove(f"{step}.orbax-checkpoint-tmp*")  # what a full disk cut short
       if not (reason := _refused_by_disk(error)):
         raise
       what = f"step {step} could not be saved ({reason})"
       raise UserError(f"{self.folder}: {what}; {self.last_good()}") from None
+    self._delete(lambda steps: steps[: -self._keep])
 
   def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
     """Reads `(state, fresh, host)` of one step.
@@ -105,12 +91,13 @@ class Checkpoints:
     """
     template = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
     strict = not self._differs_in_padding(step, template)
-    items = {"state": ocp.args.StandardRestore(template, strict=strict), "host": ocp.args.JsonRestore()}
-    if (self._of(step) / "fresh").is_dir():
+    items = {"state": ocp.args.StandardRestore(template, strict=strict)}
+    if (self.steps.of(step) / "fresh").is_dir():
       items["fresh"] = ocp.args.StandardRestore()
     with self._readable(step):
       found = self._manager.restore(step, args=ocp.args.Composite(**items))
-    return found["state"], found.get("fresh") or {}, found["host"]
+      host = digests.record(self.steps.of(step))
+    return found["state"], found.get("fresh") or {}, host
 
   def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
     """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
@@ -142,7 +129,7 @@ class Checkpoints:
     arguments = jax.tree.map(arguments_of, template)
     restored = ocp.args.PyTreeRestore(item=template, restore_args=arguments, partial_restore=True)
     with self._readable(step), ocp.PyTreeCheckpointer() as reader:
-      found = reader.restore(self._of(step) / "state", args=restored)
+      found = reader.restore(self.steps.of(step) / "state", args=restored)
     return found["params"], found.get("aux") or {}
 
   def _saved(self, step: int) -> PyTree:
@@ -170,56 +157,13 @@ class Checkpoints:
 
   def drop_after(self, step: int) -> None:
     """Deletes later steps: a killed process left them, and the run goes on from before them."""
-    self._delete(later for later in self._steps() if later > step)
+    self._delete(lambda steps: [later for later in steps if later > step])
 
   def close(self) -> None:
     self._manager.close()
 
-  def _of(self, step: int) -> pathlib.Path:
-    return self.folder / str(step)
-
-  def _steps(self) -> list[int]:
-    """Every finished step."""
-    found = [int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal()]
-    return [step for step in found if digests.is_sealed(self._of(step))]
-
-  def _clean_up(self) -> None:
-    """Removes what killed processes left: steps half deleted, and steps never sealed."""
-    self._remove("deleted-*")
-    unsealed = [path for path in self.folder.glob("[0-9]*") if path.name.isdecimal()]
-    for path in unsealed:
-      if not digests.is_sealed(path):
-        self._remove(path.name)
-    runtime.barrier("cleaned up checkpoints")
-
-  def _remove(self, pattern: str) -> None:
-    if runtime.is_main_process():
-      for path in self.folder.glob(pattern):
-        shutil.rmtree(path, ignore_errors=True)
-
-  def last_good(self) -> str:
-    """The newest finished step, in words."""
-    last = self.latest()
-    return "no checkpoint was saved yet" if last is None else f"the last good checkpoint is step {last}"
-
-  def _set_aside(self, step: int, why: str) -> None:
-    aside = self.folder / f"damaged-{step}"
-    if not self._read_only:
-      shutil.rmtree(aside, ignore_errors=True)
-      self._of(step).rename(aside)
-    what = "left out" if self._read_only else f"set aside as {aside.name}"
-    say(f"{self._of(step)}: this checkpoint is damaged ({why}); {what}, the one before is used")
-
-  def _delete(self, steps: Iterable[int]) -> None:
-    """Deletes under another name: a step that a kill leaves half deleted must not be listed."""
-    steps = list(steps)
-    if not steps:
-      return
-    if runtime.is_main_process():
-      for step in steps:
-        doomed = self._of(step).rename(self.folder / f"deleted-{step}")
-        shutil.rmtree(doomed, ignore_errors=True)
-    runtime.barrier("deleted checkpoints")
+  def _delete(self, choose: Callable[[list[int]], list[int]]) -> None:
+    self.steps.delete(choose)
     self._manager.reload()
 
   @contextlib.contextmanager
@@ -231,7 +175,7 @@ class Checkpoints:
     except (OSError, ValueError, KeyError, TypeError) as error:
       reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
       raise UserError(
-        f"{self._of(step)}: this checkpoint cannot be read ({reason}); "
+        f"{self.steps.of(step)}: this checkpoint cannot be read ({reason}); "
         "delete its folder to go on from the one before"
       ) from None
 

@@ -1,4 +1,4 @@
-"""Room on disks, asked for before something large is written."""
+"""Disks: room on them, asked for before something large is written; small files, written whole."""
 
 import shutil
 from pathlib import Path
@@ -27,6 +27,13 @@ def need(folder: Path, num_bytes: float, what: str) -> None:
       f"{folder}: {what} takes up to {_shown(num_bytes)}, and this disk has {_shown(free)} left; "
       "free some, or choose a folder on another"
     )
+
+
+def write_text(path: Path, text: str) -> None:
+  """Writes a small file whole or not at all: what was there before stays until then."""
+  beside = path.with_name(f"{path.name}.tmp")
+  beside.write_text(text, encoding="utf-8")
+  beside.replace(path)
 
 
 def _shown(num_bytes: float) -> str:

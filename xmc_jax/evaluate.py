@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import data, methods, metrics, plain, run_folder, runtime
+from xmc_jax import data, disk, methods, metrics, plain, run_folder, runtime
 from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.index import Index
@@ -164,7 +164,7 @@ def write_report(
     return means
   folder = run.workdir / "report"
   folder.mkdir(exist_ok=True)
-  (folder / f"metrics{suffix}.json").write_text(json.dumps(report, indent=2) + "\n")
+  disk.write_text(folder / f"metrics{suffix}.json", json.dumps(report, indent=2) + "\n")
   save_predictions(ranking, run.dataset.num_labels, run.workdir / "predictions" / f"test{suffix}.npz")
   return means
 

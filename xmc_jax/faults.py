@@ -77,7 +77,8 @@ def _leave_at_once(*_) -> None:
   An exception instead would be lost, or worse, in libraries that are being imported, and threads in the
   middle of a save would complain of the interpreter's shutdown.
   """
-  os.write(2, b"interrupted; a training goes on from its last checkpoint by the same command\n")
+  with contextlib.suppress(OSError):  # nobody reads standard error any more
+    os.write(2, b"interrupted; a training goes on from its last checkpoint by the same command\n")
   os._exit(130)
 
 

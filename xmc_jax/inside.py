@@ -25,8 +25,8 @@ def check(workdir: pathlib.Path) -> None:
 
 
 def _entries(workdir: pathlib.Path) -> Iterator[pathlib.Path]:
-  """What stands in the folder, and in its folders."""
-  for path in sorted(workdir.iterdir()) if workdir.is_dir() else ():
-    if path.name not in _READ_ONLY:
-      yield path
-      yield from sorted(path.iterdir()) if path.is_dir() else ()
+  """What stands in the folder and below it; links are not followed."""
+  for folder, folders, files in os.walk(workdir):
+    if pathlib.Path(folder) == workdir:
+      folders[:] = [name for name in folders if name not in _READ_ONLY]
+    yield from (pathlib.Path(folder, name) for name in sorted((*folders, *files)))

@@ -26,11 +26,11 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   """
   part, notes = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
   try:
-    done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
-    if not end:
-      part.write_bytes(b"")
-      notes.write_text(json.dumps(made_of))
+    part.touch()
     with part.open("r+", encoding="utf-8") as out:
+      _lock(out, path)
+      done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
+      notes.write_text(json.dumps(made_of))
       out.seek(end)
       out.truncate()
       yield out, done
@@ -39,6 +39,18 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   except OSError as error:
     what = f"{path}: cannot be written ({error.strerror or error})"
     raise UserError(f"{what}; the same command goes on with {part.name}") from None
+
+
+def _lock(out: IO[str], path: Path) -> None:
+  """Keeps a second writer out, where the disk has locks; a killed one lets go."""
+  try:
+    import fcntl
+
+    fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise UserError(f"{path}: another process writes this file; wait for it, or give another") from None
+  except (ImportError, OSError):
+    pass
 
 
 def _read(notes: Path) -> Mapping | None:

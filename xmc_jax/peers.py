@@ -12,13 +12,14 @@ import selectors
 import socket
 import struct
 import threading
+import time
 
 import numpy as np
 from jax.experimental import multihost_utils
 
-_SECONDS_TO_CONNECT = 60.0
+_SECONDS_TO_CONNECT, _SECONDS_TO_GREET, _SECONDS_TO_SPEAK = 60.0, 2.0, 2.0
 _GREETING = struct.Struct("!16si")  # the run's token, the number of who greets
-_PLACE = struct.Struct("!16si64s")  # the token, where the main process listens
+_PLACE = struct.Struct("!16si256s")  # the token, where the main process listens
 _NUMBER = struct.Struct("!i")
 _WELL = -1  # said in place of a dead process's number by one that ends as it should
 
@@ -34,28 +35,29 @@ def watch(own: int, count: int) -> None:
   """
   if count == 1 or _links:
     return
-  server = socket.create_server(("", 0)) if own == 0 else None
+  server = _server() if own == 0 else None
   place = b"".ljust(_PLACE.size, b"\0")
   if server:
     place = _PLACE.pack(secrets.token_bytes(16), server.getsockname()[1], _own_host().encode())
   place = multihost_utils.broadcast_one_to_all(np.frombuffer(place, np.uint8)).astype(np.uint8).tobytes()
   token, port, host = _PLACE.unpack(place)
-  with contextlib.suppress(OSError):  # no way between these hosts but JAX's own, which finds out later
-    if server:
-      _links.update(_accepted(server, token, count - 1))
-    else:
+  if server:
+    _links.update(_accepted(server, token, count - 1))
+  else:
+    with contextlib.suppress(OSError):
       link = socket.create_connection((host.rstrip(b"\0").decode(), port), _SECONDS_TO_CONNECT)
       link.sendall(_GREETING.pack(token, own))
       _links[0] = _lively(link)
+  if len(_links) < (count - 1 if server else 1):  # no way between some hosts but JAX's own
+    _tell(f"note: process {own} does not hear at once when another is gone, but within a minute")
   threading.Thread(target=_listen, daemon=True).start()
   atexit.register(_end)
 
 
 def part() -> None:
   """Says that this process ends as it should."""
-  for link in _links.values():
+  for link in _taken():
     _say(link, _WELL)
-  _links.clear()
 
 
 def _end() -> None:
@@ -74,15 +76,26 @@ def _own_host() -> str:
   return "localhost"
 
 
+def _server() -> socket.socket:
+  if socket.has_dualstack_ipv6():
+    return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+  return socket.create_server(("", 0))
+
+
 def _accepted(server: socket.socket, token: bytes, count: int) -> dict[int, socket.socket]:
-  """Connections to so many other processes, by number; whoever does not know the token is sent away."""
+  """Connections to so many other processes, or as many as come in time, by number.
+
+  Whoever does not say the token soon is sent away.
+  """
   found: dict[int, socket.socket] = {}
-  server.settimeout(_SECONDS_TO_CONNECT)
-  with server:
-    while len(found) < count:
-      link = server.accept()[0]
-      link.settimeout(_SECONDS_TO_CONNECT)
-      said = link.recv(_GREETING.size, socket.MSG_WAITALL)
+  end = time.monotonic() + _SECONDS_TO_CONNECT
+  with server, contextlib.suppress(TimeoutError):
+    while len(found) < count and (left := end - time.monotonic()) > 0:
+      server.settimeout(left)
+      link, said = server.accept()[0], b""
+      with contextlib.suppress(OSError):
+        link.settimeout(_SECONDS_TO_GREET)
+        said = link.recv(_GREETING.size, socket.MSG_WAITALL)
       if len(said) == _GREETING.size and secrets.compare_digest(_GREETING.unpack(said)[0], token):
         found[_GREETING.unpack(said)[1]] = _lively(link)
       else:
@@ -117,13 +130,28 @@ def _listen() -> None:
 
 
 def _stop(dead: int) -> None:
-  for link in _links.values():
+  for link in _taken():
     _say(link, dead)  # the main process tells all others which one it was
-  what = f"error: process {dead} of this run is gone, so this one stops, too"
-  os.write(2, f"{what}; the same commands go on from the last checkpoint\n".encode())
+  time.sleep(_SECONDS_TO_SPEAK)  # what ended that one may end this one too, and says more
+  _tell(
+    f"error: process {dead} of this run is gone, so this one stops, too; "
+    "the same commands go on from the last checkpoint"
+  )
   os._exit(1)
+
+
+def _taken() -> list[socket.socket]:
+  """All connections, which nobody uses from now on."""
+  taken = list(_links.values())
+  _links.clear()
+  return taken
 
 
 def _say(link: socket.socket, number: int) -> None:
   with contextlib.suppress(OSError):
     link.sendall(_NUMBER.pack(number))
+
+
+def _tell(line: str) -> None:
+  with contextlib.suppress(OSError):  # nobody reads standard error any more
+    os.write(2, f"{line}\n".encode())

@@ -7,12 +7,12 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 import numpy as np
 
-from xmc_jax import data, evaluate, methods, plain
+from xmc_jax import data, digests, evaluate, methods, plain, run_folder, runtime
 from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.line_file import written_whole
@@ -138,36 +138,61 @@ def predict_command(
   From a file to a file, the output is there when it is whole; killed before, the same command goes on.
   """
   with contextlib.ExitStack() as files:
-    try:
-      lines = (
-        files.enter_context(open(source, encoding="utf-8-sig", errors="replace")) if source else sys.stdin
-      )
-    except OSError as error:
-      raise DataError(f"{source}: cannot be read ({error.strerror})") from None
+    lines = _lines_of(source, files)
     model = Model.load(workdir, scores=scores, backend=backend)
     model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
-    if source and destination and (os.path.isfile(destination) or not os.path.exists(destination)):
-      made_of = _identity(workdir, model.step, source, [k, scores, backend])
-      out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
-      if done:
-        say(f"predict: going on after {done:,} texts")
-      lines = itertools.islice(lines, done, None)
-    else:
-      out, done = _opened(destination, files), 0
-    return done + predict_lines(model, lines, out, k, block)
+    if not (source and runtime.is_alone() and _is_plain_file(destination)):
+      return predict_lines(model, lines, _opened(destination, files), k, block)
+    made_of = _identity(workdir, model.step, source, [k, scores, backend])
+    out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
+    if done:
+      say(f"predict: going on after {done:,} texts")
+    return done + predict_lines(model, itertools.islice(lines, done, None), out, k, block)
+
+
+def _lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
+  """The lines of a file, or of standard input."""
+
+  def refused(error: OSError) -> DataError:
+    return DataError(f"{source or 'standard input'}: cannot be read ({error.strerror})")
+
+  def lines(file: IO[str]) -> Iterator[str]:
+    try:
+      yield from file
+    except OSError as error:
+      raise refused(error) from None
+
+  try:
+    path = pathlib.Path(source)
+    file = files.enter_context(path.open(encoding="utf-8-sig", errors="replace")) if source else sys.stdin
+  except OSError as error:
+    raise refused(error) from None
+  return lines(file)
+
+
+def _is_plain_file(path: str) -> bool:
+  """Whether a path names a file that is there or will be; a pipe, a device, a link are written into."""
+  return bool(path) and not os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path))
 
 
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> dict:
-  """What predictions follow from: the run and its step, the texts' file as it is now, settings."""
+  """What predictions follow from: the run, by what its files are, the texts' file as it is now, settings."""
+  of_step = (workdir / folder / str(step) / digests.FILE_NAME for folder in ("best", "checkpoints"))
+  made = [path for path in (*of_step, workdir / run_folder.FUSION) if path.exists()]
   stat = os.stat(source)
-  texts = [os.path.abspath(source), stat.st_size, stat.st_mtime_ns]
-  return {"run": str(workdir.absolute()), "step": step, "texts": texts, "settings": settings}
+  return {
+    "run": [str(workdir.absolute()), *map(digests.sha256, made)],
+    "texts": [os.path.abspath(source), stat.st_size, stat.st_mtime_ns],
+    "settings": settings,
+  }
 
 
 def _opened(destination: str, files: contextlib.ExitStack) -> IO[str]:
-  """A pipe, a device, or what is predicted from standard input: written as it comes."""
+  """What is written as it comes; of several processes, by the main one."""
+  if not runtime.is_main_process():
+    destination = os.devnull
   try:
     return files.enter_context(open(destination, "w", encoding="utf-8")) if destination else sys.stdout
   except OSError as error:

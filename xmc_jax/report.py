@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from xmc_jax import plain, runtime
+from xmc_jax import disk, plain, runtime
 
 _PLAIN_SECONDS = 15.0  # between progress lines where there is no terminal
 
@@ -39,8 +39,9 @@ class Report:
     where it is still to be made: they will be written again.
     """
     self.seconds.update(seconds)
-    _drop_later_lines(self._workdir / "metrics.jsonl", first_step, unscored)
-    self._tensorboard = _tensorboard_writer(self._workdir / "tensorboard")
+    if runtime.is_main_process():
+      _drop_later_lines(self._workdir / "metrics.jsonl", first_step, unscored)
+      self._tensorboard = _tensorboard_writer(self._workdir / "tensorboard")
 
   @contextlib.contextmanager
   def stage(self, name: str, less: str = "") -> Iterator[None]:
@@ -154,9 +155,7 @@ def _drop_later_lines(path: pathlib.Path, first_step: int, unscored: bool) -> No
       is_validation = any(name.startswith("eval/") for name in found)
       if found["step"] < first_step + (not (unscored and is_validation)):
         kept.append(line + "\n")
-  beside = path.with_suffix(".tmp")
-  beside.write_text("".join(kept))
-  beside.replace(path)
+  disk.write_text(path, "".join(kept))
 
 
 def _tensorboard_writer(folder: pathlib.Path):

@@ -239,13 +239,11 @@ class Run:
     Raises:
       UserError: nothing has been saved yet.
     """
-    for checkpoints in (self.best(read_only=True), self.checkpoints(read_only=True)):
-      step = checkpoints.usable()
-      if step is not None:
-        params, aux = checkpoints.restore_trained(step, self.method.rules, self.mesh)
-        checkpoints.close()
-        return params, aux, step
-      checkpoints.close()
+    for opened in (self.best, self.checkpoints):
+      with contextlib.closing(opened(read_only=True)) as checkpoints:
+        step = checkpoints.usable()
+        if step is not None:
+          return *checkpoints.restore_trained(step, self.method.rules, self.mesh), step
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
 
 

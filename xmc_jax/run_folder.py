@@ -78,9 +78,7 @@ def claim(config, workdir: pathlib.Path) -> None:
       shutil.rmtree(workdir / made, ignore_errors=True)
     for made in _MADE:
       (workdir / made).unlink(missing_ok=True)
-    beside = path.with_suffix(".tmp")
-    beside.write_text(configs.to_json(config))
-    beside.replace(path)
+    disk.write_text(path, configs.to_json(config))
   except OSError as error:
     raise UserError(f"{workdir}: cannot write the run here ({error.strerror})") from None
 
@@ -91,17 +89,17 @@ def has_checkpoints(workdir: pathlib.Path) -> bool:
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
   """The chunks that a config leaves open, as chosen when the run began: dropout depends on them."""
-  path, chosen = workdir / _CHUNKS, None
+  path = workdir / _CHUNKS
   if path.exists():
+    chosen = None
     with contextlib.suppress(ValueError, RecursionError):
       chosen = json.loads(path.read_text())
     whole = isinstance(chosen, dict) and all(type(value) is int and value >= 0 for value in chosen.values())
     if not whole:
       raise UserError(f"{path}: damaged; delete it, and sizes are chosen anew, where dropout may then differ")
     return chosen
-  chosen, beside = choose(), path.with_suffix(".tmp")
-  beside.write_text(json.dumps(chosen) + "\n")
-  beside.replace(path)
+  chosen = choose()
+  disk.write_text(path, json.dumps(chosen) + "\n")
   return chosen
 
 

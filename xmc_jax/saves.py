@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from xmc_jax import disk
-from xmc_jax.contract import PyTree, TrainState
+from xmc_jax.contract import PyTree, TrainState, UserError
 from xmc_jax.report import say
 from xmc_jax.run import Run
 
@@ -37,18 +37,28 @@ class Saves:
     self.host: dict[str, Any] = dict(_NEW_RECORD)
 
   def restore(self, step: int | None, state: TrainState) -> tuple[TrainState, PyTree]:
-    """`(state, fresh)` of a step, or of none; drops what was saved after it."""
+    """`(state, fresh)` of a step, or of none; drops what was saved after it.
+
+    Raises:
+      UserError: no step is left to go on from, and beginning anew would delete the best parameters.
+    """
     fresh = {}
     if step is not None:
       state, fresh, host = self.checkpoints.restore(step, state)
       self.host.update(host)
+    elif self.checkpoints.steps.has_damaged() and self.best.usable() is not None:
+      folder = self.checkpoints.folder.parent
+      raise UserError(
+        f"{folder}: every checkpoint is damaged; the best parameters so far are whole, for --mode=evaluate "
+        "and predict; to train anew give --workdir=ANOTHER_FOLDER, or delete this one"
+      )
     self.checkpoints.drop_after(step or 0)
     self.best.drop_after(step or 0)
     self._mend_best(state)
     return state, fresh
 
   def save(self, state: TrainState, fresh: PyTree, seconds: dict[str, float]) -> None:
-    """A checkpoint of this step, if there is none yet."""
+    """A checkpoint of this step; where it has one already, the record alone."""
     self.checkpoints.save(int(state.step), state, fresh, {**self.host, "seconds": dict(seconds)})
 
   def keep_best(self, state: TrainState) -> None:
@@ -67,10 +77,11 @@ class Saves:
 
   def _mend_best(self, state: TrainState) -> None:
     """Makes good what a kill between two saves, or damage, did to the best parameters."""
-    first, before = int(state.step), self.best.latest()
-    is_damaged = self.best.usable() != before
-    if self.host["best_step"] == first and (is_damaged or before != first):
+    wanted = self.host["best_step"]
+    if wanted is None or self.best.usable() == wanted:
+      return
+    if wanted == int(state.step):
       self.keep_best(state)
-    elif is_damaged:
-      say(f"the best parameters so far are lost with it; the best of step {first:,} and later will be kept")
-      self.host.update(best=None, best_step=None)
+      return
+    say(f"the best parameters so far, of step {wanted:,}, are gone; the best from here on will be kept")
+    self.host.update(best=None, best_step=None)

@@ -20,7 +20,7 @@ _CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}  # to a scheduler all is well; 
 
 
 class Asked(BaseException):
-  """We were asked to stop, and all that can be saved is saved; or raised by `Stop.check`, will be."""
+  """Asked to stop. Whoever catches it in a training saves what can be saved, and passes it on."""
 
 
 class Stop:
@@ -31,7 +31,7 @@ class Stop:
   """
 
   def __init__(self, grace_seconds: float):
-    self._signal, self._can_save = None, False
+    self._signal, self._interrupts, self._can_save = None, 0, False
     self._patience = threading.Timer(grace_seconds, _end, (signal.SIGTERM, "there was no time to save"))
     self._patience.daemon = True
 
@@ -83,6 +83,7 @@ class Stop:
 
   def leave(self) -> None:
     """Raises what Ctrl-C and SIGTERM mean to whoever called: KeyboardInterrupt, SystemExit(0)."""
+    self._patience.cancel()
     peers.part()
     if self._signal == signal.SIGINT:
       raise KeyboardInterrupt("all is saved")
@@ -100,15 +101,22 @@ class Stop:
       _end(number, "interrupted")
     if number == signal.SIGTERM and not self._patience.is_alive():
       self._patience.start()
-    elif number == self._signal == signal.SIGINT:
-      _end(number, "interrupted at once")
+    elif number == signal.SIGINT:
+      self._interrupts += 1
+      if self._interrupts > 1:
+        _end(number, "interrupted at once")
     if self._signal is None:
       self._signal = number
       more = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
-      os.write(2, f"\nstopping after this step{more}\n".encode())
+      _tell(f"\nstopping after this step{more}")
 
 
 def _end(number: signal.Signals, why: str) -> None:
   """Ends the process. What is on disk is always good to go on from: nothing needs to be put in order."""
-  os.write(2, f"{why}; the same command goes on from what is saved\n".encode())
+  _tell(f"{why}; the same command goes on from what is saved")
   os._exit(_CODES[number])
+
+
+def _tell(line: str) -> None:
+  with contextlib.suppress(OSError):  # nobody reads standard error any more
+    os.write(2, f"{line}\n".encode())

@@ -55,7 +55,7 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     try:
       with stop.saving():
         loop.go(first, total_steps)
-        stop.check()
+      stop.check()
     except Asked:
       say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {total_steps:,}; the same command goes on")
       stop.leave()

@@ -74,9 +74,9 @@ class TrainStep:
       scale = jnp.minimum(1.0, self._run.config.train.clip_norm / norm)
       gradients = jax.tree.map(lambda leaf: scale * leaf, gradients)
       merged = {name: (touched, scale * summed) for name, (touched, summed) in merged.items()}
-    metrics = {"loss": loss, "gradient_norm": norm, **metrics}
-    is_kept = jnp.isfinite(loss) & jnp.isfinite(norm) if self._run.config.train.max_skipped_steps else True
-    merged = {name: (jnp.where(is_kept, ids, -1), summed) for name, (ids, summed) in merged.items()}
+    may_skip, is_whole = self._run.config.train.max_skipped_steps > 0, jnp.isfinite(loss) & jnp.isfinite(norm)
+    if may_skip:
+      merged = {name: (jnp.where(is_whole, rows, -1), summed) for name, (rows, summed) in merged.items()}
     updates, dense_state = self._optimiser.update(gradients, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
     for name, (touched, summed) in merged.items():
@@ -89,11 +89,12 @@ class TrainStep:
         learning_rate=self._table_rate(state.step),
         mesh=devices,
       )
-    if is_kept is not True:
+    if may_skip:  # of tables no row was written
       trained = {name: params[name] for name in dense}, dense_state, aux
       before = dense, state.opt_state[0], state.aux
-      kept, dense_state, aux = jax.tree.map(lambda new, old: jnp.where(is_kept, new, old), trained, before)
+      kept, dense_state, aux = jax.tree.map(lambda new, old: jnp.where(is_whole, new, old), trained, before)
       params |= kept
+    metrics = {"loss": loss, "gradient_norm": norm, **metrics}
     return TrainState(state.step + 1, params, (dense_state, moments), aux), metrics
 
   @property

@@ -7,7 +7,7 @@ import pathlib
 import shlex
 import sys
 
-from xmc_jax import checks, data, evaluate, methods, new_run, report, run_folder, runtime, train
+from xmc_jax import checks, data, disk, evaluate, methods, new_run, report, run_folder, runtime, train
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax import run as runs
@@ -59,7 +59,7 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
     show(_invitation(run))
     if runtime.is_main_process():
-      (workdir / "report" / "seconds.json").write_text(json.dumps(dict(voice.seconds), indent=2) + "\n")
+      disk.write_text(workdir / "report" / "seconds.json", json.dumps(dict(voice.seconds), indent=2) + "\n")
     return means
 
 

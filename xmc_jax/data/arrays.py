@@ -1,7 +1,6 @@
 """Flat .npy files: written piece by piece, read memory-mapped."""
 
 import contextlib
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -126,12 +125,6 @@ def read_csr(folder: Path, name: str, shape: tuple[int, int]):
   # Written sorted and distinct. Without this scipy would check, and might try to sort in place.
   matrix.has_canonical_format = True
   return matrix
-
-
-def sha256(path: Path) -> str:
-  """The file's digest, in hex."""
-  with open(path, "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def lengths_of(rows: Iterable) -> np.ndarray:

@@ -3,15 +3,16 @@
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from xmc_jax import disk
 from xmc_jax.contract import DataError
 from xmc_jax.data import cache, formats
-from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, lengths_of, sha256
+from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, lengths_of
 from xmc_jax.data.formats.checks import cleaned
 from xmc_jax.data.formats.filter_pairs import read_filter
 from xmc_jax.data.formats.lines import text_chunks
@@ -20,6 +21,7 @@ from xmc_jax.data.formats.source import GraphFiles, Options, Source
 from xmc_jax.data.manifest import read_manifest, write_manifest
 from xmc_jax.data.texts import well_formed
 from xmc_jax.data.tokens import Encoder
+from xmc_jax.digests import sha256
 
 Progress = Callable[[str, int, int | None], None]
 _log = logging.getLogger("xmc_jax.data")
@@ -84,6 +86,7 @@ def prepare(
       if why:
         _log.info("preparing %s: %s", folder, why)
         with cache.built_beside(folder) as beside:
+          disk.need(folder, _likely_bytes(source.files), "the prepared data")
           sources = cache.fingerprints(source.files, root)
           _fill(beside, source, encoder, progress or _silent, {**identity, "sources": sources})
   return Prepared(folder, read_manifest(folder), why)
@@ -105,6 +108,13 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
   manifest = {"name": source.name, **identity, "counts": counts, "notices": notices, "files": files}
   write_manifest(folder, manifest)
   progress("checksums", len(written), len(written))
+
+
+def _likely_bytes(files: Sequence[Path]) -> float:
+  """What some source files come to: text, tokens and targets as text is, packed ones unpacked."""
+  return sum(
+    (3.0 if file.suffix in (".gz", ".npz", ".parquet") else 1.0) * file.stat().st_size for file in files
+  )
 
 
 def _silent(stage: str, done: int, total: int | None) -> None:

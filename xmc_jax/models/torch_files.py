@@ -60,7 +60,7 @@ def read_torch_file(path):
     raise DataError(f"{path}: damaged PyTorch file ({type(error).__name__}: {error})") from None
   if not isinstance(state, dict):
     raise DataError(f"{path}: holds a {type(state).__name__}; expected a dict of tensors")
-  return {name: value.array for name, value in state.items() if isinstance(value, _Tensor)}
+  return {name: value.array for name, value in dict.items(state) if isinstance(value, _Tensor)}
 
 
 class _Type(NamedTuple):
