@@ -79,7 +79,7 @@ def legal(key: str, rng: random.Random, most: int = limits.LARGEST):
     return rng.random() < 0.5
   if key in limits.AT_LEAST:
     low, high = limits.AT_LEAST[key], min(limits.AT_MOST.get(key, limits.LARGEST), most)
-    near, far = rng.randint(low, min(high, low + 20)), min(high, int(2 ** rng.uniform(0, 31)))
+    near, far = rng.randint(math.ceil(low), int(min(high, low + 20))), min(high, int(2 ** rng.uniform(0, 31)))
     values = [low, high, near, max(low, far)]
     return rng.choice(values if isinstance(usual, int) else [*values, rng.uniform(low, high), low + 1e-12])
   if key in limits.POSITIVE:

@@ -69,7 +69,7 @@ class Tree(NamedTuple):
     """Itself; raises ValueError where `predict` would not come to an end in it."""
     nodes = np.arange(len(self.feature))
     shapes_agree = all(array.shape == nodes.shape for array in self)
-    if not shapes_agree or not len(nodes) or any(self[field].dtype != np.int32 for field in (0, 2, 3)):
+    if not shapes_agree or not len(nodes) or any(self[at].dtype.kind != "i" for at in (0, 2, 3)):
       raise ValueError("not the arrays of a tree")
     inner = self.feature >= 0
     for children in (self.left[inner], self.right[inner]):  # a node stands before its children

@@ -244,6 +244,8 @@ class Run:
         step = checkpoints.usable()
         if step is not None:
           return *checkpoints.restore_trained(step, self.method.rules, self.mesh), step
+    if run_folder.has_checkpoints(self.workdir):
+      raise UserError(f"{self.workdir}: no checkpoint is left that is not damaged")
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
 
 
