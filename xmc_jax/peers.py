@@ -24,6 +24,7 @@ _NUMBER = struct.Struct("!i")
 _WELL = -1  # said in place of a dead process's number by one that ends as it should
 
 _links: dict[int, socket.socket] = {}
+_is_stopping = threading.Event()
 
 
 def watch(own: int, count: int) -> None:
@@ -52,6 +53,12 @@ def watch(own: int, count: int) -> None:
     _tell(f"note: process {own} does not hear at once when another is gone, but within a minute")
   threading.Thread(target=_listen, daemon=True).start()
   atexit.register(_end)
+
+
+def await_news() -> None:
+  """After an exception that another process's end may have caused: then this one ends here, saying so."""
+  if _links or _is_stopping.is_set():
+    time.sleep(_SECONDS_TO_SPEAK + 2)
 
 
 def part() -> None:
@@ -130,9 +137,11 @@ def _listen() -> None:
 
 
 def _stop(dead: int) -> None:
+  _is_stopping.set()
   for link in _taken():
     _say(link, dead)  # the main process tells all others which one it was
-  time.sleep(_SECONDS_TO_SPEAK)  # what ended that one may end this one too, and says more
+  if dead:  # what ended that one may end this one too, and says more; without the main one JAX aborts at once
+    time.sleep(_SECONDS_TO_SPEAK)
   _tell(
     f"error: process {dead} of this run is gone, so this one stops, too; "
     "the same commands go on from the last checkpoint"

@@ -49,7 +49,12 @@ def start(distributed: bool = False) -> None:
 def started(distributed: bool) -> Iterator[None]:
   """A mode of the command line: `start`, and when it has ended well this is said to the other processes."""
   start(distributed)
-  yield
+  try:
+    yield
+  except Exception as error:
+    if not isinstance(error, UserError):
+      peers.await_news()
+    raise
   peers.part()
 
 
