@@ -322,12 +322,13 @@ def test_any_legal_value_gives_a_plan_or_a_line(method):
 
 
 def test_plans_of_several_legal_values():
-  rng = random.Random(3)
+  rng, plans = random.Random(3), 0
   for _ in range(150):
     values = dict(preset(rng.choice(list(PRESETS))))
     values |= {key: legal(key, rng) for key in rng.sample(list(DEFAULT), rng.choice([2, 3, 6]))}
     if not refused(made(**values)):
-      planned(values)
+      plans += not planned(values)
+  assert plans > 15
 
 
 def test_more_frozen_layers_than_there_are_give_no_plan():

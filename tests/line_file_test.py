@@ -55,6 +55,24 @@ def test_what_is_made_of_something_else_begins_anew(tmp_path):
   assert content(path) == list(range(10))
 
 
+def test_a_kill_while_it_begins_anew_does_not_pass_old_lines_off_as_new(tmp_path, monkeypatch):
+  path, write_text = tmp_path / "out.jsonl", pathlib.Path.write_text
+  with pytest.raises(KeyboardInterrupt):
+    write(path, 10, fail_at=9)
+  (tmp_path / "out.jsonl.part").write_text("old\n" * 9)
+
+  def killed(self, *args, **kwargs):
+    write_text(self, *args, **kwargs)
+    raise KeyboardInterrupt
+
+  other = {**MADE_OF, "settings": [6, ""]}
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(pathlib.Path, "write_text", killed)
+    write(path, 10, made_of=other)
+  assert write(path, 10, made_of=other) == 0
+  assert content(path) == list(range(10))
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[" * 100_000])
 def test_damaged_notes_begin_anew(damage, tmp_path):
   path = tmp_path / "out.jsonl"

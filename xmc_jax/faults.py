@@ -77,9 +77,14 @@ def _leave_at_once(*_) -> None:
   An exception instead would be lost, or worse, in libraries that are being imported, and threads in the
   middle of a save would complain of the interpreter's shutdown.
   """
-  with contextlib.suppress(OSError):  # nobody reads standard error any more
-    os.write(2, b"interrupted; a training goes on from its last checkpoint by the same command\n")
+  tell("interrupted; a training goes on from its last checkpoint by the same command")
   os._exit(130)
+
+
+def tell(line: str) -> None:
+  """A line on standard error from threads and handlers, past Python's buffers."""
+  with contextlib.suppress(OSError):  # nobody reads standard error any more
+    os.write(2, f"{line}\n".encode())
 
 
 def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:

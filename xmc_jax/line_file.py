@@ -30,9 +30,9 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
     with part.open("r+", encoding="utf-8") as out:
       _lock(out, path)
       done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
-      notes.write_text(json.dumps(made_of))
       out.seek(end)
-      out.truncate()
+      out.truncate()  # before the notes: of the lines of others they must not speak
+      notes.write_text(json.dumps(made_of))
       yield out, done
     part.replace(path)
     notes.unlink()

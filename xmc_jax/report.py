@@ -153,7 +153,8 @@ def _drop_later_lines(path: pathlib.Path, first_step: int, unscored: bool) -> No
     with contextlib.suppress(ValueError, TypeError, KeyError):  # a line cut short by a kill, or none of ours
       found = json.loads(line)
       is_validation = any(name.startswith("eval/") for name in found)
-      if found["step"] < first_step + (not (unscored and is_validation)):
+      comes_again = unscored and is_validation and found["step"] == first_step
+      if found["step"] <= first_step and not comes_again:
         kept.append(line + "\n")
   disk.write_text(path, "".join(kept))
 

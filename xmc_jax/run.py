@@ -182,9 +182,10 @@ class Run:
     num_shards, axes = self.mesh.size, mesh.LABEL_ROWS
 
     def after_batch(done: int) -> None:
-      for told, arguments in ((self._between_batches, ()), (progress, (done,))):
-        if told:
-          told(*arguments)
+      if self._between_batches:
+        self._between_batches()
+      if progress:
+        progress(done)
 
     size = mesh.rounded_up(self.config.eval.batch_size, num_shards)
     return embed_table(

@@ -101,8 +101,10 @@ class Steps:
     """Removes what killed processes left half deleted; a step without a seal is set aside."""
     self.remove("deleted-*")
     if runtime.is_main_process():
-      for step in set(self._all()) - set(self.finished()):
+      unsealed = sorted(set(self._all()) - set(self.finished()))
+      if unsealed:  # of an earlier start
         self.remove("unsealed-*")
+      for step in unsealed:
         aside = self._set_aside(step, "unsealed")
         say(f"{self.of(step)}: this checkpoint was never finished; set aside as {aside.name}")
     runtime.barrier("cleaned up steps")

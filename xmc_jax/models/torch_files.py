@@ -105,10 +105,8 @@ class _TensorUnpickler(pickle.Unpickler):
     if kind != "storage" or not isinstance(of_type, _Type):
       raise DataError(f"{self._path}: unknown storage {pid!r:.60}")
     if key not in self._buffers:
-      dtype, member = (
-        np.dtype(_STORAGE_TYPES[of_type.name]),
-        self._archive.getinfo(f"{self._prefix}data/{key}"),
-      )
+      dtype = np.dtype(_STORAGE_TYPES[of_type.name])
+      member = self._archive.getinfo(f"{self._prefix}data/{key}")
       if member.file_size != size * dtype.itemsize or member.compress_type != zipfile.ZIP_STORED:
         expected = f"expected {size * dtype.itemsize}, not compressed"
         raise DataError(f"{self._path}: storage {key} has {member.file_size} bytes, {expected}")
