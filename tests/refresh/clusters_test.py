@@ -222,3 +222,13 @@ def test_kmeans_of_another_number_of_clusters_is_an_error(options):
     spherical_kmeans(_vectors(20), **options, key=KEY)
   with pytest.raises(ValueError, match="num_iterations=0"):
     spherical_kmeans(_vectors(20), 2, key=KEY, num_iterations=0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rounding_does_not_choose(seed):
+  """Which of two equal halves comes first does not hang by an error of 1e-6 in the vectors."""
+  rng = np.random.default_rng(seed)
+  vectors = (1 + rng.normal(size=(180, 16))).astype(np.float32)
+  others = vectors * (1 + 1e-6 * rng.normal(size=vectors.shape).astype(np.float32))
+  one, two = (balanced_clusters(each, 64, key=jax.random.key(seed)) for each in (vectors, others))
+  np.testing.assert_array_equal(one, two)

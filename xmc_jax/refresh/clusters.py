@@ -145,7 +145,15 @@ def _direction(rows: Array, where: Array) -> Array:
 
   nothing = jnp.zeros_like(rows[:, 0]), jnp.full(count.shape, -jnp.inf)
   direction, _ = jax.lax.fori_loop(0, _STARTS, start, nothing)
-  return _lloyd(rows, where, direction, _LAST_ITERATIONS)[0]
+  return _turned(_lloyd(rows, where, direction, _LAST_ITERATIONS)[0], rows, where)
+
+
+def _turned(direction: Array, rows: Array, where: Array) -> Array:
+  """The direction or its opposite: equal halves are as good either way, and rounding must not choose."""
+  is_even = jnp.sum(where, axis=1) % 2 == 0
+  first = jnp.sum(rows[:, 0] * direction, axis=1)
+  middle = jnp.sum(_weighted_sum(rows, where) * direction, axis=1) / jnp.maximum(jnp.sum(where, axis=1), 1)
+  return jnp.where((is_even & (first < middle))[:, None], -direction, direction)
 
 
 def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> tuple[Array, Array]:
