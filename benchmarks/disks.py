@@ -1,0 +1,178 @@
+"""Disks that fill up at a random moment, and read-only ones: what training, preparing and predicting do then.
+
+  python -m benchmarks.disks --trials=10
+
+Needs Linux and `unshare` (util-linux): it mounts a small disk of its own. In each trial something else fills
+the disk; the command must end in one line, or well where it needed no more room. With room again, the same
+command must end like one that was never disturbed. docs/results/disks.json keeps what came out.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from benchmarks.faults import command, environment, expect, settings
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_RESULTS = _ROOT / "docs" / "results" / "disks.json"
+_SIZE = "size=96m"
+_OWN = "XMC_JAX_OWN_MOUNTS"  # set in the process that may mount
+
+
+class Task:
+  """Something that writes to a disk.
+
+  Args:
+    name: what it is.
+    flags: the command's, given the disk.
+    compare: asserts that two disks hold the same.
+    cache: where prepared data are; None is on the disk.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    flags: Callable[[pathlib.Path], list[str]],
+    compare: Callable[[pathlib.Path, pathlib.Path], None],
+    cache: pathlib.Path | None,
+  ):
+    self.name, self.compare, self._flags, self._cache = name, compare, flags, cache
+
+  def begin(self, disk: pathlib.Path) -> subprocess.Popen:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    env = environment(self._cache or disk / "cache")
+    return subprocess.Popen(command(*self._flags(disk)), cwd=_ROOT, env=env, **pipes)
+
+  def end(self, process: subprocess.Popen) -> subprocess.CompletedProcess:
+    out, err = process.communicate(timeout=900)
+    ended = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    expect("Traceback" not in err, f"{self.name}: a traceback", ended)
+    return ended
+
+  def whole(self, disk: pathlib.Path) -> None:
+    """Runs it where there is room."""
+    ended = self.end(self.begin(disk))
+    expect(ended.returncode == 0, f"{self.name}, with room", ended)
+
+
+def full(task: Task, disk: pathlib.Path, seconds: float) -> str:
+  """One trial: after so many seconds the disk is full. What the command said, '' where it ended well."""
+  process, filler = task.begin(disk), disk / "filler"
+  with open(filler, "wb", buffering=0) as file:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      process.wait(seconds)
+    while process.poll() is None:
+      try:
+        file.write(bytes(1 << 20))
+      except OSError:  # full; what becomes free is taken, too
+        time.sleep(0.02)
+    ended = task.end(process)
+  filler.unlink()
+  return _said(task, ended, ("No space left", "left; free some"))
+
+
+def read_only(task: Task, disk: pathlib.Path) -> str:
+  """One trial: the command begins on a read-only disk."""
+  _mount("remount,ro", disk)
+  ended = task.end(task.begin(disk))
+  expect(ended.returncode != 0, f"{task.name} ended well on a read-only disk", ended)
+  _mount(f"remount,rw,{_SIZE}", disk)
+  return _said(task, ended, ("Read-only file system",))
+
+
+def _said(task: Task, ended: subprocess.CompletedProcess, expected: tuple[str, ...]) -> str:
+  if not ended.returncode:
+    return ""
+  last = ended.stderr.strip().splitlines()[-1]
+  expect(any(words in last for words in expected), f"{task.name} said {last!r}", ended)
+  return last
+
+
+def _mount(options: str, place: pathlib.Path) -> None:
+  subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
+
+
+def _same_runs(one: pathlib.Path, other: pathlib.Path) -> None:
+  from same_runs import assert_same_runs
+
+  assert_same_runs(one / "run", other / "run", newest=True)
+
+
+def _same_files(pattern: str) -> Callable[[pathlib.Path, pathlib.Path], None]:
+  """Compares all files of a pattern; manifests hold times and paths."""
+
+  def compare(one: pathlib.Path, other: pathlib.Path) -> None:
+    found = [
+      {path.relative_to(disk): path.read_bytes() for path in disk.glob(pattern) if path.is_file()}
+      for disk in (one, other)
+    ]
+    assert found[0], "nothing to compare"
+    assert found[0].keys() == found[1].keys(), found[0].keys() ^ found[1].keys()
+    differing = [name for name in found[0] if found[0][name] != found[1][name] and name.suffix != ".json"]
+    assert not differing, differing
+
+  return compare
+
+
+def _tasks(place: pathlib.Path) -> list[Task]:
+  """Training, preparing and predicting, of one tiny data set."""
+  import tiny_runs
+
+  data, texts = tiny_runs.write_data(place / "data", num_train=3000), place / "texts.txt"
+  texts.write_text("".join(f"bake kelt {n}\n" for n in range(20_000)))
+  config = tiny_runs.config_file(place / "config.py", data, **settings()["dexml"], **{"encoder.width": 64})
+  given, run = f"--config={config}", place / "undisturbed" / "run"
+  predict = ["--mode=predict", f"--workdir={run}", f"--input={texts}"]
+  return [
+    Task("training", lambda disk: [given, f"--workdir={disk}/run"], _same_runs, place / "cache"),
+    Task("preparing", lambda _: ["--mode=prepare", given], _same_files("cache/*-*/**/*"), None),
+    Task("predicting", lambda disk: [*predict, f"--output={disk}/out"], _same_files("out*"), place / "cache"),
+  ]
+
+
+def _trials(task: Task, place: pathlib.Path, count: int, rng: random.Random) -> dict:
+  undisturbed, start = place / "undisturbed", time.perf_counter()
+  undisturbed.mkdir(exist_ok=True)
+  task.whole(undisturbed)
+  seconds, lines = time.perf_counter() - start, []
+  for trial in range(count + 1):  # the last is read-only
+    disk = place / f"{task.name}-{trial}"
+    disk.mkdir()
+    _mount(_SIZE, disk)
+    lines.append(full(task, disk, rng.uniform(0.2, 1) * seconds) if trial < count else read_only(task, disk))
+    task.whole(disk)
+    task.compare(undisturbed, disk)
+    subprocess.run(["umount", str(disk)], check=True)
+  print(f"{task.name}: full {count} times, {sum(map(bool, lines[:-1]))} refused; read-only once", flush=True)
+  print(*sorted({f"  {line}" for line in lines if line}), sep="\n", flush=True)
+  return {"full": count, "refused": sum(map(bool, lines[:-1])), "read-only": 1}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--trials", type=int, default=10)
+  parser.add_argument("--seed", type=int, default=0)
+  given = parser.parse_args()
+  if _OWN not in os.environ:
+    os.environ[_OWN] = "1"
+    arguments = ["-m", "benchmarks.disks", *sys.argv[1:]]
+    os.execvp("unshare", ["unshare", "--map-root-user", "--mount", sys.executable, *arguments])
+  sys.path.insert(0, str(_ROOT / "tests"))
+  with tempfile.TemporaryDirectory() as place:
+    rng = random.Random(given.seed)
+    rows = {
+      task.name: _trials(task, pathlib.Path(place), given.trials, rng) for task in _tasks(pathlib.Path(place))
+    }
+  _RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+  main()

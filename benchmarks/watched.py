@@ -1,0 +1,54 @@
+"""The command line, watched: it notes its stages and steps, and meets with a signal where it is told to.
+
+  STAGES=FILE STEPS=FILE FAULT=stage,entry,seconds,signal python -m benchmarks.watched --config=...
+
+STAGES takes a line `[stage, seconds]` for each stage that ends, STEPS the number of each step that begins.
+FAULT sends the process a signal so many seconds after it entered a stage for the so-manieth time.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import threading
+
+from xmc_jax import main, report, train_step
+
+
+def _watch_stages() -> None:
+  stage, entry, seconds, number = os.environ.get("FAULT", ",0,0,0").split(",")
+  entered, original, log = collections.Counter(), report.Report.stage, os.environ.get("STAGES")
+
+  @contextlib.contextmanager
+  def watched(self, name, less=""):
+    entered[name] += 1
+    if name == stage and entered[name] == int(entry):
+      timer = threading.Timer(float(seconds), os.kill, (os.getpid(), int(number)))
+      timer.daemon = True
+      timer.start()
+    before = self.seconds[name]
+    with original(self, name, less):
+      yield
+    if log:
+      with open(log, "a") as file:
+        file.write(json.dumps([name, self.seconds[name] - before]) + "\n")
+
+  report.Report.stage = watched
+
+
+def _watch_steps(log: str) -> None:
+  original = train_step.TrainStep.__call__
+
+  def watched(self, state, fresh, batch):
+    with open(log, "a") as file:
+      file.write(f"{int(state.step) + 1}\n")
+    return original(self, state, fresh, batch)
+
+  train_step.TrainStep.__call__ = watched
+
+
+if __name__ == "__main__":
+  _watch_stages()
+  if "STEPS" in os.environ:
+    _watch_steps(os.environ["STEPS"])
+  main.cli()
