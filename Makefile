@@ -33,7 +33,7 @@ golden: .venv/ready
 lock:
 	rm -rf .venv && $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	(echo "# Exact versions that \`make\` installs, on Python 3.11. Made by: make lock"; $(BIN)/pip freeze) > requirements.lock
+	(echo "# Exact versions that \`make\` installs, on Python 3.11. Made by: make lock"; $(BIN)/pip freeze --all --exclude pip) > requirements.lock
 	rm -rf .venv
 
 clean:

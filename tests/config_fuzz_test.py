@@ -17,7 +17,7 @@ from tests import tiny_runs
 from tests.config_test import DEFAULT, made, remedies
 from tests.golden_test import PRESETS
 from tests.main_test import DEXML, child
-from xmc_jax import checks, limits, main, workflow
+from xmc_jax import checks, limits, options, workflow
 from xmc_jax import config as configs
 from xmc_jax.contract import ConfigError, UserError
 
@@ -227,8 +227,8 @@ def told(monkeypatch):
     try:
       with warnings.catch_warnings():  # ml_collections loads config files in a way that Python means to drop
         warnings.filterwarnings("ignore", "the load_module", DeprecationWarning)
-        main._parse_flags(argv)
-      main._checked_config()
+        options.parse(argv)
+      options.checked_config()
     except UserError as error:
       return " ".join(str(error).split())
     finally:

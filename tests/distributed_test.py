@@ -20,9 +20,9 @@ HERE = pathlib.Path(__file__).parent
 # The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
 DRIVER = """
 import os, signal
-from xmc_jax import main, train
+from xmc_jax import loop, main
 
-stop, original = int(os.environ.get("STOP", 0)), train.TrainStep.__call__
+stop, original = int(os.environ.get("STOP", 0)), loop.TrainStep.__call__
 own = os.environ.get("JAX_PROCESS_ID")
 
 def step(self, state, *args):
@@ -31,7 +31,7 @@ def step(self, state, *args):
     os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGKILL)))
   return found
 
-train.TrainStep.__call__ = step
+loop.TrainStep.__call__ = step
 main.cli()
 """
 SETTINGS = {

@@ -16,7 +16,7 @@ import pytest
 from absl import flags
 
 from tests import tiny_runs
-from xmc_jax import data, evaluate, faults, main, run_folder, runtime, train, workflow
+from xmc_jax import data, evaluate, faults, loop, main, run_folder, runtime, workflow
 from xmc_jax.contract import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -88,7 +88,7 @@ def command(monkeypatch, capsys):
     known = set(flags.FLAGS)
     kept = {
       name: flags.FLAGS[name].default
-      for name in ("config", "mode", "workdir", "input", "output", "k", "distributed")
+      for name in ("config", "mode", "workdir", "input", "output", "add_labels", "k", "distributed")
     }
     capsys.readouterr()
     code = 0
@@ -295,7 +295,7 @@ def begin(command, monkeypatch):
       raise UserError("stopped")
 
     with monkeypatch.context() as patch:
-      patch.setattr(train, "train", stop)
+      patch.setattr(loop, "train", stop)
       assert command(*arguments).line() == "error: stopped"
 
   return run

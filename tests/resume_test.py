@@ -15,7 +15,7 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import config as configs
-from xmc_jax import digests, evaluate, mesh, train, workflow
+from xmc_jax import digests, evaluate, loop, mesh, workflow
 from xmc_jax import run as runs
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.report import Report
@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).parent
 # Runs the command line, and kills itself at the point and count in $KILL.
 DRIVER = """
 import os, pathlib, signal, sys
-from xmc_jax import checkpoint, evaluate, main, train
+from xmc_jax import checkpoint, evaluate, main, loop
 
 point, left = os.environ["KILL"].split(":")
 left, armed = int(left), False
@@ -67,7 +67,7 @@ checkpoint.Checkpoints.save = save
 if point == "link":
   kill_before(os, "link")
 elif point == "step":
-  kill_after(train.TrainStep, "__call__")
+  kill_after(loop.TrainStep, "__call__")
 elif point == "evaluate":
   kill_before(evaluate.Index, "search")
 elif point.endswith("_rename"):
@@ -186,7 +186,7 @@ def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypa
   stopped = lines[-1]["step"]
   assert stopped < 54, "the run never stops early: choose other settings"
   for kill in (
-    lambda patch: _kill(patch, train.TrainStep, "__call__", 6),
+    lambda patch: _kill(patch, loop.TrainStep, "__call__", 6),
     lambda patch: _kill(patch, evaluate, "score", 2),
     # In the evaluation that stops the run, and then between it and its checkpoint.
     lambda patch: _kill_when(
@@ -259,7 +259,7 @@ def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, mon
   expected = workflow.train_and_test(config, tmp_path / "undisturbed")
   for at in (3, 6, 9):
     with monkeypatch.context() as patch, pytest.raises(Killed):
-      _kill(patch, train.TrainStep, "__call__", at)
+      _kill(patch, loop.TrainStep, "__call__", at)
       workflow.train_and_test(config, tmp_path / "killed")
   if method == "classifier":
     shutil.rmtree(tmp_path / "encoder")  # a run that goes on no longer needs it
@@ -307,13 +307,13 @@ def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
   """Stage times are those of all processes, up to the checkpoint that was gone on from."""
   config = tiny_runs.config(data, **{"train.num_epochs": 2, "eval.every_epochs": 0.0})
   with monkeypatch.context() as patch, pytest.raises(Killed):
-    _kill(patch, train.TrainStep, "__call__", 9)
+    _kill(patch, loop.TrainStep, "__call__", 9)
     workflow.train_and_test(config, tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
   saved = digests.record(run.workdir / "checkpoints" / "6")["seconds"]
   assert saved["compile"] > 0 and saved["train"] > 0
   with contextlib.closing(Report(run.workdir)) as voice:
-    train.train(run, voice)
+    loop.train(run, voice)
   assert all(voice.seconds[name] >= saved[name] for name in saved)
   assert voice.seconds["compile"] > saved["compile"]
 
@@ -348,7 +348,7 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
   """
   folder = tiny_runs.write_data(tmp_path / "data")
   settings = {**_MOVED[method], "encoder.embedding_dropout": 0.0, "train.num_epochs": 2}
-  original, tables = train._Loop._step, []
+  original, tables = loop._Loop._step, []
 
   def stopped(loop, number, *args, **options):
     if number > 8:
@@ -358,17 +358,17 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
   def go(name, **overrides):
     workdir = tmp_path / name
     run = tiny_runs.open_run(folder, workdir, **settings, **overrides)
-    train.train(run, Report(workdir))
+    loop.train(run, Report(workdir))
     checkpoints = run.checkpoints(read_only=True)
     state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(run.mesh))
     tables.append(run.embed_labels(*run.trained()[:2]))  # whatever mesh saved the parameters
     return jax.device_get({"params": state["params"], "aux": state.get("aux") or {}})
 
   expected = go("whole")
-  monkeypatch.setattr(train._Loop, "_step", stopped)
+  monkeypatch.setattr(loop._Loop, "_step", stopped)
   with pytest.raises(KeyboardInterrupt):
     go("moved", **_devices(*begun))
-  monkeypatch.setattr(train._Loop, "_step", original)
+  monkeypatch.setattr(loop._Loop, "_step", original)
   found = go("moved", **_devices(*ended))
   num_padded = 0
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -7,7 +7,7 @@ import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import digests, mesh, methods, optim, train, workflow
+from xmc_jax import digests, loop, mesh, methods, optim, workflow
 from xmc_jax.contract import UserError
 from xmc_jax.report import Report
 from xmc_jax.saves import Saves
@@ -45,11 +45,11 @@ def poisoned(monkeypatch):
 def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poisoned):
   """Parameters, tables, the moments of both, and what a method keeps beside them; the step counts."""
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS[method], **{"train.max_skipped_steps": 1})
-  step = train.TrainStep(
+  step = loop.TrainStep(
     run, optim.make(run.config.train, 6), Report(run.workdir), optim.table_schedule(run.config.train, 6)
   )
-  state = train._start(run, optim.make(run.config.train, 6), Saves(run))[0]
-  batch = mesh.put_batch(run.batches.build(0), run.mesh)._replace(**train._static_labels(run))
+  state = loop._start(run, optim.make(run.config.train, 6), Saves(run))[0]
+  batch = mesh.put_batch(run.batches.build(0), run.mesh)._replace(**loop._static_labels(run))
   state, _ = step(state, {"poison": jnp.float32(0.0)}, batch)
   before = jax.device_get(state)
   state, found = step(state, {"poison": jnp.float32(value)}, batch)
@@ -66,7 +66,7 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
 
 def _poison_steps(patch, *steps, kill_at=0):
   """These steps of a training are broken; one of them may be the process's last."""
-  original = train.TrainStep.__call__
+  original = loop.TrainStep.__call__
 
   def call(self, state, fresh, batch):
     number = int(state.step) + 1
@@ -74,7 +74,7 @@ def _poison_steps(patch, *steps, kill_at=0):
       raise KeyboardInterrupt
     return original(self, state, {**fresh, "poison": jnp.float32(np.nan if number in steps else 0.0)}, batch)
 
-  patch.setattr(train.TrainStep, "__call__", call)
+  patch.setattr(loop.TrainStep, "__call__", call)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_an_overflow_of_half_precision_is_caught(data, tmp_path):
 
   run.initial_parameters = huge
   with pytest.raises(UserError, match=r"train/(loss|gradient_norm) is (nan|-?inf) at step 1, training rows"):
-    train.train(run, Report(run.workdir))
+    loop.train(run, Report(run.workdir))
 
 
 @pytest.mark.slow

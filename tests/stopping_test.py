@@ -13,7 +13,7 @@ import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import evaluate, refresh, train, workflow
+from xmc_jax import evaluate, loop, refresh, workflow
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.stopping import Asked, Stop
 
@@ -21,9 +21,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 # The command line; its step waits where $SLOW says so, and says when it was there.
 DRIVER = """
 import os, signal, sys, time
-from xmc_jax import main, train
+from xmc_jax import main, loop
 
-original = train.TrainStep.__call__
+original = loop.TrainStep.__call__
 
 def step(self, state, *args):
   found = original(self, state, *args)
@@ -32,7 +32,7 @@ def step(self, state, *args):
     time.sleep(float(os.environ.get("SLOW", 0)))
   return found
 
-train.TrainStep.__call__ = step
+loop.TrainStep.__call__ = step
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore Ctrl-C
 main.cli()
 """
@@ -78,11 +78,11 @@ CLUSTERED = {
   "checkpoint.keep": 1,
 }
 ASKED = [
-  ((train.TrainStep, "__call__", 5), 5),
+  ((loop.TrainStep, "__call__", 5), 5),
   ((refresh, "renew", 1), 6),  # its embedding is left, and made anew
   ((evaluate, "embed_split", 1), 12),  # likewise
   ((evaluate, "score", 1), 12),  # too late to leave it: what comes next is left
-  ((train.TrainStep, "__call__", 3), 15),
+  ((loop.TrainStep, "__call__", 3), 15),
 ]
 
 
@@ -269,3 +269,21 @@ def test_a_signal_ends_a_process_whose_words_nobody_reads():
   finally:
     process.kill()
     process.stdout.close()
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_a_notebooks_process_is_interrupted_and_not_ended(presses):
+  """Outside training at the first, in it at the second."""
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  stop = Stop(60.0, owns_process=False)
+  try:
+    with pytest.raises(KeyboardInterrupt), stop.heard():
+      stop._can_save = presses == 2
+      for press in range(presses):
+        assert press == 0 or stop._raised == 1
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+      pytest.fail("it went on")
+    assert stop.asked(1) == (presses == 2)
+  finally:
+    signal.signal(signal.SIGINT, before)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import tiny_runs
 
 import xmc_jax
-from xmc_jax import evaluate, mesh, new_run, predict, train, workflow
+from xmc_jax import evaluate, loop, mesh, new_run, predict, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.predict import predict_lines
@@ -41,7 +41,7 @@ def no_training(monkeypatch):
   def fail(*_):
     raise AssertionError("a step was trained")
 
-  monkeypatch.setattr(train.TrainStep, "__call__", fail)
+  monkeypatch.setattr(loop.TrainStep, "__call__", fail)
 
 
 def test_a_run_writes_what_it_says(finished):
@@ -179,14 +179,14 @@ def test_an_untrained_folder_says_so(data, tmp_path):
 @pytest.mark.slow
 def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, monkeypatch):
   """The parameters are poisoned before step 9; an epoch has 6, so the last good checkpoint is that of 6."""
-  calls, original = itertools.count(1), train.TrainStep.__call__
+  calls, original = itertools.count(1), loop.TrainStep.__call__
 
   def poisoned(self, state, fresh, batch):
     if next(calls) == 9:
       state = state._replace(params=jax.tree.map(lambda leaf: leaf.at[:].set(jnp.nan), state.params))
     return original(self, state, fresh, batch)
 
-  monkeypatch.setattr(train.TrainStep, "__call__", poisoned)
+  monkeypatch.setattr(loop.TrainStep, "__call__", poisoned)
   config = tiny_runs.config(data)
   with pytest.raises(UserError) as caught:
     workflow.train_and_test(config, tmp_path / "run")
@@ -202,7 +202,7 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   assert list(map(int, named.read_text().split())) == rows.tolist()
   assert "the last good checkpoint is step 6" in message and "train.learning_rate" in message
   # With the poison gone, the same command goes on from there.
-  monkeypatch.setattr(train.TrainStep, "__call__", original)
+  monkeypatch.setattr(loop.TrainStep, "__call__", original)
   workflow.train_and_test(config, tmp_path / "run")
   assert [line["step"] for line in tiny_runs.metric_lines(tmp_path / "run")] == [6, 6, 12, 12, 18, 18]
 
@@ -230,7 +230,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   def nothing_but_a_step(self, state, fresh, batch):
     return state._replace(step=state.step + 1), {"loss": jnp.float32(1), "gradient_norm": jnp.float32(1)}
 
-  monkeypatch.setattr(train.TrainStep, "__call__", nothing_but_a_step)
+  monkeypatch.setattr(loop.TrainStep, "__call__", nothing_but_a_step)
   overrides = {"train.num_epochs": 9, "train.early_stop_evals": 2, "checkpoint.every_epochs": 0.0}
   run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
   _, _, step = _train(run)
@@ -240,13 +240,13 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   checkpoints = run.checkpoints(read_only=True)
   assert checkpoints.latest() == 24
   # Once more: it has stopped for good.
-  monkeypatch.setattr(train.TrainStep, "__call__", lambda *_: pytest.fail("it went on"))
+  monkeypatch.setattr(loop.TrainStep, "__call__", lambda *_: pytest.fail("it went on"))
   assert _train(run)[2] == 12
 
 
 def _train(run):
   with contextlib.closing(Report(run.workdir)) as voice:
-    return train.train(run, voice)
+    return loop.train(run, voice)
 
 
 # --- parts of the loop ---
@@ -269,9 +269,9 @@ def test_validation_rows_are_in_no_batch(data, tmp_path):
 def test_the_whole_run_is_one_program_and_the_last_parameters_serve_without_validation(
   data, tmp_path, monkeypatch
 ):
-  steps, original = [], train.TrainStep.__call__
+  steps, original = [], loop.TrainStep.__call__
   monkeypatch.setattr(
-    train.TrainStep, "__call__", lambda self, *args: steps.append(self) or original(self, *args)
+    loop.TrainStep, "__call__", lambda self, *args: steps.append(self) or original(self, *args)
   )
   overrides = {"data.num_validation": 0, "train.num_epochs": 2, "method.labels": "in_batch", "eval.k": 60}
   run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
@@ -327,11 +327,11 @@ def test_a_reader_leaves_a_save_in_progress_alone(finished, tmp_path):
 def test_no_transfer_is_implicit(data, tmp_path):
   """A step on a placed batch moves nothing between host and device."""
   run = tiny_runs.open_run(data, tmp_path / "run")
-  optimiser = train.optim.make(run.config.train, 6)
-  step = train.TrainStep(run, optimiser, Report(run.workdir))
-  state = train._start(run, optimiser, train.Saves(run))[0]
+  optimiser = loop.optim.make(run.config.train, 6)
+  step = loop.TrainStep(run, optimiser, Report(run.workdir))
+  state = loop._start(run, optimiser, loop.Saves(run))[0]
   for number in range(2):
-    batch = mesh.put_batch(run.batches.build(number), run.mesh)._replace(**train._static_labels(run))
+    batch = mesh.put_batch(run.batches.build(number), run.mesh)._replace(**loop._static_labels(run))
     if number == 0:
       state, _ = step(state, {}, batch)
     else:

@@ -3,11 +3,13 @@
 The public rooms are loaded on first use, so that `import xmc_jax`, `--help`
 and a config error cost no JAX start-up:
 
+  xmc_jax.config   default, check, ...
   xmc_jax.losses   softmax, decoupled_softmax, binary, ...
   xmc_jax.ops      top_k, ...
   xmc_jax.metrics  evaluate, inverse_propensity, ...
   xmc_jax.data     load, prepare, ...
   xmc_jax.models   load_encoder, ...
+  xmc_jax.train    from a config to a trained run
   xmc_jax.Model    a trained run, ready to predict
 """
 
@@ -15,16 +17,17 @@ import importlib
 
 __version__ = "0.1.0"
 
-_ROOMS = ("data", "losses", "metrics", "models", "ops")
+_ROOMS = ("config", "data", "losses", "metrics", "models", "ops")
+_NAMES = {"Model": "predict", "train": "workflow"}  # and where they are
 
 
 def __getattr__(name):
   if name in _ROOMS:
     return importlib.import_module(f"xmc_jax.{name}")
-  if name == "Model":
-    return importlib.import_module("xmc_jax.predict").Model
+  if name in _NAMES:
+    return getattr(importlib.import_module(f"xmc_jax.{_NAMES[name]}"), name)
   raise AttributeError(f"module 'xmc_jax' has no attribute {name!r}")
 
 
 def __dir__():
-  return sorted([*globals(), *_ROOMS, "Model"])
+  return sorted([*globals(), *_ROOMS, *_NAMES])

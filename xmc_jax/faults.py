@@ -26,18 +26,6 @@ _REFUSED = {
 }
 
 
-# Flags that not every mode looks at, and those that do.
-_CONFIGURED, _FINISHED = ("prepare", "train", "plan"), ("evaluate", "predict")
-USED_BY = {
-  "config": _CONFIGURED,
-  "input": ("predict",),
-  "k": ("predict",),
-  "output": _FINISHED,
-  "scores": _FINISHED,
-  "backend": _FINISHED,
-}
-
-
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
   """Ends the process with one line on standard error for what a user can cause; bugs keep their traceback."""
@@ -119,17 +107,6 @@ def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:
   if isinstance(error, flags.Error) and "Error whilst parsing config file" not in text:
     return text
   return of_config_file(path, error)
-
-
-def of_mode(mode: str, given: list[str]) -> str:
-  """What of the flags that were given a mode does not look at; '' where it looks at all."""
-  for name in given:
-    if mode not in USED_BY[name] and mode in _FINISHED:
-      return f"--mode={mode} takes its settings from the run's folder; leave --{name} out"
-    if mode not in USED_BY[name]:
-      instead = f"set --config.eval.{name}, or " if name in ("scores", "backend", "k") else ""
-      return f"--mode={mode} does not look at --{name}; {instead}leave it out"
-  return ""
 
 
 def of_config_file(path: str, error: BaseException) -> str:

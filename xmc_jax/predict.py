@@ -108,14 +108,42 @@ def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, bloc
     The number of texts.
   """
   done = 0
-  lines = iter(lines)
-  while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, block)]:
+  for texts in _blocks(lines, block):
     ids, scores, names = model.predict(texts, k)
     for text, row in zip(texts, zip(ids.tolist(), scores.tolist(), names)):
       out.write(json_line(text, zip(*row)))
     out.flush()
     done += len(texts)
   return done
+
+
+def predict_matrix(model: Model, lines: Iterable[str], path: pathlib.Path, k: int, block: int = 1024) -> int:
+  """Writes CSR `[n, L]` of scores, as predictions/test.npz; each row's entries stand best first.
+
+  It is there when it is whole. Memory is eight bytes for each of the n x k entries.
+
+  Returns:
+    The number of texts.
+
+  Raises:
+    UserError: it cannot be written.
+  """
+  found = [model.predict(texts, k)[:2] for texts in _blocks(lines, block)]
+  none = np.zeros((0, k), np.int32), np.zeros((0, k), np.float32)
+  ids, scores = (np.concatenate(parts) for parts in zip(none, *found))
+  if runtime.is_main_process():
+    try:
+      evaluate.save_predictions(evaluate.Ranking(ids, scores), len(model.labels), path)
+    except OSError as error:
+      raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+  return len(ids)
+
+
+def _blocks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+  """Lines without their ends, so many at a time."""
+  lines = iter(lines)
+  while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, size)]:
+    yield texts
 
 
 def json_line(text: str, found: Iterable[tuple[int, float, str]], **more) -> str:
@@ -135,7 +163,8 @@ def predict_command(
 ) -> int:
   """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts.
 
-  From a file to a file, the output is there when it is whole; killed before, the same command goes on.
+  A destination that ends with .npz becomes a CSR matrix; any other takes JSON lines. From a file to a file,
+  the output is there when it is whole; killed before, the same command goes on with JSON lines.
   """
   with contextlib.ExitStack() as files:
     lines = _lines_of(source, files)
@@ -143,6 +172,8 @@ def predict_command(
     model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
+    if destination.endswith(".npz"):
+      return predict_matrix(model, lines, pathlib.Path(destination), k, block)
     if not (source and runtime.is_alone() and _is_plain_file(destination)):
       return predict_lines(model, lines, _opened(destination, files), k, block)
     made_of = _identity(workdir, model.step, source, [k, scores, backend])

@@ -187,7 +187,7 @@ class Run:
       if progress:
         progress(done)
 
-    size = mesh.rounded_up(self.config.eval.batch_size, num_shards)
+    size = mesh.rounded_up(_texts_at_a_time(len(tokens), self.config.eval.batch_size), num_shards)
     return embed_table(
       lambda part, ids: embed(*(mesh.split_tree(tree, self.mesh, *axes) for tree in (part, ids))),
       tokens,
@@ -248,6 +248,11 @@ class Run:
     if run_folder.has_checkpoints(self.workdir):
       raise UserError(f"{self.workdir}: no checkpoint is left that is not damaged")
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
+
+
+def _texts_at_a_time(num_texts: int, batch_size: int) -> int:
+  """A batch, or less for few texts: somebody waits for them. Each size is a compilation, so there are few."""
+  return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
 
 
 def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = None, backend: str = "") -> Run:

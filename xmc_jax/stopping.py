@@ -28,10 +28,12 @@ class Stop:
 
   Args:
     grace_seconds: how long after SIGTERM there is time to save.
+    owns_process: may end it. A notebook's is not ours: what would end it raises KeyboardInterrupt there.
   """
 
-  def __init__(self, grace_seconds: float):
+  def __init__(self, grace_seconds: float, owns_process: bool = True):
     self._signal, self._interrupts, self._can_save = None, 0, False
+    self._owns_process, self._raised = owns_process, 0
     self._patience = threading.Timer(grace_seconds, _end, (signal.SIGTERM, "there was no time to save"))
     self._patience.daemon = True
 
@@ -50,7 +52,7 @@ class Stop:
     listener.start()
     try:
       for number in ours:
-        signal.signal(number, lambda *_: None)  # the thread does what is to be done
+        signal.signal(number, self._in_main_thread)
       yield
     finally:
       for number in ours:
@@ -89,6 +91,13 @@ class Stop:
       raise KeyboardInterrupt("all is saved")
     raise SystemExit(0)
 
+  def _in_main_thread(self, number: int, _) -> None:
+    """The thread does what is to be done, but cannot raise anything here."""
+    if number == signal.SIGINT and not self._owns_process:
+      self._raised += 1
+      if self._raised > 1 or not self._can_save:
+        raise KeyboardInterrupt
+
   def _listen(self, reading: int) -> None:
     while numbers := os.read(reading, 64):
       for number in numbers:
@@ -97,13 +106,14 @@ class Stop:
     os.close(reading)
 
   def _hear(self, number: signal.Signals) -> None:
+    may_end = self._owns_process or number == signal.SIGTERM
     if not self._can_save:
-      _end(number, "interrupted")
+      return _end(number, "interrupted") if may_end else None
     if number == signal.SIGTERM and not self._patience.is_alive():
       self._patience.start()
     elif number == signal.SIGINT:
       self._interrupts += 1
-      if self._interrupts > 1:
+      if self._interrupts > 1 and may_end:
         _end(number, "interrupted at once")
     if self._signal is None:
       self._signal = number

@@ -7,7 +7,7 @@ import pathlib
 import shlex
 import sys
 
-from xmc_jax import checks, data, disk, evaluate, methods, new_run, report, run_folder, runtime, train
+from xmc_jax import checks, data, disk, evaluate, loop, methods, new_run, report, run_folder, runtime
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax import run as runs
@@ -38,13 +38,47 @@ def plan(config) -> None:
   plans.check(made)
 
 
-def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
+def train(config, workdir: str | pathlib.Path = ""):
+  """Trains and tests as `--mode=train` does, from Python.
+
+  Interrupted, as by a notebook's stop button, it saves what it has; the same call goes on.
+
+  Args:
+    config: as `experiments/*.py` make it, or `xmc_jax.config.default()` with changes.
+    workdir: the run's folder; '' is runs/<config.name>.
+
+  Returns:
+    The trained `Model`.
+
+  Raises:
+    UserError: a setting, the data, or the machine; one line that names it.
+
+  Example:
+    >>> config = xmc_jax.config.default()
+    >>> config.data.path, config.train.num_epochs = "mine.csv", 10
+    >>> model = xmc_jax.train(config, "runs/mine")
+  """
+  from xmc_jax.predict import Model
+
+  configs.check(config)
+  workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
+  with runtime.started(distributed=False):
+    train_and_test(config, workdir, owns_process=False)
+  return Model.load(workdir)
+
+
+def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> dict[str, float]:
   """`--mode=train`: everything from raw files to the test table.
+
+  Args:
+    config: checked already.
+    workdir: the run's folder.
+    owns_process: may end this process when it is asked to stop.
 
   Returns:
     The test metrics, as fractions.
   """
-  stop = Stop(config.checkpoint.grace_seconds)
+  stop = Stop(config.checkpoint.grace_seconds, owns_process)
   with stop.heard(), contextlib.ExitStack() as stack:
     if runtime.is_main_process():
       stack.enter_context(run_folder.in_use(workdir))
@@ -52,7 +86,7 @@ def train_and_test(config, workdir: pathlib.Path) -> dict[str, float]:
     run = new_run.create(config, workdir, voice)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
-    params, aux, step = train.train(run, voice, stop)
+    params, aux, step = loop.train(run, voice, stop)
     with voice.stage("fuse"):
       evaluate.fit_fusion(run, params, aux)
     means, _ = _test(run, params, aux, step, voice)
@@ -86,9 +120,12 @@ def test(
 def predict(
   workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "", backend: str = ""
 ) -> None:
-  """`--mode=predict`: texts in, JSON lines out; nothing else goes to standard output."""
-  from xmc_jax.predict import predict_command
+  """`--mode=predict`: texts in, JSON lines out, and nothing else there; at a terminal, a prompt."""
+  from xmc_jax import prompt
+  from xmc_jax.predict import Model, predict_command
 
+  if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
+    return prompt.ask(Model.load(workdir, scores=scores, backend=backend), k)
   predict_command(workdir, source, destination, k, scores, backend)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh, refresh, train
+from xmc_jax import loop, mesh, refresh
 from xmc_jax.contract import ConfigError
 from xmc_jax.methods import fresh_negatives
 from xmc_jax.report import Report
@@ -40,7 +40,7 @@ def _start(run):
 
 
 def _batch(run, step=0):
-  return run.batches.build(step)._replace(**train._static_labels(run))
+  return run.batches.build(step)._replace(**loop._static_labels(run))
 
 
 def _loss(run, params, aux, batch):
@@ -139,7 +139,7 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
 
   def run_to(workdir, num_steps):
     run = tiny_runs.open_run(data, workdir, **FRESH, **{"train.num_epochs": 2})
-    original = train._Loop._step
+    original = loop._Loop._step
 
     def step(loop, number, *args, **options):
       if number > num_steps:
@@ -147,9 +147,9 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
       original(loop, number, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(train._Loop, "_step", step)
+      patch.setattr(loop._Loop, "_step", step)
       try:
-        train.train(run, Report(workdir))
+        loop.train(run, Report(workdir))
       except KeyboardInterrupt:
         return None
     return jax.device_get(run.checkpoints(read_only=True).restore_state(22, mesh.replicated(run.mesh)))

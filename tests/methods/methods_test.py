@@ -9,7 +9,7 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh, methods, optim, refresh, train, train_step, workflow
+from xmc_jax import loop, mesh, methods, optim, refresh, train_step, workflow
 from xmc_jax.contract import ConfigError, Tokens
 from xmc_jax.ops import sparse_rows
 from xmc_jax.report import Report
@@ -120,7 +120,7 @@ def make_run(data, tmp_path, request):
 
 def _batch(run, step, fresh=MappingProxyType({})):
   placed = mesh.put_batch(run.batches.build(step, fresh), run.mesh)
-  return placed._replace(**train._static_labels(run))
+  return placed._replace(**loop._static_labels(run))
 
 
 def test_every_method_is_put_through():
@@ -179,7 +179,7 @@ def test_padding_changes_nothing(settings, make_run):
   last = run.batches.build(run.batches.steps_per_epoch - 1, fresh)
   real = last.rows >= 0
   assert 0 < real.sum() < len(real)
-  static = train._static_labels(run)
+  static = loop._static_labels(run)
   loss, gradient = _loss_and_gradient(run, params, aux, last._replace(**static))
 
   # The same rows without padding.
@@ -317,7 +317,7 @@ def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
   num_filtered = 0
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number)
-    batch = batch._replace(**train._static_labels(run))
+    batch = batch._replace(**loop._static_labels(run))
     columns = np.asarray(batch.columns)
     at, expected = np.maximum(columns, 0), []
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
@@ -339,7 +339,7 @@ def test_a_filtered_label_is_in_no_denominator(loss, make_run):
   run = make_run(**{"method.loss": loss, "encoder.embedding_dropout": 0.0, "train.batch_size": 1})
   params, aux = run.initial_parameters()
   batch = next(b for b in map(run.batches.build, range(170)) if np.any(b.excluded >= 0))
-  static = train._static_labels(run)
+  static = loop._static_labels(run)
   label = int(np.asarray(static["columns"])[batch.excluded[0, 0]])
 
   def changed(batch, label):

@@ -1,0 +1,55 @@
+"""A prompt at which a run's best labels stand below the text, and follow it as it is typed."""
+
+import functools
+import shutil
+
+from xmc_jax import plain
+from xmc_jax.predict import Model
+from xmc_jax.report import say
+
+_KEPT = 256  # texts whose labels are remembered: a text grows and shrinks by single keys
+
+
+def ask(model: Model, k: int) -> None:
+  """Answers texts until Ctrl-D or Ctrl-C; Enter leaves a text and its labels on the screen.
+
+  Args:
+    model: what answers.
+    k: labels that are shown.
+  """
+  # Two thirds of a second of imports that nothing else needs.
+  from prompt_toolkit import PromptSession
+  from prompt_toolkit.application import get_app
+  from prompt_toolkit.styles import Style
+
+  model.check_k(k)
+  answer = functools.lru_cache(_KEPT)(functools.partial(answered, model, k=k))
+  say(f"{len(model.labels):,} labels; type a text, Enter keeps an answer, Ctrl-D leaves")
+  answer("a first text, so that all is compiled")
+  session = PromptSession(
+    "text> ",
+    bottom_toolbar=lambda: answer(get_app().current_buffer.text),
+    style=Style.from_dict({"bottom-toolbar": "noreverse"}),
+  )
+  while True:
+    try:
+      text = session.prompt()
+    except (EOFError, KeyboardInterrupt):
+      return
+    if text.strip():
+      print(answer(text), end="\n\n")
+
+
+def answered(model: Model, text: str, k: int) -> str:
+  """The k best labels of a text, a line each with its score; '' of an empty one."""
+  if not text.strip():
+    return ""
+  _, scores, names = model.predict([text], k)
+  width = max(20, shutil.get_terminal_size().columns - 10)
+  return "\n".join(
+    f"{score:8.3f}  {_cut(plain.line(name), width)}" for score, name in zip(scores[0].tolist(), names[0])
+  )
+
+
+def _cut(name: str, width: int) -> str:
+  return name if len(name) < width else name[: width - 2] + "…"
