@@ -19,8 +19,12 @@ def with_walks(edges, **options):
   Returns:
     CSR `[N, A]` bool.
   """
+  return linked(edges, random_walks(edges, **options))
+
+
+def linked(edges, walks):
+  """A graph with the edges of walks that were made: CSR `[N, A]` bool of `[N, A]` and `[A, A]`."""
   edges = _binary(edges)
-  walks = random_walks(edges, **options)
   starts = range(0, edges.shape[0], _ROWS)
   parts = (edges[start : start + _ROWS] for start in starts)
   found = [_binary(part + part @ walks) for part in parts]
