@@ -226,7 +226,7 @@ def settings() -> dict[str, dict]:
   made = {
     "dexml": {},
     "soft_top_k": {"method.loss": "soft_top_k"},
-    "dpr": {"method.name": "dpr", "method.labels": "in_batch"},
+    "dpr": {"method.name": "dpr", "method.labels": "in_batch", "method.loss": "softmax"},
     "ance": {**fresh, "method.name": "ance", "method.shortlist_first_epoch": 0.0},
     "ova": table,
     "ngame": {**clusters, "method.name": "ngame"},

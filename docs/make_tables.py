@@ -2,13 +2,16 @@
 
   python docs/make_tables.py collect RUN NAME "what it is"    # docs/results/NAME.json from a run's folder
   python docs/make_tables.py write                            # fill the tables in docs/*.md and README.md
+  python docs/make_tables.py write results                    # or in some of these pages
 
 A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each NAME is a row. Between
 `<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
 which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t), in
 percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW ... -->` and `<!-- end -->`
 stands how soon each row got where the first one ended. Between `<!-- faults -->` and `<!-- end -->` stands
-what `python -m benchmarks.faults` found.
+what `python -m benchmarks.faults` and `python -m benchmarks.disks` found. Between `<!-- leaderboard -->` (or
+`<!-- leaderboard: BOARD -->`) and `<!-- end -->` stand the rows that `python -m benchmarks.leaderboard` keeps
+in docs/results/leaderboard, by falling P@1: means over seeds and their 95 % interval over test points.
 """
 
 import json
@@ -22,7 +25,9 @@ from scipy.stats import t as student
 _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
-_BLOCK = re.compile(r"(<!-- (table|claim|epochs|faults)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(
+  r"(<!-- (table|claim|epochs|faults|leaderboard)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def collect(run: pathlib.Path, name: str, what: str) -> None:
@@ -84,13 +89,73 @@ def epochs_table(names: list[str]) -> str:
 
 
 def faults_table(_: list[str]) -> str:
-  """A Markdown table of how often each method was disturbed, by kind of fault; every run ended alike."""
-  found = json.loads((_DOCS / "results" / "faults.json").read_text())
-  methods = list(dict.fromkeys(method for rows in found.values() for method in rows))
-  lines = [f"| fault | {' | '.join(methods)} |", "|---" * (len(methods) + 1) + "|"]
-  for kind, rows in found.items():
-    lines.append(f"| {kind} | " + " | ".join(str(rows.get(m, {}).get("trials", "")) for m in methods) + " |")
+  """A Markdown table of what trainings of all methods went through, and disks; every run ended alike."""
+  trials, disks = (
+    json.loads((_DOCS / "results" / f"{name}.json").read_text()) for name in ("faults", "disks")
+  )
+  lines = ["| fault | trials | runs | lost work | how it is noticed |", "|---|---|---|---|---|"]
+  for kind, methods in trials.items():
+    found = methods.values()
+    count, runs = (sum(of_method[name] for of_method in found) for name in ("trials", "runs"))
+    lost, noticed = _OF_FAULTS[kind]
+    steps = sum(of_method.get("steps_lost", 0) for of_method in found)
+    most = max(of_method.get("most", 0) for of_method in found)
+    cells = [kind, f"{count} ({len(methods)} methods)", str(runs), lost.format(steps / count, most), noticed]
+    lines.append(f"| {' | '.join(cells)} |")
+  for task, found in disks.items():
+    for kind in ("full", "read-only"):
+      count, (lost, noticed) = found[kind], _OF_FAULTS[f"disk {kind}"]
+      lines.append(f"| {kind} disk while {task} | {count} | {count} | {lost} | {noticed} |")
   return "\n".join(lines) + "\n"
+
+
+def leaderboard_table(names: list[str]) -> str:
+  """A Markdown table of a board's rows, best P@1 first, in percent; the best of each metric is bold.
+
+  An interval is of drawing the test points (bootstrap); of several seeds, P@1 also has the mean's interval
+  over these (Student's t).
+  """
+  folder = _DOCS.joinpath("results", "leaderboard", *names)
+  rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+  if not rows:
+    return "Nothing has been trained yet.\n"
+  shown = [metric for metric in _TESTED if any(metric in row["seeds"][0]["metrics"] for row in rows)]
+  mean = [{metric: _mean(row, "metrics", metric) for metric in shown} for row in rows]
+  best = {metric: max((of_row[metric] for of_row in mean), default=0) for metric in shown}
+  order = sorted(range(len(rows)), key=lambda number: (-mean[number].get("P@1", 0), rows[number]["what"]))
+  columns = ["", "seeds", *shown, "minutes", "GB"]
+  several = any(len(row["seeds"]) > 1 for row in rows)
+  columns += ["P@1 over seeds"] if several else []
+  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for number in order:
+    row, cells = rows[number], []
+    for metric in shown:
+      bold = "**" if mean[number][metric] == best[metric] else ""
+      half = _mean(row, "half_intervals", metric)
+      cells.append(f"{bold}{100 * mean[number][metric]:.1f}{bold} ± {100 * half:.1f}")
+    cells += [_cell(cost, [seed[cost] for seed in row["seeds"]]) for cost in ("minutes", "GB")]
+    cells += [_cell("P@1", [seed["metrics"]["P@1"] for seed in row["seeds"]])] if several else []
+    lines.append(f"| {row['what']} | {len(row['seeds'])} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
+
+
+def _mean(row: dict, what: str, metric: str) -> float:
+  return statistics.mean(seed[what].get(metric, 0.0) for seed in row["seeds"])
+
+
+_STEPS = "{:.1f} steps on average, {} at most; 2 lie between checkpoints"
+_OF_FAULTS = {  # what may be lost, how it is noticed
+  "kill -9": (_STEPS, "a step that has no seal was not finished"),
+  "kill -9 while data are prepared": ("what was prepared", "a folder that has no manifest was not finished"),
+  "kill -9 while predictions are written": (
+    "fewer than 1,024 lines",
+    "`.part`, and notes of what it is made of",
+  ),
+  "kill -9, then a damaged checkpoint": (_STEPS, "digests of all files, before a checkpoint is used"),
+  "SIGTERM": (_STEPS, "a thread hears the signal"),
+  "disk full": ("since the last checkpoint, or block of lines", "room is asked for; the disk's own error"),
+  "disk read-only": ("nothing", "the disk's own error"),
+}
 
 
 def _curve(name: str) -> list[float]:
@@ -115,21 +180,29 @@ def _over_seeds(values: list[float]) -> str:
   return f"{mean:.1f} ± {half:.1f}"
 
 
-def write() -> None:
-  """Fills every marked table."""
+def write(pages: tuple[str, ...] = ()) -> None:
+  """Fills every marked table; of these pages, by name without .md, where some are named."""
   for path in (*_DOCS.glob("*.md"), *_DOCS.parent.glob("README.md")):
+    if pages and path.stem not in pages:
+      continue
     text = path.read_text()
     filled = _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]]((found[3] or "").split()) + found[4], text)
     if filled != text:
       path.write_text(filled)
 
 
-_KINDS = {"table": table, "claim": claim_table, "epochs": epochs_table, "faults": faults_table}
+_KINDS = {
+  "table": table,
+  "claim": claim_table,
+  "epochs": epochs_table,
+  "faults": faults_table,
+  "leaderboard": leaderboard_table,
+}
 
 if __name__ == "__main__":
   if sys.argv[1:2] == ["collect"] and len(sys.argv) == 5:
     collect(pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4])
-  elif sys.argv[1:] == ["write"]:
-    write()
+  elif sys.argv[1:2] == ["write"]:
+    write(tuple(sys.argv[2:]))
   else:
     sys.exit(__doc__)

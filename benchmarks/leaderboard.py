@@ -1,0 +1,276 @@
+"""Every method under one budget, on one data set: docs/results.md.
+
+  python -m benchmarks.leaderboard                                   # all rows, bundled data, 15 epochs each
+  python -m benchmarks.leaderboard --methods dexa prime --seeds=3
+  python -m benchmarks.leaderboard --preset=debian_minilm3           # MiniLM's first three layers, 8 epochs
+  python -m benchmarks.leaderboard --data=data/LF-CppDocs-SeeAlso --board=cpp --config.data.num_validation=400
+
+Finished runs are not trained again, and one that was killed goes on: give the same command. Each row leaves
+docs/results/leaderboard/NAME.json, of which the table is made. Other data, presets or budgets are a board of
+their own, in a folder below that; `<!-- leaderboard: BOARD -->` in a page of docs/ shows it.
+
+One budget is one number of epochs: a preset's clocks (when clusters, shortlists and pruning begin, and how
+often they are made anew) are stretched to it. Classifiers take as many epochs again, on their row's encoder.
+"""
+
+import argparse
+import importlib
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from experiments.claims.run import results
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_RESULTS = _ROOT / "docs" / "results" / "leaderboard"
+_EPOCHS = {"debian": 15, "debian_minilm3": 8}  # the budget of each family of presets
+_KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+_EQUAL = {"eval.every_epochs": 1.0, "checkpoint.keep": 1}  # the best epoch by validation is what is tested
+
+
+class Row(NamedTuple):
+  """A line of the table.
+
+  Attributes:
+    what: as it stands there.
+    experiment: experiments/NAME.py; of a baseline, whose data settings it takes.
+    settings: beside the preset's.
+    base: for classifiers, the row that trains their encoder.
+    baseline: of benchmarks/tfidf.py, which kind.
+  """
+
+  what: str
+  experiment: str = "dexml"
+  settings: Mapping[str, object] = MappingProxyType({})
+  base: str = ""
+  baseline: str = ""
+
+
+ROWS = {
+  "tfidf_labels": Row("tf-idf, nearest label texts", baseline="labels"),
+  "tfidf_vote": Row("tf-idf, vote of 20 nearest points", baseline="vote"),
+  "tfidf_vote_all": Row("the same, held-out rows vote too", baseline="vote_all"),
+  "tfidf_both": Row("tf-idf, vote and label texts", baseline="both"),
+  "dpr": Row("DPR", "dpr"),
+  "ance": Row("ANCE", "ance"),
+  "ova": Row("one-vs-all", "ova"),
+  "ngame": Row("NGAME", "ngame"),
+  "dexa": Row("DEXA", "dexa"),
+  "dexml": Row("DEXML, decoupled softmax", "dexml"),
+  "dexml_soft_top_5": Row(
+    "DEXML, SoftTop-5", "dexml", {"method.loss": "soft_top_k", "method.k": 5.0, "method.alpha": 1.0}
+  ),
+  "depsl": Row("DEPSL", "depsl"),
+  "unidec": Row("UniDEC", "unidec"),
+  "prime": Row("PRIME", "prime"),
+  "ramen": Row("RAMEN on NGAME", "ramen"),
+  "ngame_classifier": Row("NGAME with classifiers", "ngame_classifier", base="ngame"),
+  "dexa_classifier": Row("DEXA with classifiers", "dexa_classifier", base="dexa"),
+  "prime_classifier": Row("PRIME with classifiers", "prime_classifier", base="prime"),
+  "ramen_classifier": Row("RAMEN with classifiers", "ramen_classifier", base="ramen"),
+}
+# Where an experiment has no preset of a family: one of its own, and what makes the encoder the same.
+_OTHERS = {
+  "debian_minilm3": {
+    name: ("debian_minilm1", {"encoder.num_layers": 3}) for name in ("dexml", "dpr", "ance", "ova")
+  }
+}
+
+
+class Board(NamedTuple):
+  """What all rows of a table share.
+
+  Attributes:
+    name: a folder below docs/results/leaderboard; '' is the main one.
+    family: of presets.
+    epochs: the budget.
+    data: `config.data.path`; '' is the bundled set.
+    runs: where the runs' folders are.
+    extra: further flags for all of them, `--config.KEY=VALUE`.
+  """
+
+  name: str
+  family: str
+  epochs: int
+  data: str
+  runs: pathlib.Path
+  extra: tuple[str, ...] = ()
+
+  def folder(self, row: str, seed: int) -> pathlib.Path:
+    return self.runs / (self.name or "main") / f"{row}-{seed}"
+
+
+def preset_of(row: Row, family: str) -> tuple[str, Mapping[str, object]]:
+  """The preset of a row, and settings beside it; classifiers have one, whatever their encoder is."""
+  presets = importlib.import_module(f"experiments.{row.experiment}").PRESETS
+  if family in presets:
+    return family, {}
+  return _OTHERS[family].get(row.experiment, (next(iter(presets)), {}))
+
+
+def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]:
+  """`(preset, settings beside it)`, by dotted key."""
+  preset, others = preset_of(row, board.family)
+  config = importlib.import_module(f"experiments.{row.experiment}").get_config(preset)
+  given = {"train.seed": seed}
+  if not row.baseline:
+    budget = {"train.num_epochs": board.epochs, **stretched(config, board.epochs)}
+    given |= {**budget, **_EQUAL, **others, **row.settings}
+  if row.base:
+    given["init_from"] = str(board.folder(row.base, seed))
+  elif board.data:
+    given["data.path"] = board.data
+  return preset, given
+
+
+def stretched(config, epochs: int) -> dict[str, object]:
+  """The clocks of `config.method` that change where its epochs become so many."""
+  ratio, found = epochs / config.train.num_epochs, {}
+  for key, value in config.method.items():
+    of_graphs = key.startswith("pruning_") and config.method.name != "ramen"  # has them at their defaults
+    if ratio == 1 or of_graphs or not key.endswith(("_epoch", "_epochs")):
+      continue
+    if isinstance(value, tuple):
+      found[f"method.{key}"] = tuple(round(ratio * epoch) for epoch in value)
+    elif value:
+      found[f"method.{key}"] = ratio * value
+  return found
+
+
+def command(name: str, seed: int, board: Board) -> list[str]:
+  """What trains a row, or ranks by tf-idf."""
+  row = ROWS[name]
+  preset, given = settings(row, seed, board)
+  module = ["benchmarks.tfidf", f"--kind={row.baseline}"] if row.baseline else ["xmc_jax.main"]
+  taken_over = ("--config.data.", "--config.encoder.", "--config.eval.propensity")  # from the encoder's run
+  extra = [flag for flag in board.extra if not (row.base and flag.startswith(taken_over))]
+  return [
+    *(sys.executable, "-m", *module),
+    f"--config=experiments/{row.experiment}.py:{preset}",
+    f"--workdir={board.folder(name, seed)}",
+    *(f"--config.{key}={value}" for key, value in given.items()),
+    *extra,
+  ]
+
+
+def train(name: str, seed: int, board: Board) -> bool:
+  """Trains a row with a seed unless that is done; whether it is now. Its output goes beside its folder."""
+  workdir, base = board.folder(name, seed), ROWS[name].base
+  if _is_finished(workdir):
+    return True
+  if base and not _is_finished(board.folder(base, seed)):
+    _say(f"{name}, seed {seed}: left out, as {base} has not trained its encoder")
+    return False
+  _say(f"{name}, seed {seed}")
+  workdir.parent.mkdir(parents=True, exist_ok=True)
+  log = workdir.with_name(f"{workdir.name}.log")
+  with open(log, "a") as out:
+    ended = subprocess.run(command(name, seed, board), cwd=_ROOT, stdout=out, stderr=out)
+  if ended.returncode:
+    _say(f"{name}, seed {seed}: ended with {ended.returncode}; see {log}")
+  return _is_finished(workdir)
+
+
+def _say(line: str) -> None:
+  print(line, file=sys.stderr, flush=True)
+
+
+def _is_finished(workdir: pathlib.Path) -> bool:
+  return (workdir / "report" / "seconds.json").exists()  # the last that a run writes
+
+
+def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
+  """What a finished run gave: metrics, half their 95 % intervals; minutes and peak GB with its encoder's."""
+  workdir, base = board.folder(name, seed), ROWS[name].base
+  report, found = json.loads((workdir / "report" / "metrics.json").read_text()), results(workdir)[""]
+  intervals, before = report["intervals_95"], outcome(base, seed, board) if base else {}
+  return {
+    "seed": seed,
+    "metrics": {metric: round(report["metrics"][metric], 5) for metric in _KEPT if metric in intervals},
+    "half_intervals": {
+      metric: round((intervals[metric][1] - intervals[metric][0]) / 2, 5)
+      for metric in _KEPT
+      if metric in intervals
+    },
+    "validation": max(found["curve"], default=None),
+    "minutes": round(found["minutes"] + before.get("minutes", 0), 3),
+    "GB": round(max(found["GB"], before.get("GB", 0)), 3),
+  }
+
+
+def keep(name: str, board: Board) -> None:
+  """Writes the row's file, of all its seeds that are finished."""
+  folders = board.folder(name, 0).parent.glob(f"{name}-*")
+  finished = sorted(int(path.name.rpartition("-")[2]) for path in folders if _is_finished(path))
+  row, folder = ROWS[name], _RESULTS / board.name
+  if not finished:
+    return
+  preset, given = settings(row, finished[0], board)
+  kept = {
+    "what": row.what,
+    "experiment": f"{row.experiment}:{preset}",
+    "settings": {key: given[key] for key in given if key not in ("train.seed", "init_from")},
+    "extra": list(board.extra),
+    "seeds": [outcome(name, seed, board) for seed in finished],
+  }
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def write_tables() -> None:
+  subprocess.run([sys.executable, "docs/make_tables.py", "write", "results"], cwd=_ROOT, check=True)
+
+
+def chosen(methods: list[str]) -> list[str]:
+  """The rows of these, and before them the encoders that they stand on; in the table's order."""
+  wanted = {*methods, *(ROWS[name].base for name in methods)}
+  return [name for name in ROWS if name in wanted]
+
+
+def parse(argv: list[str] | None) -> tuple[list[str], int, Board]:
+  """`(rows, seeds, board)` of a command line."""
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--methods", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW")
+  parser.add_argument("--seeds", type=int, default=1, help="as many, from 0 on")
+  parser.add_argument("--data", default="", help="a folder or table; the bundled set if not given")
+  parser.add_argument("--preset", default="debian", choices=list(_EPOCHS), help="the family of presets")
+  parser.add_argument("--budget", type=int, help="epochs of each training")
+  parser.add_argument("--runs", type=pathlib.Path, default=_ROOT / "runs" / "leaderboard")
+  parser.add_argument("--board", default="", help="where results go, below docs/results/leaderboard")
+  given, extra = parser.parse_known_args(argv)
+  if strange := [flag for flag in extra if not flag.startswith("--config.")]:
+    parser.error(f"{strange[0]!r} is not understood; rows are {', '.join(ROWS)}")
+  if extra and not given.board:
+    parser.error(f"{extra[0]!r} makes it another board; name it: --board=NAME")
+  epochs = given.budget or _EPOCHS[given.preset]
+  own = [pathlib.Path(given.data).name] if given.data else []
+  own += [given.preset] if own or given.preset != "debian" else []
+  own += [f"{epochs}_epochs"] if epochs != _EPOCHS[given.preset] else []
+  data = str(pathlib.Path(given.data).expanduser().resolve()) if given.data else ""
+  name = given.board or "-".join(own)
+  return (
+    chosen(given.methods),
+    given.seeds,
+    Board(name, given.preset, epochs, data, given.runs.resolve(), tuple(extra)),
+  )
+
+
+def main(argv: list[str] | None = None) -> None:
+  rows, num_seeds, board = parse(argv)
+  failed = []
+  for seed in range(num_seeds):  # every row once, before any a second time
+    for name in rows:
+      if not train(name, seed, board):
+        failed.append(f"{name}-{seed}")
+      keep(name, board)
+      write_tables()
+  if failed:
+    sys.exit(f"not finished: {', '.join(failed)}; the same command goes on")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,181 @@
+"""Baselines without training: tf-idf, in a run's folder as a training would leave it.
+
+  python -m benchmarks.tfidf --kind=vote --config=experiments/dexml.py --workdir=runs/vote
+
+A text is its words, weighted by 1 + log count and inverse document frequency, and scaled to length 1. Kinds:
+
+  labels     labels by the cosine of their text
+  vote       labels of the 20 nearest training points, each with the cosine of its points
+  vote_all   the same, and the rows held out for validation vote too: more data than methods train on
+  both       the vote and the text's cosine, whose weight is the best on the validation rows
+
+Of the config, data, validation rows, seed, depth and propensities count: rows, filters and metrics are those
+that a training with the same config has. Scores are never whole: some rows are ranked at a time.
+"""
+
+import itertools
+import json
+import pathlib
+import time
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from absl import app, flags
+from ml_collections import config_flags
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from xmc_jax import config as configs
+from xmc_jax import data, disk, faults, metrics, new_run, runtime
+from xmc_jax.data.batches import learnable
+
+KINDS = ("labels", "vote", "vote_all", "both")
+NUM_NEIGHBOURS = 20
+_WEIGHTS = (0.5, 0.1, 0.2, 1.0, 2.0)  # of the text's cosine beside the vote; the first where nothing chooses
+_KS = (1, 3, 5, 10, 100)
+_MOST_SCORES = 1 << 25  # at once, if every text shared a word with every other: 400 MB
+
+
+class Fitted(NamedTuple):
+  """What was counted.
+
+  Attributes:
+    vectorizer: texts to CSR `[n, V]` of unit rows.
+    points: CSR `[N, V]`, the training points that vote.
+    labels: CSR `[L, V]`.
+    truth: CSR `[N, L]`, 1 for each label of a point, less filtered pairs.
+  """
+
+  vectorizer: TfidfVectorizer
+  points: sp.csr_matrix
+  labels: sp.csr_matrix
+  truth: sp.csr_matrix
+
+
+def fit(train: data.Split, labels: data.TextSet) -> Fitted:
+  """Counts the words of training points and labels; test texts are not looked at."""
+  vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
+  vectorizer.fit(itertools.chain(train.texts, labels.texts))
+  truth = sp.csr_matrix(train.counted > 0, dtype=np.float32)
+  return Fitted(vectorizer, *map(vectorizer.transform, (train.texts, labels.texts)), truth)
+
+
+def by_text(fitted: Fitted, queries: sp.csr_matrix) -> sp.csr_matrix:
+  """CSR `[n, L]` cosines of queries `[n, V]` and label texts."""
+  return (queries @ fitted.labels.T).tocsr()
+
+
+def by_vote(fitted: Fitted, queries: sp.csr_matrix) -> sp.csr_matrix:
+  """CSR `[n, L]`, each label's share of the cosines of a query's nearest points that carry it."""
+  ids, cosines = largest((queries @ fitted.points.T).tocsr(), NUM_NEIGHBOURS)
+  indptr = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
+  shares = cosines / np.maximum(cosines.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+  shape = (len(ids), fitted.points.shape[0])
+  return sp.csr_matrix((shares[ids >= 0], ids[ids >= 0], indptr), shape) @ fitted.truth
+
+
+def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
+  """`(ids [n, k], values [n, k])` of each row's largest entries above 0, best first, equal ones by rising id.
+
+  Ids are padded with -1, values with 0.
+  """
+  ids = np.full((scores.shape[0], k), -1, np.int32)
+  values = np.zeros((scores.shape[0], k), np.float32)
+  for row, (start, end) in enumerate(itertools.pairwise(scores.indptr)):
+    found, columns = scores.data[start:end], scores.indices[start:end]
+    least = np.partition(found, -k)[-k] if len(found) > k else 0.0
+    kept = np.flatnonzero((found >= least) & (found > 0))
+    best = kept[np.lexsort((columns[kept], -found[kept]))[:k]]
+    ids[row, : len(best)], values[row, : len(best)] = columns[best], found[best]
+  return ids, values
+
+
+def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0.0) -> np.ndarray:
+  """`[n, k]` labels of a split's points, best first, padded with -1; filtered pairs are left out.
+
+  Args:
+    fitted: by whom.
+    kind: one of KINDS.
+    split: the points.
+    k: how many.
+    weight: of the text's cosine, where kind = 'both'.
+  """
+  rows = max(1, _MOST_SCORES // max(fitted.points.shape[0], fitted.labels.shape[0]))
+  ranked = [np.zeros((0, k), np.int32)]
+  for start in range(0, len(split), rows):
+    part = np.arange(start, min(start + rows, len(split)))
+    queries = fitted.vectorizer.transform(split.texts[part])
+    scores = by_text(fitted, queries) if kind == "labels" else by_vote(fitted, queries)
+    if kind == "both":
+      scores = (scores + weight * by_text(fitted, queries)).tocsr()
+    ranked.append(largest(learnable(scores, split.filter[part]), k)[0])
+  return np.concatenate(ranked)
+
+
+def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
+  """Ranks the test rows; report/ and metrics.jsonl are as a training has them. Returns the test metrics."""
+  dataset = new_run.load_data(config, None, "")
+  configs.check_against_data(config, len(dataset.train), dataset.num_labels)
+  train, validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
+  settings, weight, found = config.eval, _WEIGHTS[0], []
+  ks = tuple(k for k in _KS if k <= settings.k)
+  started = time.perf_counter()
+  fitted = fit(dataset.train if kind == "vote_all" else train, dataset.labels)
+  propensity = metrics.inverse_propensity(dataset.train.truth, settings.propensity_a, settings.propensity_b)
+
+  def score(split: data.Split, ids: np.ndarray) -> dict[str, float]:
+    return metrics.evaluate(ids, split.counted, ks=ks, inverse_propensity=propensity)
+
+  if kind == "both" and len(validation):
+    found = [
+      score(validation, rank(fitted, kind, validation, settings.k, weight))[settings.metric]
+      for weight in _WEIGHTS
+    ]
+    weight = _WEIGHTS[int(np.argmax(found))]
+  trained = time.perf_counter()
+  ids, truth = rank(fitted, kind, dataset.test, settings.k, weight), dataset.test.counted
+  seconds = {"train": trained - started, "test": time.perf_counter() - trained}
+  report = {
+    "metrics": score(dataset.test, ids),
+    "intervals_95": metrics.bootstrap_intervals(ids, truth, ks=ks, inverse_propensity=propensity, seed=0),
+    "slices": _slices(ids, truth, np.asarray((dataset.train.truth > 0).sum(0)).ravel()),
+    "weights": dict(zip(map(str, _WEIGHTS), found)),
+  }
+  _write(workdir, report, {"memory/host_bytes": runtime.peak_memory()["host"]}, seconds)
+  return report["metrics"]
+
+
+def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
+  """What labels add to the metrics at 1 and 5, by frequency."""
+  groups = {
+    "deciles": metrics.frequency_deciles(frequency),
+    "head_torso_tail": metrics.head_torso_tail(frequency),
+  }
+  parts = {name: metrics.contributions(ids, truth, group, ks=(1, 5)) for name, group in groups.items()}
+  return {name: {metric: of.tolist() for metric, of in found.items()} for name, found in parts.items()}
+
+
+def _write(workdir: pathlib.Path, report: dict, reading: dict, seconds: dict) -> None:
+  """The times last: whoever finds these knows that all is there."""
+  (workdir / "report").mkdir(parents=True, exist_ok=True)
+  disk.write_text(workdir / "metrics.jsonl", json.dumps(reading) + "\n")
+  disk.write_text(workdir / "report" / "metrics.json", json.dumps(report, indent=1) + "\n")
+  disk.write_text(workdir / "report" / "seconds.json", json.dumps(seconds, indent=1) + "\n")
+
+
+def cli() -> None:
+  config = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
+  kind = flags.DEFINE_enum("kind", "vote", KINDS, "how labels are ranked")
+  workdir = flags.DEFINE_string("workdir", None, "where report/ goes", required=True)
+
+  def main(_: list[str]) -> None:
+    configs.check(config.value)
+    found = run(kind.value, config.value, pathlib.Path(workdir.value))
+    print("  ".join(f"{name} {100 * found[name]:.2f}" for name in configs.METRICS if name in found))
+
+  with faults.in_one_line():
+    app.run(main)
+
+
+if __name__ == "__main__":
+  cli()

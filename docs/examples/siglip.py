@@ -1,0 +1,74 @@
+"""SigLIP: every pair of a point and a label is a yes-or-no question of its own (Zhai et al., ICCV 2023).
+
+No softmax, so no label's score depends on what else is in the pool: each pair has a logistic loss, by a
+temperature and a bias that are learnt. The bias begins low, as nearly all pairs of a batch do not match.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax import models
+from xmc_jax.contract import BatchSpec, DatasetInfo, Method
+from xmc_jax.methods import both_sides, rhythms
+from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+
+FIXED = {
+  "loss": ("binary",),
+  "labels": ("in_batch",),
+  "num_fresh_negatives": (0,),
+  "pool_size": (0,),
+}
+_FIRST_BIAS = -10.0
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method; a pair's first temperature is `config.method.temperature`, in the paper 0.1."""
+  settings = config.method
+  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  embed_points, embed_texts = both_sides.embedders(config, info)
+
+  def init(key):
+    pairs = {"log_gain": jnp.zeros(()), "bias": jnp.full((), _FIRST_BIAS)}
+    return {**encoder.init(key), "pairs": pairs}, {}
+
+  def embed(params, tokens, key=None):
+    return encoder.embed({name: params[name] for name in params if name != "pairs"}, tokens, key)
+
+  def loss(params, aux, fresh, batch, key):
+    query_key, label_key = jax.random.split(key)
+    queries = embed_points(embed, params, batch.queries, query_key)
+    labels = embed_texts(embed, params, batch.labels, label_key)
+    queries, labels = with_pairs(params["pairs"], queries, labels, settings.temperature)
+    per_row = pool_loss(config, info, "binary", queries, labels, batch)
+    metrics = {"gain": jnp.exp(params["pairs"]["log_gain"]), "bias": params["pairs"]["bias"]}
+    return mean_over_rows(per_row, batch), metrics, aux
+
+  return Method(
+    init=init,
+    loss=loss,
+    embed_queries=lambda params, aux, tokens: embed(params, tokens),
+    embed_labels=lambda params, aux, tokens, ids: embed(params, tokens),
+    batch=BatchSpec(
+      labels="in_batch",
+      num_positives=settings.num_positives,
+      num_random_negatives=settings.num_random_negatives,
+      num_hard_negatives=settings.num_hard_negatives,
+    ),
+    rules=((".*", ()),),
+    refreshes=rhythms.shortlists(config) if settings.num_hard_negatives else {},
+  )
+
+
+def with_pairs(pairs, queries, labels, temperature: float):
+  """`([B, D + 1], [S, D + 1])` whose inner products, over τ, are a pair's logit g ⟨q, z⟩ / τ + b.
+
+  Args:
+    pairs: log g and b, scalars.
+    queries: `[B, D]` of length 1.
+    labels: `[S, D]` likewise.
+    temperature: τ, by which the loss divides all scores.
+  """
+  queries = jnp.exp(pairs["log_gain"]) * queries
+  ones = jnp.ones((len(queries), 1), queries.dtype)
+  biases = jnp.full((len(labels), 1), temperature * pairs["bias"], labels.dtype)
+  return jnp.concatenate([queries, ones], axis=1), jnp.concatenate([labels, biases], axis=1)

@@ -1,0 +1,124 @@
+"""docs/extending.md: its example goes through the checks of every method, and is what the page quotes."""
+
+import importlib
+import pathlib
+import re
+import sys
+
+import jax
+import numpy as np
+import pytest
+import resume_test
+import tiny_runs
+from same_runs import assert_same_runs
+
+from docs.examples import siglip, siglip_experiment
+from xmc_jax import config as configs
+from xmc_jax import methods, plan, train_step, workflow
+from xmc_jax.contract import ConfigError
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests" / "methods"))
+checks = importlib.import_module("methods_test")
+data, encoder_run, make_run = checks.data, checks.encoder_run, checks.make_run  # its fixtures
+
+SETTINGS = {
+  "method.name": "siglip",
+  "method.loss": "binary",
+  "method.labels": "in_batch",
+  "method.num_positives": 2,
+  "method.num_hard_negatives": 2,
+  "method.shortlist_size": 8,
+  "method.shortlist_first_epoch": 0.0,
+  "method.shortlist_every_epochs": 1.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+  """The line of `_METHODS` that the page tells to write."""
+  monkeypatch.setitem(methods._METHODS, "siglip", siglip.__name__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "check",
+  [
+    checks.test_the_loss_falls_in_one_program_with_donated_state,
+    checks.test_padding_changes_nothing,
+    checks.test_meshes_agree,
+  ],
+  ids=lambda check: check.__name__.removeprefix("test_"),
+)
+def test_the_example_goes_through_the_checks_of_every_method(check, make_run):
+  check(SETTINGS, make_run)
+
+
+@pytest.mark.slow
+def test_the_example_resumes_bit_identically(data, tmp_path, monkeypatch):
+  """Killed inside two epochs; shortlists, by which the last steps draw, are those of the checkpoint."""
+  config = tiny_runs.config(data, **SETTINGS, **{"checkpoint.every_epochs": 0.4})
+  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  for at in (3, 6):
+    with monkeypatch.context() as patch, pytest.raises(resume_test.Killed):
+      resume_test._kill(patch, train_step.TrainStep, "__call__", at)
+      workflow.train_and_test(config, tmp_path / "killed")
+  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+  assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+def _reference(scores, true, real):
+  """Zhai et al., Algorithm 1, of one row: the sum of log(1 + exp(-z s)), z = 1 for a match and else -1."""
+  signs = np.where(true, 1.0, -1.0)
+  return np.sum(np.logaddexp(0, -signs * scores), where=real)
+
+
+def test_the_example_is_its_formula(make_run):
+  """In float64; all true labels in the pool are matches, drawn or not, and filtered pairs do not count."""
+  run = make_run(**SETTINGS, **{"encoder.embedding_dropout": 0.0})
+  params, aux = run.initial_parameters()
+  params["pairs"] = {"log_gain": np.float32(0.3), "bias": np.float32(-4.0)}
+  queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
+  vectors = run.embed_labels(params, aux).astype(np.float64)
+  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  num_undrawn = 0
+  for number in (0, run.batches.steps_per_epoch - 1):
+    batch, expected = run.batches.build(number), []
+    at = np.maximum(batch.columns, 0)
+    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+      if row < 0:
+        continue
+      scores = np.exp(0.3) * vectors[at] @ queries[row] / run.config.method.temperature - 4.0
+      out = filtered[row, at]
+      expected.append(_reference(scores, truth[row, at] & ~out, (batch.columns >= 0) & ~out))
+      num_undrawn += int(np.sum((positives >= 0) & (weights == 0)))
+    found, metrics, _ = jax.jit(run.method.loss)(params, aux, {}, batch, jax.random.key(0))
+    assert float(found) == pytest.approx(np.mean(expected), rel=1e-4)
+    assert float(metrics["gain"]) == pytest.approx(np.exp(0.3)) and float(metrics["bias"]) == -4
+  assert num_undrawn > 0
+
+
+def test_the_example_can_be_planned_and_refuses_what_it_does_not_do():
+  config = siglip_experiment.get_config()
+  configs.check(config)
+  methods.check(config)
+  made = plan.plan(config, plan.sizes_of(config))
+  assert 0 < made.total < made.limit
+  config.method.labels = "all"
+  with pytest.raises(ConfigError, match=r"'siglip' takes 'in_batch'; set --config.method.labels=in_batch"):
+    methods.check(config)
+
+
+def test_the_page_quotes_the_example():
+  """Every block of Python on the page stands, line by line, in one of the example's files."""
+  page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+  files = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "examples").glob("*.py")]
+  blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+  assert len(blocks) >= 5
+  for block in blocks:
+    assert any(block in text for text in files), f"not in docs/examples:\n{block}"
+
+
+def test_the_example_is_as_short_as_a_method_has_to_be():
+  for path in (ROOT / "docs" / "examples").glob("*.py"):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150

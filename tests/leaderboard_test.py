@@ -1,0 +1,240 @@
+"""The leaderboard: tf-idf by hand, one budget for all, runs that are not trained twice, and its table."""
+
+import importlib
+import importlib.util
+import json
+import pathlib
+import types
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+from benchmarks import leaderboard, tfidf
+from xmc_jax import config as configs
+from xmc_jax import data, methods
+
+BOARD = leaderboard.Board("", "debian", 15, "", pathlib.Path("runs"))
+
+
+# --- tf-idf ---
+
+
+def _split(texts, truth, filtered=()):
+  """A split of these texts; truth `[n, L]`, filtered pairs as (row, label)."""
+  truth = sp.csr_matrix(np.array(truth, np.float32))
+  out = np.zeros(truth.shape, bool)
+  for row, label in filtered:
+    out[row, label] = True
+  return data.Split(np.array(texts, object), None, truth, sp.csr_matrix(out), np.arange(len(texts)))
+
+
+# Every word stands in two of the six texts: all weigh the same, and a text of n words has n equal entries.
+POINTS = ["red apple", "red pear", "green melon"]
+LABELS = ["apple", "pear melon", "green"]
+TRUTH = [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+
+
+def _fitted(filtered=()):
+  labels = types.SimpleNamespace(texts=np.array(LABELS, object))
+  return tfidf.fit(_split(POINTS, TRUTH, filtered), labels)
+
+
+def test_cosines_of_label_texts_by_hand():
+  """Of "red melon" and "pear melon" one word of two is the same: 1 / 2; unknown words are none."""
+  fitted = _fitted()
+  scores = tfidf.by_text(fitted, fitted.vectorizer.transform(["red melon", "apple", "unheard"])).toarray()
+  np.testing.assert_allclose(scores, [[0, 1 / 2, 0], [1, 0, 0], [0, 0, 0]], atol=1e-6)
+
+
+def test_votes_by_hand(monkeypatch):
+  """In "red apple tree" "tree" is unknown, so its cosines are 1 to "red apple", 1 / 2 to "red pear".
+
+  Their labels are (0) and (0, 1): of 3 / 2 in all, label 0 has all and label 1 a third; the nearest point
+  alone votes for label 0.
+  """
+  fitted = _fitted()
+  queries = fitted.vectorizer.transform(["red apple tree", "unheard"])
+  np.testing.assert_allclose(tfidf.by_vote(fitted, queries).toarray(), [[1, 1 / 3, 0], [0, 0, 0]], atol=1e-6)
+  monkeypatch.setattr(tfidf, "NUM_NEIGHBOURS", 1)
+  np.testing.assert_allclose(tfidf.by_vote(fitted, queries).toarray(), [[1, 0, 0], [0, 0, 0]], atol=1e-6)
+
+
+def test_filtered_pairs_of_training_points_do_not_vote():
+  fitted = _fitted(filtered=[(0, 0)])
+  queries = fitted.vectorizer.transform(["red apple"])
+  np.testing.assert_allclose(tfidf.by_vote(fitted, queries).toarray(), [[1 / 3, 1 / 3, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("most_scores", [1 << 25, 3])  # all rows at once, and one by one
+def test_rankings_by_hand(most_scores, monkeypatch):
+  """The first point's label 0 is filtered: it is the point itself. -1 is what shares no word."""
+  monkeypatch.setattr(tfidf, "_MOST_SCORES", most_scores)
+  split = _split(["red apple", "red melon"], [[1, 0, 0], [0, 1, 0]], filtered=[(0, 0)])
+  ranked = {kind: tfidf.rank(_fitted(), kind, split, 3, weight=10).tolist() for kind in tfidf.KINDS}
+  # "Red melon" is as near to all points: votes are 2, 1 and 1 of 3; "pear melon" is nearest by its text.
+  assert ranked["labels"] == [[-1, -1, -1], [1, -1, -1]]
+  assert ranked["vote"] == ranked["vote_all"] == [[1, -1, -1], [0, 1, 2]]
+  assert ranked["both"] == [[1, -1, -1], [1, 0, 2]]
+
+
+def test_the_largest_of_a_row():
+  """Equal ones come by rising id, and what is 0 or less does not come."""
+  scores = sp.csr_matrix(np.array([[0.5, 2, 0.5, 0.5], [0, 0, 1, -1], [0, 0, 0, 0]], np.float32))
+  ids, values = tfidf.largest(scores, 3)
+  assert ids.tolist() == [[1, 0, 2], [2, -1, -1], [-1, -1, -1]]
+  assert values.tolist() == [[2, 0.5, 0.5], [1, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", tfidf.KINDS)
+def test_a_baseline_leaves_what_a_run_leaves(kind, tmp_path):
+  config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"))
+  found = tfidf.run(kind, config, tmp_path / "runs" / "main" / "tfidf_vote-0")
+  outcome = leaderboard.outcome("tfidf_vote", 0, BOARD._replace(runs=tmp_path / "runs"))
+  assert found["P@1"] > 0.5  # points are made of their labels' words
+  assert outcome["metrics"]["P@1"] == round(found["P@1"], 5) and outcome["half_intervals"]["P@1"] > 0
+  assert set(outcome["metrics"]) == set(leaderboard._KEPT) - {"R@100"}  # eval.k is 10
+  assert outcome["validation"] is None and outcome["GB"] > 0
+
+
+# --- the budget ---
+
+
+def test_every_method_stands_in_the_table():
+  names = {leaderboard.ROWS[name].experiment for name in leaderboard.ROWS}
+  found = {_config(name, BOARD).method.name for name in leaderboard.ROWS}
+  assert found == set(methods.names())
+  assert {"depsl", "prime_classifier"} <= names
+  assert {row.baseline for row in leaderboard.ROWS.values()} - {""} == set(tfidf.KINDS)
+
+
+def _config(name, board):
+  """The config of a row as its training has it."""
+  row = leaderboard.ROWS[name]
+  preset, given = leaderboard.settings(row, 0, board)
+  module = importlib.import_module(f"experiments.{row.experiment}")
+  config = module.get_config(preset)
+  config.update_from_flattened_dict(given)
+  return config
+
+
+@pytest.mark.parametrize("family, epochs", [("debian", 15), ("debian", 4), ("debian_minilm3", 8)])
+def test_all_have_the_same_budget_encoder_and_data(family, epochs):
+  board = BOARD._replace(family=family, epochs=epochs)
+  trained = [name for name, row in leaderboard.ROWS.items() if not row.baseline]
+  seen = {}
+  for name in trained:
+    config = _config(name, board)
+    configs.check(config)
+    methods.check(config)
+    assert config.train.num_epochs == epochs and config.eval.every_epochs == 1
+    if not leaderboard.ROWS[name].base:
+      of_encoder = (config.encoder.name, config.encoder.num_layers, config.encoder.init_table)
+      seen[name] = (*of_encoder, config.data.to_json(), config.eval.k)
+  assert len(set(seen.values())) == 1, seen
+
+
+def test_clocks_are_stretched_to_the_budget():
+  """NGAME's preset of 30 epochs clusters from 2 on, every 2, and doubles at 5, 10, 15 and 20."""
+  settings = leaderboard.settings(leaderboard.ROWS["ngame"], 3, BOARD)[1]
+  assert settings["method.leaves_first_epoch"] == settings["method.leaves_every_epochs"] == 1
+  assert settings["method.leaf_doubling_epochs"] == (2, 5, 8, 10)
+  assert settings["train.seed"] == 3 and "method.pruning_first_epoch" not in settings
+  assert leaderboard.settings(leaderboard.ROWS["ramen"], 0, BOARD)[1]["method.pruning_first_epoch"] == 1.5
+  same = leaderboard.settings(leaderboard.ROWS["ance"], 0, BOARD)[1]  # 15 epochs as they are
+  assert not [key for key in same if key.startswith("method.")]
+
+
+def test_the_command_line_names_boards_rows_and_encoders(tmp_path, capsys):
+  rows, seeds, board = leaderboard.parse(["--methods", "dexa_classifier", "dpr", "--seeds=2"])
+  assert (rows, seeds, board.name, board.epochs) == (["dpr", "dexa", "dexa_classifier"], 2, "", 15)
+  assert leaderboard.parse(["--preset=debian_minilm3"])[2].name == "debian_minilm3"
+  assert leaderboard.parse(["--budget=5"])[2].name == "5_epochs"
+  other = leaderboard.parse([f"--data={tmp_path}", "--board=mine", "--config.data.num_validation=4"])[2]
+  assert other.name == "mine" and other.data == str(tmp_path)
+  assert "--config.data.num_validation=4" in leaderboard.command("dexa", 0, other)
+  on_top = leaderboard.command("dexa_classifier", 0, other)
+  assert f"--config.init_from={other.folder('dexa', 0)}" in on_top
+  assert not [flag for flag in on_top if flag.startswith("--config.data.")]  # they are the encoder's
+  for wrong in (["--config.data.num_validation=4"], ["dexa"]):
+    with pytest.raises(SystemExit):
+      leaderboard.parse(wrong)
+  assert "--board=NAME" in capsys.readouterr().err
+
+
+# --- runs and tables ---
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+  """An empty docs folder; the page that is filled in."""
+  path = pathlib.Path(leaderboard.__file__).parents[1] / "docs" / "make_tables.py"
+  spec = importlib.util.spec_from_file_location("make_tables", path)
+  make_tables = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(make_tables)
+  monkeypatch.setattr(make_tables, "_DOCS", tmp_path / "docs")
+  monkeypatch.setattr(leaderboard, "_RESULTS", tmp_path / "docs" / "results" / "leaderboard")
+  monkeypatch.setattr(leaderboard, "write_tables", lambda: make_tables.write(("results",)))
+  (tmp_path / "docs").mkdir()
+  found = tmp_path / "docs" / "results.md"
+  found.write_text("<!-- leaderboard -->\n<!-- end -->\n")
+  return found
+
+
+def _seed(p, minutes):
+  metrics, halves = {"P@1": p, "R@10": 0.5}, {"P@1": 0.02, "R@10": 0.01}
+  return {"metrics": metrics, "half_intervals": halves, "minutes": minutes, "GB": 1.5}
+
+
+def test_the_table_is_made_of_the_files(page):
+  """Best first; 40, 42 and 44 deviate by 2, and Student's t for two degrees of freedom is 4.303."""
+  leaderboard._RESULTS.mkdir(parents=True)
+  for name, seeds in {"a": [_seed(0.3, 4)], "b": [_seed(0.40, 1), _seed(0.42, 9), _seed(0.44, 2)]}.items():
+    (leaderboard._RESULTS / f"{name}.json").write_text(json.dumps({"what": name.upper(), "seeds": seeds}))
+  leaderboard.write_tables()
+  assert page.read_text().splitlines() == [
+    "<!-- leaderboard -->",
+    "|  | seeds | P@1 | R@10 | minutes | GB | P@1 over seeds |",
+    "|---|---|---|---|---|---|---|",
+    "| B | 3 | **42.0** ± 2.0 | **50.0** ± 1.0 | 2.0 | 1.5 | 42.0 ± 5.0 |",
+    "| A | 1 | 30.0 ± 2.0 | **50.0** ± 1.0 | 4.0 | 1.5 | 30.0 |",
+    "<!-- end -->",
+  ]
+
+
+def _write_run(workdir, p, seconds):
+  (workdir / "report").mkdir(parents=True)
+  slices = {"head_torso_tail": {"P@1": [0.1] * 3, "P@5": [0.1] * 3}, "deciles": {"P@1": [1], "P@5": [1]}}
+  report = {"metrics": {"P@1": p}, "intervals_95": {"P@1": [p - 0.01, p + 0.03]}, "slices": slices}
+  (workdir / "report" / "metrics.json").write_text(json.dumps(report))
+  (workdir / "metrics.jsonl").write_text('{"memory/host_bytes": 2e9}\n{"eval/P@1": 0.25}\n')
+  (workdir / "report" / "seconds.json").write_text(json.dumps({"train": seconds}))
+
+
+def test_finished_runs_are_not_trained_again_and_failed_ones_are(page, tmp_path, monkeypatch):
+  calls, broken = [], {"dexa-1"}
+
+  def trained(command, **_):
+    workdir = next(part for part in command if part.startswith("--workdir=")).partition("=")[2]
+    calls.append(pathlib.Path(workdir).name)
+    if calls[-1] not in broken:
+      _write_run(pathlib.Path(workdir), 0.4 if "classifier" in workdir else 0.3, 90)
+    return types.SimpleNamespace(returncode=calls[-1] in broken)
+
+  monkeypatch.setattr(leaderboard.subprocess, "run", trained)
+  given = ["--methods", "dexa", "dexa_classifier", "--seeds=2", f"--runs={tmp_path / 'runs'}"]
+  with pytest.raises(SystemExit, match="not finished: dexa-1, dexa_classifier-1"):
+    leaderboard.main(given)
+  assert calls == ["dexa-0", "dexa_classifier-0", "dexa-1"]  # classifiers wait for their encoder
+  assert "| DEXA | 1 | 30.0 ± 2.0 | 1.5 | 2.0 |" in page.read_text()
+  broken.clear()
+  for _ in range(2):
+    leaderboard.main(given)
+  assert calls[3:] == ["dexa-1", "dexa_classifier-1"]
+  kept = json.loads((leaderboard._RESULTS / "dexa_classifier.json").read_text())
+  assert kept["what"] == "DEXA with classifiers" and [seed["seed"] for seed in kept["seeds"]] == [0, 1]
+  assert kept["seeds"][0]["minutes"] == 3 and kept["seeds"][0]["validation"] == 0.25  # its encoder's with it
+  assert kept["settings"]["train.num_epochs"] == 15 and not {"init_from", "train.seed"} & set(
+    kept["settings"]
+  )
