@@ -16,7 +16,7 @@ RANKS = (
   ("main",),
   ("workflow",),
   ("prompt",),
-  ("loop", "predict"),
+  ("loop", "predict", "export", "page"),
   ("evaluate",),
   ("new_run", "train_step", "saves", "fusion"),
   ("run",),
@@ -43,6 +43,7 @@ CONFINED = {
   "orbax": ("checkpoint.py",),
   "scann": ("refresh/index.py",),
   "sklearn": ("fusion.py",),
+  "matplotlib": ("page/drawing.py",),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),
   "torch": (),

@@ -7,17 +7,21 @@ the slices and the intervals only sum these earnings in different ways.
 
 from xmc_jax.metrics.hits import num_rows_without_labels
 from xmc_jax.metrics.intervals import bootstrap_intervals
+from xmc_jax.metrics.paired import Difference, holm, paired_differences
 from xmc_jax.metrics.propensity import inverse_propensity
 from xmc_jax.metrics.ranking import coverage, evaluate
 from xmc_jax.metrics.slices import contributions, frequency_deciles, head_torso_tail
 
 __all__ = [
+  "Difference",
   "bootstrap_intervals",
   "contributions",
   "coverage",
   "evaluate",
   "frequency_deciles",
   "head_torso_tail",
+  "holm",
   "inverse_propensity",
   "num_rows_without_labels",
+  "paired_differences",
 ]

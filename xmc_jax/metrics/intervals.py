@@ -51,14 +51,30 @@ def bootstrap_intervals(
   gained = [np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()]
   gained = np.stack(gained, axis=1)
   best = np.stack([part.best for part in table.values()], axis=1)
-  values = np.empty((num_resamples, len(table)))
-  done = 0
-  for counts in _draws(num_rows, num_resamples, np.random.default_rng(seed)):
-    values[done : done + len(counts)] = ratio(counts @ gained, counts @ best)
-    done += len(counts)
+  values = resampled(gained, best, num_resamples, seed)
   tail = (1 - level) / 2
   bounds = np.quantile(values, (tail, 1 - tail), axis=0)
   return {name: (float(low), float(high)) for name, low, high in zip(table, *bounds)}
+
+
+def resampled(gained: np.ndarray, best: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
+  """`[R, ...]` ratios of sums over rows drawn with replacement; all columns see the same draws.
+
+  Args:
+    gained: `[N, ..., M]` what each row earns.
+    best: `[N, M]` what it adds to the denominators.
+    num_resamples: R.
+    seed: the draws' seed.
+  """
+  num_rows, flat = len(best), gained.reshape(len(gained), int(np.prod(gained.shape[1:])))
+  values = np.empty((num_resamples, *gained.shape[1:]))
+  done = 0
+  for counts in _draws(num_rows, num_resamples, np.random.default_rng(seed)):
+    found, wanted = (counts @ flat).reshape(len(counts), *gained.shape[1:]), counts @ best
+    wanted = wanted.reshape(len(counts), *[1] * (gained.ndim - 2), best.shape[1])
+    values[done : done + len(counts)] = ratio(found, wanted)
+    done += len(counts)
+  return values
 
 
 def _draws(num_rows: int, num_resamples: int, rng: np.random.Generator):

@@ -1,0 +1,145 @@
+"""Runs side by side: right numbers, refusals in one line, safe words."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from html_test import check_page
+from page_runs import NAME, made_run
+
+from xmc_jax import metrics, page
+from xmc_jax.contract import UserError
+from xmc_jax.page import comparison, differing, finished
+
+
+@pytest.fixture
+def first(plain_run, tmp_path):
+  return _copy(plain_run, tmp_path / NAME)
+
+
+@pytest.fixture
+def second(fused_run, tmp_path):
+  return _copy(fused_run, tmp_path / "fused")
+
+
+def _copy(made, folder):
+  return shutil.copytree(made.run.workdir, folder)
+
+
+def _refused(workdirs):
+  with pytest.raises(UserError) as error:
+    page.compare(workdirs)
+  assert "\n" not in str(error.value)
+  return str(error.value)
+
+
+def test_a_table_and_a_page(first, second, plain_run, fused_run, capsys):
+  page.compare([first, second])
+  shown, path = capsys.readouterr().out, first / "report" / "compare.html"
+  text = path.read_text(encoding="utf-8")
+  checked = check_page(text)
+  assert str(path) in shown and not list(path.parent.glob("*.tmp"))
+  assert checked.seen.count("img") == 6 and "<script" not in text
+  truth = plain_run.run.dataset.test.counted
+  means = [metrics.evaluate(made.ranking.ids, truth)["P@5"] for made in (plain_run, fused_run)]
+  row = next(line for line in shown.splitlines() if line.startswith("P@5"))
+  assert f"{100 * means[0]:.2f}" in row and f"{100 * means[1]:.2f} {100 * (means[1] - means[0]):+.2f}" in row
+  for heading in ("How good they are", "Where they differ most", "Time", "Settings that differ"):
+    assert f"<h2>{heading}</h2>" in text
+  assert "method.name" in text and "&quot;unidec&quot;" in text
+  assert not re.search(r"\bnan\b|\binf\b", re.sub(r"base64,[^\"]*", "", text), re.IGNORECASE)
+
+
+def test_differences_are_marked_and_adjusted(first, second, plain_run, tmp_path, undrawn):
+  third = _copy(plain_run, tmp_path / "third")
+  runs = finished.opened([first, second, third])
+  means, found = comparison.measured(runs)
+  alone = [comparison.measured([runs[0], other])[1][0] for other in runs[1:]]
+  assert means[0] == means[2] and found[1]["P@5"] == (0.0, 0.0, 0.0, 1.0)
+  for name, difference in found[0].items():
+    assert difference[:3] == alone[0][name][:3]
+    adjusted = metrics.holm([alone[0][name].p_value, alone[1][name].p_value])
+    assert difference.p_value == pytest.approx(adjusted[0])
+  sure = found[0]["P@5"]._replace(p_value=0.049), found[0]["P@5"]._replace(p_value=0.051)
+  assert "*" in comparison._console_cell(0.5, sure[0]) and "*" not in comparison._console_cell(0.5, sure[1])
+  assert "Holm" in comparison._explained(runs) and "Holm" not in comparison._explained(runs[:2])
+
+
+def test_another_destination(first, second, tmp_path, undrawn):
+  page.compare([first, second], str(tmp_path / "side.html"))
+  check_page((tmp_path / "side.html").read_text())
+  assert not (first / "report" / "compare.html").exists()
+  with pytest.raises(UserError, match="cannot be written"):
+    page.compare([first, second], str(tmp_path / "nowhere" / "side.html"))
+
+
+def test_what_cannot_be_compared_is_refused(first, second, tmp_path):
+  assert "two or more" in _refused([]) and "two or more" in _refused([first])
+  assert "given twice" in _refused([first, first.parent / "." / first.name])
+  assert "no such file" in _refused([first, tmp_path / "none"])
+  assert "20 can be compared" in _refused([first] * 21)
+  for name in ("report/metrics.json", "predictions/test.npz", "report/seconds.json"):
+    shutil.move(second / name, tmp_path / "aside")
+    assert f"not finished, as {name} is missing" in _refused([first, second])
+    shutil.move(tmp_path / "aside", second / name)
+
+
+@pytest.mark.parametrize("name", ["test.truth.columns", "test.texts", "labels.texts", "test.filter.columns"])
+def test_other_test_data_is_refused(first, second, name):
+  path = second / "data" / f"{name}.npy"
+  array = np.load(path)
+  array[-1] = 1 - array[-1] if array.dtype == np.int32 else 65
+  path.unlink()  # the cache's own is linked here
+  np.save(path, array)
+  assert f"{name}.npy differs" in _refused([first, second])
+
+
+def _saved(rows, columns, scores, shape):
+  return sp.csr_matrix((np.array(scores, np.float32), (rows, columns)), shape=shape)
+
+
+@pytest.mark.parametrize(
+  "damage, said",
+  [
+    (lambda path: path.write_bytes(b"PK nothing"), "not readable"),
+    (lambda path: path.write_bytes(b""), "not readable"),
+    (lambda path: path.write_bytes(path.read_bytes()[:200]), "not readable"),
+    (lambda path: sp.save_npz(path, _saved([0], [0], [1.0], (50, 3))), "scores, and the test has"),
+    (lambda path: sp.save_npz(path, _saved([0], [0], [1.0], (9, 60))), "scores, and the test has"),
+    (lambda path: np.savez(path, indices=np.zeros(3)), "not readable"),
+    (lambda path: sp.save_npz(path, _saved([0], [0], [np.nan], (50, 60))), "not finite"),
+  ],
+)
+def test_damaged_predictions_are_refused(first, second, damage, said):
+  damage(second / "predictions" / "test.npz")
+  assert said in _refused([first, second])
+
+
+def test_damaged_reports_are_refused_and_readings_are_left_out(first, second, undrawn):
+  (second / "report" / "metrics.json").write_text('{"step": "<b>"}')
+  assert "damaged" in _refused([first, second])
+  (second / "report" / "metrics.json").write_text('{"step": 3}')
+  (second / "metrics.jsonl").write_text("nothing of ours")
+  (second / "report" / "seconds.json").write_text("[]")
+  page.compare([first, second])
+
+
+def test_a_link_out_of_the_folder_is_refused(first, second, tmp_path):
+  (first / "report" / "compare.html").symlink_to(tmp_path / "victim")
+  assert "leads out" in _refused([first, second])
+
+
+def test_rows_that_gain_most():
+  assert differing.most(np.array([0.0, 0.5, -1.0, 0.9, 0.1, 0.2])).tolist() == [3, 1, 5]
+  assert differing.most(np.zeros(4)).size == 0
+
+
+def test_shallow_rankings_and_no_validation(data_folder, first, tmp_path, undrawn, capsys):
+  other = made_run(data_folder, tmp_path / "shallow", epochs=1, **{"eval.k": 3, "data.num_validation": 0})
+  page.compare([first, other.run.workdir])
+  shown = capsys.readouterr().out
+  assert "P@3" in shown and "P@5" not in shown
+  assert json.loads((other.run.workdir / "report" / "metrics.json").read_text())["step"] == 6

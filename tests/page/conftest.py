@@ -1,0 +1,31 @@
+"""Two tested runs that all pages' tests share."""
+
+import pytest
+import tiny_runs
+from page_runs import NAME, hostile_data, made_run
+
+from xmc_jax.page import drawing
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+  """Pages without figures, which take their time."""
+  monkeypatch.setattr(drawing, "available", lambda: False)
+
+
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory):
+  return hostile_data(tmp_path_factory.mktemp("page_data") / "raw")
+
+
+@pytest.fixture(scope="session")
+def plain_run(data_folder, tmp_path_factory):
+  """Ranks by texts, under a name with everything in it."""
+  return made_run(data_folder, tmp_path_factory.mktemp("page_runs") / NAME)
+
+
+@pytest.fixture(scope="session")
+def fused_run(data_folder, tmp_path_factory):
+  """Another method, with two views that are fused, and refreshes."""
+  settings = tiny_runs.UNIDEC | {"eval.fusion_rows": 100}
+  return made_run(data_folder, tmp_path_factory.mktemp("page_runs") / "fused", **settings)

@@ -1,0 +1,85 @@
+"""Tested runs on texts that nobody would wish for: nothing is trained; what training leaves is written."""
+
+import json
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+import tiny_runs
+
+from xmc_jax import evaluate
+from xmc_jax import run as runs
+
+HOSTILE = (
+  "<script>alert(1)</script>",
+  "\"double\" & 'single' </p><b>",
+  "\x1b[2J\x00 bell\x07",
+  "\u202eright to left override",
+  "שלום עולם مرحبا",
+  "漢字かな 한국어 🎉",
+  "$x^2$ $\\frac{1}{0}$ 50$",
+  "long " * 1500,
+  "<img src=x onerror=alert(2)>",
+)
+NAME = "_a $x^2$ <b>bold</b> 漢字 שלום"
+
+
+class Ranked(NamedTuple):
+  """What a page is written from."""
+
+  run: runs.Run
+  ranking: evaluate.Ranking
+  queries: np.ndarray
+  params: dict
+  aux: dict
+
+
+def hostile_data(folder: pathlib.Path) -> pathlib.Path:
+  """`tiny_runs.write_data`, with the worst in front of labels' and test points' texts."""
+  tiny_runs.write_data(folder)
+  for name in ("lbl.json", "tst.json"):
+    lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    for number, line in enumerate(lines):
+      line["title"] = f"{HOSTILE[number % len(HOSTILE)]} {line['title']}"
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+  return folder
+
+
+def made_run(data_folder: pathlib.Path, workdir: pathlib.Path, *, epochs: int = 3, **overrides) -> Ranked:
+  """A run with the parameters that it begins with, its test, and the readings of some epochs of 6 steps."""
+  run = tiny_runs.open_run(data_folder, workdir, **overrides)
+  params, aux = run.initial_parameters()
+  write_readings(run, epochs)
+  return of_test(run, params, aux)
+
+
+def of_test(run: runs.Run, params, aux) -> Ranked:
+  """Ranks the test points and writes what the test leaves, as `workflow` does."""
+  evaluate.fit_fusion(run, params, aux)
+  test = run.dataset.test
+  queries = evaluate.embed_split(run, params, aux, test)
+  kinds = dict.fromkeys([*run.method.views, run.config.eval.scores])
+  rankings = {
+    kind: evaluate.rank_split(run, evaluate.ranker(run, params, aux, kind), queries, test) for kind in kinds
+  }
+  by_view = {view: evaluate.score(run, test, rankings[view]) for view in run.method.views}
+  ranking = rankings[run.config.eval.scores]
+  evaluate.write_report(run, test, ranking, 6, by_view)
+  return Ranked(run, ranking, queries, params, aux)
+
+
+def write_readings(run: runs.Run, epochs: int) -> None:
+  """metrics.jsonl and seconds.json of a training."""
+  with (run.workdir / "metrics.jsonl").open("w") as file:
+    for epoch in range(1, epochs + 1):
+      times = {f"time/refresh_{name}": 0.1 * epoch for name in run.method.refreshes}
+      reading = {"train/loss": 3 / epoch, "time/train": 2.5 * epoch, "memory/host_bytes": 1.5e9, **times}
+      lines = [
+        reading,
+        *([{"eval/P@1": 0.1 * epoch, "eval/R@10": 0.2 * epoch}] if len(run.validation) else []),
+      ]
+      file.writelines(json.dumps({"step": 6 * epoch, "time": 1.0, **line}) + "\n" for line in lines)
+  (run.workdir / "report").mkdir(exist_ok=True)
+  (run.workdir / "report" / "seconds.json").write_text(
+    '{"prepare": 1.5, "train": 7.5, "refresh_leaves": 200.0}'
+  )

@@ -1,0 +1,94 @@
+"""What a folder tells of a training, whoever wrote it, and when refreshes were made."""
+
+import json
+
+import numpy as np
+import pytest
+
+from xmc_jax.contract import Refresh
+from xmc_jax.page import readings
+
+
+def _write(folder, *lines):
+  (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def _line(step, **values):
+  return json.dumps({"step": step, "time": 1.0, **values})
+
+
+def test_curves_rise_and_the_last_word_counts(tmp_path):
+  _write(
+    tmp_path,
+    _line(4, **{"train/loss": 3.0, "time/train": 1.5}),
+    _line(4, **{"eval/P@1": 0.25}),
+    _line(8, **{"train/loss": 2.0}),
+    _line(4, **{"eval/P@1": 0.5}),  # a resumed run wrote it again
+  )
+  found = readings.curves(tmp_path)
+  assert sorted(found) == ["eval/P@1", "time/train", "train/loss"]
+  np.testing.assert_array_equal(found["train/loss"].steps, [4, 8])
+  np.testing.assert_array_equal(found["train/loss"].values, [3.0, 2.0])
+  np.testing.assert_array_equal(found["eval/P@1"].values, [0.5])
+  assert readings.steps_per_epoch(found) == 4
+
+
+@pytest.mark.parametrize(
+  "line",
+  [
+    '{"step": 5, "train/loss": 1',
+    "[1, 2]",
+    "null",
+    "",
+    "\x00\xff",
+    _line(5, **{"train/loss": float("nan")}),
+    _line(5, **{"train/loss": float("inf")}),
+    _line(5, **{"train/loss": "1"}),
+    _line(5, **{"train/loss": True}),
+    _line(5, **{"train/loss": None}),
+    _line(-1, **{"train/loss": 1.0}),
+    _line(2**40, **{"train/loss": 1.0}),
+    _line(1.5, **{"train/loss": 1.0}),
+    _line(5, **{"<script>": 1.0}),
+    "[" * 100_000,
+  ],
+)
+def test_lines_that_are_none_of_ours_are_skipped(tmp_path, line):
+  _write(tmp_path, line, _line(6, **{"train/loss": 2.0}))
+  found = readings.curves(tmp_path)
+  assert list(found) == ["train/loss"] and found["train/loss"].steps.tolist() == [6]
+
+
+def test_no_readings(tmp_path):
+  assert readings.curves(tmp_path) == {} and readings.seconds(tmp_path) == {}
+  assert readings.steps_per_epoch({}) == 0 and readings.memory({}) == {}
+  assert readings.refreshed({"leaves": Refresh(1.0, print)}, {}) == {}
+
+
+def test_refreshes_are_where_they_were_due(tmp_path):
+  times = {f"time/refresh_{name}": 0.1 for name in ("leaves", "shortlist")}
+  _write(tmp_path, *(_line(10 * epoch, **{"train/loss": 1.0, **times}) for epoch in range(1, 7)))
+  refreshes = {
+    "leaves": Refresh(2.0, print, first_epoch=1.0),
+    "shortlist": Refresh(0.0, print, every_steps=25),
+    "never_made": Refresh(1.0, print),
+  }
+  found = readings.refreshed(refreshes, readings.curves(tmp_path))
+  assert {name: steps.tolist() for name, steps in found.items()} == {
+    "leaves": [10, 30, 50],
+    "shortlist": [0, 25, 50],
+  }
+
+
+def test_absurd_numbers_of_refreshes_come_to_an_end(tmp_path):
+  _write(tmp_path, *(_line(step, **{"train/loss": 1.0, "time/refresh_a": 1.0}) for step in (1, 2**31 - 1)))
+  assert len(readings.refreshed({"a": Refresh(1.0, print)}, readings.curves(tmp_path))["a"]) <= 5000
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"train": "x"}', "{", '{"train": NaN}'])
+def test_damaged_seconds_are_those_of_the_last_reading(tmp_path, text):
+  _write(tmp_path, _line(6, **{"time/train": 2.0, "memory/host_bytes": 5e9}))
+  (tmp_path / "report").mkdir()
+  (tmp_path / "report" / "seconds.json").write_text(text)
+  assert readings.seconds(tmp_path) == {"train": 2.0}
+  assert readings.memory(readings.curves(tmp_path)) == {"host": 5e9}

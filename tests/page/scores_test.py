@@ -1,0 +1,129 @@
+"""Scores of single pairs are those of the ranking; curves and shares are those of plain loops."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from xmc_jax import evaluate, metrics
+from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.page import scores
+from xmc_jax.refresh.search import Ranking
+
+
+@pytest.mark.parametrize("which", ["plain_run", "fused_run"])
+@pytest.mark.parametrize("kind", ["fused", "encoder", "classifier"])
+def test_pairs_score_as_they_are_ranked(request, which, kind):
+  made = request.getfixturevalue(which)
+  if kind != "fused" and not made.run.method.views:
+    pytest.skip("one kind of scores")
+  rank = evaluate.ranker(made.run, made.params, made.aux, kind)
+  ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
+  rows, ranks = np.nonzero(ranking.ids >= 0)
+  ids = ranking.ids[rows, ranks].astype(np.int64)
+  vectors = scores.LabelVectors(made.run, made.params, made.aux, kind, ids)
+  found = vectors.of_pairs(made.queries[rows], ids)
+  np.testing.assert_allclose(found, ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
+  some = np.unique(ids)[:7]
+  every = vectors.of_all(made.queries[:5], some)
+  for row, label in np.ndindex(5, len(some)):
+    one = vectors.of_pairs(made.queries[row : row + 1], some[label : label + 1])
+    assert every[row, label] == pytest.approx(one[0], rel=1e-4, abs=1e-5)
+  np.testing.assert_allclose(vectors.nearness(some, some), 1.0, rtol=1e-5)
+
+
+def test_embedding_some_labels_is_part_of_embedding_all(plain_run):
+  made = plain_run
+  every, ids = made.run.embed_labels(made.params, made.aux), np.array([59, 0, 7])
+  np.testing.assert_allclose(scores.embed(made.run, made.params, made.aux, "", ids), every[ids], atol=1e-6)
+
+
+def _case(num_rows=40, num_labels=30, depth=8):
+  rng = np.random.default_rng(0)
+  truth = sp.csr_matrix((rng.random((num_rows, num_labels)) < 0.15).astype(np.float32))
+  every = rng.normal(size=(num_rows, num_labels)).astype(np.float32) + truth.toarray()
+  ids = np.argsort(-every, axis=1)[:, :depth].astype(np.int32)
+  return Ranking(ids, np.take_along_axis(every, ids.astype(np.int64), axis=1)), truth
+
+
+def test_precision_and_recall_of_every_threshold():
+  ranking, truth = _case()
+  hits = find_hits(ranking.ids, as_truth(truth))
+  precision, recall = scores.precision_recall(ranking, hits, truth.nnz, 0)
+  true = truth.toarray()[np.arange(40)[:, None], ranking.ids] > 0
+  expected = {}
+  for threshold in np.unique(ranking.scores):
+    above = ranking.scores >= threshold
+    expected[round(true[above].sum() / truth.nnz, 9), round(true[above].mean(), 9)] = above.sum()
+  for point in zip(recall.round(9), precision.round(9)):
+    assert expected[point] >= 20
+  assert recall[-1] == pytest.approx(len(hits.rows) / truth.nnz)
+  assert np.all(np.diff(recall) >= 0) and len(recall) > 10
+
+
+def test_many_points_are_sampled(monkeypatch):
+  ranking, truth = _case(400)
+  hits = find_hits(ranking.ids, as_truth(truth))
+  exact = scores.precision_recall(ranking, hits, truth.nnz, 0)
+  monkeypatch.setattr(scores, "_CURVE_ROWS", 200)
+  sampled = scores.precision_recall(ranking, hits, truth.nnz, 0)
+  assert sampled[1][-1] == pytest.approx(exact[1][-1], abs=0.05)
+  at = np.interp([0.2, 0.4], exact[1], exact[0]), np.interp([0.2, 0.4], sampled[1], sampled[0])
+  np.testing.assert_allclose(*at, atol=0.08)
+
+
+@pytest.mark.parametrize("nothing", ["true", "ranked"])
+def test_nothing_found_is_no_curve(nothing):
+  ranking, truth = _case()
+  if nothing == "true":
+    truth = sp.csr_matrix(truth.shape, dtype=np.float32)
+  else:
+    ranking = Ranking(np.full_like(ranking.ids, -1), np.full_like(ranking.scores, -np.inf))
+  hits = find_hits(ranking.ids, as_truth(truth))
+  assert [len(part) for part in scores.precision_recall(ranking, hits, truth.nnz, 0)] == [0, 0]
+
+
+def test_a_plan_is_small_and_has_every_true_label_of_its_points():
+  rng = np.random.default_rng(0)
+  truth = sp.random_array((9000, 500), density=0.004, format="csr", rng=rng).astype(np.float32)
+  truth = sp.csr_matrix(truth)
+  planned = scores.plan(truth, 0)
+  assert len(planned.rows) <= 2000 and 1500 < len(planned.labels) <= 2000 and len(planned.drawn) == 128
+  assert np.all(np.diff(planned.rows) > 0)
+  chosen = truth[planned.rows]
+  np.testing.assert_array_equal(planned.labels, chosen.indices)
+  np.testing.assert_array_equal(np.bincount(planned.of), np.diff(chosen.indptr))
+  for one, other in zip(planned, scores.plan(truth, 0)):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_one_point_with_more_labels_than_a_sample_has():
+  planned = scores.plan(sp.csr_matrix(np.ones((1, 5000), np.float32)), 0)
+  assert planned.rows.tolist() == [0] and len(planned.labels) == 5000
+
+
+def test_a_sample_by_loops(plain_run):
+  made = plain_run
+  test = made.run.dataset.test
+  every = made.queries @ made.run.embed_labels(made.params, made.aux).T
+  planned = scores.plan(test.counted, 0)
+  vectors = scores.LabelVectors(
+    made.run, made.params, made.aux, "fused", np.concatenate([planned.labels, planned.drawn])
+  )
+  found = scores.sample(planned, vectors, made.queries, made.ranking, test.counted, test.filter)
+  true, wrong, above, beaten = [], [], [], []
+  for row in planned.rows:
+    known = set(test.counted[row].indices) | set(test.filter[row].indices)
+    others = [every[row, label] for label in range(60) if label not in known]
+    first = next(
+      (s for label, s in zip(made.ranking.ids[row], made.ranking.scores[row]) if label not in known), None
+    )
+    wrong += [] if first is None else [first]
+    for label in test.counted[row].indices:
+      true.append(every[row, label])
+      above += [(true[-1] > other) + 0.5 * (true[-1] == other) for other in others]
+      beaten.append(first is None or true[-1] > first)
+  np.testing.assert_allclose(found.true, true, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(found.best_wrong, wrong, rtol=1e-6)
+  assert found.above_random == pytest.approx(np.mean(above), abs=0.01)  # of 60 labels all are drawn
+  assert found.above_wrong == pytest.approx(np.mean(beaten), abs=0.02)
+  assert metrics.num_rows_without_labels(test.counted) == len(test) - len(planned.rows)

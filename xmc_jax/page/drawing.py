@@ -1,0 +1,140 @@
+"""Figures, half a page wide, read without colour too. Matplotlib's, where it is installed."""
+
+import importlib.util
+import io
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+# Okabe and Ito's, which are told apart whatever one sees of colours.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_HATCHES = ("", "////", "....", "xxxx", "----", "||||", "++++")
+_GREY, _PALE = "#555e67", "#dfe3e7"
+_SIZE, _DPI = (4.6, 3.3), 200  # inches; shown at about 100 pixels to the inch
+_FONT = 9.0
+_LONGEST = 24
+
+MISSING = "No figures: matplotlib is not installed (pip install matplotlib, then --mode=evaluate)."
+
+
+def available() -> bool:
+  return importlib.util.find_spec("matplotlib") is not None
+
+
+def name_of(text: str, longest: int = _LONGEST) -> str:
+  """A stranger's name, for a figure: what every font has, and no empty one."""
+  shown = "".join(letter if " " <= letter <= "~" else "?" for letter in " ".join(text[:200].split()))
+  return (shown if len(shown) <= longest else shown[: longest - 1] + "…") or "?"
+
+
+def axes(title: str, x: str, y: str, *, strips: int = 0):
+  """A figure with one pair of axes, and below it a strip with so many rows.
+
+  Returns:
+    `(figure, axes, strip)`; the strip shares the x axis, and is None where it has no rows.
+  """
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained", facecolor="white")
+  if not strips:
+    upper, lower = figure.subplots(), None
+  else:
+    height = 0.16 * strips
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(_SIZE[1] - height, height))
+    _plain(lower)
+    lower.grid(False)
+    upper.tick_params(labelbottom=False)
+  _plain(upper)
+  upper.set_title(title, fontsize=_FONT + 0.5, loc="left", color="#1c2126", parse_math=False)
+  upper.set_ylabel(y, fontsize=_FONT, parse_math=False)
+  (lower or upper).set_xlabel(x, fontsize=_FONT, parse_math=False)
+  return figure, upper, lower
+
+
+def _plain(found) -> None:
+  """Little ink: two spines, a pale grid behind."""
+  for side in ("top", "right"):
+    found.spines[side].set_visible(False)
+  for side in ("left", "bottom"):
+    found.spines[side].set_color(_GREY)
+  found.tick_params(labelsize=_FONT - 1, colors=_GREY, labelcolor="#1c2126")
+  found.grid(True, color=_PALE, linewidth=0.6)
+  found.set_axisbelow(True)
+
+
+def legend(found, names: Sequence[str], handles: Sequence | None = None) -> None:
+  """What the lines are, below the figure, their names taken literally."""
+  handles = found.get_lines() if handles is None else handles
+  columns = 2 if max(map(len, names), default=0) > 14 else 4
+  made = found.figure.legend(
+    handles,
+    [" " + name for name in names],  # matplotlib leaves out what begins with an underscore
+    loc="outside lower center",
+    ncols=min(columns, max(len(names), 1)),
+    fontsize=_FONT - 1,
+    frameon=False,
+  )
+  for text in made.get_texts():
+    text.set_parse_math(False)
+
+
+def strip(found, rows: dict[str, Sequence[int]]) -> None:
+  """Marks at steps, a row for each name."""
+  names = list(rows)
+  for row, name in enumerate(names):
+    steps = list(rows[name])
+    found.scatter(steps, [row] * len(steps), marker="|", s=34, color=COLOURS[3], linewidth=1.2, clip_on=False)
+  found.set_ylim(len(names) - 0.4, -0.6)
+  found.set_yticks(range(len(names)), [name_of(name, 16) for name in names], parse_math=False)
+  found.tick_params(axis="y", labelsize=_FONT - 2, length=0)
+
+
+def style(number: int) -> dict:
+  """How the lines of a figure are told apart: by colour, by dashes and by marks."""
+  return {
+    "color": COLOURS[number % len(COLOURS)],
+    "linestyle": LINES[number % len(LINES)],
+    "marker": MARKERS[number % len(MARKERS)],
+    "markersize": 3.5,
+    "linewidth": 1.5,
+  }
+
+
+def whole_numbers(found) -> None:
+  """Ticks of steps, few enough for half a page."""
+  from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+  found.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+  found.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def bars(found, groups: dict[str, np.ndarray]) -> None:
+  """Bars side by side at 1, 2, ...; a colour and a hatching for each group."""
+  width = 0.8 / max(len(groups), 1)
+  handles = []
+  for number, values in enumerate(groups.values()):
+    places = np.arange(1, len(values) + 1) + (number - (len(groups) - 1) / 2) * width
+    hatch, colour = _HATCHES[number % len(_HATCHES)], COLOURS[number % len(COLOURS)]
+    look = {"color": colour} if not hatch else {"facecolor": "white", "edgecolor": colour, "hatch": hatch}
+    handles.append(found.bar(places, values, width * 0.9, linewidth=0.6, **look))
+  longest = max(map(len, groups.values()), default=0)
+  found.set_xticks(range(1, longest + 1))
+  found.grid(False, axis="x")
+  legend(found, list(groups), handles)
+
+
+def png(figure) -> bytes:
+  """A figure as a file, twice as fine as it is shown; the same bytes for the same figure."""
+  out = io.BytesIO()
+  figure.savefig(out, format="png", metadata={"Software": None})
+  return out.getvalue()
+
+
+def write_png(path: pathlib.Path, data: bytes) -> None:
+  """Writes a picture whole or not at all."""
+  beside = path.with_name(f"{path.name}.tmp")
+  beside.write_bytes(data)
+  beside.replace(path)

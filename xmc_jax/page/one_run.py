@@ -1,0 +1,261 @@
+"""The page of one run: how it learnt, how good it is, on what, and at what price."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import disk, metrics, runtime
+from xmc_jax.contract import PyTree
+from xmc_jax.metrics.hits import Hits, as_truth, find_hits
+from xmc_jax.page import drawing, examples, figures, readings, scores, tables
+from xmc_jax.page.html import Markup, document, element, image, joined, note, paragraph
+from xmc_jax.refresh.search import Ranking
+from xmc_jax.run import Run
+
+_SEED = 0
+_SHARES = (5, 100)  # found among the first so many, decile by decile
+
+
+class _Material(NamedTuple):
+  """What a page is made of.
+
+  Attributes:
+    report: what metrics.json says.
+    curves, refreshed: the training's readings, and the steps of its refreshes.
+    hits: the ranking's true pairs.
+    sample: scores; None where no test point has a label.
+    choices: points to show.
+    frequency: `[L]` training points of each label.
+    seconds: by stage.
+  """
+
+  report: Mapping[str, Any]
+  curves: readings.Curves
+  refreshed: Mapping[str, np.ndarray]
+  hits: Hits
+  sample: scores.Sample | None
+  choices: list[examples.Choice]
+  frequency: np.ndarray
+  seconds: Mapping[str, float]
+
+
+def write(
+  run: Run,
+  ranking: Ranking,
+  queries: np.ndarray,
+  params: PyTree,
+  aux: PyTree,
+  *,
+  scores: str = "",
+  suffix: str = "",
+  seconds: Mapping[str, float] | None = None,
+) -> pathlib.Path:
+  """Writes report/index.html, and its figures beside it; `suffix` stands behind the files' names.
+
+  report/metrics.json must be there. With several processes all of them call this, and the main one writes.
+  Labels are embedded for a sample of points alone: some thousands, whatever the data's size.
+
+  Args:
+    run: the run.
+    ranking: of the test points, `config.eval.k` deep.
+    queries: `[N, D]` the test points' embeddings.
+    params, aux: as trained.
+    scores: 'fused' or one of the method's views, which the ranking is by; '' is `config.eval.scores`.
+    suffix: of report/metrics.json.
+    seconds: time by stage so far; None is what the folder says.
+
+  Returns:
+    The page's path.
+  """
+  folder = run.workdir / "report"
+  chosen = scores or run.config.eval.scores
+  hits = find_hits(ranking.ids, as_truth(run.dataset.test.counted))
+  sample, choices = _looked_at(run, ranking, queries, params, aux, chosen, hits)
+  page = folder / f"index{suffix}.html"
+  if not runtime.is_main_process():
+    return page
+  curves = readings.curves(run.workdir)
+  material = _Material(
+    report=json.loads((folder / f"metrics{suffix}.json").read_text(encoding="utf-8")),
+    curves=curves,
+    refreshed=readings.refreshed(run.method.refreshes, curves),
+    hits=hits,
+    sample=sample,
+    choices=choices,
+    frequency=np.asarray((run.dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
+    seconds=readings.seconds(run.workdir) if seconds is None else dict(seconds),
+  )
+  disk.write_text(page, _page(run, ranking, chosen, material, suffix))
+  return page
+
+
+def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hits: Hits):
+  """A sample of scores, and the points to show: what needs label vectors, made by all processes together."""
+  truth = run.dataset.test.counted
+  outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
+  if not truth.nnz:
+    return None, []
+  planned, near = scores.plan(truth, _SEED), examples.near_pairs(ranking, outcome, truth, _SEED)
+  ids = np.concatenate([planned.labels, planned.drawn, *near[1:]])
+  vectors = scores.LabelVectors(run, params, run.aux_to_rank(params, aux), chosen, ids)
+  sample = scores.sample(planned, vectors, queries, ranking, truth, run.dataset.test.filter)
+  return sample, list(examples.choose(ranking, outcome, near, vectors, _SEED))
+
+
+def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: str) -> str:
+  report, config, test = material.report, run.config, run.dataset.test
+  by = f", ranked by {'both scores' if chosen == 'fused' else f'the {chosen}'}" if run.method.views else ""
+  draw = _Figures(run.workdir / "report", suffix)
+  lead = (
+    f"{config.method.name} with encoder {pathlib.PurePath(config.encoder.name).name}, on {run.dataset.name}: "
+    f"{len(run.train):,} training points, {len(run.validation):,} for validation, {len(test):,} for "
+    f"this test, {run.dataset.num_labels:,} labels. Parameters of step {report['step']:,}{by}."
+  )
+  parts = [
+    element("h1", f"{config.name}: test report"),
+    paragraph(lead),
+    *([] if draw.on else [note(drawing.MISSING)]),
+    *_quality(material, chosen),
+    *_training(run, material, draw),
+    *_by_frequency(run, ranking, material, draw),
+    *_scores(run, ranking, material, draw),
+    *_examples(run, ranking, material),
+    *_price(material),
+    *_settings(config),
+  ]
+  return document(f"{config.name}: test report", *parts)
+
+
+class _Figures:
+  """Draws figures into a folder and a page, where there is anything to draw with."""
+
+  def __init__(self, folder: pathlib.Path, suffix: str):
+    self._folder, self._suffix, self.on = folder, suffix, drawing.available()
+
+  def side_by_side(self, *drawn: tuple[str, Any, str]) -> list[Markup]:
+    """Figures `(name, () -> figure, caption)`."""
+    if not self.on:
+      return []
+    made = []
+    for name, make, caption in drawn:
+      png = drawing.png(make())
+      drawing.write_png(self._folder / f"{name}{self._suffix}.png", png)
+      made.append(image(png, f"Figure: {caption}", caption))
+    return [element("div", *made, css="figures")] if made else []
+
+
+def _quality(material: _Material, chosen: str) -> list[Markup]:
+  report = material.report
+  without = report["rows_without_labels"]
+  parts = [
+    element("h2", "How good it is"),
+    note("In percent; below each the 95 % interval that other test points of the same kind would give "
+         "(bootstrap over points). It says nothing of how another seed would come out."),
+    tables.metrics(report["metrics"], report["intervals_95"]),
+  ]  # fmt: skip
+  if without:
+    parts.append(
+      note(f"{without:,} of {report['rows']:,} test points have no label: they count as 0, and not in R.")
+    )
+  if views := report.get("by_view"):
+    parts += [element("h3", "By each kind of score alone"), tables.by_view(views, chosen, report["metrics"])]
+  return parts
+
+
+def _training(run: Run, material: _Material, draw: _Figures) -> list[Markup]:
+  curves, refreshed, step = material.curves, material.refreshed, material.report["step"]
+  drawn = []
+  if "train/loss" in curves:
+    drawn.append(("loss", lambda: figures.loss(curves, refreshed), "The loss of each epoch's last step."))
+  if any(f"eval/{name}" in curves for name in figures.VALIDATION):
+    caption = "Metrics on the rows held out, as training went on; dotted, the parameters that were tested."
+    drawn.append(("validation", lambda: figures.validation(curves, refreshed, step), caption))
+  said = []
+  if per_epoch := readings.steps_per_epoch(curves):
+    last = int(curves["train/loss"].steps[-1])
+    said.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
+  if not len(run.validation):
+    said.append("No rows were held out for validation: the last parameters were tested.")
+  times = (f"{name} {len(steps)} time{'s' * (len(steps) != 1)}" for name, steps in refreshed.items())
+  said.append(f"Made anew on the way (marks below the figures): {', '.join(times)}." if refreshed else "")
+  text = " ".join(filter(None, said)) or "No readings were kept."
+  return [element("h2", "How it learnt"), note(text), *draw.side_by_side(*drawn)]
+
+
+def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> list[Markup]:
+  groups, parts = metrics.frequency_deciles(material.frequency), material.report["slices"]["deciles"]
+  count = int(groups.max(initial=-1)) + 1
+  true = np.bincount(groups[run.dataset.test.counted.indices], minlength=count)
+  hits, depth = material.hits, ranking.ids.shape[1]
+  shares = {
+    f"first {k}": np.bincount(groups[hits.labels[hits.ranks < k]], minlength=count) / np.maximum(true, 1)
+    for k in dict.fromkeys(min(k, depth) for k in _SHARES)
+  }
+  left = "What each decile adds to a metric: the parts add up to it."
+  right = "The share of a decile's true (point, label) pairs that stands among the first labels."
+  return [
+    element("h2", "On frequent and on rare labels"),
+    note("Labels in ten groups of equal size, by their number of training points; most test pairs belong to "
+         "the first. Labels of one number stand in the order of their ids."),
+    *draw.side_by_side(
+      ("deciles", lambda: figures.deciles(parts), left), ("found", lambda: figures.found(shares), right)
+    ),
+    tables.deciles(material.frequency, groups, true, parts, shares),
+  ]  # fmt: skip
+
+
+def _scores(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> list[Markup]:
+  head, sample, hits = element("h2", "What scores tell"), material.sample, material.hits
+  if sample is None:
+    return [head, note("No test point has a label.")]
+  num_true, depth = run.dataset.test.counted.nnz, ranking.ids.shape[1]
+  by_score = scores.precision_recall(ranking, hits, num_true, _SEED)
+  cut = np.arange(1, depth + 1)
+  right = np.cumsum(np.bincount(hits.ranks, minlength=depth))
+  shown = np.maximum(np.cumsum(np.sum(ranking.ids >= 0, axis=0)), 1)
+  kept = cut <= 100
+  curves = {"first k labels": (right[kept] / shown[kept], right[kept] / num_true)}
+  if len(by_score[0]):
+    curves = {"score threshold": by_score, **curves}
+  return [
+    head,
+    note(f"Of {len(sample.rows):,} test points: a true label scores above a random other one in "
+         f"{tables.percent(sample.above_random)} % of pairs, and above every wrong one in "
+         f"{tables.percent(sample.above_wrong)} %."),
+    *draw.side_by_side(
+      ("precision_recall", lambda: figures.precision_recall(curves),
+       f"All points together, within the first {depth} labels of each: labels above one threshold for all "
+       "points, or the same number of labels for each."),
+      ("scores", lambda: figures.scores(sample),
+       "Scores of true labels, of each point's best wrong label, and of labels drawn at random."),
+    ),
+  ]  # fmt: skip
+
+
+def _examples(run: Run, ranking: Ranking, material: _Material) -> list[Markup]:
+  test, names = run.dataset.test, run.dataset.labels.texts
+  cards = examples.section(material.choices, test, names, ranking, material.frequency)
+  legend = (
+    f"The first {examples.SHOWN} labels of each point with their scores: ✓ is a true label, ✗ is not "
+    "labelled as true, ○ is a true label that is missing above."
+  )
+  return [element("h2", "Examples"), note(legend), cards] if material.choices else []
+
+
+def _price(material: _Material) -> list[Markup]:
+  parts = [element("h2", "Time and memory")]
+  if material.seconds:
+    parts.append(tables.stages(material.seconds))
+  return [*parts, tables.memory(readings.memory(material.curves))]
+
+
+def _settings(config) -> list[Markup]:
+  changed = tables.settings(config, configs.default().to_dict())
+  rows = [[key, value] for key, value in changed.items()]
+  shown = tables.table(["setting", "value"], rows, text_columns=(1,)) if rows else note("None.")
+  inner = joined([Markup("<summary>Settings that differ from the defaults</summary>"), shown])
+  return [element("h2", "Settings"), element("details", inner)]
