@@ -221,13 +221,14 @@ def settings() -> dict[str, dict]:
 
   often = {"checkpoint.every_epochs": 0.4, "train.num_epochs": 3, "data.cache_dir": ""}
   clusters = {"method.labels": "in_batch", "method.loss": "margin", "method.leaves_first_epoch": 1.0}
-  fresh = {"method.labels": "in_batch", "method.num_fresh_negatives": 5}
+  hard = {"method.num_hard_negatives": 2, "method.shortlist_size": 8, "method.shortlist_first_epoch": 0.0}
+  softmax = {"method.labels": "in_batch", "method.loss": "softmax"}
   table = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
   made = {
     "dexml": {},
     "soft_top_k": {"method.loss": "soft_top_k"},
-    "dpr": {"method.name": "dpr", "method.labels": "in_batch", "method.loss": "softmax"},
-    "ance": {**fresh, "method.name": "ance", "method.shortlist_first_epoch": 0.0},
+    "dpr": {**softmax, "method.name": "dpr"},
+    "ance": {**softmax, **hard, "method.name": "ance"},
     "ova": table,
     "ngame": {**clusters, "method.name": "ngame"},
     "dexa": {**clusters, "method.name": "dexa", "method.num_label_clusters": 8},
