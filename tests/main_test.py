@@ -398,6 +398,29 @@ def test_damaged_checkpoints(command, trained, tmp_path):
   assert last.startswith("error: ") and last.endswith("no checkpoint is left that is not damaged")
 
 
+@pytest.mark.parametrize("mode", ["evaluate", "predict"])
+@pytest.mark.parametrize(
+  ("key", "value", "words"),
+  [
+    ("encoder.width", 32, r"is \((\d+, )?16,?\) there and \((\d+, )?32,?\) here"),
+    ("method.num_fresh_negatives", 5, "is missing there: that run's method has other parameters"),
+  ],
+)
+def test_a_checkpoint_of_another_config_is_refused(command, trained, tmp_path, mode, key, value, words):
+  workdir = tmp_path / "run"
+  shutil.copytree(trained, workdir)
+  made = json.loads((workdir / "config.json").read_text())
+  room, name = key.split(".")
+  made[room][name] = value
+  made["method"]["labels"] = "in_batch"
+  for written in [workdir / "config.json", *workdir.glob("encoder/config.json")]:
+    found = json.loads(written.read_text())
+    written.write_text(json.dumps(made if written.parent == workdir else found | {name: value}))
+  line = command(f"--mode={mode}", f"--workdir={workdir}").line()
+  assert "does not fit this run's config.json or encoder/, which was changed" in line
+  assert re.search(words, line), line
+
+
 def test_a_run_trained_on_more_devices_is_used_on_fewer(command, trained, tmp_path):
   shutil.copytree(trained, tmp_path / "run")
   path = tmp_path / "run" / "config.json"

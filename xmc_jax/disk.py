@@ -1,7 +1,11 @@
 """Disks: room on them, asked for before something large is written; small files, written whole."""
 
+import contextlib
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from xmc_jax.contract import UserError
 
@@ -34,6 +38,54 @@ def write_text(path: Path, text: str) -> None:
   beside = path.with_name(f"{path.name}.tmp")
   beside.write_text(text, encoding="utf-8")
   beside.replace(path)
+
+
+def is_plain_file(path: str | Path) -> bool:
+  """Whether a path names a file that is there or will be; a pipe, a device, a link are written into."""
+  return bool(str(path)) and not os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path))
+
+
+def check_place(path: str) -> None:
+  """Raises UserError where `written` could not begin."""
+  if is_plain_file(path):
+    with _refused(path):
+      beside = _beside(path)
+      beside.touch()
+      beside.unlink()
+  elif os.path.isdir(path):
+    raise UserError(f"{path}: cannot be written (Is a directory)")
+
+
+@contextlib.contextmanager
+def written(path: str) -> Iterator[IO[str]]:
+  """Opens a text file to write, which is there when the block is left well; what is no plain file at once.
+
+  Raises:
+    UserError: it cannot be written.
+  """
+  whole = is_plain_file(path)
+  beside = _beside(path) if whole else Path(path)
+  with _refused(path):
+    try:
+      with beside.open("w", encoding="utf-8") as out:
+        yield out
+      if whole:
+        beside.replace(path)
+    finally:
+      if whole:
+        beside.unlink(missing_ok=True)
+
+
+def _beside(path: str) -> Path:
+  return Path(f"{path}.part")
+
+
+@contextlib.contextmanager
+def _refused(path: str) -> Iterator[None]:
+  try:
+    yield
+  except OSError as error:
+    raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def _shown(num_bytes: float) -> str:

@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from xmc_jax import data, digests, evaluate, methods, plain, run_folder, runtime
+from xmc_jax import data, digests, disk, evaluate, methods, plain, run_folder, runtime
 from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.line_file import written_whole
@@ -167,14 +167,14 @@ def predict_command(
   the output is there when it is whole; killed before, the same command goes on with JSON lines.
   """
   with contextlib.ExitStack() as files:
-    lines = _lines_of(source, files)
+    lines = lines_of(source, files)
     model = Model.load(workdir, scores=scores, backend=backend)
     model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
     if destination.endswith(".npz"):
       return predict_matrix(model, lines, pathlib.Path(destination), k, block)
-    if not (source and runtime.is_alone() and _is_plain_file(destination)):
+    if not (source and runtime.is_alone() and disk.is_plain_file(destination)):
       return predict_lines(model, lines, _opened(destination, files), k, block)
     made_of = _identity(workdir, model.step, source, [k, scores, backend])
     out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
@@ -183,7 +183,7 @@ def predict_command(
     return done + predict_lines(model, itertools.islice(lines, done, None), out, k, block)
 
 
-def _lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
+def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
   """The lines of a file, or of standard input."""
 
   def refused(error: OSError) -> DataError:
@@ -201,11 +201,6 @@ def _lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
   except OSError as error:
     raise refused(error) from None
   return lines(file)
-
-
-def _is_plain_file(path: str) -> bool:
-  """Whether a path names a file that is there or will be; a pipe, a device, a link are written into."""
-  return bool(path) and not os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path))
 
 
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> dict:

@@ -244,10 +244,19 @@ class Run:
       with contextlib.closing(opened(read_only=True)) as checkpoints:
         step = checkpoints.usable()
         if step is not None:
-          return *checkpoints.restore_trained(step, self.method.rules, self.mesh), step
+          params, aux = checkpoints.restore_trained(step, self.method.rules, self.mesh)
+          self._check_fit(params, aux, checkpoints.steps.of(step))
+          return params, aux, step
     if run_folder.has_checkpoints(self.workdir):
       raise UserError(f"{self.workdir}: no checkpoint is left that is not damaged")
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
+
+  def _check_fit(self, params: PyTree, aux: PyTree, saved: pathlib.Path) -> None:
+    """Refuses parameters that another config has trained."""
+    own = dict(zip(("params", "aux"), jax.eval_shape(self.method.init, jax.random.key(0))))
+    padding = max(self.trained_on, self.mesh.size)
+    if fault := mesh.misfit({"params": params, "aux": aux}, own, self.method.rules, padding):
+      raise UserError(f"{saved} does not fit this run's config.json or encoder/, which was changed: {fault}")
 
 
 def _texts_at_a_time(num_texts: int, batch_size: int) -> int:

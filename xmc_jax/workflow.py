@@ -6,12 +6,13 @@ import os
 import pathlib
 import shlex
 import sys
+from collections.abc import Sequence
+from typing import IO
 
-from xmc_jax import checks, data, disk, evaluate, loop, methods, new_run, report, run_folder, runtime
+from xmc_jax import checks, data, disk, evaluate, loop, methods, new_run, page, report, run_folder, runtime
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax import run as runs
-from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
 from xmc_jax.stopping import Stop
@@ -111,9 +112,14 @@ def test(
   run, own = runs.reopen(workdir, backend=backend), configs.read(workdir / "config.json").eval
   told = ((scores, own.scores if run.method.views else scores), (backend, own.backend))
   suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
+  writes = bool(destination) and runtime.is_main_process()
+  if writes:
+    disk.check_place(destination)  # before the work
   means, ranking = _test(run, *run.trained(), Report(workdir), scores, suffix)
-  if destination and runtime.is_main_process():
-    write_lines(run, ranking, destination)
+  if writes:
+    with disk.written(destination) as out:
+      write_lines(run, ranking, out)
+    show(f"labels in words: {destination}")
   return means
 
 
@@ -127,6 +133,31 @@ def predict(
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
     return prompt.ask(Model.load(workdir, scores=scores, backend=backend), k)
   predict_command(workdir, source, destination, k, scores, backend)
+
+
+def export(workdir: pathlib.Path, destination: str = "", added: str = "") -> None:
+  """`--mode=export`: a run's folder as one for other tools; or new labels for one that is there.
+
+  Args:
+    workdir: the run's folder.
+    destination: the exported folder; '' is `export` in the run's.
+    added: a file of labels' texts, one a line, to add to what was exported; '' exports.
+  """
+  from xmc_jax import export as exports
+  from xmc_jax.predict import lines_of
+
+  if not added:
+    return exports.export(workdir, destination)
+  folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
+  with contextlib.ExitStack() as files:
+    texts = [line.strip() for line in lines_of(added, files) if line.strip()]
+  ids = exports.add_labels(folder, texts)
+  show(f"added {len(ids):,} labels to {folder}" + (f", from id {ids[0]:,} on" if len(ids) else ""))
+
+
+def compare(workdirs: Sequence[pathlib.Path], destination: str = "") -> None:
+  """`--mode=compare`: finished runs side by side, as a table and a page; '' is in the first run's report."""
+  page.compare(workdirs, destination)
 
 
 def _entry(path: pathlib.Path) -> str:
@@ -165,6 +196,9 @@ def _test(
     by_view = {view: evaluate.score(run, test, rankings[view]) for view in run.method.views}
     # Under another name, where it is not ranked as the run was told to.
     means = evaluate.write_report(run, test, ranking, step, by_view, suffix)
+  with voice.stage("page"):
+    seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
+    page.write(run, ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds)
   by = f", by {'both' if chosen == 'fused' else chosen}" if by_view else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
   show(report.table(evaluate.shown(means)))
@@ -173,22 +207,20 @@ def _test(
   if run.config.eval.num_examples:
     show("\nexamples (✓ is a true label)")
     show(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
-  show(f"\nwritten to {run.workdir}/: report/metrics{suffix}.json, predictions/test{suffix}.npz")
+  show(
+    f"\nwritten to {run.workdir}/: report/index{suffix}.html to look at, report/metrics{suffix}.json, "
+    f"predictions/test{suffix}.npz"
+  )
   say(voice.stage_summary())
   return means, ranking
 
 
-def write_lines(run: runs.Run, ranking: evaluate.Ranking, destination: str) -> None:
+def write_lines(run: runs.Run, ranking: evaluate.Ranking, out: IO[str]) -> None:
   """The test rows in words: their ranked labels as `--mode=predict` writes them, and the true ones."""
   from xmc_jax.predict import json_line
 
   names, test = run.dataset.labels.texts, run.dataset.test
-  try:
-    with open(destination, "w", encoding="utf-8") as out:
-      for row, (ids, scores) in enumerate(zip(ranking.ids.tolist(), ranking.scores.tolist())):
-        found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
-        true = [{"id": label, "text": names[label]} for label in test.counted[row].indices.tolist()]
-        out.write(json_line(test.texts[row], found, true=true))
-  except OSError as error:
-    raise UserError(f"{destination}: cannot be written ({error.strerror})") from None
-  show(f"labels in words: {destination}")
+  for row, (ids, scores) in enumerate(zip(ranking.ids.tolist(), ranking.scores.tolist())):
+    found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
+    true = [{"id": label, "text": names[label]} for label in test.counted[row].indices.tolist()]
+    out.write(json_line(test.texts[row], found, true=true))
