@@ -30,6 +30,7 @@ TINY = {
   "method.temperature": 0.05,
   "data.num_validation": 20,
   "eval.k": 10,
+  "eval.report_page": False,
   "train.num_epochs": 2,
   "train.batch_size": 32,
 }

@@ -139,6 +139,7 @@ def config(path: pathlib.Path, **overrides):
       "eval.batch_size": 64,
       "eval.k": 10,
       "eval.num_examples": 2,
+      "eval.report_page": False,
     }
     | overrides
   )

@@ -9,6 +9,7 @@ and a config error cost no JAX start-up:
   xmc_jax.metrics  evaluate, inverse_propensity, ...
   xmc_jax.data     load, prepare, ...
   xmc_jax.models   load_encoder, ...
+  xmc_jax.export   Exported: an exported run, which takes new labels
   xmc_jax.train    from a config to a trained run
   xmc_jax.Model    a trained run, ready to predict
 """
@@ -17,7 +18,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-_ROOMS = ("config", "data", "losses", "metrics", "models", "ops")
+_ROOMS = ("config", "data", "export", "losses", "metrics", "models", "ops")
 _NAMES = {"Model": "predict", "train": "workflow"}  # and where they are
 
 

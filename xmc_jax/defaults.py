@@ -139,6 +139,7 @@ DEFAULTS = {
     "propensity_a": 0.55,
     "propensity_b": 1.5,
     "num_examples": 5,  # test points shown in words at the end
+    "report_page": True,  # write report/index.html and its figures
   },
   "checkpoint": {
     "every_epochs": 1.0,

@@ -16,7 +16,8 @@ from xmc_jax.contract import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
 _MAY_CHANGE = (
-  *("data.cache_dir", "eval.num_examples", "eval.batch_size", "checkpoint.keep", "checkpoint.grace_seconds"),
+  *("data.cache_dir", "eval.num_examples", "eval.report_page", "eval.batch_size"),
+  *("checkpoint.keep", "checkpoint.grace_seconds"),
   *("train.max_skipped_steps", "mesh.", "plan."),
 )
 

@@ -196,9 +196,10 @@ def _test(
     by_view = {view: evaluate.score(run, test, rankings[view]) for view in run.method.views}
     # Under another name, where it is not ranked as the run was told to.
     means = evaluate.write_report(run, test, ranking, step, by_view, suffix)
-  with voice.stage("page"):
-    seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
-    page.write(run, ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds)
+  if run.config.eval.report_page:
+    with voice.stage("page"):
+      seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
+      page.write(run, ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds)
   by = f", by {'both' if chosen == 'fused' else chosen}" if by_view else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
   show(report.table(evaluate.shown(means)))
@@ -207,10 +208,9 @@ def _test(
   if run.config.eval.num_examples:
     show("\nexamples (✓ is a true label)")
     show(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
-  show(
-    f"\nwritten to {run.workdir}/: report/index{suffix}.html to look at, report/metrics{suffix}.json, "
-    f"predictions/test{suffix}.npz"
-  )
+  looks = f"report/index{suffix}.html to look at, " if run.config.eval.report_page else ""
+  written = f"{looks}report/metrics{suffix}.json, predictions/test{suffix}.npz"
+  show(f"\nwritten to {run.workdir}/: {written}")
   say(voice.stage_summary())
   return means, ranking
 
