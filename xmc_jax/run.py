@@ -30,7 +30,7 @@ from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.data.links import Side
-from xmc_jax.refresh import Snapshot, embed_table
+from xmc_jax.refresh import Snapshot, embed_table, texts_at_a_time
 
 
 class Run:
@@ -187,7 +187,7 @@ class Run:
       if progress:
         progress(done)
 
-    size = mesh.rounded_up(_texts_at_a_time(len(tokens), self.config.eval.batch_size), num_shards)
+    size = mesh.rounded_up(texts_at_a_time(len(tokens), self.config.eval.batch_size), num_shards)
     return embed_table(
       lambda part, ids: embed(*(mesh.split_tree(tree, self.mesh, *axes) for tree in (part, ids))),
       tokens,
@@ -244,24 +244,23 @@ class Run:
       with contextlib.closing(opened(read_only=True)) as checkpoints:
         step = checkpoints.usable()
         if step is not None:
-          params, aux = checkpoints.restore_trained(step, self.method.rules, self.mesh)
-          self._check_fit(params, aux, checkpoints.steps.of(step))
-          return params, aux, step
+          found = checkpoints.restore_trained(step, self.method.rules, self.mesh)
+          self._check_fit(*found, checkpoints.steps.of(step))
+          return *found, step
     if run_folder.has_checkpoints(self.workdir):
       raise UserError(f"{self.workdir}: no checkpoint is left that is not damaged")
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
 
   def _check_fit(self, params: PyTree, aux: PyTree, saved: pathlib.Path) -> None:
     """Refuses parameters that another config has trained."""
-    own = dict(zip(("params", "aux"), jax.eval_shape(self.method.init, jax.random.key(0))))
-    padding = max(self.trained_on, self.mesh.size)
-    if fault := mesh.misfit({"params": params, "aux": aux}, own, self.method.rules, padding):
-      raise UserError(f"{saved} does not fit this run's config.json or encoder/, which was changed: {fault}")
-
-
-def _texts_at_a_time(num_texts: int, batch_size: int) -> int:
-  """A batch, or less for few texts: somebody waits for them. Each size is a compilation, so there are few."""
-  return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
+    none = np.full(self.mesh.size, -1)
+    tokens = self.dataset.test.tokens.gather(none, self.config.data.max_length)
+    try:
+      jax.eval_shape(self.method.embed_queries, params, aux, tokens)
+      jax.eval_shape(self.method.embed_labels, params, aux, tokens, none)
+    except Exception as error:  # Flax's of shapes, a KeyError, ...
+      why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+      raise UserError(f"{saved} does not fit config.json or encoder/, which were changed ({why})") from None
 
 
 def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = None, backend: str = "") -> Run:

@@ -2,7 +2,7 @@
 
 from xmc_jax.refresh.centroids import label_centroids
 from xmc_jax.refresh.clusters import balanced_clusters, spherical_kmeans
-from xmc_jax.refresh.embed import embed_table
+from xmc_jax.refresh.embed import embed_table, texts_at_a_time
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.pruning import kept_edges
 from xmc_jax.refresh.schedule import due, next_due, renew, shares
@@ -27,5 +27,6 @@ __all__ = [
   "shares",
   "shortlist",
   "spherical_kmeans",
+  "texts_at_a_time",
   "with_walks",
 ]

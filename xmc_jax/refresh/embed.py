@@ -54,6 +54,11 @@ def embed_table(
   return out if out is not None else np.zeros((0, 0), np.float32)
 
 
+def texts_at_a_time(num_texts: int, batch_size: int) -> int:
+  """A batch, or less for few texts, which somebody waits for; each size is a compilation."""
+  return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
+
+
 def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[int, np.ndarray]]:
   """`(width, rows [size])` from short to long; what does not fill a chunk moves up to the next width."""
   carried = np.zeros(0, np.int64)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import pathlib
 import threading
 import time
 from typing import Any, NamedTuple
@@ -113,6 +114,23 @@ class Index:
       return search(queries, self._placed, k, exclude=exclude, devices=self._devices)
     scores, ids = _find(searcher, queries, depth, exclude)
     return Ranking(ids[:, :k], scores[:, :k])
+
+  def save(self, folder: pathlib.Path) -> dict[str, int] | None:
+    """Writes ScaNN's own files, and gives how they are searched for the k that was tuned for last.
+
+    Returns:
+      Arguments of its `search_batched_parallel`; None, and no files, where search was exact so far.
+    """
+    if not self._tuned:
+      return None
+    depth, searcher = list(self._tuned.items())[-1]
+    folder.mkdir(parents=True, exist_ok=True)
+    searcher.scann.serialize(str(folder), relative_path=True)  # the folder may move
+    return {
+      "final_num_neighbors": depth,
+      "pre_reorder_num_neighbors": min(searcher.reordered * depth, searcher.num_labels),
+      "leaves_to_search": searcher.leaves,
+    }
 
   def _searcher(self, queries: np.ndarray, k: int, exclude) -> _Searcher | None:
     """ScaNN, tuned for this k; None where these queries are to be searched exactly."""
