@@ -54,7 +54,7 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
     if mode == "evaluate":
       workflow.test(workdir, output, scores, backend)
     elif mode == "export":
-      workflow.export(workdir, output, options.ADD_LABELS.value)
+      workflow.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
       workflow.predict(workdir, options.INPUT.value, output, options.K.value, scores, backend)
 

@@ -30,7 +30,7 @@ ADD_LABELS = flags.DEFINE_string(
   "add_labels", "", "export: a file of new labels for the exported folder, one a line"
 )
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
-SCORES = flags.DEFINE_string("scores", "", "evaluate, predict: fused, encoder or classifier; else the run's")
+SCORES = flags.DEFINE_string("scores", "", "fused, encoder or classifier, to rank by; the run's if not given")
 BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
 K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
@@ -43,7 +43,7 @@ _USED_BY = {
   "k": ("predict",),
   "output": (*_ANSWERING, "export", "compare"),
   "add_labels": ("export",),
-  "scores": _ANSWERING,
+  "scores": (*_ANSWERING, "export"),
   "backend": _ANSWERING,
 }
 

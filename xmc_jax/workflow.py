@@ -135,24 +135,24 @@ def predict(
   predict_command(workdir, source, destination, k, scores, backend)
 
 
-def export(workdir: pathlib.Path, destination: str = "", added: str = "") -> None:
+def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
   """`--mode=export`: a run's folder as one for other tools; or new labels for one that is there.
 
   Args:
     workdir: the run's folder.
     destination: the exported folder; '' is `export` in the run's.
     added: a file of labels' texts, one a line, to add to what was exported; '' exports.
+    scores: what labels are ranked by; '' is the run's own.
   """
   from xmc_jax import export as exports
   from xmc_jax.predict import lines_of
 
   if not added:
-    return exports.export(workdir, destination)
+    return exports.export(workdir, destination, scores)
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
   with contextlib.ExitStack() as files:
     texts = [line.strip() for line in lines_of(added, files) if line.strip()]
-  ids = exports.add_labels(folder, texts)
-  show(f"added {len(ids):,} labels to {folder}" + (f", from id {ids[0]:,} on" if len(ids) else ""))
+  exports.add_labels(folder, texts)
 
 
 def compare(workdirs: Sequence[pathlib.Path], destination: str = "") -> None:

@@ -1,0 +1,86 @@
+"""Runs to export: every kind of encoder and method, with the parameters of step 0 saved as if trained."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+
+from tests import tiny_runs
+from xmc_jax import mesh
+from xmc_jax import run as runs
+
+BERT = "BERT"  # stands for `tiny_bert`'s folder
+_LEAVES = {"method.labels": "in_batch", "method.loss": "margin", "encoder.embedding_dropout": 0.0}
+KINDS = {
+  "bag": {},
+  "bag_raw": {"encoder.normalize": False, "method.temperature": 1.0},
+  "bert": {"encoder.name": BERT},
+  "bert_cls_raw_head": {
+    "encoder.name": BERT,
+    "encoder.pooling": "cls",
+    "encoder.normalize": False,
+    "encoder.projection_dim": 8,
+    "method.temperature": 1.0,
+  },
+  "gru": {"encoder.name": "gru"},
+  "dpr": {"method.name": "dpr", "method.loss": "softmax", "method.labels": "in_batch"},
+  "ance": {"method.name": "ance", "method.loss": "softmax", "method.labels": "in_batch"},
+  "ngame": {"method.name": "ngame", **_LEAVES},
+  "dexa": {"method.name": "dexa", **_LEAVES, "method.num_label_clusters": 8},
+  "ova": {"method.name": "ova", "method.loss": "binary", "method.labels": "table"},
+  "unidec": {"encoder.name": BERT, **tiny_runs.UNIDEC},
+  "depsl": {**tiny_runs.UNIDEC, "method.classifier_dim": 0},
+  "prime": tiny_runs.PRIME,
+  "ramen": tiny_runs.RAMEN,
+}
+NO_NEW_LABELS = ("ova", "classifier")
+CLASSIFIER = {
+  "method.name": "classifier",
+  "method.loss": "margin",
+  "method.labels": "in_batch_table",
+  "encoder.embedding_dropout": 0.0,
+}
+
+
+def write_data(folder: pathlib.Path) -> pathlib.Path:
+  """`tiny_runs`' data with graphs, and an encoder beside them."""
+  tiny_runs.write_graphs(tiny_runs.write_data(folder / "raw"))
+  tiny_runs.tiny_bert(folder / "bert")
+  return folder
+
+
+def make(folder: pathlib.Path, kind: str) -> pathlib.Path:
+  """The folder of a run of one of the kinds, or of a 'classifier' on an NGAME run."""
+  workdir = folder / "runs" / kind
+  if kind == "classifier":
+    overrides = {**CLASSIFIER, "init_from": str(made(folder, "ngame"))}
+  else:
+    overrides = KINDS[kind]
+  overrides = {key: str(folder / "bert") if value == BERT else value for key, value in overrides.items()}
+  run = tiny_runs.open_run(folder / "raw", workdir, **{"encoder.dtype": "float32", **overrides})
+  save(run)
+  return workdir
+
+
+def made(folder: pathlib.Path, kind: str) -> pathlib.Path:
+  """`make`, once."""
+  workdir = folder / "runs" / kind
+  return workdir if (workdir / "best").exists() else make(folder, kind)
+
+
+def save(run: runs.Run) -> None:
+  """Saves a run's first parameters as its best, with a report of them."""
+  params, aux = run.initial_parameters()
+  if "label_cluster" in aux:
+    aux["label_cluster"] = jnp.arange(run.dataset.num_labels, dtype=jnp.int32) % 8
+  if "centroids" in aux:
+    aux["centroids"] = jax.random.normal(jax.random.key(1), aux["centroids"].shape)
+  trained = {"params": params, "aux": aux}
+  placed = jax.tree.map(mesh.place, trained, mesh.shard_tree(trained, run.method.rules, run.mesh))
+  best = run.best()
+  best.save(1, placed, {}, {"best": 0.5})
+  best.close()
+  report = {"step": 1, "rows": 50, "metrics": {"P@1": 0.5}, "intervals_95": {"P@1": [0.4, 0.6]}}
+  (run.workdir / "report").mkdir(exist_ok=True)
+  (run.workdir / "report" / "metrics.json").write_text(json.dumps(report))

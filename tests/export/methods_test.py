@@ -1,0 +1,94 @@
+"""Every method's run exported: what is in the folder, and that it predicts as the run does."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.export import made_runs
+from xmc_jax import export
+from xmc_jax.contract import UserError
+from xmc_jax.export import label_files
+from xmc_jax.predict import Model
+
+TEXTS = ["bamarn nuve", "", "keltbarn " * 30, "lolt", "[SEP] ramarass"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return made_runs.write_data(tmp_path_factory.mktemp("exported"))
+
+
+@pytest.mark.parametrize("kind", [*made_runs.KINDS, "classifier"])
+def test_an_export_predicts_as_the_run_does_and_takes_labels(folder, kind, capfd):
+  workdir = made_runs.made(folder, kind)
+  export.export(workdir)
+  model, found = Model.load(workdir), export.Exported.load(workdir / "export")
+  np.testing.assert_allclose(found.embed(TEXTS), model.embed(TEXTS), atol=2e-6)
+  ids, scores, texts = found.predict(TEXTS, 7)
+  wanted = model.predict(TEXTS, 7)
+  np.testing.assert_allclose(scores, wanted[1], atol=2e-5)
+  clear = np.abs(np.diff(wanted[1], axis=1)).min(axis=1) > 1e-4
+  np.testing.assert_array_equal(ids[clear], wanted[0][clear])
+  assert texts[0] == [model.labels[label] for label in ids[0]] and list(found.labels) == list(model.labels)
+
+  has_sentence = (workdir / "export" / "sentence_transformers" / "modules.json").exists()
+  assert has_sentence == (kind != "gru")
+  assert ("no sentence_transformers/" in capfd.readouterr().err) == (kind == "gru")
+  if kind in made_runs.NO_NEW_LABELS:
+    with pytest.raises(UserError, match="no label can be added"):
+      found.add_labels(["a new label"])
+    return
+  held_out = "supath kedy nuxo"
+  assert found.add_labels([held_out, model.labels[3], held_out]).tolist()[0::2] == [60, 60]
+  again = export.Exported.load(workdir / "export")
+  assert len(again.labels) == 61 and again.labels[60] == held_out
+  if kind == "unidec":  # it lacks the classifiers' half
+    again._index = label_only(again, len(model.labels))
+  ids, scores, _ = again.predict([held_out], 61)
+  place = ids[0].tolist().index(60)
+  np.testing.assert_allclose(scores[0, place], again.embed([held_out])[0] @ again._vectors[60], atol=1e-5)
+  if "raw" not in kind and kind not in ("prime", "dexa"):  # whose other labels are more than their texts
+    assert place == 0
+
+
+def label_only(found, num_trained):
+  """An index in which trained labels have nothing but their texts either."""
+  from xmc_jax.refresh import Index
+
+  width = 12
+  vectors = np.array(found._vectors)
+  vectors[:, width:] = 0
+  return Index(vectors, backend="exact")
+
+
+def test_the_files_of_an_index_agree(folder):
+  workdir = made_runs.made(folder, "bag")
+  export.export(workdir, str(folder / "elsewhere"))
+  index = folder / "elsewhere" / "index"
+  vectors = np.load(index / "labels.npy", allow_pickle=False)
+  lines = [json.loads(line) for line in (index / "labels.jsonl").read_text().splitlines()]
+  labels = Model.load(workdir).labels
+  assert lines == [{"id": number, "text": text} for number, text in enumerate(labels)]
+  raw = (index / "labels.faiss").read_bytes()
+  head = np.dtype(
+    [("kind", "S4"), ("d", "<i4"), ("n", "<i8"), ("x", "<i8", 2), ("t", "u1"), ("m", "<i4"), ("s", "<u8")]
+  )
+  found = np.frombuffer(raw[: head.itemsize], head)[0]
+  assert (found["kind"], found["d"], found["n"], found["t"], found["m"]) == (b"IxFI", 16, 60, 1, 0)
+  assert found["s"] == 60 * 16 and raw[head.itemsize :] == vectors.astype("<f4").tobytes()
+
+
+def test_scann_has_a_folder_of_its_own_where_labels_are_many(tmp_path):
+  scann = pytest.importorskip("scann")
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(1500, 8)).astype(np.float32)
+  assert not label_files.write(tmp_path / "index", [vectors[:700], vectors[700:]], [""] * 1500, vectors[:60])
+  moved = (tmp_path / "index").rename(tmp_path / "moved")
+  settings = json.loads((moved / "scann.json").read_text())
+  searcher = scann.scann_ops_pybind.load_searcher(str(moved / "scann"))
+  ids, _ = searcher.search_batched(vectors[:50], **{**settings, "final_num_neighbors": 1})
+  truth = np.argmax(vectors[:50] @ vectors.T, axis=1)
+  assert np.mean(ids[:, 0] == truth) > 0.9
+  assert not list(moved.rglob("*.pkl"))
+  assert len(label_files.read_sample(moved, 8)) == 60 and not len(label_files.read_sample(moved, 9))

@@ -1,0 +1,65 @@
+"""Exports in the libraries that they are for; skipped where these are not installed."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.export import made_runs
+from xmc_jax import export
+from xmc_jax.predict import Model
+
+TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "Ramarass, SUTH!"]
+_CODE = """
+import json, sys
+import numpy as np
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device="cpu")
+np.save(sys.argv[3], model.encode(json.loads(sys.argv[2]), convert_to_numpy=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return made_runs.write_data(tmp_path_factory.mktemp("sentences"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "bert_cls_raw_head", "bag", "bag_raw", "unidec"])
+def test_sentence_transformers_embeds_alike(folder, kind):
+  pytest.importorskip("sentence_transformers", exc_type=ImportError)
+  workdir = made_runs.made(folder, kind)
+  export.export(workdir)
+  out = folder / f"{kind}.npy"
+  # Another process: torch beside JAX warns, and a warning is an error here.
+  given = [str(workdir / "export" / "sentence_transformers"), json.dumps(TEXTS), str(out)]
+  subprocess.run([sys.executable, "-c", _CODE, *given], check=True)
+  found, wanted = np.load(out), Model.load(workdir).embed(TEXTS)
+  np.testing.assert_allclose(found, wanted[:, : found.shape[1]], atol=1e-5)
+  assert found.shape[1] == (12 if kind == "unidec" else wanted.shape[1])
+
+
+def test_faiss_opens_the_index(folder):
+  faiss = pytest.importorskip("faiss", exc_type=ImportError)
+  workdir = made_runs.made(folder, "bag")
+  export.export(workdir)
+  index = faiss.read_index(str(workdir / "export" / "index" / "labels.faiss"))
+  assert isinstance(index, faiss.IndexFlatIP) and index.metric_type == faiss.METRIC_INNER_PRODUCT
+  model = Model.load(workdir)
+  scores, ids = index.search(model.embed(TEXTS), 5)
+  wanted = model.predict(TEXTS, 5)
+  np.testing.assert_allclose(scores, wanted[1], atol=1e-5)
+  np.testing.assert_array_equal(ids, wanted[0])
+
+
+def test_modules_say_what_the_run_does(folder):
+  workdir = made_runs.made(folder, "bert_cls_raw_head")
+  export.export(workdir)
+  inner = workdir / "export" / "sentence_transformers"
+  kinds = [module["type"].rpartition(".")[2] for module in json.loads((inner / "modules.json").read_text())]
+  assert kinds == ["Transformer", "Pooling", "Dense"]
+  assert json.loads((inner / "1_Pooling" / "config.json").read_text())["pooling_mode_cls_token"]
+  assert json.loads((inner / "sentence_bert_config.json").read_text())["max_seq_length"] == 24
+  dense = json.loads((inner / "2_Dense" / "config.json").read_text())
+  assert dense["out_features"] == 8 and dense["activation_function"].endswith("Identity")

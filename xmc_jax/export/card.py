@@ -1,0 +1,230 @@
+"""The model card of an export: README.md with the head that Hugging Face reads.
+
+Names and texts of data come from anybody: what is written of them can be neither Markdown, HTML nor YAML.
+"""
+
+import json
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from xmc_jax import checks, data, plain
+from xmc_jax import config as configs
+from xmc_jax.export.sentence import Sentence
+from xmc_jax.run import Run
+
+_SHOWN = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+_PATHS = ("data.path", "data.label_file", "data.cache_dir", "init_from", "encoder.name", "encoder.init_table")
+_PATHS += ("encoder.tokenizer",)
+_LONGEST = 200  # letters of a name
+
+_USE = """\
+```python
+# Labels for texts: pip install xmc_jax, or put its folder on PYTHONPATH.
+from xmc_jax.export import Exported
+
+exported = Exported.load("FOLDER")
+ids, scores, labels = exported.predict(["a text"], k=5)
+```
+"""
+_USE_SENTENCE = """\
+```python
+# Embeddings: pip install sentence-transformers
+from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer("FOLDER/sentence_transformers").encode(["a text"])
+```
+"""
+_USE_PROGRAM = """\
+```python
+# The same with JAX alone: pip install jax flatbuffers safetensors tokenizers
+import numpy as np
+from jax import export
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+found = Tokenizer.from_file("FOLDER/stablehlo/tokenizer.json").encode_batch(["a text", "another"])
+ids, mask = (np.array([getattr(one, part) for one in found], np.int32) for part in ("ids", "attention_mask"))
+with open("FOLDER/stablehlo/embed_points.stablehlo", "rb") as file:
+  embed = export.deserialize(bytearray(file.read())).call
+vectors = np.array(embed(load_file("FOLDER/stablehlo/parameters.safetensors"), ids, mask))
+```
+
+```python
+# Search: pip install faiss-cpu. The index takes vectors of the StableHLO function.
+import faiss
+
+scores, ids = faiss.read_index("FOLDER/index/labels.faiss").search(vectors, 5)
+```
+"""
+
+
+class Made(NamedTuple):
+  """What was exported.
+
+  Attributes:
+    facts: of export.json.
+    sentence: of sentence-transformers' folder.
+    no_scann: why there is no ScaNN index; '' where there is one.
+  """
+
+  facts: dict[str, Any]
+  sentence: Sentence
+  no_scann: str
+
+
+def text(run: Run, made: Made, view: str) -> str:
+  """The card.
+
+  Args:
+    run: what was exported.
+    made: what of it.
+    view: what labels are ranked by, where it is one of several views.
+  """
+  config = _shareable(run.workdir)
+  report = _report(run.workdir, view if view != config["eval.scores"] else "", made.facts["step"])
+  name = run.dataset.name
+  parts = [
+    _head(name, report, made.sentence),
+    f"# {escaped(made.facts['method'])} on {escaped(name)}\n",
+    f"An extreme multi-label classifier of `xmc_jax`: it ranks {len(run.dataset.labels):,} labels for a text "
+    f"by {made.facts['ranks_by']} ({made.facts['width']} numbers a vector).\n",
+    f"## Files\n\n{_files(made)}",
+    "## Use\n",
+    _USE,
+    "" if made.sentence.reason else _USE_SENTENCE,
+    _USE_PROGRAM,
+    f"## Data\n\n{_code(data.summary(run.dataset.manifest))}",
+    f"## Test metrics\n\n{_metrics(report, made.facts['ranks_by'])}",
+    f"## Settings\n\nStep {made.facts['step']:,}. Paths are cut to their last part.\n\n",
+    _code(json.dumps(config, indent=2, default=str, ensure_ascii=False), "json"),
+    f"## Limits\n\n{_limits(made, run)}",
+    "## Licence\n\nThat of the data and of the encoder that training began from; this tool adds none. Say "
+    "which before you publish this folder.\n",
+  ]
+  return "\n".join(part for part in parts if part)
+
+
+def escaped(shown: str) -> str:
+  """A text on one line of Markdown, every sign in it meaning itself.
+
+  Example:
+    >>> escaped("<b> [x](y)")
+    '\\\\<b\\\\> \\\\[x\\\\]\\\\(y\\\\)'
+  """
+  return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", plain.line(shown)[:_LONGEST])
+
+
+def quoted(value: Any) -> str:
+  """A value as YAML has it on one line; JSON of printable letters is YAML."""
+  dumped = json.dumps(value, ensure_ascii=False, allow_nan=False)
+  return "".join(letter if letter.isprintable() else "\ufffd" for letter in dumped)
+
+
+def _head(name: str, report: dict, sentence: Sentence) -> str:
+  name = plain.line(name)[:_LONGEST]
+  slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "data"
+  means = report.get("metrics", {})
+  metrics = [{"type": shown, "name": shown, "value": round(100 * means[shown], 2)} for shown in means]
+  task = {"type": "text-classification", "name": "extreme multi-label classification"}
+  result = {"task": task, "dataset": {"type": slug, "name": name, "split": "test"}, "metrics": metrics}
+  tags = ["extreme-multi-label-classification", "feature-extraction", "dense-retrieval", "jax", "xmc_jax"]
+  fields = {
+    "license": "other",
+    "license_name": "of-the-data-and-the-encoder",
+    "license_link": "README.md",
+    "library_name": "xmc_jax",
+    "pipeline_tag": "feature-extraction",
+    "tags": tags if sentence.reason else [*tags, "sentence-transformers"],
+    "datasets": [slug],
+    "metrics": sorted({shown.partition("@")[0] for shown in means}),
+    "model-index": [{"name": slug, "results": [result]}] if metrics else [],
+  }
+  lines = [f"{key}: {quoted(value)}" for key, value in fields.items() if value]
+  return "\n".join(["---", *lines, "---", ""])
+
+
+def _files(made: Made) -> str:
+  sentence, facts = made.sentence, made.facts
+  rows = [
+    (
+      "sentence_transformers/",
+      f"left out: {sentence.reason}" if sentence.reason else _sentence_row(sentence),
+    ),
+    ("index/labels.npy", f"float32, what labels are ranked by: {facts['ranks_by']}"),
+    ("index/labels.jsonl", "ids and texts of labels"),
+    ("index/labels.faiss", "the vectors as an IndexFlatIP"),
+    ("index/scann/", f"left out: {made.no_scann}" if made.no_scann else "ScaNN's files; see scann.json"),
+    ("stablehlo/", "functions from tokens to vectors, parameters beside them; see signature.json"),
+  ]
+  return (
+    "\n".join(["| file | what |", "|---|---|", *(f"| `{file}` | {what} |" for file, what in rows)]) + "\n"
+  )
+
+
+def _sentence_row(sentence: Sentence) -> str:
+  return "; ".join([f"the encoder, {sentence.width} numbers a text", *sentence.notes])
+
+
+def _metrics(report: dict, ranks_by: str) -> str:
+  means, intervals = report.get("metrics", {}), report.get("intervals_95", {})
+  if not means:
+    return "None were measured with these parameters; --mode=evaluate does it.\n"
+  lines = ["| metric | percent | 95 % interval |", "|---|---|---|"]
+  for name, mean in means.items():
+    pair = intervals.get(name)
+    shown = f"{100 * pair[0]:.2f} to {100 * pair[1]:.2f}" if pair else ""
+    lines.append(f"| {name} | {100 * mean:.2f} | {shown} |")
+  own = f"{report['rows']:,} test points, ranked as the run ranks. The index ranks by {ranks_by}.\n"
+  return "\n".join([own, *lines]) + "\n"
+
+
+def _limits(made: Made, run: Run) -> str:
+  facts = made.facts
+  lines = [
+    f"Texts are cut after {facts['max_length']} tokens. All is in float32: a run trained in bfloat16 rounds "
+    "otherwise, so its own scores differ in the third digit.",
+    "Scores are inner products, no probabilities; compare them within one model only.",
+    "Labels are what the training data hold, with all that is wrong or one-sided in it.",
+  ]
+  if facts["adds_labels"]:
+    lines.append(
+      "Labels can be added by their texts (`Exported.add_labels`). They have what the encoder makes of their "
+      "texts, and nothing that training adds to a label: they may rank lower than they should."
+    )
+  else:
+    lines.append("No label can be added: label vectors are trained, they do not follow from texts.")
+  if run.method.views and facts["ranks_by"].startswith("the sum"):
+    lines.append("The run itself may fuse its two scores by a decision tree; the index ranks by their sum.")
+  return "".join(f"- {line}\n" for line in lines)
+
+
+def _code(block: str, language: str = "text") -> str:
+  """A block of code that nothing in it can end."""
+  return f"```{language}\n{plain.text(block).replace('`', chr(39))}\n```\n"
+
+
+def _shareable(workdir: pathlib.Path) -> dict[str, Any]:
+  """The run's own config, flat, without what is of the machine that it was trained on."""
+  config = checks.flatten(configs.read(workdir / "config.json"))
+  for key in _PATHS:
+    config[key] = pathlib.PurePath(str(config[key])).name
+  return {key: value for key, value in config.items() if not key.startswith(("plan.", "data.cache_dir"))}
+
+
+def _report(workdir: pathlib.Path, scores: str, step: int) -> dict:
+  """What was measured on the test rows with the parameters of this step; {} where nothing was."""
+  path = workdir / "report" / (f"metrics_{scores}.json" if scores else "metrics.json")
+  try:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["step"] != step or type(found["rows"]) is not int:
+      return {}
+    means, intervals = found["metrics"], found["intervals_95"]
+    pairs = {
+      name: (float(intervals[name][0]), float(intervals[name][1])) for name in _SHOWN if name in intervals
+    }
+    means = {name: float(means[name]) for name in _SHOWN if name in means}
+    real = all(0 <= value <= 1 for value in means.values())
+    return {"rows": found["rows"], "metrics": means, "intervals_95": pairs} if real else {}
+  except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    return {}

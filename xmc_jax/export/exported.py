@@ -1,0 +1,208 @@
+"""An exported run: predicts without the run's folder, and takes new labels by their texts."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from xmc_jax import data, disk, inside, mesh
+from xmc_jax.contract import DataError, UserError
+from xmc_jax.export import label_files, whole
+from xmc_jax.export.programs import Programs
+from xmc_jax.refresh import Index, embed_table
+from xmc_jax.report import say
+
+FORMAT, VERSION, MARKER = "xmc_jax export", 1, "export.json"
+SENTENCE, PROGRAMS, INDEX = "sentence_transformers", "stablehlo", "index"
+POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
+_BATCH_SIZES = (8, 64, 256)  # texts at a time; each is a compilation
+_FACTS = {"max_length": int, "width": int, "adds_labels": bool, "method": str, "encoder_run": str}
+_LONGEST = 1 << 16  # tokens
+
+
+def is_export(folder: pathlib.Path) -> bool:
+  """Whether a folder holds a whole export."""
+  try:
+    found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    return found["format"] == FORMAT and whole.is_finished(folder)
+  except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    return False
+
+
+class Exported:
+  """What `export` wrote, ready to predict.
+
+  Labels are ranked exactly, by inner products: see `ranks_by` in export.json. Embeddings come from the
+  StableHLO functions, so nothing of the method's code takes part.
+
+  Example:
+    >>> exported = xmc_jax.export.Exported.load("runs/dexml-debian/export")
+    >>> exported.add_labels(["zathura: document viewer"])
+    >>> ids, scores, texts = exported.predict(["a viewer for PDF files"], k=3)
+  """
+
+  def __init__(self, folder: pathlib.Path, facts: dict, programs: Programs):
+    self._folder, self._facts, self._programs = folder, facts, programs
+    self._tokenizer = data.load_tokenizer(folder / PROGRAMS)
+    self._reread()
+
+  @classmethod
+  def load(cls, folder: str | pathlib.Path) -> "Exported":
+    """Opens an exported folder.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    folder = whole.standing(pathlib.Path(folder).expanduser())
+    if not is_export(folder):
+      raise UserError(f"{folder} is no exported run; --mode=export --workdir=RUN makes one")
+    return cls(folder, _facts(folder / MARKER), Programs(folder / PROGRAMS))
+
+  @property
+  def labels(self) -> Sequence[str]:
+    """The L label texts; a label's id is its position."""
+    return self._texts
+
+  def embed(self, texts: Sequence[str]) -> np.ndarray:
+    """`[n, D]` float32 embeddings of texts, as points.
+
+    Raises:
+      UserError: `texts` is not a list of texts.
+    """
+    return self._embed(POINTS, texts)
+
+  def predict(self, texts: Sequence[str], k: int = 5) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
+    """The k best labels of each text.
+
+    Args:
+      texts: n texts; an empty one is legal.
+      k: labels per text, 1 to L.
+
+    Returns:
+      ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
+
+    Raises:
+      UserError: k is out of range.
+    """
+    if not 1 <= k <= len(self.labels):
+      raise UserError(f"k = {k}: there are {len(self.labels)} labels; set 1 to {len(self.labels)}")
+    vectors = self.embed(texts)
+    if not len(vectors):
+      return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
+    ranking = self._index.search(vectors, k)
+    return ranking.ids, ranking.scores, [[self.labels[label] for label in row] for row in ranking.ids]
+
+  def add_labels(self, texts: Sequence[str]) -> np.ndarray:
+    """Adds labels by their texts alone; nothing is trained.
+
+    The index on the disk is replaced at once: a kill leaves the old one or the new one.
+
+    Args:
+      texts: n texts; those that are labels already stay as they are.
+
+    Returns:
+      `[n]` int32 ids of the labels with these texts.
+
+    Raises:
+      UserError: the method's label vectors do not follow from texts, a text is empty, or there is no room.
+    """
+    self._check_can_add()
+    texts = _cleaned(texts)
+    inside.check(self._folder)
+    self._reread()
+    if new := self._unknown(texts):
+      with whole.written_whole(self._folder / INDEX, _is_index) as part:
+        self._reread()  # somebody else may have added some meanwhile
+        new = self._unknown(texts)
+        self._write(part, new)
+      self._reread()
+    known = len(set(texts)) - len(new)
+    say(f"{len(new):,} labels added, {known:,} were there already; {len(self.labels):,} in all")
+    return np.array([self._id_of[text] for text in texts], np.int32)
+
+  def _unknown(self, texts: Sequence[str]) -> list[str]:
+    """Those that are no labels yet, each once."""
+    return [text for text in dict.fromkeys(texts) if text not in self._id_of]
+
+  def _write(self, part: pathlib.Path, new: list[str]) -> None:
+    """The index with new labels behind those that it has."""
+    texts, width = [*self.labels, *new], self._vectors.shape[1]
+    text_bytes = sum(len(text.encode()) for text in texts)
+    disk.need(part, label_files.num_bytes(len(texts), width, text_bytes), "the index with the new labels")
+    vectors = self._embed(LABELS, new) if new else np.zeros((0, width), np.float32)
+    if vectors.shape[1] != width:
+      raise DataError(
+        f"{self._folder}: functions give {vectors.shape[1]} numbers a label, its index has {width}"
+      )
+    sample = label_files.read_sample(whole.standing(self._folder / INDEX), width)
+    label_files.write(part, [self._vectors, vectors], texts, sample)
+
+  def _check_can_add(self) -> None:
+    if self._facts["adds_labels"] and self._programs.has(LABELS):
+      return
+    encoder = self._facts["encoder_run"]
+    instead = f"; export the run of its encoder, {encoder}, and add them there" if encoder else ""
+    raise UserError(
+      f"{self._folder}: method {self._facts['method']!r:.60} learns a vector for each label, which does not "
+      f"follow from the label's text, so no label can be added without training{instead}"
+    )
+
+  def _reread(self) -> None:
+    self._vectors, self._texts = label_files.read(whole.standing(self._folder / INDEX))
+    self._id_of: dict[str, int] = {}
+    for number, text in enumerate(self._texts):
+      self._id_of.setdefault(text, number)  # data sets may have labels with one text
+    self._index = Index(np.asarray(self._vectors), backend="exact", name="exported labels")
+
+  def _embed(self, function: str, texts: Sequence[str]) -> np.ndarray:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+      raise UserError("texts must be a list of str, such as ['a window manager']")
+    if not len(texts):
+      return np.zeros((0, self._facts["width"]), np.float32)
+    tokens = data.encode_texts(self._tokenizer, list(texts), self._facts["max_length"])
+    fitting = [size for size in _BATCH_SIZES if size >= len(texts)]
+    return embed_table(
+      lambda part, ids: mesh.fetch(self._programs(function, part)),
+      tokens,
+      batch_size=min(fitting, default=_BATCH_SIZES[-1]),
+      max_length=self._facts["max_length"],
+    )
+
+
+def add_labels(exported: pathlib.Path, texts: Sequence[str]) -> np.ndarray:
+  """`Exported.add_labels` of a folder."""
+  return Exported.load(exported).add_labels(texts)
+
+
+def _facts(path: pathlib.Path) -> dict:
+  """export.json.
+
+  Raises:
+    DataError: it is damaged, or of another version.
+  """
+  found = json.loads(path.read_text(encoding="utf-8"))
+  if found.get("version") != VERSION:
+    version = str(found.get("version"))[:20]
+    raise DataError(f"{path}: expected format version {VERSION}, found {version}; export again")
+  for key, kind in _FACTS.items():
+    if type(found.get(key)) is not kind:
+      raise DataError(f"{path}: the entry {key!r} is damaged; export again")
+  if not 1 <= found["max_length"] <= _LONGEST:
+    raise DataError(f"{path}: max_length is {found['max_length']}; expected 1 to {_LONGEST}")
+  return found
+
+
+def _is_index(folder: pathlib.Path) -> bool:
+  return (folder / label_files.VECTORS).is_file()
+
+
+def _cleaned(texts: Sequence[str]) -> list[str]:
+  """The texts, each one line without space around it."""
+  if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+    raise UserError("texts must be a list of str, such as ['a window manager']")
+  texts = [" ".join(text.split()) for text in texts]
+  texts = [text.encode("utf-8", "replace").decode() for text in texts]  # no lone surrogates
+  if not all(texts):
+    raise UserError(f"label {texts.index('') + 1} of {len(texts)} has no text; leave empty lines out")
+  return texts

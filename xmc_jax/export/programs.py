@@ -1,0 +1,211 @@
+"""Embedding functions as StableHLO, with parameters beside them: tokens in, vectors out, no code of ours.
+
+A file is what `jax.export` serialises: one function for CPU, CUDA and TPU, of any number of texts and any
+length up to `max_length`. Products are in float32 wherever it runs.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from jax import export as jax_export
+
+from xmc_jax import mesh
+from xmc_jax.contract import Array, DataError, PyTree, Tokens, UserError
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+PARAMETERS = "parameters.safetensors"
+_SUFFIX = ".stablehlo"
+_PRECISION = "highest"  # an accelerator's default rounds the factors of float32 products
+# What a program may call that is no operation of its own. A file from elsewhere could name any function of
+# the process that runs it.
+_CALLS = ("shape_assertion",)
+_TEXTS = ("input_ids", "attention_mask")
+_IDS = "label_ids"
+_INPUTS = {*_TEXTS, _IDS}
+
+Function = Callable[..., Array]  # (params, aux, tokens, ids [b]) -> [b, D]
+
+
+class Trained(NamedTuple):
+  """What functions are called with; see `contract.Method`."""
+
+  params: PyTree
+  aux: PyTree
+
+
+def check_available() -> None:
+  """Raises UserError where JAX cannot write or read such files."""
+  try:
+    import flatbuffers  # noqa: F401
+  except ImportError:
+    raise UserError("StableHLO files need the package flatbuffers; run: pip install flatbuffers") from None
+
+
+def reads(function: Function, trained: Trained, max_length: int) -> set[str]:
+  """What a function looks at: names of parameters, 'input_ids', 'attention_mask', 'label_ids'."""
+  named = _named(trained)
+
+  def call(inputs):
+    tokens = Tokens(inputs["input_ids"], inputs["attention_mask"].sum(axis=1))
+    return function(*_tree(trained, inputs), tokens, inputs[_IDS])
+
+  # Fixed sizes: sizes that are found out at a call are read from every argument that has them.
+  texts, ids = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, max_length), (2,)))
+  inputs = {**_shapes(named), **dict.fromkeys(_TEXTS, texts), _IDS: ids}
+  kept = jax_export.export(jax.jit(call))(inputs).module_kept_var_idx
+  return {name for position, name in enumerate(sorted(inputs)) if position in kept}
+
+
+def follows_from_text(function: Function, trained: Trained, max_length: int) -> bool:
+  """Whether a label's vector depends on its text and not on which label it is."""
+  read = reads(function, trained, max_length)
+  return "input_ids" in read and _IDS not in read
+
+
+def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max_length: int) -> dict:
+  """Writes functions, and the parameters that any of them reads.
+
+  Args:
+    folder: for `NAME.stablehlo` and `parameters.safetensors`.
+    functions: by name.
+    trained: the parameters.
+    max_length: of a text, in tokens.
+
+  Returns:
+    What a reader must know, as JSON has it.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  read = [reads(function, trained, max_length) for function in functions.values()]
+  names = sorted(set.union(*read) - _INPUTS)
+  named = _named(trained)
+  parameters = {name: np.ascontiguousarray(jax.device_get(named[name])) for name in names}
+  safetensors.numpy.save_file(parameters, folder / PARAMETERS)
+  widths = {}
+  for name, function in functions.items():
+    program = _lowered(function, trained, names, max_length)
+    (folder / f"{name}{_SUFFIX}").write_bytes(program.serialize())
+    widths[name] = program.out_avals[0].shape[1]
+  return {
+    "functions": {name: f"{name}{_SUFFIX}" for name in functions},
+    "arguments": [
+      {"name": "parameters", "type": "dict of all arrays in the file", "file": PARAMETERS},
+      {"name": "input_ids", "shape": ["b", "t"], "dtype": "int32"},
+      {"name": "attention_mask", "shape": ["b", "t"], "dtype": "int32", "is": "1 for a token, then 0"},
+    ],
+    "returns": {name: {"shape": ["b", width], "dtype": "float32"} for name, width in widths.items()},
+    "limits": {"b": "1 or more", "t": f"1 to {max_length}"},
+    "platforms": list(PLATFORMS),
+    "calling_convention_version": jax_export.maximum_supported_calling_convention_version,
+    "written_by": f"jax {jax.__version__}",
+  }
+
+
+def parameter_bytes(trained: Trained) -> int:
+  """The size of all parameters, read or not."""
+  return sum(leaf.nbytes for leaf in jax.tree.leaves(trained))
+
+
+class Programs:
+  """Functions that `write` wrote.
+
+  Raises:
+    DataError: a file is missing, damaged, or does what no export does.
+  """
+
+  def __init__(self, folder: Path):
+    check_available()
+    self._folder, self._functions = folder, {}
+    try:
+      self._parameters = safetensors.numpy.load_file(folder / PARAMETERS)
+    except (OSError, safetensors.SafetensorError, TypeError, KeyError) as error:
+      raise DataError(f"{folder / PARAMETERS}: unreadable ({_reason(error)}); export again") from None
+
+  def has(self, name: str) -> bool:
+    return (self._folder / f"{name}{_SUFFIX}").is_file()
+
+  def __call__(self, name: str, tokens: Tokens) -> Array:
+    """`[b, D]` float32."""
+    if name not in self._functions:
+      self._functions[name] = jax.jit(self._opened(name))
+    mask = np.arange(tokens.ids.shape[1]) < np.asarray(tokens.lengths)[:, None]
+    return self._functions[name](self._parameters, tokens.ids, mask.astype(np.int32))
+
+  def _opened(self, name: str) -> Callable[..., Array]:
+    path = self._folder / f"{name}{_SUFFIX}"
+    try:
+      program = jax_export.deserialize(bytearray(path.read_bytes()))
+      called = set(re.findall(r"custom_call\s+@([\w.$]+)", program.mlir_module()))
+      if called - set(_CALLS):
+        raise ValueError(f"it calls {min(called - set(_CALLS))}, as no export does")
+      one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+      jax.eval_shape(program.call, self._parameters, one, one)
+    except Exception as error:  # flatbuffers and MLIR raise whatever a damaged file leads to
+      raise DataError(f"{path}: unusable ({_reason(error)}); export again") from None
+    return program.call
+
+
+def _lowered(function: Function, trained: Trained, names: list[str], max_length: int) -> jax_export.Exported:
+  """A function `(parameters, input_ids, attention_mask)`, any of `parameters` by its name."""
+  try:
+    return _lowered_whole(function, trained, names, max_length)
+  except TypeError:  # a method asks for `len` of what has any number of rows
+    return _lowered_whole(_row_by_row(function), trained, names, max_length)
+
+
+def _row_by_row(function: Function) -> Function:
+  """A function of many texts as one that never sees more than one."""
+
+  def call(params, aux, tokens, ids):
+    def of_one(row, length, number):
+      return function(params, aux, Tokens(row[None], length[None]), number[None])[0]
+
+    return jax.vmap(of_one)(tokens.ids, tokens.lengths, ids)
+
+  return call
+
+
+def _lowered_whole(
+  function: Function, trained: Trained, names: list[str], max_length: int
+) -> jax_export.Exported:
+  def call(parameters, input_ids, attention_mask):
+    tokens = Tokens(input_ids, attention_mask.sum(axis=1))
+    nobody = jnp.full(input_ids.shape[:1], -1, jnp.int32)
+    return function(*_tree(trained, parameters), tokens, nobody)
+
+  b, t = jax_export.symbolic_shape("b, t", constraints=["b >= 1", "t >= 1", f"t <= {max_length}"])
+  texts, shapes = jax.ShapeDtypeStruct((b, t), jnp.int32), _shapes(_named(trained))
+  with jax.default_matmul_precision(_PRECISION):
+    return jax_export.export(jax.jit(call), platforms=PLATFORMS)(
+      {name: shapes[name] for name in names}, texts, texts
+    )
+
+
+def _named(trained: Trained) -> dict[str, Array]:
+  """Every array by its path: 'params/encoder/word'."""
+  leaves = jax.tree_util.tree_leaves_with_path(trained)
+  return {mesh.path_name(path): leaf for path, leaf in leaves}
+
+
+def _shapes(named: Mapping[str, Array]) -> dict[str, jax.ShapeDtypeStruct]:
+  return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in named.items()}
+
+
+def _tree(trained: Trained, given: Mapping[str, Array]) -> Trained:
+  """`trained` with the arrays that are given, and zeros for those that nobody reads."""
+
+  def pick(path, leaf):
+    name = mesh.path_name(path)
+    return given[name] if name in given else jnp.zeros(leaf.shape, leaf.dtype)
+
+  return jax.tree_util.tree_map_with_path(pick, trained)
+
+
+def _reason(error: Exception) -> str:
+  return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,174 @@
+"""A run's encoder as a folder that sentence-transformers loads."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import ml_collections
+import numpy as np
+
+from xmc_jax import data, models
+from xmc_jax.contract import Array, PyTree
+from xmc_jax.export.programs import Trained
+from xmc_jax.methods import two_heads
+from xmc_jax.models.pretrained import save_sentence_modules, write_json, write_safetensors
+from xmc_jax.run import Run
+
+_TOLERANCE = 1e-4  # of what it is against what the method embeds by, in float32, for vectors of length 1
+_STATIC = "0_StaticEmbedding"
+# What names a role in the tokenizers of the day.
+_ROLES = {
+  "pad_token": ("[PAD]", "<pad>"),
+  "unk_token": ("[UNK]", "<unk>"),
+  "cls_token": ("[CLS]", "<s>"),
+  "sep_token": ("[SEP]", "</s>"),
+  "mask_token": ("[MASK]", "<mask>"),
+}
+
+
+class Sentence(NamedTuple):
+  """What sentence-transformers can say of a run.
+
+  Attributes:
+    reason: why there is no folder; '' where there is one.
+    width: of its embeddings, which are the first columns of the run's own.
+    notes: what is not as in the run.
+  """
+
+  reason: str = ""
+  width: int = 0
+  notes: tuple[str, ...] = ()
+
+
+class _Head(NamedTuple):
+  """A dense layer on the pooled vector.
+
+  Attributes:
+    projection: `{'kernel' [D, D'], 'bias' [D']}`, or None for no layer.
+    tanh: whether a tanh follows.
+  """
+
+  projection: Mapping[str, Array] | None
+  tanh: bool
+
+
+def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Sentence:
+  """Writes the folder, if the encoder is one that sentence-transformers has.
+
+  Args:
+    folder: made if it is needed.
+    run: in float32.
+    trained: its parameters.
+    probes: texts by which is seen that the folder's embeddings are the run's.
+  """
+  root = _encoder_of(trained)
+  if root is None:
+    return Sentence("its parameters hold no encoder under a name that is known")
+  head = _head_of(root)
+  root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
+  tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
+  wanted = run.embed_queries(*trained, tokens)
+  padded = tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
+  for unit in (run.config.encoder.normalize, not run.config.encoder.normalize):
+    embedder = _embedder(run, head, unit)
+    found = np.asarray(embedder.embed(root, padded))
+    own = wanted[:, : embedder.width]
+    if found.shape == own.shape and np.allclose(found, own, rtol=_TOLERANCE, atol=_TOLERANCE):
+      return _write(folder, run, root, embedder, _Unit(head, unit), wanted.shape[1])
+  return Sentence("its method embeds texts in a way that no chain of its modules says")
+
+
+class _Unit(NamedTuple):
+  """A head, and whether vectors are scaled to length 1 behind it."""
+
+  head: _Head
+  unit: bool
+
+
+def _encoder_of(trained: Trained) -> PyTree | None:
+  """The parameters that an Embedder takes; a frozen encoder is in `aux`."""
+  for tree in (trained.params, trained.aux.get("encoder")):
+    if isinstance(tree, Mapping) and "encoder" in tree:
+      return tree
+  return None
+
+
+def _head_of(root: PyTree) -> _Head:
+  if two_heads.TEXTS in root:
+    return _Head(root[two_heads.TEXTS]["projection"], tanh=True)
+  return _Head(root.get("projection"), tanh=False)
+
+
+def _embedder(run: Run, head: _Head, unit: bool) -> models.Embedder:
+  width = head.projection["kernel"].shape[1] if head.projection else 0
+  settings = {
+    **run.config.encoder.to_dict(),
+    "normalize": unit,
+    "projection_dim": width,
+    "projection_tanh": head.tanh,
+    "embedding_dropout": 0.0,
+    "num_frozen_layers": 0,
+  }
+  tokenizer = run.dataset.tokenizer()
+  return models.build(
+    ml_collections.ConfigDict(settings),
+    vocab_size=tokenizer.get_vocab_size(),
+    special_ids=data.special_ids(tokenizer),
+  )
+
+
+def _write(
+  folder: Path, run: Run, root: PyTree, embedder: models.Embedder, kind: _Unit, full_width: int
+) -> Sentence:
+  notes = ()
+  if embedder.width < full_width:
+    notes = (f"its embeddings are the first {embedder.width} of the {full_width} columns of the run's own",)
+  if isinstance(embedder.spec, models.EncoderSpec):
+    embedder.save(root, folder)
+    _write_tokenizer(folder, run)
+  elif isinstance(embedder.spec, models.BagSpec):
+    _write_static(folder, run, root, kind, embedder.spec)
+    notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
+  else:
+    return Sentence("it has no module for a Bi-GRU that is a mean over tokens")
+  write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
+  return Sentence(width=embedder.width, notes=notes)
+
+
+def _write_tokenizer(folder: Path, run: Run) -> None:
+  """The run's tokenizer, as transformers and sentence-transformers read it."""
+  longest, tokenizer = run.config.data.max_length, run.dataset.tokenizer()
+  (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+  vocabulary = tokenizer.get_vocab()
+  roles = {role: next((name for name in known if name in vocabulary), None) for role, known in _ROLES.items()}
+  roles = {role: name for role, name in roles.items() if name}
+  roles.setdefault("pad_token", tokenizer.id_to_token(0))  # whatever it is, masks cover it
+  settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest}
+  inputs = {"model_input_names": ["input_ids", "attention_mask"]}
+  write_json(folder / "tokenizer_config.json", {**settings, **inputs, **roles})
+  write_json(folder / "special_tokens_map.json", roles)
+  write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+
+
+def _write_static(folder: Path, run: Run, root: PyTree, kind: _Unit, spec: models.BagSpec) -> None:
+  """A bag as StaticEmbedding: its tokenizer adds no special tokens, and cuts longer texts itself."""
+  inner, tokenizer = folder / _STATIC, run.dataset.tokenizer()
+  inner.mkdir(parents=True)
+  table = np.asarray(root["encoder"]["word"], np.float32)
+  write_safetensors(inner / "model.safetensors", {"embedding.weight": np.ascontiguousarray(table)})
+  tokenizer.no_padding()
+  tokenizer.enable_truncation(run.config.data.max_length - tokenizer.num_special_tokens_to_add(False))
+  (inner / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+  head = kind.head
+  save_sentence_modules(
+    folder, pooling="mean", unit=kind.unit, width=spec.width, projection=head.projection, tanh=head.tanh
+  )
+  shutil.rmtree(folder / "1_Pooling")
+  _, _, *others = json.loads((folder / "modules.json").read_text())
+  static = {"path": _STATIC, "type": "sentence_transformers.models.StaticEmbedding"}
+  modules = [
+    {**module, "idx": number, "name": str(number)} for number, module in enumerate([static, *others])
+  ]
+  write_json(folder / "modules.json", modules)
