@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from benchmarks.faults import command, environment, expect, settings
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "disks.json"
 _SIZE = "size=96m"
+_SECONDS = 0.5  # at most, from the drawn amount to the full disk
 _OWN = "XMC_JAX_OWN_MOUNTS"  # set in the process that may mount
 
 
@@ -63,10 +65,16 @@ class Task:
     expect(ended.returncode == 0, f"{self.name}, with room", ended)
 
 
-def full(task: Task, disk: pathlib.Path, seconds: float) -> str:
-  """One trial: after so many seconds the disk is full. What the command said, '' where it ended well."""
+def full(task: Task, disk: pathlib.Path, num_bytes: float, seconds: float) -> str:
+  """One trial: so many seconds after the command wrote so much, the disk is full.
+
+  Returns:
+    What the command said, '' where it ended well.
+  """
   process, filler = task.begin(disk), disk / "filler"
   with open(filler, "wb", buffering=0) as file:
+    while process.poll() is None and shutil.disk_usage(disk).used < num_bytes:
+      time.sleep(0.002)
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(seconds)
     while process.poll() is None:
@@ -76,7 +84,7 @@ def full(task: Task, disk: pathlib.Path, seconds: float) -> str:
         time.sleep(0.02)
     ended = task.end(process)
   filler.unlink()
-  return _said(task, ended, ("No space left", "left; free some"))
+  return _said(task, ended, ("No space left", "left; free some", "the disk is full"))
 
 
 def read_only(task: Task, disk: pathlib.Path) -> str:
@@ -138,19 +146,22 @@ def _tasks(place: pathlib.Path) -> list[Task]:
   ]
 
 
+def _used(folder: pathlib.Path) -> int:
+  return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def _trials(task: Task, place: pathlib.Path, count: int, rng: random.Random) -> dict:
-  undisturbed, again = place / "undisturbed", place / f"{task.name}-again"
+  undisturbed, lines = place / "undisturbed", []
   undisturbed.mkdir(exist_ok=True)
-  again.mkdir()
-  task.whole(undisturbed)  # and compiles
-  start, lines = time.perf_counter(), []
-  task.whole(again)
-  seconds = time.perf_counter() - start
+  before = _used(undisturbed)
+  task.whole(undisturbed)
+  num_bytes = _used(undisturbed) - before
   for trial in range(count + 1):  # the last is read-only
     disk = place / f"{task.name}-{trial}"
     disk.mkdir()
     _mount(_SIZE, disk)
-    lines.append(full(task, disk, rng.uniform(0.2, 1) * seconds) if trial < count else read_only(task, disk))
+    moment = rng.uniform(0, num_bytes), rng.uniform(0, _SECONDS)
+    lines.append(full(task, disk, *moment) if trial < count else read_only(task, disk))
     task.whole(disk)
     task.compare(undisturbed, disk)
     subprocess.run(["umount", str(disk)], check=True)
@@ -169,7 +180,7 @@ def main() -> None:
     arguments = ["-m", "benchmarks.disks", *sys.argv[1:]]
     os.execvp("unshare", ["unshare", "--map-root-user", "--mount", sys.executable, *arguments])
   sys.path.insert(0, str(_ROOT / "tests"))
-  with tempfile.TemporaryDirectory() as place:
+  with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:  # a failure leaves a mounted disk
     rng = random.Random(given.seed)
     rows = {
       task.name: _trials(task, pathlib.Path(place), given.trials, rng) for task in _tasks(pathlib.Path(place))

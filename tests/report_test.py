@@ -1,11 +1,14 @@
 """What a run tells: progress, stage times, metrics.jsonl, TensorBoard, tables."""
 
+import errno
 import json
+import threading
 import time
 
 import pytest
 
-from xmc_jax import report
+from xmc_jax import faults, report
+from xmc_jax.contract import UserError
 from xmc_jax.report import Progress, Report
 
 
@@ -162,6 +165,47 @@ def test_without_tensorboard_there_is_none(tmp_path, monkeypatch):
   voice.scalars(1, {"train/loss": 0.5})
   voice.close()
   assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(tmp_path, monkeypatch, capsys):
+  class Full:
+    def add_scalar(self, *_):
+      raise OSError(errno.ENOSPC, "No space left on device")
+
+    close = add_scalar
+
+  monkeypatch.setattr(report, "_tensorboard_writer", lambda _: Full())
+  voice = Report(tmp_path)
+  voice.resume(0, {})
+  for step in (1, 2):
+    voice.scalars(step, {"train/loss": 0.5})
+  voice.close()
+  assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+  assert capsys.readouterr().err.count("no more is written for TensorBoard (No space left on device)") == 1
+  (tmp_path / "metrics.jsonl").unlink()
+  (tmp_path / "metrics.jsonl").mkdir()
+  with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written .*; the same command goes on"):
+    voice.scalars(3, {"train/loss": 0.5})
+
+
+@pytest.mark.parametrize(
+  ("error", "said"),
+  [
+    (OSError(errno.ENOSPC, "No space left on device", "events"), "events: No space left on device\n"),
+    (ValueError("ours"), "ValueError: ours\n"),
+  ],
+)
+def test_a_thread_that_the_machine_refuses_something_says_one_line(error, said, capfd):
+  def fail():
+    raise error
+
+  with faults.in_one_line():
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+  err = capfd.readouterr().err
+  assert err.endswith(said) and ("Traceback" in err) == isinstance(error, ValueError)
+  assert threading.excepthook is threading.__excepthook__
 
 
 def test_table():

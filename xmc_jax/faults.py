@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
 
@@ -33,6 +34,7 @@ def in_one_line() -> Iterator[None]:
   before = signal.getsignal(signal.SIGINT)
   if before is signal.default_int_handler:  # a job in the background ignores it, and goes on doing so
     signal.signal(signal.SIGINT, _leave_at_once)
+  threading.excepthook = _of_thread
   # Texts are UTF-8 whatever the locale says.
   for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "strict")):
     if hasattr(stream, "reconfigure"):
@@ -57,6 +59,15 @@ def in_one_line() -> Iterator[None]:
     raise
   finally:
     signal.signal(signal.SIGINT, before)
+    threading.excepthook = threading.__excepthook__
+
+
+def _of_thread(failed: threading.ExceptHookArgs) -> None:
+  """A library's thread, such as TensorBoard's, may be the one that the machine refuses something."""
+  if line := of_machine(failed.exc_value):
+    tell(plain.line(line))
+  else:
+    threading.__excepthook__(failed)
 
 
 def _leave_at_once(*_) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tqdm import tqdm
 
 from xmc_jax import disk, plain, runtime
+from xmc_jax.contract import UserError
 
 _PLAIN_SECONDS = 15.0  # between progress lines where there is no terminal
 
@@ -57,11 +58,17 @@ class Report:
     if not runtime.is_main_process():
       return
     line = {"step": step, "time": round(time.time(), 3), **values}
-    with (self._workdir / "metrics.jsonl").open("a") as file:
-      file.write(json.dumps(line) + "\n")
+    path = self._workdir / "metrics.jsonl"
+    try:
+      with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    except OSError as error:
+      what = f"{path}: cannot be written ({error.strerror or error})"
+      raise UserError(f"{what}; the same command goes on from the newest checkpoint") from None
     if self._tensorboard:
-      for name, value in values.items():
-        self._tensorboard.add_scalar(name, value, step)
+      with self._leaving_tensorboard():
+        for name, value in values.items():
+          self._tensorboard.add_scalar(name, value, step)
 
   def stage_summary(self) -> str:
     """'prepare 2.1 s · train 93.0 s ... · peak memory 1.4 GB'."""
@@ -71,7 +78,17 @@ class Report:
 
   def close(self) -> None:
     if self._tensorboard:
-      self._tensorboard.close()
+      with self._leaving_tensorboard():
+        self._tensorboard.close()
+
+  @contextlib.contextmanager
+  def _leaving_tensorboard(self) -> Iterator[None]:
+    """Where its files cannot be written, a training does without."""
+    try:
+      yield
+    except OSError as error:
+      self._tensorboard = None
+      say(f"{self._workdir}: no more is written for TensorBoard ({error.strerror or error})")
 
 
 class Progress:
