@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(tmp_path, monkeypa
 @pytest.mark.parametrize(
   ("error", "said"),
   [
-    (OSError(errno.ENOSPC, "No space left on device", "events"), "events: No space left on device\n"),
+    (OSError(errno.ENOSPC, "No space left on device", "events"), "from what is saved\n"),
     (ValueError("ours"), "ValueError: ours\n"),
   ],
 )

@@ -154,7 +154,9 @@ def of_machine(error: Exception) -> str:
   if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of '~nobody/data'
     return "a path begins with '~' and a name that no user has here, or $HOME is not set; write it out"
   if isinstance(error, OSError) and error.errno in _REFUSED:
-    return f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "; free some space, and the same command goes on from what is saved" if full else ""
+    return (f"{error.filename}: " if error.filename else "") + error.strerror + remedy
   return ""
 
 
