@@ -94,18 +94,26 @@ def faults_table(_: list[str]) -> str:
     json.loads((_DOCS / "results" / f"{name}.json").read_text()) for name in ("faults", "disks")
   )
   lines = ["| fault | trials | runs | lost work | how it is noticed |", "|---|---|---|---|---|"]
-  for kind, methods in trials.items():
-    found = methods.values()
+  for kind in (kind for kind in _OF_FAULTS if kind in trials):
+    found, methods = trials[kind].values(), len(trials[kind])
     count, runs = (sum(of_method[name] for of_method in found) for name in ("trials", "runs"))
     lost, noticed = _OF_FAULTS[kind]
     steps = sum(of_method.get("steps_lost", 0) for of_method in found)
     most = max(of_method.get("most", 0) for of_method in found)
-    cells = [kind, f"{count} ({len(methods)} methods)", str(runs), lost.format(steps / count, most), noticed]
+    cells = [
+      kind,
+      f"{count} ({methods} method{'s' * (methods > 1)})",
+      str(runs),
+      lost.format(steps / count, most),
+      noticed,
+    ]
     lines.append(f"| {' | '.join(cells)} |")
   for task, found in disks.items():
-    for kind in ("full", "read-only"):
-      count, (lost, noticed) = found[kind], _OF_FAULTS[f"disk {kind}"]
-      lines.append(f"| {kind} disk while {task} | {count} | {count} | {lost} | {noticed} |")
+    told = f"{found['full']}, of which {found['refused']} ended early"
+    lines.append(f"| full disk while {task} | {told} | {found['full']} | {_LOST[task]} | {_NOTICED} |")
+    lines.append(
+      f"| read-only disk while {task} | {found['read-only']} | {found['read-only']} | nothing | {_NOTICED} |"
+    )
   return "\n".join(lines) + "\n"
 
 
@@ -153,9 +161,13 @@ _OF_FAULTS = {  # what may be lost, how it is noticed
   ),
   "kill -9, then a damaged checkpoint": (_STEPS, "digests of all files, before a checkpoint is used"),
   "SIGTERM": (_STEPS, "a thread hears the signal"),
-  "disk full": ("since the last checkpoint, or block of lines", "room is asked for; the disk's own error"),
-  "disk read-only": ("nothing", "the disk's own error"),
 }
+_LOST = {
+  "training": "steps since the last checkpoint",
+  "preparing": "what was prepared",
+  "predicting": "fewer than 1,024 lines",
+}
+_NOTICED = "room is asked for beforehand; the disk's own error"
 
 
 def _curve(name: str) -> list[float]:
