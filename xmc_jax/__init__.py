@@ -12,6 +12,7 @@ and a config error cost no JAX start-up:
   xmc_jax.export   Exported: an exported run, which takes new labels
   xmc_jax.train    from a config to a trained run
   xmc_jax.Model    a trained run, ready to predict
+  xmc_jax.UserError   what a user can cause, in one line; DataError and ConfigError are such
 """
 
 import importlib
@@ -19,7 +20,7 @@ import importlib
 __version__ = "0.1.0"
 
 _ROOMS = ("config", "data", "export", "losses", "metrics", "models", "ops")
-_NAMES = {"Model": "predict", "train": "workflow"}  # and where they are
+_NAMES = {"Model": "predict", "UserError": "contract", "train": "workflow"}  # and where they are
 
 
 def __getattr__(name):

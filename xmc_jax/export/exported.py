@@ -118,7 +118,8 @@ class Exported:
         self._write(part, new)
       self._reread()
     known = len(set(texts)) - len(new)
-    say(f"{len(new):,} labels added, {known:,} were there already; {len(self.labels):,} in all")
+    plural = "s" * (len(new) != 1)
+    say(f"{len(new):,} label{plural} added, {known:,} were there already; {len(self.labels):,} in all")
     return np.array([self._id_of[text] for text in texts], np.int32)
 
   def _unknown(self, texts: Sequence[str]) -> list[str]:

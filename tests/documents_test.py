@@ -1,0 +1,243 @@
+"""What README.md and docs/ tell a reader to type is understood, and what is quick is done."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+
+import pytest
+from absl import flags
+
+from tests import tiny_runs
+from xmc_jax import main, methods, options, runtime, workflow
+from xmc_jax.contract import UserError
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+_SCRIPT = re.compile(
+  r"(?:python\S*|\$)\s+(?:-m\s+(?P<module>xmc_jax\.main|(?:benchmarks|experiments)\.[\w.]+)"
+  r"|(?P<file>(?:benchmarks|docs)/\w+\.py))(?P<rest>.*)"
+)
+_MAIN = "xmc_jax.main"
+# Parses the arguments of many scripts, [[file, [argument, ...]], ...], by one process; runs none of them.
+_PARSER = """
+import argparse, json, runpy, sys
+from unittest import mock
+import transformers  # before there is a torch that is none
+for peer in ("torch", "faiss", "hnswlib"):
+  sys.modules.setdefault(peer, mock.MagicMock())
+class Parsed(BaseException):
+  pass
+usual = argparse.ArgumentParser.parse_known_args
+def stopping(parser, args=None, namespace=None):
+  found, more = usual(parser, args, namespace)
+  if " " not in parser.prog:  # a subcommand's parser is called by the script's
+    raise Parsed([one for one in more if not one.startswith("--config.")])
+  return found, more
+argparse.ArgumentParser.parse_known_args = stopping
+said = []
+for place, arguments in json.load(sys.stdin):
+  sys.argv = [place, *arguments]
+  try:
+    runpy.run_path(place, run_name="__main__")
+    said.append("it reads no arguments")
+  except Parsed as parsed:
+    said.append(f"not understood: {parsed.args[0]}" if parsed.args[0] else "")
+  except SystemExit as error:
+    said.append(f"it exits with {error.code}")
+  except Exception as error:
+    said.append(repr(error))
+print(json.dumps(said))
+"""
+
+
+def blocks(page: pathlib.Path, *languages: str) -> list[str]:
+  """The fenced blocks of a page in one of these languages."""
+  return [
+    text for language, text in FENCED.findall(page.read_text(encoding="utf-8")) if language in languages
+  ]
+
+
+def lines_to_type(page: pathlib.Path) -> list[str]:
+  """Lines of blocks and spans of inline code, continued lines joined, variables and loops written out."""
+  text, found = page.read_text(encoding="utf-8"), []
+  for block in blocks(page, "", "sh", "bash"):
+    known: dict[str, str] = {}
+    for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+      if given := re.fullmatch(r'([A-Z])="(.*)"', line):
+        known[given[1]] = given[2]
+        continue
+      for name, value in known.items():
+        line = line.replace(f"${name}", value)
+      loop = re.fullmatch(r"for (\w+) in (.*?); do (.*); done", line)
+      found += [loop[3].replace(f"${loop[1]}", value) for value in loop[2].split()] if loop else [line]
+  return found + [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCED.sub("", text))]
+
+
+def commands(page: pathlib.Path) -> list[tuple[str, list[str]]]:
+  """(module or file, arguments) of every Python command on a page."""
+  found = []
+  for line in lines_to_type(page):
+    line = re.sub(r"^xmc-jax\b", f"python -m {_MAIN}", line)
+    if not (typed := _SCRIPT.search(line)) or "..." in typed["rest"] or typed["rest"].startswith("/"):
+      continue
+    rest = typed["rest"].rstrip("'").replace("[", "").replace("]", "")  # optional arguments; a quoted command
+    arguments = [re.sub(r"^N$", "1", word) for word in shlex.split(rest, comments=True)]
+    for end in ("|", "&&", ";", ">"):
+      arguments = arguments[: arguments.index(end)] if end in arguments else arguments
+    found.append((typed["module"] or typed["file"], arguments))
+  return found
+
+
+ALL = [(page, name, arguments) for page in PAGES for name, arguments in commands(page)]
+# The bare name of the program in a sentence is no command.
+OF_MAIN = {" ".join(arguments): arguments for _, name, arguments in ALL if name == _MAIN and arguments}
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+  """Reads a command line as the program does, and leaves the flags as they were."""
+  before = {name: flags.FLAGS[name].default for name in flags.FLAGS}
+
+  @contextlib.contextmanager
+  def reading(arguments):
+    argv = ["xmc_jax", *arguments]
+    monkeypatch.setattr(sys, "argv", argv)  # where ml_collections looks for overrides
+    try:
+      with warnings.catch_warnings():  # ml_collections loads config files in a way that Python means to drop
+        warnings.filterwarnings("ignore", "the load_module", DeprecationWarning)
+        yield options.parse(argv)
+    finally:
+      for name in set(flags.FLAGS) - set(before):
+        delattr(flags.FLAGS, name)
+      for name, default in before.items():
+        flags.FLAGS[name].using_default_value, flags.FLAGS[name].present = True, 0
+        flags.FLAGS[name].value = default
+
+  monkeypatch.chdir(ROOT)
+  return reading
+
+
+def test_the_pages_have_commands():
+  """That the patterns above find something."""
+  assert len(OF_MAIN) > 40 and len(ALL) > len(OF_MAIN) + 20
+  assert {page.name for page, *_ in ALL} >= {"README.md", "export.md", "planning.md", "scaling.md"}
+
+
+@pytest.mark.parametrize("line", OF_MAIN)
+def test_a_command_of_the_program(parsed, line, capsys):
+  with parsed(OF_MAIN[line]) as rest:
+    options.check(rest)
+    if options.MODE.value in ("train", "prepare", "plan"):
+      config = options.checked_config()
+      methods.check(config)
+      if options.MODE.value == "plan":
+        try:
+          workflow.plan(config)
+        except UserError as error:
+          assert "does not fit" in str(error)
+        assert "GB" in "".join(capsys.readouterr())
+    elif options.MODE.value == "compare":
+      assert len(rest) > 2
+    else:
+      assert options.WORKDIR.value
+
+
+@pytest.mark.slow
+def test_scripts_take_these_arguments():
+  known = [(name, arguments) for _, name, arguments in ALL if name not in (_MAIN, "benchmarks.tfidf")]
+  known = [(name, arguments) for name, arguments in known if not name.startswith("docs/")]
+  places = [name if name.endswith(".py") else f"{name.replace('.', '/')}.py" for name, _ in known]
+  ended = subprocess.run(
+    [sys.executable, "-W", "ignore", "-c", _PARSER],
+    input=json.dumps(list(zip(places, [arguments for _, arguments in known]))),
+    env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'data'}:{ROOT / 'benchmarks'}"},
+    cwd=ROOT,
+    text=True,
+    capture_output=True,
+  )
+  assert not ended.returncode, ended.stderr
+  said = json.loads(ended.stdout.splitlines()[-1])
+  assert not [(place, arguments, why) for place, (_, arguments), why in zip(places, known, said) if why]
+
+
+def test_scripts_with_arguments_of_their_own_kind(parsed):
+  from benchmarks import tfidf
+
+  for _, name, arguments in ALL:
+    if name == "benchmarks.tfidf":
+      kind = next(one for one in arguments if one.startswith("--kind="))
+      assert kind.partition("=")[2] in tfidf.KINDS
+      with parsed([one for one in arguments if one != kind]):
+        options.checked_config()
+    elif name == "docs/make_tables.py":
+      assert arguments[0] == "write" or (arguments[0] == "collect" and len(arguments) == 4)
+
+
+def test_make_has_these_targets():
+  targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+  named = {
+    (page.name, target)
+    for page in PAGES
+    for line in lines_to_type(page)
+    for target in re.findall(r"^make ([\w-]+)", line)
+  }
+  assert ("README.md", "demo") in named
+  assert not {(page, target) for page, target in named if target not in targets}
+
+
+# --- commands on a run, for real ---
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder like the repository's, with a tiny run, and its copy, where the pages have trained ones."""
+  folder = tmp_path_factory.mktemp("reader")
+  (folder / "experiments").symlink_to(ROOT / "experiments")
+  source = tiny_runs.write_data(folder / "DIR")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XMC_JAX_CACHE", str(folder / "cache"))
+    patch.setattr(runtime, "start", lambda *_: None)  # it would set up the whole process
+    settings = tiny_runs.config(source, **{"train.num_epochs": 1})
+    workflow.train_and_test(settings, folder / "runs" / "dexml-debian")
+  for copy in ("prime-debian", "other"):
+    shutil.copytree(folder / "runs" / "dexml-debian", folder / "runs" / copy)
+  for name in ("texts.txt", "new.txt"):
+    (folder / name).write_text("a window manager for X11\nplays music\n")
+  return folder
+
+
+QUICK = {
+  line: arguments
+  for line, arguments in OF_MAIN.items()
+  if line.startswith(("--mode=compare", "--mode=prepare")) or "runs/dexml-debian" in line
+}
+
+
+@pytest.mark.slow
+def test_commands_on_a_run(place, parsed, monkeypatch, capsys):
+  """One after the other, as some read what others write."""
+  assert len(QUICK) >= 10
+  monkeypatch.setattr(runtime, "start", lambda *_: None)
+  with monkeypatch.context() as patch:
+    for line, arguments in QUICK.items():
+      patch.chdir(place)
+      patch.setattr(sys, "stdin", io.StringIO("a window manager for X11\n"))
+      given = [one.replace("/tmp/", f"{place}/") for one in arguments]
+      with parsed(given) as rest:
+        patch.chdir(place)  # `parsed` is about the repository
+        main.main(rest)
+      said = capsys.readouterr()
+      assert "Traceback" not in said.err
+      if options_of := re.search(r"--output=(\S+)", " ".join(given)):
+        assert (place / options_of[1]).exists(), line
+      else:
+        assert said.out or "export" in line, line
