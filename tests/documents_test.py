@@ -31,7 +31,7 @@ _MAIN = "xmc_jax.main"
 _PARSER = """
 import argparse, json, runpy, sys
 from unittest import mock
-import transformers  # before there is a torch that is none
+import sklearn.cluster, transformers  # before there is a torch that is none
 for peer in ("torch", "faiss", "hnswlib"):
   sys.modules.setdefault(peer, mock.MagicMock())
 class Parsed(BaseException):

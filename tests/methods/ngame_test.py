@@ -10,7 +10,7 @@ import pytest
 import tiny_runs
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, mesh, new_run, refresh, train, train_step, workflow
+from xmc_jax import evaluate, loop, mesh, new_run, refresh, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, DatasetInfo, UserError
 from xmc_jax.methods import label_clusters, rhythms
@@ -332,11 +332,11 @@ def test_the_classifier_loss_is_its_formula(data, encoder_run, tmp_path):
 def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "train.batch_size": 4}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  optimiser = train.optim.make(run.config.train, 10)
+  optimiser = loop.optim.make(run.config.train, 10)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
   run.freeze_queries(state.params, state.aux)
   before = jax.device_get(state)
-  step = train_step.TrainStep(run, optimiser, train.Report(run.workdir), lambda count: 0.01)
+  step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
   batch = run.batches.build(0)
   after = jax.device_get(step(state, {}, mesh.put_batch(batch, run.mesh))[0])
   for one, other in zip(jax.tree.leaves(before.aux), jax.tree.leaves(after.aux), strict=True):
@@ -493,12 +493,12 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
   moved = []
   for limit in (0.0, 1e-9):
     run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
-    optimiser = train.optim.make(run.config.train, 10)
+    optimiser = loop.optim.make(run.config.train, 10)
     state = train_step.first_state(run, optimiser, *run.initial_parameters())
     snapshot = run.snapshot(state.params, state.aux, 0)
     _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.aux)
     before = np.asarray(state.params["auxiliary"])
-    step = train_step.TrainStep(run, optimiser, train.Report(run.workdir), lambda count: 0.01)
+    step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
     after, _ = step(state._replace(aux=aux), {}, mesh.put_batch(run.batches.build(0), run.mesh))
     moved.append(float(np.abs(np.asarray(after.params["auxiliary"]) - before).max()))
   assert moved[0] == pytest.approx(0.01, rel=0.01) and 0 < moved[1] < 0.003

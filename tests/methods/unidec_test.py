@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import evaluate, losses, mesh, optim, refresh, train, train_step, workflow
+from xmc_jax import evaluate, loop, losses, mesh, optim, refresh, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError
 from xmc_jax.data import special_ids
@@ -173,7 +173,7 @@ def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   scores = run.embed_queries(params, aux, run.train.tokens) @ run.embed_labels(params, aux).T / 0.05
   per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
   for number in range(run.batches.steps_per_epoch):
-    batch = run.batches.build(number)._replace(**train._static_labels(run))
+    batch = run.batches.build(number)._replace(**loop._static_labels(run))
     found = run.method.loss(params, aux, {}, batch, jax.random.key(0))[0]
     assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
 
