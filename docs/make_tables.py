@@ -151,7 +151,7 @@ def _mean(row: dict, what: str, metric: str) -> float:
   return statistics.mean(seed[what].get(metric, 0.0) for seed in row["seeds"])
 
 
-_STEPS = "{:.1f} steps on average, {} at most; 2 lie between checkpoints"
+_STEPS = "{:.1f} steps on average, {} at most; 2 or 3 lie between checkpoints"
 _OF_FAULTS = {  # what may be lost, how it is noticed
   "kill -9": (_STEPS, "a step that has no seal was not finished"),
   "kill -9 while data are prepared": ("what was prepared", "a folder that has no manifest was not finished"),
