@@ -17,7 +17,7 @@ RANKS = (
   ("workflow",),
   ("prompt",),
   ("loop", "predict", "export", "page"),
-  ("evaluate",),
+  ("evaluate", "answers"),
   ("new_run", "train_step", "saves", "fusion"),
   ("run",),
   ("graph_sides",),

@@ -5,11 +5,12 @@ Half a folder has no seal, so it is not used; a folder that is not what it was s
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from xmc_jax import disk
 
 FILE_NAME = "seal.json"
 _THREADS = 8  # files at a time; hashing leaves Python's lock
@@ -27,7 +28,7 @@ def seal(folder: Path, record: Mapping[str, Any]) -> None:
   with ThreadPoolExecutor(_THREADS) as threads:
     digests = dict(zip(files, threads.map(_flushed_digest, files.values())))
   for place in {path.parent for path in files.values()}:
-    _flush(place)
+    disk.flush(place)
   sizes = {name: path.stat().st_size for name, path in files.items()}
   _write(folder, {"files": {name: [sizes[name], digests[name]] for name in files}, "record": dict(record)})
 
@@ -85,9 +86,9 @@ def _read(folder: Path) -> dict[str, Any]:
 def _write(folder: Path, content: dict[str, Any]) -> None:
   beside = folder / f"{FILE_NAME}.tmp"
   beside.write_text(json.dumps({**content, "sha256": _own_digest(content)}, indent=1) + "\n")
-  _flush(beside)
+  disk.flush(beside)
   beside.replace(folder / FILE_NAME)
-  _flush(folder)
+  disk.flush(folder)
 
 
 def _own_digest(content: dict[str, Any]) -> str:
@@ -95,17 +96,8 @@ def _own_digest(content: dict[str, Any]) -> str:
 
 
 def _flushed_digest(path: Path) -> str:
-  _flush(path)
+  disk.flush(path)
   return sha256(path)
-
-
-def _flush(path: Path) -> None:
-  """Waits until a file, or a folder's list of files, is on the disk."""
-  handle = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(handle)
-  finally:
-    os.close(handle)
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -40,6 +40,31 @@ def write_text(path: Path, text: str) -> None:
   beside.replace(path)
 
 
+def lock(file: IO, what: str) -> None:
+  """Keeps a second writer out until `file` is closed, where the disk has locks; a killed one lets go.
+
+  Raises:
+    UserError: another process writes `what`.
+  """
+  try:
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise UserError(f"{what}: another process writes here; wait for it, or give another place") from None
+  except (ImportError, OSError):
+    pass
+
+
+def flush(path: Path) -> None:
+  """Waits until a file, or a folder's list of files, is on the disk."""
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)
+
+
 def is_plain_file(path: str | Path) -> bool:
   """Whether a path names a file that is there or will be; a pipe, a device, a link are written into."""
   return bool(str(path)) and not os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path))

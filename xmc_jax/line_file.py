@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from xmc_jax import disk
 from xmc_jax.contract import UserError
 
 
@@ -28,7 +29,7 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   try:
     part.touch()
     with part.open("r+", encoding="utf-8") as out:
-      _lock(out, path)
+      disk.lock(out, str(path))
       done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
       out.seek(end)
       out.truncate()  # before the notes: of the lines of others they must not speak
@@ -39,18 +40,6 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   except OSError as error:
     what = f"{path}: cannot be written ({error.strerror or error})"
     raise UserError(f"{what}; the same command goes on with {part.name}") from None
-
-
-def _lock(out: IO[str], path: Path) -> None:
-  """Keeps a second writer out, where the disk has locks; a killed one lets go."""
-  try:
-    import fcntl
-
-    fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    raise UserError(f"{path}: another process writes this file; wait for it, or give another") from None
-  except (ImportError, OSError):
-    pass
 
 
 def _read(notes: Path) -> Mapping | None:

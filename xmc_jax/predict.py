@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from xmc_jax import data, digests, disk, evaluate, methods, plain, run_folder, runtime
+from xmc_jax import answers, data, digests, disk, evaluate, methods, plain, run_folder, runtime
 from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.line_file import written_whole
@@ -70,15 +70,13 @@ class Model:
     Raises:
       UserError: `texts` is not a list of texts.
     """
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-      raise UserError("texts must be a list of str, such as ['a window manager']")
+    answers.check_texts(texts)
     tokens = data.encode_texts(self._tokenizer, list(texts), self._run.config.data.max_length)
     return self._run.embed_queries(self._params, self._aux, tokens)
 
   def check_k(self, k: int) -> None:
     """Raises UserError unless k labels per text can be had."""
-    if not 1 <= k <= len(self.labels):
-      raise UserError(f"k = {k}: there are {len(self.labels)} labels; set 1 to {len(self.labels)}")
+    answers.check_k(k, len(self.labels))
 
   def predict(self, texts: Sequence[str], k: int = 5) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
     """The k best labels of each text.
@@ -92,13 +90,9 @@ class Model:
       and the labels' texts, a list of k for each text.
 
     Raises:
-      UserError: k is out of range.
+      UserError: k is out of range, or `texts` is not a list of texts.
     """
-    self.check_k(k)
-    if not isinstance(texts, str) and not len(texts):
-      return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
-    ranking = self._rank(self.embed(texts), k)
-    return ranking.ids, ranking.scores, [[self.labels[label] for label in row] for row in ranking.ids]
+    return answers.best_labels(texts, k, self.labels, lambda some: self._rank(self.embed(some), k))
 
 
 def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, block: int = 1024) -> int:

@@ -115,14 +115,13 @@ class Run:
 
   @functools.cached_property
   def batches(self) -> BatchBuilder:
-    train = self.train
-    by_propensity = self.method.batch.positive_sampling == "inverse_propensity"
+    train, spec = self.train, self.method.batch
     return BatchBuilder(
       train.tokens,
       self.dataset.labels.tokens,
       self.truth,
       train.filter,
-      self.method.batch,
+      spec,
       batch_size=self.config.train.batch_size,
       max_length=self.config.data.max_length,
       seed=self.config.train.seed,
@@ -130,7 +129,7 @@ class Run:
       label_axis=self.config.mesh.label,
       held_queries=lambda num_rows: mesh.held_rows(num_rows, self.mesh, "data"),
       held_labels=lambda num_rows: mesh.held_rows(num_rows, self.mesh, *mesh.LABEL_ROWS),
-      label_odds=self.inverse_propensity if by_propensity else None,
+      label_odds=self.inverse_propensity if spec.positive_sampling == "inverse_propensity" else None,
       sides=self.sides,
     )
 
@@ -156,21 +155,20 @@ class Run:
     embed = self._embedder(self.method.embed_queries)
     return self._embed(lambda part, ids: embed(params, aux, part), tokens, progress)
 
-  def embed_labels(self, params: PyTree, aux: PyTree, view: str = "") -> np.ndarray:
-    """`[L, D]` embeddings of all labels; `view` is one of the method's views."""
-    return self._of_labels(self.method.views[view] if view else self.method.embed_labels, params, aux)
+  def embed_labels(self, params: PyTree, aux: PyTree, view: str = "", ids=None) -> np.ndarray:
+    """`[n, D]` embeddings of labels `ids`, or of all; `view` is one of the method's views."""
+    tokens = self.dataset.labels.tokens if ids is None else self.dataset.labels.tokens.rows(ids)
+    function = self.method.views[view] if view else self.method.embed_labels
+    return self._of_texts(function, params, aux, tokens, ids)
 
   def aux_to_rank(self, params: PyTree, aux: PyTree) -> PyTree:
     """What labels are embedded by when they are ranked."""
     exact = self.method.aux_to_rank
     return exact(self.snapshot(params, aux, 0)) if exact else aux
 
-  def _of_labels(self, function, params: PyTree, aux: PyTree) -> np.ndarray:
-    return self._of_texts(function, params, aux, self.dataset.labels.tokens)
-
-  def _of_texts(self, function, params: PyTree, aux: PyTree, tokens: data.TokenTable) -> np.ndarray:
+  def _of_texts(self, function, params: PyTree, aux: PyTree, tokens: data.TokenTable, ids=None) -> np.ndarray:
     embed = self._embedder(function)
-    return self._embed(lambda part, ids: embed(params, aux, part, ids), tokens)
+    return self._embed(lambda part, which: embed(params, aux, part, which), tokens, ids=ids)
 
   def _embedder(self, function):
     """Texts are split over all devices; every process gets all vectors."""
@@ -178,8 +176,12 @@ class Run:
       self._embedders[function] = jax.jit(function, out_shardings=mesh.replicated(self.mesh))
     return self._embedders[function]
 
-  def _embed(self, embed, tokens, progress=None) -> np.ndarray:
+  def _embed(self, embed, tokens, progress=None, ids: np.ndarray | None = None) -> np.ndarray:
     num_shards, axes = self.mesh.size, mesh.LABEL_ROWS
+
+    def on_devices(part, which: np.ndarray):
+      which = which if ids is None else np.where(which >= 0, ids[which], -1)
+      return embed(*mesh.split_tree((part, which), self.mesh, *axes))
 
     def after_batch(done: int) -> None:
       if self._between_batches:
@@ -189,7 +191,7 @@ class Run:
 
     size = mesh.rounded_up(texts_at_a_time(len(tokens), self.config.eval.batch_size), num_shards)
     return embed_table(
-      lambda part, ids: embed(*(mesh.split_tree(tree, self.mesh, *axes) for tree in (part, ids))),
+      on_devices,
       tokens,
       batch_size=size,
       max_length=self.config.data.max_length,
@@ -212,7 +214,7 @@ class Run:
     return Snapshot(
       embed_queries,
       lambda: source.embed_labels(params, source.aux_to_rank(params, aux)),
-      lambda: source._of_labels(texts, params, aux),
+      lambda: source._of_texts(texts, params, aux, source.dataset.labels.tokens),
       truth=self.truth,
       filtered=self.train.filter,
       rows=self.batches.rows,

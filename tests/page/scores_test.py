@@ -10,12 +10,12 @@ from xmc_jax.page import scores
 from xmc_jax.refresh.search import Ranking
 
 
-@pytest.mark.parametrize("which", ["plain_run", "fused_run"])
-@pytest.mark.parametrize("kind", ["fused", "encoder", "classifier"])
+@pytest.mark.parametrize(
+  ("which", "kind"),
+  [("plain_run", "fused"), *(("fused_run", kind) for kind in ("fused", "encoder", "classifier"))],
+)
 def test_pairs_score_as_they_are_ranked(request, which, kind):
   made = request.getfixturevalue(which)
-  if kind != "fused" and not made.run.method.views:
-    pytest.skip("one kind of scores")
   rank = evaluate.ranker(made.run, made.params, made.aux, kind)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   rows, ranks = np.nonzero(ranking.ids >= 0)
@@ -34,7 +34,7 @@ def test_pairs_score_as_they_are_ranked(request, which, kind):
 def test_embedding_some_labels_is_part_of_embedding_all(plain_run):
   made = plain_run
   every, ids = made.run.embed_labels(made.params, made.aux), np.array([59, 0, 7])
-  np.testing.assert_allclose(scores.embed(made.run, made.params, made.aux, "", ids), every[ids], atol=1e-6)
+  np.testing.assert_allclose(made.run.embed_labels(made.params, made.aux, ids=ids), every[ids], atol=1e-6)
 
 
 def _case(num_rows=40, num_labels=30, depth=8):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from xmc_jax import disk
 from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import excerpt
@@ -183,11 +184,7 @@ def _refuse_foreign(folder: Path) -> None:
 def _flush(folder: Path) -> None:
   """A rename must not reach the disk before what is renamed."""
   for path in (*folder.iterdir(), folder):
-    handle = os.open(path, os.O_RDONLY)
-    try:
-      os.fsync(handle)
-    finally:
-      os.close(handle)
+    disk.flush(path)
 
 
 def _swap_in(beside: Path, folder: Path) -> None:

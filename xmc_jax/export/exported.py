@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xmc_jax import data, disk, inside, mesh
+from xmc_jax import answers, data, disk, inside, mesh
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.export import label_files, whole
 from xmc_jax.export.programs import Programs
-from xmc_jax.refresh import Index, embed_table
+from xmc_jax.refresh import Index, embed_table, texts_at_a_time
 from xmc_jax.report import say
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 1, "export.json"
 SENTENCE, PROGRAMS, INDEX = "sentence_transformers", "stablehlo", "index"
 POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
-_BATCH_SIZES = (8, 64, 256)  # texts at a time; each is a compilation
+_BATCH_SIZE = 256
 _FACTS = {"max_length": int, "width": int, "adds_labels": bool, "method": str, "encoder_run": str}
 _LONGEST = 1 << 16  # tokens
 
@@ -83,15 +83,9 @@ class Exported:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
 
     Raises:
-      UserError: k is out of range.
+      UserError: k is out of range, or `texts` is not a list of texts.
     """
-    if not 1 <= k <= len(self.labels):
-      raise UserError(f"k = {k}: there are {len(self.labels)} labels; set 1 to {len(self.labels)}")
-    vectors = self.embed(texts)
-    if not len(vectors):
-      return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
-    ranking = self._index.search(vectors, k)
-    return ranking.ids, ranking.scores, [[self.labels[label] for label in row] for row in ranking.ids]
+    return answers.best_labels(texts, k, self.labels, lambda some: self._index.search(self.embed(some), k))
 
   def add_labels(self, texts: Sequence[str]) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.
@@ -157,16 +151,14 @@ class Exported:
     self._index = Index(np.asarray(self._vectors), backend="exact", name="exported labels")
 
   def _embed(self, function: str, texts: Sequence[str]) -> np.ndarray:
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-      raise UserError("texts must be a list of str, such as ['a window manager']")
+    answers.check_texts(texts)
     if not len(texts):
       return np.zeros((0, self._facts["width"]), np.float32)
     tokens = data.encode_texts(self._tokenizer, list(texts), self._facts["max_length"])
-    fitting = [size for size in _BATCH_SIZES if size >= len(texts)]
     return embed_table(
       lambda part, ids: mesh.fetch(self._programs(function, part)),
       tokens,
-      batch_size=min(fitting, default=_BATCH_SIZES[-1]),
+      batch_size=texts_at_a_time(len(texts), _BATCH_SIZE),
       max_length=self._facts["max_length"],
     )
 
@@ -200,8 +192,7 @@ def _is_index(folder: pathlib.Path) -> bool:
 
 def _cleaned(texts: Sequence[str]) -> list[str]:
   """The texts, each one line without space around it."""
-  if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-    raise UserError("texts must be a list of str, such as ['a window manager']")
+  answers.check_texts(texts)
   texts = [" ".join(text.split()) for text in texts]
   texts = [text.encode("utf-8", "replace").decode() for text in texts]  # no lone surrogates
   if not all(texts):

@@ -1,11 +1,11 @@
 """Folders that are there whole or not at all, and that take the place of an earlier one."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from xmc_jax import disk
 from xmc_jax.contract import UserError
 
 _UNFINISHED = "UNFINISHED"  # stands in a folder that is being written, and holds its lock
@@ -30,7 +30,8 @@ def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Pat
     for place in (folder, part, old):
       _check(place, is_ours)
     part.mkdir(parents=True, exist_ok=True)
-    with _locked(part / _UNFINISHED, folder):
+    with (part / _UNFINISHED).open("w") as mark:
+      disk.lock(mark, str(folder))
       if old.exists() and not folder.exists():
         old.rename(folder)
       for entry in part.iterdir():
@@ -81,26 +82,7 @@ def _remove(entry: Path) -> None:
     entry.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _locked(path: Path, folder: Path) -> Iterator[None]:
-  """Keeps a second writer out, where the disk has locks; a killed one lets go."""
-  with path.open("w") as file:
-    try:
-      import fcntl
-
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise UserError(f"{folder}: another process writes this folder; wait for it, or name another") from None
-    except (ImportError, OSError):
-      pass
-    yield
-
-
 def _flush(folder: Path) -> None:
   """Waits until all files of a folder, and the lists of them, are on the disk."""
   for path in (*folder.rglob("*"), folder):
-    handle = os.open(path, os.O_RDONLY)
-    try:
-      os.fsync(handle)
-    finally:
-      os.close(handle)
+    disk.flush(path)

@@ -34,7 +34,7 @@ class LabelVectors:
     self._tree = Tree.load(fitted) if views and scores == "fused" and fitted.exists() else None
     self._propensity = run.inverse_propensity.astype(np.float32) if self._tree else None
     names = ("classifier", "encoder") if self._tree else (scores if scores in views else "",)
-    self._vectors = [embed(run, params, aux, name, self._ids) for name in names]
+    self._vectors = [run.embed_labels(params, aux, name, self._ids) for name in names]
 
   def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """`[n]` float32 scores of points `[n, D]` with a label each, `[n]`."""
@@ -64,16 +64,6 @@ class LabelVectors:
       return scores[0]
     rarity = np.broadcast_to(self._propensity[labels], scores[0].shape)
     return scores[0] + scores[1] + self._tree.predict(np.stack([*scores, rarity], axis=-1))
-
-
-def embed(run: Run, params: PyTree, aux: PyTree, view: str, ids: np.ndarray) -> np.ndarray:
-  """`[n, D]` embeddings of labels `[n]`, by one of the method's views, or as they are ranked."""
-  function = run._embedder(run.method.views[view] if view else run.method.embed_labels)
-
-  def embed_some(tokens, places):
-    return function(params, aux, tokens, np.where(places >= 0, ids[places], -1))
-
-  return run._embed(embed_some, run.dataset.labels.tokens.rows(ids))
 
 
 class Sample(NamedTuple):

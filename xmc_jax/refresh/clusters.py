@@ -114,7 +114,8 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
   num_groups, size, dim = rows.shape
   where = order >= 0
   half, num_first = -(-size // 2), (jnp.sum(where, axis=1) + 1) // 2
-  keys, threshold = _largest(_scores(rows, _direction(rows, where)), where, num_first)
+  scores = _turned(_scores(rows, _direction(rows, where)), where)
+  keys, threshold = _largest(scores, where, num_first)
   # What lies above the threshold, ties, what lies below, padding: each in the order that it had.
   rank = jnp.where(where, 2 - (keys > threshold).astype(jnp.int32) - (keys >= threshold), 3)
   places = jnp.sort(rank * size + jnp.arange(size, dtype=jnp.int32), axis=1) % size
@@ -128,6 +129,13 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
   num_parts = 2 if cut else 1
   rows, order = rows.reshape(num_parts, -1, half, dim), order.reshape(num_parts, -1, half)
   return [(rows[part], order[part]) for part in range(num_parts)]
+
+
+def _turned(scores: Array, where: Array) -> Array:
+  """The scores `[G, P]` or their opposites: equal halves do either way, and rounding must not choose."""
+  count = jnp.sum(where, axis=1)
+  middle = jnp.sum(jnp.where(where, scores, 0), axis=1) / jnp.maximum(count, 1)
+  return jnp.where(((count % 2 == 0) & (scores[:, 0] < middle))[:, None], -scores, scores)
 
 
 def _direction(rows: Array, where: Array) -> Array:
@@ -145,15 +153,7 @@ def _direction(rows: Array, where: Array) -> Array:
 
   nothing = jnp.zeros_like(rows[:, 0]), jnp.full(count.shape, -jnp.inf)
   direction, _ = jax.lax.fori_loop(0, _STARTS, start, nothing)
-  return _turned(_lloyd(rows, where, direction, _LAST_ITERATIONS)[0], rows, where)
-
-
-def _turned(direction: Array, rows: Array, where: Array) -> Array:
-  """The direction or its opposite: equal halves are as good either way, and rounding must not choose."""
-  is_even = jnp.sum(where, axis=1) % 2 == 0
-  first = jnp.sum(rows[:, 0] * direction, axis=1)
-  middle = jnp.sum(_weighted_sum(rows, where) * direction, axis=1) / jnp.maximum(jnp.sum(where, axis=1), 1)
-  return jnp.where((is_even & (first < middle))[:, None], -direction, direction)
+  return _lloyd(rows, where, direction, _LAST_ITERATIONS)[0]
 
 
 def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> tuple[Array, Array]:
