@@ -2,11 +2,14 @@
 
 import os
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+import tiny_devices  # before JAX is asked for a device
+
+os.environ["XLA_FLAGS"] = tiny_devices.flags(8)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import hypothesis
+import jax
 import pytest
 
 # XLA compiles inside the first example of a shape, so wall-clock deadlines say nothing.
@@ -17,3 +20,11 @@ hypothesis.settings.load_profile("xmc")
 @pytest.fixture(autouse=True)
 def _private_cache(tmp_path_factory, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once(tmp_path_factory):
+  """No program twice in one process; child processes, which may be killed while they write, share nothing."""
+  jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -11,6 +11,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+import tiny_devices
 import tiny_runs
 
 from xmc_jax import mesh
@@ -56,7 +57,7 @@ def _launch(flags, count, devices_each, **environment):
     env = {
       **os.environ,
       "JAX_PLATFORMS": "cpu",
-      "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_each}",
+      "XLA_FLAGS": tiny_devices.flags(devices_each),
       **environment,
     }
     if count > 1:

@@ -160,13 +160,13 @@ def test_installing(name, is_there, monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_notebooks_run(name, tmp_path, monkeypatch):
-  from tests import tiny_runs
+  from tests import tiny_devices, tiny_runs
 
   book = read(name)
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("PYTHONWARNINGS", "default")
-  monkeypatch.delenv("XLA_FLAGS", raising=False)
+  monkeypatch.setenv("XLA_FLAGS", tiny_devices.flags(1))
   tiny_runs.write_data(tmp_path / "tiny")
   (cell,) = tagged(book, "parameters")
   cell.source = "\n".join(f"{key} = {value!r}" for key, value in SMALL[name].items()) + '\nSOURCE = ""'

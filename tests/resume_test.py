@@ -11,6 +11,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+import tiny_devices
 import tiny_runs
 from same_runs import assert_same_runs
 
@@ -83,11 +84,10 @@ def _command(workdir, config, kill=""):
   """Runs the command line in a child process; returns it when it has ended."""
   flags = [f"--config={config}", f"--workdir={workdir}"]
   script = ["-c", DRIVER] if kill else ["-m", "xmc_jax.main"]
-  environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
   return subprocess.run(
     [sys.executable, *script, *flags],
     cwd=HERE.parent,
-    env={**environment, "JAX_PLATFORMS": "cpu", "KILL": kill},
+    env={**os.environ, "XLA_FLAGS": tiny_devices.flags(1), "KILL": kill},
     capture_output=True,
     text=True,
     timeout=300,
