@@ -159,6 +159,7 @@ _OF_FAULTS = {  # what may be lost, how it is noticed
     "fewer than 1,024 lines",
     "`.part`, and notes of what it is made of",
   ),
+  "kill -9 while a run is exported": ("what was exported", "what has no name of its own was not finished"),
   "kill -9, then a damaged checkpoint": (_STEPS, "digests of all files, before a checkpoint is used"),
   "SIGTERM": (_STEPS, "a thread hears the signal"),
 }

@@ -1,0 +1,281 @@
+"""Kinds of faults: what is done to a process, and what must hold after it and in the end."""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_AFTER_TRAINING = ("fuse", "test")  # nothing there is saved but the result
+_TRIALS_OF_A_RUN = 7  # then a new one begins, with data to prepare
+_NUM_TEXTS = 20_000
+
+
+def command(*flags: str) -> list[str]:
+  return [sys.executable, "-m", "benchmarks.watched", *flags]
+
+
+def environment(cache: pathlib.Path, **more: str) -> dict[str, str]:
+  return {**os.environ, "JAX_PLATFORMS": "cpu", "XMC_JAX_CACHE": str(cache), **more}
+
+
+def expect(holds: bool, what: str, ended: subprocess.CompletedProcess | None = None) -> None:
+  if not holds:
+    said = f"\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}" if ended else ""
+    sys.exit(f"FAILED: {what}{said}")
+
+
+class Trials:
+  """One method under faults of one kind.
+
+  Args:
+    config: its config file.
+    folder: for its runs; `undisturbed` is there already.
+    stages: by name, how long each entry took when nothing disturbed it.
+    rng: draws stages and moments.
+
+  Attributes:
+    count, runs: trials so far, and in how many runs.
+    lost: of each trial the steps that were begun and are not in what the next start goes on from.
+  """
+
+  signal, is_damaging = signal.SIGKILL, False
+
+  def __init__(self, config: pathlib.Path, folder: pathlib.Path, stages: dict, rng: random.Random):
+    self._config, self._folder, self._rng = config, folder, rng
+    self._stages = {name: entries for name, entries in stages.items() if name not in _AFTER_TRAINING}
+    self.count, self.runs, self.lost = 0, 0, []
+    self._damaged: pathlib.Path | None = None  # a checkpoint that nobody has named yet
+
+  def run(self, count: int) -> None:
+    """Disturbs runs until there were so many trials; each is let end."""
+    while self.count < count:
+      workdir = self._folder / f"{type(self).__name__}-{self.runs}"
+      self.runs += 1
+      until = min(count, self.count + _TRIALS_OF_A_RUN)
+      while self.count < until and self._disturbed(workdir):
+        self.count += 1
+      ended = self._start(workdir)
+      expect(ended.returncode == 0, f"the last run ended with {ended.returncode}", ended)
+      expect(self._damaged is None, f"{self._damaged} went unnoticed", ended)
+      _compare(self._folder / "undisturbed", workdir)
+
+  def _start(self, workdir: pathlib.Path, fault: str = ",0,0,0") -> subprocess.CompletedProcess:
+    ended = start(self._config, workdir, FAULT=fault, STEPS=str(workdir) + ".steps")
+    expect("Traceback" not in ended.stderr, f"a traceback, {fault}", ended)
+    if self._damaged and (str(self._damaged) in ended.stderr or not self._damaged.exists()):
+      self._damaged = None
+    return ended
+
+  def _disturbed(self, workdir: pathlib.Path) -> bool:
+    """One trial; whether the fault came before the run had ended."""
+    stage = self._rng.choice(sorted(self._stages))
+    entry = self._rng.randrange(min(8, len(self._stages[stage]))) + 1
+    seconds = self._rng.uniform(0, self._stages[stage][entry - 1])
+    pathlib.Path(f"{workdir}.steps").unlink(missing_ok=True)
+    ended = self._start(workdir, f"{stage},{entry},{seconds},{int(self.signal)}")
+    if ended.returncode == 0 and "written to" in ended.stdout:
+      return False
+    what = f"{type(self).__name__} in entry {entry} of {stage}, after {seconds:.3f} s"
+    expect(ended.returncode == (0 if self.signal == signal.SIGTERM else -9), what, ended)
+    if self.is_damaging:
+      self._damage(workdir)
+    self.lost.append(self._lost(workdir))
+    return True
+
+  def _lost(self, workdir: pathlib.Path) -> int:
+    log = pathlib.Path(f"{workdir}.steps")
+    begun = log.read_text().split() if log.exists() else []
+    return max(0, int(begun[-1] if begun else 0) - (_checkpoints(workdir).usable() or 0))
+
+  def _damage(self, workdir: pathlib.Path) -> None:
+    """Hurts a file of the newest checkpoint; the next start must name it."""
+    steps = _checkpoints(workdir).steps.finished()
+    if len(steps) < 2:
+      return
+    step = workdir / "checkpoints" / str(steps[-1])
+    victim = self._rng.choice(
+      sorted(path for path in step.rglob("*") if path.is_file() and path.stat().st_size)
+    )
+    content = bytearray(victim.read_bytes())
+    if self._rng.random() < 0.5:
+      content = content[: self._rng.randrange(len(content))]
+    else:
+      content[self._rng.randrange(len(content))] ^= 1 << self._rng.randrange(8)
+    victim.unlink()  # data may be hard-linked
+    victim.write_bytes(content)
+    expect(_checkpoints(workdir).usable() != steps[-1], f"damage to {victim} went unnoticed")
+    self._damaged = step
+
+
+class Stopped(Trials):
+  """Asked to stop."""
+
+  signal = signal.SIGTERM
+
+
+class Damaged(Trials):
+  """Killed, and the newest checkpoint damaged."""
+
+  is_damaging = True
+
+
+class KilledPreparing(Trials):
+  """Killed while data are prepared; every run has its own to prepare."""
+
+  def __init__(self, config, folder, stages, rng):
+    super().__init__(config, folder, {"prepare": stages["prepare"]}, rng)
+
+
+class KilledWriting:
+  """Killed while a finished run writes what it makes: when there are so many bytes.
+
+  Args:
+    config, folder, stages, rng: as of `Trials`.
+  """
+
+  mode, name = "", ""  # of the command, and of what it writes
+
+  def __init__(self, config: pathlib.Path, folder: pathlib.Path, stages: dict, rng: random.Random):
+    self._run, self._folder, self._rng = folder / "undisturbed", folder, rng
+    self.count, self.runs, self.lost = 0, 0, []
+
+  def run(self, count: int) -> None:
+    """Kills so many writers; what is written in the end is what an undisturbed one writes."""
+    whole = self._folder / f"whole-{self.name}"
+    self._write(whole)
+    while self.count < count:
+      killed = self._folder / f"killed-{self.name}"
+      self.runs += 1
+      until = min(count, self.count + _TRIALS_OF_A_RUN)
+      while self.count < until and self._killed(killed, _size(whole)):
+        self.count += 1
+        self.check_killed(killed)
+      self._write(killed)
+      self.check_whole(killed, whole)
+      self.remove(killed)
+
+  def check_killed(self, place: pathlib.Path) -> None:
+    """What must hold of what a kill has left."""
+
+  def check_whole(self, place: pathlib.Path, undisturbed: pathlib.Path) -> None:
+    expect(place.read_bytes() == undisturbed.read_bytes(), f"{place} is another after kills")
+
+  def remove(self, place: pathlib.Path) -> None:
+    place.unlink()
+
+  def flags(self, place: pathlib.Path) -> tuple[str, ...]:
+    return f"--mode={self.mode}", f"--workdir={self._run}", f"--output={place}"
+
+  def _command(self, place: pathlib.Path) -> dict:
+    env = environment(self._folder / "cache")
+    return {"args": command(*self.flags(place)), "cwd": _ROOT, "env": env}
+
+  def _write(self, place: pathlib.Path) -> None:
+    ended = subprocess.run(**self._command(place), capture_output=True, text=True)
+    expect(ended.returncode == 0 and "Traceback" not in ended.stderr, self.mode, ended)
+    left = [*self._folder.glob("*.part*"), *self._folder.glob("*.old")]
+    expect(not left, f"{left} left behind")
+
+  def _killed(self, place: pathlib.Path, size: int) -> bool:
+    """One trial; whether the kill came before all was written."""
+    part, done = place.with_name(f"{place.name}.part"), _stamp(place)
+    before = _size(part) if part.is_file() else 0  # lines that it goes on from; a folder is begun anew
+    moment, found = self._rng.uniform(before, size), before
+    process = subprocess.Popen(**self._command(place), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    began = time.time()
+    while process.poll() is None and found < moment:
+      time.sleep(0.0005)
+      found = _size(part, began) or before
+    process.kill()
+    process.wait()
+    return _stamp(place) == done
+
+
+class KilledPredicting(KilledWriting):
+  """Killed while predictions are written to a file, which the next one goes on with."""
+
+  mode, name = "predict", "predictions.jsonl"
+
+  def flags(self, place):
+    texts = self._folder / "texts.txt"
+    if not texts.exists():
+      words = ["bake", "kelt", "loma", "mive", "nuxo", "pody", "rack", "sutha"]
+      texts.write_text("".join(f"{words[n % 8]} {words[n // 8 % 8]} {n}\n" for n in range(_NUM_TEXTS)))
+    return *super().flags(place), f"--input={texts}"
+
+
+class KilledExporting(KilledWriting):
+  """Killed while a run is exported, every second time where an earlier export stands."""
+
+  mode, name = "export", "export"
+
+  def check_killed(self, place):
+    import tiny_runs
+
+    from xmc_jax import export
+    from xmc_jax.contract import UserError
+
+    try:
+      found = export.Exported.load(place).labels
+    except UserError:
+      found = ()
+    expected = tiny_runs.NUM_LABELS if self.runs % 2 == 0 else 0
+    expect(len(found) == expected, f"{len(found)} labels after a kill, not {expected}")
+
+  def check_whole(self, place, undisturbed):
+    for path in sorted(undisturbed.rglob("*")):
+      if path.is_file():
+        other = place / path.relative_to(undisturbed)
+        expect(other.read_bytes() == path.read_bytes(), f"{other} is another after kills")
+
+  def remove(self, place):
+    if self.runs % 2 == 0:
+      shutil.rmtree(place)
+
+
+def _size(place: pathlib.Path, since: float = 0.0) -> int:
+  """Bytes of a file, or of the files of a folder that were written since; 0 of nothing."""
+  try:
+    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    found = [path.stat() for path in files]
+  except FileNotFoundError:
+    return 0
+  return sum(each.st_size for each in found if each.st_mtime >= since)
+
+
+def _stamp(place: pathlib.Path) -> int:
+  return place.stat().st_ino if place.exists() else 0
+
+
+KINDS = {
+  "kill -9": Trials,
+  "kill -9 while data are prepared": KilledPreparing,
+  "kill -9 while predictions are written": KilledPredicting,
+  "kill -9 while a run is exported": KilledExporting,
+  "kill -9, then a damaged checkpoint": Damaged,
+  "SIGTERM": Stopped,
+}
+
+
+def start(config: pathlib.Path, workdir: pathlib.Path, **more: str) -> subprocess.CompletedProcess:
+  """A training, by its own cache."""
+  flags = command(f"--config={config}", f"--workdir={workdir}")
+  env = environment(pathlib.Path(f"{workdir}.cache"), **more)
+  return subprocess.run(flags, cwd=_ROOT, env=env, capture_output=True, text=True, timeout=900)
+
+
+def _checkpoints(workdir: pathlib.Path):
+  from xmc_jax.checkpoint import Checkpoints
+
+  return Checkpoints(workdir / "checkpoints", read_only=True)
+
+
+def _compare(one: pathlib.Path, other: pathlib.Path) -> None:
+  from same_runs import assert_same_runs
+
+  assert_same_runs(one, other, newest=True)  # what was asked to stop has saved at other steps before
