@@ -11,7 +11,8 @@ percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW .
 stands how soon each row got where the first one ended. Between `<!-- faults -->` and `<!-- end -->` stands
 what `python -m benchmarks.faults` and `python -m benchmarks.disks` found. Between `<!-- leaderboard -->` (or
 `<!-- leaderboard: BOARD -->`) and `<!-- end -->` stand the rows that `python -m benchmarks.leaderboard` keeps
-in docs/results/leaderboard, by falling P@1: means over seeds and their 95 % interval over test points.
+in docs/results/leaderboard, by falling P@1: means over seeds and their 95 % interval over test points;
+metrics beside BOARD are its only columns.
 """
 
 import json
@@ -122,12 +123,17 @@ def leaderboard_table(names: list[str]) -> str:
 
   An interval is of drawing the test points (bootstrap); of several seeds, P@1 also has the mean's interval
   over these (Student's t).
+
+  Args:
+    names: a board, if it is not the main one, and metrics, if not all are shown.
   """
-  folder = _DOCS.joinpath("results", "leaderboard", *names)
+  wanted = [name for name in names if name in _TESTED]
+  folder = _DOCS.joinpath("results", "leaderboard", *(name for name in names if name not in wanted))
   rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
   if not rows:
     return "Nothing has been trained yet.\n"
-  shown = [metric for metric in _TESTED if any(metric in row["seeds"][0]["metrics"] for row in rows)]
+  found = {metric for row in rows for metric in row["seeds"][0]["metrics"]}
+  shown = [metric for metric in wanted or _TESTED if metric in found]
   mean = [{metric: _mean(row, "metrics", metric) for metric in shown} for row in rows]
   best = {metric: max((of_row[metric] for of_row in mean), default=0) for metric in shown}
   order = sorted(range(len(rows)), key=lambda number: (-mean[number].get("P@1", 0), rows[number]["what"]))

@@ -201,6 +201,9 @@ def test_the_table_is_made_of_the_files(page):
     "| A | 1 | 30.0 ± 2.0 | **50.0** ± 1.0 | 4.0 | 1.5 | 30.0 |",
     "<!-- end -->",
   ]
+  page.write_text("<!-- leaderboard: R@10 -->\n<!-- end -->\n")  # one of its metrics
+  leaderboard.write_tables()
+  assert page.read_text().splitlines()[3] == "| B | 3 | **50.0** ± 1.0 | 2.0 | 1.5 | 42.0 ± 5.0 |"
 
 
 def _write_run(workdir, p, seconds):
