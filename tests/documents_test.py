@@ -212,9 +212,8 @@ def place(tmp_path_factory):
     shutil.copytree(folder / "runs" / "dexml-debian", folder / "runs" / copy)
   for name in ("texts.txt", "new.txt"):
     (folder / name).write_text("a window manager for X11\nplays music\n")
-  (folder / "train.csv").write_text(
-    "title,labels\n" + "a window manager for X11,desktop;x11\nplays music,audio\n" * 5
-  )
+  rows = "a window manager for X11,desktop;x11\nplays music,audio\n" * 5
+  (folder / "train.csv").write_text(f"title,labels\n{rows}")
   return folder
 
 
