@@ -4,8 +4,10 @@ import contextlib
 import faulthandler
 import math
 import os
+import re
 import resource
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import jax
@@ -18,6 +20,8 @@ from xmc_jax import peers
 from xmc_jax.contract import UserError
 
 _SECONDS_UNHEARD = 30  # after which JAX calls a process dead
+_STDERR = 2
+_NOTE = re.compile(rb"[IW]\d{4} |WARNING: All log messages before absl")
 
 
 def start(distributed: bool = False) -> None:
@@ -88,6 +92,28 @@ def _keep_standard_output() -> None:
   ours, encoding, errors = os.dup(sys.stdout.fileno()), sys.stdout.encoding, sys.stdout.errors
   os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
   sys.stdout = os.fdopen(ours, "w", encoding=encoding, errors=errors)
+
+
+@contextlib.contextmanager
+def notes_left_out() -> Iterator[None]:
+  """Meanwhile nothing is shown of what C++ libraries note on standard error, "I0000 00:00 file.cc:58] ...".
+
+  That is, infos and warnings; errors and whatever else was written there come when the block ends.
+  """
+  with tempfile.TemporaryFile() as heard:
+    sys.stderr.flush()
+    ours = os.dup(_STDERR)
+    os.dup2(heard.fileno(), _STDERR)
+    try:
+      yield
+    finally:
+      sys.stderr.flush()
+      os.dup2(ours, _STDERR)
+      os.close(ours)
+      heard.seek(0)
+      for line in heard:
+        if not _NOTE.match(line):
+          os.write(_STDERR, line)
 
 
 def barrier(name: str) -> None:

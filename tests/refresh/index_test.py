@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import importlib.util
+import os
 import sys
 
 import numpy as np
@@ -152,6 +153,16 @@ def test_the_same_calls_give_the_same_and_threads_build_once(vectors, builds):
     for found, block in zip(pool.map(lambda block: made.search(block, K), blocks), blocks):
       assert_right(found, block, labels, K)
   assert len(builds) == 3
+
+
+@NEEDS_SCANN
+def test_what_scann_notes_of_itself_is_not_shown(vectors, capfd):
+  queries, labels = vectors
+  Index(labels, backend="scann").search(queries, K)
+  assert ".cc:" not in capfd.readouterr().err
+  with runtime.notes_left_out():
+    os.write(2, b"I0000 00:00:17.1 1 partitioner.cc:58] Size of sampled dataset\nE0000 broken\nours\n")
+  assert capfd.readouterr().err == "E0000 broken\nours\n"
 
 
 def test_without_scann_it_is_exact_and_says_so_once(vectors, builds, capfd, monkeypatch):

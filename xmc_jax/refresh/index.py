@@ -218,7 +218,8 @@ def _build(labels: np.ndarray, k: int) -> _Searcher:
   builder = builder.score_ah(
     _DIMS, anisotropic_quantization_threshold=0.2, training_sample_size=min(len(labels), _CODES)
   )
-  scann = builder.reorder(_REORDERED[0] * k).build()
+  with runtime.notes_left_out():
+    scann = builder.reorder(_REORDERED[0] * k).build()
   return _Searcher(scann, len(labels), num_leaves, leaves=num_leaves, reordered=_REORDERED[0])
 
 
