@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Test files are dealt to so many processes; each has the memory of one, some 2 GB.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-fast lint golden lock clean
 

@@ -1,6 +1,8 @@
 """Every test sees 8 simulated CPU devices; nothing is fetched or written outside tmp folders."""
 
+import collections
 import os
+import statistics
 
 import tiny_devices  # before JAX is asked for a device
 
@@ -28,3 +30,11 @@ def _compiled_once(tmp_path_factory):
   jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_collection_modifyitems(items):
+  """Files with the largest share of slow tests come first, so that no worker is alone with one in the end."""
+  files = collections.defaultdict(list)
+  for item in items:
+    files[item.path].append(bool(item.get_closest_marker("slow")))
+  items.sort(key=lambda item: -statistics.mean(files[item.path]))
