@@ -36,13 +36,12 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
     raise UserError("an export is made by one process; leave --distributed out")
   programs.check_available()
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
-  folder = pathlib.Path(folder.absolute())
   run = _opened(workdir)
   chosen = scores or run.config.eval.scores
   methods.check_scores(chosen, run.config, run.method)
   view = chosen if chosen in run.method.views else ""
   params, aux, step = run.trained()
-  with whole.written_whole(folder, exported.is_export) as part:
+  with whole.written_whole(folder.absolute(), exported.is_export) as part:
     _write(part, run, Trained(params, aux), step, view)
   say(f"exported to {folder}: README.md says what is there")
 
