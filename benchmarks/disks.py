@@ -20,7 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from benchmarks.faults import command, environment, expect, settings
+from benchmarks.fault_kinds import command, environment, expect
+from benchmarks.faults import settings
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "disks.json"

@@ -53,7 +53,7 @@ class Row(NamedTuple):
 ROWS = {
   "tfidf_labels": Row("tf-idf, nearest label texts", baseline="labels"),
   "tfidf_vote": Row("tf-idf, vote of 20 nearest points", baseline="vote"),
-  "tfidf_vote_all": Row("the same, held-out rows vote too", baseline="vote_all"),
+  "tfidf_vote_all": Row("tf-idf, vote, held-out points vote too", baseline="vote_all"),
   "tfidf_both": Row("tf-idf, vote and label texts", baseline="both"),
   "dpr": Row("DPR", "dpr"),
   "ance": Row("ANCE", "ance"),

@@ -412,6 +412,29 @@ def test_read_of_damaged_files(tmp_path, content, words):
   assert words in message and str(path) in message
 
 
+@pytest.mark.parametrize(
+  ("name", "path", "expected"),
+  [
+    ("dexml-debian", "", "dexml-debian"),
+    ("dexml-debian", "data/my recipes.jsonl.gz", "dexml-my_recipes"),
+    ("prime-debian", "sets/LF-CppDocs-SeeAlso/", "prime-LF-CppDocs-SeeAlso"),
+    ("prime-debian", "..", "prime-data"),
+    ("mine", "recipes.csv", "mine"),
+  ],
+)
+def test_presets_of_the_bundled_data_are_named_after_others_that_they_are_given(name, path, expected):
+  config = configs.default()
+  config.name, config.data.path = name, path
+  assert configs.name_after_data(config) == expected
+
+
+def test_read_of_a_folder_whose_name_is_mistyped(tmp_path):
+  (tmp_path / "dexml-debian").mkdir()
+  (tmp_path / "dexml-debian" / "config.json").write_text("{}")
+  message = refusal(configs.read, tmp_path / "dexml_debian" / "config.json")
+  assert f"did you mean {tmp_path / 'dexml-debian'}?" in message
+
+
 def test_read_of_missing_files(tmp_path):
   assert "is not the folder of a run" in refusal(configs.read, tmp_path / "none" / "config.json")
   (tmp_path / "file").write_text("")

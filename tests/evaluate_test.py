@@ -103,6 +103,15 @@ def test_the_report_says_it_all(tmp_path):
   assert (tmp_path / "predictions" / "test.npz").exists()
 
 
+def test_examples_ring_true_labels_that_are_not_shown(monkeypatch):
+  monkeypatch.setattr(evaluate, "_SHOWN", 1)
+  assert "  two\n    · label 0\n    ○ label 1" in evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 10)
+  monkeypatch.setattr(evaluate, "_SHOWN", 2)
+  assert "  two\n    · label 0\n    ✓ label 3\n    ○ label 1" in evaluate.examples(
+    _run(TRAIN, 3), SPLIT, RANKING, 10
+  )
+
+
 def test_examples_tick_what_is_true_and_skip_padding():
   shown = evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 10)
   assert "  one\n    ✓ label 2\n    · label 1\n    · label 3" in shown

@@ -182,7 +182,7 @@ def test_help_is_light_and_succeeds():
     ([DEXML, "--config.train.learning_rate=nan"], "train.learning_rate = nan"),
     ([DEXML, "--config.method.loss=sofmax"], "did you mean --config.method.loss=softmax?"),
     ([DEXML, "train"], "'train' is not understood"),
-    ([DEXML, "--work_dir=x"], "Did you mean: workdir"),
+    ([DEXML, "--work_dir=x"], "did you mean: workdir? (see --help)"),
     ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
     (["--mode=predict", "--k=0"], "--k=0"),
     (["--mode=predict", "--k=few"], "--k=few"),
@@ -317,6 +317,29 @@ def test_prepare_counts_and_makes_no_run(command, folder, trained, tmp_path, mon
   place = re.search(r"^prepared in (.*), where", ended.out, re.M)[1]
   assert data.load(place).num_labels == tiny_runs.NUM_LABELS
   assert sorted(trained.rglob("*")) == before and not (tmp_path / "runs").exists()
+
+
+def test_preparing_says_what_training_would_refuse(command, folder):
+  ended = command("--mode=prepare", *training(folder, **{"eval.k": 100}))
+  assert ended.code == 0 and "prepared in" in ended.out
+  assert "note: with these settings --mode=train will refuse: eval.k = 100 is more than" in ended.err
+
+
+@pytest.mark.parametrize("wrong", [{"data.path": "/nowhere"}, {"data.layout": "index"}])
+def test_data_that_cannot_be_read_leave_no_folder(command, begin, folder, tmp_path, wrong):
+  workdir = tmp_path / "runs" / "new"
+  command(*training(folder, **wrong), f"--workdir={workdir}").line()
+  assert not workdir.exists()
+  begin(*training(folder), f"--workdir={workdir}")
+  before = sorted(workdir.rglob("*"))
+  command(*training(folder, **wrong), f"--workdir={workdir}").line()
+  assert set(before) >= set(workdir.rglob("*")) and (workdir / ".lock").exists()
+
+
+def test_own_data_do_not_go_to_the_folder_of_the_bundled_ones(command, begin, folder, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  begin(*training(folder, name="dexml-debian"))
+  assert [path.name for path in (tmp_path / "runs").iterdir()] == [f"dexml-{folder.name}"]
 
 
 def test_two_trainings_in_one_folder(command, folder, tmp_path):
@@ -456,6 +479,17 @@ def test_prediction_between_files(command, trained, tmp_path):
   rows = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
   assert [row["text"] for row in rows] == ["barn", "no utf-8: �", "ж"]
   assert all(len(row["labels"]) == 5 for row in rows)
+  assert f"written to {target}: 3 texts, 5 labels each" in ended.err and "note" not in ended.err
+
+
+def test_prediction_into_a_matrix_and_of_a_table(command, trained, tmp_path):
+  source, target = tmp_path / "in.csv", tmp_path / "out.npz"
+  source.write_text("title,labels\nbarn,x\n")
+  ended = command(
+    "--mode=predict", f"--workdir={trained}", f"--input={source}", f"--output={target}", "--k=2"
+  )
+  assert f"note: {source} is read as plain text, a text a line" in ended.err
+  assert f"written to {target}: 2 texts x 60 labels, 2 scores a text" in ended.err
 
 
 def test_refusals_of_a_prediction(command, trained, tmp_path):

@@ -48,6 +48,16 @@ def test_progress_after_a_resume_counts_its_own_rate(clock, capsys):
   assert capsys.readouterr().err == "train 9,010/10,000 steps, 0.50/s, 33:00 left\n"
 
 
+def test_compiling_is_no_part_of_the_rate(clock, capsys):
+  bar = Progress("train", 100)
+  clock.now += 60.0
+  bar.update(1)
+  for done in range(2, 17):
+    clock.now += 1.0
+    bar.update(done)
+  assert capsys.readouterr().err.splitlines()[-1] == "train 16/100 steps, 1.00/s, 1:24 left"
+
+
 def test_progress_of_unknown_length_and_without_any_step(clock, capsys):
   bar = Progress("prepare: read", None, unit="row")
   clock.now += 20.0

@@ -1,5 +1,6 @@
 """Configs: made of defaults.py, checked by checks.py, written and read; durations in steps. Knows no jax."""
 
+import difflib
 import json
 import os
 import pathlib
@@ -21,10 +22,13 @@ __all__ = [
   "check_against_encoder",
   "default",
   "differences",
+  "name_after_data",
   "read",
   "steps",
   "to_json",
 ]
+
+_BUNDLED = "debian"  # what presets for the bundled data are called
 
 
 def default() -> ml_collections.ConfigDict:
@@ -35,6 +39,14 @@ def default() -> ml_collections.ConfigDict:
 def cache_root() -> pathlib.Path:
   """Where prepared data and compiled programs are kept: `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`."""
   return pathlib.Path(os.environ.get("XMC_JAX_CACHE") or "~/.cache/xmc_jax").expanduser()
+
+
+def name_after_data(config: ml_collections.ConfigDict) -> str:
+  """`config.name`; of a preset for the bundled data that was given others, 'dexml-recipes', after these."""
+  if not config.data.path or not config.name.endswith(f"-{_BUNDLED}"):
+    return config.name
+  stem = pathlib.Path(config.data.path).name.partition(".")[0]
+  return config.name.removesuffix(_BUNDLED) + (re.sub(r"[^\w-]+", "_", stem) or "data")
 
 
 def steps(epochs: float, steps_per_epoch: int) -> int:
@@ -110,7 +122,10 @@ def read(path: pathlib.Path) -> ml_collections.ConfigDict:
   try:
     stored = json.loads(path.read_text(encoding="utf-8"))
   except (FileNotFoundError, NotADirectoryError):
-    raise ConfigError(f"{path}: no such file; {path.parent} is not the folder of a run") from None
+    runs = [str(other.parent) for other in path.parent.parent.glob("*/config.json")]
+    near = difflib.get_close_matches(str(path.parent), runs, 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"{path}: no such file; {path.parent} is not the folder of a run{meant}") from None
   except (OSError, ValueError, RecursionError) as error:
     raise ConfigError(f"{path}: not readable as a run's config ({error})") from None
   try:

@@ -20,6 +20,7 @@ from xmc_jax.run import Run
 
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
+_SHOWN = 3  # labels of an example
 _PATIENCE = 50  # queries that are ranked exactly before an index is built for more
 
 
@@ -196,14 +197,15 @@ def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> N
 
 
 def examples(run: Run, split: data.Split, ranking: Ranking, count: int) -> str:
-  """A few points in words, with their first labels; a tick marks the true ones."""
+  """A few points in words, with their first labels; a tick marks the true ones, a ring those missed."""
   truth = split.counted
   lines = []
   for row in np.random.default_rng(0).permutation(len(split))[:count]:
     true = set(truth[row].indices.tolist())
     lines.append(f"  {plain.line(split.texts[row])}")
-    for label in ranking.ids[row, :3]:
-      if label >= 0:
-        name = plain.line(run.dataset.labels.texts[label])
-        lines.append(f"    {'✓' if label in true else '·'} {name}")
+    found = [label for label in ranking.ids[row, :_SHOWN].tolist() if label >= 0]
+    missed = sorted(true - set(found))[:_SHOWN]
+    marks = [*("✓" if label in true else "·" for label in found), *("○" for _ in missed)]
+    for mark, label in zip(marks, found + missed):
+      lines.append(f"    {mark} {plain.line(run.dataset.labels.texts[label])}")
   return "\n".join(lines)

@@ -102,7 +102,9 @@ def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:
   if overrides and not path:
     return "--config is missing, which --config.KEY=VALUE changes; for instance --config=experiments/dexml.py"
   if isinstance(error, flags.UnrecognizedFlagError):
-    return f"{text}; see --help"
+    return (
+      f"{text.replace('. Did you', '; did you').removesuffix(' ?')}{'?' * text.endswith('?')} (see --help)"
+    )
   if not isinstance(error, OSError):  # where the file was read
     for key in overrides:
       if key not in known:

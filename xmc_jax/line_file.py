@@ -25,6 +25,8 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   Raises:
     UserError: it cannot be written.
   """
+  if not path.absolute().parent.is_dir():
+    raise UserError(f"{path}: cannot be written (there is no folder {path.parent})")
   part, notes = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
   try:
     part.touch()

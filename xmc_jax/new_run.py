@@ -30,8 +30,8 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
   with runtime.main_process_first("run folder"), report.stage("prepare"):
-    run_folder.claim(config, workdir)
-    prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
+    with run_folder.claimed(config, workdir):
+      prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
     run_folder.refuse_other_data(prepared, workdir)
     data.link_into(prepared.folder, workdir / "data")
     described = config.encoder[encoder_key(config)]

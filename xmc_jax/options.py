@@ -85,8 +85,12 @@ def check(argv: list[str]) -> None:
 def checked_config():
   """The config that --config names, with its overrides."""
   if not CONFIG.present:
-    raise UserError("--config is missing; for instance --config=experiments/dexml.py")
+    raise UserError(
+      "--config is missing; for instance --config=experiments/dexml.py to train, or --mode=predict "
+      "--workdir=RUN to use what was trained; --help has more"
+    )
   configs.check(CONFIG.value)
+  CONFIG.value.name = configs.name_after_data(CONFIG.value)
   return CONFIG.value
 
 

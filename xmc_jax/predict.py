@@ -18,6 +18,8 @@ from xmc_jax.contract import DataError, UserError
 from xmc_jax.line_file import written_whole
 from xmc_jax.report import say
 
+_TABLES = (".csv", ".tsv", ".jsonl", ".json")  # which have more in a line than a text
+
 
 class Model:
   """A trained dual encoder with its labels.
@@ -162,19 +164,25 @@ def predict_command(
   """
   with contextlib.ExitStack() as files:
     lines = lines_of(source, files)
+    if source.endswith(_TABLES):
+      say(f"note: {source} is read as plain text, a text a line, whatever its columns are; cut the texts out")
     model = Model.load(workdir, scores=scores, backend=backend)
     model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
     if destination.endswith(".npz"):
-      return predict_matrix(model, lines, pathlib.Path(destination), k, block)
+      count = predict_matrix(model, lines, pathlib.Path(destination), k, block)
+      say(f"written to {destination}: {count:,} texts x {len(model.labels):,} labels, {k} scores a text")
+      return count
     if not (source and runtime.is_alone() and disk.is_plain_file(destination)):
       return predict_lines(model, lines, _opened(destination, files), k, block)
     made_of = _identity(workdir, model.step, source, [k, scores, backend])
     out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
     if done:
       say(f"predict: going on after {done:,} texts")
-    return done + predict_lines(model, itertools.islice(lines, done, None), out, k, block)
+    done += predict_lines(model, itertools.islice(lines, done, None), out, k, block)
+  say(f"written to {destination}: {done:,} texts, {k} labels each")
+  return done
 
 
 def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:

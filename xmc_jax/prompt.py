@@ -24,7 +24,7 @@ def ask(model: Model, k: int) -> None:
 
   model.check_k(k)
   answer = functools.lru_cache(_KEPT)(functools.partial(answered, model, k=k))
-  say(f"{len(model.labels):,} labels; type a text, Enter keeps an answer, Ctrl-D leaves")
+  say(f"{len(model.labels):,} labels; type a text, and its labels follow; Enter keeps them, Ctrl-D leaves")
   answer("a first text, so that all is compiled")
   session = PromptSession(
     "text> ",

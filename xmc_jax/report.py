@@ -72,7 +72,7 @@ class Report:
 
   def stage_summary(self) -> str:
     """'prepare 2.1 s · train 93.0 s ... · peak memory 1.4 GB'."""
-    parts = [f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items()]
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items() if seconds >= 0.05]
     peaks = [f"{bytes_ / 1e9:.2f} GB {where}" for where, bytes_ in runtime.peak_memory().items()]
     return " · ".join(parts) + " · peak memory " + ", ".join(peaks)
 
@@ -105,7 +105,7 @@ class Progress:
     what = plain.line(what)
     self._what, self._total, self._first, self._unit = what, total, first, unit
     self._done, self._start = first, time.perf_counter()
-    self._spoken = self._start
+    self._spoken, self._since = self._start, (first, self._start)  # from when on the rate is taken
     self._shown = runtime.is_main_process()
     self._bar = (
       tqdm(desc=what, total=total, initial=first, unit=unit, leave=False, dynamic_ncols=True)
@@ -115,6 +115,8 @@ class Progress:
 
   def update(self, done: int, note: str = "") -> None:
     """`done` of `total`, counted from the very start, and a few words behind it."""
+    if self._done == self._first < done:  # compiling takes longer than what follows
+      self._since = done, time.perf_counter()
     self._done = done
     if self._bar is not None:
       self._bar.set_postfix_str(note, refresh=False)
@@ -128,8 +130,8 @@ class Progress:
       self._bar.close()
 
   def _counts(self) -> str:
-    elapsed = time.perf_counter() - self._start
-    rate = (self._done - self._first) / max(elapsed, 1e-9)
+    first, start = self._since if self._done > self._since[0] else (self._first, self._start)
+    rate = (self._done - first) / max(time.perf_counter() - start, 1e-9)
     if not self._total:
       return f"{self._done:,} {self._unit}s"
     left = (self._total - self._done) / rate if rate > 0 else float("inf")

@@ -55,7 +55,25 @@ def in_use(workdir: pathlib.Path) -> Iterator[None]:
   try:
     yield
   finally:
+    with contextlib.suppress(OSError):
+      if os.listdir(workdir) == [".lock"]:  # nothing came of it
+        (workdir / ".lock").unlink()
+        workdir.rmdir()
     os.close(lock)
+
+
+@contextlib.contextmanager
+def claimed(config, workdir: pathlib.Path) -> Iterator[None]:
+  """`claim`; where there is no run yet and the block fails, nothing of one is left."""
+  is_new = not (workdir / "config.json").exists()
+  claim(config, workdir)
+  try:
+    yield
+  except UserError:
+    if is_new:
+      for made in ("config.json", *_MADE):
+        (workdir / made).unlink(missing_ok=True)
+    raise
 
 
 def claim(config, workdir: pathlib.Path) -> None:

@@ -9,10 +9,26 @@ import sys
 from collections.abc import Sequence
 from typing import IO
 
-from xmc_jax import checks, data, disk, evaluate, loop, methods, new_run, page, report, run_folder, runtime
+import ml_collections
+
+from xmc_jax import (
+  checks,
+  data,
+  disk,
+  evaluate,
+  loop,
+  methods,
+  new_run,
+  page,
+  plain,
+  report,
+  run_folder,
+  runtime,
+)
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax import run as runs
+from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
 from xmc_jax.stopping import Stop
@@ -23,6 +39,10 @@ def prepare(config) -> None:
   prepared = new_run.prepare(config)
   show(data.summary(prepared.manifest))
   show(f"prepared in {prepared.folder}, where --mode=train finds it")
+  try:
+    configs.check_against_data(config, len(prepared.train), prepared.num_labels)
+  except UserError as error:
+    say(f"note: with these settings --mode=train will refuse: {error}")
 
 
 def plan(config) -> None:
@@ -62,6 +82,7 @@ def train(config, workdir: str | pathlib.Path = ""):
   from xmc_jax.predict import Model
 
   configs.check(config)
+  config = ml_collections.ConfigDict({**config.to_dict(), "name": configs.name_after_data(config)})
   workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
   with runtime.started(distributed=False):
     train_and_test(config, workdir, owns_process=False)
@@ -168,7 +189,8 @@ def _invitation(run: runs.Run) -> str:
   """A command to go on with, for the reader's own shell and data."""
   python = os.path.relpath(sys.executable)
   python = sys.executable if python.startswith("..") else python
-  text = shlex.quote(run.dataset.test.texts[0][:60])
+  texts = [plain.line(run.dataset.test.texts[row][:60]) for row in range(min(50, len(run.dataset.test)))]
+  text = shlex.quote(next((text for text in texts if text and "'" not in text), texts[0]))
   return f"try: echo {text} | {python} -m xmc_jax.main --mode=predict --workdir={run.workdir}"
 
 
@@ -206,7 +228,7 @@ def _test(
   for view, found in by_view.items():
     show(f"by {view} alone: " + "  ".join(f"{m} {100 * v:.2f}" for m, v in evaluate.shown(found).items()))
   if run.config.eval.num_examples:
-    show("\nexamples (✓ is a true label)")
+    show("\nexamples (✓ is a true label, ○ one that is not among the first three)")
     show(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
   looks = f"report/index{suffix}.html to look at, " if run.config.eval.report_page else ""
   written = f"{looks}report/metrics{suffix}.json, predictions/test{suffix}.npz"

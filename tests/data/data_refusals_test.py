@@ -286,11 +286,14 @@ def test_missing_file(layout, name, match, tmp_path):
 
 
 def test_missing_folder(tmp_path):
-  why = "no such file or folder; give the data's place with --config.data.path=DIR"
+  why = "no such file or folder; give a folder or a table that is there (--config.data.path=PATH)"
   for path in (tmp_path / "nowhere", samples.write(tmp_path / "file", "") / "below"):
     with pytest.raises(DataError) as caught:
       data.load(path)
     assert str(caught.value) == f"{path}: {why}"
+  there = samples.write(tmp_path / "recipes.csv", "")
+  with pytest.raises(DataError, match=rf"recipe\.csv: no such file or folder; did you mean {there}\?"):
+    data.load(tmp_path / "recipe.csv")
   with pytest.raises(DataError, match=r"names\.csv: no such file \(--config\.data\.label_file=names\.csv\)$"):
     data.load(samples.jsonl(tmp_path), label_file="names.csv")
 

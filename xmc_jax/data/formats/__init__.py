@@ -48,8 +48,10 @@ def _refuse_missing(path: Path) -> None:
   try:
     path.stat()
   except (FileNotFoundError, NotADirectoryError):
-    why = "no such file or folder; give the data's place with --config.data.path=DIR"
-    raise DataError(f"{path}: {why}") from None
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, beside, 1)
+    meant = f"did you mean {path.parent / near[0]}?" if near else "give a folder or a table that is there"
+    raise DataError(f"{path}: no such file or folder; {meant} (--config.data.path=PATH)") from None
 
 
 def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> Source:
