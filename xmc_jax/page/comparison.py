@@ -108,8 +108,8 @@ def _explained(runs: Sequence[Finished]) -> str:
   )
   return (
     f"Percent on {len(runs[0].dataset.test):,} test points; differences to A with 95 % intervals, of a "
-    f"paired bootstrap over points, and two-sided p-values{several}; * is p < {LEVEL}. Of 20 metrics "
-    "without any difference one is marked so. Another seed may move a run by more than other points do."
+    f"paired bootstrap over points, and two-sided p-values{several}; * is p < {LEVEL}, which "
+    "chance alone gives one metric in 20. Another seed may move a run by more than other points do."
   )
 
 

@@ -199,8 +199,8 @@ def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figure
   right = "The share of a decile's true (point, label) pairs that stands among the first labels."
   return [
     element("h2", "On frequent and on rare labels"),
-    note("Labels in ten groups of equal size, by their number of training points; most test pairs belong to "
-         "the first. Labels of one number stand in the order of their ids."),
+    note("Labels in ten groups of equal size, from the one with the most training points down. Labels of one "
+         "number stand in the order of their ids."),
     *draw.side_by_side(
       ("deciles", lambda: figures.deciles(parts), left), ("found", lambda: figures.found(shares), right)
     ),
@@ -213,6 +213,7 @@ def _scores(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> 
   if sample is None:
     return [head, note("No test point has a label.")]
   num_true, depth = run.dataset.test.counted.nnz, ranking.ids.shape[1]
+  drawn = ", drawn at random" if len(sample.rows) < len(run.dataset.test) else ""
   by_score = scores.precision_recall(ranking, hits, num_true, _SEED)
   cut = np.arange(1, depth + 1)
   right = np.cumsum(np.bincount(hits.ranks, minlength=depth))
@@ -223,7 +224,7 @@ def _scores(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> 
     curves = {"score threshold": by_score, **curves}
   return [
     head,
-    note(f"Of {len(sample.rows):,} test points: a true label scores above a random other one in "
+    note(f"Of {len(sample.rows):,} test points{drawn}: a true label scores above a random other one in "
          f"{tables.percent(sample.above_random)} % of pairs, and above every wrong one in "
          f"{tables.percent(sample.above_wrong)} %."),
     *draw.side_by_side(

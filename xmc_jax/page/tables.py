@@ -9,12 +9,12 @@ from xmc_jax import config as configs
 from xmc_jax.page.html import Markup, bar, element, joined, note, table
 
 FAMILIES = {
-  "P": "precision",
-  "nDCG": "more for true labels further up",
-  "PSP": "precision, more for rare labels",
-  "PSnDCG": "nDCG, more for rare labels",
-  "R": "recall",
-  "coverage": "labels found for any point",
+  "P": "precision: the share of the first k labels that is true",
+  "nDCG": "as precision, with more for true labels further up",
+  "PSP": "precision, with more for rare labels",
+  "PSnDCG": "nDCG, with more for rare labels",
+  "R": "recall: the share of a point's true labels among the first k",
+  "coverage": "the share of labels that are rightly found for some point",
 }
 _STAGES = {
   "prepare": "preparing data",
@@ -108,6 +108,7 @@ def stages(seconds: Mapping[str, float]) -> Markup:
       bar(spent / total if total else 0),
     ]
     for name, spent in seconds.items()
+    if spent >= 0.05
   ]
   rows.append([element("b", "all"), element("b", duration(total)), "", ""])
   return table(["stage", "time", "share", ""], rows, text_columns=(3,))
