@@ -12,6 +12,7 @@ from the machine's limit: the multiply-adds that real tokens need, at the rate o
 """
 
 import argparse
+import importlib
 import os
 import statistics
 import time
@@ -65,7 +66,7 @@ class Sentences:
   name = "sentence-transformers"
 
   def __init__(self, options, texts):
-    parts = sentence_transformers.models
+    parts = importlib.import_module("sentence_transformers.models")
     word = parts.Transformer(str(locate(options.model).folder), max_seq_length=options.max_length)
     pooling = parts.Pooling(word.get_word_embedding_dimension())
     self._model = sentence_transformers.SentenceTransformer(
