@@ -131,6 +131,17 @@ def test_reading_makes_no_folder(tmp_path):
   assert not (tmp_path / "none").exists()
 
 
+def test_of_a_damaged_description_our_digests_speak_alone(tmp_path, caplog, capfd):
+  Checkpoints(tmp_path).save(30, _state(), {}, HOST)
+  (tmp_path / "30" / "_CHECKPOINT_METADATA").write_bytes(b"garbage{")
+  caplog.clear()
+  capfd.readouterr()
+  assert Checkpoints(tmp_path, read_only=True).usable() is None  # which leaves it where it is
+  assert not caplog.records
+  (line,) = capfd.readouterr().err.splitlines()
+  assert "30: this checkpoint is damaged (_CHECKPOINT_METADATA" in line
+
+
 def _settle():
   for _ in range(5):
     gc.collect()

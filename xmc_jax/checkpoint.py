@@ -38,7 +38,8 @@ class Checkpoints:
     )
     handlers = {"state": ocp.StandardCheckpointHandler(), "fresh": ocp.StandardCheckpointHandler()}
     try:
-      self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+      with _quiet():  # of a damaged step, which our digests name
+        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
     except OSError as error:
       raise UserError(f"{self.folder}: cannot keep checkpoints here ({error.strerror or error})") from None
 
@@ -54,7 +55,8 @@ class Checkpoints:
   def usable(self) -> int | None:
     """The newest finished step that is not damaged, or None; see `Steps.usable`."""
     step = self.steps.usable()
-    self._manager.reload()
+    with _quiet():
+      self._manager.reload()
     return step
 
   def save(self, step: int, state: PyTree, fresh: PyTree, host: dict[str, Any]) -> None:
