@@ -136,7 +136,9 @@ def leaderboard_table(names: list[str]) -> str:
   shown = [metric for metric in wanted or _TESTED if metric in found]
   mean = [{metric: _mean(row, "metrics", metric) for metric in shown} for row in rows]
   best = {metric: max((of_row[metric] for of_row in mean), default=0) for metric in shown}
-  order = sorted(range(len(rows)), key=lambda number: (-mean[number].get("P@1", 0), rows[number]["what"]))
+  order = sorted(
+    range(len(rows)), key=lambda number: (-_mean(rows[number], "metrics", "P@1"), rows[number]["what"])
+  )
   columns = ["", "seeds", *shown, "minutes", "GB"]
   several = any(len(row["seeds"]) > 1 for row in rows)
   columns += ["P@1 over seeds"] if several else []

@@ -4,6 +4,7 @@ import ast
 import json
 import pathlib
 import pickle
+import re
 import shutil
 import zipfile
 
@@ -450,7 +451,9 @@ def test_examples_hold_no_control_characters(trained, monkeypatch):
   monkeypatch.setattr(data.Texts, "_decoded", lambda *_: f"a\n{ESCAPES}b")
   ranking = evaluate.Ranking(np.zeros((len(run.dataset.test), 3), np.int32), np.zeros(1))
   shown = evaluate.examples(run, run.dataset.test, ranking, 2)
-  assert plain.text(shown) == shown and len(shown.splitlines()) == 8
+  assert plain.text(shown) == shown
+  marks = [re.fullmatch(r"  (?:  ([✓·○]) )?a .*b", line)[1] for line in shown.splitlines()]
+  assert marks.count(None) == 2 and marks.count("✓") + marks.count("·") == 6 and "○" in marks
 
 
 def test_predictions_hold_no_control_characters_and_lose_none():
