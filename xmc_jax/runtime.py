@@ -7,7 +7,7 @@ import os
 import re
 import resource
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator
 
 import jax
@@ -20,7 +20,7 @@ from xmc_jax import peers
 from xmc_jax.contract import UserError
 
 _SECONDS_UNHEARD = 30  # after which JAX calls a process dead
-_STDERR = 2
+_STDERR, _ONE_LISTENER = 2, threading.Lock()
 _NOTE = re.compile(rb"[IW]\d{4} |WARNING: All log messages before absl")
 
 
@@ -98,9 +98,10 @@ def _keep_standard_output() -> None:
 def notes_left_out() -> Iterator[None]:
   """Meanwhile nothing is shown of what C++ libraries note on standard error, "I0000 00:00 file.cc:58] ...".
 
-  That is, infos and warnings; errors and whatever else was written there come when the block ends.
+  That is, infos and warnings; errors and whatever else was written there come when the block ends. Linux
+  alone, and one thread at a time: standard error is the whole process's.
   """
-  with tempfile.TemporaryFile() as heard:
+  with _ONE_LISTENER, os.fdopen(os.memfd_create("notes"), "w+b") as heard:  # no disk that may be full
     sys.stderr.flush()
     ours = os.dup(_STDERR)
     os.dup2(heard.fileno(), _STDERR)
