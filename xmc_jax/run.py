@@ -47,10 +47,9 @@ class Run:
 
   def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path, dataset: data.Dataset):
     self.config, self.workdir, self.dataset = config, workdir, dataset
-    with_labels = np.count_nonzero(np.diff(dataset.train.truth.indptr))
-    if not with_labels:
+    if not dataset.train.num_labelled:
       raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
-    configs.check_against_data(config, with_labels, dataset.num_labels)
+    configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
     configs.check_against_devices(config, len(jax.devices()))
     self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
     to_learn = np.diff(self.train.counted.indptr) > 0

@@ -40,7 +40,7 @@ def prepare(config) -> None:
   show(data.summary(prepared.manifest))
   show(f"prepared in {prepared.folder}, where --mode=train finds it")
   try:
-    configs.check_against_data(config, len(prepared.train), prepared.num_labels)
+    configs.check_against_data(config, prepared.train.num_labelled, prepared.num_labels)
   except UserError as error:
     say(f"note: with these settings --mode=train will refuse: {error}")
 

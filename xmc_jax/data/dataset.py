@@ -51,6 +51,11 @@ class Split:
   def __len__(self) -> int:
     return len(self.texts)
 
+  @property
+  def num_labelled(self) -> int:
+    """How many of the points have a label."""
+    return int(np.count_nonzero(np.diff(self.truth.indptr)))
+
   @functools.cached_property
   def counted(self):
     """csr `[N, L]`, the truth less the filtered pairs: what can be learnt, and what is a hit."""
