@@ -1,7 +1,7 @@
 """Ranking labels for many queries: exact, in blocks, some pairs left out."""
 
 import concurrent.futures
-import os
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,6 +10,9 @@ import numpy as np
 
 from xmc_jax import mesh, ops
 from xmc_jax.contract import Array
+from xmc_jax.refresh import host_search
+
+_Finder = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # (queries, k) -> (scores, ids)
 
 
 class Ranking(NamedTuple):
@@ -62,7 +65,8 @@ def search(
 
   A row with n excluded labels is searched n deeper, so that k candidates stay. Rows are taken in the order
   of n, and the depth is that of their block, rounded up to a power of two: one row with thousands of
-  excluded labels does not make the search deep for all.
+  excluded labels does not make the search deep for all. On one CPU device NumPy searches, a block to each
+  core (host_search.py); everywhere else `ops.top_k` does.
 
   Args:
     queries: `[N, D]` float32.
@@ -78,33 +82,50 @@ def search(
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)
-  block = min(block, max(1, num_queries))
+  hosted = _on_one_cpu(labels)
+  num_threads = host_search.num_cores() if hosted else 1  # several devices must all be called in one order
+  block = max(1, min(block, -(-num_queries // num_threads)))
+  best = _on_the_host(labels, num_labels) if hosted else _on_devices(labels, num_labels, devices, block)
   order = np.argsort(counts, kind="stable")
 
   def find(start: int) -> int:
     rows = order[start : start + block]
     deepest = int(counts[rows[-1]])
     depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
-    part = np.pad(queries[rows], ((0, block - len(rows)), (0, 0)))
-    part = part if devices is None else mesh.split_rows(part, devices, "data")
-    best = ops.top_k(part, labels, depth, mesh=devices, num_valid=num_labels)
-    found = [mesh.fetch(array)[: len(rows)] for array in best]
+    found = best(queries[rows], depth)
     if deepest:
       found = without(*found, exclude[rows])
     scores[rows], ids[rows] = (array[:, :k] for array in found)
     return start + len(rows)
 
-  with concurrent.futures.ThreadPoolExecutor(_num_threads(labels), "search") as pool:
+  one_core_each = (
+    host_search.one_thread_a_call() if hosted and num_queries > block else contextlib.nullcontext()
+  )
+  with one_core_each, concurrent.futures.ThreadPoolExecutor(num_threads, "search") as pool:
     for done in pool.map(find, range(0, num_queries, block)):
       if progress:
         progress(done)
   return Ranking(ids, scores)
 
 
-def _num_threads(labels: Array) -> int:
-  """Blocks at a time: a CPU selects with one core a call. Several devices must all be called in one order."""
+def _on_the_host(labels: Array, num_labels: int) -> _Finder:
+  on_host = np.asarray(labels, np.float32)[:num_labels]
+  return lambda queries, k: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
+
+
+def _on_devices(labels: Array, num_labels: int, devices, block: int) -> _Finder:
+  def best(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    part = np.pad(queries, ((0, block - len(queries)), (0, 0)))
+    part = part if devices is None else mesh.split_rows(part, devices, "data")
+    found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels)
+    return tuple(mesh.fetch(array)[: len(queries)] for array in found)
+
+  return best
+
+
+def _on_one_cpu(labels: Array) -> bool:
   devices = list(labels.devices())
-  return min(4, os.cpu_count() or 1) if len(devices) == 1 and devices[0].platform == "cpu" else 1
+  return len(devices) == 1 and devices[0].platform == "cpu"
 
 
 def contained(ids: np.ndarray, matrix) -> np.ndarray:

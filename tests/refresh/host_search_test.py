@@ -1,0 +1,70 @@
+"""NumPy's exact search against a full sort: ties, chunks of all sizes, k at its limits."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xmc_jax import ops
+from xmc_jax.refresh import host_search
+
+
+def _sorted(scores, k):
+  order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+  return np.take_along_axis(scores, order, 1), order
+
+
+@given(
+  num_queries=st.integers(1, 9),
+  num_labels=st.integers(1, 70),
+  chunk=st.integers(1, 80),
+  spread=st.sampled_from([0, 1, 3, 1000]),
+  depth=st.floats(0, 1),
+  seed=st.integers(0, 2**16),
+)
+def test_it_is_a_full_sort_with_ties_in_the_order_of_ids(num_queries, num_labels, chunk, spread, depth, seed):
+  rng = np.random.default_rng(seed)
+  # Whole numbers: products are exact, and a small spread makes many of them equal.
+  queries, labels = (
+    rng.integers(-spread, spread + 1, (n, 3)).astype(np.float32) for n in (num_queries, num_labels)
+  )
+  k = 1 + round(depth * (num_labels - 1))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(host_search, "CHUNK", chunk)
+    scores, ids = host_search.top_k(queries, labels, k)
+  expected_scores, expected_ids = _sorted(queries @ labels.T, k)
+  np.testing.assert_array_equal(ids, expected_ids)
+  np.testing.assert_array_equal(scores, expected_scores)
+  assert scores.dtype == np.float32 and ids.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+  "values", [[-0.0, 0.0, -0.0], [1e-45, -1e-45, 0.0], [3e38, -3e38, 1.0], [-1.0, -2.0, -1.0]]
+)
+def test_zeros_of_both_signs_are_equal_and_extremes_keep_their_order(values):
+  labels = np.asarray(values, np.float32)[:, None]
+  scores, ids = host_search.top_k(np.ones((2, 1), np.float32), labels, 3)
+  expected_scores, expected_ids = _sorted(np.tile(labels.T, (2, 1)), 3)
+  np.testing.assert_array_equal(ids, expected_ids)
+  np.testing.assert_array_equal(scores, expected_scores)
+
+
+def test_it_finds_what_the_search_on_a_device_finds():
+  rng = np.random.default_rng(0)
+  queries, labels = (rng.standard_normal((n, 24), np.float32) for n in (40, 5000))
+  scores, ids = host_search.top_k(queries, labels, 100)
+  device_scores, device_ids = ops.top_k(queries, labels, 100)
+  np.testing.assert_allclose(scores, device_scores, rtol=1e-5)
+  np.testing.assert_array_equal(ids, device_ids)
+
+
+def test_side_by_side_each_product_takes_one_thread():
+  import threadpoolctl
+
+  def threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+  before = threads()
+  with host_search.one_thread_a_call():
+    assert threads() == {1}
+  assert threads() == before
