@@ -14,19 +14,18 @@ from the machine's limit: the multiply-adds that real tokens need, at the rate o
 import argparse
 import importlib
 import os
-import statistics
 import time
 from types import SimpleNamespace
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import sentence_transformers
 import torch
 import transformers
 from encoder import BUNDLED, read_texts
+from limits import say_limit, transformer_work
 from turns import compare
 
 from xmc_jax import data, models
@@ -43,9 +42,7 @@ class Ours:
     config = SimpleNamespace(name=options.model, pooling="mean", normalize=True, dtype="float32")
     embedder = models.build(config)
     self._params = jax.device_put(embedder.init(jax.random.key(0)))
-    self._apply = jax.jit(
-      lambda params, ids, lengths: embedder.apply(params, ids, jnp.arange(ids.shape[1]) < lengths[:, None])
-    )
+    self._apply = jax.jit(embedder.embed)
     self._tokenizer = data.load_tokenizer(locate(options.model).folder)
     self._options, self._texts = options, texts
 
@@ -53,10 +50,11 @@ class Ours:
     tokens = data.encode_texts(self._tokenizer, self._texts, self._options.max_length)
     self.num_tokens = int(tokens.lengths.sum())
     return embed_table(
-      lambda part, ids: self._apply(self._params, part.ids, part.lengths),
+      lambda part, ids: self._apply(self._params, part),
       tokens,
       batch_size=self._options.batch_size,
       max_length=self._options.max_length,
+      packed=True,
     )
 
 
@@ -106,34 +104,6 @@ class HuggingFace:
     return np.concatenate(found)
 
 
-def matmul_rate(size: int = 1536, rounds: int = 7) -> float:
-  """Multiply-adds a second of a float32 matrix product, in XLA."""
-  matrix = jnp.asarray(np.random.default_rng(0).normal(size=(size, size)).astype(np.float32))
-  product, seconds = jax.jit(jnp.matmul), []
-  for _ in range(rounds):
-    start = time.perf_counter()
-    product(matrix, matrix).block_until_ready()
-    seconds.append(time.perf_counter() - start)
-  return size**3 / statistics.median(seconds[1:])
-
-
-def say_limit(ours: Ours, model: str, rounds: int) -> None:
-  """How many texts a second real tokens' products alone would allow, and how many there are."""
-  config = transformers.AutoConfig.from_pretrained(locate(model).folder)
-  hidden, inner = config.hidden_size, config.intermediate_size
-  each = config.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner)  # of a token; attention's are few
-  start = time.perf_counter()
-  for _ in range(rounds):
-    ours.run()
-  rate = rounds * len(ours._texts) / (time.perf_counter() - start)
-  machine = matmul_rate()
-  limit = machine / (each * ours.num_tokens / len(ours._texts))
-  print(
-    f"{ours.num_tokens / len(ours._texts):.1f} tokens a text; {2 * machine / 1e9:.0f} GFLOP/s of products"
-  )
-  print(f"{rate:.0f} texts a second are {rate / limit:.0%} of the {limit:.0f} that products alone allow")
-
-
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data", default=BUNDLED, help="folder with trn.json.gz and lbl.json.gz")
@@ -158,8 +128,10 @@ def main() -> None:
     if difference > 1e-4:
       raise SystemExit(f"{theirs.name}: vectors differ by {difference:.1e}")
     print(f"{theirs.name}: vectors agree to {difference:.1e}")
-    compare(ours, theirs, options.rounds)
-  say_limit(ours, options.model, options.rounds)
+    seconds = compare(ours, theirs, options.rounds)
+  config = transformers.AutoConfig.from_pretrained(locate(options.model).folder)
+  print(f"{ours.num_tokens / len(texts):.1f} tokens a text, {len(texts) / seconds:.0f} texts a second")
+  say_limit(transformer_work(config, ours.num_tokens), seconds, "what real tokens' products alone need")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Torch:
     """Ids and mask `[n, T]`."""
     allowed = self._problem.config.data.max_length
     width = min(int(table.lengths[rows].max()), allowed) if self._to_longest else allowed
-    ids, lengths = (torch.from_numpy(part).long() for part in table.gather(rows, width))
+    ids, lengths = (torch.from_numpy(part).long() for part in table.gather(rows, width)[:2])
     return ids, (torch.arange(width) < lengths[:, None]).long()
 
   def _embed(self, ids, mask):

@@ -31,9 +31,11 @@ _ALIKE = {
 class Step:
   """A method's training step on batches of random points."""
 
-  def __init__(self, module: str, preset: str, batch_size: int, num_batches: int, folder: pathlib.Path):
+  def __init__(
+    self, module: str, preset: str, batch_size: int, num_batches: int, folder: pathlib.Path, **overrides
+  ):
     config = importlib.import_module(f"experiments.{module}").get_config(preset)
-    config.update_from_flattened_dict({**_ALIKE, "train.batch_size": batch_size})
+    config.update_from_flattened_dict({**_ALIKE, "train.batch_size": batch_size, **overrides})
     report = Report(folder / module)
     self.name, run = module, new_run.create(config, folder / module, report)
     optimiser = optim.make(config.train, 1000)
@@ -45,9 +47,11 @@ class Step:
         _, aux = refresh.renew(name, definition, snapshot, {}, aux)
     self._state = state._replace(aux=aux)
     self._step = train_step.TrainStep(run, optimiser, report, rate)
-    self._batches = [mesh.put_batch(run.batches.build(step), run.mesh) for step in range(num_batches)]
+    self.host_batches = [run.batches.build(step) for step in range(num_batches)]
+    self._batches = [mesh.put_batch(batch, run.mesh) for batch in self.host_batches]
     start = time.perf_counter()
-    self.run()
+    self._state, metrics = self._step(self._state, {}, self._batches[0])
+    self.first_loss = float(metrics["loss"])
     (program,) = self._step._programs.values()
     found = program.memory_analysis()
     print(

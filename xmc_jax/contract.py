@@ -30,10 +30,14 @@ class Tokens(NamedTuple):
   Attributes:
     ids: `[n, T]` int32 token ids; what stands behind a row's length is padding.
     lengths: `[n]` int32 number of real tokens in each row; 0 for an unused row.
+    space: `[P]` int8, of which only the size counts: the rows have P real tokens together at most, and an
+      encoder may lay these out without padding; () says nothing of their number, as where rows are split over
+      devices.
   """
 
   ids: Array
   lengths: Array
+  space: Array | tuple[()] = ()
 
 
 class Links(NamedTuple):

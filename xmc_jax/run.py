@@ -25,7 +25,7 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, graph_sides, inside, mesh, methods, metrics, run_folder
+from xmc_jax import data, graph_sides, inside, mesh, methods, metrics, models, run_folder
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
@@ -195,6 +195,7 @@ class Run:
       batch_size=size,
       max_length=self.config.data.max_length,
       held=mesh.held_rows(size, self.mesh, *axes),
+      packed=num_shards == 1 and models.packs_tokens(self.config.encoder),
       progress=after_batch,
     )
 

@@ -47,7 +47,7 @@ def test_tokens_on_disk_are_those_of_encode_texts(dataset, tokenizer):
 def test_truncation_keeps_the_special_tokens(tokenizer):
   table = data.encode_texts(tokenizer, TEXTS, 5)
   ends = [tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]
-  ids, lengths = table.gather(np.arange(5), 5)
+  ids, lengths, _ = table.gather(np.arange(5), 5)
   assert lengths[1] == 2 and lengths[4] == 5
   for row, length in zip(ids, lengths):
     assert [row[0], row[length - 1]] == ends

@@ -14,10 +14,12 @@ class _Embed:
   """A stand-in for an encoder: row number, length and first token of each text."""
 
   def __init__(self):
-    self.shapes, self.seen = set(), []
+    self.shapes, self.seen, self.spaces = set(), [], []
 
   def __call__(self, tokens, ids):
     self.shapes.add(tokens.ids.shape)
+    self.spaces.append((tokens.ids.shape[1], len(tokens.space)))
+    assert not len(tokens.space) or tokens.lengths.sum() <= len(tokens.space)
     self.seen += ids[ids >= 0].tolist()
     assert len(ids) == len(tokens.lengths)
     assert np.all(tokens.lengths[ids < 0] == 0)
@@ -28,10 +30,13 @@ class _Embed:
   lengths=st.lists(st.integers(1, 40), min_size=1, max_size=50),
   batch_size=st.sampled_from([1, 3, 8, 64]),
   max_length=st.sampled_from([8, 20, 32]),
+  packed=st.booleans(),
 )
-def test_rows_come_back_in_order_each_embedded_once(lengths, batch_size, max_length):
+def test_rows_come_back_in_order_each_embedded_once(lengths, batch_size, max_length, packed):
   table, embed, told = tiny_runs.token_table(lengths), _Embed(), []
-  found = embed_table(embed, table, batch_size=batch_size, max_length=max_length, progress=told.append)
+  found = embed_table(
+    embed, table, batch_size=batch_size, max_length=max_length, packed=packed, progress=told.append
+  )
   everything = table.gather(np.arange(len(lengths)), max_length)
   expected = np.stack([np.arange(len(lengths)), everything.lengths, everything.ids[:, 0]], axis=1)
   assert found.dtype == np.float32
@@ -63,3 +68,13 @@ def test_an_empty_table_embeds_nothing():
   embed = _Embed()
   found = embed_table(embed, tiny_runs.token_table([]), batch_size=4, max_length=8)
   assert found.shape[0] == 0 and found.dtype == np.float32 and not embed.seen
+
+
+def test_chunks_say_how_many_tokens_they_have_one_number_a_width_where_there_are_several():
+  lengths = np.concatenate([np.random.default_rng(0).integers(1, 17, 1200), np.full(64, 30)])
+  embed = _Embed()
+  embed_table(embed, tiny_runs.token_table(lengths), batch_size=64, max_length=32, packed=True)
+  found = dict(embed.spaces)
+  assert len(set(embed.spaces)) == 3 and found[32] == 0  # one chunk is not worth it
+  # Of 8 cells 4.5 are real on average, of 16 12.5; the fullest chunk has a little more.
+  assert 4.5 * 64 < found[8] <= 5 * 64 and 12.5 * 64 < found[16] <= 14 * 64

@@ -71,9 +71,11 @@ class BatchBuilder:
     self.steps_per_epoch, batch_size = epoch_shape(len(self.rows), batch_size, data_axis, spec.whole_leaves)
     self._batch_size = batch_size
     clump = buckets.leaf_clump(batch_size) if spec.whole_leaves else spec.clump
-    self._query_slots = buckets.plan(
-      queries.lengths[self.rows], batch_size, max_length, multiple=data_axis, clump=clump
-    )
+    lengths = queries.lengths[self.rows]
+    self._query_slots = buckets.plan(lengths, batch_size, max_length, multiple=data_axis, clump=clump)
+    self._query_spaces = None
+    if data_axis * label_axis == 1:
+      self._query_spaces = buckets.spaces(self._query_slots, lengths, clump=clump)
     self._width_excluded = _longest_row(excluded)
     self._pool = make_pool(
       labels,
@@ -208,7 +210,10 @@ class BatchBuilder:
   def _points(self, chosen: np.ndarray) -> tuple[np.ndarray, tuple, np.ndarray | tuple[()]]:
     """`(rows [B], queries, vectors)` of the training rows of a batch; one of the latter two is empty."""
     if not self._spec.frozen:
-      return *buckets.lay_out(self._queries, chosen, self._query_slots, self._data_axis, self._held), ()
+      laid_out = buckets.lay_out(
+        self._queries, chosen, self._query_slots, self._data_axis, self._held, self._query_spaces
+      )
+      return *laid_out, ()
     rows = np.full(self._batch_size, -1, np.int32)
     rows[: len(chosen)] = chosen
     return rows, (), np.where(rows[:, None] >= 0, self.vectors[np.maximum(rows, 0)], 0)

@@ -16,6 +16,7 @@ from xmc_jax.contract import Tokens
 
 WIDTH_STEP = 8
 _FINE_STEP, _MOST_GROUPS = 4, 8
+_TRIALS = 400
 MARGIN = 4.5  # standard deviations kept free, so that practically every batch fits
 
 Slots = tuple[tuple[int, int], ...]
@@ -68,6 +69,43 @@ def plan(
       if best is None or cost < best[0]:
         best = (cost, slots)
   return best[1]
+
+
+def spaces(
+  slots: Slots,
+  lengths: np.ndarray,
+  *,
+  weights: np.ndarray | None = None,
+  clump: int = 1,
+) -> tuple[int, ...]:
+  """How many real tokens each slot holds at most, in practically every batch drawn at random.
+
+  Batches are drawn on paper, `_TRIALS` of them, and `MARGIN` standard deviations added to the mean.
+
+  Args:
+    slots: from `plan`.
+    lengths: `[n]` token counts of the texts that batches are drawn from.
+    weights: `[n]` the chance that a batch has each text; None is batches full of texts that are all alike.
+    clump: as for `plan`.
+  """
+  widest, total = slots[-1][0], num_rows(slots)
+  histogram = np.bincount(np.minimum(lengths, widest), weights=weights, minlength=widest + 1)
+  generator = np.random.default_rng(0)
+  if weights is None:
+    counts = generator.multinomial(total, histogram / max(1, histogram.sum()), size=_TRIALS)
+  else:
+    counts = generator.poisson(histogram, size=(_TRIALS, widest + 1))
+  counts, long_first = counts[:, ::-1], np.arange(widest, -1, -1)
+  ends = np.cumsum(counts, axis=1)
+  # A batch's longest texts stand in the last slot, whatever their length: see `assign`.
+  found, top = [], 0
+  for width, rows in reversed(slots):
+    held = np.clip(np.minimum(ends, top + rows) - np.maximum(ends - counts, top), 0, None)
+    tokens = held @ long_first
+    most = tokens.mean() + MARGIN * math.sqrt(clump) * tokens.std()
+    found.append(max(1, min(width * rows, math.ceil(most))))
+    top += rows
+  return tuple(reversed(found))
 
 
 def leaf_clump(num_rows: int) -> int:
@@ -146,21 +184,29 @@ def num_rows(slots: Slots) -> int:
 
 
 def lay_out(
-  table, ids: np.ndarray, slots: Slots, num_shards: int, held: Held | None = None
+  table,
+  ids: np.ndarray,
+  slots: Slots,
+  num_shards: int,
+  held: Held | None = None,
+  most: tuple[int, ...] | None = None,
 ) -> tuple[np.ndarray, tuple[Tokens, ...]]:
   """Texts in slots: `[rows]` ids, -1 for padding, and a token group a width.
 
   The ids stand as the devices hold the rows: first those of every group that are on the first device.
-  Where `held` is given, only the texts that it marks are read; the others' tokens are 0.
+  Where `held` is given, only the texts that it marks are read; the others' tokens are 0. `most` is what
+  `spaces` says of the slots: groups say it too, unless one of them has more tokens.
   """
   order = assign(slots, table.lengths[ids])
   if order is None:
-    slots = widest_only(slots)
+    slots, most = widest_only(slots), None
     order = assign(slots, table.lengths[ids])
   laid_out = np.where(order >= 0, ids[order] if len(ids) else -1, -1).astype(np.int32)
   parts = np.split(laid_out, np.cumsum([rows for _, rows in slots])[:-1])
   read = parts if held is None else [np.where(held(len(part)), part, -1) for part in parts]
   groups = tuple(table.gather(part, width) for part, (width, _) in zip(read, slots))
+  if most and all(group.lengths.sum() <= tokens for group, tokens in zip(groups, most)):
+    groups = tuple(group._replace(space=np.zeros(tokens, np.int8)) for group, tokens in zip(groups, most))
   return device_major(parts, num_shards), groups
 
 

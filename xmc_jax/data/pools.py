@@ -87,19 +87,17 @@ class DrawnPool:
     most = min(num_labels, spec.pool_size or num_labels)
     frequency = label_frequency(truth, label_odds)
 
-    def plan(num_uniform: int) -> buckets.Slots:
+    def plan(num_uniform: int) -> tuple[buckets.Slots, tuple[int, ...] | None]:
       by_frequency = most if spec.fill_pool else num_drawn
       size = max(1, min(by_frequency + num_uniform, most))
       # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
       odds = -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
-      return buckets.plan(
-        labels.lengths,
-        -(-size // num_shards) * num_shards,
-        max_length,
-        weights=odds,
-        multiple=num_shards,
-        clump=buckets.leaf_clump(size) if spec.whole_leaves else 1,
-      )
+      clump = buckets.leaf_clump(size) if spec.whole_leaves else 1
+      rows = -(-size // num_shards) * num_shards
+      slots = buckets.plan(labels.lengths, rows, max_length, weights=odds, multiple=num_shards, clump=clump)
+      if num_shards > 1:
+        return slots, None
+      return slots, buckets.spaces(slots, labels.lengths, weights=np.minimum(odds, 1), clump=clump)
 
     self._slots = plan(spec.num_random_negatives)
     # A shortlist's labels are no random ones; that is only a guess at their lengths.
@@ -115,7 +113,7 @@ class DrawnPool:
       generator: for what is drawn uniformly.
     """
     spec = self._spec
-    slots = self._slots if listed is None else self._slots_with_hard
+    slots, spaces = self._slots if listed is None else self._slots_with_hard
     num_labels = len(self._labels.lengths)
     room = min(spec.pool_size or num_labels, buckets.num_rows(slots))
     positives = np.unique(drawn)
@@ -129,7 +127,7 @@ class DrawnPool:
     if extra := min(spec.num_random_negatives, room - len(pool)):
       rest = np.setdiff1d(np.arange(num_labels, dtype=np.int32), pool, assume_unique=True)
       pool = np.concatenate([pool, _at_most(extra, rest, generator)])
-    columns, groups = buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards)
+    columns, groups = buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards, spaces)
     column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
     return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())
 

@@ -1,7 +1,7 @@
 """Text encoders: transformers with pretrained weights, GRUs, bags of embeddings, and their heads."""
 
 from xmc_jax.models.bag import Bag, BagSpec
-from xmc_jax.models.build import Embedder, build, frozen_paths
+from xmc_jax.models.build import Embedder, build, frozen_paths, packs_tokens
 from xmc_jax.models.compute import choose_attention, choose_dtype, resolve_dtype
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.gru import Gru, GruSpec
@@ -33,6 +33,7 @@ __all__ = [
   "load_pretrained",
   "mean_pool",
   "normalize",
+  "packs_tokens",
   "resolve_dtype",
   "save_pretrained",
   "tokenizer_file",

@@ -27,7 +27,8 @@ class Embedder(NamedTuple):
   Attributes:
     init: `key -> params`, a nested dict; pretrained weights are read here, on the host. Not for `jax.jit`.
     embed: `(params, tokens, key=None) -> [n, width]` float32; dropout only with a key.
-    apply: `(params, ids [n, T], mask [n, T], key=None) -> [n, width]`: `embed` under any mask.
+    apply: `(params, ids [n, T], mask [n, T], key=None, num_places=None) -> [n, width]`: `embed` under any
+      mask; for `num_places` see `Encoder`.
     width: of the embeddings.
     spec: EncoderSpec, BagSpec or GruSpec.
     source: where the weights come from, in words.
@@ -210,11 +211,12 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     params = from_scratch(encoder_key) if settings.name == "gru" else {}
     return {"encoder": params | flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
 
-  def apply(params, ids, mask, key=None):
+  def apply(params, ids, mask, key=None, num_places=None):
     encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
     _check_length(ids, spec)
     mask = mask.astype(bool)
-    encoded = encoder.apply({"params": params["encoder"]}, ids, mask, encoder_key)
+    packed = {"num_places": num_places} if isinstance(spec, EncoderSpec) else {}
+    encoded = encoder.apply({"params": params["encoder"]}, ids, mask, encoder_key, **packed)
     if not isinstance(spec, EncoderSpec):
       pooled = encoded
     elif encoder.first_only:
@@ -225,7 +227,8 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
   def embed(params, tokens, key=None):
     mask = jnp.arange(tokens.ids.shape[1]) < jnp.asarray(tokens.lengths)[:, None]
-    return apply(params, tokens.ids, mask, key)
+    packs = compute.packs_tokens() and 0 < len(tokens.space) < tokens.ids.size
+    return apply(params, tokens.ids, mask, key, len(tokens.space) if packs else None)
 
   return Embedder(
     init=init,
@@ -237,6 +240,11 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     tokenizer_file=tokenizer_file,
     save=functools.partial(_save, settings, spec, tokenizer_file),
   )
+
+
+def packs_tokens(encoder_config):
+  """Whether the encoder computes real tokens alone on this machine, where `Tokens.space` says how many."""
+  return compute.packs_tokens() and encoder_config.name not in _OF_A_TABLE
 
 
 def _check_length(ids, spec):

@@ -40,6 +40,11 @@ def multiplies_bfloat16():
   return jax.default_backend() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
 
 
+def packs_tokens():
+  """Whether to lay real tokens out without padding (packing.py): on a CPU, where that was measured."""
+  return jax.default_backend() == "cpu"
+
+
 def choose_attention(dtype, head_dim):
   """The `implementation` for `jax.nn.dot_product_attention`: 'cudnn' where it runs, else None."""
   if jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and _cudnn_runs(head_dim):

@@ -12,7 +12,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
+from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout, gelu
+from xmc_jax.models.packing import find_places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,52 +44,60 @@ class EncoderSpec:
 
 
 class Embeddings(nn.Module):
-  """Token ids `[n, T]` -> `[n, T, D]`: word + position + token type 0, normalised."""
+  """Token ids `[...]` and their positions -> `[..., D]`: word + position + token type 0, normalised."""
 
   spec: EncoderSpec
   dtype: jnp.dtype
 
   @nn.compact
-  def __call__(self, ids):
+  def __call__(self, ids, positions):
     spec = self.spec
     word = self.param("word", KERNEL_INIT, (spec.vocab_size, spec.width))
     position = self.param("position", KERNEL_INIT, (spec.max_positions, spec.width))
-    x = word[ids] + position[: ids.shape[1]]
+    x = word[ids] + position[positions]
     if spec.num_types:
       x = x + self.param("type", KERNEL_INIT, (spec.num_types, spec.width))[0]
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="layer_norm")(x)
 
 
 class Attention(nn.Module):
-  """Multi-head attention of `queries` `[n, S, D]` over `x` `[n, T, D]`, keys masked by `mask` `[n, T]`."""
+  """Multi-head attention of `queries` `[n, S, D]` over `x` `[n, T, D]`, keys masked by `mask` `[n, T]`.
+
+  With `places` (packing.py) `x` is `[P, D]`, and so are the queries and what comes out, unless S is 1.
+  """
 
   num_heads: int
   dtype: jnp.dtype
   implementation: str | None
 
   @nn.compact
-  def __call__(self, queries, x, mask):
+  def __call__(self, queries, x, mask, places=None):
     width = x.shape[-1]
 
     def heads(name, inputs):
       projected = Dense(width, self.dtype, name=name)(inputs)
-      return projected.reshape(*inputs.shape[:2], self.num_heads, width // self.num_heads)
+      projected = places.unpack(projected) if projected.ndim == 2 else projected
+      return projected.reshape(*projected.shape[:2], self.num_heads, width // self.num_heads)
 
+    query, key, value = heads("query", queries), heads("key", x), heads("value", x)
+    (num_texts, num_tokens), num_queries = mask.shape, query.shape[1]
     # cuDNN wants whole blocks of positions; a single query gains nothing from it.
-    fused_shape = queries.shape[1] == x.shape[1] and x.shape[1] % 8 == 0
-
+    fused_shape = num_queries == num_tokens and num_tokens % 8 == 0
     mixed = jax.nn.dot_product_attention(
-      heads("query", queries),
-      heads("key", x),
-      heads("value", x),
-      mask=jnp.broadcast_to(mask[:, None, None, :], (x.shape[0], 1, queries.shape[1], x.shape[1])),
+      query,
+      key,
+      value,
+      mask=jnp.broadcast_to(mask[:, None, None, :], (num_texts, 1, num_queries, num_tokens)),
       implementation=self.implementation if fused_shape else None,
-    )
-    return Dense(width, self.dtype, name="output")(mixed.reshape(queries.shape))
+    ).reshape(num_texts, num_queries, width)
+    return Dense(width, self.dtype, name="output")(places.pack(mixed) if queries.ndim == 2 else mixed)
 
 
 class Block(nn.Module):
-  """One transformer block, post-norm: `[n, S, D]`, where S = T, or fewer `queries` in the last block."""
+  """One transformer block, post-norm: `[n, S, D]`, where S = T, or one of the `queries` in the last block.
+
+  With `places`, `[P, D]` takes the place of `[n, T, D]`.
+  """
 
   spec: EncoderSpec
   dtype: jnp.dtype
@@ -96,13 +105,14 @@ class Block(nn.Module):
   dropout: float
 
   @nn.compact
-  def __call__(self, x, mask, keys, queries=None):
+  def __call__(self, x, mask, keys, queries=None, places=None):
     spec = self.spec
     queries = x if queries is None else queries
-    attended = Attention(spec.num_heads, self.dtype, self.implementation, name="attention")(queries, x, mask)
+    attention = Attention(spec.num_heads, self.dtype, self.implementation, name="attention")
+    attended = attention(queries, x, mask, places)
     attended = dropout(attended, self.dropout, keys[0])
     x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
-    hidden = nn.gelu(Dense(spec.ffn_width, self.dtype, name="intermediate")(x), approximate=False)
+    hidden = gelu(Dense(spec.ffn_width, self.dtype, name="intermediate")(x))
     output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys[1])
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="output_layer_norm")(output + x)
 
@@ -130,8 +140,11 @@ class Encoder(nn.Module):
   first_only: bool = False
 
   @nn.compact
-  def __call__(self, ids, mask, key=None):
+  def __call__(self, ids, mask, key=None, num_places=None):
     """Encodes `ids` `[n, T]` int32 under `mask` `[n, T]` bool (True = real), any mask; T <= max_positions.
+
+    With `num_places`, which no fewer than the real tokens may be, these are laid out without padding wherever
+    each is treated by itself (packing.py). What comes out is the same at real tokens, and 0 at others.
 
     Returns:
       `[n, T, D]` in `dtype`, or `[n, 1, D]` with `first_only`. Rows without a token are finite.
@@ -139,10 +152,15 @@ class Encoder(nn.Module):
     spec = self.spec
     num_keys = spec.num_layers + 1
     keys = [(None, None)] * num_keys if key is None else jax.random.split(key, (num_keys, 2))
-    first = jnp.argmax(mask, axis=1)
+    places = find_places(mask, num_places) if num_places else None
+    first = jnp.argmax(mask, axis=1)[:, None, None]
     # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.
     mask = mask | (~mask.any(axis=1, keepdims=True) & (jnp.arange(mask.shape[1]) == 0))
-    x = Embeddings(spec, self.dtype, name="embeddings")(ids)
+    positions = jnp.arange(mask.shape[1])
+    if places:
+      positions = places.cells % mask.shape[1]
+      ids = jnp.ravel(ids).at[places.cells].get(mode="clip")  # nothing looks at what unused places have
+    x = Embeddings(spec, self.dtype, name="embeddings")(ids, positions)
     x = dropout(x, self.dropout, keys[-1][0])
     make_block = nn.remat(Block) if self.remat else Block
     for i in range(spec.num_layers):
@@ -151,6 +169,7 @@ class Encoder(nn.Module):
       block = make_block(spec, self.dtype, self.implementation, self.dropout, name=f"layer_{i}")
       queries = None
       if self.first_only and i == spec.num_layers - 1:
-        queries = jnp.take_along_axis(x, first[:, None, None], axis=1)
-      x = block(x, mask, keys[i], queries)
+        queries = jnp.take_along_axis(places.unpack(x) if places else x, first, axis=1)
+      x = block(x, mask, keys[i], queries, places)
+    x = places.unpack(x) if x.ndim == 2 else x
     return jax.lax.stop_gradient(x) if 0 < spec.num_layers == self.num_frozen_layers else x

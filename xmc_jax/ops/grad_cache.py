@@ -56,6 +56,7 @@ def embed_parts(
     num_chunks = -(-num_rows // chunk) if chunk else 1
     if num_chunks == 1:
       return embed(params, group, key)
+    group = group._replace(space=())  # it is the whole group's
     per_chunk = -(-num_rows // (num_chunks * rows.num_shards)) * rows.num_shards
     # Row i stands in chunk i % num_chunks: so every chunk is split over the devices as the rows are.
     chunks = jax.tree.map(lambda leaf: rows.split(_deal(leaf, per_chunk, num_chunks), 1), group)
@@ -75,6 +76,8 @@ def embed_parts(
   found = [[None] * len(groups) for groups in parts]
   for alike, own_key in zip(places.values(), keys):
     members = [parts[part][number] for part, number in alike]
+    if not all(len(group.space) for group in members):  # what they take together is not known
+      members = [group._replace(space=()) for group in members]
     vectors = embed_rows(jax.tree.map(lambda *leaves: rows.join(leaves), *members), own_key)
     for (part, number), own in zip(alike, rows.cut(vectors, [len(group.lengths) for group in members])):
       found[part][number] = own

@@ -8,6 +8,8 @@ from xmc_jax import mesh
 from xmc_jax.contract import Array, Tokens
 from xmc_jax.data import buckets
 
+_FEW_CHUNKS = 4
+
 
 def embed_table(
   embed: Callable[[Tokens, np.ndarray], Array],
@@ -16,6 +18,7 @@ def embed_table(
   batch_size: int,
   max_length: int,
   held: np.ndarray | None = None,
+  packed: bool = False,
   progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
   """Embeds every text of a table.
@@ -26,6 +29,8 @@ def embed_table(
     batch_size: texts at a time; with the width, the only shapes that `embed` sees.
     max_length: the widest row.
     held: `[batch_size]` bool, the places of a batch whose texts this process reads; None is all.
+    packed: chunks say how many real tokens they have at most, for an encoder that computes no others. Where a
+      width has few chunks they do not: each number is a compilation.
     progress: called with the number of texts done.
 
   Returns:
@@ -41,8 +46,9 @@ def embed_table(
     out[rows[rows >= 0]] = vectors[rows >= 0]
 
   done = 0
-  for width, rows in _chunks(table.lengths, batch_size, max_length):
-    vectors = embed(table.gather(rows if held is None else np.where(held, rows, -1), width), rows)
+  for width, rows, most in _chunks(table.lengths, batch_size, max_length):
+    tokens = table.gather(rows if held is None else np.where(held, rows, -1), width)
+    vectors = embed(tokens._replace(space=np.zeros(most, np.int8)) if packed and most else tokens, rows)
     if waiting:  # the device works on this chunk while the host stores the one before
       store(*waiting)
     waiting = (rows, vectors)
@@ -59,15 +65,21 @@ def texts_at_a_time(num_texts: int, batch_size: int) -> int:
   return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
 
 
-def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[int, np.ndarray]]:
-  """`(width, rows [size])` from short to long; what does not fill a chunk moves up to the next width."""
+def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[int, np.ndarray, int]]:
+  """`(width, rows [size], most)` from short to long; what does not fill a chunk moves up to the next width.
+
+  `most` is the tokens of that width's fullest chunk, a multiple of `size`, or 0 where it has few chunks.
+  """
   carried = np.zeros(0, np.int64)
   groups = buckets.split_by_width(lengths, max_length)
   for position, (width, rows) in enumerate(groups):
     rows = np.concatenate([carried, rows])
     last = position == len(groups) - 1
     whole = len(rows) if last else len(rows) // size * size
-    for start in range(0, whole, size):
+    starts = np.arange(0, whole, size)
+    tokens = np.add.reduceat(np.minimum(lengths[rows[:whole]], width), starts) if whole else starts
+    most = -(-int(tokens.max()) // size) * size if len(starts) >= _FEW_CHUNKS else 0
+    for start in starts:
       chunk = rows[start : min(start + size, whole)]
-      yield width, np.pad(chunk, (0, size - len(chunk)), constant_values=-1)
+      yield width, np.pad(chunk, (0, size - len(chunk)), constant_values=-1), most
     carried = rows[whole:]

@@ -1,0 +1,64 @@
+"""What the machine can do at most, multiply-adds and bytes copied a second, and how far a time is from it."""
+
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def _rate(function, array, amount: float, rounds: int) -> float:
+  """`amount` over the median seconds of a call."""
+  function(array).block_until_ready()
+  seconds = []
+  for _ in range(rounds):
+    start = time.perf_counter()
+    function(array).block_until_ready()
+    seconds.append(time.perf_counter() - start)
+  return amount / statistics.median(seconds)
+
+
+def multiply_adds(dtype=jnp.float32, size: int = 1536, rounds: int = 7) -> float:
+  """Multiply-adds a second of a square matrix product, in XLA."""
+  matrix = jnp.asarray(np.random.default_rng(0).normal(size=(size, size)), dtype)
+  return _rate(jax.jit(lambda a: a @ a), matrix, size**3, rounds)
+
+
+def copied_bytes(megabytes: int = 256, rounds: int = 7) -> float:
+  """Bytes a second, read and written, of a copy of an array that no cache holds."""
+  array = jnp.ones(megabytes << 18, jnp.float32)
+  return _rate(jax.jit(lambda a: a + 1), array, 2 * array.nbytes, rounds)
+
+
+def transformer_work(config, num_tokens: int) -> int:
+  """Multiply-adds of a transformer's dense layers for so many tokens, forward;
+  attention's are few beside them.
+
+  Args:
+    config: Hugging Face's.
+    num_tokens: real ones.
+  """
+  hidden = config.hidden_size
+  inner = getattr(config, "intermediate_size", None) or config.hidden_dim
+  return config.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner) * num_tokens
+
+
+def say_limit(work: int, seconds: float, what: str) -> None:
+  """Prints how much of the time so many multiply-adds would take at the machine's rate."""
+  rate = multiply_adds()
+  print(
+    f"limit: {what}, {2 * work / 1e9:,.0f} GFLOP, would take {work / rate:.2f} s at this machine's "
+    f"{2 * rate / 1e9:.0f} GFLOP/s of products: {work / rate / seconds:.0%} of {seconds:.2f} s",
+    flush=True,
+  )
+
+
+def say_bandwidth(num_bytes: int, seconds: float, what: str) -> None:
+  """Prints how much of the time moving so many bytes would take at the machine's rate."""
+  rate = copied_bytes()
+  print(
+    f"limit: {what}, {num_bytes / 1e9:.2f} GB, would take {num_bytes / rate:.2f} s at this machine's "
+    f"{rate / 1e9:.1f} GB/s of copying: {num_bytes / rate / seconds:.0%} of {seconds:.2f} s",
+    flush=True,
+  )

