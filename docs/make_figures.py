@@ -1,6 +1,6 @@
 """The figures in docs/figures/, drawn from docs/results/.
 
-  python docs/make_figures.py        # needs matplotlib, of requirements-bench.txt
+python docs/make_figures.py        # needs matplotlib, of requirements-bench.txt
 """
 
 import json
@@ -24,6 +24,22 @@ _CONVERGENCE = (
 )
 
 
+_METHODS = {  # of scaling.json: name, colour, line, marker
+  "dexml": ("DEXML", "tab:blue", "-", "o"),
+  "ova": ("one-vs-all", "tab:cyan", "-", "s"),
+  "dpr": ("DPR", "gray", "--", "v"),
+  "ance": ("ANCE", "black", "--", "^"),
+  "ngame": ("NGAME", "tab:olive", "-", "o"),
+  "dexa": ("DEXA", "tab:green", "-", "s"),
+  "prime": ("PRIME", "tab:red", "-", "D"),
+  "ramen": ("RAMEN", "tab:brown", "-", "v"),
+  "unidec": ("UniDEC", "tab:purple", "--", "s"),
+  "depsl": ("DEPSL", "tab:pink", "--", "o"),
+}
+_FEW = {"points": 16_000, "labels": 30_000}  # of what the other sweep varies
+_APART = ("open", "walks", "batch", "step", "evaluation")  # units that are no refreshes
+
+
 def convergence(path: pathlib.Path) -> None:
   """Validation P@1 after each epoch, mean over seeds, and the band from the lowest to the highest."""
   figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
@@ -43,5 +59,75 @@ def convergence(path: pathlib.Path) -> None:
   figure.savefig(path, dpi=130)
 
 
+def scaling(path: pathlib.Path) -> None:
+  """CPU seconds and memory of each method's units, against labels above, against points below."""
+  found = json.loads((_DOCS / "results" / "scaling.json").read_text())["found"]
+  figure, grid = pyplot.subplots(2, 4, figsize=(14, 7.2), sharex="row", sharey="col", layout="constrained")
+  for axes, (by, other) in zip(grid, (("labels", "points"), ("points", "labels"))):
+    for method, (label, colour, style, marker) in _METHODS.items():
+      of_method = [one for one in found if one["method"] == method and one[other] == _FEW[other]]
+      of_method.sort(key=lambda one: one[by])
+      look = {"color": colour, "linestyle": style, "marker": marker, "markersize": 4, "linewidth": 1.3}
+      for panel, cost in zip(axes, (_step, _refreshes, _evaluation, _memory)):
+        pairs = [(one[by], cost(one)) for one in of_method]
+        pairs = [pair for pair in pairs if pair[1] is not None]
+        panel.plot(*zip(*pairs), label=label, **look) if pairs else None
+    _dress(axes, by, other)
+  handles, labels = grid[0, 0].get_legend_handles_labels()
+  figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
+  figure.savefig(path, dpi=110)
+
+
+def _dress(axes, by: str, other: str) -> None:
+  """Logarithmic axes with names, and what is proportional to the size, as a grey line in each panel."""
+  titles = ("a step", "all refreshes, once each", "evaluation", "peak memory")
+  points = "2,000 points" if by == "labels" else "N / 8 points"
+  for panel, title in zip(axes, titles):
+    panel.set(xscale="log", yscale="log", ylabel="MB" if "memory" in title else "CPU seconds")
+    panel.set_title(f"{title} of {points}" if title == "evaluation" else title, fontsize=10)
+    panel.set_xlabel(f"{by}, with {_FEW[other]:,} {other}")
+    panel.grid(alpha=0.3)
+    sizes = sorted({int(size) for line in panel.lines for size in line.get_xdata()})
+    if not sizes:
+      continue
+    panel.set_xticks(sizes, [_short(size) for size in sizes])
+    panel.minorticks_off()
+    top = 2 * max(max(line.get_ydata()) for line in panel.lines)
+    panel.plot([sizes[0], sizes[-1]], [top * sizes[0] / sizes[-1], top], ":", color="gray", zorder=0)
+    panel.annotate(
+      "proportional",
+      (sizes[-1], top),
+      (-24, 0),
+      textcoords="offset points",
+      ha="right",
+      va="center",
+      fontsize=8,
+      color="gray",
+    )
+
+
+def _short(size: int) -> str:
+  return f"{size / 1e6:.3g}M" if size >= 1e6 else f"{size // 1000}k"
+
+
+def _step(found: dict) -> float | None:
+  return found["units"].get("step", {}).get("cpu")
+
+
+def _refreshes(found: dict) -> float | None:
+  """All of them; nothing where there are none, or one was left out."""
+  taken = [unit["cpu"] for name, unit in found["units"].items() if name not in _APART]
+  return sum(taken) if taken and "step" in found["units"] else None
+
+
+def _evaluation(found: dict) -> float | None:
+  return found["units"].get("evaluation", {}).get("cpu")
+
+
+def _memory(found: dict) -> float | None:
+  return None if "left_out" in found else max(unit["peak_mb"] for unit in found["units"].values())
+
+
 if __name__ == "__main__":
   convergence(_DOCS / "figures" / "prime_convergence.png")
+  scaling(_DOCS / "figures" / "scaling.png")

@@ -1,0 +1,79 @@
+"""How long training waits for the host to build its batches: each method's share of the time that steps take.
+
+  PYTHONPATH=.:benchmarks python benchmarks/idle.py dexml ngame unidec            # bags: the shortest steps
+  PYTHONPATH=.:benchmarks python benchmarks/idle.py ngame ramen --preset=debian_minilm3 --num_epochs=1
+
+A real training on the bundled data, refreshes and all, by the library's own loop. Waiting is the time that
+the loop stands still for want of a batch; while it does, the device may still be at work, so that the
+device is idle for that long at most. Compilation, refreshes and evaluations do not count. `built` is what a
+batch takes on the host's thread, beside the steps.
+"""
+
+import argparse
+import importlib
+import pathlib
+import statistics
+import tempfile
+import time
+
+from xmc_jax import loop, new_run
+from xmc_jax.data import batches
+from xmc_jax.report import Report
+
+_ALIKE = {"eval.every_epochs": 0.0, "checkpoint.every_epochs": 0.0}
+
+
+class Watched:
+  """`data.batches.ahead`, watched: seconds that each batch took to build, and to be waited for."""
+
+  def __init__(self):
+    self.built, self.waited = [], []
+
+  def ahead(self, build, first, last, depth=3):
+    def timed(step):
+      start = time.perf_counter()
+      batch = build(step)
+      self.built.append(time.perf_counter() - start)
+      return batch
+
+    waiting = batches.ahead(timed, first, last, depth)
+    for step in range(first, last):
+      start = time.perf_counter()
+      batch = next(waiting)
+      self.waited.append((step, time.perf_counter() - start))
+      yield batch
+
+
+def measure(module: str, preset: str, overrides: dict, folder: pathlib.Path) -> None:
+  """Trains one method and prints its share of waiting."""
+  config = importlib.import_module(f"experiments.{module}").get_config(preset)
+  config.update_from_flattened_dict({**_ALIKE, **overrides})
+  report, watched = Report(folder), Watched()
+  run = new_run.create(config, folder, report)
+  loop.ahead = watched.ahead
+  loop.train(run, report)
+  waited = [seconds for _, seconds in watched.waited]
+  trained = report.seconds["train"]
+  print(
+    f"{module}: {len(waited):,} steps of {1e3 * trained / len(waited):.1f} ms; a batch is built in "
+    f"{1e3 * statistics.median(watched.built):.1f} ms; waited {1e3 * sum(waited):.0f} ms of "
+    f"{trained + sum(waited):.1f} s = {sum(waited) / (trained + sum(waited)):.2%}, "
+    f"the longest {1e3 * max(waited):.0f} ms",
+    flush=True,
+  )
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("methods", nargs="+", help="experiments")
+  parser.add_argument("--preset", default="debian")
+  parser.add_argument("--num_epochs", type=int, default=4)
+  given = parser.parse_args()
+  for module in given.methods:
+    with tempfile.TemporaryDirectory() as folder:
+      overrides = {"train.num_epochs": given.num_epochs}
+      measure(module, given.preset, overrides, pathlib.Path(folder) / module)
+
+
+if __name__ == "__main__":
+  main()

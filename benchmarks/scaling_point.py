@@ -1,0 +1,207 @@
+"""One point of benchmarks/scaling.py: what a method costs with so many points and labels.
+
+  PYTHONPATH=.:benchmarks python benchmarks/scaling_point.py dpr 16000 30000 FOLDER   # made_up.write's folder
+
+Prints a line of JSON for each unit as soon as it is known: its name, `wall` and `cpu` seconds (the median of
+up to three runs after one that compiles; `once` where that one took too long for another), and `peak_mb`, the
+process's high-water mark meanwhile, less what stood in memory before the data were opened. Units:
+
+  open        the data, the method, the builder of batches; once
+  walks       random walks over the graph, RAMEN alone; once, as a run does it once
+  NAME        each refresh, what it embeds included
+  batch       a batch, built on the host
+  step        a training step, the batch's way to the device included; `xla_mb` is XLA's account of it
+  evaluation  `evaluate.validate` of N / 8 points
+"""
+
+import argparse
+import ctypes
+import gc
+import importlib
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import jax
+import made_up
+
+from xmc_jax import config as configs
+from xmc_jax import data, evaluate, loop, mesh, optim, refresh, runtime, train_step
+from xmc_jax.data.batches import is_for_batches
+from xmc_jax.plan import chunks
+from xmc_jax.report import Report
+from xmc_jax.run import Run
+
+SHARE = 8  # N / SHARE points more are held out for evaluation
+BATCH, WIDTH = 256, 64
+_RUNS = 3  # at most
+_SECONDS, _TOO_LONG = 8.0, 50.0  # of the processor: no more runs after so long; after the first, none
+
+
+def number_of_clusters(num_labels: int) -> int:
+  """Of labels: a power of two, some 10 labels each, as in DEXA's and PRIME's largest preset."""
+  return 1 << ((num_labels // 8).bit_length() - 1)
+
+
+def config_of(method: str, num_points: int, num_labels: int):
+  """The experiment's config for the bundled set, with a small encoder, on made-up data."""
+  config = importlib.import_module(f"experiments.{method}").get_config("")
+  values = {
+    "data.num_validation": num_points // SHARE,
+    "data.max_length": made_up.LONGEST,
+    "encoder.name": "bag",
+    "encoder.init_table": "",
+    "encoder.width": WIDTH,
+    "train.batch_size": BATCH,
+  }
+  if config.encoder.projection_dim:
+    values["encoder.projection_dim"] = WIDTH
+  if config.method.classifier_dim:
+    values["method.classifier_dim"] = WIDTH
+  if config.method.num_label_clusters:
+    values["method.num_label_clusters"] = number_of_clusters(num_labels)
+  if config.method.prototype_width:
+    values["method.prototype_width"] = 2 * WIDTH
+  config.update_from_flattened_dict(values)
+  configs.check(config)
+  return config
+
+
+def memory(key: str) -> float:
+  """VmRSS, or VmHWM, the high-water mark, in MB."""
+  lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+  return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(key))
+
+
+def forget_peak() -> None:
+  """Begins a new high-water mark; what compiling has freed goes back to the system first."""
+  gc.collect()
+  ctypes.CDLL(None).malloc_trim(0)
+  pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+class Meter:
+  """Times units and prints what they took; memory is counted from where it stands when this is made."""
+
+  def __init__(self):
+    self._base = memory("VmRSS")
+
+  def once(self, unit: str, work: Callable[[], object], **more):
+    """A unit that is not run a second time."""
+    forget_peak()
+    seconds, made = self._run(work)
+    self._print(unit, [seconds], once=True, **more)
+    return made
+
+  def often(self, unit: str, work: Callable[[], object], runs: int = _RUNS, more=dict):
+    """A unit that is run once to compile, then timed; `more()` goes with what is printed."""
+    forget_peak()
+    first, made = self._run(work)
+    taken = []
+    if first[1] < _TOO_LONG:
+      forget_peak()
+    while first[1] < _TOO_LONG and len(taken) < runs and sum(cpu for _, cpu in taken) < _SECONDS:
+      seconds, made = self._run(work)
+      taken.append(seconds)
+    self._print(unit, taken or [first], once=not taken, first=round(first[1], 2), **more())
+    return made
+
+  def _run(self, work):
+    wall, cpu = time.perf_counter(), time.process_time()
+    made = jax.block_until_ready(work())
+    return (time.perf_counter() - wall, time.process_time() - cpu), made
+
+  def _print(self, unit, taken, **more):
+    wall, cpu = (statistics.median(values) for values in zip(*taken))
+    peak = memory("VmHWM") - self._base
+    found = {"unit": unit, "wall": round(wall, 5), "cpu": round(cpu, 5), "peak_mb": round(peak), **more}
+    print(json.dumps({**found, "runs": len(taken)}), flush=True)
+
+
+def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
+  """Goes through the units of a config, on the data of a folder."""
+  report = Report(workdir)
+  meter = Meter()
+
+  def opened() -> Run:
+    dataset = data.load_prepared(folder)
+    config.method.update(chunks.choose_here(config, dataset))
+    run = Run(config, workdir, dataset)
+    if not run.method.batch.links:
+      run.batches  # noqa: B018
+    return run
+
+  run = meter.once("open", opened)
+  if run.method.batch.links:
+    meter.once("walks", lambda: (run.sides, run.batches)[:0])
+  total = config.train.num_epochs * run.batches.steps_per_epoch
+  optimiser = optim.make(config.train, total)
+  state = train_step.first_state(run, optimiser, *run.initial_parameters())
+  fresh, aux = {}, state.aux
+  for name, definition in run.method.refreshes.items():
+
+    def renewed(name=name, definition=definition, fresh=fresh, aux=aux):
+      return refresh.renew(name, definition, run.snapshot(state.params, aux, 0), fresh, aux)
+
+    fresh, aux = meter.often(name, renewed)
+  state = state._replace(aux=aux)
+  rate = optim.table_schedule(config.train, total)
+  state = steps(meter, run, state, fresh, train_step.TrainStep(run, optimiser, report, rate))
+  meter.often("evaluation", lambda: evaluate.validate(run, state.params, state.aux) and None)
+
+
+def steps(meter: Meter, run: Run, state, fresh, step: train_step.TrainStep):
+  """Batches and steps; the state after them."""
+  number, batches = -1, []
+
+  def build():
+    nonlocal number
+    number += 1
+    batches.append(run.batches.build(number % run.batches.steps_per_epoch, fresh))
+
+  meter.often("batch", build, runs=20)
+  sizes = {"rows": int((batches[0].rows >= 0).sum()), "columns": len(batches[0].columns)}
+  static = loop._static_labels(run)
+  on_device = {name: value for name, value in fresh.items() if not is_for_batches(name)}
+  # Batches that need another shape, as some do where they are leaves, would be compiled anew.
+  shape = lambda batch: [leaf.shape for leaf in jax.tree.leaves(batch)]
+  batches = [batch for batch in batches if shape(batch) == shape(batches[0])]
+
+  def one():
+    nonlocal state, number
+    number += 1
+    placed = mesh.put_batch(batches[number % len(batches)], run.mesh)._replace(**static)
+    state, metrics = step(state, on_device, placed)
+    return metrics
+
+  def account():
+    found = [program.memory_analysis() for program in step._programs.values()]
+    most = max(one.argument_size_in_bytes + one.temp_size_in_bytes for one in found)
+    return {"xla_mb": round(most / 1e6, 1), **sizes}
+
+  meter.often("step", one, runs=10, more=account)
+  return state
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("method")
+  parser.add_argument("points", type=int, help="trained on")
+  parser.add_argument("labels", type=int)
+  parser.add_argument("folder", type=pathlib.Path, help="of made_up.write, with N / 8 points more")
+  given = parser.parse_args()
+  runtime.start()
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # methods share refreshes
+  jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # the device's own memory
+  with tempfile.TemporaryDirectory() as workdir:
+    config = config_of(given.method, given.points, given.labels)
+    measure(config, given.folder, pathlib.Path(workdir))
+  sys.stdout.flush()
+
+
+if __name__ == "__main__":
+  main()
