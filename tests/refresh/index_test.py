@@ -139,6 +139,24 @@ def test_auto_counts_the_queries_of_all_calls(vectors, builds, monkeypatch):
 
 
 @NEEDS_SCANN
+def test_auto_searches_exactly_what_scann_cannot_be_tuned_for(vectors, builds, monkeypatch, capfd, tmp_path):
+  queries, labels = vectors
+  monkeypatch.setattr(index, "_PAYS_LABELS", 3000)
+  monkeypatch.setattr(index, "_PAYS_QUERIES", 1)
+  monkeypatch.setattr(index, "_LEAVES", (0.02,))
+  made = Index(labels)
+  for _ in range(2):
+    found = made.search(queries, K)
+    np.testing.assert_array_equal(found.ids, by_hand(queries, labels, K))
+  said = capfd.readouterr().err
+  assert said.count("less than 0.95: searching exactly instead") == 1  # found out once
+  assert len(builds) == 1
+  assert made.save(tmp_path / "scann") is None and not (tmp_path / "scann").exists()
+  forced = Index(labels, backend="scann")
+  assert overlap(forced.search(queries, K).ids, by_hand(queries, labels, K)) < 0.95
+
+
+@NEEDS_SCANN
 def test_the_same_calls_give_the_same_and_threads_build_once(vectors, builds):
   queries, labels = vectors
   blocks = [queries[start : start + 100] for start in (0, 100, 200)]

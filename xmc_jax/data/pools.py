@@ -125,8 +125,10 @@ class DrawnPool:
     if spec.fill_pool:
       pool = np.concatenate([pool, _at_most(room - len(pool), np.setdiff1d(others, positives), generator)])
     if extra := min(spec.num_random_negatives, room - len(pool)):
-      rest = np.setdiff1d(np.arange(num_labels, dtype=np.int32), pool, assume_unique=True)
-      pool = np.concatenate([pool, _at_most(extra, rest, generator)])
+      # So many hold `extra` that are not in the pool, and these are as random; no list of all labels is made.
+      drawn = generator.choice(num_labels, min(num_labels, extra + len(pool)), replace=False)
+      others = drawn[~np.isin(drawn, pool)]
+      pool = np.concatenate([pool, others[:extra].astype(np.int32)])
     columns, groups = buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards, spaces)
     column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
     return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())

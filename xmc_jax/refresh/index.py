@@ -73,7 +73,8 @@ class Index:
     labels: `[L, D]` float32.
     backend: 'exact' is a blocked search on the device. 'scann' is ScaNN on the host's CPU; exact where it is
       not installed, for fewer than 1,000 labels and where vectors are not finite. 'auto' is ScaNN where that
-      is faster on this device: on CPUs, with many labels, from the call on with which the queries are many.
+      is faster on this device: on CPUs, with many labels, from the call on with which the queries are many;
+      but exact where ScaNN cannot be tuned to a recall of 0.95, as among vectors without clusters.
     devices: the mesh to search on; None is the device that `labels` are on.
     name: what its line starts with.
     patience: queries to see before ScaNN is built.
@@ -97,7 +98,7 @@ class Index:
     self._asked, self._tickets = 0, np.zeros(0)
     self._sample = (np.zeros((0, self._shape[1]), np.float32), _no_pairs(0, self._shape[0]))
     self._built: _Searcher | None = None
-    self._tuned: dict[int, _Searcher] = {}
+    self._tuned: dict[int, _Searcher | None] = {}  # of each k; None is an exact search
 
   def search(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
     """The k best labels of each query by inner product, some pairs left out; padded where fewer are left.
@@ -121,9 +122,10 @@ class Index:
     Returns:
       Arguments of its `search_batched_parallel`; None, and no files, where search was exact so far.
     """
-    if not self._tuned:
+    tuned = [(depth, searcher) for depth, searcher in self._tuned.items() if searcher]
+    if not tuned:
       return None
-    depth, searcher = list(self._tuned.items())[-1]
+    depth, searcher = tuned[-1]
     folder.mkdir(parents=True, exist_ok=True)
     searcher.scann.serialize(str(folder), relative_path=True)  # the folder may move
     return {
@@ -168,20 +170,22 @@ class Index:
     chosen = self._backend if self._backend == "scann" else _choose(self._asked, self._shape, platform)
     return chosen == "scann" and self._asked >= self._patience
 
-  def _tune(self, k: int, start: float) -> _Searcher:
-    """For this k, by the sample; says what came out."""
+  def _tune(self, k: int, start: float) -> _Searcher | None:
+    """For this k, by the sample; says what came out. Under 'auto' too low a recall is None: exact search."""
     built, (sample, left_out) = time.perf_counter(), self._sample
     truth = search(sample, self._placed, k, exclude=left_out, devices=self._devices)
     searcher, recall = _tune(self._built, sample, k, left_out, truth)
     by_build = "" if self._tuned else f"built in {built - start:.1f} s, "
-    short = "" if recall >= RECALL else f", less than {RECALL}: backend 'exact' would miss nothing"
+    misses = recall < RECALL and self._backend == "auto"
+    remedy = "searching exactly instead" if misses else "backend 'exact' would miss nothing"
+    short = "" if recall >= RECALL else f", less than {RECALL}: {remedy}"
     report.say(
       f"{self._name} by ScaNN: {searcher.num_labels:,} labels, {searcher.leaves:,} of "
       f"{searcher.num_leaves:,} leaves searched, {_DIMS} dimensions a code, {searcher.reordered} x {k} "
       f"scored exactly; {by_build}tuned in {time.perf_counter() - built:.1f} s; recall@{k} {recall:.3f} of "
       f"{len(sample)} queries{short}"
     )
-    return searcher
+    return None if misses else searcher
 
 
 def _no_pairs(num_rows: int, num_labels: int) -> sp.csr_matrix:
