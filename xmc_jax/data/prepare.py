@@ -2,8 +2,9 @@
 
 import hashlib
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from xmc_jax.data.tokens import Encoder
 from xmc_jax.digests import sha256
 
 Progress = Callable[[str, int, int | None], None]
+_AHEAD = 2  # chunks of texts that wait to be tokenized while others are read
 _log = logging.getLogger("xmc_jax.data")
 
 
@@ -127,17 +129,37 @@ def _tokenizer_entry(encoder: Encoder, name: str) -> dict:
 
 
 class _TextFiles:
-  """The texts of one kind, with their tokens where there is an encoder, and what is counted of them."""
+  """The texts of one kind, with their tokens where there is an encoder, and what is counted of them.
+
+  As a context: a thread tokenizes and writes while the next texts are read; on leaving, all is written and
+  counted.
+  """
 
   def __init__(self, folder: ArrayFolder, name: str, encoder: Encoder | None):
     self.counts: Counter[str] = Counter(texts=0, empty_texts=0)
+    self.num_texts = 0  # handed over so far
     self._encoder = encoder
+    self._thread, self._under_way = ThreadPoolExecutor(1, "prepare"), deque()
     self._texts = RaggedFile(folder, f"{name}.texts", np.uint8)
     self._tokens = RaggedFile(folder, f"{name}.tokens", encoder.dtype) if encoder else None
     if encoder:
       self.counts.update(tokens=0, full_length=0)
 
+  def __enter__(self) -> "_TextFiles":
+    return self
+
+  def __exit__(self, kind: type | None, *_) -> None:
+    self._thread.shutdown(cancel_futures=kind is not None)
+    while kind is None and self._under_way:
+      self._under_way.popleft().result()
+
   def append(self, texts: list[str]) -> None:
+    self.num_texts += len(texts)
+    self._under_way.append(self._thread.submit(self._write, texts))
+    if len(self._under_way) > _AHEAD:
+      self._under_way.popleft().result()
+
+  def _write(self, texts: list[str]) -> None:
     texts = well_formed(texts)
     encoded = [text.encode() for text in texts]
     self._texts.append(np.frombuffer(b"".join(encoded), np.uint8), lengths_of(encoded))
@@ -171,25 +193,25 @@ class _Builder:
     return {**counts, "labels": labels, "graphs": graphs}
 
   def _write_texts(self, stage: str, name: str, chunks: Iterator[list[str]]) -> Counter[str]:
-    files = _TextFiles(self._folder, name, self._encoder)
-    for chunk in chunks:
-      files.append(chunk)
-      self._progress(stage, files.counts["texts"], None)
+    with _TextFiles(self._folder, name, self._encoder) as files:
+      for chunk in chunks:
+        files.append(chunk)
+        self._progress(stage, files.num_texts, None)
     return files.counts
 
   def _write_split(self, split: str, num_labels: int) -> Counter[str]:
     counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0)
-    files = _TextFiles(self._folder, split, self._encoder)
     truth = CsrFile(self._folder, f"{split}.truth")
-    for rows in self._source.splits[split](num_labels):
-      pairs = cleaned(rows.targets, num_labels, counts)
-      truth.append(pairs.counts, pairs.ids, pairs.values)
-      files.append(rows.texts)
-      if split == "train":
-        self._has_points[pairs.ids] = True
-      counts["without_labels"] += int((pairs.counts == 0).sum())
-      counts["pairs"] += len(pairs.ids)
-      self._progress(split, files.counts["texts"], rows.total)
+    with _TextFiles(self._folder, split, self._encoder) as files:
+      for rows in self._source.splits[split](num_labels):
+        pairs = cleaned(rows.targets, num_labels, counts)
+        truth.append(pairs.counts, pairs.ids, pairs.values)
+        files.append(rows.texts)
+        if split == "train":
+          self._has_points[pairs.ids] = True
+        counts["without_labels"] += int((pairs.counts == 0).sum())
+        counts["pairs"] += len(pairs.ids)
+        self._progress(split, files.num_texts, rows.total)
     counts.update(files.counts)
     counts.update(self._write_filter(split, counts["texts"], num_labels))
     return counts
