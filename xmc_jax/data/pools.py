@@ -12,6 +12,8 @@ import numpy as np
 from xmc_jax.contract import BatchSpec, Tokens
 from xmc_jax.data import buckets, ragged
 
+_ROWS = 1 << 20  # of the truth that are counted at a time
+
 
 class Pool(NamedTuple):
   """The labels of one step.
@@ -85,7 +87,7 @@ class DrawnPool:
     num_drawn = int(per_row[-batch_size:].sum())  # at most
     num_labels = len(labels.lengths)
     most = min(num_labels, spec.pool_size or num_labels)
-    frequency = label_frequency(truth, label_odds)
+    frequency = label_frequency(truth, label_odds, spec.num_positives)
 
     def plan(num_uniform: int) -> tuple[buckets.Slots, tuple[int, ...] | None]:
       by_frequency = most if spec.fill_pool else num_drawn
@@ -97,6 +99,8 @@ class DrawnPool:
       slots = buckets.plan(labels.lengths, rows, max_length, weights=odds, multiple=num_shards, clump=clump)
       if num_shards > 1:
         return slots, None
+      if spec.fill_pool or num_uniform > spec.num_random_negatives:  # what is drawn fills the pool
+        odds = odds * max(1.0, rows / odds.sum())
       return slots, buckets.spaces(slots, labels.lengths, weights=np.minimum(odds, 1), clump=clump)
 
     self._slots = plan(spec.num_random_negatives)
@@ -159,7 +163,7 @@ class TablePool:
     per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
     per_row = per_row[per_row > 0]
     drawn = batch_size * per_row.mean() if len(per_row) else 1.0
-    distinct = -np.expm1(-drawn * label_frequency(truth, label_odds)).sum()
+    distinct = -np.expm1(-drawn * label_frequency(truth, label_odds, spec.num_positives)).sum()
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
     self._size = _rounded(distinct + buckets.MARGIN * spread)
 
@@ -173,9 +177,14 @@ class TablePool:
     return Pool(columns, (), _positions(columns, self._num_labels))
 
 
-def label_frequency(truth, label_odds: np.ndarray | None) -> np.ndarray:
-  """`[L]` each label's share of the positives that are drawn, about."""
-  frequency = np.bincount(truth.indices, minlength=truth.shape[1])
+def label_frequency(truth, label_odds: np.ndarray | None, num_positives: int = 0) -> np.ndarray:
+  """`[L]` each label's share of the positives that are drawn, about: at most so many a row, 0 is all."""
+  frequency, counts = np.zeros(truth.shape[1]), np.diff(truth.indptr)
+  taken = np.minimum(1.0, num_positives / np.maximum(counts, 1)) if num_positives else np.ones(len(counts))
+  for start in range(0, len(counts), _ROWS):
+    end = min(start + _ROWS, len(counts))
+    labels = truth.indices[truth.indptr[start] : truth.indptr[end]]
+    frequency += np.bincount(labels, np.repeat(taken[start:end], counts[start:end]), len(frequency))
   frequency = frequency if label_odds is None else frequency * label_odds
   return frequency / max(frequency.sum(), 1)
 
