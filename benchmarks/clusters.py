@@ -24,6 +24,7 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
+import limits
 import numpy as np
 import turns
 from sklearn.cluster import BisectingKMeans
@@ -138,7 +139,11 @@ def main():
   ours.run()
   print(f"first call {time.perf_counter() - start:.1f} s", flush=True)
   check_balance(ours.clusters, options.num_clusters)
-  turns.compare(ours, theirs, options.rounds)
+  seconds = turns.compare(ours, theirs, options.rounds)
+  levels = (options.num_clusters - 1).bit_length()
+  limits.say_bandwidth(
+    levels * vectors.nbytes, seconds, f"reading the vectors once for each of {levels} levels"
+  )
   plain.run()
   for system in (ours, theirs, plain):
     system.describe()

@@ -1,5 +1,6 @@
 """What the machine can do at most, multiply-adds and bytes copied a second, and how far a time is from it."""
 
+import resource
 import statistics
 import time
 
@@ -44,6 +45,12 @@ def transformer_work(config, num_tokens: int) -> int:
   return config.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner) * num_tokens
 
 
+def say_memory() -> None:
+  """Prints the most that this process has held, peers included."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  print(f"peak of the process, both systems and their inputs: {peak / 1e9:.2f} GB", flush=True)
+
+
 def say_limit(work: int, seconds: float, what: str) -> None:
   """Prints how much of the time so many multiply-adds would take at the machine's rate."""
   rate = multiply_adds()
@@ -52,6 +59,7 @@ def say_limit(work: int, seconds: float, what: str) -> None:
     f"{2 * rate / 1e9:.0f} GFLOP/s of products: {work / rate / seconds:.0%} of {seconds:.2f} s",
     flush=True,
   )
+  say_memory()
 
 
 def say_bandwidth(num_bytes: int, seconds: float, what: str) -> None:
@@ -62,3 +70,4 @@ def say_bandwidth(num_bytes: int, seconds: float, what: str) -> None:
     f"{rate / 1e9:.1f} GB/s of copying: {num_bytes / rate / seconds:.0%} of {seconds:.2f} s",
     flush=True,
   )
+  say_memory()

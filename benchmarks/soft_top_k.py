@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
 import jax.numpy as jnp
+import limits
 import numpy as np
 import torch
 import turns
@@ -117,7 +118,8 @@ def main():
   positives = np.stack([rng.choice(options.num_labels, 5, replace=False) for _ in scores]).astype(np.int32)
   systems = [kind(scores, positives, options.k, options.alpha) for kind in (Ours, Torch)]
   check_equal(*systems)
-  turns.compare(*systems, options.rounds)
+  seconds = turns.compare(*systems, options.rounds)
+  limits.say_bandwidth(2 * scores.nbytes, seconds, "reading scores and writing gradients once")
 
 
 if __name__ == "__main__":

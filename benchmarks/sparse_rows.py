@@ -16,6 +16,7 @@ import resource
 
 import jax
 import jax.numpy as jnp
+import limits
 import numpy as np
 import optax
 import turns
@@ -115,6 +116,8 @@ def train_large(options):
   seconds = sorted(turns.timed(ours)[0] for _ in range(options.steps))
   median, (now, peak) = seconds[len(seconds) // 2], resident_gb()
   print(f"{median:.3f} s a step, {seconds[0]:.3f} to {seconds[-1]:.3f}; {options.rows / median:,.0f} rows/s")
+  moved = 4 * options.rows * options.dim * 7  # a gradient read; row and moments read and written
+  limits.say_bandwidth(moved, median, "moving the rows, their moments and gradients")
   print(f"trained: resident {now:.1f} GiB, peak {peak:.1f} GiB, {peak * 2**30 / 1e9:.1f} GB", flush=True)
   return peak * 2**30 / 1e9
 

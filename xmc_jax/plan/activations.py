@@ -41,7 +41,7 @@ _RATES = {
   "bfloat16": Rates(Rate(16, 8, 6), Rate(8), Rate(13), Rate(2)),
 }
 _RATES_OF_CPU = {
-  "float32": Rates(Rate(51, 7.5, 16.5), Rate(20, 2), Rate(41), None),
+  "float32": Rates(Rate(56, 7.5, 15), Rate(20, 2), Rate(41), None),
   "bfloat16": Rates(Rate(40, 11, 10), Rate(20, 2), Rate(39), None),
 }
 _NARROW_HEADS = Rate(24)  # of each block more, in bfloat16 on a TPU with heads of less than 64
