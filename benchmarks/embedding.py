@@ -191,6 +191,8 @@ def measure(options) -> None:
   ]
   if importlib.util.find_spec("onnxruntime"):
     peers.insert(2, lambda: Onnx(options, texts))
+  else:
+    print("ONNX Runtime is not installed: left out", flush=True)
   for make in peers:
     theirs = make()
     difference = np.abs(theirs.run() - wanted).max()

@@ -54,20 +54,18 @@ def say_memory() -> None:
 def say_limit(work: int, seconds: float, what: str) -> None:
   """Prints how much of the time so many multiply-adds would take at the machine's rate."""
   rate = multiply_adds()
-  print(
-    f"limit: {what}, {2 * work / 1e9:,.0f} GFLOP, would take {work / rate:.2f} s at this machine's "
-    f"{2 * rate / 1e9:.0f} GFLOP/s of products: {work / rate / seconds:.0%} of {seconds:.2f} s",
-    flush=True,
+  _say(
+    f"{what}, {2 * work / 1e9:,.0f} GFLOP", work / rate, f"{2 * rate / 1e9:.0f} GFLOP/s of products", seconds
   )
-  say_memory()
 
 
 def say_bandwidth(num_bytes: int, seconds: float, what: str) -> None:
   """Prints how much of the time moving so many bytes would take at the machine's rate."""
   rate = copied_bytes()
-  print(
-    f"limit: {what}, {num_bytes / 1e9:.2f} GB, would take {num_bytes / rate:.2f} s at this machine's "
-    f"{rate / 1e9:.1f} GB/s of copying: {num_bytes / rate / seconds:.0%} of {seconds:.2f} s",
-    flush=True,
-  )
+  _say(f"{what}, {num_bytes / 1e9:.2f} GB", num_bytes / rate, f"{rate / 1e9:.1f} GB/s of copying", seconds)
+
+
+def _say(what: str, least: float, rate: str, seconds: float) -> None:
+  share = f"{least / seconds:.0%} of {seconds:.2f} s"
+  print(f"limit: {what}, would take {least:.2f} s at this machine's {rate}: {share}", flush=True)
   say_memory()

@@ -157,7 +157,7 @@ def slope(pairs: list[tuple[int, float]]) -> float:
 
 
 def shown(pairs: list[tuple[int, float]]) -> str:
-  """'1.02 (0.93)'; nothing for fewer than two sizes, '*' where not all sizes are there."""
+  """'1.02 (0.93)'; nothing for fewer than two sizes."""
   if len(pairs) < 2:
     return ""
   larger = pairs[-max(2, -(-len(pairs) // 2)) :]

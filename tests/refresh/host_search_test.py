@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import threadpoolctl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,13 +59,23 @@ def test_it_finds_what_the_search_on_a_device_finds():
   np.testing.assert_array_equal(ids, device_ids)
 
 
-def test_side_by_side_each_product_takes_one_thread():
-  import threadpoolctl
+def test_labels_without_a_score_stand_last():
+  labels = np.array([[1.0], [np.nan], [3.0], [-np.inf], [2.0]], np.float32)
+  scores, ids = host_search.top_k(np.ones((2, 1), np.float32), labels, 5)
+  np.testing.assert_array_equal(ids, [[2, 4, 0, -1, -1]] * 2)
+  np.testing.assert_array_equal(scores, [[3, 2, 1, -np.inf, -np.inf]] * 2)
+  scores, ids = host_search.top_k(np.array([[np.nan], [1.0]], np.float32), labels[[0, 2, 4]], 2)
+  np.testing.assert_array_equal(ids, [[-1, -1], [1, 2]])
 
+
+def test_side_by_side_each_product_takes_one_thread():
   def threads():
     return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
 
-  before = threads()
-  with host_search.one_thread_a_call():
-    assert threads() == {1}
+  before, one_thread = threads(), host_search.one_thread_a_call
+  one_thread.__enter__()
+  one_thread.__enter__()
+  one_thread.__exit__(None, None, None)  # another search goes on
+  assert threads() == {1}
+  one_thread.__exit__(None, None, None)
   assert threads() == before

@@ -99,7 +99,7 @@ class BatchBuilder:
     # How likely a batch has each point, and each label among those that are drawn for them.
     points = np.zeros(self._truth.shape[0])
     points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
-    labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_odds))
+    labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_odds, 1))
     return {
       name: LinkSampler(
         side,
@@ -113,7 +113,10 @@ class BatchBuilder:
     }
 
   def real_token_fraction(self) -> float:
-    """Real tokens among those that the device computes, for the queries of an average batch."""
+    """Real tokens among the cells that queries are laid out in, for an average batch.
+
+    An encoder that packs tokens (`Tokens.space`) computes less padding than this says.
+    """
     mean = np.minimum(self._queries.lengths[self.rows], self._max_length).mean() if len(self.rows) else 0.0
     return float(self._batch_size * mean / sum(width * rows for width, rows in self._query_slots))
 

@@ -100,7 +100,8 @@ class DrawnPool:
       if num_shards > 1:
         return slots, None
       if spec.fill_pool or num_uniform > spec.num_random_negatives:  # what is drawn fills the pool
-        odds = odds * max(1.0, rows / odds.sum())
+        for _ in range(20):  # what frequent labels cannot take is the others'
+          odds = np.minimum(1.0, odds * max(1.0, rows / max(odds.sum(), 1e-9)))
       return slots, buckets.spaces(slots, labels.lengths, weights=np.minimum(odds, 1), clump=clump)
 
     self._slots = plan(spec.num_random_negatives)
@@ -129,10 +130,11 @@ class DrawnPool:
     if spec.fill_pool:
       pool = np.concatenate([pool, _at_most(room - len(pool), np.setdiff1d(others, positives), generator)])
     if extra := min(spec.num_random_negatives, room - len(pool)):
-      # So many hold `extra` that are not in the pool, and these are as random; no list of all labels is made.
-      drawn = generator.choice(num_labels, min(num_labels, extra + len(pool)), replace=False)
-      others = drawn[~np.isin(drawn, pool)]
-      pool = np.concatenate([pool, others[:extra].astype(np.int32)])
+      # So many hold `extra` that are not in the pool, and these are as random: few of many labels are drawn
+      # without a list of all.
+      candidates = generator.choice(num_labels, min(num_labels, extra + len(pool)), replace=False)
+      outside = candidates[~np.isin(candidates, pool)]
+      pool = np.concatenate([pool, outside[:extra].astype(np.int32)])
     columns, groups = buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards, spaces)
     column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
     return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())

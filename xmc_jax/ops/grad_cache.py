@@ -76,8 +76,11 @@ def embed_parts(
   found = [[None] * len(groups) for groups in parts]
   for alike, own_key in zip(places.values(), keys):
     members = [parts[part][number] for part, number in alike]
-    if not all(len(group.space) for group in members):  # what they take together is not known
-      members = [group._replace(space=()) for group in members]
+    if any(len(group.space) for group in members):  # one that says nothing may be full
+      members = [
+        group if len(group.space) else group._replace(space=jnp.zeros(group.ids.size, jnp.int8))
+        for group in members
+      ]
     vectors = embed_rows(jax.tree.map(lambda *leaves: rows.join(leaves), *members), own_key)
     for (part, number), own in zip(alike, rows.cut(vectors, [len(group.lengths) for group in members])):
       found[part][number] = own

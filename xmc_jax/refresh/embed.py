@@ -26,7 +26,8 @@ def embed_table(
   Args:
     embed: `(tokens, ids [batch_size]) -> [batch_size, D]`, jitted; ids are row numbers, -1 for padding.
     table: TokenTable of n texts.
-    batch_size: texts at a time; with the width, the only shapes that `embed` sees.
+    batch_size: texts at a time; with the width, the only shapes that `embed` sees; with `packed` one
+      number of tokens a width besides.
     max_length: the widest row.
     held: `[batch_size]` bool, the places of a batch whose texts this process reads; None is all.
     packed: chunks say how many real tokens they have at most, for an encoder that computes no others. Where a

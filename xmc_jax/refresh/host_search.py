@@ -6,6 +6,7 @@ with each row's k-th best so far finds the few labels that are still of interest
 
 import functools
 import os
+import threading
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -19,9 +20,29 @@ def num_cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def one_thread_a_call():
-  """A context in which a product of NumPy's takes one core, so that several run side by side."""
-  return _blas().limit(limits=1, user_api="blas")
+class _OneThread:
+  """A context in which a product of NumPy's takes one core, so that several run side by side.
+
+  The limit is the whole process's: the first who enters sets it, and the last who leaves lifts it.
+  """
+
+  def __init__(self):
+    self._lock, self._inside, self._limit = threading.Lock(), 0, None
+
+  def __enter__(self) -> None:
+    with self._lock:
+      if not self._inside:
+        self._limit = _blas().limit(limits=1, user_api="blas")
+      self._inside += 1
+
+  def __exit__(self, *_) -> None:
+    with self._lock:
+      self._inside -= 1
+      if not self._inside:
+        self._limit.restore_original_limits()
+
+
+one_thread_a_call = _OneThread()
 
 
 @functools.cache
@@ -33,8 +54,8 @@ def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, 
   """The k labels of largest inner product with each query, as `ops.top_k` gives them.
 
   Args:
-    queries: `[B, D]` float32, finite.
-    labels: `[L, D]` float32, finite.
+    queries: `[B, D]` float32.
+    labels: `[L, D]` float32. One whose score is NaN or -inf is not found: -inf and -1 stand last for it.
     k: at most L.
 
   Returns:
@@ -49,7 +70,7 @@ def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, 
     shape = len(queries), len(chunk)
     part, mask = (array[: shape[0] * shape[1]].reshape(shape) for array in (scores, rises))
     best = _merge(best, np.matmul(queries, chunk.T, out=part), start, mask)
-  return _read(-np.sort(-best, axis=1))
+  return _read(np.sort(best, axis=1)[:, ::-1])
 
 
 def _merge(best: np.ndarray, scores: np.ndarray, start: int, rises: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from xmc_jax import mesh, ops
 from xmc_jax.contract import Array
 from xmc_jax.refresh import host_search
 
+_SMALL_BLOCK = 64  # queries; smaller products are slow
 _Finder = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # (queries, k) -> (scores, ids)
 
 
@@ -84,7 +85,8 @@ def search(
   scores = np.full((num_queries, k), -np.inf, np.float32)
   hosted = _on_one_cpu(labels)
   num_threads = host_search.num_cores() if hosted else 1  # several devices must all be called in one order
-  block = max(1, min(block, -(-num_queries // num_threads)))
+  # Of the number of queries alone: a product's last bits depend on its size, and must not on the machine.
+  block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
   best = _on_the_host(labels, num_labels) if hosted else _on_devices(labels, num_labels, devices, block)
   order = np.argsort(counts, kind="stable")
 
@@ -98,9 +100,7 @@ def search(
     scores[rows], ids[rows] = (array[:, :k] for array in found)
     return start + len(rows)
 
-  one_core_each = (
-    host_search.one_thread_a_call() if hosted and num_queries > block else contextlib.nullcontext()
-  )
+  one_core_each = host_search.one_thread_a_call if hosted else contextlib.nullcontext()
   with one_core_each, concurrent.futures.ThreadPoolExecutor(num_threads, "search") as pool:
     for done in pool.map(find, range(0, num_queries, block)):
       if progress:
