@@ -150,3 +150,17 @@ def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
   np.testing.assert_allclose(beside, embedder.embed(params, others[0]), atol=1e-5)
   assert found.sharding.shard_shape(found.shape)[0] == 40 // num_shards
   assert beside.sharding.shard_shape(beside.shape)[0] == 8 // num_shards
+
+
+@pytest.mark.parametrize("chunk", [0, 3])
+@pytest.mark.parametrize("told", [(True, True), (True, False)])
+def test_groups_join_whether_or_not_they_say_how_many_tokens_they_have(embedder, chunk, told):
+  params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
+  parts = [(_group(7, 8, 0),), (_group(5, 8, 1),)]
+  saying = [
+    (group._replace(space=np.zeros(group.lengths.sum() + 2, np.int8)),) if says else (group,)
+    for (group,), says in zip(parts, told)
+  ]
+  found, wanted = (embed_parts(embedder.embed, params, groups, chunk=chunk) for groups in (saying, parts))
+  for own, expected, (group,) in zip(found, wanted, parts, strict=True):
+    np.testing.assert_allclose(own[group.lengths > 0], expected[group.lengths > 0], atol=1e-5)

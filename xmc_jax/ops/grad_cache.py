@@ -75,16 +75,21 @@ def embed_parts(
   keys = [None] * len(places) if key is None else jax.random.split(key, len(places))
   found = [[None] * len(groups) for groups in parts]
   for alike, own_key in zip(places.values(), keys):
-    members = [parts[part][number] for part, number in alike]
-    if any(len(group.space) for group in members):  # one that says nothing may be full
-      members = [
-        group if len(group.space) else group._replace(space=jnp.zeros(group.ids.size, jnp.int8))
-        for group in members
-      ]
+    members = _with_space([parts[part][number] for part, number in alike])
     vectors = embed_rows(jax.tree.map(lambda *leaves: rows.join(leaves), *members), own_key)
     for (part, number), own in zip(alike, rows.cut(vectors, [len(group.lengths) for group in members])):
       found[part][number] = own
   return [rows.split(rows.join(vectors), 0) for vectors in found]
+
+
+def _with_space(groups: Sequence[Tokens]) -> list[Tokens]:
+  """Groups that all say how many real tokens they have, if one does; what says nothing may be full."""
+  if not any(len(group.space) for group in groups):
+    return list(groups)
+  return [
+    group if len(group.space) else group._replace(space=jnp.zeros(group.ids.size, jnp.int8))
+    for group in groups
+  ]
 
 
 class _Rows:
