@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmc_jax.data import TokenTable, buckets, pools
+from xmc_jax.data import TokenTable, buckets, pools, ragged
 
 
 def _table(lengths):
@@ -70,7 +70,7 @@ def test_groups_say_how_many_tokens_they_have_unless_one_has_more(one_more):
 
 @pytest.mark.parametrize("num_positives", [0, 1, 2])
 def test_a_labels_share_is_how_often_drawing_brings_it(num_positives, monkeypatch):
-  monkeypatch.setattr(pools, "_ROWS", 2)  # the truth is counted in parts
+  monkeypatch.setattr(ragged, "_ROWS", 2)  # the truth is counted in parts
   rows = [[0, 1, 2, 3, 4, 5], [0], [0, 1], [5], [2, 3, 4]]
   truth = sp.lil_matrix((len(rows), 7))
   for row, labels in enumerate(rows):

@@ -91,5 +91,5 @@ def test_padding_costs_no_products_where_space_is_told():
     tokens = Tokens(np.zeros((64, 32), np.int32), np.full(64, 8, np.int32), space)
     return jax.jit(embedder.embed).lower(params, tokens).compile().cost_analysis()["flops"]
 
-  assert compute.packs_tokens()
+  assert compute.packing_pays()
   assert flops(np.zeros(64 * 8, np.int8)) < 0.6 * flops(())

@@ -11,7 +11,6 @@ from xmc_jax.data import buckets, ragged
 from xmc_jax.data.pools import DrawnPool, in_columns
 
 _WIDTH = 256  # linked anchors of a row that a batch has room for, at most; one that needs more is widened
-_ROWS = 1 << 16  # whose edges are looked at at a time
 QUERY, LABEL = "query", "label"  # a side's name is its graph's, and which of the two it is
 KEPT = "kept_"  # before a side's name, in `fresh`: which of its edges were not pruned
 
@@ -105,11 +104,5 @@ class LinkSampler:
 
 def _usual_number(edges, frequency: np.ndarray) -> int:
   """How many different anchors a batch draws: 4.5 standard deviations above the mean."""
-  counts, chances = np.diff(edges.indptr), np.zeros(edges.shape[1])
-  shares = frequency / np.maximum(counts, 1)
-  for start in range(0, len(counts), _ROWS):
-    end = min(start + _ROWS, len(counts))
-    anchors = edges.indices[edges.indptr[start] : edges.indptr[end]]
-    chances += np.bincount(anchors, np.repeat(shares[start:end], counts[start:end]), len(chances))
-  drawn = -np.expm1(-chances)
+  drawn = -np.expm1(-ragged.column_sums(edges, frequency / np.maximum(np.diff(edges.indptr), 1)))
   return max(1, math.ceil(drawn.sum() + buckets.MARGIN * math.sqrt((drawn * (1 - drawn)).sum())))

@@ -12,8 +12,6 @@ import numpy as np
 from xmc_jax.contract import BatchSpec, Tokens
 from xmc_jax.data import buckets, ragged
 
-_ROWS = 1 << 20  # of the truth that are counted at a time
-
 
 class Pool(NamedTuple):
   """The labels of one step.
@@ -181,12 +179,9 @@ class TablePool:
 
 def label_frequency(truth, label_odds: np.ndarray | None, num_positives: int = 0) -> np.ndarray:
   """`[L]` each label's share of the positives that are drawn, about: at most so many a row, 0 is all."""
-  frequency, counts = np.zeros(truth.shape[1]), np.diff(truth.indptr)
+  counts = np.diff(truth.indptr)
   taken = np.minimum(1.0, num_positives / np.maximum(counts, 1)) if num_positives else np.ones(len(counts))
-  for start in range(0, len(counts), _ROWS):
-    end = min(start + _ROWS, len(counts))
-    labels = truth.indices[truth.indptr[start] : truth.indptr[end]]
-    frequency += np.bincount(labels, np.repeat(taken[start:end], counts[start:end]), len(frequency))
+  frequency = ragged.column_sums(truth, taken)
   frequency = frequency if label_odds is None else frequency * label_odds
   return frequency / max(frequency.sum(), 1)
 

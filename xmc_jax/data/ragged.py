@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_ROWS = 1 << 16  # whose entries are looked at at a time
+
 
 class Ragged(NamedTuple):
   """The entries of n rows.
@@ -105,3 +107,16 @@ def _by_odds(counts: np.ndarray, number: int, generator: np.random.Generator, od
 
 def _starts(counts: np.ndarray) -> np.ndarray:
   return np.cumsum(counts) - counts
+
+
+def column_sums(matrix, weights: np.ndarray) -> np.ndarray:
+  """`[L]` what the weights `[N]` of rows come to in each column of a CSR matrix: an entry counts as 1.
+
+  So many rows at a time that what is made meanwhile stays small beside the matrix.
+  """
+  sums, counts = np.zeros(matrix.shape[1]), np.diff(matrix.indptr)
+  for start in range(0, len(counts), _ROWS):
+    end = min(start + _ROWS, len(counts))
+    columns = matrix.indices[matrix.indptr[start] : matrix.indptr[end]]
+    sums += np.bincount(columns, np.repeat(weights[start:end], counts[start:end]), len(sums))
+  return sums

@@ -227,7 +227,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
   def embed(params, tokens, key=None):
     mask = jnp.arange(tokens.ids.shape[1]) < jnp.asarray(tokens.lengths)[:, None]
-    packs = compute.packs_tokens() and 0 < len(tokens.space) < tokens.ids.size
+    packs = compute.packing_pays() and 0 < len(tokens.space) < tokens.ids.size
     return apply(params, tokens.ids, mask, key, len(tokens.space) if packs else None)
 
   return Embedder(
@@ -244,7 +244,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
 def packs_tokens(encoder_config):
   """Whether the encoder computes real tokens alone on this machine, where `Tokens.space` says how many."""
-  return compute.packs_tokens() and encoder_config.name not in _OF_A_TABLE
+  return compute.packing_pays() and encoder_config.name not in _OF_A_TABLE
 
 
 def _check_length(ids, spec):

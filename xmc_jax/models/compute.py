@@ -40,7 +40,7 @@ def multiplies_bfloat16():
   return jax.default_backend() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
 
 
-def packs_tokens():
+def packing_pays():
   """Whether to lay real tokens out without padding (packing.py): on a CPU, where that was measured."""
   return jax.default_backend() == "cpu"
 
