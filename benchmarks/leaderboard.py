@@ -55,6 +55,7 @@ ROWS = {
   "tfidf_vote": Row("tf-idf, vote of 20 nearest points", baseline="vote"),
   "tfidf_vote_all": Row("tf-idf, vote, held-out points vote too", baseline="vote_all"),
   "tfidf_both": Row("tf-idf, vote and label texts", baseline="both"),
+  "tfidf_both_all": Row("tf-idf, vote and label texts, held-out points vote too", baseline="both_all"),
   "dpr": Row("DPR", "dpr"),
   "ance": Row("ANCE", "ance"),
   "ova": Row("one-vs-all", "ova"),
@@ -87,7 +88,7 @@ class Board(NamedTuple):
   Attributes:
     name: a folder below docs/results/leaderboard; '' is the main one.
     family: of presets.
-    epochs: the budget.
+    epochs: the budget; 0 is each preset's own.
     data: `config.data.path`; '' is the bundled set.
     runs: where the runs' folders are.
     extra: further flags for all of them, `--config.KEY=VALUE`.
@@ -118,8 +119,9 @@ def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]
   config = importlib.import_module(f"experiments.{row.experiment}").get_config(preset)
   given = {"train.seed": seed}
   if not row.baseline:
-    budget = {"train.num_epochs": board.epochs, **stretched(config, board.epochs)}
-    given |= {**budget, **_EQUAL, **others, **row.settings}
+    if board.epochs:
+      given |= {"train.num_epochs": board.epochs, **stretched(config, board.epochs)}
+    given |= {**_EQUAL, **others, **row.settings}
   if row.base:
     given["init_from"] = str(board.folder(row.base, seed))
   elif board.data:
@@ -160,27 +162,28 @@ def command(name: str, seed: int, board: Board) -> list[str]:
 def train(name: str, seed: int, board: Board) -> bool:
   """Trains a row with a seed unless that is done; whether it is now. Its output goes beside its folder."""
   workdir, base = board.folder(name, seed), ROWS[name].base
-  if _is_finished(workdir):
+  if is_finished(workdir):
     return True
-  if base and not _is_finished(board.folder(base, seed)):
-    _say(f"{name}, seed {seed}: left out, as {base} has not trained its encoder")
+  if base and not is_finished(board.folder(base, seed)):
+    say(f"{name}, seed {seed}: left out, as {base} has not trained its encoder")
     return False
-  _say(f"{name}, seed {seed}")
+  say(f"{name}, seed {seed}")
   workdir.parent.mkdir(parents=True, exist_ok=True)
   log = workdir.with_name(f"{workdir.name}.log")
   with open(log, "a") as out:
     ended = subprocess.run(command(name, seed, board), cwd=_ROOT, stdout=out, stderr=out)
   if ended.returncode:
-    _say(f"{name}, seed {seed}: ended with {ended.returncode}; see {log}")
-  return _is_finished(workdir)
+    say(f"{name}, seed {seed}: ended with {ended.returncode}; see {log}")
+  return is_finished(workdir)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
   print(line, file=sys.stderr, flush=True)
 
 
-def _is_finished(workdir: pathlib.Path) -> bool:
-  return (workdir / "report" / "seconds.json").exists()  # the last that a run writes
+def is_finished(workdir: pathlib.Path) -> bool:
+  """Whether a run has ended well: its times are the last that it writes."""
+  return (workdir / "report" / "seconds.json").exists()
 
 
 def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
@@ -205,7 +208,7 @@ def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
 def keep(name: str, board: Board) -> None:
   """Writes the row's file, of all its seeds that are finished."""
   folders = board.folder(name, 0).parent.glob(f"{name}-*")
-  finished = sorted(int(path.name.rpartition("-")[2]) for path in folders if _is_finished(path))
+  finished = sorted(int(path.name.rpartition("-")[2]) for path in folders if is_finished(path))
   row, folder = ROWS[name], _RESULTS / board.name
   if not finished:
     return

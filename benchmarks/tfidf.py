@@ -8,9 +8,11 @@ A text is its words, weighted by 1 + log count and inverse document frequency, a
   vote       labels of the 20 nearest training points, each with the cosine of its points
   vote_all   the same, and the rows held out for validation vote too: more data than methods train on
   both       the vote and the text's cosine, whose weight is the best on the validation rows
+  both_all   the same, and once the weight is chosen the rows held out for validation vote too
 
 Of the config, data, validation rows, seed, depth and propensities count: rows, filters and metrics are those
-that a training with the same config has. Scores are never whole: some rows are ranked at a time.
+that a training with the same config has. Scores are never whole: some rows are ranked at a time. The test
+rows' labels go to predictions/test.npz.
 """
 
 import itertools
@@ -26,11 +28,13 @@ from ml_collections import config_flags
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmc_jax import config as configs
-from xmc_jax import data, disk, faults, metrics, new_run, runtime
+from xmc_jax import data, disk, evaluate, faults, metrics, new_run, runtime
 from xmc_jax.data.batches import learnable
+from xmc_jax.refresh.search import Ranking
 
-KINDS = ("labels", "vote", "vote_all", "both")
+KINDS = ("labels", "vote", "vote_all", "both", "both_all")
 NUM_NEIGHBOURS = 20
+_BOTH = ("both", "both_all")
 _WEIGHTS = (0.5, 0.1, 0.2, 1.0, 2.0)  # of the text's cosine beside the vote; the first where nothing chooses
 _KS = (1, 3, 5, 10, 100)
 _MOST_SCORES = 1 << 25  # at once, if every text shared a word with every other: 400 MB
@@ -90,30 +94,36 @@ def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
   return ids, values
 
 
-def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0.0) -> np.ndarray:
-  """`[n, k]` labels of a split's points, best first, padded with -1; filtered pairs are left out.
+def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0.0) -> Ranking:
+  """Ranks the labels of a split's points; filtered pairs and labels without a score are left out.
 
   Args:
     fitted: by whom.
     kind: one of KINDS.
     split: the points.
     k: how many.
-    weight: of the text's cosine, where kind = 'both'.
+    weight: of the text's cosine, where kind is 'both' or 'both_all'.
   """
   rows = max(1, _MOST_SCORES // max(fitted.points.shape[0], fitted.labels.shape[0]))
-  ranked = [np.zeros((0, k), np.int32)]
+  ids, values = [np.zeros((0, k), np.int32)], [np.zeros((0, k), np.float32)]
   for start in range(0, len(split), rows):
     part = np.arange(start, min(start + rows, len(split)))
     queries = fitted.vectorizer.transform(split.texts[part])
     scores = by_text(fitted, queries) if kind == "labels" else by_vote(fitted, queries)
-    if kind == "both":
+    if kind in _BOTH:
       scores = (scores + weight * by_text(fitted, queries)).tocsr()
-    ranked.append(largest(learnable(scores, split.filter[part]), k)[0])
-  return np.concatenate(ranked)
+    found = largest(learnable(scores, split.filter[part]), k)
+    ids.append(found[0])
+    values.append(np.where(found[0] >= 0, found[1], -np.inf).astype(np.float32))
+  return Ranking(np.concatenate(ids), np.concatenate(values))
 
 
 def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
-  """Ranks the test rows; report/ and metrics.jsonl are as a training has them. Returns the test metrics."""
+  """Ranks the test rows; report/, predictions/ and metrics.jsonl are as a training has them.
+
+  Returns:
+    The test metrics.
+  """
   dataset = new_run.load_data(config, None, "")
   configs.check_against_data(config, len(dataset.train), dataset.num_labels)
   train, validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
@@ -126,14 +136,17 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
   def score(split: data.Split, ids: np.ndarray) -> dict[str, float]:
     return metrics.evaluate(ids, split.counted, ks=ks, inverse_propensity=propensity)
 
-  if kind == "both" and len(validation):
+  if kind in _BOTH and len(validation):
     found = [
-      score(validation, rank(fitted, kind, validation, settings.k, weight))[settings.metric]
+      score(validation, rank(fitted, kind, validation, settings.k, weight).ids)[settings.metric]
       for weight in _WEIGHTS
     ]
     weight = _WEIGHTS[int(np.argmax(found))]
+  if kind == "both_all":
+    fitted = fit(dataset.train, dataset.labels)
   trained = time.perf_counter()
-  ids, truth = rank(fitted, kind, dataset.test, settings.k, weight), dataset.test.counted
+  ranking = rank(fitted, kind, dataset.test, settings.k, weight)
+  ids, truth = ranking.ids, dataset.test.counted
   seconds = {"train": trained - started, "test": time.perf_counter() - trained}
   report = {
     "metrics": score(dataset.test, ids),
@@ -141,6 +154,7 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
     "slices": _slices(ids, truth, np.asarray((dataset.train.truth > 0).sum(0)).ravel()),
     "weights": dict(zip(map(str, _WEIGHTS), found)),
   }
+  evaluate.save_predictions(ranking, dataset.num_labels, workdir / "predictions" / "test.npz")
   _write(workdir, report, {"memory/host_bytes": runtime.peak_memory()["host"]}, seconds)
   return report["metrics"]
 

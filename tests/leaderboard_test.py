@@ -72,11 +72,11 @@ def test_rankings_by_hand(most_scores, monkeypatch):
   """The first point's label 0 is filtered: it is the point itself. -1 is what shares no word."""
   monkeypatch.setattr(tfidf, "_MOST_SCORES", most_scores)
   split = _split(["red apple", "red melon"], [[1, 0, 0], [0, 1, 0]], filtered=[(0, 0)])
-  ranked = {kind: tfidf.rank(_fitted(), kind, split, 3, weight=10).tolist() for kind in tfidf.KINDS}
+  ranked = {kind: tfidf.rank(_fitted(), kind, split, 3, weight=10).ids.tolist() for kind in tfidf.KINDS}
   # "Red melon" is as near to all points: votes are 2, 1 and 1 of 3; "pear melon" is nearest by its text.
   assert ranked["labels"] == [[-1, -1, -1], [1, -1, -1]]
   assert ranked["vote"] == ranked["vote_all"] == [[1, -1, -1], [0, 1, 2]]
-  assert ranked["both"] == [[1, -1, -1], [1, 0, 2]]
+  assert ranked["both"] == ranked["both_all"] == [[1, -1, -1], [1, 0, 2]]
 
 
 def test_the_largest_of_a_row():
@@ -96,6 +96,28 @@ def test_a_baseline_leaves_what_a_run_leaves(kind, tmp_path):
   assert outcome["metrics"]["P@1"] == round(found["P@1"], 5) and outcome["half_intervals"]["P@1"] > 0
   assert set(outcome["metrics"]) == set(leaderboard._KEPT) - {"R@100"}  # eval.k is 10
   assert outcome["validation"] is None and outcome["GB"] > 0
+
+
+def test_rows_held_out_vote_once_the_weight_is_chosen(tmp_path):
+  """The weight is chosen as without their votes; then all training points rank the test rows."""
+  config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **{"eval.metric": "nDCG@5"})
+  for kind in ("both", "both_all"):
+    tfidf.run(kind, config, tmp_path / kind)
+  reports = [
+    json.loads((tmp_path / kind / "report" / "metrics.json").read_text()) for kind in ("both", "both_all")
+  ]
+  assert reports[0]["weights"] == reports[1]["weights"] and len(set(reports[0]["weights"].values())) > 1
+  dataset = tfidf.new_run.load_data(config, None, "")
+  train = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)[0]
+  weight = float(max(reports[0]["weights"], key=reports[0]["weights"].get))
+  stored = []
+  for kind, points in (("both", train), ("both_all", dataset.train)):
+    ranking = tfidf.rank(tfidf.fit(points, dataset.labels), "both", dataset.test, 10, weight)
+    kept = sp.load_npz(tmp_path / kind / "predictions" / "test.npz")
+    assert kept.indices.tolist() == ranking.ids[ranking.ids >= 0].tolist()
+    np.testing.assert_array_equal(kept.data, ranking.scores[ranking.ids >= 0])
+    stored.append(kept.indices.tolist())
+  assert stored[0] != stored[1]
 
 
 # --- the budget ---
