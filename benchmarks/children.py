@@ -1,0 +1,64 @@
+"""Child processes: their output kept, their peak memory read; and the machine that they run on."""
+
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+
+_EVERY_SECONDS = 0.1
+
+
+def run(command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path) -> tuple[int, int]:
+  """Runs a command to its end, what it says goes to the end of `log`.
+
+  Returns:
+    Its exit status; the bytes of memory that it held at most, 0 where the system does not tell. They are of
+    the process alone. The child's own resource usage is not asked, as on Linux it begins with its parent's.
+  """
+  log.parent.mkdir(parents=True, exist_ok=True)
+  peak = 0
+  with open(log, "a") as out:
+    child = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=out)
+    try:
+      while child.poll() is None:
+        peak = max(peak, _peak_bytes(child.pid))
+        time.sleep(_EVERY_SECONDS)
+    finally:
+      if child.poll() is None:
+        child.terminate()
+        child.wait()
+  return child.returncode, peak
+
+
+def _peak_bytes(pid: int) -> int:
+  """The high-water mark of a process's resident memory."""
+  try:
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+  except OSError:
+    return 0
+  found = re.search(r"VmHWM:\s+(\d+) kB", status)
+  return 1024 * int(found[1]) if found else 0
+
+
+def machine() -> str:
+  """Names this machine's cores, memory and, where NVIDIA's driver tells, its accelerators."""
+  parts = [f"{os.cpu_count()} cores of {_processor()}"]
+  memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  parts.append(f"{memory / 2**30:.0f} GiB")
+  if shutil.which("nvidia-smi"):
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    answer = subprocess.run(asked, capture_output=True, text=True)
+    parts += [name.strip() for name in answer.stdout.splitlines() if name.strip() and not answer.returncode]
+  return ", ".join(parts)
+
+
+def _processor() -> str:
+  try:
+    found = re.search(r"model name\s*: (.+)", pathlib.Path("/proc/cpuinfo").read_text())
+  except OSError:
+    found = None
+  return found[1].strip() if found else platform.processor() or platform.machine()

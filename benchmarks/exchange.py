@@ -1,0 +1,86 @@
+"""Files between a benchmark and a peer that has an environment of its own.
+
+A peer's worker is called as `PYTHON WORKER --folder=FOLDER --depth=K --seed=SEED`. In the folder it finds
+
+  train.txt, test.txt, labels.txt   a text a line, each as a JSON string
+  truth.npz                         CSR [N, L], 1 for each true label of a training point, less filtered pairs
+
+and leaves there
+
+  scores.npz   CSR [n, L], scores of each test point's K best labels; filtered pairs may be among them
+  about.json   {"seconds": {"train": s, "test": s}, "settings": {...}}
+"""
+
+import json
+import pathlib
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import data
+from xmc_jax.contract import DataError
+from xmc_jax.refresh.search import Ranking
+
+
+def write(dataset: data.Dataset, folder: pathlib.Path) -> None:
+  """Writes what a worker reads."""
+  for name, texts in (
+    ("train", dataset.train.texts),
+    ("test", dataset.test.texts),
+    ("labels", dataset.labels.texts),
+  ):
+    (folder / f"{name}.txt").write_text("".join(json.dumps(text) + "\n" for text in texts))
+  sp.save_npz(folder / "truth.npz", sp.csr_matrix(dataset.train.counted > 0, dtype=np.float32))
+
+
+def depth_for(split: data.Split, k: int) -> int:
+  """How many labels a worker must rank, so that k are left where all filtered ones are among them."""
+  most_filtered = int(np.diff(split.filter.indptr).max(initial=0))
+  return min(k + most_filtered, split.filter.shape[1])
+
+
+def read(split: data.Split, folder: pathlib.Path, k: int) -> tuple[Ranking, dict]:
+  """`(ranking k deep, about)` that a worker left.
+
+  Raises:
+    DataError: its scores are of other points or labels.
+  """
+  scores = sp.csr_matrix(sp.load_npz(folder / "scores.npz"))
+  if scores.shape != split.filter.shape:
+    raise DataError(f"scores.npz: expected shape {split.filter.shape}, found {scores.shape}; see the worker")
+  return ranked(scores, split.filter, k), json.loads((folder / "about.json").read_text())
+
+
+def ranked(scores: sp.csr_matrix, filtered, k: int) -> Ranking:
+  """The k best entries of each row, best first, equal ones by rising id; filtered pairs are left out.
+
+  Args:
+    scores: CSR `[n, L]`; entries of any sign, zeros that are stored included.
+    filtered: CSR `[n, L]`, pairs that are neither hit nor miss.
+    k: how many.
+  """
+  num_rows, num_labels = scores.shape
+  rows = np.repeat(np.arange(num_rows), np.diff(scores.indptr))
+  pairs = rows * num_labels + scores.indices
+  out = np.repeat(np.arange(num_rows), np.diff(filtered.indptr)) * num_labels + filtered.indices
+  kept = np.flatnonzero(~np.isin(pairs, out))
+  rows, columns, values = rows[kept], scores.indices[kept], scores.data[kept]
+  order = np.lexsort((columns, -values, rows))
+  rows, columns, values = rows[order], columns[order], values[order]
+  place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+  best = place < k
+  ids = np.full((num_rows, k), -1, np.int32)
+  found = np.full((num_rows, k), -np.inf, np.float32)
+  ids[rows[best], place[best]] = columns[best]
+  found[rows[best], place[best]] = values[best]
+  return Ranking(ids, found)
+
+
+def read_ids(path: pathlib.Path, k: int) -> np.ndarray:
+  """`[n, k]` label ids of a predictions file, best first, padded with -1."""
+  stored = sp.csr_matrix(sp.load_npz(path))
+  place = np.arange(k)
+  real = place < np.diff(stored.indptr)[:, None]
+  ids = np.full(real.shape, -1, np.int32)
+  ids[real] = stored.indices[(stored.indptr[:-1, None] + place)[real]]
+  return ids

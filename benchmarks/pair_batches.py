@@ -1,0 +1,59 @@
+"""Batches of (point, label) pairs in which no text stands twice; plain NumPy, for any environment."""
+
+import collections
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+def pairs_of_epoch(
+  truth, texts: Mapping[str, Sequence[str]], size: int, seed: int | Sequence[int], most: int = 0
+) -> list[np.ndarray]:
+  """Shuffles all pairs of points and true labels, and deals them to batches.
+
+  Args:
+    truth: CSR `[N, L]`, its entries are the pairs.
+    texts: of the points as 'train', of 'labels'.
+    size: pairs in a batch; fewer where there are fewer in all.
+    seed: of the order; equal seeds give equal batches.
+    most: pairs that are looked at; 0 is all.
+
+  Returns:
+    Arrays `[size, 2]` of points and labels.
+  """
+  pairs = np.stack(truth.nonzero(), axis=1)
+  pairs = pairs[np.random.default_rng(seed).permutation(len(pairs))[: most or None]]
+  numbers: dict[str, int] = {}
+
+  def number(text: str) -> int:
+    return numbers.setdefault(text, len(numbers))
+
+  names = [(number(texts["train"][point]), number(texts["labels"][label])) for point, label in pairs.tolist()]
+  return [pairs[chosen] for chosen in without_repeats(names, min(size, len(pairs)))]
+
+
+def without_repeats(names: Sequence[tuple[int, int]], size: int) -> list[list[int]]:
+  """Deals pairs to full batches in their order, each to the first one that has neither of its texts.
+
+  Args:
+    names: equal numbers for equal texts.
+    size: pairs in a batch.
+
+  Returns:
+    Places in `names`, `size` to a batch; what does not fill a batch is left out.
+  """
+  waiting, made = collections.deque(range(len(names))), []
+  while size and len(waiting) >= size:
+    chosen, seen, put_off = [], set(), []
+    while waiting and len(chosen) < size:
+      place = waiting.popleft()
+      if seen.isdisjoint(names[place]):
+        chosen.append(place)
+        seen.update(names[place])
+      else:
+        put_off.append(place)
+    waiting.extendleft(reversed(put_off))
+    if len(chosen) < size:
+      break
+    made.append(chosen)
+  return made

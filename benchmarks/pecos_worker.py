@@ -1,0 +1,71 @@
+"""PECOS's XR-Linear on files: an extreme linear model over a tree of labels.
+
+  .venv-pecos/bin/python benchmarks/pecos_worker.py --folder=FOLDER --depth=120 --seed=0
+
+It needs NumPy below 2, so it has an environment of its own (see requirements-bench.txt), and imports nothing
+of xmc_jax; `benchmarks/exchange.py` says what the folder holds. Features are tf-idf of words and of pairs of
+words, of training texts alone; label vectors are the sums of their points' features (PIFA); negatives are the
+teacher's and the matcher's. Yu, Zhong, Zhang, Chang and Dhillon, PECOS: Prediction for Enormous and
+Correlated Output Spaces, JMLR 2022.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import pathlib
+import time
+
+import numpy as np
+import scipy.sparse as sp
+from pecos.xmc import Indexer, LabelEmbeddingFactory
+from pecos.xmc.xlinear import XLinearModel
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+INDEX = {"indexer_type": "hierarchicalkmeans", "nr_splits": 16, "max_leaf_size": 100}
+NEGATIVES, BEAM_SIZE = "tfn+man", 50
+
+
+def texts_of(path: pathlib.Path) -> list[str]:
+  """Reads one text a line, each a JSON string."""
+  with path.open(encoding="utf-8") as lines:
+    return [json.loads(line) for line in lines]
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--folder", type=pathlib.Path, required=True)
+  parser.add_argument("--depth", type=int, required=True, help="labels to keep of each test point")
+  parser.add_argument("--seed", type=int, default=0)
+  options = parser.parse_args()
+  train, test = (texts_of(options.folder / f"{name}.txt") for name in ("train", "test"))
+  truth = sp.load_npz(options.folder / "truth.npz").tocsc().astype(np.float32)
+
+  started = time.perf_counter()
+  vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
+  features = vectorizer.fit_transform(train).tocsr()
+  features.sort_indices()
+  labels = LabelEmbeddingFactory.create(truth, features, method="pifa")
+  tree = Indexer.gen(labels, seed=options.seed, **INDEX)
+  model = XLinearModel.train(features, truth, C=tree, negative_sampling_scheme=NEGATIVES)
+  trained = time.perf_counter()
+  queries = vectorizer.transform(test).tocsr()
+  queries.sort_indices()
+  scores = model.predict(queries, beam_size=BEAM_SIZE, only_topk=options.depth)
+  ended = time.perf_counter()
+
+  sp.save_npz(options.folder / "scores.npz", sp.csr_matrix(scores))
+  about = {
+    "seconds": {"train": trained - started, "test": ended - trained},
+    "settings": {
+      "libpecos": importlib.metadata.version("libpecos"),
+      "ngrams": [1, 2],
+      **INDEX,
+      "negative_sampling_scheme": NEGATIVES,
+      "beam_size": BEAM_SIZE,
+    },
+  }
+  (options.folder / "about.json").write_text(json.dumps(about) + "\n")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,398 @@
+"""Peers beside our methods: files between environments, rows that are run once, differences, the table."""
+
+import importlib.util
+import json
+import pathlib
+import sys
+import types
+
+import ml_collections
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+from benchmarks import accuracy, accuracy_results, accuracy_rows, children, exchange, pair_batches
+from xmc_jax import data, evaluate
+from xmc_jax.contract import ConfigError, DataError
+
+SETTINGS = ml_collections.ConfigDict({"propensity_a": 0.55, "propensity_b": 1.5, "k": 10})
+
+
+# --- files between environments ---
+
+
+def test_rankings_of_a_worker_by_hand():
+  """Filtered pairs go, equal scores come by rising id, and a stored 0 or a score below 0 still counts."""
+  scores = sp.csr_matrix(
+    (np.array([0.5, 0.5, 0.9, -0.1, 0.0], np.float32), np.array([2, 1, 3, 0, 2]), np.array([0, 3, 5, 5])),
+    (3, 4),
+  )
+  filtered = sp.csr_matrix(np.array([[0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]], np.float32))
+  found = exchange.ranked(scores, filtered, 3)
+  assert found.ids.tolist() == [[1, 2, -1], [2, 0, -1], [-1, -1, -1]]
+  np.testing.assert_array_equal(
+    found.scores, np.array([[0.5, 0.5, -np.inf], [0, -0.1, -np.inf], [-np.inf] * 3], np.float32)
+  )
+
+
+def test_predictions_come_back_as_they_were_ranked(tmp_path):
+  ids = np.array([[3, 0, -1], [2, -1, -1], [-1, -1, -1], [1, 2, 0]], np.int32)
+  ranking = exchange.Ranking(ids, np.where(ids >= 0, -ids.astype(np.float32), -np.inf))
+  evaluate.save_predictions(ranking, 5, tmp_path / "test.npz")
+  assert exchange.read_ids(tmp_path / "test.npz", 3).tolist() == ids.tolist()
+  assert exchange.read_ids(tmp_path / "test.npz", 1).tolist() == [[3], [2], [-1], [1]]
+  assert exchange.read_ids(tmp_path / "test.npz", 4)[:, 3].tolist() == [-1] * 4
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+  folder = tiny_runs.write_data(tmp_path_factory.mktemp("set") / "tiny")
+  return data.load(folder, tokenizer=None, tokenizer_name="", cache_dir=folder.with_name("cache"))
+
+
+def test_a_worker_gets_texts_and_what_can_be_learnt(dataset, tmp_path):
+  exchange.write(dataset, tmp_path)
+  texts = [json.loads(line) for line in (tmp_path / "train.txt").read_text().splitlines()]
+  assert texts == list(dataset.train.texts)
+  truth = sp.load_npz(tmp_path / "truth.npz").toarray()
+  assert truth.shape == (200, tiny_runs.NUM_LABELS) and set(np.unique(truth)) == {0, 1}
+  np.testing.assert_array_equal(truth > 0, dataset.train.counted.toarray() > 0)
+  assert exchange.depth_for(dataset.test, 10) == 10 + int((dataset.test.filter > 0).sum(1).max())
+  assert exchange.depth_for(dataset.test, 100) == tiny_runs.NUM_LABELS
+
+
+def test_scores_of_another_shape_are_refused(dataset, tmp_path):
+  sp.save_npz(tmp_path / "scores.npz", sp.csr_matrix((3, 4)))
+  with pytest.raises(DataError, match=r"expected shape \(50, 60\), found \(3, 4\)"):
+    exchange.read(dataset.test, tmp_path, 10)
+
+
+def test_a_childs_memory_is_its_own(tmp_path):
+  """300 MB more than a child that does nothing; what it says goes to the log, one after the other."""
+  body = "import time; print('said'); block = bytearray(b'1') * {}; time.sleep(0.5)"
+  peaks = []
+  for size in (1, 300_000_000):
+    code, peak = children.run([sys.executable, "-c", body.format(size)], tmp_path / "log", tmp_path)
+    assert code == 0
+    peaks.append(peak)
+  assert 280e6 < peaks[1] - peaks[0] < 330e6 and peaks[0] < 100e6
+  assert (tmp_path / "log").read_text() == "said\nsaid\n"
+  assert children.run([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log", tmp_path)[0] == 3
+
+
+def test_pairs_are_dealt_without_repeats_by_hand():
+  """The second pair has the first one's label and waits; the last ones share a text and fill no batch."""
+  names = [(0, 1), (2, 1), (3, 4), (5, 4), (6, 7), (6, 8)]
+  assert pair_batches.without_repeats(names, 2) == [[0, 2], [1, 3]]
+  assert pair_batches.without_repeats(names, 3) == [[0, 2, 4], [1, 3, 5]]
+  assert pair_batches.without_repeats(names, 0) == pair_batches.without_repeats([], 2) == []
+
+
+def test_an_epoch_has_true_pairs_and_no_text_twice_in_a_batch(dataset):
+  texts = {"train": list(dataset.train.texts), "labels": list(dataset.labels.texts)}
+  truth = sp.csr_matrix(dataset.train.counted)
+  made, again, other = (pair_batches.pairs_of_epoch(truth, texts, 16, (0, epoch)) for epoch in (0, 0, 1))
+  pairs = np.concatenate(made)
+  assert len({tuple(pair) for pair in pairs.tolist()}) == len(pairs) > 0.8 * truth.nnz
+  assert (np.asarray(truth[pairs[:, 0], pairs[:, 1]]) > 0).all()
+  for batch in made:
+    of_pairs = [{texts["train"][point], texts["labels"][label]} for point, label in batch.tolist()]
+    assert len(batch) == 16 and len(set().union(*of_pairs)) == sum(map(len, of_pairs))
+  np.testing.assert_array_equal(made, again)
+  assert not np.array_equal(made[0], other[0])
+  assert sum(map(len, pair_batches.pairs_of_epoch(truth, texts, 16, 0, most=40))) <= 40
+
+
+# --- metrics and differences ---
+
+
+def _result(ids, **reported):
+  return accuracy_results.Result(np.array(ids), 12.0, 3.0, 2_500_000_000, {}, reported)
+
+
+def test_an_outcome_by_hand(dataset):
+  """The truth itself against rankings that miss everything: 1 ahead at P@1 of rows with labels."""
+  counted = dataset.test.counted
+  right = np.full((50, 10), -1)
+  wrong = np.full((50, 10), -1)
+  for row in range(50):
+    true = counted[row].indices
+    right[row, : len(true)] = true
+    wrong[row] = [label for label in range(tiny_runs.NUM_LABELS) if label not in set(true)][:10]
+  judge = accuracy_results.Judge(dataset, SETTINGS)
+  found = judge.outcome(2, _result(right), "a machine", wrong)
+  assert found["seed"] == 2 and found["machine"] == "a machine"
+  assert (found["fit_seconds"], found["test_seconds"], found["peak_GB"]) == (12, 3, 2.5)
+  assert found["metrics"]["R@10"] == 1 and found["metrics"]["PSP@5"] == 1
+  assert set(found["metrics"]) == set(accuracy_results.KEPT) - {"R@100"}  # eval.k is 10
+  value, low, high = found["to_xr_linear"]["R@10"]
+  assert (value, low, high) == (1, 1, 1)
+  low, high = found["intervals_95"]["P@1"]
+  assert low <= found["metrics"]["P@1"] <= high and found["to_xr_linear"]["P@1"][0] == found["metrics"]["P@1"]
+  assert "to_xr_linear" not in judge.outcome(0, _result(right), "a machine", None)
+  with pytest.raises(ValueError, match=r"R@10: 1.000000 counted here, and 0.500000 in the run's report"):
+    judge.outcome(0, _result(right, **{"R@10": 0.5}), "a machine", None)
+
+
+def test_a_rows_file_holds_each_seed_once(tmp_path):
+  path = tmp_path / "SET" / "row.json"
+  assert accuracy_results.read(path) == {}
+  for seed, value in ((1, 0.1), (0, 0.2), (1, 0.3)):
+    accuracy_results.keep(path, {"what": "a row"}, {"seed": seed, "metrics": {"P@1": value}})
+  kept = accuracy_results.read(path)
+  assert kept["what"] == "a row" and [seed["seed"] for seed in kept["seeds"]] == [0, 1]
+  assert accuracy_results.seed_of(kept, 1)["metrics"] == {"P@1": 0.3}
+  assert accuracy_results.seed_of(kept, 2) == {}
+  assert list(path.parent.iterdir()) == [path]
+
+
+# --- command line ---
+
+
+def test_the_command_line_names_sets_after_folders(tmp_path, capsys):
+  given = ["--rows", "dexml", "xr_linear", f"--pecos_python={sys.executable}", "--seeds=2"]
+  sets = [f"--data={tmp_path / name}" for name in ("one", "two")]
+  extra = ["--config.data.num_validation=7", f"--config.data.cache_dir={tmp_path / 'cache'}"]
+  rows, seeds, boards, options = accuracy.parse([*given, *sets, *extra])
+  assert (rows, seeds) == (["xr_linear", "dexml"], 2)  # what the others are compared with goes first
+  assert [(board.name, board.data) for board in boards] == [
+    (name, str(tmp_path / name)) for name in ("one", "two")
+  ]
+  asked = accuracy.asked("dexml", boards[0], options)
+  assert asked["experiment"] == "dexml:debian" and "train.num_epochs" not in asked["settings"]
+  assert asked["extra"] == ["--config.data.num_validation=7", "--config.data.cache_dir=cache"]
+  assert str(tmp_path) not in json.dumps(asked)
+  config = accuracy.config_of(boards[0])
+  assert config.data.num_validation == 7 and config.data.cache_dir == str(tmp_path / "cache")
+  with pytest.raises(ConfigError, match=r"data\.num_validation = 'x': expected int"):
+    accuracy.config_of(boards[0]._replace(extra=("--config.data.num_validation=x",)))
+  assert accuracy.parse(["--rows", "tfidf_vote"])[2][0].name == "LF-DebianTitles"
+  for wrong, said in (
+    (["--rows", "xr_linear"], "row xr_linear: --pecos_python= is no Python"),
+    (["--rows", "mnrl", "--bench_python=nowhere"], "--bench_python=nowhere is no Python"),
+    (["--rows", "dexml", "--epochs=3"], "'--epochs=3' is not understood"),
+    (["--rows", "dexml", "--data=a/x", "--data=b/x"], "two data sets are called 'x'"),
+  ):
+    with pytest.raises(SystemExit):
+      accuracy.parse(wrong)
+    assert said in capsys.readouterr().err
+
+
+# --- rows ---
+
+
+# Ranks labels by how many training points have them, and says what it was called with.
+_STUB = """
+import json, pathlib, sys
+import numpy as np, scipy.sparse as sp
+flags = dict(part[2:].split("=", 1) for part in sys.argv[1:])
+folder = pathlib.Path(flags["folder"])
+with open({calls!r}, "a") as calls:
+  calls.write(json.dumps({{**flags, "script": pathlib.Path(sys.argv[0]).name}}) + "\\n")
+if {broken!r} and pathlib.Path({broken!r}).exists():
+  raise SystemExit("no memory")
+truth = sp.load_npz(folder / "truth.npz")
+tests = len((folder / "test.txt").read_text().splitlines())
+frequent = np.asarray(truth.sum(0)).ravel()
+best = np.argsort(-frequent, kind="stable")[: int(flags["depth"])]
+pairs = np.tile(frequent[best], tests), np.tile(best, tests), len(best) * np.arange(tests + 1)
+sp.save_npz(folder / "scores.npz", sp.csr_matrix(pairs, (tests, len(frequent))))
+about = {{"seconds": {{"train": 60.0, "test": 2.0}}, "settings": {{"version": "1"}}}}
+(folder / "about.json").write_text(json.dumps(about))
+"""
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+  """Stubbed workers and an empty docs folder: where calls, results and the page are, and the usual flags."""
+  source = pathlib.Path(accuracy.__file__).parents[1] / "docs" / "make_tables.py"
+  spec = importlib.util.spec_from_file_location("make_tables", source)
+  make_tables = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(make_tables)
+  docs, workers = tmp_path / "docs", tmp_path / "workers"
+  docs.mkdir()
+  workers.mkdir()
+  for name in ("pecos_worker.py", "mnrl_worker.py"):
+    stub = _STUB.format(calls=str(tmp_path / "calls"), broken=str(tmp_path / "broken"))
+    (workers / name).write_text(stub)
+  monkeypatch.setattr(make_tables, "_DOCS", docs)
+  monkeypatch.setattr(accuracy, "_RESULTS", docs / "results" / "accuracy")
+  monkeypatch.setattr(accuracy, "write_tables", lambda: make_tables.write(("accuracy",)))
+  monkeypatch.setattr(accuracy_rows, "_HERE", workers)
+  folder = tiny_runs.write_data(tmp_path / "tiny")
+  (docs / "accuracy.md").write_text("<!-- accuracy -->\n<!-- end -->\n")
+  python = f"={sys.executable}"
+  flags = [f"--data={folder}", f"--runs={tmp_path / 'runs'}", f"--pecos_python{python}"]
+  flags += [f"--bench_python{python}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
+  flags += ["--config.data.num_validation=20", "--config.eval.k=10"]
+  return types.SimpleNamespace(
+    tables=make_tables,
+    page=docs / "accuracy.md",
+    results=docs / "results" / "accuracy",
+    folder=tmp_path,
+    flags=flags,
+    calls=lambda: [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()],
+  )
+
+
+def test_workers_are_called_once_and_failed_ones_again(stage, dataset):
+  (stage.folder / "broken").touch()
+  given = ["--rows", "xr_linear", "mnrl", "--mnrl_epochs=2", "--mnrl_pairs=64", *stage.flags]
+  with pytest.raises(SystemExit, match="not finished: tiny/xr_linear-0, tiny/mnrl-0"):
+    accuracy.main(given)
+  assert "no memory" in (stage.folder / "runs" / "tiny" / "xr_linear-0.log").read_text()
+  assert not list(stage.results.rglob("*.json"))
+  (stage.folder / "broken").unlink()
+  for _ in range(2):
+    accuracy.main(given)
+  pecos, mnrl = stage.calls()[2:]
+  assert pecos["script"] == "pecos_worker.py" and set(pecos) == {"script", "folder", "depth", "seed"}
+  assert pecos["depth"] == str(exchange.depth_for(dataset.test, 100)) and pecos["seed"] == "0"
+  assert (mnrl["epochs"], mnrl["pairs"], mnrl["max_length"]) == ("2", "64", "32")
+  assert (pathlib.Path(mnrl["model"]) / "config.json").exists()
+  kept = accuracy_results.read(stage.results / "tiny" / "mnrl.json")
+  assert kept["asked"] == {"epochs": 2, "pairs": 64} and kept["settings"] == {"version": "1"}
+  assert kept["test_points"] == 50 and kept["set"] == "tiny"
+  seed = kept["seeds"][0]
+  assert (seed["fit_seconds"], seed["test_seconds"]) == (60, 2) and seed["peak_GB"] > 0
+  assert seed["to_xr_linear"]["P@1"] == [0, 0, 0]  # the same stub
+  assert str(stage.folder) not in (stage.results / "tiny" / "mnrl.json").read_text()
+  with pytest.raises(ConfigError, match=r'tiny/mnrl.json was made with .*"pairs": 64.*asks for .*"pairs": 0'):
+    accuracy.main(["--rows", "mnrl", "--mnrl_epochs=2", *stage.flags])
+
+
+def test_rows_that_were_first_are_compared_later(stage):
+  accuracy.main(["--rows", "mnrl", *stage.flags])
+  path = stage.results / "tiny" / "mnrl.json"
+  assert "to_xr_linear" not in accuracy_results.read(path)["seeds"][0]
+  accuracy.main(["--rows", "mnrl", "xr_linear", *stage.flags])
+  assert len(stage.calls()) == 2
+  assert "to_xr_linear" in accuracy_results.read(path)["seeds"][0]
+  assert "to_xr_linear" not in accuracy_results.read(stage.results / "tiny" / "xr_linear.json")["seeds"][0]
+
+
+def _run_folder(workdir, scores, ids, by_source):
+  """What a run of ours leaves; predictions `ids` at test.npz, and of its encoder alone their mirror."""
+  (workdir / "report").mkdir(parents=True, exist_ok=True)
+  (workdir / "config.json").write_text(json.dumps({"eval": {"scores": scores}}))
+  report = {"metrics": {}, **by_source}
+  (workdir / "report" / "metrics.json").write_text(json.dumps(report))
+  for suffix, found in (("", ids), ("_encoder", ids[:, ::-1])):
+    ranking = exchange.Ranking(found, np.tile(-np.arange(10, dtype=np.float32), (len(ids), 1)))
+    evaluate.save_predictions(ranking, tiny_runs.NUM_LABELS, workdir / "predictions" / f"test{suffix}.npz")
+  (workdir / "report" / "seconds.json").write_text('{"train": 5, "compile": 1, "test": 2, "page": 9}')
+
+
+@pytest.fixture
+def ours(stage, monkeypatch):
+  """Runs of ours that train nothing; settable are their scores and what their report says. `.commands`."""
+  made = types.SimpleNamespace(commands=[], scores="hybrid", by_source={"by_source": {}})
+  own = children.run
+
+  def run(command, log, cwd):
+    if "xmc_jax.main" not in command:
+      return own(command, log, cwd)
+    made.commands.append(command)
+    workdir = next(part for part in command if part.startswith("--workdir=")).partition("=")[2]
+    ids = np.tile(np.arange(10, dtype=np.int32), (50, 1))
+    _run_folder(pathlib.Path(workdir), made.scores, ids, made.by_source)
+    if made.scores == "hybrid" and "--mode=evaluate" not in command:
+      (pathlib.Path(workdir) / "predictions" / "test_encoder.npz").unlink()
+    return 0, 10**9
+
+  monkeypatch.setattr(accuracy_rows.children, "run", run)
+  read = accuracy_rows.configs.read
+  stored = lambda path: ml_collections.ConfigDict(json.loads(path.read_text()))
+  monkeypatch.setattr(
+    accuracy_rows.configs, "read", lambda path: stored(path) if "runs" in str(path) else read(path)
+  )
+  return made
+
+
+def test_a_method_gives_two_rows_of_one_run(stage, ours):
+  ours.by_source = {"by_source": {"encoder": {}, "memory": {}}}
+  for _ in range(2):
+    accuracy.main(["--rows", "dexml", *stage.flags])
+  train, test = ours.commands
+  assert f"--config.data.path={stage.folder / 'tiny'}" in train and "--config.eval.k=10" in train
+  assert "--mode=evaluate" in test and "--scores=encoder" in test
+  alone, hybrid = (
+    accuracy_results.read(stage.results / "tiny" / f"dexml{end}.json") for end in ("", "_hybrid")
+  )
+  assert alone["what"] == "DEXML, decoupled softmax, encoder alone"
+  assert hybrid["what"] == "DEXML, decoupled softmax, hybrid"
+  for row in (alone, hybrid):
+    assert (row["seeds"][0]["fit_seconds"], row["seeds"][0]["test_seconds"]) == (6, 2)
+  assert alone["seeds"][0]["metrics"]["P@1"] != hybrid["seeds"][0]["metrics"]["P@1"]
+  assert alone["seeds"][0]["metrics"]["R@10"] == hybrid["seeds"][0]["metrics"]["R@10"]
+
+
+def test_a_run_without_a_hybrid_gives_one_row_and_classifiers_need_their_encoder(stage, ours):
+  ours.scores, ours.by_source = "fused", {"by_view": {"encoder": {}, "classifier": {}}}
+  accuracy.main(["--rows", "dexa_classifier", *stage.flags])
+  assert [command[3] for command in ours.commands] == [
+    f"--config=experiments/{name}.py:debian" for name in ("dexa", "dexa_classifier")
+  ]
+  assert [path.name for path in (stage.results / "tiny").iterdir()] == ["dexa_classifier.json"]
+  kept = accuracy_results.read(stage.results / "tiny" / "dexa_classifier.json")
+  assert kept["what"] == "DEXA with classifiers, encoder and classifiers"
+  assert kept["seeds"][0]["fit_seconds"] == 12  # its encoder's six, too
+
+
+@pytest.mark.slow
+def test_words_rank_in_a_process_of_their_own(stage):
+  """What the baseline's own report says is what is counted of its predictions."""
+  accuracy.main(["--rows", "tfidf_both", *stage.flags])
+  kept = accuracy_results.read(stage.results / "tiny" / "tfidf_both.json")
+  report = stage.folder / "runs" / "tiny" / "tfidf_both-0" / "report" / "metrics.json"
+  reported = json.loads(report.read_text())
+  for name, value in kept["seeds"][0]["metrics"].items():
+    assert value == round(reported["metrics"][name], 5)
+  assert len(reported["weights"]) == 5 and kept["seeds"][0]["peak_GB"] > 0.05
+
+
+# --- the table ---
+
+
+def _seed(p, low=None, high=None, minutes=6):
+  found = {
+    "metrics": {"P@1": p, "R@10": 0.5},
+    "intervals_95": {"P@1": [p - 0.02, p + 0.02], "R@10": [0.49, 0.51]},
+    "fit_seconds": 60 * minutes,
+    "test_seconds": 1.5,
+    "peak_GB": 2.0,
+  }
+  return found if low is None else {**found, "to_xr_linear": {"P@1": [0, low, high], "R@10": [0, -0.1, 0.1]}}
+
+
+def test_the_table_is_made_of_the_files(stage):
+  """An arrow where the whole interval is on one side of 0, and of several seeds each one's."""
+  rows = {
+    ("a", "xr_linear"): [_seed(0.3)],
+    ("a", "ahead"): [_seed(0.4, 0.01, 0.2), _seed(0.5, 0.02, 0.2)],
+    ("a", "unsure"): [_seed(0.4, 0.01, 0.2), _seed(0.2, -0.2, 0.1)],
+    ("a", "behind"): [_seed(0.1, -0.3, -0.1)],
+    ("b", "xr_linear"): [_seed(0.6)],
+  }
+  for (name, row), seeds in rows.items():
+    path = stage.results / name / f"{row}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"what": row, "seeds": seeds}))
+  accuracy.write_tables()
+  head = ["|  | P@1 | R@10 | fit min | test s | GB |", "|---|---|---|---|---|---|"]
+  rest = "**50.0** ± 1.0 | 6.0 | 1.5 | 2.0 |"
+  assert stage.page.read_text().splitlines() == [
+    *("<!-- accuracy -->", "### a", "", *head),
+    f"| ahead | **45.0** ± 2.0 ↑ | {rest}",
+    f"| unsure | 30.0 ± 2.0 | {rest}",
+    f"| xr_linear | 30.0 ± 2.0 | {rest}",
+    f"| behind | 10.0 ± 2.0 ↓ | {rest}",
+    *("", "### b", "", *head),
+    f"| xr_linear | **60.0** ± 2.0 | {rest}",
+    "<!-- end -->",
+  ]
+  assert stage.tables.accuracy_table(["b", "R@10"]).splitlines() == [
+    *("### b", "", "|  | R@10 | fit min | test s | GB |", "|---|---|---|---|---|"),
+    f"| xr_linear | {rest}",
+  ]
