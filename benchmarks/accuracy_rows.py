@@ -44,19 +44,26 @@ class Options(NamedTuple):
 
 def asked(name: str, board: Board, options: Options) -> dict:
   """What a command line settles about a row; a finished one was made with the same, or is refused."""
+  extra = _extra(name, board)
   if name in WORKERS:
-    return dict(options.mnrl) if name == "mnrl" else {}
+    return {**(options.mnrl if name == "mnrl" else {}), **({"extra": extra} if extra else {})}
   row = leaderboard.ROWS[_BASELINES.get(name, name)]
   preset, given = leaderboard.settings(row, 0, board)
   own = {key: value for key, value in given.items() if key not in ("train.seed", "init_from", "data.path")}
-  extra = [_without_folders(flag) for flag in board.extra]
   found = {"experiment": f"{row.experiment}:{preset}", "settings": own, "extra": extra}
   return json.loads(json.dumps(found))  # tuples as they come back from a file
 
 
-def _without_folders(flag: str) -> str:
-  key, _, value = flag.partition("=")
-  return f"{key}={pathlib.Path(value).name}" if "/" in value else flag
+def _extra(name: str, board: Board) -> list[str]:
+  """The flags that change a row; of folders in them the names alone."""
+  idle = ["data.cache_dir"] + ["data.num_validation"] * (name in WORKERS)  # workers train on all rows
+  own = ("data.", "eval.") if name in PEERS else ("",)
+  pairs = [flag.removeprefix("--config.").partition("=") for flag in board.extra]
+  return [
+    f"{key}={pathlib.Path(value).name if '/' in value else value}"
+    for key, _, value in pairs
+    if key.startswith(own) and key not in idle
+  ]
 
 
 def config_of(board: Board):

@@ -3,9 +3,9 @@
   .venv-bench/bin/python benchmarks/mnrl_worker.py --folder=FOLDER --workdir=RUN --model=MODEL --depth=120
 
 It needs PyTorch and imports nothing of xmc_jax; `benchmarks/exchange.py` says what the folder holds. Pairs
-are a training point and one of its labels, all of them once an epoch. A batch has no text twice (as with the
-library's NO_DUPLICATES sampler), its other labels are a point's negatives. Labels are ranked by the exact
-cosine. It saves itself after each epoch in --workdir, and the same command goes on from there.
+are a training point and one of its labels, nearly all of them once an epoch. A batch has no text twice (as
+with the library's NO_DUPLICATES sampler), its other labels are a point's negatives. Labels are ranked by the
+exact cosine. It saves itself after each epoch in --workdir, and the same command goes on from there.
 """
 
 import argparse
@@ -36,9 +36,9 @@ def texts_of(path: pathlib.Path) -> list[str]:
 
 def build(folder: str, max_length: int):
   """The model of a Hugging Face folder: mean pooling, unit vectors."""
-  parts = importlib.import_module("sentence_transformers.models")
+  parts = importlib.import_module("sentence_transformers.sentence_transformer.modules")
   word = parts.Transformer(folder, max_seq_length=max_length)
-  pooling = parts.Pooling(word.get_word_embedding_dimension())
+  pooling = parts.Pooling(word.get_embedding_dimension())
   device = "cuda" if torch.cuda.is_available() else "cpu"
   return sentence_transformers.SentenceTransformer(modules=[word, pooling, parts.Normalize()], device=device)
 
@@ -51,7 +51,7 @@ def tokenized(model, texts: list[str]) -> dict[str, torch.Tensor]:
 
 def train(model, texts: dict[str, list[str]], truth: sp.csr_matrix, options) -> float:
   """Tunes the model; returns the seconds that this took, earlier attempts included."""
-  losses = importlib.import_module("sentence_transformers.losses")
+  losses = importlib.import_module("sentence_transformers.sentence_transformer.losses")
   loss_of = losses.MultipleNegativesRankingLoss(model, scale=options.scale)
   optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.01)
   path = options.workdir / _CHECKPOINT
@@ -62,6 +62,8 @@ def train(model, texts: dict[str, list[str]], truth: sp.csr_matrix, options) -> 
     torch.manual_seed(1000 * options.seed + epoch)  # dropout, also of an epoch that was begun before
     model.train()
     made = pairs_of_epoch(truth, texts, options.batch_size, (options.seed, epoch), options.pairs)
+    if not made:
+      raise SystemExit("two pairs of different texts are needed to train; the data have fewer")
     for number, batch in enumerate(made):
       done = (epoch + number / len(made)) / options.epochs
       rate = options.learning_rate * min(done / max(options.warmup, 1e-9), (1 - done) / (1 - options.warmup))
@@ -125,7 +127,7 @@ def encode(model, texts: list[str]) -> torch.Tensor:
   """`[n, D]` unit vectors; texts of like length share a batch."""
   model.eval()
   order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-  vectors = torch.zeros(len(texts), model.get_sentence_embedding_dimension())
+  vectors = torch.zeros(len(texts), model.get_embedding_dimension())
   for start in range(0, len(order), _ENCODED):
     rows = order[start : start + _ENCODED]
     found = model(tokenized(model, [texts[row] for row in rows]))["sentence_embedding"]

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+_FEWEST = 2  # a pair alone has no negative
+
 
 def pairs_of_epoch(
   truth, texts: Mapping[str, Sequence[str]], size: int, seed: int | Sequence[int], most: int = 0
@@ -14,12 +16,12 @@ def pairs_of_epoch(
   Args:
     truth: CSR `[N, L]`, its entries are the pairs.
     texts: of the points as 'train', of 'labels'.
-    size: pairs in a batch; fewer where there are fewer in all.
+    size: pairs in a batch, at most.
     seed: of the order; equal seeds give equal batches.
     most: pairs that are looked at; 0 is all.
 
   Returns:
-    Arrays `[size, 2]` of points and labels.
+    Arrays `[n, 2]` of points and labels, n <= size.
   """
   pairs = np.stack(truth.nonzero(), axis=1)
   pairs = pairs[np.random.default_rng(seed).permutation(len(pairs))[: most or None]]
@@ -29,21 +31,23 @@ def pairs_of_epoch(
     return numbers.setdefault(text, len(numbers))
 
   names = [(number(texts["train"][point]), number(texts["labels"][label])) for point, label in pairs.tolist()]
-  return [pairs[chosen] for chosen in without_repeats(names, min(size, len(pairs)))]
+  size = min(size, *(len(set(side)) for side in zip(*names))) if names else size  # no batch can be larger
+  return [pairs[chosen] for chosen in without_repeats(names, size)]
 
 
 def without_repeats(names: Sequence[tuple[int, int]], size: int) -> list[list[int]]:
-  """Deals pairs to full batches in their order, each to the first one that has neither of its texts.
+  """Deals pairs to batches in their order, each to the first one that has neither of its texts.
 
   Args:
     names: equal numbers for equal texts.
     size: pairs in a batch.
 
   Returns:
-    Places in `names`, `size` to a batch; what does not fill a batch is left out.
+    Places in `names`, `size` to a batch, the last batches fewer. What fills less than half a batch is left
+    out: labels that are left over are few and frequent, and too few negatives of one another.
   """
   waiting, made = collections.deque(range(len(names))), []
-  while size and len(waiting) >= size:
+  while waiting:
     chosen, seen, put_off = [], set(), []
     while waiting and len(chosen) < size:
       place = waiting.popleft()
@@ -53,7 +57,7 @@ def without_repeats(names: Sequence[tuple[int, int]], size: int) -> list[list[in
       else:
         put_off.append(place)
     waiting.extendleft(reversed(put_off))
-    if len(chosen) < size:
+    if len(chosen) < max(size / 2, _FEWEST):
       break
     made.append(chosen)
   return made
