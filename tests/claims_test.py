@@ -97,7 +97,7 @@ def _write_run(workdir):
   thirds = {"P@1": [0.125, 0.1, 0.025], "P@5": [0.25, 0.0, 0.5]}
   report = {
     "metrics": {"P@1": 0.25, "other": 1},
-    "by_view": views,
+    "by_source": views,
     "slices": {"head_torso_tail": thirds, "deciles": {"P@1": [0.24, 0.01], "P@5": [0.7, 0.05]}},
   }
   (workdir / "report" / "metrics.json").write_text(json.dumps(report))

@@ -19,6 +19,8 @@ from xmc_jax.evaluate import Ranking
 from xmc_jax.fusion import Tree
 from xmc_jax.predict import Model, predict_lines
 from xmc_jax.refresh import index, search
+from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs.ranking import ranker
 
 
 def _csr(rows, num_labels):
@@ -165,9 +167,9 @@ def test_an_index_ranks_by_the_whole_and_by_each_half(view, tmp_path, builds):
   run, queries = _two_views("scann", tmp_path)
   labels = run.embed_labels(None, None, view if view != "fused" else "")
   exclude = sp.csr_matrix(np.random.default_rng(1).random((120, 1500)) < 0.01)
-  rank = evaluate.ranker(run, None, None, scores=view)
+  rank = ranker(run, None, None, scores=view)
   for k, left_out in ((5, None), (100, exclude), (5, exclude)):
-    found = rank(queries, k, exclude=left_out)
+    found = rank(Queries(queries, [""] * len(queries)), k, exclude=left_out)
     exact = search(queries, labels, k, exclude=left_out)
     both = sum(np.intersect1d(a, b).size for a, b in zip(found.ids, exact.ids))
     assert both >= index.RECALL * exact.ids.size
@@ -186,7 +188,7 @@ def test_what_is_ranked_exactly(reason, tmp_path, builds, capfd, monkeypatch):
   if reason == "tree":
     leaf = Tree(*(np.array([value]) for value in (-1, 0.0, -1, -1, 0.25)))
     leaf.save(tmp_path / run_folder.FUSION)
-  found = evaluate.ranker(run, None, None)(queries, 10)
+  found = ranker(run, None, None, "fused")(Queries(queries, [""] * len(queries)), 10)
   exact = search(queries, run.embed_labels(None, None), 10)
   np.testing.assert_array_equal(found.ids, exact.ids)
   said = capfd.readouterr().err.splitlines()

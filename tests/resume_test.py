@@ -20,6 +20,7 @@ from xmc_jax import digests, evaluate, loop, mesh, workflow
 from xmc_jax import run as runs
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.report import Report
+from xmc_jax.runs import ranking
 
 HERE = pathlib.Path(__file__).parent
 # Runs the command line, and kills itself at the point and count in $KILL.
@@ -263,9 +264,9 @@ def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, mon
       workflow.train_and_test(config, tmp_path / "killed")
   if method == "classifier":
     shutil.rmtree(tmp_path / "encoder")  # a run that goes on no longer needs it
-    for point in ("fit_fusion", "write_report"):
+    for owner, point in ((ranking, "fit_fusion"), (evaluate, "write_report")):
       with monkeypatch.context() as patch, pytest.raises(Killed):
-        _kill(patch, evaluate, point, 1)
+        _kill(patch, owner, point, 1)
         workflow.train_and_test(config, tmp_path / "killed")
   assert workflow.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")

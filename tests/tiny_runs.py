@@ -138,6 +138,7 @@ def config(path: pathlib.Path, **overrides):
       "eval.every_epochs": 1.0,
       "eval.batch_size": 64,
       "eval.k": 10,
+      "eval.scores": "fused",
       "eval.num_examples": 2,
       "eval.report_page": False,
     }

@@ -20,6 +20,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.predict import predict_lines
 from xmc_jax.report import Report
+from xmc_jax.runs.ranking import ranker
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   params, aux, step = run.trained()
   assert step == first_best
   queries = evaluate.embed_split(run, params, aux, run.validation)
-  ranking = evaluate.rank_split(run, evaluate.ranker(run, params, aux), queries, run.validation)
+  ranking = evaluate.rank_split(run, ranker(run, params, aux), queries, run.validation)
   found = evaluate.score(run, run.validation, ranking)
   assert found["P@1"] == scores[step]
 

@@ -46,4 +46,5 @@ def best_labels(
   if not len(texts):
     return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
   ranking = rank(texts)
-  return ranking.ids, ranking.scores, [[labels[label] for label in row] for row in ranking.ids]
+  names = [[labels[label] if label >= 0 else "" for label in row] for row in ranking.ids]
+  return ranking.ids, ranking.scores, names

@@ -11,11 +11,12 @@ import ml_collections
 from xmc_jax import checks
 from xmc_jax.contract import ConfigError
 from xmc_jax.defaults import DEFAULTS
-from xmc_jax.limits import LOSSES, METRICS
+from xmc_jax.limits import LOSSES, METRICS, SOURCES
 
 __all__ = [
   "LOSSES",
   "METRICS",
+  "SOURCES",
   "check",
   "check_against_data",
   "check_against_devices",

@@ -131,7 +131,8 @@ DEFAULTS = {
     "batch_size": 512,  # texts embedded at a time
     "k": 100,  # labels kept per point
     "backend": "exact",  # or 'scann', 'auto': nearly all of these in less time, from an index that is kept
-    "scores": "fused",  # or 'encoder', 'classifier': what ranks labels that have both
+    # All sources joined; or 'fused', the method's own; 'encoder', 'classifier', 'memory', ...: one alone.
+    "scores": "hybrid",
     "num_candidates": 300,  # labels of each of these that fusion looks at
     "fusion_rows": 20_000,  # training rows that its tree is fitted on, at most; 0 is the plain sum
     "fusion_depth": 7,  # of the tree

@@ -1,4 +1,4 @@
-"""From parameters to a ranking, and from a ranking to the metrics."""
+"""Scores rankings of a split: the metrics, their report, examples in words."""
 
 import contextlib
 import json
@@ -10,90 +10,19 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import data, disk, methods, metrics, plain, run_folder, runtime
+from xmc_jax import data, disk, metrics, plain, runtime
 from xmc_jax.contract import PyTree
-from xmc_jax.fusion import Fusion, Tree
-from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
-from xmc_jax.report import Progress, say
+from xmc_jax.report import Progress
+from xmc_jax.retrieval.sources import Queries
 from xmc_jax.run import Run
+from xmc_jax.runs.ranking import Rank, plain_ranker
 
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 _SHOWN = 3  # labels of an example
-_PATIENCE = 50  # queries that are ranked exactly before an index is built for more
 
-
-Rank = Callable[..., Ranking]  # (queries [n, D], k, exclude=CSR [n, L] or None) -> Ranking
-
-
-def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
-  """What ranks all labels of a run for embedded points.
-
-  Args:
-    run: the run.
-    params, aux: as trained.
-    scores: 'fused' or one of the method's views; '' is `config.eval.scores`. Where nothing was fitted to fuse
-      by, it is the plain sum. A method without views has one kind of scores.
-
-  Raises:
-    UserError: the method has no such scores.
-  """
-  chosen, fitted = scores or run.config.eval.scores, run.workdir / run_folder.FUSION
-  methods.check_scores(chosen, run.config, run.method)
-  if run.method.views and chosen == "fused" and fitted.exists():
-    if run.config.eval.backend == "scann":
-      say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and a tree fuses two")
-    return fusion(run, params, aux, Tree.load(fitted)).rank
-  return plain_ranker(run, params, aux, chosen if chosen in run.method.views else "")
-
-
-def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
-  """What ranks by one view's inner products; by default by the sum of all views.
-
-  `config.eval.backend` says how. What is built for it is built once, and kept for all calls and every k. With
-  several processes it is exact: each of them stops training by its own metrics, which must not differ, and
-  they share the exact search.
-  """
-  backend = run.config.eval.backend
-  if backend == "scann" and not runtime.is_alone():
-    say("ranking: exact, as eval.backend = 'scann' is for one process")
-    backend = "exact"
-  vectors = run.embed_labels(params, run.aux_to_rank(params, aux), view)
-  used = vectors.any(axis=0)  # a view may have no more than a part of the columns
-  name = f"{view} ranking" if view else "ranking"
-  vectors = vectors if used.all() else vectors[:, used]
-  index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
-  if used.all():
-    return index.search
-  return lambda queries, k, exclude=None: index.search(queries[:, used], k, exclude=exclude)
-
-
-def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> Fusion:
-  """The two views of a run, to be ranked by both."""
-  return Fusion(
-    run.embed_labels(params, aux, "encoder"),
-    run.embed_labels(params, aux, "classifier"),
-    run.inverse_propensity,
-    num_candidates=run.config.eval.num_candidates,
-    devices=run.mesh,
-    tree=tree,
-  )
-
-
-def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
-  """Fits how the scores of a run's views are fused, on training rows, and keeps it in the run's folder."""
-  settings, path = run.config.eval, run.workdir / run_folder.FUSION
-  if not run.method.views or settings.scores != "fused" or not settings.fusion_rows or path.exists():
-    return
-  rows = np.random.default_rng(run.config.train.seed).permutation(run.batches.rows)[: settings.fusion_rows]
-  fused = fusion(run, params, aux)
-  run.freeze_queries(params, aux)
-  queries = run.snapshot(params, aux, 0).queries[rows]
-  fused.fit(queries, run.train.counted[rows], run.train.filter[rows], depth=settings.fusion_depth)
-  if runtime.is_main_process():
-    fused.tree.save(path)
-  runtime.barrier("fusion")
+Why = Callable[[np.ndarray, np.ndarray], list[str]]  # (rows [n], labels [n, 1]) -> a line for each
 
 
 def embed_split(run: Run, params: PyTree, aux: PyTree, split: data.Split) -> np.ndarray:
@@ -104,7 +33,7 @@ def embed_split(run: Run, params: PyTree, aux: PyTree, split: data.Split) -> np.
 
 def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
   """The ranking of a split's embedded points, `config.eval.k` labels deep."""
-  return rank(queries, run.config.eval.k, exclude=split.filter)
+  return rank(Queries(queries, split.texts), run.config.eval.k, exclude=split.filter)
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
@@ -135,13 +64,13 @@ def write_report(
   split: data.Split,
   ranking: Ranking,
   step: int,
-  by_view: Mapping[str, dict[str, float]] = MappingProxyType({}),
+  by_source: Mapping[str, dict[str, float]] = MappingProxyType({}),
   suffix: str = "",
 ) -> dict[str, float]:
   """Scores the test rows; writes report/metrics.json and predictions/test.npz, `suffix` behind their names.
 
   metrics.json holds the means, their bootstrap 95 % intervals (coverage has none),
-  and the parts of the metrics at 1 and 5 by label frequency; `by_view`, the means of each view alone, goes
+  and the parts of the metrics at 1 and 5 by label frequency; `by_source`, the means of other rankings, goes
   there as it is.
 
   Returns:
@@ -159,7 +88,7 @@ def write_report(
     "metrics": means,
     "intervals_95": {name: list(map(float, pair)) for name, pair in intervals.items()},
     "slices": _slices(ranking.ids, truth, frequency),
-    **({"by_view": dict(by_view)} if by_view else {}),
+    **({"by_source": dict(by_source)} if by_source else {}),
   }
   if not runtime.is_main_process():
     return means
@@ -196,11 +125,15 @@ def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> N
   beside.replace(path)
 
 
-def examples(run: Run, split: data.Split, ranking: Ranking, count: int) -> str:
-  """A few points in words, with their first labels; a tick marks the true ones, a ring those missed."""
-  truth = split.counted
-  lines = []
-  for row in np.random.default_rng(0).permutation(len(split))[:count]:
+def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why | None = None) -> str:
+  """Shows a few points in words, with their first labels.
+
+  A tick marks the true ones, a ring those missed; a line says why the first stands there, where `why` can.
+  """
+  rows = np.random.default_rng(0).permutation(len(split))[:count]
+  reasons = why(rows, ranking.ids[rows, :1]) if why and count else [""] * len(rows)
+  truth, lines = split.counted, []
+  for row, reason in zip(rows, reasons):
     true = set(truth[row].indices.tolist())
     lines.append(f"  {plain.line(split.texts[row])}")
     found = [label for label in ranking.ids[row, :_SHOWN].tolist() if label >= 0]
@@ -208,4 +141,6 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int) -> str:
     marks = [*("✓" if label in true else "·" for label in found), *("○" for _ in missed)]
     for mark, label in zip(marks, found + missed):
       lines.append(f"    {mark} {plain.line(run.dataset.labels.texts[label])}")
+    if reason:
+      lines.append(f"      why the first: {reason}")
   return "\n".join(lines)

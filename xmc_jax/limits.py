@@ -1,6 +1,8 @@
 """What single values of a config may be: choices, and the ends of ranges."""
 
 LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary", "margin", "dynamic_margin")
+# What labels can be ranked by alone, whatever the method, besides its own scores.
+SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 
 CHOICES = {
@@ -18,7 +20,7 @@ CHOICES = {
   "train.schedule": ("linear", "cosine"),
   "eval.backend": ("exact", "scann", "auto"),
   "eval.metric": METRICS,
-  "eval.scores": ("fused", "encoder", "classifier"),
+  "eval.scores": ("hybrid", "fused", "encoder", "classifier", *SOURCES),
   "plan.chip": ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e"),
 }
 LARGEST = 2**31 - 1  # ids, steps and seeds are int32

@@ -30,7 +30,9 @@ ADD_LABELS = flags.DEFINE_string(
   "add_labels", "", "export: a file of new labels for the exported folder, one a line"
 )
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
-SCORES = flags.DEFINE_string("scores", "", "fused, encoder or classifier, to rank by; the run's if not given")
+SCORES = flags.DEFINE_string(
+  "scores", "", "hybrid, fused, encoder, classifier, memory, ...: what ranks; the run's if not given"
+)
 BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
 K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 

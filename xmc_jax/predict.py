@@ -17,6 +17,10 @@ from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.line_file import written_whole
 from xmc_jax.report import say
+from xmc_jax.retrieval.explanations import Reason
+from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs import ranking
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".json")  # which have more in a line than a text
 
@@ -40,8 +44,8 @@ class Model:
 
     Args:
       workdir: the folder.
-      scores: what to rank by, where there are classifiers: 'fused', 'encoder' or 'classifier'; '' is as the
-        run was told.
+      scores: what to rank by: 'hybrid', all sources joined; 'fused', the method's own scores; 'encoder',
+        'classifier', 'memory', ...: one source alone; '' is as the run was told.
       backend: what searches the labels: 'exact', 'scann' (of large sets, nearly all of the best, sooner) or
         'auto'; '' is as the run was told.
 
@@ -56,8 +60,15 @@ class Model:
     return self._run.dataset.labels.texts
 
   @functools.cached_property
-  def _rank(self) -> evaluate.Rank:
-    return evaluate.ranker(self._run, self._params, self._aux, self._scores)
+  def _hybrid(self) -> HybridRanker:
+    return ranking.hybrid(self._run, self._params, self._aux)
+
+  @functools.cached_property
+  def _rank(self) -> ranking.Rank:
+    chosen = self._scores or self._run.config.eval.scores
+    if chosen == "hybrid":
+      return self._hybrid.rank
+    return ranking.ranker(self._run, self._params, self._aux, chosen)
 
   @functools.cached_property
   def _tokenizer(self):
@@ -80,21 +91,44 @@ class Model:
     """Raises UserError unless k labels per text can be had."""
     answers.check_k(k, len(self.labels))
 
-  def predict(self, texts: Sequence[str], k: int = 5) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
+  def predict(
+    self, texts: Sequence[str], k: int = 5, explain: bool = False
+  ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
     """The k best labels of each text.
 
     Args:
       texts: n texts; an empty one is legal.
       k: labels per text, 1 to L.
+      explain: also say why, as a fourth result.
 
     Returns:
-      ids `[n, k]` int32, scores `[n, k]` float32 (inner products, or what they are fused to; best first),
-      and the labels' texts, a list of k for each text.
+      ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
+      Scores are probabilities that a label is right where the run ranks by 'hybrid', else inner products,
+      or what they are fused to. Where fewer than k labels are found, ids are -1 and texts ''.
+      With `explain`, also a list of a dict for each label of each text: 'sources', the sources that have it
+      among their best ten, with its rank there; 'voters', training texts that voted for it, with weights.
 
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.
     """
-    return answers.best_labels(texts, k, self.labels, lambda some: self._rank(self.embed(some), k))
+    vectors = []
+
+    def rank(some: Sequence[str]):
+      vectors.append(self.embed(some))
+      return self._rank(Queries(vectors[0], some), k)
+
+    found = answers.best_labels(texts, k, self.labels, rank)
+    if not explain:
+      return found
+    if not vectors:
+      return *found, []
+    reasons = self._hybrid.explain(Queries(vectors[0], texts), found[0])
+    return *found, [[self._told(reason) for reason in of_text] for of_text in reasons]
+
+  def _told(self, reason: Reason) -> dict:
+    texts = self._hybrid.point_texts
+    voters = [{"text": texts[point], "weight": round(weight, 6)} for point, weight in reason.voters]
+    return {"sources": reason.sources, "voters": voters}
 
 
 def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, block: int = 1024) -> int:
@@ -208,7 +242,7 @@ def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> dict:
   """What predictions follow from: the run, by what its files are, the texts' file as it is now, settings."""
   of_step = (workdir / folder / str(step) / digests.FILE_NAME for folder in ("best", "checkpoints"))
-  made = [path for path in (*of_step, workdir / run_folder.FUSION) if path.exists()]
+  made = [path for path in (*of_step, *(workdir / name for name in run_folder.AFTERWARDS)) if path.exists()]
   stat = os.stat(source)
   return {
     "run": [str(workdir.absolute()), *map(digests.sha256, made)],

@@ -9,7 +9,7 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tqdm import tqdm
 
@@ -150,10 +150,17 @@ def show(text: str) -> None:
     print(plain.text(text))
 
 
-def table(metrics: dict[str, float]) -> str:
-  """Metrics in percent, 'P@1 41.23', one a line."""
-  width = max(map(len, metrics))
-  return "\n".join(f"{name:<{width}} {100 * value:6.2f}" for name, value in metrics.items())
+def table(columns: Mapping[str, Mapping[str, float]]) -> str:
+  """Lays metrics out in percent, one a line, 'P@1 41.23', with a column for each way to rank."""
+  (_, main), *others = columns.items()
+  width = max(map(len, main))
+  heads = [name.replace("_", " ") for name, _ in others]
+  # Heads stand above their columns where there are several: one alone needs none.
+  lines = [" ".join([" " * width, f"{next(iter(columns)):>6}", *heads])] if others else []
+  for metric, value in main.items():
+    cells = (f"{100 * found[metric]:{max(len(head), 6)}.2f}" for head, (_, found) in zip(heads, others))
+    lines.append(" ".join([f"{metric:<{width}}", f"{100 * value:6.2f}", *cells]))
+  return "\n".join(lines)
 
 
 def _clock(seconds: float) -> str:

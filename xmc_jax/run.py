@@ -11,7 +11,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric
   metrics.jsonl   one line per reading
-  fusion.npz      how the scores of several views become one, where there are several
+  hybrid.json     how sources are joined; memory.npy: training points embedded; fusion.npz: two views fused
   report/  predictions/
 """
 

@@ -23,8 +23,10 @@ _MAY_CHANGE = (
 
 GRAPHS = "graphs"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
+MEMORY, HYBRID = "memory.npy", "hybrid.json"
+AFTERWARDS = (FUSION, MEMORY, HYBRID)  # made of trained parameters, for ranking
 # What a command makes for its own settings before it trains.
-_MADE = ("tokenizer.json", _CHUNKS, VECTORS, FUSION)
+_MADE = ("tokenizer.json", _CHUNKS, VECTORS, *AFTERWARDS)
 
 
 @contextlib.contextmanager

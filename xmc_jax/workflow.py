@@ -31,6 +31,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
+from xmc_jax.runs import ranking
 from xmc_jax.stopping import Stop
 
 
@@ -110,7 +111,9 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
     say(_plan(run))
     params, aux, step = loop.train(run, voice, stop)
     with voice.stage("fuse"):
-      evaluate.fit_fusion(run, params, aux)
+      ranking.fit_fusion(run, params, aux)
+    with voice.stage("hybrid"):
+      ranking.fit_hybrid(run, params, aux)
     means, _ = _test(run, params, aux, step, voice)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
     show(_invitation(run))
@@ -127,19 +130,19 @@ def test(
   Args:
     workdir: the run's folder.
     destination: a file for the test rows' labels in words, as JSON lines; '' for none.
-    scores: 'fused', or one of the method's views; '' is the run's own.
+    scores: 'hybrid', 'fused', one of the method's views, or a source; '' is the run's own.
     backend: what searches the labels, likewise.
   """
   run, own = runs.reopen(workdir, backend=backend), configs.read(workdir / "config.json").eval
-  told = ((scores, own.scores if run.method.views else scores), (backend, own.backend))
+  told = ((scores, own.scores), (backend, own.backend))
   suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     disk.check_place(destination)  # before the work
-  means, ranking = _test(run, *run.trained(), Report(workdir), scores, suffix)
+  means, ranked = _test(run, *run.trained(), Report(workdir), scores, suffix)
   if writes:
     with disk.written(destination) as out:
-      write_lines(run, ranking, out)
+      write_lines(run, ranked, out)
     show(f"labels in words: {destination}")
   return means
 
@@ -208,41 +211,37 @@ def _test(
   run: runs.Run, params, aux, step: int, voice: Report, scores: str = "", suffix: str = ""
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   test, chosen = run.dataset.test, scores or run.config.eval.scores
+  methods.check_scores(chosen, run.config, run.method)
   with voice.stage("test"):
     queries = evaluate.embed_split(run, params, aux, test)
-    rankings = {
-      kind: evaluate.rank_split(run, evaluate.ranker(run, params, aux, kind), queries, test)
-      for kind in dict.fromkeys([*run.method.views, chosen])  # each once
-    }
-    ranking = rankings[chosen]
-    by_view = {view: evaluate.score(run, test, rankings[view]) for view in run.method.views}
+    ranked, why = ranking.rank_test(run, params, aux, queries, chosen)
+    chosen_ranking = ranked.pop(chosen)
+    alone = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
     # Under another name, where it is not ranked as the run was told to.
-    means = evaluate.write_report(run, test, ranking, step, by_view, suffix)
+    means = evaluate.write_report(run, test, chosen_ranking, step, alone, suffix)
   if run.config.eval.report_page:
     with voice.stage("page"):
       seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
-      page.write(run, ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds)
-  by = f", by {'both' if chosen == 'fused' else chosen}" if by_view else ""
+      page.write(run, chosen_ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds)
+  by = f", by {'both' if chosen == 'fused' else chosen}" if alone else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
-  show(report.table(evaluate.shown(means)))
-  for view, found in by_view.items():
-    show(f"by {view} alone: " + "  ".join(f"{m} {100 * v:.2f}" for m, v in evaluate.shown(found).items()))
+  show(report.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in alone.items()}}))
   if run.config.eval.num_examples:
     show("\nexamples (✓ is a true label, ○ one that is not among the first three)")
-    show(evaluate.examples(run, run.dataset.test, ranking, run.config.eval.num_examples))
+    show(evaluate.examples(run, run.dataset.test, chosen_ranking, run.config.eval.num_examples, why))
   looks = f"report/index{suffix}.html to look at, " if run.config.eval.report_page else ""
   written = f"{looks}report/metrics{suffix}.json, predictions/test{suffix}.npz"
   show(f"\nwritten to {run.workdir}/: {written}")
   say(voice.stage_summary())
-  return means, ranking
+  return means, chosen_ranking
 
 
-def write_lines(run: runs.Run, ranking: evaluate.Ranking, out: IO[str]) -> None:
+def write_lines(run: runs.Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
   """The test rows in words: their ranked labels as `--mode=predict` writes them, and the true ones."""
   from xmc_jax.predict import json_line
 
   names, test = run.dataset.labels.texts, run.dataset.test
-  for row, (ids, scores) in enumerate(zip(ranking.ids.tolist(), ranking.scores.tolist())):
+  for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
     found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
     true = [{"id": label, "text": names[label]} for label in test.counted[row].indices.tolist()]
     out.write(json_line(test.texts[row], found, true=true))

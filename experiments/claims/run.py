@@ -18,6 +18,7 @@ from experiments.claims.presets import CLAIMS
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _RESULTS = _ROOT / "docs" / "results"
+_PAPERS = "--config.eval.scores=fused"  # claims are of the papers' own rankings
 _KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
 
 
@@ -29,7 +30,7 @@ def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str])
   workdir = runs / claim / f"{row}-{seed}"
   if not (workdir / "report" / "seconds.json").exists():  # the last that a run writes
     config = f"--config=experiments/claims/presets.py:{claim}-{row}"
-    command = [sys.executable, "-m", "xmc_jax.main", config, f"--workdir={workdir}", *extra]
+    command = [sys.executable, "-m", "xmc_jax.main", config, f"--workdir={workdir}", _PAPERS, *extra]
     print(f"{claim}: {row}, seed {seed}", file=sys.stderr, flush=True)
     subprocess.run(
       [*command, f"--config.train.seed={seed}"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL
@@ -56,8 +57,8 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
     for metric in ("P@1", "P@5")
     for part, value in zip(parts, [*slices["head_torso_tail"][metric], slices["deciles"][metric][-1]])
   }
-  by_view = {f"_by_{view}": found for view, found in report.get("by_view", {}).items()}
-  kept = {"": report["metrics"], **by_view}
+  by_source = {f"_by_{name}": found for name, found in report.get("by_source", {}).items()}
+  kept = {"": report["metrics"], **by_source}
   curve = [round(line["eval/P@1"], 4) for line in lines if "eval/P@1" in line]  # on validation rows
   return {
     suffix: {name: found[name] for name in _KEPT if name in found}

@@ -16,6 +16,7 @@ from xmc_jax.contract import ConfigError, DatasetInfo, UserError
 from xmc_jax.methods import label_clusters, rhythms
 from xmc_jax.predict import Model
 from xmc_jax.report import Report
+from xmc_jax.runs.ranking import fit_fusion
 
 NGAME = {
   "method.name": "ngame",
@@ -372,7 +373,7 @@ def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
   assert printed.count(f"by encoder alone: P@1 {100 * means['encoder']['P@1']:.2f}") == 3
   for suffix, kind in (("", ""), ("_encoder", "encoder"), ("_classifier", "classifier")):
     report = json.loads((classifier_run / "report" / f"metrics{suffix}.json").read_text())
-    assert report["metrics"] == means[kind] and report["by_view"].keys() == {"encoder", "classifier"}
+    assert report["metrics"] == means[kind] and report["by_source"].keys() == {"encoder", "classifier"}
     assert (classifier_run / "predictions" / f"test{suffix}.npz").exists()
 
 
@@ -388,7 +389,7 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
     self.tree = evaluate.Tree.load(classifier_run / "kept.npz")
 
   monkeypatch.setattr(evaluate.Fusion, "fit", fit)
-  evaluate.fit_fusion(run, params, aux)
+  fit_fusion(run, params, aux)
   order = np.random.default_rng(0).permutation(run.batches.rows)
   assert (given["exclude"] != run.train.filter[order]).nnz == 0 and run.train.filter.nnz > 0
   assert (given["truth"] != run.train.counted[order]).nnz == 0

@@ -9,13 +9,15 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import evaluate, mesh, methods, optim, refresh, train_step, workflow
+from xmc_jax import mesh, methods, optim, refresh, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError
 from xmc_jax.methods import label_centroids, label_prototypes, prime_losses
 from xmc_jax.ops import sparse_rows
 from xmc_jax.refresh.index import Index
 from xmc_jax.report import Report
+from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs.ranking import ranker
 
 
 def _moved(centroids, queries, batch, shape=(1, 1), **changes):
@@ -132,14 +134,11 @@ def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
   ranked = run.aux_to_rank(params, drifted)
   points = snapshot.queries[(run.train.counted > 0).toarray()[:, 7]]
   np.testing.assert_allclose(ranked["centroids"][7], points.mean(0), atol=1e-6)  # of no special length
-  exact, found, plain = (
-    rank(snapshot.queries, 5).scores
-    for rank in (
-      Index(run.embed_labels(params, ranked), backend="exact").search,
-      evaluate.ranker(run, params, drifted),
-      Index(run.embed_labels(params, drifted), backend="exact").search,
-    )
+  exact, plain = (
+    Index(run.embed_labels(params, other), backend="exact").search(snapshot.queries, 5).scores
+    for other in (ranked, drifted)
   )
+  found = ranker(run, params, drifted)(Queries(snapshot.queries, run.train.texts), 5).scores
   np.testing.assert_allclose(found, exact, atol=1e-6)
   assert np.abs(found - plain).max() > 1e-3
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import evaluate, loop, losses, mesh, optim, refresh, train_step, workflow
+from xmc_jax import loop, losses, mesh, optim, refresh, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError
 from xmc_jax.data import special_ids
@@ -18,6 +18,7 @@ from xmc_jax.methods import unidec
 from xmc_jax.predict import Model
 from xmc_jax.refresh import index
 from xmc_jax.report import Report
+from xmc_jax.runs.ranking import ranker
 
 UNIDEC = tiny_runs.UNIDEC
 DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
@@ -313,7 +314,7 @@ def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
 @pytest.mark.slow
 def test_a_report_has_each_half_and_the_run_learns(trained):
   report = json.loads((trained / "report" / "metrics.json").read_text())
-  assert set(report["by_view"]) == {"encoder", "classifier"}
+  assert set(report["by_source"]) == {"encoder", "classifier"}
   assert report["metrics"]["P@1"] > 0.2  # by chance 0.04
   log = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
   seen = {name for line in log for name in line}
@@ -330,7 +331,7 @@ def test_depsl_has_no_classifiers(data, tmp_path):
   assert run.embed_labels(params, aux).shape == (tiny_runs.NUM_LABELS, 12)
   assert means["P@1"] > 0.2
   with pytest.raises(ConfigError, match="this run has its encoder's alone, no classifiers"):
-    evaluate.ranker(run, params, aux, "classifier")
+    ranker(run, params, aux, "classifier")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from page_runs import HOSTILE, made_run, of_test
 
 from xmc_jax import evaluate, page, runtime
 from xmc_jax.page import drawing, figures, one_run
+from xmc_jax.runs.ranking import ranker
 
 FIGURES = {"loss", "validation", "deciles", "found", "precision_recall", "scores"}
 
@@ -81,7 +82,7 @@ def test_several_views_and_refreshes(fused_run, undrawn):
 @pytest.mark.parametrize("scores", ["encoder", "classifier"])
 def test_one_view_of_several(fused_run, scores, undrawn):
   made = fused_run
-  rank = evaluate.ranker(made.run, made.params, made.aux, scores)
+  rank = ranker(made.run, made.params, made.aux, scores)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   evaluate.write_report(made.run, made.run.dataset.test, ranking, 6, suffix=f"_{scores}")
   _, text, _ = _write(made._replace(ranking=ranking), scores=scores, suffix=f"_{scores}")

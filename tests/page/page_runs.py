@@ -9,6 +9,7 @@ import tiny_runs
 
 from xmc_jax import evaluate
 from xmc_jax import run as runs
+from xmc_jax.runs.ranking import fit_fusion, rank_test
 
 HOSTILE = (
   "<script>alert(1)</script>",
@@ -55,17 +56,14 @@ def made_run(data_folder: pathlib.Path, workdir: pathlib.Path, *, epochs: int = 
 
 def of_test(run: runs.Run, params, aux) -> Ranked:
   """Ranks the test points and writes what the test leaves, as `workflow` does."""
-  evaluate.fit_fusion(run, params, aux)
+  fit_fusion(run, params, aux)
   test = run.dataset.test
   queries = evaluate.embed_split(run, params, aux, test)
-  kinds = dict.fromkeys([*run.method.views, run.config.eval.scores])
-  rankings = {
-    kind: evaluate.rank_split(run, evaluate.ranker(run, params, aux, kind), queries, test) for kind in kinds
-  }
-  by_view = {view: evaluate.score(run, test, rankings[view]) for view in run.method.views}
-  ranking = rankings[run.config.eval.scores]
-  evaluate.write_report(run, test, ranking, 6, by_view)
-  return Ranked(run, ranking, queries, params, aux)
+  rankings = rank_test(run, params, aux, queries, run.config.eval.scores).by
+  chosen = rankings.pop(run.config.eval.scores)
+  alone = {name: evaluate.score(run, test, found) for name, found in rankings.items()}
+  evaluate.write_report(run, test, chosen, 6, alone)
+  return Ranked(run, chosen, queries, params, aux)
 
 
 def write_readings(run: runs.Run, epochs: int) -> None:

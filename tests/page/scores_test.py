@@ -8,6 +8,7 @@ from xmc_jax import evaluate, metrics
 from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.page import scores
 from xmc_jax.refresh.search import Ranking
+from xmc_jax.runs.ranking import ranker
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from xmc_jax.refresh.search import Ranking
 )
 def test_pairs_score_as_they_are_ranked(request, which, kind):
   made = request.getfixturevalue(which)
-  rank = evaluate.ranker(made.run, made.params, made.aux, kind)
+  rank = ranker(made.run, made.params, made.aux, kind)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   rows, ranks = np.nonzero(ranking.ids >= 0)
   ids = ranking.ids[rows, ranks].astype(np.int64)

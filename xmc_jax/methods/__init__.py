@@ -72,17 +72,18 @@ def _check_demands(config, who: str, module) -> None:
 
 def check_scores(scores: str, config, method: Method) -> None:
   """Raises ConfigError for scores that the method does not rank by; without views there are the encoder's."""
-  legal = ("fused", *(method.views or ("encoder",)))
-  if scores not in legal and not method.views:
+  legal = ("hybrid", "fused", *(method.views or ("encoder",)), *configs.SOURCES)
+  if scores in legal:
+    return
+  if not method.views:
     raise ConfigError(
-      f"scores = {scores!r}: this run has its encoder's alone, no classifiers; leave --scores out "
-      "(--config.eval.scores=fused)"
+      f"scores = {scores!r}: this run has no classifiers; it ranks by {', '.join(map(repr, legal))}; leave "
+      "--scores out (--config.eval.scores=hybrid)"
     )
-  if scores not in legal:
-    raise ConfigError(
-      f"scores = {scores!r}: method {config.method.name!r} has {', '.join(map(repr, legal))}; "
-      "set --config.eval.scores=fused, or --scores=fused with a trained run"
-    )
+  raise ConfigError(
+    f"scores = {scores!r}: method {config.method.name!r} has {', '.join(map(repr, legal))}; "
+    "set --config.eval.scores=hybrid, or --scores=hybrid with a trained run"
+  )
 
 
 def builds_on_a_run(config) -> bool:

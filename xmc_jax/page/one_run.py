@@ -161,8 +161,8 @@ def _quality(material: _Material, chosen: str) -> list[Markup]:
     parts.append(
       note(f"{without:,} of {report['rows']:,} test points have no label: they count as 0, and not in R.")
     )
-  if views := report.get("by_view"):
-    parts += [element("h3", "By each kind of score alone"), tables.by_view(views, chosen, report["metrics"])]
+  if others := report.get("by_source"):
+    parts += [element("h3", "By other scores"), tables.by_source(others, chosen, report["metrics"])]
   return parts
 
 

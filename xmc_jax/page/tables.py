@@ -25,6 +25,7 @@ _STAGES = {
   "evaluate": "validation",
   "save": "saving",
   "fuse": "fitting the fusion of scores",
+  "hybrid": "fitting the hybrid ranker",
   "test": "ranking test points",
 }
 
@@ -60,15 +61,15 @@ def metrics(means: Mapping[str, float], intervals: Mapping[str, Sequence[float]]
   return table(["percent", *(f"k = {k}" for k in ks)], rows)
 
 
-def by_view(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapping[str, float]) -> Markup:
-  """Each view's metrics beside those of the scores that were chosen."""
-  columns = [(chosen, means), *((view, other) for view, other in found.items() if view != chosen)]
+def by_source(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapping[str, float]) -> Markup:
+  """Shows metrics by other scores beside those by the scores that were chosen."""
+  columns = [(chosen, means), *((name, other) for name, other in found.items() if name != chosen)]
   rows = [
     [name, *(percent(other[name]) if name in other else "" for _, other in columns)]
     for name in configs.METRICS
     if any(name in other for _, other in columns)
   ]
-  return table(["percent", *(name for name, _ in columns)], rows)
+  return table(["percent", *(name.replace("_", " ") for name, _ in columns)], rows)
 
 
 def deciles(

@@ -1,0 +1,80 @@
+"""Says why a label was ranked: which sources put it there, and which training queries voted for it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import plain
+from xmc_jax.retrieval.sources import Found
+
+_SPEAKING = 10  # a source that ranks a label among so many is named as a reason for it
+_VOTERS = 3  # training queries that are named for a label
+_LONGEST = 60  # characters of a text in a line
+
+
+class Reason(NamedTuple):
+  """Why a label was ranked where it is.
+
+  Attributes:
+    sources: the sources that have it among their best ten, with its rank there from 1, best first.
+    voters: training queries near the query that carry the label: row in the memory, and weight of the vote
+      in the source that gives it most, largest first.
+  """
+
+  sources: dict[str, int]
+  voters: list[tuple[int, float]]
+
+
+def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -> list[list[Reason]]:
+  """Says why labels were ranked.
+
+  Args:
+    found: of each source, what it found for n queries.
+    ids: `[n, k]` labels, padded with -1.
+    truth: CSR `[N, L]` labels of the training queries in the memory.
+
+  Returns:
+    For each query, a reason for each of its labels.
+  """
+  return [
+    [_reason(found, row, label, truth) for label in labels if label >= 0]
+    for row, labels in enumerate(ids.tolist())
+  ]
+
+
+def in_words(reason: Reason, point_texts: Sequence[str]) -> str:
+  """Writes a reason in one line, such as `memory 1st, encoder 3rd; as «mpd: Music Player Daemon»`."""
+  sources = ", ".join(f"{name.replace('_', ' ')} {_ordinal(rank)}" for name, rank in reason.sources.items())
+  if not reason.voters:
+    return sources or "no source has it among its best ten"
+  text = plain.line(point_texts[reason.voters[0][0]])
+  return (
+    f"{sources or 'many sources a little'}; as «{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}»"
+  )
+
+
+def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matrix) -> Reason:
+  ranks, weights = {}, {}
+  for name, one in found.items():
+    places = np.flatnonzero(one.ids[row, :_SPEAKING] == label)
+    if len(places):
+      ranks[name] = int(places[0]) + 1
+    for point, weight in _carriers(one, row, label, truth):
+      weights[point] = max(weight, weights.get(point, 0.0))
+  best = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))[:_VOTERS]
+  return Reason(dict(sorted(ranks.items(), key=lambda pair: pair[1])), best)
+
+
+def _carriers(found: Found, row: int, label: int, truth: sp.csr_matrix) -> Iterator[tuple[int, float]]:
+  """Training queries that voted for the label, with their weights."""
+  if found.voters is None:
+    return
+  for point, weight in zip(found.voters.ids[row].tolist(), found.voters.weights[row].tolist()):
+    if point >= 0 and weight > 0 and label in truth.indices[truth.indptr[point] : truth.indptr[point + 1]]:
+      yield point, weight
+
+
+def _ordinal(rank: int) -> str:
+  return f"{rank}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(rank, 'th') }"

@@ -1,0 +1,91 @@
+"""Describes candidates: how each source scores and ranks them, and how frequent they are."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xmc_jax.refresh.search import contained
+from xmc_jax.retrieval.memory import merged
+from xmc_jax.retrieval.sources import SOURCES, Block, Found
+
+_KEPT = 150  # candidates of a query, at least
+_FLOOR = 1e-4  # added to scores before their logarithm
+_SMOOTH = 10  # added to ranks before their reciprocal (Cormack et al., 2009, have 60)
+_TOP = 10  # a source that has a label among so many speaks for it
+_OF_SOURCE = ("score", "log_score", "log_rank")
+_OF_QUERY = ("nearest_cosine", "nearest_word_cosine")
+_OTHERS = ("log_frequency", "num_agreeing", *_OF_QUERY)
+
+
+class Candidates(NamedTuple):
+  """Labels of a block of queries, to be ranked.
+
+  Attributes:
+    ids: `[n, C]` int32 rising, padded with -1.
+    features: `[n, C, F]` float32.
+    found: what each source found.
+  """
+
+  ids: np.ndarray
+  features: np.ndarray
+  found: dict[str, Found]
+
+
+def feature_names(sources: Sequence[str]) -> list[str]:
+  """Names the F features of these sources, in the order of `Candidates.features`."""
+  return [f"{source}.{what}" for source in sources for what in _OF_SOURCE] + list(_OTHERS)
+
+
+def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
+  """Collects the best labels of all sources, and keeps those with the best ranks.
+
+  What is kept has the largest sum of 1 / (10 + rank) over sources (reciprocal rank fusion; Cormack et al.,
+  2009).
+
+  Args:
+    block: n queries.
+    sources: names of SOURCES.
+    k: labels wanted of each query; half as many more are kept, and at least 150.
+  """
+  found = {name: SOURCES[name](block) for name in sources}
+  ids = np.zeros((len(block.unit), 0), np.int32)
+  for one in found.values():
+    ids = merged(ids, one.ids)
+  if block.exclude is not None:
+    ids = np.where(contained(ids, block.exclude), -1, ids)
+  scores = np.stack([one.scores_of(ids) for one in found.values()], axis=-1)
+  ranks = _ranks(ids, scores)
+  by_ranks = np.where(ids >= 0, (1 / (_SMOOTH + ranks)).sum(axis=-1), -np.inf)
+  best = np.argsort(-by_ranks, axis=1, kind="stable")[:, : max(_KEPT, k + k // 2)]
+  best = np.sort(best, axis=1)
+  ids = np.take_along_axis(ids, best, axis=1)
+  scores, ranks = (np.take_along_axis(array, best[..., None], axis=1) for array in (scores, ranks))
+  return Candidates(ids, _features(block, ids, scores, ranks), found)
+
+
+def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+  of_sources = np.stack([scores, np.log(np.maximum(scores, 0) + _FLOOR), np.log1p(ranks)], axis=-1)
+  agreeing = ((ranks < _TOP) & (scores > 0)).sum(axis=-1)
+  of_query = [_first(found.scores) for found in (block.near, block.near_by_words)]
+  others = [
+    block.retriever.log_frequency[np.maximum(ids, 0)],
+    agreeing,
+    *(np.broadcast_to(cosine[:, None], ids.shape) for cosine in of_query),
+  ]
+  flat = of_sources.reshape(*ids.shape, -1)
+  return np.concatenate([flat, np.stack(others, axis=-1)], axis=-1).astype(np.float32)
+
+
+def _first(scores: np.ndarray) -> np.ndarray:
+  """The best of each row's scores, 0 where a row has none."""
+  return np.maximum(scores.max(axis=1, initial=0), 0)
+
+
+def _ranks(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
+  """The place `[n, C, S]` of each candidate by each source's scores, from 0; equal ones by rising id."""
+  order = np.argsort(np.where(ids[..., None] >= 0, -scores, np.inf), axis=1, kind="stable")
+  ranks = np.empty(order.shape, np.float32)
+  places = np.broadcast_to(np.arange(order.shape[1], dtype=np.float32)[None, :, None], order.shape)
+  np.put_along_axis(ranks, order, places, axis=1)
+  return ranks

@@ -1,0 +1,131 @@
+"""Ranks labels by all sources together."""
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from xmc_jax.refresh import host_search
+from xmc_jax.refresh.search import Ranking, contained
+from xmc_jax.retrieval.explanations import Reason, explain
+from xmc_jax.retrieval.features import Candidates, candidates, feature_names
+from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
+from xmc_jax.retrieval.sources import Queries, Retriever
+
+_BLOCK = 64  # queries looked at together: their candidates' vectors fit into a cache
+_DEPTH = 100  # labels that each source finds, at least: what is ranked first must not depend on k
+_T = TypeVar("_T")
+
+
+class HybridRanker:
+  """Ranks labels by the probability that a fitted model gives them.
+
+  Args:
+    retriever: the sources' indexes.
+    model: fitted on the features of just these sources.
+
+  Attributes:
+    point_texts: texts of the training queries in the memory.
+  """
+
+  def __init__(self, retriever: Retriever, model: HybridModel):
+    self._retriever, self._model = retriever, model
+    self.point_texts = retriever.corpus.point_texts
+
+  def rank(self, queries: Queries, k: int, exclude=None) -> Ranking:
+    """Ranks the k most probable labels of each query, by probability; equal ones by rising id.
+
+    Args:
+      queries: n texts.
+      k: labels per query, at most L.
+      exclude: CSR `[n, L]` pairs that are no candidates; None for none.
+
+    Returns:
+      The ranking, padded with -1 where the sources find fewer than k labels.
+    """
+    return self.rank_with_sources(queries, k, exclude)[0]
+
+  def rank_with_sources(self, queries: Queries, k: int, exclude=None) -> tuple[Ranking, dict[str, Ranking]]:
+    """Ranks as `rank` does, and by each source alone."""
+
+    def work(found: Candidates) -> tuple[Ranking, dict[str, Ranking]]:
+      alone = {name: _best(one.ids, one.scores_of(one.ids), k) for name, one in found.found.items()}
+      return _best(found.ids, self._probabilities(found), k), alone
+
+    parts = list(_each_block(self._retriever, queries, k, exclude, work))
+    alone = {name: _joined([part[1][name] for part in parts], k) for name in self._retriever.names}
+    return _joined([part[0] for part in parts], k), alone
+
+  def explain(self, queries: Queries, ids: np.ndarray) -> list[list[Reason]]:
+    """Says why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query."""
+    truth, blocks = self._retriever.corpus.truth, range(0, len(ids), _BLOCK)
+    parts = _each_block(
+      self._retriever,
+      queries,
+      ids.shape[1],
+      None,
+      lambda found, labels: explain(found.found, labels, truth),
+      (ids[start : start + _BLOCK] for start in blocks),
+    )
+    return [reasons for part in parts for reasons in part]
+
+  def _probabilities(self, found: Candidates) -> np.ndarray:
+    real, out = found.ids >= 0, np.full(found.ids.shape, -np.inf, np.float32)
+    out[real] = self._model.probabilities(found.features[real])
+    return out
+
+
+def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> HybridModel:
+  """Fits the model on queries that are not in the retriever's memory.
+
+  Args:
+    retriever: the sources.
+    queries: n texts.
+    truth: CSR `[n, L]` their labels.
+    exclude: CSR `[n, L]` pairs that are no candidates.
+  """
+
+  def work(found: Candidates, start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    real = found.ids >= 0
+    rows = np.arange(start, start + len(real))
+    right = contained(found.ids, truth[rows])
+    return found.features[real], right[real], np.broadcast_to(rows[:, None], real.shape)[real]
+
+  starts = range(0, len(queries.vectors), _BLOCK)
+  parts = list(_each_block(retriever, queries, _DEPTH, exclude, work, starts))
+  names = feature_names(retriever.names)
+  if not parts:
+    return fixed(names)
+  return fit(names, *map(np.concatenate, zip(*parts)))
+
+
+def _each_block(
+  retriever: Retriever, queries: Queries, k: int, exclude, work: Callable[..., _T], *more: Iterable
+) -> Iterator[_T]:
+  """Does `work(candidates, *more)` for the queries, block by block; the cores take a block each."""
+  depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
+  blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
+  with (
+    host_search.one_thread_a_call,
+    concurrent.futures.ThreadPoolExecutor(host_search.num_cores(), "hybrid") as pool,
+  ):
+    found = lambda block, *rest: work(candidates(block, retriever.names, depth), *rest)
+    yield from pool.map(found, blocks, *more)
+
+
+def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
+  """Ranks labels `[n, C]` by their scores, equal ones by rising id; the best k, padded."""
+  scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
+  missing = max(0, k - ids.shape[1])
+  best = np.lexsort((ids, -scores), axis=-1)[:, :k]
+  padding = ((0, 0), (0, missing))
+  return Ranking(
+    np.pad(np.take_along_axis(ids, best, axis=1), padding, constant_values=-1).astype(np.int32),
+    np.pad(np.take_along_axis(scores, best, axis=1), padding, constant_values=-np.inf),
+  )
+
+
+def _joined(parts: list[Ranking], k: int) -> Ranking:
+  none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
+  return Ranking(*(np.concatenate(arrays) for arrays in zip(none, *parts)))

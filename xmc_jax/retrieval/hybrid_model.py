@@ -1,0 +1,176 @@
+"""The model that joins sources: candidates' features to the probability that a label is right.
+
+Logistic regression and gradient-boosted trees (LightGBM; Ke et al., 2017) are fitted on the same rows. A
+second regression on the log-odds of both, which each gave for rows that it was not fitted on, joins them
+(stacking; Wolpert, 1992): it leans on whichever does better on this data, and makes the result a calibrated
+probability (Platt, 1999).
+"""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from xmc_jax import disk
+from xmc_jax.contract import UserError
+from xmc_jax.retrieval import tree_text
+
+FEWEST_ROWS = 200  # to fit on; of fewer, weights that were found on other data serve better
+_FORMAT, _VERSION = "xmc_jax hybrid", 1
+_FOLDS = 3
+_TREES = {
+  "objective": "binary",
+  "num_leaves": 8,
+  "learning_rate": 0.08,
+  "min_data_in_leaf": 50,
+  "seed": 0,
+  "deterministic": True,
+  "force_row_wise": True,
+  "verbose": -1,
+}
+_NUM_TREES = 100
+_ELSEWHERE = pathlib.Path(__file__).with_name("fixed_weights.json")
+
+
+class HybridModel:
+  """Gives candidates the probability that they are right.
+
+  Args:
+    features: F names.
+    linear: `[F + 1]` weights of the features as they are, and the intercept.
+    trees: LightGBM's text; '' is none.
+    joint: `[3]` weights of the log-odds by `linear` and by `trees`, and the intercept.
+    num_rows: queries that it was fitted on; 0 for fixed weights.
+  """
+
+  def __init__(
+    self,
+    features: Sequence[str],
+    linear: np.ndarray,
+    trees: str = "",
+    joint: Sequence[float] = (1.0, 0.0, 0.0),
+    num_rows: int = 0,
+  ):
+    self.features, self.num_rows = list(features), num_rows
+    self._linear, self._trees = np.asarray(linear, np.float64), trees
+    self._joint = np.asarray(joint, np.float64)
+    self._booster = tree_text.booster(trees) if trees else None
+
+  def probabilities(self, features: np.ndarray) -> np.ndarray:
+    """Returns the probabilities `[n]` float32 of candidates' features `[n, F]`."""
+    log_odds = self.log_odds(features) @ self._joint[:2] + self._joint[2]
+    return (1 / (1 + np.exp(-np.clip(log_odds, -80, 80)))).astype(np.float32)
+
+  def log_odds(self, features: np.ndarray) -> np.ndarray:
+    """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 where there are none)."""
+    out = np.zeros((len(features), 2))
+    out[:, 0] = features.astype(np.float64) @ self._linear[:-1] + self._linear[-1]
+    if self._booster is not None and len(features):
+      out[:, 1] = self._booster.predict(features, raw_score=True, num_threads=1)
+    return out
+
+  def save(self, path: pathlib.Path) -> None:
+    """Writes a JSON file, whole or not at all."""
+    content = {
+      "format": _FORMAT,
+      "version": _VERSION,
+      "features": self.features,
+      "num_rows": self.num_rows,
+      "linear": self._linear.tolist(),
+      "joint": self._joint.tolist(),
+      "trees": self._trees,
+    }
+    disk.write_text(path, json.dumps({**content, "sha256": _checksum(content)}, indent=1) + "\n")
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> "HybridModel":
+    """Reads what `save` wrote.
+
+    Raises:
+      UserError: it is damaged, or of another version.
+    """
+    try:
+      content = json.loads(path.read_text(encoding="utf-8"))
+      if content["format"] != _FORMAT or content.pop("sha256") != _checksum(content):
+        raise ValueError("it was modified")
+      if content["version"] != _VERSION:
+        raise ValueError(f"format version {content['version']!r:.20}, and this program reads {_VERSION}")
+      names = content["features"]
+      linear, joint = (np.array(content[name], np.float64) for name in ("linear", "joint"))
+      if linear.shape != (len(names) + 1,) or joint.shape != (3,):
+        raise ValueError("its weights do not fit its features")
+      if not (np.isfinite(linear).all() and np.isfinite(joint).all()):
+        raise ValueError("its weights are not finite")
+      if content["trees"]:
+        tree_text.check(content["trees"], len(names))
+      return cls(names, linear, content["trees"], joint, int(content["num_rows"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+      why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+      raise UserError(
+        f"{path}: not readable ({why}); delete it, and it is fitted anew, or give --scores=encoder"
+      ) from None
+
+
+def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray) -> HybridModel:
+  """Fits the model on candidates of queries that are in no memory.
+
+  Args:
+    names: of the F features.
+    features: `[n, F]` float32 of n candidates.
+    right: `[n]` bool.
+    rows: `[n]` int, the query of each.
+
+  Returns:
+    The model; one with fixed weights where there are fewer than 200 queries, or all candidates are right, or
+    all wrong.
+  """
+  queries = np.unique(rows)
+  if len(queries) < FEWEST_ROWS or right.all() or not right.any():
+    return fixed(names)
+  apart = np.zeros((len(rows), 2))
+  shuffled = np.random.default_rng(0).permutation(queries)
+  for fold in range(_FOLDS):
+    out = np.isin(rows, shuffled[fold::_FOLDS])
+    apart[out] = HybridModel(names, *_fitted(features[~out], right[~out])).log_odds(features[out])
+  return HybridModel(names, *_fitted(features, right), _joint(apart, right), len(queries))
+
+
+def fixed(names: list[str]) -> HybridModel:
+  """Returns weights that were fitted on several data sets; features that they do not know count 0."""
+  content = json.loads(_ELSEWHERE.read_text(encoding="utf-8"))
+  return HybridModel(names, [*(content["weights"].get(name, 0.0) for name in names), content["intercept"]])
+
+
+def _fitted(features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
+  """Fits both models; returns the weights of the regression `[F + 1]`, and the trees' text."""
+  center, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+  scale = np.where(scale > 0, scale, 1)
+  weights = _regression((features - center) / scale, right)
+  linear = np.append(weights[:-1] / scale, weights[-1] - weights[:-1] @ (center / scale))
+  return linear, tree_text.fitted(features, right, _TREES, _NUM_TREES)
+
+
+def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """Fits how `[n, 2]` log-odds are joined; a model that would count below 0 is left out."""
+  weights = _regression(log_odds, right)
+  worse = np.flatnonzero(weights[:2] < 0)
+  if not len(worse):
+    return weights
+  better = 1 - int(worse[0])
+  out = np.zeros(3)
+  out[better], out[2] = _regression(log_odds[:, better, None], right)
+  return out
+
+
+def _regression(features: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """Fits a logistic regression; returns its weights and intercept `[F + 1]`."""
+  from sklearn.linear_model import LogisticRegression
+
+  model = LogisticRegression(max_iter=200, tol=1e-3).fit(features, right)
+  return np.append(model.coef_[0], model.intercept_[0])
+
+
+def _checksum(content: dict) -> str:
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,105 @@
+"""Compares texts by their words: tf-idf vectors, and the nearest texts of a table by cosine."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.preprocessing import normalize
+
+_NUM_WORDS = 1 << 21  # words and word pairs are hashed into so many columns: no vocabulary has to be kept
+_TEXTS = 50_000  # turned into vectors at a time
+_MOST_TEXTS = 20_000  # a word of more texts than this finds none; it still counts in a cosine
+
+
+class Lexicon:
+  """Turns texts into unit tf-idf vectors of words and word pairs.
+
+  A word's weight is (1 + ln count) · (1 + ln((1 + n) / (1 + d))), of n texts that it was made from d have the
+  word (Salton and Buckley, 1988). Only these texts are counted, so a query changes nothing.
+
+  Args:
+    texts: training queries and labels.
+  """
+
+  def __init__(self, texts: Iterable[str]):
+    self._hashed = HashingVectorizer(
+      n_features=_NUM_WORDS,
+      alternate_sign=False,
+      norm=None,
+      ngram_range=(1, 2),
+      token_pattern=r"(?u)\b\w+\b",
+      dtype=np.float32,
+    )
+    num_texts, with_word = 0, np.zeros(_NUM_WORDS, np.int64)
+    for part in _parts(texts):
+      with_word += np.bincount(self._hashed.transform(part).indices, minlength=_NUM_WORDS)
+      num_texts += len(part)
+    self._idf = (1 + np.log((1 + num_texts) / (1 + with_word))).astype(np.float32)
+
+  def vectors(self, texts: Sequence[str]) -> sp.csr_matrix:
+    """Returns CSR `[n, V]` float32 unit vectors; a text without a word is a row of zeros."""
+    found = [sp.csr_matrix((0, _NUM_WORDS), dtype=np.float32)]
+    found += [self._weighted(self._hashed.transform(part)) for part in _parts(texts)]
+    return sp.vstack(found, "csr")
+
+  def _weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
+    counts.data = (1 + np.log(counts.data)) * self._idf[counts.indices]
+    return normalize(counts, copy=False)
+
+
+class TextTable:
+  """Finds the texts of a table that share words with a query.
+
+  Args:
+    vectors: CSR `[n, V]`, as `Lexicon.vectors` makes them.
+
+  Attributes:
+    vectors: as given.
+  """
+
+  def __init__(self, vectors: sp.csr_matrix):
+    self.vectors = vectors
+    by_word = vectors.tocsc()
+    counts = np.diff(by_word.indptr)
+    if counts.max(initial=0) > _MOST_TEXTS:
+      by_word = by_word @ sp.diags_array((counts <= _MOST_TEXTS).astype(np.float32), format="csc")
+      by_word.eliminate_zeros()
+    self._by_word = by_word.T.tocsr()
+
+  def cosines(self, queries: sp.csr_matrix) -> sp.csr_matrix:
+    """Returns CSR `[m, n]` cosines of queries `[m, V]` and the texts that they share a word with."""
+    return (queries @ self._by_word).tocsr()
+
+  def nearest(self, queries: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the k nearest texts of each query; see `largest`."""
+    return largest(self.cosines(queries), k)
+
+
+def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
+  """Finds the largest positive entries of each row, best first, equal ones by rising column.
+
+  Args:
+    scores: CSR `[n, m]`.
+    k: how many of each row.
+
+  Returns:
+    Columns `[n, k]` int32, padded with -1, and values `[n, k]` float32, padded with 0.
+  """
+  ids = np.full((scores.shape[0], k), -1, np.int32)
+  values = np.zeros((scores.shape[0], k), np.float32)
+  for row, (start, end) in enumerate(itertools.pairwise(scores.indptr)):
+    found, columns = scores.data[start:end], scores.indices[start:end]
+    least = np.partition(found, -k)[-k] if len(found) > k else 0.0
+    kept = np.flatnonzero((found >= least) & (found > 0))
+    best = kept[np.lexsort((columns[kept], -found[kept]))[:k]]
+    ids[row, : len(best)] = columns[best]
+    values[row, : len(best)] = found[best]
+  return ids, values
+
+
+def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
+  texts = iter(texts)
+  while part := list(itertools.islice(texts, _TEXTS)):
+    yield part

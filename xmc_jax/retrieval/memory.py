@@ -1,0 +1,108 @@
+"""Lets training queries speak for their labels: votes of the nearest, and local kernel ridge regression."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+
+class Neighbors(NamedTuple):
+  """Training queries near each query.
+
+  Attributes:
+    ids: `[n, m]` int32, padded with -1.
+    weights: `[n, m]` float32, 0 for padding.
+  """
+
+  ids: np.ndarray
+  weights: np.ndarray
+
+  def normalized(self) -> "Neighbors":
+    """Scales the weights of each query to the sum 1; a query without neighbours keeps its zeros."""
+    total = self.weights.sum(axis=1, keepdims=True)
+    return Neighbors(self.ids, self.weights / np.where(total > 0, total, 1))
+
+  def votes(self, truth: sp.csr_matrix) -> sp.csr_matrix:
+    """Adds up, for each label, the weights of the neighbours that carry it.
+
+    Args:
+      truth: CSR `[N, L]`, 1 for each label of a training query.
+
+    Returns:
+      CSR `[n, L]` float32, its rows' columns rising.
+    """
+    real = (self.ids >= 0) & (self.weights != 0)
+    indptr = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
+    shape = (len(self.ids), truth.shape[0])
+    votes = sp.csr_matrix((self.weights[real], self.ids[real], indptr), shape) @ truth
+    votes.sort_indices()
+    return votes
+
+
+def merged(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """Joins lists of ids `[n, a]` and `[n, b]` to `[n, a + b]`, each id once and rising; the rest is -1."""
+  ids = np.sort(np.concatenate([first, second], axis=1), axis=1)
+  again = np.zeros(ids.shape, bool)
+  again[:, 1:] = ids[:, 1:] == ids[:, :-1]
+  return np.where(again, -1, ids)
+
+
+def kernel(cosines: np.ndarray, word_cosines: np.ndarray) -> np.ndarray:
+  """Joins two cosines into one kernel: that by words, plus the square of that by embeddings if above 0."""
+  return word_cosines + np.square(np.maximum(cosines, 0))
+
+
+def ridge_weights(
+  near: np.ndarray,
+  vectors: np.ndarray,
+  words: sp.csr_matrix,
+  point_vectors: np.ndarray,
+  point_words: sp.csr_matrix,
+  *,
+  num_points: int = 64,
+  penalty: float = 1.0,
+) -> Neighbors:
+  """Weighs the nearest training queries by kernel ridge regression on them alone.
+
+  With K the kernel among a query's m nearest training queries, and k the kernel of these with the query, the
+  weights are (K + penalty I)⁻¹ k: labels' scores are then what a one-vs-all ridge regression fitted on
+  these m would give (local learning, Bottou and Vapnik, 1992). Near duplicates share one vote, where votes
+  by nearness count each of them.
+
+  Args:
+    near: `[n, c]` ids of candidates for neighbours, padded with -1.
+    vectors: `[n, D]` unit embeddings of the queries.
+    words: CSR `[n, V]` unit tf-idf vectors of the queries.
+    point_vectors, point_words: `[N, D]` and CSR `[N, V]`, the same of all training queries.
+    num_points: m.
+    penalty: of the regression.
+  """
+  safe = np.maximum(near, 0)
+  rows = np.repeat(np.arange(len(near)), near.shape[1])
+  cosines = np.matmul(point_vectors[safe], vectors[:, :, None])[..., 0]
+  by_words = words[rows].multiply(point_words[safe.ravel()]).sum(axis=1)
+  values = np.where(near >= 0, kernel(cosines, np.asarray(by_words).reshape(near.shape)), -np.inf)
+  best = np.argsort(-values, axis=1, kind="stable")[:, :num_points]
+  ids, values = (np.take_along_axis(array, best, axis=1) for array in (safe, values))
+  real = np.isfinite(values)
+  found = point_vectors[ids]
+  gram = kernel(np.matmul(found, found.transpose(0, 2, 1)), _products(point_words, ids))
+  gram *= real[:, :, None] & real[:, None, :]
+  places = np.arange(ids.shape[1])
+  gram[:, places, places] += penalty
+  weights = np.linalg.solve(gram, np.where(real, values, 0)[..., None])[..., 0]
+  return Neighbors(np.where(real, ids, -1).astype(np.int32), np.where(real, weights, 0).astype(np.float32))
+
+
+def _products(table: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
+  """Returns `[n, m, m]` inner products among the rows `ids[i]` of a CSR table, for each i."""
+  num_rows, width = ids.shape
+  picked = table[ids.ravel()]
+  # Each i gets columns of its own, so that one product serves all: it has blocks on its diagonal alone.
+  owner = np.repeat(np.repeat(np.arange(num_rows), width), np.diff(picked.indptr)).astype(np.int64)
+  used, columns = np.unique(owner * table.shape[1] + picked.indices, return_inverse=True)
+  apart = sp.csr_matrix((picked.data, columns, picked.indptr), (num_rows * width, len(used)))
+  blocks = (apart @ apart.T).tocoo()
+  out = np.zeros((num_rows, width, width), np.float32)
+  out[blocks.row // width, blocks.row % width, blocks.col % width] = blocks.data
+  return out

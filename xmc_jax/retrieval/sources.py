@@ -1,0 +1,262 @@
+"""Sources of candidate labels, one function each; a new one is a function and a line of `SOURCES`.
+
+A source looks at a block of queries and says which labels are its best, and how it scores any label of them.
+Its scores are about probabilities: 0 where it knows nothing, about 1 where it is sure.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax.refresh.index import Index
+from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
+from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
+
+_NEAR = 64  # training queries that are looked at, by embedding and by words each
+_VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power
+_WORD_VOTERS = 20
+
+
+class Queries(NamedTuple):
+  """Texts to find labels for.
+
+  Attributes:
+    vectors: `[n, D]` float32 embeddings.
+    texts: the n texts.
+  """
+
+  vectors: np.ndarray
+  texts: Sequence[str]
+
+
+class Corpus(NamedTuple):
+  """All that labels can be ranked by.
+
+  Attributes:
+    label_vectors: `[L, D]` float32, by what they come from: 'encoder', and 'classifier' where there are any.
+    point_vectors: `[N, D]` float32 embeddings of the training queries in the memory.
+    truth: CSR `[N, L]` float32, 1 for each of their labels.
+    point_texts, label_texts: N and L texts.
+    temperature: scores of `label_vectors` are divided by it.
+  """
+
+  label_vectors: Mapping[str, np.ndarray]
+  point_vectors: np.ndarray
+  truth: sp.csr_matrix
+  point_texts: Sequence[str]
+  label_texts: Sequence[str]
+  temperature: float
+
+
+class Found(NamedTuple):
+  """What a source found for a block of queries.
+
+  Attributes:
+    ids: `[n, k]` int32 its best labels, padded with -1.
+    scores_of: labels `[n, C]` -> its scores of them `[n, C]` float32; for label -1 it is any number.
+    voters: the training queries that speak for labels, where the source has such.
+  """
+
+  ids: np.ndarray
+  scores_of: Callable[[np.ndarray], np.ndarray]
+  voters: Neighbors | None = None
+
+
+class Retriever:
+  """Indexes of a corpus.
+
+  Args:
+    corpus: what to search.
+    backend, devices: of `Index`, for labels and for the memory.
+
+  Attributes:
+    corpus: as given.
+    names: the sources that the corpus has something for, in the order of `SOURCES`.
+    log_frequency: `[L]` float32, ln(1 + training queries in memory that carry a label).
+  """
+
+  def __init__(self, corpus: Corpus, *, backend: str = "exact", devices=None):
+    self.corpus = corpus
+    index = functools.partial(Index, backend=backend, devices=devices, patience=50)
+    self._used = {name: vectors.any(axis=0) for name, vectors in corpus.label_vectors.items()}
+    self._labels = {
+      name: index(_columns(vectors, self._used[name]), name=f"{name} ranking")
+      for name, vectors in corpus.label_vectors.items()
+    }
+    self.points = _unit(corpus.point_vectors)
+    self._memory = index(self.points, name="memory") if len(self.points) else None
+    self.lexicon = Lexicon([*corpus.point_texts, *corpus.label_texts])
+    self.point_words = TextTable(self.lexicon.vectors(corpus.point_texts))
+    self.label_words = TextTable(self.lexicon.vectors(corpus.label_texts))
+    self.log_frequency = np.log1p(np.bincount(corpus.truth.indices, minlength=corpus.truth.shape[1])).astype(
+      np.float32
+    )
+    self.names = tuple(name for name in SOURCES if name != "classifier" or name in corpus.label_vectors)
+
+  def blocks(self, queries: Queries, k: int, size: int, exclude=None) -> list["Block"]:
+    """Searches the vectors of all queries, and returns them in blocks for the sources to look at.
+
+    Args:
+      queries: n texts.
+      k: labels that each source is to find.
+      size: queries in a block.
+      exclude: CSR `[n, L]` pairs that are no candidates; None for none.
+    """
+    ranked = {
+      name: index.search(_columns(queries.vectors, self._used[name]), k, exclude=exclude)
+      for name, index in self._labels.items()
+    }
+    unit = _unit(queries.vectors)
+    near = self._nearest(unit)
+
+    def block(start: int) -> Block:
+      rows = slice(start, start + size)
+      by_vector = {name: Ranking(found.ids[rows], found.scores[rows]) for name, found in ranked.items()}
+      return Block(
+        self,
+        Queries(queries.vectors[rows], queries.texts[rows]),
+        k,
+        unit=unit[rows],
+        ranked=by_vector,
+        near=Ranking(near.ids[rows], near.scores[rows]),
+        exclude=None if exclude is None else exclude[rows],
+      )
+
+    return [block(start) for start in range(0, len(unit), size)]
+
+  def columns_of(self, name: str, vectors: np.ndarray) -> np.ndarray:
+    """Returns those columns of query or label vectors that the source `name` looks at."""
+    return _columns(vectors, self._used[name])
+
+  def _nearest(self, unit: np.ndarray) -> Ranking:
+    if self._memory is None:
+      return Ranking(np.zeros((len(unit), 0), np.int32), np.zeros((len(unit), 0), np.float32))
+    return self._memory.search(unit, min(_NEAR, len(self.points)))
+
+
+class Block:
+  """Some queries, and what several sources need of them.
+
+  Attributes:
+    retriever: the indexes.
+    queries: n texts.
+    k: labels that each source is to find.
+    unit: `[n, D]` unit embeddings.
+    ranked: labels ranked by vectors, by source.
+    near: `[n, m]` nearest training queries, and their cosines.
+    exclude: CSR `[n, L]`, or None.
+  """
+
+  def __init__(self, retriever: Retriever, queries: Queries, k: int, *, unit, ranked, near, exclude):
+    self.retriever, self.queries, self.k = retriever, queries, k
+    self.unit, self.ranked, self.near, self.exclude = unit, ranked, near, exclude
+
+  @functools.cached_property
+  def words(self) -> sp.csr_matrix:
+    """CSR `[n, V]` tf-idf vectors."""
+    return self.retriever.lexicon.vectors(self.queries.texts)
+
+  @functools.cached_property
+  def near_by_words(self) -> Ranking:
+    """`[n, m]` training queries that share words, and their cosines; padded with -1 and 0."""
+    return Ranking(*self.retriever.point_words.nearest(self.words, min(_NEAR, len(self.retriever.points))))
+
+  def voted(self, voters: Neighbors) -> Found:
+    """The labels of training queries, by their votes."""
+    return self.scored(voters.votes(self.retriever.corpus.truth), voters)
+
+  def scored(self, scores: sp.csr_matrix, voters: Neighbors | None = None) -> Found:
+    """The labels with the largest scores of a CSR `[n, L]`, excluded pairs left out."""
+    if self.exclude is not None:
+      scores = (scores - scores.multiply(self.exclude)).tocsr()
+    return Found(largest(scores, self.k)[0], functools.partial(values_at, scores), voters)
+
+
+def encoder(block: Block) -> Found:
+  """Scores a label by the softmax of its similarity to the query among the k most similar labels."""
+  return _by_vectors(block, "encoder")
+
+
+def classifier(block: Block) -> Found:
+  """Scores a label likewise by its classifier."""
+  return _by_vectors(block, "classifier")
+
+
+def memory(block: Block) -> Found:
+  """Scores a label by its share in the votes, cosine⁸ each, of the 50 nearest training queries."""
+  near = Ranking(*(array[:, :_VOTERS] for array in block.near))
+  votes = np.where(near.ids >= 0, np.maximum(near.scores, 0) ** _SHARPNESS, 0)
+  return block.voted(Neighbors(near.ids, votes).normalized())
+
+
+def lexical_memory(block: Block) -> Found:
+  """Scores a label by its share in the votes of the 20 training queries nearest by tf-idf, a cosine each."""
+  near = block.near_by_words
+  return block.voted(Neighbors(near.ids[:, :_WORD_VOTERS], near.scores[:, :_WORD_VOTERS]).normalized())
+
+
+def lexical_labels(block: Block) -> Found:
+  """Scores a label by the tf-idf cosine of its text."""
+  return block.scored(block.retriever.label_words.cosines(block.words))
+
+
+def memory_regression(block: Block) -> Found:
+  """Scores a label by ridge regression on the training queries nearest by embedding and words together."""
+  retriever = block.retriever
+  near = merged(block.near.ids, block.near_by_words.ids)
+  words = retriever.point_words.vectors
+  return block.voted(ridge_weights(near, block.unit, block.words, retriever.points, words))
+
+
+SOURCES: dict[str, Callable[[Block], Found]] = {
+  "encoder": encoder,
+  "classifier": classifier,
+  "memory": memory,
+  "memory_regression": memory_regression,
+  "lexical_memory": lexical_memory,
+  "lexical_labels": lexical_labels,
+}
+
+
+def values_at(scores: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
+  """Looks labels `[n, C]` up in a CSR `[n, L]`; returns `[n, C]` float32, 0 where there is no entry."""
+  if not scores.nnz:
+    return np.zeros(ids.shape, np.float32)
+  if not scores.has_sorted_indices:
+    scores.sort_indices()
+  width = np.int64(scores.shape[1])
+  keys = np.repeat(np.arange(scores.shape[0]), np.diff(scores.indptr)) * width + scores.indices
+  wanted = np.arange(len(ids))[:, None] * width + ids
+  places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+  return np.where(keys[places] == wanted, scores.data[places], 0).astype(np.float32)
+
+
+def _by_vectors(block: Block, name: str) -> Found:
+  retriever, found = block.retriever, block.ranked[name]
+  temperature = retriever.corpus.temperature
+  vectors = retriever.corpus.label_vectors[name]
+  queries = retriever.columns_of(name, block.queries.vectors)
+  # A ranking is never empty of real labels but where all of them are excluded.
+  scaled = np.where(found.ids >= 0, found.scores, -np.inf) / temperature
+  largest_score = np.where(np.isfinite(scaled[:, :1]), scaled[:, :1], 0)
+  total = np.exp(scaled - largest_score).sum(axis=1, keepdims=True)
+
+  def scores_of(ids: np.ndarray) -> np.ndarray:
+    picked = retriever.columns_of(name, vectors[np.maximum(ids, 0)])
+    products = np.matmul(picked, queries[:, :, None])[..., 0] / temperature
+    return np.exp(np.minimum(products - largest_score, 0)) / np.maximum(total, np.finfo(np.float32).tiny)
+
+  return Found(found.ids, scores_of)
+
+
+def _columns(vectors: np.ndarray, used: np.ndarray) -> np.ndarray:
+  return vectors if used.all() else vectors[..., used]
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+  return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
