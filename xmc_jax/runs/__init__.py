@@ -1,0 +1,1 @@
+"""Uses a run: ranks labels by what it has learnt."""
