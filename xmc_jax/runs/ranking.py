@@ -193,6 +193,13 @@ def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: 
   return model
 
 
+def retrievers(run: Run, params: PyTree, aux: PyTree) -> tuple[Retriever, Retriever]:
+  """Opens the sources of a run: without its validation rows in the memory, and with all training rows."""
+  vectors, labels = _point_vectors(run, params, aux), _label_vectors(run, params, aux)
+  rows = run.train.row_numbers, np.arange(len(vectors))
+  return tuple(_retriever(run, vectors, labels, of_memory) for of_memory in rows)
+
+
 def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray) -> Retriever:
   """Indexes with these rows of the training data in their memory, as far as they have labels."""
   truth = run.dataset.train.counted

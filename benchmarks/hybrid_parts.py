@@ -1,0 +1,217 @@
+"""What each part of the hybrid ranking is worth: docs/hybrid.md.
+
+  python -m benchmarks.hybrid_parts --run=runs/dexml-debian
+  python -m benchmarks.hybrid_parts --run=runs/rows --parts rows   # trained with data.num_validation=3000
+
+Nothing is trained: a finished run's encoder is joined anew with each source left out, with fewer validation
+rows, and by other models. Each part leaves docs/results/hybrid_parts/SET_PART.json; what is there is not run
+again. Parts:
+
+  sources   all, and all but one, on the test rows
+  rows      fitted on 100, 300, 1,000 and 3,000 validation rows, where there are so many
+  models    other models; also by cross-validation on the
+            validation rows, which is what the default was chosen by
+"""
+
+import argparse
+import json
+import pathlib
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from xmc_jax import disk, evaluate, metrics
+from xmc_jax import run as runs
+from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval import features, hybrid, hybrid_model
+from xmc_jax.retrieval.sources import Queries, Retriever
+from xmc_jax.runs import ranking
+
+_RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "results" / "hybrid_parts"
+_KS = (1, 3, 5, 10, 100)
+_MOST_TEST_ROWS = 4000
+_ROWS = (100, 300, 1000, 3000)
+_FOLDS = 4
+
+
+class Material:
+  """A finished run, opened twice: without its validation rows in the memory, and with them.
+
+  Attributes:
+    held_out, test: the rows to fit on, and to test on.
+    fitting, testing: a Retriever for each.
+  """
+
+  def __init__(self, workdir: pathlib.Path):
+    self._run = run = runs.reopen(workdir)
+    params, aux, _ = run.trained()
+    rows = np.sort(np.random.default_rng(0).permutation(len(run.dataset.test))[:_MOST_TEST_ROWS])
+    self.name, self.held_out, self.test = run.dataset.name, run.validation, run.dataset.test.rows(rows)
+    self._queries = {
+      split: Queries(run.embed_queries(params, aux, split.tokens), split.texts)
+      for split in (self.held_out, self.test)
+    }
+    self.fitting, self.testing = ranking.retrievers(run, params, aux)
+
+  def fit(self, rows: np.ndarray | None = None) -> hybrid_model.HybridModel:
+    """Fits the model on validation rows; None is all of them."""
+    split = self.held_out if rows is None else self.held_out.rows(rows)
+    queries = self._queries[self.held_out]
+    if rows is not None:
+      queries = Queries(queries.vectors[rows], split.texts)
+    return hybrid.fit_model(self.fitting, queries, split.counted, split.filter)
+
+  def rank(self, model: hybrid_model.HybridModel) -> Ranking:
+    """Ranks the test rows."""
+    return hybrid.HybridRanker(self.testing, model).rank(self._queries[self.test], 100, self.test.filter)
+
+  def candidates(self, split, retriever: Retriever) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The candidates of a split: features `[n, F]`, which are right `[n]`, and their ids `[N, C]`."""
+    parts = []
+    for block in retriever.blocks(self._queries[split], 100, 64, split.filter):
+      found = features.candidates(block, retriever.names, 100)
+      parts.append((found.ids, found.features))
+    width = max(ids.shape[1] for ids, _ in parts)
+    pads = [(0, width - ids.shape[1]) for ids, _ in parts]
+    ids = [np.pad(ids, ((0, 0), pad), constant_values=-1) for (ids, _), pad in zip(parts, pads)]
+    values = [np.pad(found, ((0, 0), pad, (0, 0))) for (_, found), pad in zip(parts, pads)]
+    ids = np.concatenate(ids)
+    return ids, np.concatenate(values), hybrid.contained(ids, split.counted) & (ids >= 0)
+
+  def score(self, split, ids: np.ndarray) -> dict[str, float]:
+    """The metrics that are shown, as fractions."""
+    found = metrics.evaluate(ids, split.counted, ks=_KS, inverse_propensity=self._run.inverse_propensity)
+    return evaluate.shown(found)
+
+
+def without_sources(material: Material) -> dict[str, dict]:
+  """All sources, and all but one."""
+  every, rows = material.fitting.names, {}
+  for left_out in (None, *every):
+    names = tuple(name for name in every if name != left_out)
+    material.fitting.names = material.testing.names = names
+    ranked = material.rank(material.fit())
+    rows["all" if left_out is None else f"without {left_out}"] = material.score(material.test, ranked.ids)
+  material.fitting.names = material.testing.names = every
+  return rows
+
+
+def by_rows(material: Material) -> dict[str, dict]:
+  """Fitted on so many validation rows; 0 stands for the fixed weights."""
+  order, rows = np.random.default_rng(0).permutation(len(material.held_out)), {}
+  fixed = hybrid_model.fixed(features.feature_names(material.fitting.names))
+  rows["fixed weights"] = material.score(material.test, material.rank(fixed).ids)
+  hybrid_model.FEWEST_ROWS = 1  # here it is to be seen what fitting on few rows does
+  for count in (count for count in _ROWS if count <= len(order)):
+    model = material.fit(np.sort(order[:count]))
+    rows[f"{count:,} rows"] = material.score(material.test, material.rank(model).ids)
+  return rows
+
+
+def by_models(material: Material) -> dict[str, dict]:
+  """Other models on the same candidates: by cross-validation on the validation rows, and on the test rows."""
+  names = features.feature_names(material.fitting.names)
+  held_out = material.candidates(material.held_out, material.fitting)
+  test = material.candidates(material.test, material.testing)
+  rows = {}
+  for what, fit in _MODELS.items():
+    start = time.perf_counter()
+    score = _scores(fit(names, *_flat(held_out)), test)
+    seconds = time.perf_counter() - start
+    rows[f"{what}, test"] = {**material.score(material.test, _best(test[0], score)), "seconds": seconds}
+    crossed = _best(held_out[0], _cross_validated(names, fit, held_out))
+    rows[f"{what}, cross-validated"] = material.score(material.held_out, crossed)
+  return rows
+
+
+def _stacked(names, values, right, rows) -> Callable:
+  return hybrid_model.fit(names, values, right, rows).probabilities
+
+
+def _one_of_two(place: int) -> Callable:
+  """The regression (0) or the trees (1) alone."""
+
+  def fit(names, values, right, rows) -> Callable:
+    model = hybrid_model.fit(names, values, right, rows)
+    return lambda found: model.log_odds(found)[:, place]
+
+  return fit
+
+
+def _lambdamart(names, values, right, rows) -> Callable:
+  import lightgbm
+
+  settings = {"objective": "lambdarank", "num_leaves": 15, "learning_rate": 0.06, "min_data_in_leaf": 50}
+  data = lightgbm.Dataset(values, right.astype(int), group=np.unique(rows, return_counts=True)[1])
+  more = {"lambdarank_truncation_level": 30, "seed": 0, "verbose": -1}
+  return lightgbm.train({**settings, **more}, data, 150).predict
+
+
+def _histogram_boosting(names, values, right, rows) -> Callable:
+  from sklearn.ensemble import HistGradientBoostingClassifier
+
+  model = HistGradientBoostingClassifier(max_leaf_nodes=8, learning_rate=0.08, early_stopping=False)
+  return model.fit(values, right).decision_function
+
+
+_MODELS = {
+  "regression": _one_of_two(0),
+  "boosted trees": _one_of_two(1),
+  "both stacked": _stacked,
+  "LambdaMART": _lambdamart,
+  "scikit-learn's boosting": _histogram_boosting,
+}
+_PARTS = {"sources": without_sources, "rows": by_rows, "models": by_models}
+
+
+def _flat(found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  ids, values, right = found
+  real = ids >= 0
+  return values[real], right[real], np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)[real]
+
+
+def _scores(model: Callable, found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
+  ids, values, _ = found
+  out = np.full(ids.shape, -np.inf)
+  out[ids >= 0] = model(values[ids >= 0])
+  return out
+
+
+def _cross_validated(names, fit: Callable, found) -> np.ndarray:
+  out = np.full(found[0].shape, -np.inf)
+  shuffled = np.random.default_rng(1).permutation(len(out))
+  for fold in range(_FOLDS):
+    left_out = np.zeros(len(out), bool)
+    left_out[shuffled[fold::_FOLDS]] = True
+    model = fit(names, *_flat(tuple(array[~left_out] for array in found)))
+    out[left_out] = _scores(model, tuple(array[left_out] for array in found))
+  return out
+
+
+def _best(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
+  order = np.lexsort((ids, -scores), axis=-1)[:, :100]
+  return np.take_along_axis(ids, order, axis=1)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--run", type=pathlib.Path, required=True, help="a finished run's folder")
+  parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
+  given = parser.parse_args()
+  material = None
+  for part in given.parts:
+    material = material or Material(given.run)
+    path = _RESULTS / f"{material.name}_{part}.json"
+    if path.exists():
+      continue
+    rows = _PARTS[part](material)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {"set": material.name, "validation_rows": len(material.held_out), "rows": rows}
+    disk.write_text(path, json.dumps(found, indent=1) + "\n")
+    for what, score in rows.items():
+      print(f"{what:32}", "  ".join(f"{name} {100 * value:.2f}" for name, value in score.items()))
+
+
+if __name__ == "__main__":
+  main()
