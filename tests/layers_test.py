@@ -18,7 +18,7 @@ RANKS = (
   ("prompt",),
   ("loop", "predict", "export", "page"),
   ("evaluate", "answers"),
-  ("new_run", "train_step", "saves", "fusion"),
+  ("new_run", "train_step", "saves", "fusion", "retrieval"),
   ("run",),
   ("graph_sides",),
   ("run_folder",),

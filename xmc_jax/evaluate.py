@@ -16,6 +16,7 @@ from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import Progress, say
+from xmc_jax.retrieval.key_memory import KeyMemory, KeyWeight
 from xmc_jax.run import Run
 
 SHOWN = configs.METRICS
@@ -34,13 +35,16 @@ def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
     run: the run.
     params, aux: as trained.
     scores: 'fused' or one of the method's views; '' is `config.eval.scores`. Where nothing was fitted to fuse
-      by, it is the plain sum. A method without views has one kind of scores.
+      by, it is the plain sum. A method without views has one kind of scores. Of a method with a memory of keys
+      'fused' ranks by that.
 
   Raises:
     UserError: the method has no such scores.
   """
   chosen, fitted = scores or run.config.eval.scores, run.workdir / run_folder.FUSION
   methods.check_scores(chosen, run.config, run.method)
+  if run.method.key_temperature and chosen == "fused":
+    return key_memory(run, params, aux).rank
   if run.method.views and chosen == "fused" and fitted.exists():
     if run.config.eval.backend == "scann":
       say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and a tree fuses two")
@@ -81,9 +85,54 @@ def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> F
   )
 
 
+def key_memory(run: Run, params: PyTree, aux: PyTree) -> KeyMemory:
+  """The memory of all training points, held-out ones too, with the weight that was chosen for it.
+
+  Where none was kept in the run's folder, it is chosen.
+  """
+  path = run.workdir / run_folder.KEY_WEIGHT
+  found = KeyWeight.load(path) if path.exists() else choose_key_weight(run, params, aux)
+  return _memory_of(run, params, aux, run.dataset.train, found.weight)
+
+
+def choose_key_weight(run: Run, params: PyTree, aux: PyTree) -> KeyWeight:
+  """How much points weigh: what earns most of `config.eval.metric` on the rows held out, which then have no key."""
+  held, metric = run.validation, run.config.eval.metric
+  found = _memory_of(run, params, aux, run.train).choose_weight(
+    run.embed_queries(params, aux, held.tokens),
+    held.counted,
+    metric,
+    exclude=held.filter,
+    inverse_propensity=run.inverse_propensity,
+  )
+  earned = f"{100 * max(found.values):.2f} {metric} of {len(held):,} rows" if found.values else "no rows to ask"
+  say(f"key memory: points weigh {found.weight:g}, label texts {1 - found.weight:g}: {earned}")
+  return found
+
+
+def _memory_of(
+  run: Run, params: PyTree, aux: PyTree, points: data.Split, weight: float = 0.0
+) -> KeyMemory:
+  return KeyMemory(
+    run.embed_queries(params, aux, points.tokens),
+    points.counted,
+    run.embed_labels(params, run.aux_to_rank(params, aux)),
+    temperature=run.method.key_temperature,
+    weight=weight,
+    num_keys=run.config.eval.num_keys,
+    backend=run.config.eval.backend if runtime.is_alone() else "exact",
+    devices=run.mesh,
+  )
+
+
 def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
-  """Fits how the scores of a run's views are fused, on training rows, and keeps it in the run's folder."""
+  """Fits how the scores of a run's views are fused, on training rows, and keeps it in the run's folder.
+
+  Of a memory of keys it is the weight of its points, chosen on validation rows.
+  """
   settings, path = run.config.eval, run.workdir / run_folder.FUSION
+  if run.method.key_temperature:
+    return _fit_key_memory(run, params, aux)
   if not run.method.views or settings.scores != "fused" or not settings.fusion_rows or path.exists():
     return
   rows = np.random.default_rng(run.config.train.seed).permutation(run.batches.rows)[: settings.fusion_rows]
@@ -94,6 +143,16 @@ def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
   if runtime.is_main_process():
     fused.tree.save(path)
   runtime.barrier("fusion")
+
+
+def _fit_key_memory(run: Run, params: PyTree, aux: PyTree) -> None:
+  path = run.workdir / run_folder.KEY_WEIGHT
+  if path.exists():
+    return
+  found = choose_key_weight(run, params, aux)
+  if runtime.is_main_process():
+    found.save(path)
+  runtime.barrier("key memory")
 
 
 def embed_split(run: Run, params: PyTree, aux: PyTree, split: data.Split) -> np.ndarray:

@@ -47,7 +47,8 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     saves.check_room(state)
     # A run killed before its first checkpoint may have begun from other parameters; one that goes on from
     # further back has fused others.
-    run_folder.forget(run.workdir, run_folder.FUSION, *([run_folder.VECTORS] if not first else []))
+    made = (run_folder.FUSION, run_folder.KEY_WEIGHT)
+    run_folder.forget(run.workdir, *made, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.aux)
     step = TrainStep(run, optimiser, report, optim.table_schedule(run.config.train, total_steps))

@@ -208,7 +208,8 @@ def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> dict:
   """What predictions follow from: the run, by what its files are, the texts' file as it is now, settings."""
   of_step = (workdir / folder / str(step) / digests.FILE_NAME for folder in ("best", "checkpoints"))
-  made = [path for path in (*of_step, workdir / run_folder.FUSION) if path.exists()]
+  fitted = (workdir / name for name in (run_folder.FUSION, run_folder.KEY_WEIGHT))
+  made = [path for path in (*of_step, *fitted) if path.exists()]
   stat = os.stat(source)
   return {
     "run": [str(workdir.absolute()), *map(digests.sha256, made)],

@@ -12,6 +12,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   best/           the parameters with the best validation metric
   metrics.jsonl   one line per reading
   fusion.npz      how the scores of several views become one, where there are several
+  key_weight.json how much training points weigh, where labels are ranked by a memory of them
   report/  predictions/
 """
 

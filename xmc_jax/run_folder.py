@@ -22,9 +22,9 @@ _MAY_CHANGE = (
 )
 
 GRAPHS = "graphs"
-VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
+VECTORS, FUSION, KEY_WEIGHT, _CHUNKS = "vectors.npy", "fusion.npz", "key_weight.json", "chunks.json"
 # What a command makes for its own settings before it trains.
-_MADE = ("tokenizer.json", _CHUNKS, VECTORS, FUSION)
+_MADE = ("tokenizer.json", _CHUNKS, VECTORS, FUSION, KEY_WEIGHT)
 
 
 @contextlib.contextmanager

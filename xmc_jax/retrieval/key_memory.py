@@ -20,7 +20,8 @@ from xmc_jax.refresh.search import Ranking
 
 GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # weights of points to choose from
 UNCHOSEN = 0.5  # where there are no rows to choose the weight on
-_BLOCK = 1024  # queries whose labels are added up together
+_BLOCK = 4096  # queries that are looked up together: a search shares them among the cores
+_PATIENCE = 50  # queries that are looked up exactly before an index is built for more
 _LARGEST_ID = np.iinfo(np.int32).max
 
 
@@ -98,7 +99,7 @@ class KeyMemory:
   ):
     self._num_points, self._num_labels = len(points), len(labels)
     keys = np.concatenate([np.asarray(points, np.float32), np.asarray(labels, np.float32)])
-    self._index = Index(keys, backend=backend, devices=devices, name="key memory")
+    self._index = Index(keys, backend=backend, devices=devices, name="key memory", patience=_PATIENCE)
     self._num_keys, self._temperature = min(num_keys, len(keys)), temperature
     self._truth = sp.csr_matrix(point_labels).astype(bool).astype(np.float32)
     self.weight = weight

@@ -1,0 +1,233 @@
+"""RAE-XMC: its loss in float64 NumPy, what a batch says of shared labels, refusals, and runs ranked by it."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import tiny_runs
+
+from xmc_jax import evaluate, methods, run_folder, workflow
+from xmc_jax import run as runs
+from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.methods.rae_xmc import memory_loss
+from xmc_jax.predict import Model
+from xmc_jax.retrieval.key_memory import UNCHOSEN, KeyMemory, KeyWeight
+
+SETTINGS = tiny_runs.RAE_XMC
+POINTS = {"method.point_positive_weight": 0.5, "method.leaves_first_epoch": 0.0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("rae_xmc") / "data")
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "rae_xmc"
+  workflow.train_and_test(tiny_runs.config(data, **SETTINGS), workdir)
+  return workdir
+
+
+# --- the loss ---
+
+
+def _reference(queries, labels, columns, rows, labels_of, drawn, excluded, temperature, weight):
+  """The losses of a batch, term by term.
+
+  Args:
+    queries, labels: float64 vectors.
+    columns: the label id of each pool column, -1 for none.
+    rows: the point of each row, -1 for none.
+    labels_of: row -> the ids of its true labels, in the pool or not.
+    drawn: row -> {label id: weight}.
+    excluded: row -> ids that its loss must not see.
+  """
+  found = []
+  for i, query in enumerate(queries):
+    if rows[i] < 0:
+      found.append(0.0)
+      continue
+    others = [j for j in range(len(rows)) if j != i and rows[j] >= 0]
+    partners = [j for j in others if labels_of[i] & labels_of[j]]
+    negatives = [
+      np.exp(query @ labels[c] / temperature)
+      for c, label in enumerate(columns)
+      if label >= 0 and label not in labels_of[i] and label not in excluded[i]
+    ]
+    negatives += [np.exp(query @ queries[j] / temperature) for j in others if j not in partners]
+
+    def surprise(key):
+      positive = np.exp(query @ key / temperature)
+      return -np.log(positive / (positive + sum(negatives)))
+
+    by_label = sum(share * surprise(labels[columns.index(label)]) for label, share in drawn[i].items())
+    by_point = np.mean([surprise(queries[j]) for j in partners]) if partners else by_label
+    found.append((1 - weight) * by_label + weight * by_point)
+  return np.array(found)
+
+
+# Rows 0 and 1 drew the same label, 7; rows 1 and 2 share label 9, which is not in the pool; row 3 is alone, and
+# its filter pair is label 5; row 4 is padding.
+COLUMNS, ROWS = [7, 5, -1, 3, 8, -1], [10, 11, 12, 13, -1]
+LABELS_OF = [{7, 3}, {7, 9}, {9, 5}, {8}, set()]
+DRAWN = [{7: 0.5, 3: 0.5}, {7: 1.0}, {5: 1.0}, {8: 1.0}, {}]
+EXCLUDED = [set(), set(), {3}, {5}, set()]
+
+
+def _batch():
+  def columns_of(ids):
+    return [COLUMNS.index(label) for label in sorted(ids) if label in COLUMNS]
+
+  def padded(lists, width, fill):
+    return [list(row) + [fill] * (width - len(row)) for row in lists]
+
+  positives = [columns_of(ids) for ids in LABELS_OF]
+  weights = [[drawn.get(COLUMNS[column], 0.0) for column in row] for row, drawn in zip(positives, DRAWN)]
+  batch = tiny_runs.pool_batch(
+    COLUMNS,
+    padded(positives, 3, -1),
+    padded(weights, 3, 0.0),
+    padded(map(columns_of, EXCLUDED), 2, -1),
+    rows=ROWS,
+  )
+  shared = np.array([[bool(one & other) for other in LABELS_OF] for one in LABELS_OF])
+  return batch._replace(shared=shared)
+
+
+def _vectors(seed=0, scale=1.0):
+  rng = np.random.default_rng(seed)
+  queries, labels = rng.normal(size=(len(ROWS), 8)), rng.normal(size=(len(COLUMNS), 8))
+  return [
+    scale * each / np.linalg.norm(each, axis=1, keepdims=True) for each in (queries, labels)
+  ]
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.04, 1.0])
+def test_the_loss_is_its_formula(weight, temperature):
+  queries, labels = _vectors()
+  expected = _reference(
+    queries, labels, COLUMNS, ROWS, LABELS_OF, DRAWN, EXCLUDED, temperature, weight
+  )
+  found = memory_loss(
+    queries.astype(np.float32), labels.astype(np.float32), _batch(),
+    temperature=temperature, point_weight=weight,
+  )  # fmt: skip
+  np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+  assert found[4] == 0 and np.all(found[:4] > 0)
+
+
+def test_by_hand():
+  """All vectors are equal, so every term is e^0 over a count.
+
+  Row 0 meets two labels that are not its own (5, 8) and two points that share none (2, 3): log 5. Row 1 meets
+  three (5, 3, 8) and one point (3): log 5. Row 2 meets two (7, 8; 3 is filtered) and two points (0, 3): log 5.
+  Row 3 meets two (7, 3; 5 is filtered) and three points: log 6.
+  """
+  queries, labels = np.ones((5, 4)), np.ones((6, 4))
+  expected = np.log([5, 5, 5, 6, 1])
+  for weight in (0.0, 0.3):  # a point that shares a label has the same share
+    found = memory_loss(queries, labels, _batch(), temperature=0.5, point_weight=weight)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_gradients_are_finite_and_none_reaches_padding(scale):
+  queries, labels = (jnp.asarray(each, jnp.float32) for each in _vectors(scale=scale))
+
+  def total(queries, labels):
+    return jnp.sum(memory_loss(queries, labels, _batch(), temperature=0.04, point_weight=0.5))
+
+  of_queries, of_labels = jax.grad(total, argnums=(0, 1))(queries, labels)
+  assert np.isfinite(of_queries).all() and np.isfinite(of_labels).all()
+  assert not of_queries[4].any() and not of_labels[jnp.array([2, 5])].any()
+  assert np.all(np.abs(of_queries[:4]).sum(axis=1) > 0) or scale > 1
+
+
+@pytest.mark.parametrize("extra", [{}, POINTS], ids=["paper", "points"])
+def test_the_method_is_its_formula(extra, data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **extra, **{"method.num_positives": 2})
+  params, aux = run.initial_parameters()
+  queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
+  vectors = run.embed_labels(params, aux).astype(np.float64)
+  truth, filtered, settings = run.train.counted, run.train.filter, run.config.method
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[:2])
+  shortlist = np.random.default_rng(1).integers(0, tiny_runs.NUM_LABELS, (len(run.train), 8))
+  for number in (0, run.batches.steps_per_epoch - 1):
+    batch = run.batches.build(number, {"shortlist": np.where(truth.toarray()[
+      np.arange(len(run.train))[:, None], shortlist] > 0, -1, shortlist).astype(np.int32)})  # fmt: skip
+    columns, rows = batch.columns.tolist(), batch.rows.tolist()
+    labels_of = [set(truth[row].indices.tolist()) if row >= 0 else set() for row in rows]
+    drawn = [
+      {columns[column]: share for column, share in zip(places, shares) if column >= 0 and share > 0}
+      for places, shares in zip(batch.positives.tolist(), batch.weights.tolist())
+    ]
+    assert {len(row) for row in drawn} == {0, 1, 2} or number == 0
+    out = [set(filtered[row].indices.tolist()) if row >= 0 else set() for row in rows]
+    expected = _reference(
+      queries[np.maximum(rows, 0)], vectors[np.maximum(columns, 0)], columns, rows, labels_of, drawn, out,
+      settings.temperature, settings.point_positive_weight,
+    )  # fmt: skip
+    real = np.array(rows) >= 0
+    found, told = loss_of(batch)
+    assert float(found) == pytest.approx(expected[real].mean(), rel=1e-4)
+    partners = [
+      sum(bool(one & other) for other in labels_of) - 1 for one, row in zip(labels_of, rows) if row >= 0
+    ]
+    assert float(told["points_sharing_a_label"]) == pytest.approx(np.mean(partners), rel=1e-6)
+
+
+def test_batches_say_who_shares_a_label_also_of_one_that_was_not_drawn(data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS)
+  batch, truth = run.batches.build(0), run.train.counted.toarray() > 0
+  rows = truth[np.maximum(batch.rows, 0)] & (batch.rows >= 0)[:, None]
+  np.testing.assert_array_equal(batch.shared, rows.astype(int) @ rows.T.astype(int) > 0)
+  in_pool = np.zeros(truth.shape[1], bool)
+  in_pool[batch.columns[batch.columns >= 0]] = True
+  outside = rows & ~in_pool
+  assert np.any(outside.astype(int) @ outside.T.astype(int) - np.diag(outside.sum(1)))
+  assert tiny_runs.open_run(data, tmp_path / "other").batches.build(0).shared == ()
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize(
+  "settings, message",
+  [
+    ({"method.loss": "softmax"}, "method.loss = 'softmax'.*'rae_xmc' takes 'decoupled_softmax'"),
+    ({"method.labels": "all", "method.num_hard_negatives": 0}, "method.labels = 'all'.*takes 'in_batch'"),
+    ({"method.num_fresh_negatives": 3}, "method.num_fresh_negatives = 3.*takes 0"),
+    ({"method.pool_size": 9}, "method.pool_size = 9.*takes 0"),
+    ({"method.leaf_size": 0}, "method.leaf_size = 0: .*takes 1 or more; set --config.method.leaf_size=4"),
+    ({"method.point_positive_weight": 1.5}, "method.point_positive_weight = 1.5"),
+    ({"method.point_positive_weight": -0.1}, "method.point_positive_weight = -0.1"),
+    ({"method.temperature": 0.0}, "method.temperature = 0"),
+    ({"eval.num_keys": 0}, "eval.num_keys = 0"),
+    ({"eval.scores": "classifier"}, "scores = 'classifier': method 'rae_xmc' has 'fused', 'encoder'"),
+    (
+      {"method.name": "dexml", "method.point_positive_weight": 0.5},
+      "method.point_positive_weight = 0.5 is for method.name = 'rae_xmc', not 'dexml'; "
+      "set --config.method.point_positive_weight=0.0",
+    ),
+  ],
+)
+def test_settings_that_are_refused(settings, message, data, tmp_path):
+  with pytest.raises(ConfigError, match=message) as raised:
+    tiny_runs.open_run(data, tmp_path / "run", **{**SETTINGS, **settings})
+  assert "\n" not in str(raised.value)
+
+
+def test_points_as_positives_bring_clusters(data, tmp_path):
+  alone = tiny_runs.open_run(data, tmp_path / "a", **SETTINGS).method
+  points = tiny_runs.open_run(data, tmp_path / "b", **SETTINGS, **POINTS).method
+  assert set(alone.refreshes) == {"shortlist"} and set(points.refreshes) == {"shortlist", "leaves"}
+  assert alone.batch.clump == 1 and points.batch.clump == 4
+  assert alone.key_temperature == 0.05 and alone.batch.shared
+  without = {**SETTINGS, "method.num_hard_negatives": 0}
+  assert not tiny_runs.open_run(data, tmp_path / "c", **without).method.refreshes
