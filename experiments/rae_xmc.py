@@ -5,9 +5,9 @@
 
 Labels are ranked by the memory of points and labels; `--mode=evaluate --scores=encoder` takes labels alone.
 
-Of the benchmark presets the encoder (DistilBERT, mean pooling, unit vectors), the temperature 0.04 and the 200
-keys are the paper's. Batch sizes, learning rates, epochs and the clock of hard negatives are ours: they are
-not known to us.
+Of the benchmark presets the encoder (DistilBERT, mean pooling, unit vectors), the temperature 0.04 and the
+200 keys are the paper's. Batch sizes, learning rates, epochs and the clock of hard negatives are ours: the
+paper's are not known to us.
 """
 
 from experiments import dexml

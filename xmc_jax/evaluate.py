@@ -35,8 +35,8 @@ def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
     run: the run.
     params, aux: as trained.
     scores: 'fused' or one of the method's views; '' is `config.eval.scores`. Where nothing was fitted to fuse
-      by, it is the plain sum. A method without views has one kind of scores. Of a method with a memory of keys
-      'fused' ranks by that.
+      by, it is the plain sum. A method without views has one kind of scores; one with a memory of keys fuses
+      by that.
 
   Raises:
     UserError: the method has no such scores.
@@ -96,7 +96,7 @@ def key_memory(run: Run, params: PyTree, aux: PyTree) -> KeyMemory:
 
 
 def choose_key_weight(run: Run, params: PyTree, aux: PyTree) -> KeyWeight:
-  """How much points weigh: what earns most of `config.eval.metric` on the rows held out, which then have no key."""
+  """How much points weigh: by `config.eval.metric` on the rows held out, which are then in no memory."""
   held, metric = run.validation, run.config.eval.metric
   found = _memory_of(run, params, aux, run.train).choose_weight(
     run.embed_queries(params, aux, held.tokens),
@@ -105,14 +105,12 @@ def choose_key_weight(run: Run, params: PyTree, aux: PyTree) -> KeyWeight:
     exclude=held.filter,
     inverse_propensity=run.inverse_propensity,
   )
-  earned = f"{100 * max(found.values):.2f} {metric} of {len(held):,} rows" if found.values else "no rows to ask"
-  say(f"key memory: points weigh {found.weight:g}, label texts {1 - found.weight:g}: {earned}")
+  earned = f"{100 * max(found.values):.2f} {metric} on {len(held):,} rows" if found.values else "not chosen"
+  say(f"key memory: points weigh {found.weight:g}, label texts {1 - found.weight:g}; {earned}")
   return found
 
 
-def _memory_of(
-  run: Run, params: PyTree, aux: PyTree, points: data.Split, weight: float = 0.0
-) -> KeyMemory:
+def _memory_of(run: Run, params: PyTree, aux: PyTree, points: data.Split, weight: float = 0.0) -> KeyMemory:
   return KeyMemory(
     run.embed_queries(params, aux, points.tokens),
     points.counted,

@@ -89,7 +89,8 @@ class Model:
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32 (inner products, or what they are fused to; best first),
-      and the labels' texts, a list of k for each text.
+      and the labels' texts, a list of k for each text. A memory of keys may rank fewer (retrieval/): then -1
+      and -inf stand behind them, and a list is shorter.
 
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.

@@ -1,4 +1,4 @@
-"""The memory of keys: a dense float64 reference, what is left out, hand-worked numbers, the weight's choice."""
+"""The memory of keys: a dense float64 reference, what is left out, by hand, the weight's choice."""
 
 import math
 

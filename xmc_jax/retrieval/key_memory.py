@@ -68,8 +68,8 @@ class KeyMemory:
     K = \begin{bmatrix} X \\ Z \end{bmatrix}, \qquad
     V = \begin{bmatrix} \lambda Y \\ (1 - \lambda) I \end{bmatrix}
 
-  The softmax is over the b keys of the largest inner product, points and labels together; Y is 1 for each true
-  label of a point. A label that none of these keys stands for has probability 0 and is not ranked.
+  The softmax is over the b keys of the largest inner product, points and labels together; Y is 1 for each
+  true label of a point. A label that none of these keys stands for has probability 0 and is not ranked.
 
   Args:
     points: `[N, D]` float32, X.
@@ -179,9 +179,10 @@ class KeyMemory:
     """CSR `[b, N + L]` bool, keys that are not looked up: excluded labels, and the query itself."""
     if exclude is None and own is None:
       return None
-    shape = num_queries, self._num_points
-    itself = np.flatnonzero(own >= 0) if own is not None else np.zeros(0, np.int64)
-    points = sp.csr_matrix((np.ones(len(itself), bool), (itself, own[itself] if len(itself) else itself)), shape)
+    own = np.full(num_queries, -1) if own is None else own
+    rows = np.flatnonzero(own >= 0)
+    ones, shape = np.ones(len(rows), bool), (num_queries, self._num_points)
+    points = sp.csr_matrix((ones, (rows, own[rows])), shape)
     labels = sp.csr_matrix((num_queries, self._num_labels), dtype=bool) if exclude is None else exclude
     return sp.hstack([points, labels], format="csr", dtype=bool)
 
