@@ -237,11 +237,17 @@ _PRIME = {
   "checkpoint.every_epochs": 0.4,
 }
 _RAMEN = {**tiny_runs.RAMEN, "method.leaves_first_epoch": 0.5, "checkpoint.every_epochs": 0.4}
-_SETTINGS = {"dexa": _DEXA, "unidec": _UNIDEC, "prime": _PRIME, "ramen": _RAMEN}
+_RAE_XMC = {
+  **tiny_runs.RAE_XMC,
+  "method.point_positive_weight": 0.5,
+  "method.leaves_first_epoch": 0.5,
+  "checkpoint.every_epochs": 0.4,
+}
+_SETTINGS = {"dexa": _DEXA, "unidec": _UNIDEC, "prime": _PRIME, "ramen": _RAMEN, "rae_xmc": _RAE_XMC}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec", "prime", "ramen"])
+@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec", "prime", "ramen", "rae_xmc"])
 def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, monkeypatch):
   """What refreshes made is saved: made anew from later parameters it would be another."""
   settings = _SETTINGS.get(method)

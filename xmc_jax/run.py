@@ -11,8 +11,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric
   metrics.jsonl   one line per reading
-  fusion.npz      how the scores of several views become one, where there are several
-  key_weight.json how much training points weigh, where labels are ranked by a memory of them
+  fusion.npz, key_weight.json   how scores of several kinds become one, where there are several
   report/  predictions/
 """
 
