@@ -44,6 +44,7 @@ def settings() -> dict[str, dict]:
     "unidec": {**tiny_runs.UNIDEC, "method.pool_size": 40},
     "prime": tiny_runs.PRIME,
     "ramen": tiny_runs.RAMEN,
+    "rae_xmc": tiny_runs.RAE_XMC,
   }
   return {name: {**often, **found} for name, found in made.items()}
 

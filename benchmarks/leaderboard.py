@@ -70,6 +70,7 @@ ROWS = {
   "unidec": Row("UniDEC", "unidec"),
   "prime": Row("PRIME", "prime"),
   "ramen": Row("RAMEN on NGAME", "ramen"),
+  "rae_xmc": Row("RAE-XMC", "rae_xmc"),
   "ngame_classifier": Row("NGAME with classifiers", "ngame_classifier", base="ngame"),
   "dexa_classifier": Row("DEXA with classifiers", "dexa_classifier", base="dexa"),
   "prime_classifier": Row("PRIME with classifiers", "prime_classifier", base="prime"),

@@ -358,6 +358,7 @@ BASES = {
   "prime": tiny_runs.PRIME,
   "ramen": tiny_runs.RAMEN,
   "unidec": tiny_runs.UNIDEC,
+  "rae_xmc": {**tiny_runs.RAE_XMC, "method.point_positive_weight": 0.3, "method.leaves_first_epoch": 1.0},
 }
 # Not the training's business, or other tests'; and what would only take long.
 _APART = (

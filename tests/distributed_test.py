@@ -87,7 +87,7 @@ def _trained(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec", "prime", "ramen"])
+@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec", "prime", "ramen", "rae_xmc"])
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides, per_epoch = dict(SETTINGS), 8 if method == "unidec" else 6
@@ -110,6 +110,8 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
     overrides["method.leaves_first_epoch"] = 9.0
   if method == "ramen":
     overrides |= tiny_runs.RAMEN
+  if method == "rae_xmc":
+    overrides |= tiny_runs.RAE_XMC
   data = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "data"))
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
 

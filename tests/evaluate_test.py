@@ -153,7 +153,7 @@ def _two_views(backend, folder, num_labels=1500):
     config=config,
     workdir=folder,
     mesh=None,
-    method=types.SimpleNamespace(views=("encoder", "classifier")),
+    method=types.SimpleNamespace(views=("encoder", "classifier"), key_temperature=0),
     aux_to_rank=lambda params, aux: aux,
     inverse_propensity=np.ones(num_labels),
     embed_labels=embed_labels,

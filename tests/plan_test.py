@@ -102,6 +102,7 @@ def compiled(config):
     vectors=shaped((batch_size, 64), jnp.float32, "data") if method.batch.frozen else (),
     dropped=shaped((2,), jnp.int32) if config.method.pool_size else (),
     links=dict.fromkeys(method.batch.links, links),
+    shared=shaped((batch_size, batch_size), bool, "data") if method.batch.shared else (),
   )
   if config.method.num_fresh_negatives:
     batch = batch._replace(every_label=texts(num_labels, mesh.LABEL_ROWS)[0])
@@ -128,6 +129,7 @@ _PROTOTYPES = {
   "method.num_label_clusters": 1024,
   "method.prototype_width": 256,
 }
+_MEMORY = {"method.name": "rae_xmc", "method.labels": "in_batch"}
 _TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 256}
 MEASURED = {
   "bag": {},
@@ -171,6 +173,11 @@ MEASURED = {
   "ramen_scores": {**_MARGIN, "method.name": "ramen", "plan.num_graphs": 1, "train.batch_size": 2048},
   "ramen_2x4": {**_MARGIN, "method.name": "ramen", "plan.num_graphs": 1, "mesh.data": 2, "mesh.label": 4,
                 "train.batch_size": 4096},
+  "rae_xmc": {**_MEMORY, "method.num_random_negatives": 2000, "train.batch_size": 2048},
+  "rae_xmc_points": {**_MEMORY, "method.num_hard_negatives": 2, "method.point_positive_weight": 0.5,
+                     "train.batch_size": 1024},
+  "rae_xmc_2x4": {**_MEMORY, "method.num_hard_negatives": 2, "mesh.data": 2, "mesh.label": 4,
+                  "train.batch_size": 4096},
   "cls_2x4": {**_TEXTS, "encoder.pooling": "cls", "mesh.data": 2, "mesh.label": 4, "method.label_chunk": 4000,
               "method.query_chunk": 512, "train.batch_size": 1024, "plan.num_labels": 160_000},
 }  # fmt: skip

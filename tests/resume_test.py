@@ -20,7 +20,7 @@ from xmc_jax import digests, evaluate, loop, mesh, workflow
 from xmc_jax import run as runs
 from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.report import Report
-from xmc_jax.runs import ranking
+from xmc_jax.runs import fused
 
 HERE = pathlib.Path(__file__).parent
 # Runs the command line, and kills itself at the point and count in $KILL.
@@ -238,11 +238,17 @@ _PRIME = {
   "checkpoint.every_epochs": 0.4,
 }
 _RAMEN = {**tiny_runs.RAMEN, "method.leaves_first_epoch": 0.5, "checkpoint.every_epochs": 0.4}
-_SETTINGS = {"dexa": _DEXA, "unidec": _UNIDEC, "prime": _PRIME, "ramen": _RAMEN}
+_RAE_XMC = {
+  **tiny_runs.RAE_XMC,
+  "method.point_positive_weight": 0.5,
+  "method.leaves_first_epoch": 0.5,
+  "checkpoint.every_epochs": 0.4,
+}
+_SETTINGS = {"dexa": _DEXA, "unidec": _UNIDEC, "prime": _PRIME, "ramen": _RAMEN, "rae_xmc": _RAE_XMC}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec", "prime", "ramen"])
+@pytest.mark.parametrize("method", ["dexa", "classifier", "unidec", "prime", "ramen", "rae_xmc"])
 def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, monkeypatch):
   """What refreshes made is saved: made anew from later parameters it would be another."""
   settings = _SETTINGS.get(method)
@@ -264,7 +270,7 @@ def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, mon
       workflow.train_and_test(config, tmp_path / "killed")
   if method == "classifier":
     shutil.rmtree(tmp_path / "encoder")  # a run that goes on no longer needs it
-    for owner, point in ((ranking, "fit_fusion"), (evaluate, "write_report")):
+    for owner, point in ((fused, "fit_fusion"), (evaluate, "write_report")):
       with monkeypatch.context() as patch, pytest.raises(Killed):
         _kill(patch, owner, point, 1)
         workflow.train_and_test(config, tmp_path / "killed")

@@ -52,6 +52,19 @@ PRIME = {
 }
 
 
+# RAE-XMC with hard negatives from the second epoch on.
+RAE_XMC = {
+  "method.name": "rae_xmc",
+  "method.labels": "in_batch",
+  "method.num_hard_negatives": 2,
+  "method.shortlist_size": 8,
+  "method.shortlist_first_epoch": 1.0,
+  "method.shortlist_every_epochs": 1.0,
+  "eval.num_keys": 40,
+  "encoder.embedding_dropout": 0.0,
+}
+
+
 # RAMEN on a folder with `write_graphs`' files: edges are pruned before every epoch but the first.
 RAMEN = {
   "method.name": "ramen",

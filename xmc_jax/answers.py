@@ -37,6 +37,7 @@ def best_labels(
 
   Returns:
     ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
+    Where fewer are ranked, -1 and -inf stand behind them, and a list is shorter.
 
   Raises:
     UserError: k is out of range, or `texts` is not a list of texts.
@@ -46,5 +47,4 @@ def best_labels(
   if not len(texts):
     return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
   ranking = rank(texts)
-  names = [[labels[label] if label >= 0 else "" for label in row] for row in ranking.ids]
-  return ranking.ids, ranking.scores, names
+  return ranking.ids, ranking.scores, [[labels[label] for label in row if label >= 0] for row in ranking.ids]

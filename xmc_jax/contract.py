@@ -79,6 +79,8 @@ class Batch(NamedTuple):
     dropped: `[2]` int32 hard negatives, and positives, that were drawn and found no room; empty where the
       pool has room for all.
     links: of each side of a metadata graph, by name: of the batch's points, or of a drawn label of each.
+    shared: `[B, B]` bool, which rows have a true label in common, be it in the pool or not; a row has its own
+      with itself. Empty where the method does not ask.
   """
 
   rows: Array
@@ -92,6 +94,7 @@ class Batch(NamedTuple):
   vectors: Array | tuple[()] = ()
   dropped: Array | tuple[()] = ()
   links: dict[str, Links] | tuple[()] = ()
+  shared: Array | tuple[()] = ()
 
 
 class BatchSpec(NamedTuple):
@@ -115,6 +118,7 @@ class BatchSpec(NamedTuple):
     fill_pool: what room is left goes to other positives of the batch's points.
     positive_sampling: positives are drawn 'uniform', or by 'inverse_propensity', 1 / p_l.
     links: sides of metadata graphs, 'NAME_query' or 'NAME_label', of which a batch brings anchors.
+    shared: batches say which of their rows have a label in common.
   """
 
   labels: str = "in_batch"
@@ -129,6 +133,7 @@ class BatchSpec(NamedTuple):
   fill_pool: bool = False
   positive_sampling: str = "uniform"
   links: tuple[str, ...] = ()
+  shared: bool = False
 
 
 class Refresh(NamedTuple):
@@ -197,6 +202,8 @@ class Method(NamedTuple):
     aux_to_rank: `Snapshot -> aux` to embed labels by when they are ranked; None is as trained.
     adopt: `Snapshot -> (params, aux)`: begins from the finished run that `config.init_from` names, where that
       is more than to take its parameters over.
+    key_temperature: of the softmax over the keys of a memory of training points and labels, by which 'fused'
+      then ranks (retrieval/key_memory.py); 0 is no memory.
   """
 
   init: Callable[..., tuple[PyTree, PyTree]]
@@ -211,6 +218,7 @@ class Method(NamedTuple):
   embed_texts: Callable[..., Array] | None = None
   aux_to_rank: Callable[[Any], PyTree] | None = None
   adopt: Callable[[Any], tuple[PyTree, PyTree]] | None = None
+  key_temperature: float = 0.0
 
 
 class TrainState(NamedTuple):

@@ -102,6 +102,7 @@ DEFAULTS = {
     "symmetric": True,  # labels against the batch's queries, too
     "encoder_query_weight": 0.5,  # λ_D: then this is the part of queries against labels, with the encoder
     "classifier_query_weight": 0.5,  # λ_C: and with the classifiers
+    "point_positive_weight": 0.0,  # RAE-XMC: of points that share a label, as positives; 0 is the paper
     "k": 5.0,  # soft_top_k: how many labels the loss looks at
     "alpha": 2.0,  # soft_top_k: how sharply
     "dropout_on_labels": True,  # False: only the queries are embedded with dropout
@@ -136,6 +137,7 @@ DEFAULTS = {
     "num_candidates": 300,  # labels of each of these that fusion looks at
     "fusion_rows": 20_000,  # training rows that its tree is fitted on, at most; 0 is the plain sum
     "fusion_depth": 7,  # of the tree
+    "num_keys": 200,  # RAE-XMC: nearest training points and labels that say which labels a text has
     "metric": "P@1",  # the validation metric that picks the parameters to keep
     "propensity_a": 0.55,
     "propensity_b": 1.5,

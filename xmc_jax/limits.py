@@ -71,6 +71,7 @@ AT_LEAST = {
   "method.binary_weight": 0,
   "method.encoder_query_weight": 0,
   "method.classifier_query_weight": 0,
+  "method.point_positive_weight": 0,
   "method.label_chunk": 0,
   "method.query_chunk": 0,
   "method.score_chunk": 0,
@@ -89,6 +90,7 @@ AT_LEAST = {
   "eval.num_candidates": 1,
   "eval.fusion_rows": 0,
   "eval.fusion_depth": 1,
+  "eval.num_keys": 1,
   "eval.propensity_a": 0,
   "eval.propensity_b": 0.01,  # a label without points has 1 / p of (1 / b)^a
   "eval.num_examples": 0,
@@ -109,6 +111,7 @@ AT_MOST = {
   "method.encoder_weight": 1,
   "method.encoder_query_weight": 1,
   "method.classifier_query_weight": 1,
+  "method.point_positive_weight": 1,
   "method.pruning_threshold": 1,
   "method.random_edges": 100,
   "eval.propensity_a": 10,  # an exponent

@@ -147,6 +147,7 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     vectors=put(batch.vectors, rows),
     dropped=put(batch.dropped, replicated(mesh)),
     links={name: _put_links(links, mesh) for name, links in dict(batch.links).items()},
+    shared=put(batch.shared, rows),
   )
 
 

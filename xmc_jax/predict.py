@@ -104,7 +104,7 @@ class Model:
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
       Scores are probabilities that a label is right where the run ranks by 'hybrid', else inner products,
-      or what they are fused to. Where fewer than k labels are found, ids are -1 and texts ''.
+      or what they are fused to. Where fewer are found, -1 and -inf stand behind them, and a list is shorter.
       With `explain`, also a list of a dict for each label of each text: 'sources', the sources that have it
       among their best ten, with its rank there; 'voters', training texts that voted for it, with weights.
 

@@ -23,8 +23,8 @@ _MAY_CHANGE = (
 
 GRAPHS = "graphs"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
-MEMORY, HYBRID = "memory.npy", "hybrid.json"
-AFTERWARDS = (FUSION, MEMORY, HYBRID)  # made of trained parameters, for ranking
+MEMORY, HYBRID, KEY_WEIGHT = "memory.npy", "hybrid.json", "key_weight.json"
+AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT)  # made of trained parameters, for ranking
 # What a command makes for its own settings before it trains.
 _MADE = ("tokenizer.json", _CHUNKS, VECTORS, *AFTERWARDS)
 

@@ -31,7 +31,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
-from xmc_jax.runs import ranking
+from xmc_jax.runs import fused, ranking
 from xmc_jax.stopping import Stop
 
 
@@ -111,7 +111,7 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
     say(_plan(run))
     params, aux, step = loop.train(run, voice, stop)
     with voice.stage("fuse"):
-      ranking.fit_fusion(run, params, aux)
+      fused.fit_fusion(run, params, aux)
     with voice.stage("hybrid"):
       ranking.fit_hybrid(run, params, aux)
     means, _ = _test(run, params, aux, step, voice)

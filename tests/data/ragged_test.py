@@ -66,3 +66,15 @@ def test_padded_and_only():
   assert kept.padded(2).dtype == np.float32
   with pytest.raises(IndexError):
     found.padded(2)
+
+
+def test_rows_with_an_entry_in_common():
+  rows = ragged.Ragged(np.array([1, 4, 2, 4, 0], np.int32), np.array([2, 0, 1, 2]))
+  expected = [[1, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]]
+  assert ragged.common(rows, 5).dtype == bool
+  assert ragged.common(rows, 5).astype(int).tolist() == expected
+  rng = np.random.default_rng(0)
+  dense = rng.random((300, 40)) < 0.03
+  dense[:250, 7] = True  # so many that a count of small width would come round to 0
+  found = ragged.common(ragged.of_matrix(sp.csr_matrix(dense), np.arange(300, dtype=np.int32)), 40)
+  np.testing.assert_array_equal(found, (dense.astype(int) @ dense.T.astype(int)) > 0)

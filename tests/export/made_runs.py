@@ -33,6 +33,7 @@ KINDS = {
   "depsl": {**tiny_runs.UNIDEC, "method.classifier_dim": 0},
   "prime": tiny_runs.PRIME,
   "ramen": tiny_runs.RAMEN,
+  "rae_xmc": tiny_runs.RAE_XMC,
 }
 NO_NEW_LABELS = ("ova", "classifier")
 CLASSIFIER = {

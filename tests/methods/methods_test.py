@@ -89,6 +89,16 @@ CASES["ramen-dexml"] = {
   "method.num_hard_negatives": 0,
   "method.shortlist_size": 100,
 }
+CASES["rae_xmc"] = {
+  **tiny_runs.RAE_XMC,
+  "method.num_positives": 2,
+  "method.shortlist_first_epoch": 0.0,
+}
+CASES["rae_xmc-points"] = {
+  **CASES["rae_xmc"],
+  "method.point_positive_weight": 0.5,
+  "method.leaves_first_epoch": 0.0,
+}
 ROWS = {"table": 60, "classifiers": 60, "auxiliary": 11, "free_vectors": 11}
 EACH = pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 
@@ -195,6 +205,7 @@ def test_padding_changes_nothing(settings, make_run):
     excluded=last.excluded[real],
     vectors=last.vectors[real] if run.method.batch.frozen else (),
     links={side: _without_padding(links, side, real) for side, links in last.links.items()},
+    shared=last.shared[real][:, real] if run.method.batch.shared else (),
     **static,
   )
   expected, expected_gradient = _loss_and_gradient(run, params, aux, short)

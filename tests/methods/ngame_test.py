@@ -16,7 +16,7 @@ from xmc_jax.contract import ConfigError, DatasetInfo, UserError
 from xmc_jax.methods import label_clusters, rhythms
 from xmc_jax.predict import Model
 from xmc_jax.report import Report
-from xmc_jax.runs.ranking import fit_fusion
+from xmc_jax.runs.fused import fit_fusion
 
 NGAME = {
   "method.name": "ngame",

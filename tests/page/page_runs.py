@@ -9,7 +9,8 @@ import tiny_runs
 
 from xmc_jax import evaluate
 from xmc_jax import run as runs
-from xmc_jax.runs.ranking import fit_fusion, rank_test
+from xmc_jax.runs.fused import fit_fusion
+from xmc_jax.runs.ranking import rank_test
 
 HOSTILE = (
   "<script>alert(1)</script>",

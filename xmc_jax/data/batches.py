@@ -194,6 +194,7 @@ class BatchBuilder:
       vectors=vectors,
       dropped=pool.dropped,
       links=self._links(rows, truth.only(drawn, truth.values), pool, step, fresh),
+      shared=ragged.common(truth, self._truth.shape[1]) if self._spec.shared else (),
     )
 
   def _links(self, rows: np.ndarray, drawn: ragged.Ragged, pool: Pool, step: int, fresh) -> dict[str, Links]:

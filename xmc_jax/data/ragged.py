@@ -6,6 +6,7 @@ A point may have thousands of labels where others have two. Nothing here has a r
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 _ROWS = 1 << 16  # whose entries are looked at at a time
 
@@ -107,6 +108,18 @@ def _by_odds(counts: np.ndarray, number: int, generator: np.random.Generator, od
 
 def _starts(counts: np.ndarray) -> np.ndarray:
   return np.cumsum(counts) - counts
+
+
+def common(rows: Ragged, num_values: int) -> np.ndarray:
+  """`[n, n]` bool, which rows have an entry in common; one with entries has some with itself.
+
+  Args:
+    rows: of ids below `num_values`.
+    num_values: how many different ids there are.
+  """
+  ends = np.concatenate([[0], np.cumsum(rows.counts)])
+  matrix = sp.csr_matrix((np.ones(len(rows.values), bool), rows.values, ends), (len(rows.counts), num_values))
+  return (matrix @ matrix.T).toarray()
 
 
 def column_sums(matrix, weights: np.ndarray) -> np.ndarray:

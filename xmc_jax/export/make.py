@@ -27,7 +27,7 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
     workdir: the run's folder.
     destination: the folder to write; '' is `export` in the run's. An earlier export there is replaced.
     scores: of a method that has several, what labels are ranked by: 'encoder', 'classifier', or 'fused',
-      which here is their sum; '' is as the run was told.
+      which here is their sum, or of a memory of keys label texts alone; '' is as the run was told.
 
   Raises:
     UserError: no run, nothing trained, no room, or something else at the destination.
@@ -40,6 +40,9 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   chosen = scores or run.config.eval.scores
   methods.check_scores(chosen, run.config, run.method)
   view = chosen if chosen in run.method.views else ""
+  if run.method.key_temperature and not view:
+    say("export: labels rank by their texts; the memory of training points stays with the run")
+    view = "encoder"
   params, aux, step = run.trained()
   with whole.written_whole(folder.absolute(), exported.is_export) as part:
     _write(part, run, Trained(params, aux), step, view)

@@ -15,6 +15,7 @@ _METHODS = {
   "ngame": "xmc_jax.methods.ngame",
   "ova": "xmc_jax.methods.ova",
   "prime": "xmc_jax.methods.prime",
+  "rae_xmc": "xmc_jax.methods.rae_xmc",
   "ramen": "xmc_jax.methods.ramen",
   "unidec": "xmc_jax.methods.unidec",
 }
@@ -25,7 +26,12 @@ _OF_GRAPHS = (
   *("walk_hops", "walk_restart", "walk_kept"),
   *("graph_pruning", "pruning_threshold", "pruning_first_epoch", "pruning_every_epochs"),
 )
-_OWN = {"centroids": "prime", "prototype_width": "prime", **dict.fromkeys(_OF_GRAPHS, "ramen")}
+_OWN = {
+  "centroids": "prime",
+  "prototype_width": "prime",
+  "point_positive_weight": "rae_xmc",
+  **dict.fromkeys(_OF_GRAPHS, "ramen"),
+}
 
 
 def names() -> list[str]:

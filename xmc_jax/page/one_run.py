@@ -27,7 +27,7 @@ class _Material(NamedTuple):
     report: what metrics.json says.
     curves, refreshed: the training's readings, and the steps of its refreshes.
     hits: the ranking's true pairs.
-    sample: scores; None where no test point has a label.
+    sample: scores; None where no test point has a label, or a memory of keys ranks.
     choices: points to show.
     frequency: `[L]` training points of each label.
     seconds: by stage.
@@ -102,7 +102,9 @@ def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hi
   planned, near = scores.plan(truth, _SEED), examples.near_pairs(ranking, outcome, truth, _SEED)
   ids = np.concatenate([planned.labels, planned.drawn, *near[1:]])
   vectors = scores.LabelVectors(run, params, run.aux_to_rank(params, aux), chosen, ids)
-  sample = scores.sample(planned, vectors, queries, ranking, truth, run.dataset.test.filter)
+  sample = None  # a memory gives no score to a pair that it does not reach
+  if chosen != "fused" or not run.method.key_temperature:
+    sample = scores.sample(planned, vectors, queries, ranking, truth, run.dataset.test.filter)
   return sample, list(examples.choose(ranking, outcome, near, vectors, _SEED))
 
 
@@ -211,7 +213,8 @@ def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figure
 def _scores(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> list[Markup]:
   head, sample, hits = element("h2", "What scores tell"), material.sample, material.hits
   if sample is None:
-    return [head, note("No test point has a label.")]
+    nothing, few = "No test point has a label.", "A memory of keys scores the labels that it reaches alone."
+    return [head, note(few if run.dataset.test.counted.nnz else nothing)]
   num_true, depth = run.dataset.test.counted.nnz, ranking.ids.shape[1]
   drawn = ", drawn at random" if len(sample.rows) < len(run.dataset.test) else ""
   by_score = scores.precision_recall(ranking, hits, num_true, _SEED)

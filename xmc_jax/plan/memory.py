@@ -16,6 +16,7 @@ from xmc_jax.plan.shapes import (
   pool_size,
   prototype_network,
   ranked_width,
+  remembers_points,
   row_sparse,
   scored_at_once,
   scores_whole,
@@ -50,6 +51,8 @@ _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 _PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
 # Copies of the scores [B, S] of a margin loss; of two kinds that are scored at once, of each.
 _OF_MARGINS = 3.2
+# Copies of the scores [B, S + B] of labels and of other points; and where both 'data' and 'label' split them.
+_OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
 _ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
 _LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
 _SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of refresh.search and ops.top_k
@@ -161,7 +164,8 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
     "label ids": 5 * pool_size(config, sizes),  # int32 and a mask, copied to every device
     "label cache": cache,
     "label centroids": has_centroids * _embeddings(config, sizes, sizes.num_labels, devices),
-    "queries and positives": query_texts(config, sizes).size + batch * positives * 6 * _NUMBER,
+    "queries and positives": query_texts(config, sizes).size
+    + batch * (positives * 6 * _NUMBER + remembers_points(config) * batch_rows(config, sizes)),
   }
 
 
@@ -190,6 +194,9 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   texts = query_texts(config, sizes), label_texts(config, sizes)
   anchors = _embeddings(config, sizes, anchor_rows(config, sizes), 1)
   scores = _scores_a_row(config, math.ceil(labels / label))
+  if remembers_points(config):
+    copies = _OF_SPLIT_KEYS if config.mesh.data > 1 and label > 1 else _OF_KEYS
+    scores = copies * math.ceil((labels + batch_rows(config, sizes)) / label)
   # Of a side, scores of the batch's points, or of a label of each, against as many anchors.
   scores += _OF_MARGINS * anchor_rows(config, sizes)
   return {
@@ -254,11 +261,10 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
 
 
 def _evaluation(config, sizes: Sizes) -> dict[str, float]:
-  """While queries are ranked against all labels, which every method embeds for that."""
+  """While queries are ranked against all labels, and points that are keys, embedded for that."""
   block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
+  keys = sizes.num_labels + remembers_points(config) * sizes.num_points
   return {
-    "label embeddings": _embeddings(
-      config, sizes, sizes.num_labels, config.mesh.label, ranked_width(config, sizes)
-    ),
+    "label embeddings": _embeddings(config, sizes, keys, config.mesh.label, ranked_width(config, sizes)),
     "chunk scores": 2 * _NUMBER * block,
   }

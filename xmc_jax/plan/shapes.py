@@ -72,6 +72,11 @@ def vectors_of_label(config) -> int:
   return 1 + (settings.centroids != "none") + (clusters > 0)
 
 
+def remembers_points(config) -> bool:
+  """Whether training points are keys beside the labels: other points of a batch are scored, too (RAE-XMC)."""
+  return config.method.name == "rae_xmc"
+
+
 def trains_encoder(config) -> bool:
   """Not where classifiers are trained on a frozen one."""
   return config.method.labels != "in_batch_table"

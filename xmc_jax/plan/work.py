@@ -15,6 +15,7 @@ from xmc_jax.plan.shapes import (
   picks_some,
   pool_size,
   prototype_network,
+  remembers_points,
   vectors_of_label,
 )
 from xmc_jax.plan.sizes import Sizes
@@ -78,6 +79,8 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
 def _score(config, sizes: Sizes, chip: Chip) -> Stage:
   """Scores and the loss, forward and backward."""
   rows, columns = batch_rows(config, sizes) / config.mesh.data, pool_size(config, sizes) / config.mesh.label
+  if remembers_points(config):
+    columns += batch_rows(config, sizes)
   if config.method.num_fresh_negatives:  # all of the cache is scored to find them
     columns += sizes.num_labels / config.mesh.label
   settings, scored, dim = config.method, embedding_width(config, sizes), classifier_dim(config)

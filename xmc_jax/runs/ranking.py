@@ -10,7 +10,6 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import methods, run_folder, runtime
 from xmc_jax.contract import PyTree, UserError
-from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import say
@@ -20,6 +19,8 @@ from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
 from xmc_jax.run import Run
+from xmc_jax.runs.fused import fused_ranker
+from xmc_jax.runs.memory import point_vectors
 
 _PATIENCE = 50  # queries that are ranked exactly before an index is built for more
 
@@ -56,13 +57,10 @@ def paper_ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "fused") -
     params, aux: as trained.
     scores: 'fused', or one of the method's views.
   """
-  fitted = run.workdir / run_folder.FUSION
-  if run.method.views and scores == "fused" and fitted.exists():
-    if run.config.eval.backend == "scann":
-      say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and a tree fuses two")
-    rank = fusion(run, params, aux, Tree.load(fitted)).rank
-    return lambda queries, k, exclude=None: rank(queries.vectors, k, exclude)
-  return plain_ranker(run, params, aux, scores if scores in run.method.views else "")
+  fused = fused_ranker(run, params, aux) if scores == "fused" else None
+  if fused is None:
+    return plain_ranker(run, params, aux, scores if scores in run.method.views else "")
+  return lambda queries, k, exclude=None: fused(queries.vectors, k, exclude)
 
 
 def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
@@ -89,42 +87,13 @@ def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
   return rank
 
 
-def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> Fusion:
-  """Opens the two views of a run, to be ranked by both."""
-  return Fusion(
-    run.embed_labels(params, aux, "encoder"),
-    run.embed_labels(params, aux, "classifier"),
-    run.inverse_propensity,
-    num_candidates=run.config.eval.num_candidates,
-    devices=run.mesh,
-    tree=tree,
-  )
-
-
-def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
-  """Fits how the scores of a run's views are fused, on training rows, and keeps it in the run's folder."""
-  settings, path = run.config.eval, run.workdir / run_folder.FUSION
-  if not run.method.views or settings.scores not in ("fused", "hybrid"):
-    return
-  if not settings.fusion_rows or path.exists():
-    return
-  rows = np.random.default_rng(run.config.train.seed).permutation(run.batches.rows)[: settings.fusion_rows]
-  fused = fusion(run, params, aux)
-  run.freeze_queries(params, aux)
-  queries = run.snapshot(params, aux, 0).queries[rows]
-  fused.fit(queries, run.train.counted[rows], run.train.filter[rows], depth=settings.fusion_depth)
-  if runtime.is_main_process():
-    fused.tree.save(path)
-  runtime.barrier("fusion")
-
-
 def fit_hybrid(run: Run, params: PyTree, aux: PyTree) -> None:
   """Fits how all sources are joined, on the validation rows, and keeps it in the run's folder.
 
   These rows are in no memory meanwhile. Nothing is done where it was fitted before, or is not what ranks.
   """
   if run.config.eval.scores == "hybrid" and not (run.workdir / run_folder.HYBRID).exists():
-    _fitted(run, params, aux, _point_vectors(run, params, aux), _label_vectors(run, params, aux))
+    _fitted(run, params, aux, point_vectors(run, params, aux), _label_vectors(run, params, aux))
 
 
 def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
@@ -134,7 +103,7 @@ def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
     UserError: its file is damaged.
   """
   path = run.workdir / run_folder.HYBRID
-  vectors, labels = _point_vectors(run, params, aux), _label_vectors(run, params, aux)
+  vectors, labels = point_vectors(run, params, aux), _label_vectors(run, params, aux)
   model = HybridModel.load(path) if path.exists() else _fitted(run, params, aux, vectors, labels)
   retriever = _retriever(run, vectors, labels, np.arange(len(vectors)))
   if model.features != feature_names(retriever.names):
@@ -181,7 +150,7 @@ def _why(run: Run, opened: HybridRanker, queries: Queries, rows: np.ndarray, ids
 
 def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: dict) -> HybridModel:
   held_out = run.validation
-  queries = Queries(run.embed_queries(params, aux, held_out.tokens), held_out.texts)
+  queries = Queries(np.asarray(vectors[held_out.row_numbers]), held_out.texts)
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
   model = fit_model(retriever, queries, held_out.counted, held_out.filter)
   if not model.num_rows:
@@ -195,7 +164,7 @@ def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: 
 
 def retrievers(run: Run, params: PyTree, aux: PyTree) -> tuple[Retriever, Retriever]:
   """Opens the sources of a run: without its validation rows in the memory, and with all training rows."""
-  vectors, labels = _point_vectors(run, params, aux), _label_vectors(run, params, aux)
+  vectors, labels = point_vectors(run, params, aux), _label_vectors(run, params, aux)
   rows = run.train.row_numbers, np.arange(len(vectors))
   return tuple(_retriever(run, vectors, labels, of_memory) for of_memory in rows)
 
@@ -223,14 +192,3 @@ def _label_vectors(run: Run, params: PyTree, aux: PyTree) -> dict[str, np.ndarra
   return {view: run.embed_labels(params, aux, view) for view in run.method.views} or {
     "encoder": run.embed_labels(params, aux)
   }
-
-
-def _point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
-  """`[N, D]` embeddings of all training rows, made once and kept in the run's folder."""
-  path, tokens = run.workdir / run_folder.MEMORY, run.dataset.train.tokens
-  if not path.exists():
-    vectors = run.embed_queries(params, aux, tokens)
-    with contextlib.suppress(OSError):
-      run_folder.save_array(path, vectors)
-    return vectors
-  return run_folder.open_array(path, len(tokens))

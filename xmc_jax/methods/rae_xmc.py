@@ -1,0 +1,114 @@
+"""RAE-XMC: an encoder and a memory of training points and labels (Wang et al. 2025, arXiv 2502.10615).
+
+One shared encoder embeds points and label texts. Its loss is contrastive over what a memory holds (eq. 10): a
+point's drawn label against the pool's labels that are not its own, and against the batch's other points that
+share no label with it. Labels are ranked by the memory (`retrieval/key_memory.py`).
+
+`point_positive_weight` is ours: points that share a label are positives, too, and batches are then made of
+clusters as NGAME's, so that such points meet.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax import losses, models
+from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method
+from xmc_jax.methods import both_sides, rhythms
+from xmc_jax.methods.pool_losses import known_columns, mean_over_rows
+
+FIXED = {
+  "loss": ("decoupled_softmax",),
+  "labels": ("in_batch",),
+  "num_fresh_negatives": (0,),
+  "pool_size": (0,),
+}
+NEEDED = {"leaf_size": 4}
+
+
+def make(config, info: DatasetInfo) -> Method:
+  """Builds the method; `config.method` has its temperature τ, hard negatives and `point_positive_weight`."""
+  settings = config.method
+  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  embed_points, embed_texts = both_sides.embedders(config, info)
+
+  def loss(params, aux, fresh, batch, key):
+    query_key, label_key = jax.random.split(key)
+    queries = embed_points(encoder.embed, params, batch.queries, query_key)
+    labels = embed_texts(encoder.embed, params, batch.labels, label_key)
+    per_row = memory_loss(
+      queries, labels, batch, temperature=settings.temperature, point_weight=settings.point_positive_weight
+    )
+    sharing = jnp.sum(batch.shared & ~jnp.eye(len(batch.shared), dtype=bool), axis=1)
+    return mean_over_rows(per_row, batch), {"points_sharing_a_label": mean_over_rows(sharing, batch)}, aux
+
+  def by_text(params, aux, tokens, ids):
+    return encoder.embed(params, tokens)
+
+  batch = BatchSpec(
+    labels="in_batch",
+    num_positives=settings.num_positives,
+    num_random_negatives=settings.num_random_negatives,
+    num_hard_negatives=settings.num_hard_negatives,
+    shared=True,
+  )
+  hard = rhythms.shortlists(config) if settings.num_hard_negatives else {}
+  clustered = settings.point_positive_weight > 0
+  return Method(
+    init=lambda key: (encoder.init(key), {}),
+    loss=loss,
+    embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
+    embed_labels=by_text,
+    batch=rhythms.of_leaves(batch, settings) if clustered else batch,
+    rules=((".*", ()),),
+    refreshes={**hard, **(rhythms.leaves(config) if clustered else {})},
+    views={"encoder": by_text},
+    key_temperature=settings.temperature,
+  )
+
+
+def memory_loss(
+  queries: Array, labels: Array, batch: Batch, *, temperature: float, point_weight: float = 0.0
+) -> Array:
+  r"""Decoupled softmax of each point over the labels of the pool and the batch's other points.
+
+  .. math::
+    \ell_i(s) = \log\Bigl(1 + e^{-s} \bigl(\textstyle\sum_{l \notin P_i} e^{s_{il}}
+      + \sum_{j \ne i, P_i \cap P_j = \emptyset} e^{t_{ij}}\bigr)\Bigr), \qquad
+    s_{il} = \tfrac1\tau \langle q_i, z_l \rangle, \quad t_{ij} = \tfrac1\tau \langle q_i, q_j \rangle
+
+  The loss of point i is :math:`(1 - w)` times the mean of :math:`\ell_i(s_{ip})` over its drawn labels p, and
+  w times the mean of :math:`\ell_i(t_{ij})` over the batch's other points j that share a label with it; where
+  there is none of these, w is 0.
+
+  Args:
+    queries: `[B, D]`; in the paper of length 1, as labels are.
+    labels: `[S, D]`, the pool's.
+    batch: whose positives are where, and which points share a label; excluded pairs count for nothing.
+    temperature: τ.
+    point_weight: w, from 0 (the paper's eq. 10) to 1.
+
+  Returns:
+    `[B]`; 0 for padding.
+  """
+  real, itself = batch.rows >= 0, jnp.eye(len(queries), dtype=bool)
+  own = known_columns(batch.positives, len(labels))
+  sharing = batch.shared & ~itself
+  num_sharing = jnp.sum(sharing, axis=1, keepdims=True)
+  weight = jnp.where(num_sharing > 0, point_weight, 0.0)
+  of_labels = (1 - weight) * _drawn(batch, len(labels))
+  of_points = weight * sharing / jnp.maximum(num_sharing, 1)
+  in_pool = (batch.columns >= 0) & ~known_columns(batch.excluded, len(labels))
+  scores = [jnp.einsum("bd,kd->bk", queries, keys, precision="highest") for keys in (labels, queries)]
+  return losses.decoupled_softmax(
+    jnp.concatenate(scores, axis=1) / temperature,
+    jnp.concatenate([own, sharing], axis=1),
+    weights=jnp.concatenate([of_labels, of_points], axis=1),
+    where=jnp.concatenate([in_pool, real & ~itself], axis=1) & real[:, None],
+  )
+
+
+def _drawn(batch: Batch, num_columns: int) -> Array:
+  """`[B, S]` float32, the weight of each drawn label at its column."""
+  places = jnp.where(batch.positives >= 0, batch.positives, num_columns)
+  rows = jnp.arange(len(places))[:, None]
+  return jnp.zeros((len(places), num_columns)).at[rows, places].add(batch.weights, mode="drop")

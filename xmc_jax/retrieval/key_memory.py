@@ -1,0 +1,219 @@
+"""Ranks labels by a memory of training points and label texts (RAE-XMC, Wang et al. 2025, arXiv 2502.10615).
+
+Every training point and every label is a key. A query looks up its nearest keys, and each of them passes its
+share of a softmax on to the labels that it stands for: a point to its true labels, a label to itself.
+"""
+
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import disk, metrics
+from xmc_jax.contract import UserError
+from xmc_jax.refresh.index import Index
+from xmc_jax.refresh.search import Ranking
+
+GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # weights of points to choose from
+UNCHOSEN = 0.5  # where there are no rows to choose the weight on
+_BLOCK = 4096  # queries that are looked up together: a search shares them among the cores
+_PATIENCE = 50  # queries that are looked up exactly before an index is built for more
+_LARGEST_ID = np.iinfo(np.int32).max
+
+
+class KeyWeight(NamedTuple):
+  """How much training points weigh in a memory, and what it was chosen by.
+
+  Attributes:
+    weight: λ, from 0 (label texts alone) to 1 (points alone).
+    metric: the metric that chose it; '' where nothing did.
+    values: what each of GRID earned, a fraction; () where nothing was tried.
+  """
+
+  weight: float
+  metric: str = ""
+  values: tuple[float, ...] = ()
+
+  def save(self, path: pathlib.Path) -> None:
+    """Writes a JSON file, whole or not at all."""
+    disk.write_text(path, json.dumps(self._asdict()) + "\n")
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> "KeyWeight":
+    """Reads what `save` wrote.
+
+    Raises:
+      UserError: it cannot be read, or holds no weight from 0 to 1.
+    """
+    try:
+      found = json.loads(path.read_text(encoding="utf-8"))
+      weight = found["weight"]
+      if type(weight) not in (int, float) or not 0 <= weight <= 1:
+        raise ValueError(f"weight = {weight!r:.40} is no number from 0 to 1")
+      return cls(float(weight), str(found["metric"]), tuple(map(float, found["values"])))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+      why = " ".join(str(error).split())[:200]
+      raise UserError(f"{path}: not readable ({why}); delete it, and the weight is chosen anew") from None
+
+
+class KeyMemory:
+  r"""Ranks labels by the keys that are nearest to a query.
+
+  .. math::
+    \hat p(q) = \mathrm{softmax}(q K^\top / \tau) V, \qquad
+    K = \begin{bmatrix} X \\ Z \end{bmatrix}, \qquad
+    V = \begin{bmatrix} \lambda Y \\ (1 - \lambda) I \end{bmatrix}
+
+  The softmax is over the b keys of the largest inner product, points and labels together; Y is 1 for each
+  true label of a point. A label that none of these keys stands for has probability 0 and is not ranked.
+
+  Args:
+    points: `[N, D]` float32, X.
+    point_labels: CSR `[N, L]`; every stored value other than 0 is a true label.
+    labels: `[L, D]` float32, Z.
+    temperature: τ.
+    weight: λ.
+    num_keys: b; where there are fewer, all.
+    backend: of `refresh.Index`, which searches the keys.
+    devices: the mesh to search on; None is the device of the first.
+
+  Attributes:
+    weight: λ; may be set.
+  """
+
+  def __init__(
+    self,
+    points: np.ndarray,
+    point_labels,
+    labels: np.ndarray,
+    *,
+    temperature: float,
+    weight: float = UNCHOSEN,
+    num_keys: int = 200,
+    backend: str = "exact",
+    devices=None,
+  ):
+    self._num_points, self._num_labels = len(points), len(labels)
+    keys = np.concatenate([np.asarray(points, np.float32), np.asarray(labels, np.float32)])
+    self._index = Index(keys, backend=backend, devices=devices, name="key memory", patience=_PATIENCE)
+    self._num_keys, self._temperature = min(num_keys, len(keys)), temperature
+    self._truth = sp.csr_matrix(point_labels).astype(bool).astype(np.float32)
+    self.weight = weight
+
+  def rank(self, queries: np.ndarray, k: int, exclude=None, own: np.ndarray | None = None) -> Ranking:
+    """The k most probable labels of each query.
+
+    Args:
+      queries: `[n, D]` float32.
+      k: labels per query.
+      exclude: CSR `[n, L]` pairs that are no candidates, neither as keys nor by votes; None for none.
+      own: `[n]` of each query the point that it is itself, which does not vote for it; -1 is none.
+
+    Returns:
+      ids and probabilities, best first, equal ones in the order of ids; -1 and -inf behind the labels that
+      are reached.
+    """
+    out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
+    values = self._values(self.weight)
+    for rows, shares, left_out in self._lookups(queries, exclude, own):
+      ids, scores = _best(shares @ values, left_out, k)
+      out.ids[rows, : ids.shape[1]] = ids
+      out.scores[rows, : ids.shape[1]] = scores
+    return out
+
+  def choose_weight(
+    self,
+    queries: np.ndarray,
+    truth,
+    metric: str,
+    *,
+    exclude=None,
+    inverse_propensity: np.ndarray | None = None,
+    grid: Sequence[float] = GRID,
+  ) -> KeyWeight:
+    """The weight of the grid that does best on rows that are not in the memory; the lowest of equal ones.
+
+    Args:
+      queries: `[n, D]` float32.
+      truth: CSR `[n, L]`.
+      metric: one of `metrics.evaluate`, such as 'P@1'.
+      exclude: CSR `[n, L]`, as for `rank`.
+      inverse_propensity: `[L]`, which metrics such as 'PSP@1' need.
+      grid: weights from 0 to 1.
+    """
+    if not len(queries):
+      return KeyWeight(UNCHOSEN)
+    k, lookups, found = int(metric.partition("@")[2]), list(self._lookups(queries, exclude, None)), []
+    for weight in grid:
+      values, ids = self._values(weight), np.full((len(queries), k), -1, np.int32)
+      for rows, shares, left_out in lookups:
+        best = _best(shares @ values, left_out, k)[0]
+        ids[rows, : best.shape[1]] = best
+      found.append(metrics.evaluate(ids, truth, ks=(k,), inverse_propensity=inverse_propensity)[metric])
+    return KeyWeight(grid[int(np.argmax(found))], metric, tuple(found))
+
+  def _lookups(self, queries: np.ndarray, exclude, own) -> Iterator[tuple[slice, sp.csr_matrix, object]]:
+    """`(rows, shares of the keys [b, N + L], exclude [b, L])`, block by block of the queries."""
+    for start in range(0, len(queries), _BLOCK):
+      rows = slice(start, start + _BLOCK)
+      left_out = None if exclude is None or not exclude.nnz else sp.csr_matrix(exclude[rows], dtype=bool)
+      yield rows, self._shares(queries[rows], left_out, None if own is None else own[rows]), left_out
+
+  def _shares(self, queries: np.ndarray, exclude, own) -> sp.csr_matrix:
+    """CSR `[b, N + L]`, the softmax over the nearest keys of each query."""
+    found = self._index.search(queries, self._num_keys, exclude=self._no_keys(len(queries), exclude, own))
+    real = found.ids >= 0
+    # Best first, so that the first is the largest; a row without any key has none to subtract.
+    below = np.where(real, found.scores - np.where(real, found.scores, 0)[:, :1], -np.inf)
+    shares = np.exp(below / np.float32(self._temperature))
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    ends = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
+    shape = len(queries), self._num_points + self._num_labels
+    return sp.csr_matrix((shares[real], found.ids[real], ends), shape=shape)
+
+  def _no_keys(self, num_queries: int, exclude, own) -> sp.csr_matrix | None:
+    """CSR `[b, N + L]` bool, keys that are not looked up: excluded labels, and the query itself."""
+    if exclude is None and own is None:
+      return None
+    own = np.full(num_queries, -1) if own is None else own
+    rows = np.flatnonzero(own >= 0)
+    ones, shape = np.ones(len(rows), bool), (num_queries, self._num_points)
+    points = sp.csr_matrix((ones, (rows, own[rows])), shape)
+    labels = sp.csr_matrix((num_queries, self._num_labels), dtype=bool) if exclude is None else exclude
+    return sp.hstack([points, labels], format="csr", dtype=bool)
+
+  def _values(self, weight: float) -> sp.csr_matrix:
+    """V, CSR `[N + L, L]`."""
+    labels = sp.identity(self._num_labels, np.float32, format="csr")
+    values = sp.vstack([self._truth * np.float32(weight), labels * np.float32(1 - weight)], format="csr")
+    values.eliminate_zeros()  # a kind of keys without weight reaches no label
+    return values
+
+
+def _best(found: sp.csr_matrix, exclude, k: int) -> tuple[np.ndarray, np.ndarray]:
+  """The k labels of the largest value in each row, as `(ids [b, k'], values [b, k'])`, k' at most k.
+
+  Args:
+    found: CSR `[b, L]` float32, none of them negative; 0 is none.
+    exclude: CSR `[b, L]` bool; None for none.
+    k: labels per row.
+  """
+  if exclude is not None:
+    found = found - found.multiply(exclude)  # x - x is 0
+  # A positive float's bits have its order: one whole number holds a value and, behind it, its id.
+  bits = found.data.astype(np.float32).view(np.int32).astype(np.int64)
+  keys = np.where(found.data > 0, (bits << 32) | (_LARGEST_ID - found.indices), 0)
+  counts = np.diff(found.indptr)
+  table = np.zeros((len(counts), max(1, counts.max(initial=0))), np.int64)
+  table[np.arange(table.shape[1]) < counts[:, None]] = keys
+  if table.shape[1] > k:
+    table = np.partition(table, table.shape[1] - k, axis=1)[:, -k:]
+  table = np.sort(table, axis=1)[:, ::-1]
+  nothing = table == 0
+  ids = (_LARGEST_ID - (table & _LARGEST_ID)).astype(np.int32)
+  values = (table >> 32).astype(np.int32).view(np.float32)
+  return np.where(nothing, np.int32(-1), ids), np.where(nothing, np.float32(-math.inf), values)

@@ -1,0 +1,110 @@
+"""Opens what joins a run's own scores, as its paper does: a tree of two views, or a memory of keys."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from xmc_jax import run_folder, runtime
+from xmc_jax.contract import PyTree
+from xmc_jax.fusion import Fusion, Tree
+from xmc_jax.refresh.search import Ranking
+from xmc_jax.report import say
+from xmc_jax.retrieval.key_memory import KeyMemory, KeyWeight
+from xmc_jax.run import Run
+from xmc_jax.runs.memory import point_vectors
+
+
+def fused_ranker(run: Run, params: PyTree, aux: PyTree) -> Callable[..., Ranking] | None:
+  """Opens `(vectors [n, D], k, exclude) -> Ranking`; None where nothing was fitted to join scores by."""
+  fitted = run.workdir / run_folder.FUSION
+  if run.method.key_temperature:
+    return key_memory(run, params, aux).rank
+  if not run.method.views or not fitted.exists():
+    return None
+  if run.config.eval.backend == "scann":
+    say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and a tree fuses two")
+  return fusion(run, params, aux, Tree.load(fitted)).rank
+
+
+def fusion(run: Run, params: PyTree, aux: PyTree, tree: Tree | None = None) -> Fusion:
+  """Opens the two views of a run, to be ranked by both."""
+  return Fusion(
+    run.embed_labels(params, aux, "encoder"),
+    run.embed_labels(params, aux, "classifier"),
+    run.inverse_propensity,
+    num_candidates=run.config.eval.num_candidates,
+    devices=run.mesh,
+    tree=tree,
+  )
+
+
+def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
+  """Fits how a run's own scores are joined, and keeps it in the run's folder.
+
+  Of two views it is a tree, fitted on training rows; of a memory of keys the weight of its points, chosen on
+  validation rows.
+  """
+  settings, path = run.config.eval, run.workdir / run_folder.FUSION
+  if run.method.key_temperature:
+    return _fit_key_memory(run, params, aux)
+  if not run.method.views or settings.scores not in ("fused", "hybrid"):
+    return None
+  if not settings.fusion_rows or path.exists():
+    return None
+  rows = np.random.default_rng(run.config.train.seed).permutation(run.batches.rows)[: settings.fusion_rows]
+  fused = fusion(run, params, aux)
+  run.freeze_queries(params, aux)
+  queries = run.snapshot(params, aux, 0).queries[rows]
+  fused.fit(queries, run.train.counted[rows], run.train.filter[rows], depth=settings.fusion_depth)
+  if runtime.is_main_process():
+    fused.tree.save(path)
+  runtime.barrier("fusion")
+
+
+def key_memory(run: Run, params: PyTree, aux: PyTree) -> KeyMemory:
+  """Opens the memory of all training points, held-out ones too, with the weight that was chosen for it.
+
+  Where none was kept in the run's folder, it is chosen.
+  """
+  path, every = run.workdir / run_folder.KEY_WEIGHT, np.arange(len(run.dataset.train))
+  found = KeyWeight.load(path) if path.exists() else choose_key_weight(run, params, aux)
+  return _memory_of(run, params, aux, every, found.weight)
+
+
+def choose_key_weight(run: Run, params: PyTree, aux: PyTree) -> KeyWeight:
+  """Chooses how much points weigh, by `config.eval.metric` on the rows held out, which are in no memory."""
+  held, metric = run.validation, run.config.eval.metric
+  found = _memory_of(run, params, aux, run.train.row_numbers).choose_weight(
+    point_vectors(run, params, aux)[held.row_numbers],
+    held.counted,
+    metric,
+    exclude=held.filter,
+    inverse_propensity=run.inverse_propensity,
+  )
+  earned = f"{100 * max(found.values):.2f} {metric} on {len(held):,} rows" if found.values else "not chosen"
+  say(f"key memory: points weigh {found.weight:g}, label texts {1 - found.weight:g}; {earned}")
+  return found
+
+
+def _memory_of(run: Run, params: PyTree, aux: PyTree, rows: np.ndarray, weight: float = 0.0) -> KeyMemory:
+  """The memory of these rows of the training data."""
+  return KeyMemory(
+    point_vectors(run, params, aux)[rows],
+    run.dataset.train.counted[rows],
+    run.embed_labels(params, run.aux_to_rank(params, aux)),
+    temperature=run.method.key_temperature,
+    weight=weight,
+    num_keys=run.config.eval.num_keys,
+    backend=run.config.eval.backend if runtime.is_alone() else "exact",
+    devices=run.mesh,
+  )
+
+
+def _fit_key_memory(run: Run, params: PyTree, aux: PyTree) -> None:
+  path = run.workdir / run_folder.KEY_WEIGHT
+  if path.exists():
+    return
+  found = choose_key_weight(run, params, aux)
+  if runtime.is_main_process():
+    found.save(path)
+  runtime.barrier("key memory")

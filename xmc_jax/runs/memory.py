@@ -1,0 +1,24 @@
+"""Keeps the embeddings of a run's training points, which rankers look up."""
+
+import contextlib
+
+import numpy as np
+
+from xmc_jax import run_folder
+from xmc_jax.contract import PyTree
+from xmc_jax.run import Run
+
+
+def point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
+  """Returns `[N, D]` embeddings of all training rows, held-out ones too; made once, kept in the run's folder.
+
+  Raises:
+    UserError: the file is damaged.
+  """
+  path, tokens = run.workdir / run_folder.MEMORY, run.dataset.train.tokens
+  if path.exists():
+    return run_folder.open_array(path, len(tokens))
+  vectors = run.embed_queries(params, aux, tokens)
+  with contextlib.suppress(OSError):  # of a folder that may only be read they are made each time
+    run_folder.save_array(path, vectors)
+  return vectors
