@@ -32,7 +32,7 @@ RANKS = (
   ("mesh", "runtime"),
   ("peers",),
   (
-    *("contract", "config", "defaults", "limits", "checks", "method_checks"),
+    *("contract", "config", "defaults", "fitting", "limits", "checks", "method_checks"),
     *("faults", "options", "digests", "disk", "inside", "line_file", "plain"),
   ),
 )

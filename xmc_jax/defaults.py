@@ -16,7 +16,7 @@ DEFAULTS = {
     "test_fraction": 0.2,  # tables without a test file
     "split_seed": 0,
     "max_length": 32,  # tokens per text, special ones counted
-    "num_validation": 1000,  # rows held out of train; the test rows select nothing
+    "num_validation": -1,  # rows held out of train, to choose the best by; -1: a tenth, at most 1,000
     "cache_dir": "",  # prepared data; '' is $XMC_JAX_CACHE or ~/.cache/xmc_jax
   },
   "encoder": {
@@ -113,7 +113,7 @@ DEFAULTS = {
   },
   "train": {
     "num_epochs": 100,
-    "batch_size": 1024,  # over all devices
+    "batch_size": 1024,  # over all devices; smaller where the rows to train on are fewer
     "learning_rate": 2e-4,
     "head_learning_rate": 0.0,  # of projections, and of PRIME's network; 0 is learning_rate
     "table_learning_rate": 1e-3,  # of tables with a row per label or per cluster of labels
@@ -129,7 +129,7 @@ DEFAULTS = {
   "eval": {
     "every_epochs": 5.0,  # on the validation rows
     "batch_size": 512,  # texts embedded at a time
-    "k": 100,  # labels kept per point
+    "k": 100,  # labels kept per point; all, where the data have fewer
     "backend": "exact",  # or 'scann', 'auto': nearly all of these in less time, from an index that is kept
     "scores": "fused",  # or 'encoder', 'classifier': what ranks labels that have both
     "num_candidates": 300,  # labels of each of these that fusion looks at
