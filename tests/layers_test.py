@@ -16,7 +16,7 @@ RANKS = (
   ("main",),
   ("workflow",),
   ("prompt",),
-  ("loop", "predict", "export", "page"),
+  ("loop", "refit", "predict", "export", "page"),
   ("evaluate", "answers"),
   ("new_run", "train_step", "saves", "fusion"),
   ("run",),

@@ -202,6 +202,11 @@ def _joint_faults(values: dict) -> Iterator[str]:
       f"{values['eval.k']} keeps fewer; set --config.eval.k={depth}, or --config.eval.metric=P@1"
     )
   patience = values["train.early_stop_evals"]
+  if values["train.refit"] and not values["data.num_validation"]:
+    yield (
+      "train.refit = True trains again with the rows held out, and data.num_validation = 0; "
+      "set --config.train.refit=False, or --config.data.num_validation=-1"
+    )
   if patience and not values["data.num_validation"]:
     yield (
       f"train.early_stop_evals = {patience} needs validation rows, and data.num_validation = 0; "

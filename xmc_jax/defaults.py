@@ -124,6 +124,7 @@ DEFAULTS = {
     "clip_norm": 0.0,  # 0 is off
     "max_skipped_steps": 0,  # steps left out as their loss or gradient is NaN or Inf; one more ends the run
     "early_stop_evals": 0,  # stop after n evaluations without a better eval.metric; 0 is off
+    "refit": False,  # True: train once more on all rows, those held out too, for as many epochs as were best
     "seed": 0,
   },
   "eval": {

@@ -11,7 +11,7 @@ from xmc_jax import config as configs
 from xmc_jax.contract import ConfigError
 from xmc_jax.plan import chunks
 from xmc_jax.report import Progress, Report, say
-from xmc_jax.run import Run, encoder_key
+from xmc_jax.run import Run
 
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
 # Of config.data: what says which training rows there are.
@@ -41,7 +41,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
       config = fit_to_data(config, prepared, configs.read(workdir / "config.json") if begun else None)
       run_folder.claim(config, workdir)
     data.link_into(prepared.folder, workdir / "data")
-    described = config.encoder[encoder_key(config)]
+    described = config.encoder[models.source_key(config.encoder)]
     if described:
       models.copy_description(described, workdir / "encoder")
   dataset = data.load_prepared(workdir / "data")
@@ -137,6 +137,8 @@ def with_encoder_of(
         f"{key} = {value!r}, and {theirs[key]!r} in {source}: classifiers are trained on the data of their "
         f"encoder, as it saw them; leave --config.{key} out"
       )
+  if other.train.refit:
+    say(f"note: {source} was trained on all rows (train.refit), so validation here is too good")
   if config.train.seed != other.train.seed:
     say(
       f"note: train.seed = {config.train.seed}, and {other.train.seed} in {source}: rows held out here were "
@@ -174,7 +176,7 @@ def _tokenizer(config, workdir: pathlib.Path):
 
 
 def _tokenizer_name(config) -> str:
-  return config.encoder.tokenizer or config.encoder[encoder_key(config)]
+  return config.encoder.tokenizer or config.encoder[models.source_key(config.encoder)]
 
 
 def _trained_tokenizer(config, kept: pathlib.Path):

@@ -21,7 +21,7 @@ _MAY_CHANGE = (
   *("train.max_skipped_steps", "mesh.", "plan."),
 )
 
-GRAPHS = "graphs"
+GRAPHS, REFIT = "graphs", "refit"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 # What a command makes for its own settings before it trains.
 _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
@@ -105,7 +105,7 @@ def claim(config, workdir: pathlib.Path, leaving_open: tuple[str, ...] = ()) -> 
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     # What a command that got no further made for its own settings.
-    for made in {_ENCODER, GRAPHS}.difference(stays):
+    for made in {_ENCODER, GRAPHS, REFIT}.difference(stays):
       shutil.rmtree(workdir / made, ignore_errors=True)
     for made in set(_MADE).difference(stays):
       (workdir / made).unlink(missing_ok=True)

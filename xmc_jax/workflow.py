@@ -21,6 +21,7 @@ from xmc_jax import (
   new_run,
   page,
   plain,
+  refit,
   report,
   run_folder,
   runtime,
@@ -112,6 +113,8 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     params, aux, step = loop.train(run, voice, stop)
+    if run.config.train.refit:
+      params, aux, step = refit.train(run, voice, stop)
     with voice.stage("fuse"):
       evaluate.fit_fusion(run, params, aux)
     means, _ = _test(run, params, aux, step, voice)
