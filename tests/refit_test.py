@@ -114,3 +114,32 @@ def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
     assert newest(workdir / "refit" / name) == newest(whole / "refit" / name)
   assert bits(runs.reopen(workdir).trained()[0]) == bits(runs.reopen(whole).trained()[0])
   assert tiny_runs.metric_lines(workdir / "refit") == tiny_runs.metric_lines(whole / "refit")
+
+
+DEXA = {
+  "method.name": "dexa",
+  "method.loss": "margin",
+  "method.labels": "in_batch",
+  "method.num_label_clusters": 8,
+  "method.head_label_points": 8,
+  "method.leaves_first_epoch": 1.0,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dexa", "prime", "unidec"])
+def test_tables_are_those_of_all_rows(name, folder, tmp_path):
+  """What labels are made of may depend on the rows, such as how many are frequent: all are by hand's."""
+  settings = SETTINGS | {"dexa": DEXA, "prime": tiny_runs.PRIME, "unidec": tiny_runs.UNIDEC}[name]
+  means = workflow.train_and_test(tiny_runs.config(folder, **settings), tmp_path / "run")
+  assert workflow.test(tmp_path / "run") == means
+  run = runs.reopen(tmp_path / "run")
+  *trained, step = run.trained()
+  other = tiny_runs.open_run(
+    folder, tmp_path / "all", **(settings | {"train.refit": False, "data.num_validation": 0})
+  )
+  by_hand = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[:2]
+  assert bits(trained) == bits(by_hand)
+  np.testing.assert_array_equal(run.embed_labels(*trained), other.embed_labels(*by_hand))
+  counts = [np.bincount(one.train.counted.indices, minlength=60) for one in (run, other)]
+  assert name != "dexa" or (counts[0] >= 8).sum() < (counts[1] >= 8).sum()
