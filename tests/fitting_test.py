@@ -252,8 +252,7 @@ def test_preparing_and_planning_say_the_same(folder, capsys):
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("-debian")])
 def test_every_default_can_be_planned_for_300_rows_and_40_labels(name):
-  module, preset = PRESETS[name]
-  config = fitting.fitted(module.get_config(preset), 300, 40)
+  config = fitting.fitted(PRESETS[name][0].get_config(), 300, 40)
   config.plan.num_points, config.plan.num_labels = 300, 40
   made_plan = plan.plan(config, plan.sizes_of(config))
   plan.check(made_plan)
@@ -272,8 +271,7 @@ def small_table(tmp_path, monkeypatch):
 
 def as_it_comes(name: str, table: pathlib.Path = pathlib.Path(), init_from: str = ""):
   """The default preset of an experiment, with no setting but where the table is, or the run to stand on."""
-  module, preset = PRESETS[f"{name}-debian"]
-  config = module.get_config(preset)
+  config = PRESETS[f"{name}-debian"][0].get_config()
   config.data.path, config.init_from = "" if init_from else str(table), init_from
   return config
 
