@@ -125,7 +125,7 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
     The test metrics.
   """
   dataset = new_run.load_data(config, None, "")
-  configs.check_against_data(config, len(dataset.train), dataset.num_labels)
+  config = new_run.fit_to_data(config, dataset)
   train, validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
   settings, weight, found = config.eval, _WEIGHTS[0], []
   ks = tuple(k for k in _KS if k <= settings.k)

@@ -77,7 +77,8 @@ def test_every_default_is_checked_and_accepted():
 @pytest.mark.parametrize("key", NUMBERS)
 def test_numbers_out_of_range(key):
   rest = {"method.labels": "in_batch", "method.shortlist_size": checks.LARGEST, "method.classifier_dim": 8}
-  for value in (math.nan, math.inf, -math.inf, -1, -(10**400)):
+  below = checks.AT_LEAST.get(key, 0) - 1
+  for value in (math.nan, math.inf, -math.inf, below, -(10**400)):
     is_wrong_type = isinstance(DEFAULT[key], int) and isinstance(value, float)
     assert_refused(rest | {key: value}, key, "not a whole number" if is_wrong_type else "")
   for value in (2**31, 10**400):

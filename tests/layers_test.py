@@ -16,7 +16,7 @@ RANKS = (
   ("main",),
   ("workflow",),
   ("prompt",),
-  ("loop", "predict", "export", "page"),
+  ("loop", "refit", "predict", "export", "page"),
   ("evaluate", "answers"),
   ("runs",),
   ("new_run", "train_step", "saves", "fusion"),
@@ -34,7 +34,7 @@ RANKS = (
   ("mesh", "runtime"),
   ("peers",),
   (
-    *("contract", "config", "defaults", "limits", "checks", "method_checks"),
+    *("contract", "config", "defaults", "fitting", "limits", "checks", "method_checks"),
     *("faults", "options", "digests", "disk", "inside", "line_file", "plain"),
   ),
 )

@@ -305,7 +305,7 @@ def begin(command, monkeypatch):
 def test_the_folder_of_a_refused_training_can_be_used_again(command, begin, folder, tmp_path):
   workdir = f"--workdir={tmp_path / 'run'}"
   command(*training("/nowhere"), workdir).line()
-  command(*training(folder, **{"eval.k": 100}), workdir).line()
+  command(*training(folder, **{"eval.k": 61}), workdir).line()
   begin(*training(folder), workdir)
 
 
@@ -320,9 +320,9 @@ def test_prepare_counts_and_makes_no_run(command, folder, trained, tmp_path, mon
 
 
 def test_preparing_says_what_training_would_refuse(command, folder):
-  ended = command("--mode=prepare", *training(folder, **{"eval.k": 100}))
+  ended = command("--mode=prepare", *training(folder, **{"eval.k": 61}))
   assert ended.code == 0 and "prepared in" in ended.out
-  assert "note: with these settings --mode=train will refuse: eval.k = 100 is more than" in ended.err
+  assert "note: with these settings --mode=train will refuse: eval.k = 61 is more than" in ended.err
 
 
 @pytest.mark.parametrize("wrong", [{"data.path": "/nowhere"}, {"data.layout": "index"}])

@@ -69,6 +69,11 @@ def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
   return flat
 
 
+def depth_of(metric: str) -> int:
+  """The k of 'P@k'."""
+  return int(metric.partition("@")[2])
+
+
 def unknown_key(key: str, known: Iterable[str]) -> str:
   """What to say of a key that a config does not have."""
   known = list(known)
@@ -190,17 +195,22 @@ def _joint_faults(values: dict) -> Iterator[str]:
       f"train.batch_size = {batch} does not divide by mesh.data = {devices}; "
       f"the nearest that does: --config.train.batch_size={nearest}"
     )
-  depth = int(values["eval.metric"].partition("@")[2])
+  depth = depth_of(values["eval.metric"])
   if depth > values["eval.k"]:
     yield (
       f"eval.metric = {values['eval.metric']!r} looks at {depth} labels per point, and eval.k = "
       f"{values['eval.k']} keeps fewer; set --config.eval.k={depth}, or --config.eval.metric=P@1"
     )
   patience = values["train.early_stop_evals"]
+  if values["train.refit"] and not values["data.num_validation"]:
+    yield (
+      "train.refit = True trains again with the rows held out, and data.num_validation = 0; "
+      "set --config.train.refit=False, or --config.data.num_validation=-1"
+    )
   if patience and not values["data.num_validation"]:
     yield (
       f"train.early_stop_evals = {patience} needs validation rows, and data.num_validation = 0; "
-      "set --config.train.early_stop_evals=0, or --config.data.num_validation=1000"
+      "set --config.train.early_stop_evals=0, or --config.data.num_validation=-1"
     )
 
 

@@ -68,6 +68,12 @@ def check(config: ml_collections.ConfigDict) -> None:
 def check_against_data(config: ml_collections.ConfigDict, num_points: int, num_labels: int) -> None:
   """The checks that need sizes: k against L, validation rows against N. All faults are told at once."""
   faults = []
+  depth = checks.depth_of(config.eval.metric)
+  if depth > num_labels:
+    faults.append(
+      f"eval.metric = {config.eval.metric!r} looks at {depth} labels per point, more than the data's "
+      f"{num_labels}; set --config.eval.metric=P@1"
+    )
   if config.eval.k > num_labels:
     faults.append(
       f"eval.k = {config.eval.k} is more than the data's {num_labels} labels; "

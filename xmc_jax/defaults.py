@@ -16,7 +16,7 @@ DEFAULTS = {
     "test_fraction": 0.2,  # tables without a test file
     "split_seed": 0,
     "max_length": 32,  # tokens per text, special ones counted
-    "num_validation": 1000,  # rows held out of train; the test rows select nothing
+    "num_validation": -1,  # rows held out of train, to choose the best by; -1: a tenth, at most 1,000
     "cache_dir": "",  # prepared data; '' is $XMC_JAX_CACHE or ~/.cache/xmc_jax
   },
   "encoder": {
@@ -114,7 +114,7 @@ DEFAULTS = {
   },
   "train": {
     "num_epochs": 100,
-    "batch_size": 1024,  # over all devices
+    "batch_size": 1024,  # over all devices; smaller where the rows to train on are fewer
     "learning_rate": 2e-4,
     "head_learning_rate": 0.0,  # of projections, and of PRIME's network; 0 is learning_rate
     "table_learning_rate": 1e-3,  # of tables with a row per label or per cluster of labels
@@ -125,12 +125,13 @@ DEFAULTS = {
     "clip_norm": 0.0,  # 0 is off
     "max_skipped_steps": 0,  # steps left out as their loss or gradient is NaN or Inf; one more ends the run
     "early_stop_evals": 0,  # stop after n evaluations without a better eval.metric; 0 is off
+    "refit": False,  # True: train once more on all rows, those held out too, for as many epochs as were best
     "seed": 0,
   },
   "eval": {
     "every_epochs": 5.0,  # on the validation rows
     "batch_size": 512,  # texts embedded at a time
-    "k": 100,  # labels kept per point
+    "k": 100,  # labels kept per point; all, where the data have fewer
     "backend": "exact",  # or 'scann', 'auto': nearly all of these in less time, from an index that is kept
     # All sources joined; or 'fused', the method's own; 'encoder', 'classifier', 'memory', ...: one alone.
     "scores": "hybrid",

@@ -27,7 +27,7 @@ LARGEST = 2**31 - 1  # ids, steps and seeds are int32
 # The smallest legal value of what may be anything from there to LARGEST.
 AT_LEAST = {
   "data.max_length": 3,  # [CLS], a token, [SEP]
-  "data.num_validation": 0,
+  "data.num_validation": -1,  # automatic
   "data.split_seed": 0,
   "encoder.num_layers": 0,
   "encoder.num_frozen_layers": 0,

@@ -18,13 +18,16 @@ from xmc_jax.stopping import Asked, Stop
 from xmc_jax.train_step import TrainStep, Watch, first_state
 
 
-def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, PyTree, int]:
+def train(
+  run: Run, report: Report, stop: Stop | None = None, last_step: int | None = None
+) -> tuple[PyTree, PyTree, int]:
   """Trains a run to its end, from where its folder stands.
 
   Args:
     run: what to train.
     report: its voice.
     stop: asked after every step whether to save and leave; None goes on to the end.
+    last_step: to end after, the schedule being that of all steps; None is all.
 
   Returns:
     `(params, aux, step)`: the best on validation rows, or the last where none are held out.
@@ -36,14 +39,14 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
   stop = stop or Stop(0.0)
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optim.make(run.config.train, total_steps, frozen=models.frozen_paths(run.config.encoder))
-  saves = Saves(run)
+  last_step, saves = min(last_step or total_steps, total_steps), Saves(run)
   with report.stage("restore"):
     state, fresh = _start(run, optimiser, saves)
   first, host = int(state.step), saves.host
   report.resume(first, host["seconds"], host["unscored"])
   if first:
-    say(f"train: going on from step {first:,} of {total_steps:,}")
-  if host["unscored"] or (first < total_steps and not host["stopped"]):
+    say(f"train: going on from step {first:,} of {last_step:,}")
+  if host["unscored"] or (first < last_step and not host["stopped"]):
     saves.check_room(state)
     # A run killed before its first checkpoint may have begun from other parameters; one that goes on from
     # further back has fused others.
@@ -54,10 +57,10 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     loop = _Loop(run, report, stop, step, state, fresh, saves)
     try:
       with stop.saving():
-        loop.go(first, total_steps)
+        loop.go(first, last_step)
       stop.check()
     except Asked:
-      say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {total_steps:,}; the same command goes on")
+      say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
       stop.leave()
   saves.close()
   return run.trained()

@@ -6,14 +6,19 @@ import tempfile
 import jax
 import ml_collections
 
-from xmc_jax import checks, data, inside, methods, models, run_folder, runtime
+from xmc_jax import checks, data, fitting, inside, methods, models, run_folder, runtime
 from xmc_jax import config as configs
 from xmc_jax.contract import ConfigError
 from xmc_jax.plan import chunks
 from xmc_jax.report import Progress, Report, say
-from xmc_jax.run import Run, encoder_key
+from xmc_jax.run import Run
 
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
+# Of config.data: what says which training rows there are.
+_WHICH_ROWS = (
+  *("path", "layout", "text", "label_column", "label_separator", "label_file"),
+  *("test_fraction", "split_seed"),
+)
 
 
 def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Report) -> Run:
@@ -25,16 +30,18 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   """
   inside.check(workdir)
   begun = run_folder.has_checkpoints(workdir)
-  config = with_encoder_of(config, workdir if begun else pathlib.Path(config.init_from))
+  config = with_encoder_of(config, workdir if begun else None)
   _check_before_data(config, begun)
   # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
   with runtime.main_process_first("run folder"), report.stage("prepare"):
     with run_folder.claimed(config, workdir):
       prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
-    run_folder.refuse_other_data(prepared, workdir)
+      run_folder.refuse_other_data(prepared, workdir)
+      config = fit_to_data(config, prepared, configs.read(workdir / "config.json") if begun else None)
+      run_folder.claim(config, workdir)
     data.link_into(prepared.folder, workdir / "data")
-    described = config.encoder[encoder_key(config)]
+    described = config.encoder[models.source_key(config.encoder)]
     if described:
       models.copy_description(described, workdir / "encoder")
   dataset = data.load_prepared(workdir / "data")
@@ -49,17 +56,69 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   return run
 
 
-def prepare(config: ml_collections.ConfigDict) -> data.Dataset:
-  """The prepared data of a config, in the cache; no run is made."""
-  config = with_encoder_of(config, pathlib.Path(config.init_from))
+def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collections.ConfigDict]:
+  """The prepared data of a config, in the cache, and the config with what it takes over; no run is made."""
+  config = with_encoder_of(config)
   _check_before_data(config, begun=False)
   with tempfile.TemporaryDirectory() as scratch:  # a tokenizer trained here comes out the same in a run
-    return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config))
+    return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config)), config
 
 
-def with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> ml_collections.ConfigDict:
-  """The config with encoder, data, propensity and depth of another run, where the method stands on one."""
+def fit_to_data(
+  config: ml_collections.ConfigDict, dataset: data.Dataset, begun: ml_collections.ConfigDict | None = None
+) -> ml_collections.ConfigDict:
+  """`fitted` to a data set; says what was chosen.
+
+  Raises:
+    ConfigError: a setting that cannot work with these data.
+  """
+  counts = dataset.train.num_labelled, dataset.num_labels
+  config, chosen = fitted(config, *counts, begun)
+  if chosen:
+    say(chosen)
+  configs.check_against_data(config, *counts)
+  configs.check(config)
+  return config
+
+
+def fitted(
+  config: ml_collections.ConfigDict,
+  num_labelled: int,
+  num_labels: int,
+  begun: ml_collections.ConfigDict | None = None,
+) -> tuple[ml_collections.ConfigDict, str]:
+  """The config fitted to so many rows and labels, and the line that says what was chosen (fitting.py).
+
+  Where the number of validation rows is automatic, and the run goes on with another or begins from one on the
+  same data, it is that run's: what was held out there is held out here.
+
+  Args:
+    config: as asked for.
+    num_labelled, num_labels: as in `fitting.fitted`.
+    begun: the config of the run that goes on.
+  """
+  other, given = begun, config
+  if not begun and config.init_from:
+    other = configs.read(pathlib.Path(config.init_from) / "config.json")
+  same_rows = other and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
+  if same_rows and config.data.num_validation == fitting.AUTOMATIC:
+    given = ml_collections.ConfigDict(config.to_dict())
+    given.data.num_validation = other.data.num_validation
+  found = fitting.fitted(given, num_labelled, num_labels, begun)
+  return found, fitting.note(config, found, num_labelled, num_labels)
+
+
+def with_encoder_of(
+  config: ml_collections.ConfigDict, begun: pathlib.Path | None = None
+) -> ml_collections.ConfigDict:
+  """The config with encoder, data, propensity and depth of another run, where the method stands on one.
+
+  Args:
+    config: as asked for.
+    begun: the folder of the run that goes on; None is a new one, which takes things from `config.init_from`.
+  """
   config = ml_collections.ConfigDict(config.to_dict())
+  source = begun or pathlib.Path(config.init_from)
   methods.check(config)
   if not methods.builds_on_a_run(config):
     return config
@@ -78,6 +137,8 @@ def with_encoder_of(config: ml_collections.ConfigDict, source: pathlib.Path) -> 
         f"{key} = {value!r}, and {theirs[key]!r} in {source}: classifiers are trained on the data of their "
         f"encoder, as it saw them; leave --config.{key} out"
       )
+  if other.train.refit:
+    say(f"note: {source} was trained on all rows (train.refit), so validation here is too good")
   if config.train.seed != other.train.seed:
     say(
       f"note: train.seed = {config.train.seed}, and {other.train.seed} in {source}: rows held out here were "
@@ -115,7 +176,7 @@ def _tokenizer(config, workdir: pathlib.Path):
 
 
 def _tokenizer_name(config) -> str:
-  return config.encoder.tokenizer or config.encoder[encoder_key(config)]
+  return config.encoder.tokenizer or config.encoder[models.source_key(config.encoder)]
 
 
 def _trained_tokenizer(config, kept: pathlib.Path):

@@ -10,6 +10,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   vectors.npy     training points under a frozen encoder, where the method has one
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric
+  refit/          the training on all rows, where `train.refit`: its own checkpoints, metrics and best
   metrics.jsonl   one line per reading
   hybrid.json     how sources are joined; memory.npy: training points embedded; fusion.npz: two views fused
   report/  predictions/
@@ -233,8 +234,11 @@ class Run:
   def best(self, read_only: bool = False) -> Checkpoints:
     return Checkpoints(self.workdir / "best", keep=1, read_only=read_only)
 
+  def refitted(self, read_only: bool = False) -> Checkpoints:
+    return Checkpoints(self.workdir / run_folder.REFIT / "best", keep=1, read_only=read_only)
+
   def trained(self) -> tuple[Array, PyTree, int]:
-    """The parameters to use: the best on validation rows, or the newest where there are none of these.
+    """The parameters to use: trained again on all rows, else the best on validation rows, else the newest.
 
     Returns:
       `(params, aux, step)`.
@@ -242,7 +246,7 @@ class Run:
     Raises:
       UserError: nothing has been saved yet.
     """
-    for opened in (self.best, self.checkpoints):
+    for opened in (*[self.refitted] * self.config.train.refit, self.best, self.checkpoints):
       with contextlib.closing(opened(read_only=True)) as checkpoints:
         step = checkpoints.usable()
         if step is not None:
@@ -290,10 +294,5 @@ def _at_home(config, workdir: pathlib.Path, devices) -> ml_collections.ConfigDic
   config.mesh.label = min(config.mesh.label, len(jax.devices()))  # trained on more devices than are here
   config.mesh.data = min(config.mesh.data, len(jax.devices()) // config.mesh.label)
   if (workdir / "encoder").is_dir():
-    config.encoder[encoder_key(config)] = str(workdir / "encoder")
+    config.encoder[models.source_key(config.encoder)] = str(workdir / "encoder")
   return config
-
-
-def encoder_key(config) -> str:
-  """The key of config.encoder that names where weights come from."""
-  return "init_table" if config.encoder.name in ("bag", "gru") else "name"

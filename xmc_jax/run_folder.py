@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, disk, runtime
+from xmc_jax import data, disk, fitting, runtime
 from xmc_jax.contract import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
@@ -21,12 +21,13 @@ _MAY_CHANGE = (
   *("train.max_skipped_steps", "mesh.", "plan."),
 )
 
-GRAPHS = "graphs"
+GRAPHS, REFIT = "graphs", "refit"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT = "memory.npy", "hybrid.json", "key_weight.json"
 AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT)  # made of trained parameters, for ranking
 # What a command makes for its own settings before it trains.
-_MADE = ("tokenizer.json", _CHUNKS, VECTORS, *AFTERWARDS)
+_TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
+_MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 
 
 @contextlib.contextmanager
@@ -66,9 +67,12 @@ def in_use(workdir: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claimed(config, workdir: pathlib.Path) -> Iterator[None]:
-  """`claim`; where there is no run yet and the block fails, nothing of one is left."""
+  """`claim`, before the data are known: what fits itself to them is left open, and the block claims it.
+
+  Where there is no run yet and the block fails, nothing of one is left.
+  """
   is_new = not (workdir / "config.json").exists()
-  claim(config, workdir)
+  claim(config, workdir, leaving_open=fitting.KEYS)
   try:
     yield
   except UserError:
@@ -78,14 +82,22 @@ def claimed(config, workdir: pathlib.Path) -> Iterator[None]:
     raise
 
 
-def claim(config, workdir: pathlib.Path) -> None:
-  """Writes config.json; refuses a folder where something was trained with other settings."""
-  path = workdir / "config.json"
+def claim(config, workdir: pathlib.Path, leaving_open: tuple[str, ...] = ()) -> None:
+  """Writes config.json; refuses a folder where something was trained with other settings.
+
+  Args:
+    config: the settings to train with.
+    workdir: the run's folder.
+    leaving_open: keys that may differ from what the folder has.
+  """
+  path, stays = workdir / "config.json", ()
   if path.exists():
     changed = configs.differences(configs.read(path).to_dict(), config.to_dict())
-    changed = [line for line in changed if not line.startswith(_MAY_CHANGE)]
+    changed = [line for line in changed if not line.startswith((*_MAY_CHANGE, *leaving_open))]
     if not changed:
       return
+    if all(line.startswith(fitting.KEYS) for line in changed):
+      stays = (_TOKENIZER, _ENCODER)  # all texts made it, whichever rows are held out
     if has_checkpoints(workdir):
       more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
       raise ConfigError(
@@ -95,9 +107,9 @@ def claim(config, workdir: pathlib.Path) -> None:
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     # What a command that got no further made for its own settings.
-    for made in ("encoder", GRAPHS):
+    for made in {_ENCODER, GRAPHS, REFIT}.difference(stays):
       shutil.rmtree(workdir / made, ignore_errors=True)
-    for made in _MADE:
+    for made in set(_MADE).difference(stays):
       (workdir / made).unlink(missing_ok=True)
     disk.write_text(path, configs.to_json(config))
   except OSError as error:

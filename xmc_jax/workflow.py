@@ -21,6 +21,7 @@ from xmc_jax import (
   new_run,
   page,
   plain,
+  refit,
   report,
   run_folder,
   runtime,
@@ -37,11 +38,11 @@ from xmc_jax.stopping import Stop
 
 def prepare(config) -> None:
   """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained, no run's folder is made."""
-  prepared = new_run.prepare(config)
+  prepared, config = new_run.prepare(config)
   show(data.summary(prepared.manifest))
   show(f"prepared in {prepared.folder}, where --mode=train finds it")
   try:
-    configs.check_against_data(config, prepared.train.num_labelled, prepared.num_labels)
+    new_run.fit_to_data(config, prepared)
   except UserError as error:
     say(f"note: with these settings --mode=train will refuse: {error}")
 
@@ -50,9 +51,12 @@ def plan(config) -> None:
   """`--mode=plan`: what a run would take, from the config alone; refuses what cannot fit."""
   methods.check(config)
   if methods.builds_on_a_run(config) and config.init_from:
-    config = new_run.with_encoder_of(config, pathlib.Path(config.init_from))
+    config = new_run.with_encoder_of(config)
   sizes = plans.sizes_of(config)
   configs.check_against_encoder(config, getattr(sizes.encoder, "max_positions", 0))
+  config, chosen = new_run.fitted(config, sizes.num_points, sizes.num_labels)
+  if chosen:
+    print(chosen, file=sys.stderr)
   configs.check_against_data(config, sizes.num_points or checks.LARGEST, sizes.num_labels)
   made = plans.plan(config, sizes)
   # Not `show`, which asks JAX for a device.
@@ -114,6 +118,8 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
       fused.fit_fusion(run, params, aux)
     with voice.stage("hybrid"):
       ranking.fit_hybrid(run, params, aux)
+    if run.config.train.refit:  # then the validation rows are nobody's measure any more
+      params, aux, step = refit.train(run, voice, stop)
     means, _ = _test(run, params, aux, step, voice)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
     show(_invitation(run))

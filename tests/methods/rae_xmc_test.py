@@ -219,7 +219,10 @@ def test_batches_say_who_shares_a_label_also_of_one_that_was_not_drawn(data, tmp
     ({"method.point_positive_weight": -0.1}, "method.point_positive_weight = -0.1"),
     ({"method.temperature": 0.0}, "method.temperature = 0"),
     ({"eval.num_keys": 0}, "eval.num_keys = 0"),
-    ({"eval.scores": "classifier"}, "scores = 'classifier': method 'rae_xmc' has 'hybrid', 'fused', 'encoder'"),
+    (
+      {"eval.scores": "classifier"},
+      "scores = 'classifier': method 'rae_xmc' has 'hybrid', 'fused', 'encoder'",
+    ),
     (
       {"method.name": "dexml", "method.point_positive_weight": 0.5},
       "method.point_positive_weight = 0.5 is for method.name = 'rae_xmc', not 'dexml'; "

@@ -10,7 +10,7 @@ from xmc_jax.models.known import KNOWN, known_spec
 from xmc_jax.models.loading import load_encoder
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.prototype import PrototypeNetwork
-from xmc_jax.models.sources import copy_description, tokenizer_file
+from xmc_jax.models.sources import copy_description, source_key, tokenizer_file
 
 __all__ = [
   "KNOWN",
@@ -36,5 +36,6 @@ __all__ = [
   "packs_tokens",
   "resolve_dtype",
   "save_pretrained",
+  "source_key",
   "tokenizer_file",
 ]

@@ -25,6 +25,11 @@ class Source(NamedTuple):
   found: str
 
 
+def source_key(settings):
+  """The key of `config.encoder` that names where weights come from."""
+  return "init_table" if settings.name in ("bag", "gru") else "name"
+
+
 def locate(name):
   """Finds an encoder's folder.
 

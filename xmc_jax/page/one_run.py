@@ -182,6 +182,8 @@ def _training(run: Run, material: _Material, draw: _Figures) -> list[Markup]:
     said.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
   if not len(run.validation):
     said.append("No rows were held out for validation: the last parameters were tested.")
+  if run.config.train.refit:
+    said.append("Then all rows were trained on, for as many epochs as were best; that was tested.")
   times = (f"{name} {len(steps)} time{'s' * (len(steps) != 1)}" for name, steps in refreshed.items())
   said.append(f"Made anew on the way (marks below the figures): {', '.join(times)}." if refreshed else "")
   text = " ".join(filter(None, said)) or "No readings were kept."

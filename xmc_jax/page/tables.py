@@ -22,6 +22,7 @@ _STAGES = {
   "freeze": "embedding under a frozen encoder",
   "compile": "compiling",
   "train": "training steps",
+  "refit": "training again on all rows",
   "evaluate": "validation",
   "save": "saving",
   "fuse": "fitting the fusion of scores",

@@ -9,13 +9,22 @@ from xmc_jax.contract import PyTree
 from xmc_jax.run import Run
 
 
+def is_refitted(run: Run) -> bool:
+  """Returns whether the run's parameters have seen all training rows (`train.refit`)."""
+  if not run.config.train.refit:
+    return False
+  with contextlib.closing(run.refitted(read_only=True)) as saved:
+    return saved.usable() is not None
+
+
 def point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
   """Returns `[N, D]` embeddings of all training rows, held-out ones too; made once, kept in the run's folder.
 
   Raises:
     UserError: the file is damaged.
   """
-  path, tokens = run.workdir / run_folder.MEMORY, run.dataset.train.tokens
+  folder = run.workdir / run_folder.REFIT if is_refitted(run) else run.workdir
+  path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
   if path.exists():
     return run_folder.open_array(path, len(tokens))
   vectors = run.embed_queries(params, aux, tokens)

@@ -20,7 +20,7 @@ from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
 from xmc_jax.run import Run
 from xmc_jax.runs.fused import fused_ranker
-from xmc_jax.runs.memory import point_vectors
+from xmc_jax.runs.memory import is_refitted, point_vectors
 
 _PATIENCE = 50  # queries that are ranked exactly before an index is built for more
 
@@ -100,11 +100,18 @@ def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
   """Opens the hybrid ranker of a run, all labelled training rows in its memory; fits it where it was not yet.
 
   Raises:
-    UserError: its file is damaged.
+    UserError: its file is damaged, or cannot be made again.
   """
   path = run.workdir / run_folder.HYBRID
   vectors, labels = point_vectors(run, params, aux), _label_vectors(run, params, aux)
-  model = HybridModel.load(path) if path.exists() else _fitted(run, params, aux, vectors, labels)
+  if path.exists():
+    model = HybridModel.load(path)
+  elif is_refitted(run):  # no row is left that the encoder has not seen
+    raise UserError(
+      f"{path} is missing, and was fitted before the refit; give --scores=encoder, or train anew"
+    )
+  else:
+    model = _fitted(run, params, aux, vectors, labels)
   retriever = _retriever(run, vectors, labels, np.arange(len(vectors)))
   if model.features != feature_names(retriever.names):
     raise UserError(f"{path}: was fitted on other sources; delete it, and it is fitted anew")

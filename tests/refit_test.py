@@ -1,0 +1,145 @@
+"""Training again on all rows: how long, what is used afterwards, and kills on the way."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+from same_runs import assert_same_runs
+
+from xmc_jax import config as configs
+from xmc_jax import loop, refit, workflow
+from xmc_jax import run as runs
+from xmc_jax.contract import ConfigError
+
+SETTINGS = {
+  "train.refit": True,
+  "train.batch_size": 16,
+  "train.num_epochs": 2,
+  "checkpoint.every_epochs": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("refit") / "data")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("run") / "undisturbed"
+  return workdir, workflow.train_and_test(tiny_runs.config(folder, **SETTINGS), workdir)
+
+
+@pytest.mark.parametrize(
+  "best, per_epoch, of_all, last",
+  [(34, 17, 19, 38), (17, 17, 19, 19), (12, 6, 6, 12), (5, 6, 7, 6), (1, 100, 30, 1)],
+)
+def test_as_many_epochs_as_were_best(best, per_epoch, of_all, last):
+  assert refit.last_step(best, per_epoch, of_all) == last
+
+
+def test_nothing_to_train_again_with():
+  config = configs.default()
+  config.update_from_flattened_dict({"train.refit": True, "data.num_validation": 0})
+  with pytest.raises(ConfigError, match=r"train.refit = True .*data.num_validation = 0.*train.refit=False"):
+    configs.check(config)
+
+
+def bits(tree) -> list[bytes]:
+  return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def newest(folder):
+  return max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
+  workdir, means = undisturbed
+  run = runs.reopen(workdir)
+  params, _, step = run.trained()
+  best, per_epoch = newest(workdir / "best"), run.batches.steps_per_epoch
+  assert (per_epoch, len(run.validation)) == (11, 20)  # 170 rows, 16 at a time; of all 190 rows it is 12
+  assert step == newest(workdir / "refit" / "best") == best // 11 * 12
+  assert json.loads((workdir / "report" / "metrics.json").read_text())["step"] == step
+  assert workflow.test(workdir) == means
+  # By hand: the same settings, with no rows held out and as many steps.
+  settings = SETTINGS | {"train.refit": False, "data.num_validation": 0}
+  other = tiny_runs.open_run(folder, tmp_path / "all", **settings)
+  with_all = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[0]
+  first = run.best(read_only=True).restore_trained(best, run.method.rules, run.mesh)[0]
+  assert bits(params) == bits(with_all) != bits(first)
+
+
+class Killed(BaseException):
+  """What a kill looks like from within the process."""
+
+
+def kill(patch, owner, name, when):
+  """Makes the first call for which `when(*arguments)` holds the last one of the process."""
+  original = getattr(owner, name)
+
+  def wrapped(*arguments, **named):
+    if when(*arguments):
+      raise Killed
+    return original(*arguments, **named)
+
+  patch.setattr(owner, name, wrapped)
+
+
+def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
+  config, workdir = tiny_runs.config(folder, **SETTINGS), tmp_path / "killed"
+  left = [4]
+
+  def fourth_step_on_all(step, *_):
+    left[0] -= step._run.workdir.name == "refit"
+    return left[0] == 0
+
+  for owner, name, when in (
+    (refit, "_on_all_rows", lambda run: True),
+    (loop.TrainStep, "__call__", fourth_step_on_all),
+    (refit, "_keep", lambda *_: True),
+    (workflow.evaluate, "write_report", lambda *_: True),
+  ):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+      kill(patch, owner, name, when)
+      workflow.train_and_test(config, workdir)
+    if name == "_keep":  # until all is done, what the first training found is used
+      assert runs.reopen(workdir).trained()[2] == newest(workdir / "best")
+  whole, means = undisturbed
+  assert workflow.train_and_test(config, workdir) == means
+  assert_same_runs(whole, workdir)
+  for name in ("checkpoints", "best"):
+    assert newest(workdir / "refit" / name) == newest(whole / "refit" / name)
+  assert bits(runs.reopen(workdir).trained()[0]) == bits(runs.reopen(whole).trained()[0])
+  assert tiny_runs.metric_lines(workdir / "refit") == tiny_runs.metric_lines(whole / "refit")
+
+
+DEXA = {
+  "method.name": "dexa",
+  "method.loss": "margin",
+  "method.labels": "in_batch",
+  "method.num_label_clusters": 8,
+  "method.head_label_points": 8,
+  "method.leaves_first_epoch": 1.0,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dexa", "prime", "unidec"])
+def test_tables_are_those_of_all_rows(name, folder, tmp_path):
+  """What labels are made of may depend on the rows, such as how many are frequent: all are by hand's."""
+  settings = SETTINGS | {"dexa": DEXA, "prime": tiny_runs.PRIME, "unidec": tiny_runs.UNIDEC}[name]
+  means = workflow.train_and_test(tiny_runs.config(folder, **settings), tmp_path / "run")
+  assert workflow.test(tmp_path / "run") == means
+  run = runs.reopen(tmp_path / "run")
+  *trained, step = run.trained()
+  other = tiny_runs.open_run(
+    folder, tmp_path / "all", **(settings | {"train.refit": False, "data.num_validation": 0})
+  )
+  by_hand = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[:2]
+  assert bits(trained) == bits(by_hand)
+  np.testing.assert_array_equal(run.embed_labels(*trained), other.embed_labels(*by_hand))
+  counts = [np.bincount(one.train.counted.indices, minlength=60) for one in (run, other)]
+  assert name != "dexa" or (counts[0] >= 8).sum() < (counts[1] >= 8).sum()
