@@ -14,7 +14,8 @@ what `python -m benchmarks.faults` and `python -m benchmarks.disks` found. Betwe
 in docs/results/leaderboard, by falling P@1: means over seeds and their 95 % interval over test points;
 metrics beside BOARD are its only columns. Between `<!-- accuracy -->` and `<!-- end -->` stands a table for
 each folder of docs/results/accuracy, which `python -m benchmarks.accuracy` fills; sets and metrics that are
-named there are the only ones: `<!-- accuracy: SET P@1 -->`.
+named there are the only ones: `<!-- accuracy: SET P@1 -->`. Between `<!-- parts: PART METRIC ... -->` and
+`<!-- end -->` stands what `python -m benchmarks.hybrid_parts` found, set by set.
 """
 
 import json
@@ -30,7 +31,7 @@ _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
 _BLOCK = re.compile(
-  r"(<!-- (table|claim|epochs|faults|leaderboard|accuracy)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
+  r"(<!-- (table|claim|epochs|faults|leaderboard|accuracy|parts)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
 )
 
 
@@ -210,6 +211,23 @@ def _arrow(seeds: list[dict], metric: str) -> str:
   return " ↓" if all(high < 0 for _, high in intervals) else ""
 
 
+def parts_table(names: list[str]) -> str:
+  """Makes a Markdown table, in percent, of what a part of the hybrid ranking is worth on each data set.
+
+  Args:
+    names: a part, and metrics. Of models only what cross-validation gave is shown.
+  """
+  part, *metrics = names
+  lines = [f"| set | | {' | '.join(metrics)} |", "|---" * (len(metrics) + 2) + "|"]
+  for path in sorted((_DOCS / "results" / "hybrid_parts").glob(f"*_{part}.json")):
+    found = json.loads(path.read_text())
+    for row, score in found["rows"].items():
+      if part != "models" or row.endswith(", cross-validated"):
+        cells = [f"{100 * score[metric]:.1f}" if metric in score else "" for metric in metrics]
+        lines.append(f"| {found['set']} | {row.partition(', ')[0]} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n" if len(lines) > 2 else "Nothing has been run yet.\n"
+
+
 def _mean(row: dict, what: str, metric: str) -> float:
   return statistics.mean(seed[what].get(metric, 0.0) for seed in row["seeds"])
 
@@ -274,6 +292,7 @@ _KINDS = {
   "faults": faults_table,
   "leaderboard": leaderboard_table,
   "accuracy": accuracy_table,
+  "parts": parts_table,
 }
 
 if __name__ == "__main__":
