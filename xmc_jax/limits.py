@@ -1,7 +1,7 @@
 """What single values of a config may be: choices, and the ends of ranges."""
 
 LOSSES = ("decoupled_softmax", "softmax", "soft_top_k", "binary", "margin", "dynamic_margin")
-# What labels can be ranked by alone, whatever the method, besides its own scores.
+# Sources that every method has besides its own scores (retrieval/sources.py).
 SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 
