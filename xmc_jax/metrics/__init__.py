@@ -15,8 +15,8 @@ from xmc_jax.metrics.ranking import coverage, evaluate
 from xmc_jax.metrics.slices import contributions, frequency_deciles, head_torso_tail
 
 __all__ = [
-  "Reliability",
   "Difference",
+  "Reliability",
   "bootstrap_intervals",
   "contributions",
   "coverage",

@@ -42,9 +42,9 @@ class Reliability(NamedTuple):
 def reliability(probabilities, right, *, num_bins: int = _NUM_BINS) -> Reliability:
   """Compares probabilities with how often they came true, in bins of equal width.
 
-  The expected calibration error is Σ_b share_b · |right_b - predicted_b| (Guo et al., 2017, eq. 3). Bins count
-  by their pairs: where nearly all probabilities are about 0, so is the error, whatever the few large ones are
-  worth. The bins tell.
+  The expected calibration error is Σ_b share_b · |right_b - predicted_b| (Guo et al., 2017, eq. 3). Bins
+  count by their pairs: where nearly all probabilities are about 0, so is the error, whatever the few large
+  ones are worth. The bins tell.
 
   Args:
     probabilities: `[n]` of n pairs, from 0 to 1.
