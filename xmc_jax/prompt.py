@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import textwrap
 from collections.abc import Mapping
 
 from xmc_jax import plain
@@ -44,7 +45,7 @@ def ask(model: Model, k: int, explain: bool = False) -> None:
 
 
 def answered(model: Model, text: str, k: int, explain: bool = False) -> str:
-  """The k best labels of a text, a line each with its score, and one that says why; '' of an empty one."""
+  """The k best labels of a text, a line each with its score, below it why; '' of an empty text."""
   if not text.strip():
     return ""
   more = {"explain": True} if explain else {}
@@ -55,7 +56,7 @@ def answered(model: Model, text: str, k: int, explain: bool = False) -> str:
   ):
     if id_ >= 0:
       lines.append(f"{score:8.3f}  {_cut(plain.line(name), width)}")
-      lines += [f"{'':10}{_cut(_in_words(reason), width)}" for reason in why]
+      lines += [f"{'':10}{part}" for reason in why for part in textwrap.wrap(_in_words(reason), width)]
   return "\n".join(lines)
 
 
