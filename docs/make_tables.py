@@ -30,9 +30,8 @@ from scipy.stats import t as student
 _DOCS = pathlib.Path(__file__).parent
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
-_BLOCK = re.compile(
-  r"(<!-- (table|claim|epochs|faults|leaderboard|accuracy|parts)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
-)
+_MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts"
+_BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def collect(run: pathlib.Path, name: str, what: str) -> None:

@@ -105,6 +105,19 @@ def test_the_report_says_it_all(tmp_path):
   assert (tmp_path / "predictions" / "test.npz").exists()
 
 
+def test_probabilities_are_held_against_the_truth(tmp_path):
+  """Row 0 has its label 2 first, at 0.9; row 1 label 3 second and 1 third; row 2 has none."""
+  scores = np.array([[0.9, 0.2, 0.1], [0.6, 0.5, 0.3], [0.4, 0.2, 0]], np.float32)
+  ranking = RANKING._replace(scores=np.where(RANKING.ids >= 0, scores, -np.inf))
+  evaluate.write_report(_run(TRAIN, 3, tmp_path), SPLIT, ranking, step=1, probabilities=True)
+  found = json.loads((tmp_path / "report" / "metrics.json").read_text())["calibration"]
+  assert found == evaluate.calibration(ranking, SPLIT.counted)
+  # Every pair is in a bin of its own, but for the two of 0.2, which are both wrong.
+  assert [one["pairs"] for one in found["bins"]] == [1, 2, 1, 1, 1, 1, 1]
+  assert found["ece"] == pytest.approx((0.1 + 2 * 0.2 + 0.7 + 0.4 + 0.5 + 0.6 + 0.1) / 8)
+  assert found["ece_first"] == pytest.approx((0.1 + 0.6 + 0.4) / 3)
+
+
 def test_examples_ring_true_labels_that_are_not_shown(monkeypatch):
   monkeypatch.setattr(evaluate, "_SHOWN", 1)
   assert "  two\n    · label 0\n    ○ label 1" in evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 10)

@@ -18,6 +18,7 @@ from absl import flags
 from tests import tiny_runs
 from xmc_jax import data, evaluate, faults, loop, main, run_folder, runtime, workflow
 from xmc_jax.contract import UserError
+from xmc_jax.refresh.index import Index
 
 ROOT = pathlib.Path(__file__).parent.parent
 DEXML = f"--config={ROOT / 'experiments' / 'dexml.py'}"
@@ -89,7 +90,10 @@ def command(monkeypatch, capsys):
     known = set(flags.FLAGS)
     kept = {
       name: flags.FLAGS[name].default
-      for name in ("config", "mode", "workdir", "input", "output", "add_labels", "k", "distributed")
+      for name in (
+        *("config", "mode", "workdir", "input", "output", "add_labels", "scores", "explain", "k"),
+        "distributed",
+      )
     }
     capsys.readouterr()
     code = 0
@@ -188,6 +192,10 @@ def test_help_is_light_and_succeeds():
     (["--mode=predict", "--k=few"], "--k=few"),
     ([DEXML, "--backend=scann"], "--mode=train does not look at --backend; set --config.eval.backend, or"),
     ([DEXML, "--mode=plan", "--input=x"], "--mode=plan does not look at --input; leave it out"),
+    (["--mode=evaluate", "--explain", "--workdir=x"], "from the run's folder; leave --explain out"),
+    (["--mode=compare", "--explain", "x", "y"], "from the folders of runs; leave --explain out"),
+    (["--mode=plan", "--explain"], "--mode=plan does not look at --explain; leave it out"),
+    (["--mode=compare", "--scores=memory", "x", "y"], "x/config.json: no such file"),
     (["--mode=evaluate", "--backend=hnsw"], "--backend=hnsw: value should be one of <exact|scann|auto>"),
     (["--mode=evaluate"], "--mode=evaluate needs --workdir"),
     (["--mode=predict"], "--mode=predict needs --workdir"),
@@ -492,6 +500,31 @@ def test_prediction_into_a_matrix_and_of_a_table(command, trained, tmp_path):
   assert f"written to {target}: 2 texts x 60 labels, 2 scores a text" in ended.err
 
 
+def test_prediction_with_reasons(command, trained, tmp_path):
+  source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
+  source.write_text("barn lt\n")
+  use = ("--mode=predict", f"--workdir={trained}", f"--input={source}", "--explain")
+  assert command(*use, f"--output={target}", "--scores=hybrid", "--k=2").code == 0
+  (row,) = [json.loads(line) for line in target.read_text().splitlines()]
+  assert [set(label) for label in row["labels"]] == [{"id", "score", "text", "why"}] * 2
+  assert all(0 <= label["score"] <= 1 for label in row["labels"])
+  line = command(*use, f"--output={tmp_path / 'out.npz'}").line()
+  assert "leave --explain out, or take JSON lines" in line
+
+
+def test_a_comparison_by_other_scores(command, folder, trained, tmp_path):
+  """It says which command is missing, and takes what that writes."""
+  other = shutil.copytree(trained, tmp_path / "other")
+  compare = ("--mode=compare", trained, other, "--scores=lexical_memory")
+  line = command(*compare).line()
+  missing = re.search(r"give (--mode=evaluate --workdir=\S+ --scores=lexical_memory) first$", line)[1]
+  for workdir in (trained, other):
+    assert command(*missing.replace(str(trained), str(workdir)).split()).code == 0
+  ended = command(*compare)
+  assert ended.code == 0 and ended.out.count("ranked by lexical_memory)") == 2
+  assert f"written to {trained}/report/compare_lexical_memory.html" in ended.out
+
+
 def test_refusals_of_a_prediction(command, trained, tmp_path):
   source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
   source.write_text("barn\n")
@@ -518,7 +551,7 @@ def test_what_the_machine_refuses_is_one_line(command, trained, monkeypatch):
     def failing(*arguments, **named):
       raise error
 
-    monkeypatch.setattr(evaluate.Index, "search", failing)
+    monkeypatch.setattr(Index, "search", failing)
     return command("--mode=evaluate", f"--workdir={trained}")
 
   assert "No space left on device" in fail(OSError(28, "No space left on device")).line()
@@ -535,7 +568,7 @@ def test_bugs_keep_their_traceback(command, trained, monkeypatch, bug):
   def failing(*arguments, **named):
     raise bug
 
-  monkeypatch.setattr(evaluate.Index, "search", failing)
+  monkeypatch.setattr(Index, "search", failing)
   with pytest.raises(type(bug), match="ours"):
     command("--mode=evaluate", f"--workdir={trained}")
 

@@ -7,6 +7,7 @@ import os
 import pathlib
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -23,8 +24,10 @@ import xmc_jax
 from xmc_jax import prompt
 from xmc_jax.contract import UserError
 from xmc_jax.predict import predict_command, predict_lines
+from xmc_jax.retrieval import explanations
 
 ROOT = pathlib.Path(__file__).parent.parent
+SOURCES = {"encoder", "memory", "memory_regression", "lexical_memory", "lexical_labels"}
 TEXTS = ["barn kelt", "", "loma mive nuxo", "suss"] * 3
 
 
@@ -86,13 +89,96 @@ def test_a_matrix_that_cannot_be_written_is_one_line(workdir, tmp_path):
     predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "file" / "found.npz"), 4)
 
 
+# --- reasons ---
+
+
+@pytest.fixture(scope="module", params=["hybrid", "fused"])
+def explained(request, workdir, tmp_path_factory):
+  """A run's folder that ranks by all sources, or by its own scores."""
+  folder = tmp_path_factory.mktemp("explained") / request.param
+  shutil.copytree(workdir, folder)
+  config = json.loads((folder / "config.json").read_text())
+  config["eval"]["scores"] = request.param
+  (folder / "config.json").write_text(json.dumps(config))
+  return folder
+
+
+def test_each_label_has_its_reason(explained):
+  model, out = xmc_jax.Model.load(explained), io.StringIO()
+  assert predict_lines(model, TEXTS[:4], out, 5, 3, explain=True) == 4
+  lines, plain = [json.loads(line) for line in out.getvalue().splitlines()], io.StringIO()
+  predict_lines(model, TEXTS[:4], plain, 5, 3)
+  known = model._run.dataset.train
+  carriers = {text: set(known.counted[row].indices.tolist()) for row, text in enumerate(known.texts)}
+  for line, without in zip(lines, map(json.loads, plain.getvalue().splitlines()), strict=True):
+    for label in line["labels"]:
+      why = label["why"]
+      assert set(why) == {"sources", "voters"} and set(why["sources"]) <= SOURCES
+      assert all(1 <= rank <= 10 for rank in why["sources"].values())
+      for voter in why["voters"]:
+        assert label["id"] in carriers[voter["text"]] and voter["weight"] > 0
+      weights = [voter["weight"] for voter in why["voters"]]
+      assert weights == sorted(weights, reverse=True) and len(weights) <= 3
+    bare = [{name: value for name, value in label.items() if name != "why"} for label in line["labels"]]
+    assert bare == without["labels"]
+  assert any(label["why"]["voters"] for label in lines[0]["labels"])
+  first = lines[0]["labels"][0]["why"]["sources"]
+  assert first and list(first.values()) == sorted(first.values())
+
+
+def test_a_source_that_finds_few_labels_gives_fewer(workdir):
+  """No text shares a word with the last one: there is nothing to rank, and JSON has no infinity."""
+  model, out = xmc_jax.Model.load(workdir, scores="lexical_labels"), io.StringIO()
+  predict_lines(model, [model.labels[7], "zzz"], out, 60, explain=True)
+  found, none = (json.loads(line)["labels"] for line in out.getvalue().splitlines())
+  assert 0 < len(found) < 60 and found[0]["why"]["sources"]["lexical_labels"] == 1 and none == []
+  assert all(label["id"] >= 0 and np.isfinite(label["score"]) for label in found)
+  assert prompt.answered(model, "zzz", 60) == ""
+
+
+def test_a_matrix_has_no_room_for_reasons(workdir, tmp_path):
+  (tmp_path / "texts.txt").write_text("barn\n")
+  with pytest.raises(UserError, match=r"found\.npz has room for scores alone; leave --explain out") as error:
+    predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "found.npz"), 4, explain=True)
+  assert "\n" not in str(error.value) and not (tmp_path / "found.npz").exists()
+
+
+def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, monkeypatch, capsys):
+  """Not the one after the other; what the first command makes for ranking is no change of the run."""
+  for name in ("memory.npy", "hybrid.json"):
+    (explained / name).unlink(missing_ok=True)
+  source, target = tmp_path / "texts.txt", tmp_path / "found.jsonl"
+  source.write_text("".join(f"{text}\n" for text in TEXTS))
+  usual, done = xmc_jax.Model.predict, []
+
+  def killed(*args, **kwargs):
+    done.append(None)
+    if len(done) == 3:
+      raise KeyboardInterrupt
+    return usual(*args, **kwargs)
+
+  def command(explain: bool) -> str:
+    predict_command(explained, str(source), str(target), 2, explain=explain, block=4)
+    return capsys.readouterr().err
+
+  for goes_on in (True, False):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+      patch.setattr(xmc_jax.Model, "predict", killed)
+      done.clear()
+      command(explain=True)
+    assert ("going on after 8 texts" in command(explain=goes_on)) == goes_on
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [line["text"] for line in lines] == TEXTS
+    assert all(("why" in label) == goes_on for line in lines for label in line["labels"])
+
+
 # --- a prompt ---
 
 
-def _asked(model, typed: str, capsys) -> str:
+def _asked(model, typed: str, capsys, explain: bool = False) -> str:
   with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
     pipe.send_text(typed)
-    prompt.ask(model, 3)
+    prompt.ask(model, 3, explain)
   return capsys.readouterr().out
 
 
@@ -100,6 +186,20 @@ def test_enter_keeps_the_answer(model, capsys):
   _, scores, names = model.predict(["barn kelt"], 3)
   expected = "".join(f"{score:8.3f}  {name}\n" for score, name in zip(scores[0], names[0]))
   assert _asked(model, "barn kelt\r\x04", capsys) == expected + "\n"
+
+
+def test_a_prompt_says_why(explained, capsys):
+  model = xmc_jax.Model.load(explained)
+  _, scores, names, reasons = model.predict(["barn kelt"], 3, explain=True)
+  said = _asked(model, "barn kelt\r\x04", capsys, explain=True)
+  assert all(len(line) <= 80 for line in said.splitlines())
+  expected = []
+  for score, name, why in zip(scores[0], names[0], reasons[0]):
+    voters = [voter["text"] for voter in why["voters"]]
+    expected += [f"{score:8.3f}  {name}", explanations.line(why["sources"], voters)]
+  assert " ".join(said.split()) == " ".join(" ".join(expected).split())
+  if model._run.config.eval.scores == "hybrid":  # probabilities stand there as they are
+    assert all(0 < score <= 1 for score in scores[0])
 
 
 @pytest.mark.parametrize("typed", ["\x04", "\x03", "\r \r\x04", "half a text\x03"])

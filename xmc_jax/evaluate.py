@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from xmc_jax import config as configs
 from xmc_jax import data, disk, metrics, plain, runtime
 from xmc_jax.contract import PyTree
+from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import Progress
 from xmc_jax.retrieval.sources import Queries
@@ -22,7 +23,8 @@ SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 _SHOWN = 3  # labels of an example
 
-Why = Callable[[np.ndarray, np.ndarray], list[str]]  # (rows [n], labels [n, 1]) -> a line for each
+# (rows [n], labels [n, k] padded with -1) -> a line by label, for each row
+Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
 
 
 def embed_split(run: Run, params: PyTree, aux: PyTree, split: data.Split) -> np.ndarray:
@@ -66,12 +68,14 @@ def write_report(
   step: int,
   by_source: Mapping[str, dict[str, float]] = MappingProxyType({}),
   suffix: str = "",
+  probabilities: bool = False,
 ) -> dict[str, float]:
   """Scores the test rows; writes report/metrics.json and predictions/test.npz, `suffix` behind their names.
 
   metrics.json holds the means, their bootstrap 95 % intervals (coverage has none),
   and the parts of the metrics at 1 and 5 by label frequency; `by_source`, the means of other rankings, goes
-  there as it is.
+  there as it is. Where scores are `probabilities`, `calibration` says how well they hold: `ece` and `bins` of
+  all ranked labels, `ece_first` of the first label of each row.
 
   Returns:
     The means.
@@ -88,6 +92,7 @@ def write_report(
     "metrics": means,
     "intervals_95": {name: list(map(float, pair)) for name, pair in intervals.items()},
     "slices": _slices(ranking.ids, truth, frequency),
+    **({"calibration": calibration(ranking, truth)} if probabilities else {}),
     **({"by_source": dict(by_source)} if by_source else {}),
   }
   if not runtime.is_main_process():
@@ -97,6 +102,18 @@ def write_report(
   disk.write_text(folder / f"metrics{suffix}.json", json.dumps(report, indent=2) + "\n")
   save_predictions(ranking, run.dataset.num_labels, run.workdir / "predictions" / f"test{suffix}.npz")
   return means
+
+
+def calibration(ranking: Ranking, truth) -> dict[str, object]:
+  """Compares the probabilities of a ranking with the truth CSR `[N, L]`, as metrics.json has it."""
+  hits = find_hits(ranking.ids, as_truth(truth))
+  right, real = np.zeros(ranking.ids.shape, bool), ranking.ids >= 0
+  right[hits.rows, hits.ranks] = True
+  every, first = (
+    metrics.reliability(ranking.scores[:, :depth][real[:, :depth]], right[:, :depth][real[:, :depth]])
+    for depth in (ranking.ids.shape[1], 1)
+  )
+  return {"ece": every.ece, "ece_first": first.ece, "bins": [found._asdict() for found in every.bins]}
 
 
 def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
@@ -131,7 +148,7 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   A tick marks the true ones, a ring those missed; a line says why the first stands there, where `why` can.
   """
   rows = np.random.default_rng(0).permutation(len(split))[:count]
-  reasons = why(rows, ranking.ids[rows, :1]) if why and count else [""] * len(rows)
+  reasons = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
   truth, lines = split.counted, []
   for row, reason in zip(rows, reasons):
     true = set(truth[row].indices.tolist())
@@ -141,6 +158,5 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
     marks = [*("✓" if label in true else "·" for label in found), *("○" for _ in missed)]
     for mark, label in zip(marks, found + missed):
       lines.append(f"    {mark} {plain.line(run.dataset.labels.texts[label])}")
-    if reason:
-      lines.append(f"      why the first: {reason}")
+    lines += [f"      why the first: {words}" for words in reason.values()]
   return "\n".join(lines)

@@ -56,7 +56,8 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
     elif mode == "export":
       workflow.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
-      workflow.predict(workdir, options.INPUT.value, output, options.K.value, scores, backend)
+      k, explain = options.K.value, options.EXPLAIN.value
+      workflow.predict(workdir, options.INPUT.value, output, k, scores, backend, explain)
 
 
 def _compare(workdirs: list[pathlib.Path]) -> None:
@@ -64,7 +65,7 @@ def _compare(workdirs: list[pathlib.Path]) -> None:
     configs.read(workdir / "config.json")
   from xmc_jax import workflow
 
-  workflow.compare(workdirs, options.OUTPUT.value)
+  workflow.compare(workdirs, options.OUTPUT.value, options.SCORES.value)
 
 
 def cli() -> None:

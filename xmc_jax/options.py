@@ -33,6 +33,11 @@ DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes;
 SCORES = flags.DEFINE_string(
   "scores", "", "hybrid, fused, encoder, classifier, memory, ...: what ranks; the run's if not given"
 )
+EXPLAIN = flags.DEFINE_bool(
+  "explain",
+  False,
+  "predict: say why, for each label: which sources rank it high, which training texts have it",
+)
 BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
 K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
@@ -45,7 +50,8 @@ _USED_BY = {
   "k": ("predict",),
   "output": (*_ANSWERING, "export", "compare"),
   "add_labels": ("export",),
-  "scores": (*_ANSWERING, "export"),
+  "scores": (*_ANSWERING, "export", "compare"),
+  "explain": ("predict",),
   "backend": _ANSWERING,
 }
 

@@ -125,23 +125,39 @@ class Model:
     reasons = self._hybrid.explain(Queries(vectors[0], texts), found[0])
     return *found, [[self._told(reason) for reason in of_text] for of_text in reasons]
 
+  def open(self, explain: bool = False) -> None:
+    """Opens what ranks, which may write files into the run's folder; with `explain`, also what explains."""
+    _ = self._rank
+    if explain:
+      _ = self._hybrid
+
   def _told(self, reason: Reason) -> dict:
     texts = self._hybrid.point_texts
     voters = [{"text": texts[point], "weight": round(weight, 6)} for point, weight in reason.voters]
     return {"sources": reason.sources, "voters": voters}
 
 
-def predict_lines(model: Model, lines: Iterable[str], out: IO[str], k: int, block: int = 1024) -> int:
+def predict_lines(
+  model: Model, lines: Iterable[str], out: IO[str], k: int, block: int = 1024, explain: bool = False
+) -> int:
   """Reads one text a line, writes one JSON object a line; memory stays that of one block.
+
+  Args:
+    model: what answers.
+    lines: texts.
+    out: takes the lines.
+    k: labels of each text; fewer where the model finds fewer.
+    block: texts looked at together.
+    explain: each label has 'why', as `Model.predict` explains it.
 
   Returns:
     The number of texts.
   """
   done = 0
   for texts in _blocks(lines, block):
-    ids, scores, names = model.predict(texts, k)
-    for text, row in zip(texts, zip(ids.tolist(), scores.tolist(), names)):
-      out.write(json_line(text, zip(*row)))
+    ids, scores, *rest = model.predict(texts, k, explain=explain)
+    for text, row in zip(texts, zip(ids.tolist(), scores.tolist(), *rest)):
+      out.write(json_line(text, (found for found in zip(*row) if found[0] >= 0)))
     out.flush()
     done += len(texts)
   return done
@@ -176,9 +192,18 @@ def _blocks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
     yield texts
 
 
-def json_line(text: str, found: Iterable[tuple[int, float, str]], **more) -> str:
-  """One line of output: a text, its `(label id, score, label text)`, best first, and what else there is."""
-  labels = [{"id": id_, "score": round(score, 6), "text": name} for id_, score, name in found]
+def json_line(text: str, found: Iterable[tuple[int, float, str] | tuple], **more) -> str:
+  """One line of output: a text, its labels, best first, and what else there is.
+
+  Args:
+    text: what was asked.
+    found: `(label id, score, label text)`, or these and why.
+    more: other entries of the line.
+  """
+  labels = [
+    {"id": id_, "score": round(score, 6), "text": name, **({"why": why[0]} if why else {})}
+    for id_, score, name, *why in found
+  ]
   return plain.json(json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False)) + "\n"
 
 
@@ -189,13 +214,22 @@ def predict_command(
   k: int,
   scores: str = "",
   backend: str = "",
+  explain: bool = False,
   block: int = 1024,
 ) -> int:
   """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts.
 
-  A destination that ends with .npz becomes a CSR matrix; any other takes JSON lines. From a file to a file,
-  the output is there when it is whole; killed before, the same command goes on with JSON lines.
+  A destination that ends with .npz becomes a CSR matrix; any other takes JSON lines, with reasons where
+  `explain` is given. From a file to a file, the output is there when it is whole; killed before, the same
+  command goes on with JSON lines.
+
+  Raises:
+    UserError: the input, the output, the run, or what is asked of it; one line that names it.
   """
+  if explain and destination.endswith(".npz"):
+    raise UserError(
+      f"--output={destination} has room for scores alone; leave --explain out, or take JSON lines"
+    )
   with contextlib.ExitStack() as files:
     lines = lines_of(source, files)
     if source.endswith(_TABLES):
@@ -209,12 +243,13 @@ def predict_command(
       say(f"written to {destination}: {count:,} texts x {len(model.labels):,} labels, {k} scores a text")
       return count
     if not (source and runtime.is_alone() and disk.is_plain_file(destination)):
-      return predict_lines(model, lines, _opened(destination, files), k, block)
-    made_of = _identity(workdir, model.step, source, [k, scores, backend])
+      return predict_lines(model, lines, _opened(destination, files), k, block, explain)
+    model.open(explain)  # before the identity, which looks at what that may write
+    made_of = _identity(workdir, model.step, source, [k, scores, backend, explain])
     out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
     if done:
       say(f"predict: going on after {done:,} texts")
-    done += predict_lines(model, itertools.islice(lines, done, None), out, k, block)
+    done += predict_lines(model, itertools.islice(lines, done, None), out, k, block, explain)
   say(f"written to {destination}: {done:,} texts, {k} labels each")
   return done
 

@@ -154,15 +154,21 @@ def test(
 
 
 def predict(
-  workdir: pathlib.Path, source: str, destination: str, k: int, scores: str = "", backend: str = ""
+  workdir: pathlib.Path,
+  source: str,
+  destination: str,
+  k: int,
+  scores: str = "",
+  backend: str = "",
+  explain: bool = False,
 ) -> None:
   """`--mode=predict`: texts in, JSON lines out, and nothing else there; at a terminal, a prompt."""
   from xmc_jax import prompt
   from xmc_jax.predict import Model, predict_command
 
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
-    return prompt.ask(Model.load(workdir, scores=scores, backend=backend), k)
-  predict_command(workdir, source, destination, k, scores, backend)
+    return prompt.ask(Model.load(workdir, scores=scores, backend=backend), k, explain)
+  predict_command(workdir, source, destination, k, scores, backend, explain)
 
 
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
@@ -185,9 +191,15 @@ def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores
   exports.add_labels(folder, texts)
 
 
-def compare(workdirs: Sequence[pathlib.Path], destination: str = "") -> None:
-  """`--mode=compare`: finished runs side by side, as a table and a page; '' is in the first run's report."""
-  page.compare(workdirs, destination)
+def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
+  """`--mode=compare`: finished runs side by side, as a table and a page.
+
+  Args:
+    workdirs: the runs' folders.
+    destination: the page; '' is in the first run's report.
+    scores: what all of them are ranked by, as `--mode=evaluate` has ranked them; '' is each run's own.
+  """
+  page.compare(workdirs, destination, scores)
 
 
 def _entry(path: pathlib.Path) -> str:
@@ -224,11 +236,14 @@ def _test(
     chosen_ranking = ranked.pop(chosen)
     alone = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
     # Under another name, where it is not ranked as the run was told to.
-    means = evaluate.write_report(run, test, chosen_ranking, step, alone, suffix)
+    probable = ranking.gives_probabilities(chosen)
+    means = evaluate.write_report(run, test, chosen_ranking, step, alone, suffix, probable)
   if run.config.eval.report_page:
     with voice.stage("page"):
       seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
-      page.write(run, chosen_ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds)
+      page.write(
+        run, chosen_ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds, why=why
+      )
   by = f", by {'both' if chosen == 'fused' else chosen}" if alone else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
   show(report.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in alone.items()}}))

@@ -379,4 +379,5 @@ def test_a_page_of_a_run_that_ranks_by_the_memory(data, tmp_path):
     tiny_runs.config(data, **SETTINGS, **{"eval.report_page": True, "train.num_epochs": 1}), workdir
   )
   page = (workdir / "report" / "index.html").read_text()
-  assert "A memory of keys scores the labels that it reaches alone." in page
+  told = page.partition("What scores tell")[2]
+  assert "above every wrong one" in told and "above a random other one" not in told

@@ -1,5 +1,6 @@
 """Runs side by side: right numbers, refusals in one line, safe words."""
 
+import copy
 import json
 import re
 import shutil
@@ -10,9 +11,10 @@ import scipy.sparse as sp
 from html_test import check_page
 from page_runs import NAME, made_run
 
-from xmc_jax import metrics, page
+from xmc_jax import evaluate, metrics, page
 from xmc_jax.contract import UserError
 from xmc_jax.page import comparison, differing, finished
+from xmc_jax.runs.ranking import ranker
 
 
 @pytest.fixture
@@ -125,6 +127,60 @@ def test_damaged_reports_are_refused_and_readings_are_left_out(first, second, un
   (second / "metrics.jsonl").write_text("nothing of ours")
   (second / "report" / "seconds.json").write_text("[]")
   page.compare([first, second])
+
+
+def _ranked_by(made, folder, scores):
+  """Copies a run, and ranks it as `--mode=evaluate --scores=` does."""
+  rank = ranker(made.run, made.params, made.aux, scores)
+  ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
+  shutil.copytree(made.run.workdir, folder)
+  run = copy.copy(made.run)
+  run.workdir = folder
+  evaluate.write_report(run, made.run.dataset.test, ranking, 9, suffix=f"_{scores}")
+  return ranking
+
+
+def test_another_ranking_of_the_runs(fused_run, hybrid_run, tmp_path, undrawn, capsys):
+  folders = [tmp_path / "first", tmp_path / "second"]
+  rankings = [_ranked_by(made, folder, "memory") for made, folder in zip((fused_run, hybrid_run), folders)]
+  page.compare(folders, scores="memory")
+  shown, truth = capsys.readouterr().out, hybrid_run.run.dataset.test.counted
+  means = [metrics.evaluate(ranking.ids, truth)["P@5"] for ranking in rankings]
+  row = next(line for line in shown.splitlines() if line.startswith("P@5"))
+  assert f"{100 * means[0]:.2f}" in row and f"{100 * means[1]:.2f}" in row
+  assert shown.count("ranked by memory)") == 2
+  text = (folders[0] / "report" / "compare_memory.html").read_text()
+  check_page(text)
+  assert not (folders[0] / "report" / "compare.html").exists()
+  assert text.count('<td class="text">memory</td>') == 2
+  assert [run.step for run in finished.opened(folders, "memory")] == [9, 9]
+
+
+def test_runs_by_their_own_scores_say_which(first, hybrid_run, tmp_path, undrawn, capsys):
+  other = _copy(hybrid_run, tmp_path / "hybrid")
+  page.compare([first, other])
+  shown = capsys.readouterr().out
+  assert "ranked by fused)" in shown and "ranked by hybrid)" in shown
+  with pytest.raises(UserError, match=r"--mode=evaluate --workdir=\S+ .* --scores=hybrid first"):
+    page.compare([other, first], scores="hybrid")
+  # A run's own ranking has no name behind its files.
+  assert finished._files(other, "hybrid")[1].name == "test.npz"
+
+
+def test_rankings_that_are_not_there_are_refused(first, second, tmp_path):
+  def refused(scores):
+    with pytest.raises(UserError) as error:
+      page.compare([first, second], scores=scores)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+  missing = "not ranked by memory yet, as report/metrics_memory.json is missing; give --mode=evaluate"
+  assert f"{missing} --workdir={first} --scores=memory first" in refused("memory")
+  assert "--scores=../x is no ranking; there are hybrid, fused, encoder" in refused("../x")
+  for run in (first, second):
+    (run / "report" / "metrics_encoder.json").write_text('{"step": 3}')
+    (run / "predictions" / "test_encoder.npz").write_bytes(b"nothing")
+  assert f"--workdir={first} --scores=encoder makes it again" in refused("encoder")
 
 
 def test_a_link_out_of_the_folder_is_refused(first, second, tmp_path):

@@ -1,4 +1,4 @@
-"""Two tested runs that all pages' tests share."""
+"""Tested runs that all pages' tests share."""
 
 import pytest
 import tiny_runs
@@ -29,3 +29,9 @@ def fused_run(data_folder, tmp_path_factory):
   """Another method, with two views that are fused, and refreshes."""
   settings = tiny_runs.UNIDEC | {"eval.fusion_rows": 100}
   return made_run(data_folder, tmp_path_factory.mktemp("page_runs") / "fused", **settings)
+
+
+@pytest.fixture(scope="session")
+def hybrid_run(data_folder, tmp_path_factory):
+  """Ranks by all sources; its 20 validation rows are too few to fit on."""
+  return made_run(data_folder, tmp_path_factory.mktemp("page_runs") / "hybrid", **{"eval.scores": "hybrid"})

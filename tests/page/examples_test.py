@@ -86,6 +86,30 @@ def test_marks_and_what_is_missing():
   assert "and 5 more true labels" in text and "&lt;29&gt;" not in text
 
 
+def test_reasons_are_asked_for_what_is_shown():
+  """Of points in rows 0 and 4: their first labels, and the true one that the second misses."""
+  asked = []
+
+  def why(rows, ids):
+    asked.append((rows.tolist(), [labels[labels >= 0].tolist() for labels in ids]))
+    return [{label: f"why {label}" for label in labels if label >= 0} for labels in ids.tolist()]
+
+  choices = [examples.Choice("", "", np.array([4])), examples.Choice("", "", np.array([0]))]
+  found = examples.reasons(choices, RANKING, TRUTH, why)
+  assert asked == [([4, 0], [[2, 0, 1, 3], [1, 0, 2]])]
+  assert found[4][3] == "why 3" and sorted(found[0]) == [0, 1, 2]
+  assert examples.reasons([], RANKING, TRUTH, why) == {} and len(asked) == 1
+
+
+def test_reasons_stand_below_their_labels():
+  ranking, names = Ranking(np.array([[0, 1]]), np.array([[3.0, 2]])), ["a", "b", "c"]
+  text = examples.labels(ranking, 0, np.array([0, 2]), names, np.ones(3, int), {0: "<first>", 2: "missed"})
+  assert text.count('class="why"') == 2
+  items = text.split("<li")[1:]
+  assert '<span class="why"><bdi>&lt;first&gt;</bdi></span>' in items[0]
+  assert "why" not in items[1] and "<bdi>missed</bdi>" in items[2]
+
+
 def test_a_section_leaves_empty_kinds_out():
   split = types.SimpleNamespace(texts=[""] + ["<p>"] * 6, counted=TRUTH)
   kinds = [examples.Choice("a", "b", np.array([0, 1])), examples.Choice("none", "c", np.array([], int))]

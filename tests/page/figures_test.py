@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 
+from xmc_jax import metrics
 from xmc_jax.page import drawing, figures, side_figures
 from xmc_jax.page.readings import Curve
 from xmc_jax.page.scores import Sample
@@ -60,6 +61,25 @@ def test_bars_and_precision_recall():
   assert drawing.png(
     figures.precision_recall({"a": (np.ones(1), np.ones(1)), "b": (np.ones(500), np.ones(500))})
   )
+
+
+@pytest.mark.parametrize("probabilities", [[], [0.0], [1.0] * 50, np.linspace(0, 1, 1000) ** 4])
+def test_reliability_of_any_probabilities(probabilities):
+  found = metrics.reliability(probabilities, np.arange(len(probabilities)) % 2 == 0)
+  bins = [one._asdict() for one in found.bins]
+  assert _size(drawing.png(figures.reliability(bins))) == (920, 660)
+
+
+def test_reliability_shows_what_was_measured():
+  """60 pairs at 0.9, 54 of them right; one at 0.1, wrong: a hollow mark."""
+  found = metrics.reliability([0.9] * 60 + [0.1], [True] * 54 + [False] * 7, num_bins=5)
+  upper, lower = figures.reliability([one._asdict() for one in found.bins]).get_axes()
+  _, line, hollow = upper.get_lines()
+  np.testing.assert_allclose(line.get_xydata(), [[10, 0], [90, 90]])
+  np.testing.assert_allclose(hollow.get_xydata(), [[10, 0]])
+  assert hollow.get_markerfacecolor() == "white"
+  shares = {round(bar.get_x()): bar.get_height() for bar in lower.patches}
+  assert shares == {0: pytest.approx(100 / 61), 80: pytest.approx(6000 / 61)}
 
 
 def _finished(letter, name):

@@ -10,7 +10,7 @@ import tiny_runs
 from xmc_jax import evaluate
 from xmc_jax import run as runs
 from xmc_jax.runs.fused import fit_fusion
-from xmc_jax.runs.ranking import rank_test
+from xmc_jax.runs.ranking import gives_probabilities, rank_test
 
 HOSTILE = (
   "<script>alert(1)</script>",
@@ -34,6 +34,7 @@ class Ranked(NamedTuple):
   queries: np.ndarray
   params: dict
   aux: dict
+  why: evaluate.Why | None = None
 
 
 def hostile_data(folder: pathlib.Path) -> pathlib.Path:
@@ -60,11 +61,12 @@ def of_test(run: runs.Run, params, aux) -> Ranked:
   fit_fusion(run, params, aux)
   test = run.dataset.test
   queries = evaluate.embed_split(run, params, aux, test)
-  rankings = rank_test(run, params, aux, queries, run.config.eval.scores).by
-  chosen = rankings.pop(run.config.eval.scores)
+  scores = run.config.eval.scores
+  rankings, why = rank_test(run, params, aux, queries, scores)
+  chosen = rankings.pop(scores)
   alone = {name: evaluate.score(run, test, found) for name, found in rankings.items()}
-  evaluate.write_report(run, test, chosen, 6, alone)
-  return Ranked(run, chosen, queries, params, aux)
+  evaluate.write_report(run, test, chosen, 6, alone, probabilities=gives_probabilities(scores))
+  return Ranked(run, chosen, queries, params, aux, why)
 
 
 def write_readings(run: runs.Run, epochs: int) -> None:

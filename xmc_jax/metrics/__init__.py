@@ -2,9 +2,11 @@
 
 Everything works on ranked label ids on the host, in numpy. `hits.py` finds the
 predictions that are right, `ranking.py` says what each of them earns; the means,
-the slices and the intervals only sum these earnings in different ways.
+the slices and the intervals only sum these earnings in different ways. `calibration.py`
+asks another question: whether probabilities hold.
 """
 
+from xmc_jax.metrics.calibration import Reliability, reliability
 from xmc_jax.metrics.hits import num_rows_without_labels
 from xmc_jax.metrics.intervals import bootstrap_intervals
 from xmc_jax.metrics.paired import Difference, holm, paired_differences
@@ -14,6 +16,7 @@ from xmc_jax.metrics.slices import contributions, frequency_deciles, head_torso_
 
 __all__ = [
   "Difference",
+  "Reliability",
   "bootstrap_intervals",
   "contributions",
   "coverage",
@@ -24,4 +27,5 @@ __all__ = [
   "inverse_propensity",
   "num_rows_without_labels",
   "paired_differences",
+  "reliability",
 ]

@@ -20,26 +20,27 @@ _CURVE = "P@1"
 Differences = Sequence[Mapping[str, metrics.Difference]]
 
 
-def compare(workdirs: Sequence[pathlib.Path], destination: str = "") -> None:
+def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
   """`--mode=compare RUN RUN ...`: prints a table of test metrics, and writes compare.html.
 
   Differences are to the first run, with 95 % intervals and p-values of a paired bootstrap over test points;
   p-values of several runs are adjusted by Holm's method, metric by metric. Nothing is ranked anew: the runs'
-  predictions/test.npz are read.
+  predictions/test.npz are read, or predictions/test_SCORES.npz.
 
   Args:
     workdirs: folders of two or more finished runs, tested on the same points.
-    destination: the page; '' is report/compare.html of the first run.
+    destination: the page; '' is report/compare.html of the first run, or report/compare_SCORES.html.
+    scores: what the test points are ranked by in all runs; '' is each run's own.
 
   Raises:
-    UserError: fewer than two, one that is not finished, other test data, or a page that cannot be written.
+    UserError: fewer than two, one that is not finished or not ranked by these scores, other test data, or a
+      page that cannot be written.
   """
-  runs = finished.opened(workdirs)
+  runs = finished.opened(workdirs, scores)
   means, differences = measured(runs)
   print(plain.text(console_table(runs, means, differences)))
-  path = (
-    pathlib.Path(destination).expanduser() if destination else runs[0].workdir / "report" / "compare.html"
-  )
+  usual = runs[0].workdir / "report" / f"compare{f'_{scores}' if scores else ''}.html"
+  path = pathlib.Path(destination).expanduser() if destination else usual
   if not drawing.available():
     print(drawing.MISSING)
   try:
@@ -114,7 +115,8 @@ def _explained(runs: Sequence[Finished]) -> str:
 
 
 def _method(run: Finished) -> str:
-  return f"{run.config.method.name}, encoder {pathlib.PurePath(run.config.encoder.name).name}"
+  encoder = pathlib.PurePath(run.config.encoder.name).name
+  return f"{run.config.method.name}, encoder {encoder}, ranked by {run.scores}"
 
 
 def _page(runs: Sequence[Finished], means, differences: Differences) -> str:
@@ -143,12 +145,13 @@ def _page(runs: Sequence[Finished], means, differences: Differences) -> str:
 def _runs(runs: Sequence[Finished]) -> Markup:
   rows = [
     [element("b", run.letter), isolated(run.name, 80), run.config.method.name,
-     pathlib.PurePath(run.config.encoder.name).name, f"{run.step:,}", f"{run.config.train.seed}",
+     pathlib.PurePath(run.config.encoder.name).name, run.scores.replace("_", " "),
+     f"{run.step:,}", f"{run.config.train.seed}",
      tables.duration(run.seconds.get("train", 0.0))]
     for run in runs
   ]  # fmt: skip
-  head = ["", "run", "method", "encoder", "step tested", "seed", "training"]
-  return table(head, rows, text_columns=(1, 2, 3))
+  head = ["", "run", "method", "encoder", "ranked by", "step tested", "seed", "training"]
+  return table(head, rows, text_columns=(1, 2, 3, 4))
 
 
 def _metrics(runs: Sequence[Finished], means, differences: Differences, names: Sequence[str]) -> Markup:
@@ -221,7 +224,7 @@ def _figures(runs: Sequence[Finished]) -> list[Markup]:
   drawn = []
   if any(f"eval/{_CURVE}" in run.curves for run in runs):
     drawn += [
-      (side_figures.validation(runs, _CURVE), f"{_CURVE} on the rows held out, over epochs."),
+      (side_figures.validation(runs, _CURVE), f"{_CURVE} on the rows held out, by vectors, over epochs."),
       (side_figures.validation(runs, _CURVE, by_time=True), "The same over the time of training steps."),
     ]
   if any("train/loss" in run.curves for run in runs):

@@ -1,10 +1,12 @@
 """Test points in words: what is right, what is wrong, what may only be unlabelled, what is missed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from xmc_jax.evaluate import Why
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.page.html import Markup, element, isolated, joined, note
 from xmc_jax.page.scores import LabelVectors
@@ -88,7 +90,7 @@ def choose(
   ranking: Ranking,
   found: Outcome,
   near: tuple[np.ndarray, np.ndarray, np.ndarray],
-  vectors: LabelVectors,
+  vectors: LabelVectors | None,
   seed: int,
 ) -> Iterator[Choice]:
   """The points to show, kind by kind; none is shown twice.
@@ -97,7 +99,7 @@ def choose(
     ranking: of the points.
     found: what became of each.
     near: `near_pairs`.
-    vectors: of the labels in `near`.
+    vectors: of the labels in `near`; None where there are none.
     seed: of what is drawn.
   """
   rng, depth = np.random.default_rng(seed), ranking.ids.shape[1]
@@ -158,16 +160,38 @@ def _once(rows: np.ndarray) -> np.ndarray:
   return rows[np.sort(np.unique(rows, return_index=True)[1])]
 
 
+def reasons(choices: Sequence[Choice], ranking: Ranking, truth, why: Why) -> dict[int, dict[int, str]]:
+  """Asks why the labels of the chosen points that are shown stand where they do.
+
+  Returns:
+    For each point, a line by label: of its first labels, and of the true ones that they miss.
+  """
+  rows = np.concatenate([np.zeros(0, np.int64), *(choice.rows for choice in choices)])
+  if not len(rows):
+    return {}
+  ids = np.full((len(rows), SHOWN + _MISSED), -1, np.int32)
+  for place, row in enumerate(rows.tolist()):
+    first = ranking.ids[row, :SHOWN]
+    shown = [*first.tolist(), *_missed(ranking.ids[row].tolist(), truth[row].indices)[:_MISSED]]
+    ids[place, : len(shown)] = shown
+  return dict(zip(rows.tolist(), why(rows, ids)))
+
+
 def section(
-  choices: Sequence[Choice], split, names: Sequence[str], ranking: Ranking, frequency: np.ndarray
+  choices: Sequence[Choice],
+  split,
+  names: Sequence[str],
+  ranking: Ranking,
+  frequency: np.ndarray,
+  reasons: Mapping[int, Mapping[int, str]] = MappingProxyType({}),
 ) -> Markup:
-  """The chosen points as cards."""
+  """The chosen points as cards; `reasons` are as the function of this name returns them."""
   parts = []
   for choice in choices:
     if len(choice.rows):
       cards = [
-        card(split.texts[row], labels(ranking, row, split.counted[row].indices, names, frequency))
-        for row in choice.rows.tolist()
+        card(split.texts[row], labels(ranking, row, split.counted[row].indices, names, frequency, why))
+        for row, why in ((row, reasons.get(row, {})) for row in choice.rows.tolist())
       ]
       parts += [element("h3", choice.title), note(choice.how), element("div", *cards, css="cards")]
   return joined(parts)
@@ -178,9 +202,14 @@ def card(text: str, *parts: Markup) -> Markup:
 
 
 def labels(
-  ranking: Ranking, row: int, true: np.ndarray, names: Sequence[str], frequency: np.ndarray
+  ranking: Ranking,
+  row: int,
+  true: np.ndarray,
+  names: Sequence[str],
+  frequency: np.ndarray,
+  reasons: Mapping[int, str] = MappingProxyType({}),
 ) -> Markup:
-  """The first labels of a point, marked, and its true ones that are not among them."""
+  """The first labels of a point, marked, and its true ones that are not among them; reasons below them."""
   is_true, ids = set(true.tolist()), ranking.ids[row].tolist()
   places = {label: rank for rank, label in enumerate(ids) if label >= 0}
 
@@ -192,6 +221,7 @@ def labels(
       isolated(names[label], _NAME),
       Markup(" "),
       element("small", more + number),
+      *([element("span", isolated(reasons[label]), css="why")] if label in reasons else []),
       css=css,
     )
 
@@ -201,7 +231,7 @@ def labels(
     for rank, label in enumerate(ids[:SHOWN])
     if label >= 0
   ]  # fmt: skip
-  missed = sorted(is_true - set(ids[:SHOWN]), key=lambda label: (places.get(label, len(ids)), label))
+  missed = _missed(ids, true)
   for label in missed[:_MISSED]:
     rank = f"rank {places[label] + 1} · " if label in places else f"not in the first {len(ids)} · "
     lines.append(line("○", label, rank, "missed"))
@@ -210,3 +240,10 @@ def labels(
       element("li", element("b", "○"), f"and {len(missed) - _MISSED} more true labels", css="missed")
     )
   return element("ul", *lines)
+
+
+def _missed(ids: list[int], true: np.ndarray) -> list[int]:
+  """The true labels that are not among the first, those that are ranked in front."""
+  places = {label: rank for rank, label in enumerate(ids) if label >= 0}
+  missing = set(true.tolist()) - set(ids[:SHOWN])
+  return sorted(missing, key=lambda label: (places.get(label, len(ids)), label))

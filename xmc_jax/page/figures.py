@@ -12,6 +12,7 @@ VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _BINS = 60
 DECILES = "decile of labels, 1 has the most training points"
 _FEW = 40  # readings that are worth a mark each
+STEADY = 30  # pairs in a bin, before their share says much
 
 
 def loss(curves: Curves, refreshed: Mapping[str, Sequence[int]]):
@@ -78,9 +79,35 @@ def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]):
   return figure
 
 
-def scores(sample: Sample):
+def reliability(bins: Sequence[Mapping[str, float]]):
+  """The share that is right against the predicted probability (Guo et al. 2017, Fig. 1), and pairs by bin.
+
+  Args:
+    bins: as `metrics.reliability` has them.
+  """
+  figure, axes, below = drawing.axes(
+    "Reliability", "predicted probability, percent", "right, percent", strips=5
+  )
+  x, y = (100 * np.array([found[name] for found in bins], float) for name in ("predicted", "right"))
+  few = np.array([found["pairs"] < STEADY for found in bins], bool)
+  (even,) = axes.plot([0, 100], [0, 100], color="#555e67", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
+  (line,) = axes.plot(x, y, **drawing.style(0))
+  axes.plot(x[few], y[few], **{**drawing.style(0), "linestyle": "", "markerfacecolor": "white"})
+  axes.set(xlim=(0, 100), ylim=(0, 100))
+  edges = 100 * np.array([(found["low"], found["high"]) for found in bins], float).reshape(-1, 2)
+  shares = 100 * np.array([found["share"] for found in bins], float)
+  below.bar(edges[:, 0], shares, np.diff(edges)[:, 0] * 0.9, align="edge", color=drawing.COLOURS[0])
+  below.set_yscale("log")
+  below.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+  below.minorticks_off()
+  below.set_ylabel("pairs, %", fontsize=8)
+  drawing.legend(axes, ["in each bin", "predicted = right"], [line, even])
+  return figure
+
+
+def scores(sample: Sample, kind: str = "scores"):
   """Histograms of the scores of true, of wrong and of random labels (Gupta et al. 2024, Fig. 6)."""
-  figure, axes, _ = drawing.axes("Scores of labels", "score", "percent of pairs in each bin")
+  figure, axes, _ = drawing.axes(f"{kind.capitalize()} of labels", kind, "percent of pairs in each bin")
   kinds = {"random": sample.random, "best wrong": sample.best_wrong, "true": sample.true}
   kinds = {name: values[np.isfinite(values)] for name, values in kinds.items()}
   kinds = {name: values.astype(np.float64) for name, values in kinds.items() if len(values)}

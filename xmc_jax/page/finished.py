@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import data, inside
+from xmc_jax import data, inside, limits
 from xmc_jax.contract import UserError
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.page import readings
@@ -42,9 +42,10 @@ class Finished(NamedTuple):
   Attributes:
     letter, name: what it is called: 'A', and its folder's name.
     workdir, config, dataset: as of any run.
+    scores: what the test points are ranked by.
     step: of the parameters that were tested.
     frequency: `[L]` training points of each label.
-    ranking: of the test points, of predictions/test.npz.
+    ranking: of the test points, of predictions/test.npz or another file beside it.
     hits: its true pairs.
     curves, seconds: its training.
   """
@@ -54,6 +55,7 @@ class Finished(NamedTuple):
   workdir: pathlib.Path
   config: Any
   dataset: data.Dataset
+  scores: str
   step: int
   frequency: np.ndarray
   ranking: Ranking
@@ -62,12 +64,20 @@ class Finished(NamedTuple):
   seconds: Mapping[str, float]
 
 
-def opened(workdirs: Sequence[pathlib.Path]) -> list[Finished]:
-  """Runs to compare, all of them tested on the same.
+def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]:
+  """Opens runs to compare, all of them tested on the same.
+
+  Args:
+    workdirs: their folders.
+    scores: which ranking of them; '' is each run's own.
 
   Raises:
-    UserError: fewer than two, one twice, one that is not finished, or that has other test data.
+    UserError: fewer than two, one twice, one that is not finished or not ranked by these scores, or that has
+      other test data.
   """
+  known = limits.CHOICES["eval.scores"]
+  if scores and scores not in known:
+    raise UserError(f"--scores={scores} is no ranking; there are {', '.join(known)}")
   workdirs = [pathlib.Path(workdir).expanduser() for workdir in workdirs]
   if len(workdirs) < 2:
     raise UserError(
@@ -81,9 +91,10 @@ def opened(workdirs: Sequence[pathlib.Path]) -> list[Finished]:
       raise UserError(f"{workdirs[number]} is given twice; a run does not differ from itself")
   for workdir in workdirs:
     _check_finished(workdir)
+    _check_ranked(workdir, scores)
   for workdir in workdirs[1:]:
     _check_same_test(workdirs[0], workdir)
-  return [_opened(letter, workdir) for letter, workdir in zip(_LETTERS, workdirs)]
+  return [_opened(letter, workdir, scores) for letter, workdir in zip(_LETTERS, workdirs)]
 
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRST"
@@ -97,6 +108,22 @@ def _check_finished(workdir: pathlib.Path) -> None:
       raise UserError(
         f"{workdir}: not finished, as {name} is missing; give its --mode=train command again, and it goes on"
       )
+
+
+def _check_ranked(workdir: pathlib.Path, scores: str) -> None:
+  for path in _files(workdir, scores):
+    if not path.is_file():
+      raise UserError(
+        f"{workdir}: not ranked by {scores} yet, as {path.relative_to(workdir)} is missing; give "
+        f"--mode=evaluate --workdir={workdir} --scores={scores} first"
+      )
+
+
+def _files(workdir: pathlib.Path, scores: str) -> tuple[pathlib.Path, pathlib.Path]:
+  """The report and the predictions by these scores; a run's own stand under no name."""
+  own = configs.read(workdir / "config.json").eval.scores
+  suffix = f"_{scores}" if scores not in ("", own) else ""
+  return workdir / "report" / f"metrics{suffix}.json", workdir / "predictions" / f"test{suffix}.npz"
 
 
 def _check_same_test(first: pathlib.Path, other: pathlib.Path) -> None:
@@ -122,16 +149,18 @@ def _same_bytes(one: pathlib.Path, two: pathlib.Path) -> bool:
     raise UserError(f"{error.filename or one}: not readable ({error.strerror})") from None
 
 
-def _opened(letter: str, workdir: pathlib.Path) -> Finished:
+def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
   config, dataset = configs.read(workdir / "config.json"), data.load_prepared(workdir / "data")
-  ranking = _ranking(workdir / "predictions" / "test.npz", len(dataset.test), dataset.num_labels)
+  report, predictions = _files(workdir, scores)
+  ranking = _ranking(predictions, len(dataset.test), dataset.num_labels)
   return Finished(
     letter=letter,
     name=workdir.resolve().name,
     workdir=workdir,
     config=config,
     dataset=dataset,
-    step=_step(workdir / "report" / "metrics.json"),
+    scores=scores or config.eval.scores,
+    step=_step(report),
     frequency=np.asarray((dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
     ranking=ranking,
     hits=find_hits(ranking.ids, as_truth(dataset.test.counted)),
@@ -145,14 +174,18 @@ def _step(path: pathlib.Path) -> int:
   try:
     return int(json.loads(path.read_text(encoding="utf-8"))["step"])
   except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError):
-    raise UserError(
-      f"{path}: damaged; --mode=evaluate --workdir={path.parent.parent} makes it again"
-    ) from None
+    raise UserError(f"{path}: damaged; {_again(path)}") from None
+
+
+def _again(path: pathlib.Path) -> str:
+  scores = path.stem.partition("_")[2]
+  given = f" --scores={scores}" if scores else ""
+  return f"--mode=evaluate --workdir={path.parent.parent}{given} makes it again"
 
 
 def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
   """What `evaluate.save_predictions` wrote: each row's labels, best first."""
-  again = f"--mode=evaluate --workdir={path.parent.parent} makes it again"
+  again = _again(path)
   try:
     with path.open("rb") as file:
       found = sp.csr_matrix(sp.load_npz(file))

@@ -43,6 +43,7 @@ figcaption { color: #555e67; font-size: .92em; margin-top: .25rem; }
 .card ol, .card ul { margin: 0; padding: 0; list-style: none; font-size: .93em; }
 .card li { padding: .12rem 0 .12rem 1.5rem; text-indent: -1.5rem; }
 .card li > b { display: inline-block; width: 1.5rem; text-indent: 0; }
+.why { display: block; text-indent: 0; color: #555e67; font-size: .84em; }
 .stack { display: grid; gap: .75rem; }
 .sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); gap: .75rem; }
 .sides h4 { margin: 0; font-size: .9em; color: #555e67; font-weight: 600; }

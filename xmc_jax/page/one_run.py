@@ -10,13 +10,19 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import disk, metrics, runtime
 from xmc_jax.contract import PyTree
+from xmc_jax.evaluate import Why
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
-from xmc_jax.page import drawing, examples, figures, readings, scores, tables
+from xmc_jax.page import drawing, examples, figures, readings, score_section, scores, tables
 from xmc_jax.page.html import Markup, document, element, image, joined, note, paragraph
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.run import Run
 
 _SEED = 0
+_SOURCES = (
+  "Its sources: vectors of texts (encoder) and of labels (classifier); labels of training points that are "
+  "near by vector (memory), by words (lexical memory) or by both, each vote less what others say already "
+  "(memory regression); words of label texts (lexical labels)."
+)
 _SHARES = (5, 100)  # found among the first so many, decile by decile
 
 
@@ -27,8 +33,9 @@ class _Material(NamedTuple):
     report: what metrics.json says.
     curves, refreshed: the training's readings, and the steps of its refreshes.
     hits: the ranking's true pairs.
-    sample: scores; None where no test point has a label, or a memory of keys ranks.
+    sample: scores; None where no test point has a label.
     choices: points to show.
+    reasons: of each, why labels were ranked, a line by label; empty where the ranking does not tell.
     frequency: `[L]` training points of each label.
     seconds: by stage.
   """
@@ -39,6 +46,7 @@ class _Material(NamedTuple):
   hits: Hits
   sample: scores.Sample | None
   choices: list[examples.Choice]
+  reasons: Mapping[int, Mapping[int, str]]
   frequency: np.ndarray
   seconds: Mapping[str, float]
 
@@ -53,6 +61,7 @@ def write(
   scores: str = "",
   suffix: str = "",
   seconds: Mapping[str, float] | None = None,
+  why: Why | None = None,
 ) -> pathlib.Path:
   """Writes report/index.html, and its figures beside it; `suffix` stands behind the files' names.
 
@@ -64,9 +73,10 @@ def write(
     ranking: of the test points, `config.eval.k` deep.
     queries: `[N, D]` the test points' embeddings.
     params, aux: as trained.
-    scores: 'fused' or one of the method's views, which the ranking is by; '' is `config.eval.scores`.
+    scores: what the ranking is by: 'hybrid', 'fused', a view, a source; '' is `config.eval.scores`.
     suffix: of report/metrics.json.
     seconds: time by stage so far; None is what the folder says.
+    why: says why labels were ranked, as `evaluate.examples` has it; None where the ranking does not tell.
 
   Returns:
     The page's path.
@@ -75,6 +85,7 @@ def write(
   chosen = scores or run.config.eval.scores
   hits = find_hits(ranking.ids, as_truth(run.dataset.test.counted))
   sample, choices = _looked_at(run, ranking, queries, params, aux, chosen, hits)
+  reasons = examples.reasons(choices, ranking, run.dataset.test.counted, why) if why else {}
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
     return page
@@ -86,6 +97,7 @@ def write(
     hits=hits,
     sample=sample,
     choices=choices,
+    reasons=reasons,
     frequency=np.asarray((run.dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
     seconds=readings.seconds(run.workdir) if seconds is None else dict(seconds),
   )
@@ -100,18 +112,24 @@ def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hi
   if not truth.nnz:
     return None, []
   planned, near = scores.plan(truth, _SEED), examples.near_pairs(ranking, outcome, truth, _SEED)
-  ids = np.concatenate([planned.labels, planned.drawn, *near[1:]])
-  vectors = scores.LabelVectors(run, params, run.aux_to_rank(params, aux), chosen, ids)
-  sample = None  # a memory gives no score to a pair that it does not reach
-  if chosen != "fused" or not run.method.key_temperature:
-    sample = scores.sample(planned, vectors, queries, ranking, truth, run.dataset.test.filter)
+  filtered, of_keys = run.dataset.test.filter, chosen == "fused" and run.method.key_temperature
+  by_vectors = scores.are_of_vectors(chosen) and not of_keys
+  ids = np.concatenate([*((planned.labels, planned.drawn) if by_vectors else ()), *near[1:]])
+  # How near labels are is looked up by their texts where the ranking is not by vectors.
+  view = chosen if by_vectors else "encoder"
+  aux = run.aux_to_rank(params, aux)
+  vectors = scores.LabelVectors(run, params, aux, view, ids) if len(ids) else None
+  if by_vectors:
+    sample = scores.sample(planned, vectors, queries, ranking, truth, filtered)
+  else:
+    sample = scores.sample_of_ranking(planned, ranking, truth, filtered)
   return sample, list(examples.choose(ranking, outcome, near, vectors, _SEED))
 
 
 def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: str) -> str:
   report, config, test = material.report, run.config, run.dataset.test
-  by = f", ranked by {'both scores' if chosen == 'fused' else f'the {chosen}'}" if run.method.views else ""
   draw = _Figures(run.workdir / "report", suffix)
+  by = _ranked_by(chosen, bool(run.method.views))
   lead = (
     f"{config.method.name} with encoder {pathlib.PurePath(config.encoder.name).name}, on {run.dataset.name}: "
     f"{len(run.train):,} training points, {len(run.validation):,} for validation, {len(test):,} for "
@@ -122,14 +140,26 @@ def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: 
     paragraph(lead),
     *([] if draw.on else [note(drawing.MISSING)]),
     *_quality(material, chosen),
-    *_training(run, material, draw),
+    *_training(run, material, chosen, draw),
     *_by_frequency(run, ranking, material, draw),
-    *_scores(run, ranking, material, draw),
+    *score_section.section(
+      ranking, material.hits, material.sample, test.counted, report.get("calibration"), draw.side_by_side
+    ),
     *_examples(run, ranking, material),
     *_price(material),
     *_settings(config),
   ]
   return document(f"{config.name}: test report", *parts)
+
+
+def _ranked_by(chosen: str, has_views: bool) -> str:
+  if chosen == "hybrid":
+    return ", ranked by all sources together, whose scores are probabilities that a label is right"
+  if not scores.are_of_vectors(chosen):
+    return f", ranked by the source {chosen.replace('_', ' ')} alone"
+  if not has_views:
+    return ""
+  return f", ranked by {'both scores' if chosen == 'fused' else f'the {chosen}'}"
 
 
 class _Figures:
@@ -165,16 +195,20 @@ def _quality(material: _Material, chosen: str) -> list[Markup]:
     )
   if others := report.get("by_source"):
     parts += [element("h3", "By other scores"), tables.by_source(others, chosen, report["metrics"])]
+    if chosen == "hybrid":
+      parts.append(note(_SOURCES))
   return parts
 
 
-def _training(run: Run, material: _Material, draw: _Figures) -> list[Markup]:
+def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> list[Markup]:
   curves, refreshed, step = material.curves, material.refreshed, material.report["step"]
   drawn = []
   if "train/loss" in curves:
     drawn.append(("loss", lambda: figures.loss(curves, refreshed), "The loss of each epoch's last step."))
   if any(f"eval/{name}" in curves for name in figures.VALIDATION):
     caption = "Metrics on the rows held out, as training went on; dotted, the parameters that were tested."
+    if not scores.are_of_vectors(chosen):
+      caption += " Here the method's own vectors rank; the test's metrics are of the other ranking."
     drawn.append(("validation", lambda: figures.validation(curves, refreshed, step), caption))
   said = []
   if per_epoch := readings.steps_per_epoch(curves):
@@ -212,43 +246,18 @@ def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figure
   ]  # fmt: skip
 
 
-def _scores(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> list[Markup]:
-  head, sample, hits = element("h2", "What scores tell"), material.sample, material.hits
-  if sample is None:
-    nothing, few = "No test point has a label.", "A memory of keys scores the labels that it reaches alone."
-    return [head, note(few if run.dataset.test.counted.nnz else nothing)]
-  num_true, depth = run.dataset.test.counted.nnz, ranking.ids.shape[1]
-  drawn = ", drawn at random" if len(sample.rows) < len(run.dataset.test) else ""
-  by_score = scores.precision_recall(ranking, hits, num_true, _SEED)
-  cut = np.arange(1, depth + 1)
-  right = np.cumsum(np.bincount(hits.ranks, minlength=depth))
-  shown = np.maximum(np.cumsum(np.sum(ranking.ids >= 0, axis=0)), 1)
-  kept = cut <= 100
-  curves = {"first k labels": (right[kept] / shown[kept], right[kept] / num_true)}
-  if len(by_score[0]):
-    curves = {"score threshold": by_score, **curves}
-  return [
-    head,
-    note(f"Of {len(sample.rows):,} test points{drawn}: a true label scores above a random other one in "
-         f"{tables.percent(sample.above_random)} % of pairs, and above every wrong one in "
-         f"{tables.percent(sample.above_wrong)} %."),
-    *draw.side_by_side(
-      ("precision_recall", lambda: figures.precision_recall(curves),
-       f"All points together, within the first {depth} labels of each: labels above one threshold for all "
-       "points, or the same number of labels for each."),
-      ("scores", lambda: figures.scores(sample),
-       "Scores of true labels, of each point's best wrong label, and of labels drawn at random."),
-    ),
-  ]  # fmt: skip
-
-
 def _examples(run: Run, ranking: Ranking, material: _Material) -> list[Markup]:
   test, names = run.dataset.test, run.dataset.labels.texts
-  cards = examples.section(material.choices, test, names, ranking, material.frequency)
+  cards = examples.section(material.choices, test, names, ranking, material.frequency, material.reasons)
   legend = (
     f"The first {examples.SHOWN} labels of each point with their scores: ✓ is a true label, ✗ is not "
     "labelled as true, ○ is a true label that is missing above."
   )
+  if material.reasons:
+    legend += (
+      " Below each label stand the sources that have it among their best ten, with its rank there, and "
+      "behind “as” the training text whose vote for it counts most."
+    )
   return [element("h2", "Examples"), note(legend), cards] if material.choices else []
 
 

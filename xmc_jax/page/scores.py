@@ -1,9 +1,15 @@
-"""Scores of pairs that a ranking does not reach, and how well scores tell true labels from others."""
+"""Scores of pairs, and how well they tell true labels from others.
+
+Where labels are ranked by vectors, pairs that the ranking does not reach are scored as well. Other rankings
+(the hybrid's probabilities, a source's votes) have a scale of their own and score only what they rank, so
+that a sample of theirs holds nothing else.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from xmc_jax import config as configs
 from xmc_jax import run_folder
 from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Tree
@@ -73,8 +79,10 @@ class Sample(NamedTuple):
     rows: `[n]` the points.
     true: `[t]` of their true labels.
     best_wrong: `[n']` of the first label in each ranking that is not true.
-    random: `[n * m]` of labels drawn at random, less the true and the filtered ones.
-    above_random: share of (true, random) pairs of a point whose true label scores more; a tie is a half.
+    random: `[n * m]` of labels drawn at random, less the true and the filtered ones; empty where they have
+      no scores.
+    above_random: share of (true, random) pairs of a point whose true label scores more; a tie is a half. None
+      where random labels have no scores.
     above_wrong: share of true labels that score more than all wrong ones of their point.
   """
 
@@ -82,7 +90,7 @@ class Sample(NamedTuple):
   true: np.ndarray
   best_wrong: np.ndarray
   random: np.ndarray
-  above_random: float
+  above_random: float | None
   above_wrong: float
 
 
@@ -120,10 +128,15 @@ def plan(truth, seed: int) -> Plan:
   )
 
 
+def are_of_vectors(chosen: str) -> bool:
+  """Returns whether scores of this name are of vectors: 'fused' or a view, neither 'hybrid' nor a source."""
+  return chosen != "hybrid" and chosen not in configs.SOURCES
+
+
 def sample(
   planned: Plan, vectors: LabelVectors, queries: np.ndarray, ranking: Ranking, truth, filtered
 ) -> Sample:
-  """Scores of a plan's pairs.
+  """Scores a plan's pairs by vectors, which the ranking is by.
 
   Args:
     planned: its labels are among those of `vectors`.
@@ -144,6 +157,25 @@ def sample(
   return Sample(
     rows, true, best[has_wrong], scores[is_wrong], more, float(beaten.mean()) if len(beaten) else 0.0
   )
+
+
+def sample_of_ranking(planned: Plan, ranking: Ranking, truth, filtered) -> Sample:
+  """Looks a plan's true pairs up in a ranking; what it does not reach has no score, and is below the rest.
+
+  Args:
+    planned: of points of the ranking.
+    ranking: of N points.
+    truth, filtered: CSR `[N, L]` true labels, and pairs that count for nothing.
+  """
+  rows, of = planned.rows, planned.of
+  first_wrong, has_wrong = _first_wrong(ranking.ids[rows], (truth[rows] + filtered[rows]).astype(bool))
+  best = ranking.scores[rows, first_wrong]
+  is_there = ranking.ids[rows[of]] == planned.labels[:, None]
+  is_found, places = is_there.any(axis=1), is_there.argmax(axis=1)
+  true = ranking.scores[rows[of], places]
+  beaten = is_found & ((true > best[of]) | ~has_wrong[of])
+  above = float(beaten.mean()) if len(beaten) else 0.0
+  return Sample(rows, true[is_found], best[has_wrong], np.zeros(0, np.float32), None, above)
 
 
 def _share_above(true: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> float:

@@ -99,6 +99,26 @@ def deciles(
   return table([*head, *(f"part of {name}" for name in names), *(f"in {name}, %" for name in shares)], rows)
 
 
+def reliability(bins: Sequence[Mapping[str, float]], num_rows: int) -> Markup:
+  """Shows bins of probabilities, the highest first, and what a threshold at the lower end of each keeps.
+
+  Args:
+    bins: as `metrics.reliability` has them.
+    num_rows: test points.
+  """
+  rows, pairs, right = [], 0, 0.0
+  for found in reversed(bins):
+    pairs += found["pairs"]
+    right += found["pairs"] * found["right"]
+    rows.append(
+      [f"{found['low']:.2f}–{found['high']:.2f}", f"{found['pairs']:,}", f"{100 * found['share']:.2f}"]
+      + [percent(found["predicted"]), percent(found["right"])]
+      + [f"{pairs / max(num_rows, 1):.2f}", percent(right / max(pairs, 1))]
+    )
+  head = ["probability", "pairs", "% of all", "predicted, %", "right, %"]
+  return table([*head, "labels a point that a threshold keeps", "of them right, %"], rows)
+
+
 def stages(seconds: Mapping[str, float]) -> Markup:
   """Time by stage, with its share of the whole."""
   total = sum(seconds.values())

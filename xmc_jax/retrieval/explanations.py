@@ -46,10 +46,15 @@ def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -
 
 def in_words(reason: Reason, point_texts: Sequence[str]) -> str:
   """Writes a reason in one line, such as `memory 1st, encoder 3rd; as «mpd: Music Player Daemon»`."""
-  sources = ", ".join(f"{name.replace('_', ' ')} {_ordinal(rank)}" for name, rank in reason.sources.items())
-  if not reason.voters:
+  return line(reason.sources, [point_texts[point] for point, _ in reason.voters[:1]])
+
+
+def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
+  """Writes the sources that rank a label high, and the first of the texts that voted for it, in one line."""
+  sources = ", ".join(f"{name.replace('_', ' ')} {_ordinal(rank)}" for name, rank in ranks.items())
+  if not voters:
     return sources or "no source has it among its best ten"
-  text = plain.line(point_texts[reason.voters[0][0]])
+  text = plain.line(voters[0])
   return (
     f"{sources or 'many sources a little'}; as «{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}»"
   )

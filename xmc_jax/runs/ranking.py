@@ -123,11 +123,17 @@ class TestRankings(NamedTuple):
 
   Attributes:
     by: the rankings by name, first the one that was chosen.
-    why: says in a line why labels `[n, 1]` were ranked for rows `[n]`; None where the ranking tells nothing.
+    why: says for rows `[n]` why labels `[n, k]` (padded with -1) were ranked: a line by label, for each row;
+      None where the ranking tells nothing.
   """
 
   by: dict[str, Ranking]
-  why: Callable[[np.ndarray, np.ndarray], list[str]] | None
+  why: Callable[[np.ndarray, np.ndarray], list[dict[int, str]]] | None
+
+
+def gives_probabilities(scores: str) -> bool:
+  """Returns whether scores of this name are probabilities that a label is right."""
+  return scores == "hybrid"
 
 
 def rank_test(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, chosen: str) -> TestRankings:
@@ -143,16 +149,16 @@ def rank_test(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, chosen
     by = {"hybrid": joined}
     if run.method.views:
       by["fused"] = paper_ranker(run, params, aux)(queries, k, test.filter)
-    return TestRankings({**by, **alone}, functools.partial(_why, run, opened, queries))
+    return TestRankings({**by, **alone}, functools.partial(_why, opened, queries))
   kinds = dict.fromkeys([chosen, *run.method.views])
   by = {kind: ranker(run, params, aux, kind)(queries, k, test.filter) for kind in kinds}
   return TestRankings(by, None)
 
 
-def _why(run: Run, opened: HybridRanker, queries: Queries, rows: np.ndarray, ids: np.ndarray) -> list[str]:
-  looked_at = Queries(queries.vectors[rows], queries.texts[rows])
-  reasons = opened.explain(looked_at, ids)
-  return [in_words(of_row[0], opened.point_texts) if of_row else "" for of_row in reasons]
+def _why(opened: HybridRanker, queries: Queries, rows: np.ndarray, ids: np.ndarray) -> list[dict[int, str]]:
+  reasons = opened.explain(Queries(queries.vectors[rows], queries.texts[rows]), ids)
+  lines = [[in_words(reason, opened.point_texts) for reason in of_row] for of_row in reasons]
+  return [dict(zip(labels[labels >= 0].tolist(), of_row)) for labels, of_row in zip(ids, lines)]
 
 
 def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: dict) -> HybridModel:
