@@ -45,8 +45,7 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     say(f"train: going on from step {first:,} of {total_steps:,}")
   if host["unscored"] or (first < total_steps and not host["stopped"]):
     saves.check_room(state)
-    # A run killed before its first checkpoint may have begun from other parameters; one that goes on from
-    # further back has fused others.
+    # Made of parameters that are gone: a killed run's, a later step's; in the end, those of steps before.
     run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.aux)
@@ -59,6 +58,7 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     except Asked:
       say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {total_steps:,}; the same command goes on")
       stop.leave()
+    run_folder.forget(run.workdir, *run_folder.AFTERWARDS)
   saves.close()
   return run.trained()
 
