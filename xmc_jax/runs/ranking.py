@@ -185,7 +185,8 @@ def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: 
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
   model = fit_model(retriever, queries, held_out.counted, held_out.filter)
   if not model.num_rows:
-    say(f"hybrid: fixed weights, as {len(held_out):,} validation rows are too few to fit on ({FEWEST_ROWS})")
+    few = "too few" if len(held_out) < FEWEST_ROWS else "too much alike"
+    say(f"hybrid: fixed weights, as {len(held_out):,} validation rows are {few} to fit on ({FEWEST_ROWS})")
   if runtime.is_main_process():
     with contextlib.suppress(OSError):  # of a folder that may only be read it is fitted each time
       model.save(run.workdir / run_folder.HYBRID)
@@ -195,6 +196,12 @@ def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: 
 
 def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray) -> Retriever:
   """Indexes with these rows of the training data in their memory, as far as they have labels."""
+  shape = labels["encoder"].shape[1:]
+  if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
+    raise UserError(
+      f"{run.workdir / run_folder.MEMORY}: not readable (it holds {vectors.dtype} {vectors.shape[1:]}, not "
+      f"float32 {shape}); delete it, and it is made again"
+    )
   truth = run.dataset.train.counted
   rows = rows[np.diff(truth.indptr)[rows] > 0]
   known = truth[rows]
@@ -223,7 +230,9 @@ def _point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
   path, tokens = run.workdir / run_folder.MEMORY, run.dataset.train.tokens
   if not path.exists():
     vectors = run.embed_queries(params, aux, tokens)
-    with contextlib.suppress(OSError):
-      run_folder.save_array(path, vectors)
+    if runtime.is_main_process():
+      with contextlib.suppress(OSError, UserError):  # of a folder without room, too, they are made each time
+        run_folder.write_array(path, vectors)
+    runtime.barrier(path.name)
     return vectors
   return run_folder.open_array(path, len(tokens))
