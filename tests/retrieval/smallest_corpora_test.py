@@ -1,4 +1,4 @@
-"""Corpora and queries at the edge: nothing in the memory, one label, no words, vectors that are not finite."""
+"""Corpora and queries at the edge: an empty memory, one label, no words, vectors that are not finite."""
 
 import made_corpora
 import numpy as np
@@ -12,7 +12,7 @@ from xmc_jax.retrieval.sources import SOURCES, Corpus, Queries, Retriever
 
 
 def rank(corpus: Corpus, queries: Queries, k: int, exclude=None):
-  """Ranks, fits and gives reasons; checks what holds of any corpus. Returns the ranking, and by each source."""
+  """Ranks, fits and gives reasons, and checks what always holds; returns the rankings, joined and alone."""
   retriever = Retriever(corpus)
   ranker = HybridRanker(retriever, fixed(feature_names(retriever.names)))
   found, alone = ranker.rank_with_sources(queries, k, exclude)
