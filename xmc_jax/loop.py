@@ -48,8 +48,7 @@ def train(
     say(f"train: going on from step {first:,} of {last_step:,}")
   if host["unscored"] or (first < last_step and not host["stopped"]):
     saves.check_room(state)
-    # A run killed before its first checkpoint may have begun from other parameters; one that goes on from
-    # further back has fused others.
+    # Made of parameters that are gone: a killed run's, a later step's; in the end, those of steps before.
     run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.aux)
@@ -62,6 +61,7 @@ def train(
     except Asked:
       say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
       stop.leave()
+    run_folder.forget(run.workdir, *run_folder.AFTERWARDS)
   saves.close()
   return run.trained()
 

@@ -50,7 +50,8 @@ class HybridRanker:
     """Ranks as `rank` does, and by each source alone."""
 
     def work(found: Candidates) -> tuple[Ranking, dict[str, Ranking]]:
-      alone = {name: _best(one.ids, one.scores_of(one.ids), k) for name, one in found.found.items()}
+      # In the order that they were found in: of labels far from the best, scores may be equally 0.
+      alone = {name: _first(one.ids, one.scores_of(one.ids), k) for name, one in found.found.items()}
       return _best(found.ids, self._probabilities(found), k), alone
 
     parts = list(_each_block(self._retriever, queries, k, exclude, work))
@@ -116,13 +117,18 @@ def _each_block(
 
 def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
   """Ranks labels `[n, C]` by their scores, equal ones by rising id; the best k, padded."""
+  scores = np.where(ids >= 0, scores, -np.inf)
+  best = np.lexsort((ids, -scores), axis=-1)
+  return _first(np.take_along_axis(ids, best, axis=1), np.take_along_axis(scores, best, axis=1), k)
+
+
+def _first(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
+  """Returns the first k of labels `[n, C]` that stand best first, padded."""
+  padding = ((0, 0), (0, max(0, k - ids.shape[1])))
   scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
-  missing = max(0, k - ids.shape[1])
-  best = np.lexsort((ids, -scores), axis=-1)[:, :k]
-  padding = ((0, 0), (0, missing))
   return Ranking(
-    np.pad(np.take_along_axis(ids, best, axis=1), padding, constant_values=-1).astype(np.int32),
-    np.pad(np.take_along_axis(scores, best, axis=1), padding, constant_values=-np.inf),
+    np.pad(ids[:, :k], padding, constant_values=-1).astype(np.int32),
+    np.pad(scores[:, :k], padding, constant_values=-np.inf),
   )
 
 

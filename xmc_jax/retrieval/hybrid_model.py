@@ -15,6 +15,7 @@ import numpy as np
 
 from xmc_jax import disk
 from xmc_jax.contract import UserError
+from xmc_jax.refresh import host_search
 from xmc_jax.retrieval import tree_text
 
 FEWEST_ROWS = 200  # to fit on; of fewer, weights that were found on other data serve better
@@ -99,14 +100,15 @@ class HybridModel:
         raise ValueError(f"format version {content['version']!r:.20}, and this program reads {_VERSION}")
       names = content["features"]
       linear, joint = (np.array(content[name], np.float64) for name in ("linear", "joint"))
-      if linear.shape != (len(names) + 1,) or joint.shape != (3,):
+      named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+      if not named or linear.shape != (len(names) + 1,) or joint.shape != (3,):
         raise ValueError("its weights do not fit its features")
       if not (np.isfinite(linear).all() and np.isfinite(joint).all()):
         raise ValueError("its weights are not finite")
       if content["trees"]:
         tree_text.check(content["trees"], len(names))
       return cls(names, linear, content["trees"], joint, int(content["num_rows"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
       why = (str(error).splitlines() or [type(error).__name__])[0][:200]
       raise UserError(
         f"{path}: not readable ({why}); delete it, and it is fitted anew, or give --scores=encoder"
@@ -123,18 +125,20 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
     rows: `[n]` int, the query of each.
 
   Returns:
-    The model; one with fixed weights where there are fewer than 200 queries, or all candidates are right, or
-    all wrong.
+    The model, the same with any number of threads; one with fixed weights where there are fewer than 200
+    queries, or the candidates of two thirds of them are all right, or all wrong.
   """
   queries = np.unique(rows)
-  if len(queries) < FEWEST_ROWS or right.all() or not right.any():
-    return fixed(names)
-  apart = np.zeros((len(rows), 2))
   shuffled = np.random.default_rng(0).permutation(queries)
-  for fold in range(_FOLDS):
-    out = np.isin(rows, shuffled[fold::_FOLDS])
-    apart[out] = HybridModel(names, *_fitted(features[~out], right[~out])).log_odds(features[out])
-  return HybridModel(names, *_fitted(features, right), _joint(apart, right), len(queries))
+  parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
+  one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
+  if len(queries) < FEWEST_ROWS or one_kind:
+    return fixed(names)
+  with host_search.one_thread_a_call:  # the last bits of a product depend on the number of threads
+    apart = np.zeros((len(rows), 2))
+    for out in parts:
+      apart[out] = HybridModel(names, *_fitted(features[~out], right[~out])).log_odds(features[out])
+    return HybridModel(names, *_fitted(features, right), _joint(apart, right), len(queries))
 
 
 def fixed(names: list[str]) -> HybridModel:

@@ -22,7 +22,7 @@ _WORD_VOTERS = 20
 
 
 class Queries(NamedTuple):
-  """Texts to find labels for.
+  """Texts to find labels for; a vector that is not finite counts as zeros.
 
   Attributes:
     vectors: `[n, D]` float32 embeddings.
@@ -34,7 +34,7 @@ class Queries(NamedTuple):
 
 
 class Corpus(NamedTuple):
-  """All that labels can be ranked by.
+  """All that labels can be ranked by; a vector that is not finite counts as zeros.
 
   Attributes:
     label_vectors: `[L, D]` float32, by what they come from: 'encoder', and 'classifier' where there are any.
@@ -56,7 +56,7 @@ class Found(NamedTuple):
   """What a source found for a block of queries.
 
   Attributes:
-    ids: `[n, k]` int32 its best labels, padded with -1.
+    ids: `[n, k]` int32 its best labels, best first, padded with -1.
     scores_of: labels `[n, C]` -> its scores of them `[n, C]` float32; for label -1 it is any number.
     voters: the training queries that speak for labels, where the source has such.
   """
@@ -74,13 +74,14 @@ class Retriever:
     backend, devices: of `Index`, for labels and for the memory.
 
   Attributes:
-    corpus: as given.
+    corpus: as given, all vectors finite.
     names: the sources that the corpus has something for, in the order of `SOURCES`.
     log_frequency: `[L]` float32, ln(1 + training queries in memory that carry a label).
   """
 
   def __init__(self, corpus: Corpus, *, backend: str = "exact", devices=None):
-    self.corpus = corpus
+    by_view = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
+    self.corpus = corpus = corpus._replace(label_vectors=by_view, point_vectors=_finite(corpus.point_vectors))
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
     self._used = {name: vectors.any(axis=0) for name, vectors in corpus.label_vectors.items()}
     self._labels = {
@@ -106,6 +107,7 @@ class Retriever:
       size: queries in a block.
       exclude: CSR `[n, L]` pairs that are no candidates; None for none.
     """
+    queries = queries._replace(vectors=_finite(queries.vectors))
     ranked = {
       name: index.search(_columns(queries.vectors, self._used[name]), k, exclude=exclude)
       for name, index in self._labels.items()
@@ -255,6 +257,13 @@ def _by_vectors(block: Block, name: str) -> Found:
 
 def _columns(vectors: np.ndarray, used: np.ndarray) -> np.ndarray:
   return vectors if used.all() else vectors[..., used]
+
+
+def _finite(vectors: np.ndarray) -> np.ndarray:
+  """Returns the vectors, zeros in place of those that have a number that is not finite."""
+  with np.errstate(invalid="ignore"):
+    usable = np.isfinite(vectors.sum(axis=1, dtype=np.float64))
+  return vectors if usable.all() else np.where(usable[:, None], vectors, np.zeros((), vectors.dtype))
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

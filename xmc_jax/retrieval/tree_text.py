@@ -7,7 +7,23 @@ import numpy as np
 from xmc_jax.contract import UserError
 
 _MISSING = "the hybrid ranker needs LightGBM: pip install lightgbm, or give --scores=encoder"
-_LISTS = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
+# A tree's lines in LightGBM's order.
+_FIELDS = (
+  *("num_leaves", "num_cat", "split_feature", "split_gain", "threshold", "decision_type", "left_child"),
+  *("right_child", "leaf_value", "leaf_weight", "leaf_count", "internal_value", "internal_weight"),
+  *("internal_count", "is_linear", "shrinkage"),
+)
+_NODES = ("split_feature", "decision_type", "left_child", "right_child")
+_OF_LEAVES = ("leaf_weight", "leaf_count")
+_OF_NODES = ("split_gain", "internal_value", "internal_weight", "internal_count")
+_WHOLE = re.compile(r"-?[0-9]{1,10}")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?")
+_INFO = re.compile(rf"none|\[{_NUMBER.pattern}:{_NUMBER.pattern}\]")
+_HEADER = (
+  "tree\nversion=v4\nnum_class=1\nnum_tree_per_iteration=1\nlabel_index=0\nmax_feature_idx={}\n"
+  "objective=binary sigmoid:1\nfeature_names={}\nfeature_infos="
+)
+_END = re.compile(r"end of trees\n\nfeature_importances:\n(Column_[0-9]+=[0-9]+\n)*\n*")
 
 
 def fitted(features: np.ndarray, right: np.ndarray, settings: dict, num_trees: int) -> str:
@@ -38,44 +54,77 @@ def booster(text: str):
 
 
 def check(text: str, num_features: int) -> None:
-  """Raises ValueError where a text is not that of trees that end, on so many features.
+  """Raises ValueError where a text is not just what LightGBM writes of trees that end, on so many features.
 
-  LightGBM trusts its files: one with a child out of range would end the process.
+  LightGBM trusts its files: a child or a length out of range would end the process, and so would a divisor
+  of 0. Its reader and another would understand many texts differently, so every line has to be the expected
+  one.
   """
-  header, *trees = re.split(r"^Tree=\d+\n", text, flags=re.MULTILINE)
-  settings = _values(header)
-  if settings.get("max_feature_idx") != str(num_features - 1) or settings.get("num_class") != "1":
+  header, found, rest = text.partition("\ntree_sizes=")
+  numbers = " ".join(f"Column_{feature}" for feature in range(num_features))
+  expected = _HEADER.format(num_features - 1, numbers)
+  infos = header.removeprefix(expected).split(" ")
+  fits = header.startswith(expected) and len(infos) == num_features and all(map(_INFO.fullmatch, infos))
+  if not (found and fits):
     raise ValueError("its trees are for other features")
-  if not trees or settings.get("linear_tree", "0") != "0":
-    raise ValueError("it has no trees")
-  for tree in trees:
-    _check_tree(_values(tree.partition("\n\n")[0]), num_features)
+  lengths, _, rest = rest.partition("\n\n")
+  for number, length in enumerate(_whole(lengths)):
+    if length < 1 or length > len(rest):
+      raise ValueError("its trees are not as long as it says")
+    _check_tree(rest[:length], number, num_features)
+    rest = rest[length:]
+  if not _END.fullmatch(rest):
+    raise ValueError("its trees have no end")
 
 
-def _check_tree(tree: dict[str, str], num_features: int) -> None:
-  num_leaves = int(tree["num_leaves"])
-  if int(tree["num_cat"]) or num_leaves < 1:
-    raise ValueError("a tree has categories, or no leaves")
-  if len(tree["leaf_value"].split()) != num_leaves:
+def _check_tree(text: str, number: int, num_features: int) -> None:
+  lines = text.split("\n")
+  names, lists = zip(*(line.split("=") for line in lines[:-3] if line.count("=") == 1))
+  if names != ("Tree", *_FIELDS) or lines[-3:] != ["", "", ""] or lists[0] != str(number):
+    raise ValueError("a tree has other lines")
+  tree = dict(zip(names, lists))
+  (num_leaves,), (num_cat,), (is_linear,) = map(_whole, map(tree.get, ("num_leaves", "num_cat", "is_linear")))
+  if num_cat or is_linear or num_leaves < 1 or len(_finite(tree["shrinkage"])) != 1:
+    raise ValueError("a tree has categories, regressions, or no leaves")
+  if len(_finite(tree["leaf_value"])) != num_leaves:
     raise ValueError("a tree's leaves are not as many as it says")
-  if num_leaves == 1:
-    return
-  lists = {name: [float(value) for value in tree[name].split()] for name in _LISTS}
-  if any(len(values) != num_leaves - 1 for values in lists.values()):
+  nodes = {name: _whole(tree[name]) for name in _NODES}
+  if {*map(len, nodes.values()), len(_finite(tree["threshold"]))} != {num_leaves - 1}:
     raise ValueError("a tree's nodes are not as many as it says")
-  if not all(0 <= feature < num_features for feature in lists["split_feature"]):
+  counts = [{len(_finite(tree[name])) for name in names} for names in (_OF_LEAVES, _OF_NODES)]
+  if num_leaves > 1 and counts != [{num_leaves}, {num_leaves - 1}]:
+    raise ValueError("a tree's numbers are not as many as it says")
+  if not all(0 <= feature < num_features for feature in nodes["split_feature"]):
     raise ValueError("a tree looks at a feature that there is not")
+  if not set(nodes["decision_type"]) <= {0, 2, 4, 6, 8, 10}:  # an odd one looks at categories
+    raise ValueError("a tree decides by what there is not")
+  _check_children(nodes, num_leaves)
+
+
+def _check_children(nodes: dict[str, list[int]], num_leaves: int) -> None:
   seen = set()
   for side in ("left_child", "right_child"):
-    for node, child in enumerate(lists[side]):
+    for node, child in enumerate(nodes[side]):
       # A leaf is -1 - its number; a node stands before its children, so that every way ends.
       if not (node < child < num_leaves - 1 or -num_leaves <= child < 0) or child in seen:
         raise ValueError("its nodes make no tree")
       seen.add(child)
 
 
-def _values(text: str) -> dict[str, str]:
-  return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+def _whole(text: str) -> list[int]:
+  """Reads whole numbers; ValueError for any other, in whatever way a reader could take it."""
+  tokens = text.split(" ") if text else []
+  if not all(map(_WHOLE.fullmatch, tokens)):
+    raise ValueError("a number is none")
+  return [int(token) for token in tokens]
+
+
+def _finite(text: str) -> list[float]:
+  """Reads finite numbers; ValueError for any other."""
+  tokens = text.split(" ") if text else []
+  if not all(map(_NUMBER.fullmatch, tokens)) or not np.isfinite(found := [*map(float, tokens)]).all():
+    raise ValueError("a number is none, or not finite")
+  return found
 
 
 def _library():

@@ -4,8 +4,8 @@ import contextlib
 
 import numpy as np
 
-from xmc_jax import run_folder
-from xmc_jax.contract import PyTree
+from xmc_jax import run_folder, runtime
+from xmc_jax.contract import PyTree, UserError
 from xmc_jax.run import Run
 
 
@@ -28,6 +28,8 @@ def point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
   if path.exists():
     return run_folder.open_array(path, len(tokens))
   vectors = run.embed_queries(params, aux, tokens)
-  with contextlib.suppress(OSError):  # of a folder that may only be read they are made each time
-    run_folder.save_array(path, vectors)
+  if runtime.is_main_process():
+    with contextlib.suppress(OSError, UserError):  # a folder that is full or read-only has none
+      run_folder.write_array(path, vectors)
+  runtime.barrier(path.name)
   return vectors

@@ -167,7 +167,8 @@ def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: 
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
   model = fit_model(retriever, queries, held_out.counted, held_out.filter)
   if not model.num_rows:
-    say(f"hybrid: fixed weights, as {len(held_out):,} validation rows are too few to fit on ({FEWEST_ROWS})")
+    few = "too few" if len(held_out) < FEWEST_ROWS else "too much alike"
+    say(f"hybrid: fixed weights, as {len(held_out):,} validation rows are {few} to fit on ({FEWEST_ROWS})")
   if runtime.is_main_process():
     with contextlib.suppress(OSError):  # of a folder that may only be read it is fitted each time
       model.save(run.workdir / run_folder.HYBRID)
@@ -184,6 +185,12 @@ def retrievers(run: Run, params: PyTree, aux: PyTree) -> tuple[Retriever, Retrie
 
 def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray) -> Retriever:
   """Indexes with these rows of the training data in their memory, as far as they have labels."""
+  shape = labels["encoder"].shape[1:]
+  if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
+    raise UserError(
+      f"{run.workdir / run_folder.MEMORY}: not readable (it holds {vectors.dtype} {vectors.shape[1:]}, not "
+      f"float32 {shape}); delete it, and it is made again"
+    )
   truth = run.dataset.train.counted
   rows = rows[np.diff(truth.indptr)[rows] > 0]
   known = truth[rows]

@@ -1,0 +1,72 @@
+"""Reasons for a ranked label: the sources' lists and the voters, looked through one by one."""
+
+import made_corpora
+import numpy as np
+import pytest
+
+from xmc_jax.retrieval.explanations import Reason, explain, in_words
+from xmc_jax.retrieval.memory import Neighbors
+from xmc_jax.retrieval.sources import SOURCES, Found, Retriever
+
+
+@pytest.fixture(scope="module")
+def retriever():
+  return Retriever(made_corpora.corpus())
+
+
+def test_reasons_are_true(retriever):
+  (block,) = retriever.blocks(made_corpora.queries(7), 20, 64)
+  found = {name: source(block) for name, source in SOURCES.items()}
+  ids = np.tile(np.arange(40, dtype=np.int32), (7, 1))
+  truth = retriever.corpus.truth.toarray() > 0
+  reasons = explain(found, ids, retriever.corpus.truth)
+  seen = 0
+  for row, label in np.ndindex(ids.shape):
+    reason = reasons[row][label]
+    ranks = {name: one.ids[row].tolist() for name, one in found.items()}
+    expected = {name: places.index(label) + 1 for name, places in ranks.items() if label in places[:10]}
+    assert reason.sources == expected
+    assert list(reason.sources.values()) == sorted(reason.sources.values())  # best first
+    weights = {}
+    for one in found.values():
+      for point, weight in zip(*(array[row].tolist() for array in one.voters)) if one.voters else ():
+        if point >= 0 and weight > 0 and truth[point, label]:
+          weights[point] = max(weight, weights.get(point, 0))
+    assert [weight for _, weight in reason.voters] == sorted(weights.values(), reverse=True)[:3]
+    assert all(weights[point] == weight for point, weight in reason.voters)
+    seen += len(reason.voters)
+  assert seen > 100
+
+
+def test_padding_has_no_reason(retriever):
+  (block,) = retriever.blocks(made_corpora.queries(2), 5, 64)
+  found = {"memory": SOURCES["memory"](block)}
+  ids = np.array([[3, -1, -1], [-1, -1, -1]], np.int32)
+  assert [len(reasons) for reasons in explain(found, ids, retriever.corpus.truth)] == [1, 0]
+
+
+def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
+  truth = made_corpora.pairs(np.random.default_rng(0), (6, 1), 1)
+  voters = Neighbors(np.array([[5, 2, 1, 4, 0, -1]]), np.array([[0.5, 0.5, 0.5, 0.7, -1, 0]], np.float32))
+  found = {"memory": Found(np.zeros((1, 1), np.int32), None, voters)}
+  ((reason,),) = explain(found, np.zeros((1, 1), np.int32), truth)
+  assert [point for point, _ in reason.voters] == [4, 1, 2]
+
+
+@pytest.mark.parametrize(
+  "sources, voters, expected",
+  [
+    ({"memory": 1, "lexical_labels": 3}, [(1, 0.5)], "memory 1st, lexical labels 3rd; as «short»"),
+    ({"encoder": 2}, [], "encoder 2nd"),
+    ({"encoder": 10}, [(0, 0.1)], f"encoder 10th; as «{'long ' * 12}…»"),
+    ({}, [(1, 0.5)], "many sources a little; as «short»"),
+    ({}, [], "no source has it among its best ten"),
+  ],
+)
+def test_reasons_in_words(sources, voters, expected):
+  assert in_words(Reason(sources, voters), ["long " * 20, "short"]) == expected
+
+
+def test_texts_in_a_reason_obey_nobody():
+  found = in_words(Reason({}, [(0, 1.0)]), ["a\nb\x1b[2J\u202e"])
+  assert "\n" not in found and "\x1b" not in found and "\u202e" not in found

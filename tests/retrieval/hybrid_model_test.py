@@ -1,0 +1,241 @@
+"""The stacked model: what it learns, what it is too few rows for, and that equal data give equal bits."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import lightgbm
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from xmc_jax.retrieval import hybrid_model
+from xmc_jax.retrieval.features import feature_names
+from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
+from xmc_jax.retrieval.sources import SOURCES
+
+ROOT = pathlib.Path(__file__).parents[2]
+NAMES = ["a", "b", "c", "constant"]
+EACH = 20  # candidates of a query
+
+
+def made(num_queries: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Features, answers, queries, and the probability that the answers were drawn by: no regression has it."""
+  rng = np.random.default_rng(seed)
+  features = rng.normal(size=(num_queries * EACH, 4)).astype(np.float32)
+  features[:, 3] = 0.1
+  log_odds = features[:, 0] + 1.5 * np.sign(features[:, 1] * features[:, 2]) - 1
+  truth = 1 / (1 + np.exp(-log_odds))
+  return features, rng.random(len(truth)) < truth, np.repeat(np.arange(num_queries), EACH), truth
+
+
+def log_loss(right: np.ndarray, probability: np.ndarray) -> float:
+  probability = np.clip(probability.astype(np.float64), 1e-9, 1 - 1e-9)
+  return -np.mean(np.where(right, np.log(probability), np.log(1 - probability)))
+
+
+def sigmoid(log_odds: np.ndarray) -> np.ndarray:
+  return 1 / (1 + np.exp(-log_odds))
+
+
+@pytest.fixture(scope="module")
+def model():
+  return fit(NAMES, *made(250)[:3])
+
+
+# --- what it learns ---
+
+
+def test_joining_and_calibrating_is_better_than_either_model(model):
+  """On rows that it has not seen."""
+  features, right, _, truth = made(400, seed=1)
+  assert model.num_rows == 250 and model.features == NAMES
+  probability = model.probabilities(features)
+  assert probability.dtype == np.float32
+  linear, trees = (log_loss(right, sigmoid(one)) for one in model.log_odds(features).T)
+  joint = log_loss(right, probability)
+  assert joint < trees < linear
+  assert joint < log_loss(right, truth) + 0.03  # nobody is better than what the answers were drawn by
+  for low in np.arange(0, 0.9, 0.2):  # what is said to be probable so often is so often right
+    among = (probability >= low) & (probability < low + 0.2)
+    assert among.sum() > 100 and abs(right[among].mean() - probability[among].mean()) < 0.06
+
+
+def test_what_was_learnt_too_well_is_taken_back():
+  """Trees that see noise alone are sure of it: joined with rows held out, nearly nothing is left."""
+  rng = np.random.default_rng(0)
+  features = rng.normal(size=(4000, 4)).astype(np.float32)
+  right = rng.random(4000) < 0.3
+  model = fit(NAMES, features, right, np.arange(4000) // EACH)
+  other, answers = rng.normal(size=(4000, 4)).astype(np.float32), rng.random(4000) < 0.3
+  alone = log_loss(answers, sigmoid(model.log_odds(other)[:, 1]))
+  floor = log_loss(answers, np.full(4000, 0.3))
+  assert alone > floor + 0.005 and log_loss(answers, model.probabilities(other)) < floor + 0.002
+
+
+def test_the_regression_is_scikit_learns_on_standardised_features():
+  features, right, *_ = made(250)
+  linear, _ = hybrid_model._fitted(features, right)
+  wide = features[:, :3].astype(np.float64)
+  center, scale = wide.mean(axis=0), wide.std(axis=0)
+  theirs = LogisticRegression(tol=1e-8, max_iter=2000).fit((wide - center) / scale, right)
+  expected = theirs.decision_function((wide - center) / scale)
+  np.testing.assert_allclose(features.astype(np.float64) @ linear[:-1] + linear[-1], expected, atol=0.01)
+  assert linear[3] == 0  # of a feature that was always the same nothing is known
+
+
+def test_probabilities_are_of_the_weights_by_hand():
+  model = HybridModel(["a", "b"], [2.0, -1.0, 0.5], joint=(0.5, 9.0, 1.0))
+  found = model.probabilities(np.array([[1, 1], [0, 0], [1e6, 0], [-1e6, 0]], np.float32))
+  np.testing.assert_allclose(found, [sigmoid(1.75), sigmoid(1.25), 1, 0], atol=1e-6)
+  assert model.probabilities(np.zeros((0, 2), np.float32)).shape == (0,)
+
+
+def test_a_model_that_would_count_below_0_is_left_out():
+  rng = np.random.default_rng(0)
+  right = rng.random(2000) < 0.5
+  good = np.where(right, 1.0, -1.0) + rng.normal(size=2000)
+  bad = -0.5 * np.where(right, 1.0, -1.0) + rng.normal(size=2000)
+  for log_odds, left in (([bad, good], 1), ([good, bad], 0)):
+    weights = hybrid_model._joint(np.stack(log_odds, axis=1), right)
+    alone = LogisticRegression(tol=1e-6).fit(good[:, None], right)
+    assert weights[1 - left] == 0
+    np.testing.assert_allclose([weights[left], weights[2]], [alone.coef_[0, 0], *alone.intercept_], atol=0.01)
+
+
+def test_answers_that_can_be_told_apart_warn_of_nothing():
+  features, _, rows, _ = made(250)
+  found = fit(NAMES, features, features[:, 0] > 0, rows).probabilities(features)
+  assert np.isfinite(found).all() and log_loss(features[:, 0] > 0, found) < 0.05
+
+
+def test_features_of_very_different_sizes():
+  features, right, rows, _ = made(250)
+  sizes = np.array([1e-6, 1e5, 1, 1], np.float32)
+  one, other = fit(NAMES, features, right, rows), fit(NAMES, features * sizes, right, rows)
+  np.testing.assert_allclose(one.probabilities(features), other.probabilities(features * sizes), atol=0.02)
+
+
+# --- too few rows, or answers of one kind ---
+
+
+def test_fixed_weights_where_there_is_too_little_to_fit_on(monkeypatch):
+  names = feature_names(list(SOURCES))
+  rng = np.random.default_rng(0)
+
+  def fitted(num_queries: int, right=None) -> HybridModel:
+    features = rng.normal(size=(num_queries * EACH, len(names))).astype(np.float32)
+    answers = rng.random(len(features)) < 0.3 if right is None else np.full(len(features), right)
+    found = fit(names, features, answers, np.repeat(np.arange(num_queries), EACH))
+    known = json.loads((ROOT / "xmc_jax" / "retrieval" / "fixed_weights.json").read_text())
+    weights = np.array([known["weights"].get(name, 0) for name in names])
+    expected = sigmoid(features.astype(np.float64) @ weights + known["intercept"])
+    same = np.allclose(found.probabilities(features), expected, atol=1e-6)
+    assert same == (not found.num_rows)
+    return found
+
+  for few in (fitted(1), fitted(199), fitted(200, True), fitted(200, False)):
+    assert few.num_rows == 0
+  assert fitted(200).num_rows == 200
+  monkeypatch.setattr(hybrid_model, "FEWEST_ROWS", 20)
+  assert fitted(20).num_rows == 20
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_fixed_weights_where_one_query_has_all_answers_of_a_kind(answer):
+  """What is joined is fitted without it once, and has nothing to tell from then."""
+  features, _, rows, _ = made(250)
+  right = np.full(len(rows), not answer)
+  right[rows == 7] = answer
+  assert fit(NAMES, features, right, rows).num_rows == 0
+
+
+def test_fixed_weights_know_every_feature():
+  known = json.loads((ROOT / "xmc_jax" / "retrieval" / "fixed_weights.json").read_text())
+  named = [name for name in feature_names(list(SOURCES)) if not name.startswith("classifier.")]
+  assert sorted(known["weights"]) == sorted(named)
+  assert np.isfinite([*known["weights"].values(), known["intercept"]]).all()
+  none = fixed(["unheard", "of"]).probabilities(np.ones((3, 2), np.float32))
+  np.testing.assert_allclose(none, sigmoid(known["intercept"]), atol=1e-6)
+
+
+# --- the same bits ---
+
+
+def test_what_is_saved_is_what_is_loaded(model, tmp_path):
+  features = made(100, seed=3)[0]
+  for number, one in enumerate((model, fixed(NAMES))):
+    path = tmp_path / f"{number}.json"
+    one.save(path)
+    other = HybridModel.load(path)
+    assert one.probabilities(features).tobytes() == other.probabilities(features).tobytes()
+    assert one.log_odds(features).tobytes() == other.log_odds(features).tobytes()
+    assert (other.features, other.num_rows) == (one.features, one.num_rows)
+    other.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json", "again.json"]
+
+
+def test_trees_say_what_lightgbm_said_before_they_were_a_text(model, tmp_path):
+  features, right, *_ = made(250)
+  data = lightgbm.Dataset(features, right.astype(np.float32), params={"verbose": -1})
+  theirs = lightgbm.train(hybrid_model._TREES, data, hybrid_model._NUM_TREES)
+  model.save(tmp_path / "hybrid.json")
+  found = HybridModel.load(tmp_path / "hybrid.json").log_odds(features)[:, 1]
+  np.testing.assert_array_equal(found, theirs.predict(features, raw_score=True))
+
+
+FIT = """
+import sys, pathlib
+sys.path[:0] = sys.argv[2:]
+import hybrid_model_test as tests
+tests.fit(tests.NAMES, *tests.made(900)[:3]).save(pathlib.Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_any_number_of_threads_gives_the_same_file(tmp_path):
+  for threads in "14":
+    variables = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+    subprocess.run(
+      [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        FIT,
+        str(tmp_path / threads),
+        str(ROOT),
+        str(ROOT / "tests/retrieval"),
+      ],
+      env={**os.environ, **variables},
+      check=True,
+      timeout=120,
+    )
+  assert (tmp_path / "1").read_bytes() == (tmp_path / "4").read_bytes()
+
+
+def test_a_query_is_wholly_in_one_part(monkeypatch):
+  """No model is asked about a query that it was fitted on."""
+  features, right, rows, _ = made(250)
+  features[:, 3] = rows  # so that a row tells its query
+  fitted_on, asked = [], []
+
+  def fitted(some, answers):
+    fitted_on.append({*some[:, 3].tolist()})
+    return np.zeros(5), ""
+
+  class Spy(HybridModel):
+    def log_odds(self, some):
+      asked.append({*some[:, 3].tolist()})
+      return np.random.default_rng(0).normal(size=(len(some), 2))
+
+  monkeypatch.setattr(hybrid_model, "_fitted", fitted)
+  monkeypatch.setattr(hybrid_model, "HybridModel", Spy)
+  fit(NAMES, features, right, rows)
+  assert len(asked) == 3 and set().union(*asked) == set(range(250))
+  for seen, out in zip(fitted_on, asked):
+    assert not seen & out and len(seen) + len(out) == 250
+  assert len(fitted_on[-1]) == 250  # in the end, on all

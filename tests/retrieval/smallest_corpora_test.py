@@ -1,0 +1,155 @@
+"""Corpora and queries at the edge: an empty memory, one label, no words, vectors that are not finite."""
+
+import made_corpora
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from xmc_jax.retrieval.features import feature_names
+from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
+from xmc_jax.retrieval.hybrid_model import fixed
+from xmc_jax.retrieval.sources import SOURCES, Corpus, Queries, Retriever
+
+
+def rank(corpus: Corpus, queries: Queries, k: int, exclude=None):
+  """Ranks, fits and gives reasons, and checks what always holds; returns the rankings, joined and alone."""
+  retriever = Retriever(corpus)
+  ranker = HybridRanker(retriever, fixed(feature_names(retriever.names)))
+  found, alone = ranker.rank_with_sources(queries, k, exclude)
+  num_queries, num_labels = len(queries.vectors), corpus.truth.shape[1]
+  for one in (found, *alone.values()):
+    assert one.ids.shape == one.scores.shape == (num_queries, k)
+    assert ((one.ids >= -1) & (one.ids < num_labels)).all()
+    assert (np.isfinite(one.scores) == (one.ids >= 0)).all()
+    for ids in one.ids.tolist():
+      labels = [label for label in ids if label >= 0]
+      assert len(set(labels)) == len(labels) and ids == labels + [-1] * (k - len(labels))
+  in_range = found.scores[found.ids >= 0]
+  assert ((in_range > 0) & (in_range < 1)).all()
+  reasons = ranker.explain(queries, found.ids)
+  assert [len(of_row) for of_row in reasons] == (found.ids >= 0).sum(axis=1).tolist()
+  truth = made_corpora.pairs(np.random.default_rng(0), (num_queries, num_labels), 0.5)
+  assert fit_model(retriever, queries, truth, exclude).num_rows == 0
+  return found, alone
+
+
+def small(num_labels: int, num_points: int, **changes) -> Corpus:
+  return made_corpora.corpus(num_labels, num_points)._replace(**changes)
+
+
+def test_a_memory_without_any_training_query():
+  found, alone = rank(small(9, 0), made_corpora.queries(3), 5)
+  assert (found.ids >= 0).all()
+  for name in ("memory", "memory_regression", "lexical_memory"):
+    assert (alone[name].ids == -1).all()
+  assert (alone["lexical_labels"].ids >= 0).any()
+
+
+@pytest.mark.parametrize("num_points", [0, 1, 5])
+@pytest.mark.parametrize("num_labels", [1, 2])
+def test_one_label_or_two(num_labels, num_points):
+  found, _ = rank(small(num_labels, num_points), made_corpora.queries(3), num_labels)
+  assert np.sort(found.ids, axis=1).tolist() == [list(range(num_labels))] * 3
+
+
+def test_one_training_query():
+  truth = sp.csr_matrix(np.array([[0, 1, 0, 1, 0]], np.float32))
+  corpus = small(5, 1, truth=truth, point_texts=["barn kelt"])
+  vectors = np.repeat(corpus.point_vectors, 2, axis=0) * [[1], [-1]]
+  found, alone = rank(corpus, Queries(vectors.astype(np.float32), ["barn", "nothing known"]), 5)
+  assert (found.ids >= 0).all()
+  assert alone["memory"].ids[:, :3].tolist() == [[1, 3, -1], [-1, -1, -1]]
+  np.testing.assert_allclose(alone["memory"].scores[0, :2], 1)
+  assert alone["lexical_memory"].ids[:, :3].tolist() == [[1, 3, -1], [-1, -1, -1]]
+
+
+def test_training_queries_without_labels_speak_for_none():
+  corpus = small(6, 8, truth=sp.csr_matrix((8, 6), dtype=np.float32))
+  found, alone = rank(corpus, made_corpora.queries(3), 6)
+  assert (found.ids >= 0).all() and (alone["memory"].ids == -1).all()
+
+
+@pytest.mark.parametrize("k", [6, 7, 50, 200])
+def test_as_many_labels_as_there_are_and_more(k):
+  found, _ = rank(small(6, 20), made_corpora.queries(3), k)
+  assert np.sort(found.ids[:, :6], axis=1).tolist() == [list(range(6))] * 3
+  assert (found.ids[:, 6:] == -1).all()
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "?!", "\ud800", "unheard-of"])
+def test_queries_without_a_known_word(text):
+  """They are ranked by their vectors."""
+  queries = made_corpora.queries(3)._replace(texts=[text] * 3)
+  found, alone = rank(small(12, 30), queries, 12)
+  assert (found.ids >= 0).all()
+  for name in ("lexical_memory", "lexical_labels"):
+    assert (alone[name].ids == -1).all()
+  assert (alone["memory"].ids[:, 0] >= 0).all()
+
+
+def test_no_text_has_a_word():
+  corpus = small(12, 30, point_texts=[""] * 30, label_texts=["-"] * 12)
+  found, alone = rank(corpus, made_corpora.queries(3), 12)
+  assert (found.ids >= 0).all() and (alone["lexical_labels"].ids == -1).all()
+
+
+def test_all_pairs_excluded():
+  found, _ = rank(small(5, 9), made_corpora.queries(3), 5, sp.csr_matrix(np.ones((3, 5), bool)))
+  assert (found.ids == -1).all()
+
+
+def test_all_vectors_zero():
+  corpus = made_corpora.corpus(12, 30, classifier=False)
+  none = np.zeros_like
+  corpus = corpus._replace(
+    label_vectors={"encoder": none(corpus.label_vectors["encoder"])}, point_vectors=none(corpus.point_vectors)
+  )
+  queries = made_corpora.queries(3)
+  found, _ = rank(corpus, queries._replace(vectors=none(queries.vectors)), 12)
+  assert (found.ids >= 0).all()
+
+
+# --- vectors that are not finite count as zeros ---
+
+
+def spoilt(vectors: np.ndarray, value: float, everywhere: bool) -> tuple[np.ndarray, np.ndarray]:
+  """The vectors with some that are not finite, and with these as zeros."""
+  bad, zeroed = vectors.copy(), vectors.copy()
+  bad[1] = value
+  bad[2, 3] = value
+  zeroed[1:3] = 0
+  return (np.full_like(vectors, value), np.zeros_like(vectors)) if everywhere else (bad, zeroed)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("what", ["queries", "points", "encoder", "classifier"])
+def test_vectors_that_are_not_finite_count_as_zeros(what, value, everywhere):
+  corpus, queries = small(12, 30), made_corpora.queries(5)
+
+  def ranked(change):
+    if what == "queries":
+      return rank(corpus, queries._replace(vectors=change(queries.vectors)), 12)
+    if what == "points":
+      return rank(corpus._replace(point_vectors=change(corpus.point_vectors)), queries, 12)
+    vectors = {**corpus.label_vectors, what: change(corpus.label_vectors[what])}
+    return rank(corpus._replace(label_vectors=vectors), queries, 12)
+
+  found, alone = ranked(lambda vectors: spoilt(vectors, value, everywhere)[0])
+  expected, apart = ranked(lambda vectors: spoilt(vectors, value, everywhere)[1])
+  assert found.ids.tolist() == expected.ids.tolist()
+  np.testing.assert_array_equal(found.scores, expected.scores)
+  for name in SOURCES:
+    np.testing.assert_array_equal(alone[name].ids, apart[name].ids, err_msg=name)
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e-6, 300.0, 1e15])
+def test_vectors_of_any_length(length):
+  """Products are divided by the temperature: far from the best label nothing is left of a score."""
+  corpus, queries = small(60, 30), made_corpora.queries(5)
+  long = {name: vectors * np.float32(length) for name, vectors in corpus.label_vectors.items()}
+  _, alone = rank(corpus._replace(label_vectors=long), queries, 60)
+  for name, vectors in long.items():
+    products = queries.vectors.astype(np.float64) @ vectors.T.astype(np.float64)
+    assert alone[name].ids.tolist() == np.argsort(-products, axis=1).tolist()
+    assert alone[name].scores.max() <= 1

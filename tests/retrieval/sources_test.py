@@ -1,0 +1,186 @@
+"""Each source against its docstring done by brute force in float64, and what is left out."""
+
+import hypothesis
+import made_corpora
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import strategies as st
+
+from xmc_jax import limits
+from xmc_jax.retrieval.lexical import Lexicon
+from xmc_jax.retrieval.sources import SOURCES, Block, Corpus, Queries, Retriever, values_at
+
+VIEWS = ("encoder", "classifier")
+
+
+@pytest.fixture(scope="module")
+def corpus():
+  return made_corpora.corpus()
+
+
+@pytest.fixture(scope="module")
+def retriever(corpus):
+  return Retriever(corpus)
+
+
+@pytest.fixture(scope="module")
+def queries():
+  return made_corpora.queries(9)
+
+
+def only_block(retriever: Retriever, queries: Queries, k: int, exclude=None) -> Block:
+  (block,) = retriever.blocks(queries, k, 64, exclude)
+  return block
+
+
+# --- what a docstring says, a query at a time ---
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+  vectors = vectors.astype(np.float64)
+  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+  return vectors / np.where(lengths > 0, lengths, 1)
+
+
+def best(scores: np.ndarray, count: int) -> list[int]:
+  """Positions of the largest, equal ones by number; rounded, as float32 knows no more digits."""
+  return np.lexsort((np.arange(len(scores)), -np.round(scores, 6)))[:count].tolist()
+
+
+class Definitions:
+  """Scores `[L]` of a query by each source."""
+
+  def __init__(self, corpus: Corpus, queries: Queries, exclude: np.ndarray, k: int):
+    self.corpus, self.queries, self.exclude, self.k = corpus, queries, exclude, k
+    self.truth = corpus.truth.toarray().astype(np.float64)
+    self.points, self.unit = unit(corpus.point_vectors), unit(queries.vectors)
+    lexicon = Lexicon([*corpus.point_texts, *corpus.label_texts])
+    tables = [lexicon.vectors(texts) for texts in (corpus.point_texts, corpus.label_texts, queries.texts)]
+    used = np.unique(np.concatenate([table.indices for table in tables]))
+    self.point_words, self.label_words, self.words = (
+      table[:, used].toarray().astype(np.float64) for table in tables
+    )
+
+  def __call__(self, name: str, row: int) -> np.ndarray:
+    if name in VIEWS:
+      return self._softmax(name, row)
+    return getattr(self, f"_{name}")(row)
+
+  def _softmax(self, name, row):
+    vectors, query = self.corpus.label_vectors[name], self.queries.vectors[row]
+    scores = vectors.astype(np.float64) @ query / self.corpus.temperature
+    allowed = np.where(self.exclude[row], -np.inf, scores)
+    similar = np.sort(allowed)[::-1][: self.k]
+    return np.exp(np.minimum(scores, similar[0])) / np.exp(similar).sum()
+
+  def _memory(self, row):
+    cosines = self.points @ self.unit[row]
+    near = best(cosines, 50)
+    votes = np.maximum(cosines[near], 0) ** 8
+    return votes @ self.truth[near] / votes.sum()
+
+  def _lexical_memory(self, row):
+    cosines = self.point_words @ self.words[row]
+    near = best(cosines, 20)
+    return cosines[near] @ self.truth[near] / cosines[near].sum()
+
+  def _lexical_labels(self, row):
+    return self.label_words @ self.words[row]
+
+  def _memory_regression(self, row):
+    by_vector, by_words = self.points @ self.unit[row], self.point_words @ self.words[row]
+    near = {*best(by_vector, 64), *(point for point in best(by_words, 64) if by_words[point] > 0)}
+    near = np.array(sorted(near))
+    near = near[best((by_words + np.maximum(by_vector, 0) ** 2)[near], 64)]
+    k = by_words[near] + np.maximum(by_vector[near], 0) ** 2
+    gram = self.point_words[near] @ self.point_words[near].T
+    gram += np.maximum(self.points[near] @ self.points[near].T, 0) ** 2
+    return np.linalg.solve(gram + np.eye(len(near)), k) @ self.truth[near]
+
+
+@pytest.mark.parametrize("excluding", [False, True])
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_is_what_it_says(corpus, retriever, queries, name, excluding):
+  exclude = made_corpora.pairs(np.random.default_rng(3), (9, 40), 0.3 * excluding)
+  block = only_block(retriever, queries, 12, exclude.astype(bool) if excluding else None)
+  out = exclude.toarray() > 0
+  found, define = SOURCES[name](block), Definitions(corpus, queries, out, 12)
+  assert found.ids.shape == (9, 12) and found.ids.dtype == np.int32
+  every = np.tile(np.arange(40, dtype=np.int32), (9, 1))
+  scores = found.scores_of(every)
+  assert scores.dtype == np.float32
+  for row in range(9):
+    expected = define(name, row)
+    allowed = ~out[row]
+    np.testing.assert_allclose(scores[row, allowed], expected[allowed], atol=2e-5)
+    ranked = [label for label in best(np.where(allowed, expected, -np.inf), 12) if allowed[label]]
+    if name not in VIEWS:  # of the others only what has a score above 0 is found
+      ranked = [label for label in ranked if expected[label] > 1e-6]
+    assert found.ids[row].tolist() == ranked + [-1] * (12 - len(ranked))
+
+
+def test_voters_are_the_training_queries_that_spoke(corpus, retriever, queries):
+  block = only_block(retriever, queries, 12)
+  for name, at_most in (("memory", 50), ("lexical_memory", 20), ("memory_regression", 64)):
+    found = SOURCES[name](block)
+    assert found.voters.ids.shape[1] <= at_most
+    every = np.tile(np.arange(40), (9, 1))
+    np.testing.assert_allclose(found.scores_of(every), found.voters.votes(corpus.truth).toarray(), atol=1e-6)
+  for name in (*VIEWS, "lexical_labels"):
+    assert SOURCES[name](block).voters is None
+
+
+def test_scores_are_asked_for_in_any_order_with_padding(retriever, queries):
+  block = only_block(retriever, queries, 12)
+  asked = np.random.default_rng(0).integers(-1, 40, (9, 17))
+  for name, source in SOURCES.items():
+    found = source(block)
+    every = found.scores_of(np.tile(np.arange(40), (9, 1)))
+    real = asked >= 0
+    expected = np.take_along_axis(every, np.maximum(asked, 0), axis=1)
+    np.testing.assert_allclose(found.scores_of(asked)[real], expected[real], rtol=1e-5, err_msg=name)
+
+
+@hypothesis.given(st.integers(0, 2**31), st.integers(0, 3), st.integers(1, 5), st.floats(0, 1))
+def test_values_are_looked_up(seed, num_rows, num_labels, share):
+  rng = np.random.default_rng(seed)
+  dense = (rng.random((num_rows, num_labels)) < share) * rng.normal(size=(num_rows, num_labels))
+  ids = rng.integers(0, num_labels, (num_rows, 4))
+  found = values_at(sp.csr_matrix(dense), ids)
+  assert found.dtype == np.float32
+  np.testing.assert_array_equal(found, np.take_along_axis(dense.astype(np.float32), ids, axis=1))
+
+
+def test_values_of_a_row_whose_entries_are_in_disorder():
+  scores = sp.csr_matrix((np.array([1.0, 2.0, 3.0]), np.array([4, 0, 2]), np.array([0, 3])), (1, 5))
+  assert values_at(scores, np.array([[0, 1, 2, 3, 4]])).tolist() == [[2, 0, 3, 0, 1]]
+
+
+# --- the registry ---
+
+
+def test_the_command_line_names_every_source():
+  assert tuple(name for name in SOURCES if name not in VIEWS) == limits.SOURCES
+
+
+def test_a_corpus_without_classifiers_has_one_source_less():
+  retriever = Retriever(made_corpora.corpus(classifier=False))
+  assert retriever.names == tuple(name for name in SOURCES if name != "classifier")
+
+
+def test_log_frequency_counts_the_memory(corpus, retriever):
+  expected = np.log(1 + (corpus.truth.toarray() > 0).sum(axis=0))
+  np.testing.assert_allclose(retriever.log_frequency, expected, rtol=1e-6)
+
+
+def test_blocks_hold_their_own_rows(retriever):
+  queries = made_corpora.queries(7)
+  exclude = made_corpora.pairs(np.random.default_rng(0), (7, 40), 0.2).astype(bool)
+  whole = only_block(retriever, queries, 5, exclude)
+  parts = retriever.blocks(queries, 5, 3, exclude)
+  assert [len(part.unit) for part in parts] == [3, 3, 1]
+  for name, source in SOURCES.items():
+    ids = np.concatenate([source(part).ids for part in parts])
+    np.testing.assert_array_equal(ids, source(whole).ids, err_msg=name)
+  assert retriever.blocks(made_corpora.queries(0), 5, 3) == []

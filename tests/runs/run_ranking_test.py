@@ -1,0 +1,237 @@
+"""What a run ranks by: what is in the memory when, what is kept in its folder, and the same in any view."""
+
+import ml_collections
+import numpy as np
+import pytest
+import tiny_runs
+
+from xmc_jax import run as runs
+from xmc_jax import workflow
+from xmc_jax.contract import UserError
+from xmc_jax.predict import Model
+from xmc_jax.retrieval import hybrid_model
+from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs import ranking
+
+HYBRID = {"eval.scores": "hybrid", "train.num_epochs": 1, "data.num_validation": 60, "eval.k": 7}
+TEXTS = ["barn kelt", "", "loma mive nuxo", "suss nothing known"]
+
+
+@pytest.fixture(autouse=True)
+def _few_rows(monkeypatch):
+  monkeypatch.setattr(hybrid_model, "FEWEST_ROWS", 40)
+  monkeypatch.setattr(hybrid_model, "_NUM_TREES", 10)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """A run that was fitted on 60 validation rows, with two views."""
+  place = tmp_path_factory.mktemp("ranking")
+  config = tiny_runs.config(tiny_runs.write_data(place / "data"), **tiny_runs.UNIDEC | HYBRID)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(hybrid_model, "FEWEST_ROWS", 40)
+    patch.setattr(hybrid_model, "_NUM_TREES", 10)
+    patch.setenv("XMC_JAX_CACHE", str(place / "cache"))
+    workflow.train_and_test(config, place / "run")
+  return place / "run"
+
+
+@pytest.fixture
+def run(workdir):
+  return runs.reopen(workdir)
+
+
+def labelled(truth, rows: np.ndarray) -> list[int]:
+  return [row for row in rows.tolist() if truth.indptr[row] < truth.indptr[row + 1]]
+
+
+@pytest.fixture
+def seen(monkeypatch):
+  """The corpora that were opened, and the arguments of each fit, in order."""
+  seen = {"corpora": [], "fits": []}
+  open_retriever, fit_model = ranking.Retriever, ranking.fit_model
+
+  def retriever(corpus, **settings):
+    seen["corpora"].append(corpus)
+    return open_retriever(corpus, **settings)
+
+  def fit(*arguments):
+    seen["fits"].append(arguments)
+    return fit_model(*arguments)
+
+  monkeypatch.setattr(ranking, "Retriever", retriever)
+  monkeypatch.setattr(ranking, "fit_model", fit)
+  return seen
+
+
+def assert_memory(corpus, run, vectors: np.ndarray, rows: list[int]):
+  """It holds just these training rows, with their own vectors, labels and texts."""
+  train = run.dataset.train
+  assert list(corpus.point_texts) == [train.texts[row] for row in rows]
+  np.testing.assert_allclose(corpus.point_vectors, vectors[rows], atol=1e-5)
+  expected = (train.counted[rows].toarray() > 0).astype(np.float32)
+  np.testing.assert_array_equal(corpus.truth.toarray(), expected)
+  assert list(corpus.label_texts) == list(run.dataset.labels.texts)
+
+
+def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
+  """Not before; and no row without labels is ever."""
+  params, aux, _ = run.trained()
+  (run.workdir / "hybrid.json").rename(run.workdir / "kept")
+  try:
+    ranking.hybrid(run, params, aux)
+    assert (run.workdir / "hybrid.json").read_bytes() == (run.workdir / "kept").read_bytes()
+  finally:
+    (run.workdir / "kept").replace(run.workdir / "hybrid.json")
+  while_fitting, afterwards = seen["corpora"]
+  truth, held_out = run.dataset.train.counted, run.validation
+  vectors = run.embed_queries(params, aux, run.dataset.train.tokens)
+  assert len(held_out) == 60 and not set(held_out.row_numbers) & set(run.train.row_numbers)
+  assert_memory(while_fitting, run, vectors, labelled(truth, run.train.row_numbers))
+  every = labelled(truth, np.arange(len(run.dataset.train)))
+  assert len(every) < len(run.dataset.train) and set(held_out.row_numbers) & set(every)
+  assert_memory(afterwards, run, vectors, every)
+  ((retriever, queries, answers, exclude),) = seen["fits"]
+  assert retriever.corpus.point_texts is while_fitting.point_texts
+  assert list(queries.texts) == list(held_out.texts)
+  np.testing.assert_allclose(queries.vectors, vectors[held_out.row_numbers], atol=1e-5)
+  assert (answers != held_out.counted).nnz == 0 and (exclude != held_out.filter).nnz == 0
+
+
+def test_label_vectors_are_the_runs_own(run, seen):
+  params, aux, _ = run.trained()
+  ranking.hybrid(run, params, aux)
+  (corpus,) = seen["corpora"]
+  assert corpus.label_vectors.keys() == {"encoder", "classifier"}
+  for view, vectors in corpus.label_vectors.items():
+    np.testing.assert_array_equal(vectors, run.embed_labels(params, aux, view))
+  assert corpus.temperature == run.config.method.temperature
+  assert not seen["fits"]  # it was kept
+
+
+def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
+  before = {name: (workdir / name).stat() for name in ("hybrid.json", "memory.npy")}
+  expected = Model.load(workdir).predict(TEXTS, 5)
+
+  def refuse(*_):
+    raise AssertionError("made again")
+
+  monkeypatch.setattr(ranking, "fit_model", refuse)
+  embedded = []
+  original = runs.Run.embed_queries
+  monkeypatch.setattr(
+    runs.Run,
+    "embed_queries",
+    lambda self, params, aux, tokens, *more: (
+      embedded.append(len(tokens)) or original(self, params, aux, tokens, *more)
+    ),
+  )
+  found = Model.load(workdir).predict(TEXTS, 5)
+  np.testing.assert_array_equal(found[0], expected[0])
+  np.testing.assert_array_equal(found[1], expected[1])
+  assert embedded == [len(TEXTS)]
+  assert {name: (workdir / name).stat() for name in before} == before
+
+
+def test_two_meshes_rank_alike(workdir):
+  found = []
+  for data, label in ((1, 1), (2, 4)):
+    run = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": data, "label": label}))
+    assert run.mesh.size == data * label
+    params, aux, _ = run.trained()
+    (workdir / "memory.npy").rename(workdir / "kept.npy")  # so that each embeds it
+    try:
+      test = run.dataset.test
+      queries = Queries(run.embed_queries(params, aux, test.tokens), test.texts)
+      found.append(ranking.hybrid(run, params, aux).rank_with_sources(queries, 10, test.filter))
+    finally:
+      (workdir / "kept.npy").replace(workdir / "memory.npy")
+  (one, alone), (other, apart) = found
+  np.testing.assert_array_equal(one.ids, other.ids)
+  np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4)
+  for name in alone:
+    np.testing.assert_array_equal(alone[name].ids, apart[name].ids, err_msg=name)
+
+
+def test_a_source_can_be_all_that_ranks(run):
+  params, aux, _ = run.trained()
+  test = run.dataset.test
+  queries = Queries(run.embed_queries(params, aux, test.tokens), test.texts)
+  joined, alone = ranking.hybrid(run, params, aux).rank_with_sources(queries, 9, test.filter)
+  np.testing.assert_array_equal(ranking.ranker(run, params, aux)(queries, 9, test.filter).ids, joined.ids)
+  assert set(alone) == {
+    "encoder",
+    "classifier",
+    "memory",
+    "memory_regression",
+    "lexical_memory",
+    "lexical_labels",
+  }
+  for name, expected in alone.items():
+    found = ranking.ranker(run, params, aux, name)(queries, 9, test.filter)
+    np.testing.assert_array_equal(found.ids, expected.ids, err_msg=name)
+
+
+def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
+  params, aux, _ = run.trained()
+  test = run.dataset.test
+  vectors = run.embed_queries(params, aux, test.tokens)
+  ranked = ranking.rank_test(run, params, aux, vectors, "hybrid")
+  names = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
+  assert list(ranked.by) == ["hybrid", "fused", *names]
+  assert all(one.ids.shape == (len(test), 7) for one in ranked.by.values())
+  rows = np.array([4, 0, 17])
+  ids = ranked.by["hybrid"].ids[rows, :1]
+  words = ranked.why(rows, ids)
+  opened = ranking.hybrid(run, params, aux)
+  for row, label, line in zip(rows, ids[:, 0], words, strict=True):
+    ((reason,),) = opened.explain(Queries(vectors[[row]], [test.texts[row]]), np.array([[label]]))
+    assert line and line == ranking.in_words(reason, opened.point_texts)
+  assert ranked.why(rows, np.full((3, 1), -1)) == ["", "", ""]
+  plain = ranking.rank_test(run, params, aux, vectors, "fused")
+  assert list(plain.by) == ["fused", "encoder", "classifier"] and plain.why is None
+  np.testing.assert_array_equal(plain.by["fused"].ids, ranked.by["fused"].ids)
+
+
+def test_predictions_say_why(workdir):
+  model = Model.load(workdir)
+  ids, scores, texts, reasons = model.predict(TEXTS, 3, explain=True)
+  plain = model.predict(TEXTS, 3)
+  np.testing.assert_array_equal(ids, plain[0])
+  assert texts == plain[2] and ((scores > 0) & (scores < 1)).all()
+  train = model._run.dataset.train
+  carriers = {
+    label: {train.texts[row] for row in train.counted[:, [label]].nonzero()[0]} for label in range(60)
+  }
+  for of_text, row in zip(reasons, ids.tolist(), strict=True):
+    assert len(of_text) == 3
+    for reason, label in zip(of_text, row):
+      assert reason.keys() == {"sources", "voters"}
+      assert all(voter["text"] in carriers[label] for voter in reason["voters"])
+  assert model.predict([], 3, explain=True)[3] == []
+
+
+def test_a_model_of_other_sources_is_refused(run):
+  params, aux, _ = run.trained()
+  path = run.workdir / "hybrid.json"
+  kept = path.read_bytes()
+  try:
+    hybrid_model.fixed(["a", "b"]).save(path)
+    with pytest.raises(UserError, match=r"hybrid\.json: was fitted on other sources; delete it"):
+      ranking.hybrid(run, params, aux)
+  finally:
+    path.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+  "held_out, fewest, why",
+  [(0, 200, "0 validation rows are too few"), (20, 200, "too few"), (20, 5, "too much alike")],
+)
+def test_too_few_validation_rows_give_fixed_weights(tmp_path, capsys, monkeypatch, held_out, fewest, why):
+  monkeypatch.setattr(ranking, "FEWEST_ROWS", fewest)
+  data, changes = tiny_runs.write_data(tmp_path / "data"), {"data.num_validation": held_out}
+  workflow.train_and_test(tiny_runs.config(data, **HYBRID | changes), tmp_path / "run")
+  said = capsys.readouterr()
+  assert why in said.err and "hybrid: fixed weights" in said.err
+  assert hybrid_model.HybridModel.load(tmp_path / "run" / "hybrid.json").num_rows == 0
+  assert Model.load(tmp_path / "run").predict(TEXTS, 60)[0].min() >= 0
