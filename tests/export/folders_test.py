@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tests.export import made_runs
 from xmc_jax import disk, export
 from xmc_jax.contract import DataError, UserError
-from xmc_jax.export import card, label_files, make, programs, whole
+from xmc_jax.export import card, label_files, make, measured, programs, whole
 from xmc_jax.predict import Model
 
 
@@ -147,7 +147,7 @@ def test_damage_is_said_in_one_line(copied, tmp_path):
   with pytest.raises(UserError, match="no exported run"):
     export.Exported.load(tmp_path / "nowhere")
   spoilt = {
-    "export.json": '{"format": "xmc_jax export", "version": 2}',
+    "export.json": '{"format": "xmc_jax export", "version": 1}',
     "index/labels.jsonl": "{",
     "index/labels.npy": "\x93NUMPY",
     "stablehlo/parameters.safetensors": "x",
@@ -190,7 +190,8 @@ def test_texts_of_strangers_stay_texts_in_a_card(folder, monkeypatch):
   monkeypatch.setattr(run.dataset, "name", HOSTILE)
   monkeypatch.setitem(run.dataset.manifest, "name", HOSTILE)
   monkeypatch.setitem(run.dataset.manifest, "notices", [f"```\n{HOSTILE}\n```"])
-  facts = {"method": "dexml", "step": 1, "max_length": 24, "width": 16, "ranks_by": "x", "adds_labels": True}
+  facts = {"method": "dexml", "step": 1, "max_length": 24, "width": 16, "adds_labels": True}
+  facts |= {"ranks_by": "x", "index_ranks_by": "x"}
   text = card.text(run, card.Made(facts, card.Sentence(), ""), "")
   _, head, body = text.split("---\n", 2)
   found = yaml.safe_load(head)
@@ -208,5 +209,5 @@ def test_texts_of_strangers_stay_texts_in_a_card(folder, monkeypatch):
 
 def test_a_report_of_other_parameters_is_not_shown(folder):
   workdir = made_runs.made(folder, "bag")
-  assert card._report(workdir, "", 1)["metrics"] == {"P@1": 0.5}
-  assert card._report(workdir, "", 2) == {} == card._report(workdir, "encoder", 1)
+  assert measured.read(workdir, "", 1)["metrics"] == {"P@1": 0.5}
+  assert measured.read(workdir, "", 2) == {} == measured.read(workdir, "encoder", 1)
