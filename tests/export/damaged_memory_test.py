@@ -9,6 +9,7 @@ import pytest
 from tests.export import made_runs
 from xmc_jax import digests, export
 from xmc_jax.contract import DataError, UserError
+from xmc_jax.export import exported as exported_module
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,7 @@ def test_an_export_of_the_version_before_is_refused(copied):
   path = copied / "export.json"
   path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
   assert "expected format version 2, found 1" in refusal(copied)
+  assert exported_module.is_export(copied)  # so that a new export replaces it
 
 
 def test_the_remedy_without_lightgbm_is_to_install_it(copied, monkeypatch):

@@ -67,15 +67,15 @@ def test_functions_are_called_without_our_classes(exported, folder):
     program.call(parameters, too_long, too_long)
 
 
-@pytest.mark.parametrize("last", ["sentence", "programs", "label_files", "card"])
+@pytest.mark.parametrize("last", ["sentence", "programs", "memory_files", "label_files", "card"])
 def test_a_killed_export_leaves_nothing_that_looks_finished(folder, tmp_path, monkeypatch, last):
   workdir, target = folder / "runs" / "bag", tmp_path / "out"
   made_runs.made(folder, "bag")
   with monkeypatch.context() as patch:
     function = "text" if last == "card" else "write"
-    patch.setattr(getattr(make, last), function, lambda *given: (_ for _ in ()).throw(_Killed))
+    patch.setattr(getattr(make, last), function, lambda *given, **more: (_ for _ in ()).throw(_Killed))
     with pytest.raises(_Killed):
-      export.export(workdir, str(target))
+      export.export(workdir, str(target), scores="hybrid" if last == "memory_files" else "")
   assert not target.exists()
   with pytest.raises(UserError, match="no exported run"):
     export.Exported.load(tmp_path / "out.part")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import scipy.sparse as sp
 from tests.export import made_runs
 from xmc_jax import disk, export
 from xmc_jax.contract import UserError
+from xmc_jax.export import label_files
 from xmc_jax.predict import Model
 from xmc_jax.retrieval import hybrid_model
 
@@ -118,12 +120,27 @@ def test_one_index_has_points_and_behind_them_labels(folder, exported, copied):
 
 
 def test_a_vector_of_no_length_stays_what_it_is(tmp_path):
-  from xmc_jax.export import label_files
-
   points = np.array([[0, 0], [3, 4]], np.float32)
   labels = np.array([[1, 1]], np.float32)
   label_files.write(tmp_path / "index", [labels], ["a"], labels, points=points)
   np.testing.assert_allclose(both(tmp_path, 3, 2), [[0, 0], [0.6, 0.8], [1, 1]], atol=1e-7)
+
+
+def test_vectors_are_written_as_they_come(tmp_path):
+  rows, width = 1 << 12, 64  # a block is 1 MiB
+  blocks = (np.full((rows, width), number, np.float32) for number in range(40))
+  tracemalloc.start()
+  try:
+    label_files.write_vectors(tmp_path / "points.npy", 40 * rows, blocks)
+    points = label_files.open_array(tmp_path / "points.npy")
+    label_files.write_faiss(
+      tmp_path / "both.faiss", points.shape, (points[at : at + 9] for at in range(0, 90, 9))
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+  assert peak < 5 << 20
+  np.testing.assert_array_equal(points[::rows, 0], np.arange(40))
 
 
 @pytest.mark.parametrize("kind", ["bag", "unidec"])
@@ -156,8 +173,6 @@ def test_a_new_label_is_found_by_its_text(folder, kind, tmp_path):
 
 
 def test_a_kill_while_labels_are_added_leaves_all_as_it_was(copied, monkeypatch):
-  from xmc_jax.export import label_files
-
   class Killed(BaseException):
     pass
 

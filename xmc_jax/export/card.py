@@ -171,7 +171,7 @@ def _files(made: Made) -> str:
       "sentence_transformers/",
       f"left out: {sentence.reason}" if sentence.reason else _sentence_row(sentence),
     ),
-    ("index/labels.npy", f"float32, what labels are ranked by: {facts['index_ranks_by']}"),
+    ("index/labels.npy", f"float32, what the index ranks by: {facts['index_ranks_by']}"),
     ("index/labels.jsonl", "ids and texts of labels"),
     ("index/labels.faiss", "the vectors as an IndexFlatIP"),
     ("index/scann/", f"left out: {made.no_scann}" if made.no_scann else "ScaNN's files; see scann.json"),
@@ -203,7 +203,7 @@ def _in_words(facts: dict[str, Any]) -> str:
   if facts["ranks_by"] != HYBRID:
     return facts["ranks_by"]
   kinds = "encoder and classifiers" if len(facts["views"]) > 1 else "encoder"
-  return f"what its {kinds}, the labels of the nearest of {facts['points']:,} training texts, and words say together"
+  return f"what its {kinds}, the labels of the nearest of {facts['points']:,} training texts, and words say"
 
 
 def _limits(made: Made, run: Run) -> str:

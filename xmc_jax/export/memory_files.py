@@ -92,8 +92,8 @@ def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
   points = label_files.open_array(folder / POINTS)
   wanted = len(texts), shape[1]
   if points.shape != wanted or points.dtype != np.float32:
-    found = f"{points.dtype} {points.shape}"
-    raise DataError(f"{folder / POINTS}: expected float32 {wanted}, found {found}; export again")
+    expected = f"expected float32 {wanted}, as {TEXTS} has {len(texts):,} texts"
+    raise DataError(f"{folder / POINTS}: {expected}, found {points.dtype} {points.shape}; export again")
   truth = _read_truth(folder, (len(texts), shape[0]))
   model = HybridModel.load(folder / MODEL, remedy="export again")
   if model.features != feature_names(source_names(views)):
