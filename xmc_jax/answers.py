@@ -6,6 +6,9 @@ import numpy as np
 
 from xmc_jax.contract import UserError
 from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval.explanations import as_dict
+from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.sources import Queries
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -24,27 +27,48 @@ def check_k(k: int, num_labels: int) -> None:
     raise UserError(f"k = {k}: there are {num_labels} labels; set 1 to {num_labels}")
 
 
+Why = Callable[[Queries, np.ndarray], list[list[dict]]]  # (texts, ids [n, k]) -> a dict for each label
+
+
 def best_labels(
-  texts: Sequence[str], k: int, labels: Sequence[str], rank: Callable[[Sequence[str]], Ranking]
-) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
+  texts: Sequence[str],
+  k: int,
+  labels: Sequence[str],
+  embed: Callable[[Sequence[str]], np.ndarray],
+  rank: Callable[[Queries, int], Ranking],
+  why: Why | None = None,
+) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
   """The k best labels of each text.
 
   Args:
     texts: n texts.
     k: labels per text.
     labels: the texts of all labels, by id.
-    rank: of at least one text, its k best labels.
+    embed: at least one text -> `[n, D]`.
+    rank: these, and k -> the best labels.
+    why: says why labels were ranked; None to leave it out.
 
   Returns:
     ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
-    Where fewer are ranked, -1 and -inf stand behind them, and a list is shorter.
+    Where fewer are ranked, -1 and -inf stand behind them, and a list is shorter. With `why`, what it says
+    is the fourth.
 
   Raises:
     UserError: k is out of range, or `texts` is not a list of texts.
   """
   check_k(k, len(labels))
   check_texts(texts)
-  if not len(texts):
-    return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32), []
-  ranking = rank(texts)
-  return ranking.ids, ranking.scores, [[labels[label] for label in row if label >= 0] for row in ranking.ids]
+  queries = Queries(embed(texts) if len(texts) else np.zeros((0, 0), np.float32), texts)
+  none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
+  ranking = rank(queries, k) if len(texts) else none
+  names = [[labels[label] for label in row if label >= 0] for row in ranking.ids]
+  found = ranking.ids, ranking.scores, names
+  if why is None:
+    return found
+  return *found, why(queries, ranking.ids) if len(texts) else []
+
+
+def reasons(ranker: HybridRanker, queries: Queries, ids: np.ndarray) -> list[list[dict]]:
+  """Says why labels `[n, k]` were ranked: of each text a dict for each label; see `Model.predict`."""
+  told = ranker.explain(queries, ids)
+  return [[as_dict(reason, ranker.point_texts) for reason in of_text] for of_text in told]

@@ -17,9 +17,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.line_file import written_whole
 from xmc_jax.report import say
-from xmc_jax.retrieval.explanations import Reason
 from xmc_jax.retrieval.hybrid import HybridRanker
-from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import ranking
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".json")  # which have more in a line than a text
@@ -111,30 +109,15 @@ class Model:
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.
     """
-    vectors = []
-
-    def rank(some: Sequence[str]):
-      vectors.append(self.embed(some))
-      return self._rank(Queries(vectors[0], some), k)
-
-    found = answers.best_labels(texts, k, self.labels, rank)
-    if not explain:
-      return found
-    if not vectors:
-      return *found, []
-    reasons = self._hybrid.explain(Queries(vectors[0], texts), found[0])
-    return *found, [[self._told(reason) for reason in of_text] for of_text in reasons]
+    why = (lambda *found: answers.reasons(self._hybrid, *found)) if explain else None
+    rank = lambda *asked: self._rank(*asked)  # opened when it is needed
+    return answers.best_labels(texts, k, self.labels, self.embed, rank, why)
 
   def open(self, explain: bool = False) -> None:
     """Opens what ranks, which may write files into the run's folder; with `explain`, also what explains."""
     _ = self._rank
     if explain:
       _ = self._hybrid
-
-  def _told(self, reason: Reason) -> dict:
-    texts = self._hybrid.point_texts
-    voters = [{"text": texts[point], "weight": round(weight, 6)} for point, weight in reason.voters]
-    return {"sources": reason.sources, "voters": voters}
 
 
 def predict_lines(

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tests.export import made_runs
 from xmc_jax import disk, export
 from xmc_jax.contract import DataError, UserError
-from xmc_jax.export import card, label_files, make, programs, whole
+from xmc_jax.export import card, label_files, make, measured, programs, whole
 from xmc_jax.predict import Model
 
 
@@ -67,15 +67,15 @@ def test_functions_are_called_without_our_classes(exported, folder):
     program.call(parameters, too_long, too_long)
 
 
-@pytest.mark.parametrize("last", ["sentence", "programs", "label_files", "card"])
+@pytest.mark.parametrize("last", ["sentence", "programs", "memory_files", "label_files", "card"])
 def test_a_killed_export_leaves_nothing_that_looks_finished(folder, tmp_path, monkeypatch, last):
   workdir, target = folder / "runs" / "bag", tmp_path / "out"
   made_runs.made(folder, "bag")
   with monkeypatch.context() as patch:
     function = "text" if last == "card" else "write"
-    patch.setattr(getattr(make, last), function, lambda *given: (_ for _ in ()).throw(_Killed))
+    patch.setattr(getattr(make, last), function, lambda *given, **more: (_ for _ in ()).throw(_Killed))
     with pytest.raises(_Killed):
-      export.export(workdir, str(target))
+      export.export(workdir, str(target), scores="hybrid" if last == "memory_files" else "")
   assert not target.exists()
   with pytest.raises(UserError, match="no exported run"):
     export.Exported.load(tmp_path / "out.part")
@@ -147,7 +147,7 @@ def test_damage_is_said_in_one_line(copied, tmp_path):
   with pytest.raises(UserError, match="no exported run"):
     export.Exported.load(tmp_path / "nowhere")
   spoilt = {
-    "export.json": '{"format": "xmc_jax export", "version": 2}',
+    "export.json": '{"format": "xmc_jax export", "version": 1}',
     "index/labels.jsonl": "{",
     "index/labels.npy": "\x93NUMPY",
     "stablehlo/parameters.safetensors": "x",
@@ -190,7 +190,8 @@ def test_texts_of_strangers_stay_texts_in_a_card(folder, monkeypatch):
   monkeypatch.setattr(run.dataset, "name", HOSTILE)
   monkeypatch.setitem(run.dataset.manifest, "name", HOSTILE)
   monkeypatch.setitem(run.dataset.manifest, "notices", [f"```\n{HOSTILE}\n```"])
-  facts = {"method": "dexml", "step": 1, "max_length": 24, "width": 16, "ranks_by": "x", "adds_labels": True}
+  facts = {"method": "dexml", "step": 1, "max_length": 24, "width": 16, "adds_labels": True}
+  facts |= {"ranks_by": "x", "index_ranks_by": "x"}
   text = card.text(run, card.Made(facts, card.Sentence(), ""), "")
   _, head, body = text.split("---\n", 2)
   found = yaml.safe_load(head)
@@ -208,5 +209,5 @@ def test_texts_of_strangers_stay_texts_in_a_card(folder, monkeypatch):
 
 def test_a_report_of_other_parameters_is_not_shown(folder):
   workdir = made_runs.made(folder, "bag")
-  assert card._report(workdir, "", 1)["metrics"] == {"P@1": 0.5}
-  assert card._report(workdir, "", 2) == {} == card._report(workdir, "encoder", 1)
+  assert measured.read(workdir, "", 1)["metrics"] == {"P@1": 0.5}
+  assert measured.read(workdir, "", 2) == {} == measured.read(workdir, "encoder", 1)

@@ -51,23 +51,28 @@ def write_data(folder: pathlib.Path) -> pathlib.Path:
   return folder
 
 
-def make(folder: pathlib.Path, kind: str) -> pathlib.Path:
-  """The folder of a run of one of the kinds, or of a 'classifier' on an NGAME run."""
-  workdir = folder / "runs" / kind
+def make(folder: pathlib.Path, kind: str, scores: str = "fused", **more) -> pathlib.Path:
+  """The folder of a run of one of the kinds, or of a 'classifier' on an NGAME run; `more` as in tiny_runs."""
+  workdir = _place(folder, kind, scores)
   if kind == "classifier":
     overrides = {**CLASSIFIER, "init_from": str(made(folder, "ngame"))}
   else:
     overrides = KINDS[kind]
   overrides = {key: str(folder / "bert") if value == BERT else value for key, value in overrides.items()}
-  run = tiny_runs.open_run(folder / "raw", workdir, **{"encoder.dtype": "float32", **overrides})
+  told = {"encoder.dtype": "float32", "eval.scores": scores, **overrides, **more}
+  run = tiny_runs.open_run(folder / "raw", workdir, **told)
   save(run)
   return workdir
 
 
-def made(folder: pathlib.Path, kind: str) -> pathlib.Path:
+def made(folder: pathlib.Path, kind: str, scores: str = "fused") -> pathlib.Path:
   """`make`, once."""
-  workdir = folder / "runs" / kind
-  return workdir if (workdir / "best").exists() else make(folder, kind)
+  workdir = _place(folder, kind, scores)
+  return workdir if (workdir / "best").exists() else make(folder, kind, scores)
+
+
+def _place(folder: pathlib.Path, kind: str, scores: str) -> pathlib.Path:
+  return folder / "runs" / (kind if scores == "fused" else f"{kind}_{scores}")
 
 
 def save(run: runs.Run) -> None:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from xmc_jax import checks, data, plain
 from xmc_jax import config as configs
+from xmc_jax.export import measured
+from xmc_jax.export.exported import HYBRID
 from xmc_jax.export.sentence import Sentence
 from xmc_jax.run import Run
 
-_SHOWN = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _PATHS = ("data.path", "data.label_file", "data.cache_dir", "init_from", "encoder.name", "encoder.init_table")
 _PATHS += ("encoder.tokenizer",)
 _LONGEST = 200  # letters of a name
@@ -57,6 +58,23 @@ import faiss
 scores, ids = faiss.read_index("FOLDER/index/labels.faiss").search(vectors, 5)
 ```
 """
+_TOOLS = """\
+| tool | what it ranks by |
+|---|---|
+| `Exported` | all of it: the encoder, the memory of training texts, words, and the model that joins them |
+| FAISS, ScaNN | the encoder alone, with classifiers if it has any: no memory, no words, no joining model |
+| FAISS, by `index/both.faiss` | the encoder and near training points, whose labels the caller has to count |
+| sentence-transformers, StableHLO | the encoder: they embed texts, to be ranked by FAISS or ScaNN |
+"""
+_PRODUCTS = "Scores are inner products, no probabilities; compare them within one model only."
+_PROBABILITIES = (
+  "Scores of `Exported` are probabilities that a label is right, fitted on held-out rows of the data; where "
+  "these were too few, by weights from other data. Scores of the other tools are inner products."
+)
+_TEXTS_INSIDE = (
+  "`memory/` holds the training texts as they are, and `Exported` shows them as reasons: whoever gets this "
+  "folder can read them."
+)
 
 
 class Made(NamedTuple):
@@ -73,29 +91,31 @@ class Made(NamedTuple):
   no_scann: str
 
 
-def text(run: Run, made: Made, view: str) -> str:
+def text(run: Run, made: Made, scores: str) -> str:
   """The card.
 
   Args:
     run: what was exported.
     made: what of it.
-    view: what labels are ranked by, where it is one of several views.
+    scores: what ranks; '' is as the run was told.
   """
   config = _shareable(run.workdir)
-  report = _report(run.workdir, view if view != config["eval.scores"] else "", made.facts["step"])
-  name = run.dataset.name
+  as_told = scores in ("", config["eval.scores"])
+  report = measured.read(run.workdir, "" if as_told else scores, made.facts["step"])
+  name, is_hybrid = run.dataset.name, made.facts["ranks_by"] == HYBRID
   parts = [
     _head(name, report, made.sentence),
     f"# {escaped(made.facts['method'])} on {escaped(name)}\n",
     f"An extreme multi-label classifier of `xmc_jax`: it ranks {len(run.dataset.labels):,} labels for a text "
-    f"by {made.facts['ranks_by']} ({made.facts['width']} numbers a vector).\n",
+    f"by {_in_words(made.facts)} ({made.facts['width']} numbers a vector).\n",
     f"## Files\n\n{_files(made)}",
+    f"## What ranks where\n\n{_TOOLS}" if is_hybrid else "",
     "## Use\n",
     _USE,
     "" if made.sentence.reason else _USE_SENTENCE,
     _USE_PROGRAM,
     f"## Data\n\n{_code(data.summary(run.dataset.manifest))}",
-    f"## Test metrics\n\n{_metrics(report, made.facts['ranks_by'])}",
+    f"## Test metrics\n\n{measured.table(report, made.facts)}",
     f"## Settings\n\nStep {made.facts['step']:,}. Paths are cut to their last part.\n\n",
     _code(json.dumps(config, indent=2, default=str, ensure_ascii=False), "json"),
     f"## Limits\n\n{_limits(made, run)}",
@@ -151,12 +171,25 @@ def _files(made: Made) -> str:
       "sentence_transformers/",
       f"left out: {sentence.reason}" if sentence.reason else _sentence_row(sentence),
     ),
-    ("index/labels.npy", f"float32, what labels are ranked by: {facts['ranks_by']}"),
+    ("index/labels.npy", f"float32, what the index ranks by: {facts['index_ranks_by']}"),
     ("index/labels.jsonl", "ids and texts of labels"),
     ("index/labels.faiss", "the vectors as an IndexFlatIP"),
     ("index/scann/", f"left out: {made.no_scann}" if made.no_scann else "ScaNN's files; see scann.json"),
     ("stablehlo/", "functions from tokens to vectors, parameters beside them; see signature.json"),
   ]
+  if facts["ranks_by"] == HYBRID:
+    points = f"{facts['points']:,} training points"
+    views = ", ".join(facts["views"])
+    rows += [("index/labels_VIEW.npy", f"label vectors of one kind each: {views}")] * (
+      len(facts["views"]) > 1
+    )
+    rows += [
+      ("index/both.faiss", f"an IndexFlatIP: first the {points}, each of length 1, then the labels"),
+      ("memory/points.npy", f"float32 embeddings of {points}"),
+      ("memory/points.jsonl", "their texts: the training texts themselves"),
+      ("memory/point_labels.npy", "their labels; point_labels_offsets.npy says where rows begin"),
+      ("memory/hybrid.json", "the model that joins the sources"),
+    ]
   return (
     "\n".join(["| file | what |", "|---|---|", *(f"| `{file}` | {what} |" for file, what in rows)]) + "\n"
   )
@@ -166,35 +199,32 @@ def _sentence_row(sentence: Sentence) -> str:
   return "; ".join([f"the encoder, {sentence.width} numbers a text", *sentence.notes])
 
 
-def _metrics(report: dict, ranks_by: str) -> str:
-  means, intervals = report.get("metrics", {}), report.get("intervals_95", {})
-  if not means:
-    return "None were measured with these parameters; --mode=evaluate does it.\n"
-  lines = ["| metric | percent | 95 % interval |", "|---|---|---|"]
-  for name, mean in means.items():
-    pair = intervals.get(name)
-    shown = f"{100 * pair[0]:.2f} to {100 * pair[1]:.2f}" if pair else ""
-    lines.append(f"| {name} | {100 * mean:.2f} | {shown} |")
-  own = f"{report['rows']:,} test points, ranked as the run ranks. The index ranks by {ranks_by}.\n"
-  return "\n".join([own, *lines]) + "\n"
+def _in_words(facts: dict[str, Any]) -> str:
+  if facts["ranks_by"] != HYBRID:
+    return facts["ranks_by"]
+  kinds = "encoder and classifiers" if len(facts["views"]) > 1 else "encoder"
+  return f"what its {kinds}, the labels of the nearest of {facts['points']:,} training texts, and words say"
 
 
 def _limits(made: Made, run: Run) -> str:
-  facts = made.facts
+  facts, is_hybrid = made.facts, made.facts["ranks_by"] == HYBRID
   lines = [
     f"Texts are cut after {facts['max_length']} tokens. All is in float32: a run trained in bfloat16 rounds "
     "otherwise, so its own scores differ in the third digit.",
-    "Scores are inner products, no probabilities; compare them within one model only.",
+    _PROBABILITIES if is_hybrid else _PRODUCTS,
     "Labels are what the training data hold, with all that is wrong or one-sided in it.",
   ]
+  if is_hybrid:
+    lines.append(_TEXTS_INSIDE)
   if facts["adds_labels"]:
     lines.append(
       "Labels can be added by their texts (`Exported.add_labels`). They have what the encoder makes of their "
-      "texts, and nothing that training adds to a label: they may rank lower than they should."
+      "texts" + (", and their words, but no training point" if is_hybrid else "") + ", and nothing that "
+      "training adds to a label: they may rank lower than they should."
     )
   else:
     lines.append("No label can be added: label vectors are trained, they do not follow from texts.")
-  if run.method.views and facts["ranks_by"].startswith("the sum"):
+  if run.method.views and facts["index_ranks_by"].startswith("the sum"):
     lines.append("The run itself may fuse its two scores by a decision tree; the index ranks by their sum.")
   return "".join(f"- {line}\n" for line in lines)
 
@@ -210,21 +240,3 @@ def _shareable(workdir: pathlib.Path) -> dict[str, Any]:
   for key in _PATHS:
     config[key] = pathlib.PurePath(str(config[key])).name
   return {key: value for key, value in config.items() if not key.startswith(("plan.", "data.cache_dir"))}
-
-
-def _report(workdir: pathlib.Path, scores: str, step: int) -> dict:
-  """What was measured on the test rows with the parameters of this step; {} where nothing was."""
-  path = workdir / "report" / (f"metrics_{scores}.json" if scores else "metrics.json")
-  try:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if found["step"] != step or type(found["rows"]) is not int:
-      return {}
-    means, intervals = found["metrics"], found["intervals_95"]
-    pairs = {
-      name: (float(intervals[name][0]), float(intervals[name][1])) for name in _SHOWN if name in intervals
-    }
-    means = {name: float(means[name]) for name in _SHOWN if name in means}
-    real = all(0 <= value <= 1 for value in means.values())
-    return {"rows": found["rows"], "metrics": means, "intervals_95": pairs} if real else {}
-  except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-    return {}

@@ -1,5 +1,6 @@
 """An exported run: predicts without the run's folder, and takes new labels by their texts."""
 
+import functools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -8,16 +9,22 @@ import numpy as np
 
 from xmc_jax import answers, data, disk, inside, mesh
 from xmc_jax.contract import DataError, UserError
-from xmc_jax.export import label_files, whole
+from xmc_jax.export import label_files, memory_files, whole
 from xmc_jax.export.programs import Programs
 from xmc_jax.refresh import Index, embed_table, texts_at_a_time
+from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import say
+from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.sources import Queries
 
-FORMAT, VERSION, MARKER = "xmc_jax export", 1, "export.json"
-SENTENCE, PROGRAMS, INDEX = "sentence_transformers", "stablehlo", "index"
+FORMAT, VERSION, MARKER = "xmc_jax export", 2, "export.json"
+SENTENCE, PROGRAMS, INDEX, MEMORY = "sentence_transformers", "stablehlo", "index", "memory"
+HYBRID = "hybrid"  # what `ranks_by` in export.json says where all sources rank
 POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
 _BATCH_SIZE = 256
 _FACTS = {"max_length": int, "width": int, "adds_labels": bool, "method": str, "encoder_run": str}
+_FACTS |= {"ranks_by": str, "views": list}
+_VIEWS = (["encoder"], ["encoder", "classifier"])
 _LONGEST = 1 << 16  # tokens
 
 
@@ -33,8 +40,8 @@ def is_export(folder: pathlib.Path) -> bool:
 class Exported:
   """What `export` wrote, ready to predict.
 
-  Labels are ranked exactly, by inner products: see `ranks_by` in export.json. Embeddings come from the
-  StableHLO functions, so nothing of the method's code takes part.
+  Labels are ranked exactly, by all sources or by inner products: see `ranks_by` in export.json. Embeddings
+  come from the StableHLO functions, so nothing of the method's code takes part.
 
   Example:
     >>> exported = xmc_jax.export.Exported.load("runs/dexml-debian/export")
@@ -45,7 +52,10 @@ class Exported:
   def __init__(self, folder: pathlib.Path, facts: dict, programs: Programs):
     self._folder, self._facts, self._programs = folder, facts, programs
     self._tokenizer = data.load_tokenizer(folder / PROGRAMS)
+    self._memory: memory_files.Memory | None = None
     self._reread()
+    if facts["ranks_by"] == HYBRID:
+      self._memory = memory_files.read(folder / MEMORY, self._vectors.shape, facts["views"])
 
   @classmethod
   def load(cls, folder: str | pathlib.Path) -> "Exported":
@@ -72,20 +82,29 @@ class Exported:
     """
     return self._embed(POINTS, texts)
 
-  def predict(self, texts: Sequence[str], k: int = 5) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
+  def predict(
+    self, texts: Sequence[str], k: int = 5, explain: bool = False
+  ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
     """The k best labels of each text.
 
     Args:
       texts: n texts; an empty one is legal.
       k: labels per text, 1 to L.
+      explain: also say why, as a fourth result.
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
+      Scores are probabilities that a label is right where all sources rank, else inner products. Where
+      fewer are found, -1 and -inf stand behind them, and a list is shorter. With `explain`, also what
+      `Model.predict` says.
 
     Raises:
-      UserError: k is out of range, or `texts` is not a list of texts.
+      UserError: k is out of range, `texts` is not a list of texts, or `explain` where one source ranks.
     """
-    return answers.best_labels(texts, k, self.labels, lambda some: self._index.search(self.embed(some), k))
+    if explain and self._memory is None:
+      raise UserError(f"explain=True: {self._folder} ranks by one source; export with --scores=hybrid")
+    why = (lambda *found: answers.reasons(self._hybrid, *found)) if explain else None
+    return answers.best_labels(texts, k, self.labels, self.embed, self._rank, why)
 
   def add_labels(self, texts: Sequence[str]) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.
@@ -116,6 +135,20 @@ class Exported:
     say(f"{len(new):,} label{plural} added, {known:,} were there already; {len(self.labels):,} in all")
     return np.array([self._id_of[text] for text in texts], np.int32)
 
+  def _rank(self, queries: Queries, k: int) -> Ranking:
+    if self._memory is not None:
+      return self._hybrid.rank(queries, k)
+    return self._index.search(queries.vectors, k)
+
+  @functools.cached_property
+  def _index(self) -> Index:
+    return Index(np.asarray(self._vectors), backend="exact", name="exported labels")
+
+  @functools.cached_property
+  def _hybrid(self) -> HybridRanker:
+    vectors = {view: np.asarray(array) for view, array in self._by_view.items()}
+    return memory_files.ranker(self._memory, vectors, self._texts)
+
   def _unknown(self, texts: Sequence[str]) -> list[str]:
     """Those that are no labels yet, each once."""
     return [text for text in dict.fromkeys(texts) if text not in self._id_of]
@@ -123,15 +156,28 @@ class Exported:
   def _write(self, part: pathlib.Path, new: list[str]) -> None:
     """The index with new labels behind those that it has."""
     texts, width = [*self.labels, *new], self._vectors.shape[1]
-    text_bytes = sum(len(text.encode()) for text in texts)
-    disk.need(part, label_files.num_bytes(len(texts), width, text_bytes), "the index with the new labels")
+    points = self._memory.points if self._memory else None
+    disk.need(
+      part,
+      label_files.num_bytes(
+        (len(texts), width),
+        sum(len(text.encode()) for text in texts),
+        num_views=len(self._by_view) if len(self._by_view) > 1 else 0,
+        num_points=0 if points is None else len(points),
+      ),
+      "the index with the new labels",
+    )
     vectors = self._embed(LABELS, new) if new else np.zeros((0, width), np.float32)
     if vectors.shape[1] != width:
       raise DataError(
         f"{self._folder}: functions give {vectors.shape[1]} numbers a label, its index has {width}"
       )
     sample = label_files.read_sample(whole.standing(self._folder / INDEX), width)
-    label_files.write(part, [self._vectors, vectors], texts, sample)
+    # Nothing but its text is known of a new label: to classifiers it is no label yet.
+    added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
+    views = {view: [array, added[view]] for view, array in self._by_view.items()}
+    views = views if len(views) > 1 else {}
+    label_files.write(part, [self._vectors, vectors], texts, sample, views=views, points=points)
 
   def _check_can_add(self) -> None:
     if self._facts["adds_labels"] and self._programs.has(LABELS):
@@ -144,11 +190,16 @@ class Exported:
     )
 
   def _reread(self) -> None:
-    self._vectors, self._texts = label_files.read(whole.standing(self._folder / INDEX))
+    folder, views = whole.standing(self._folder / INDEX), self._facts["views"]
+    self._vectors, self._texts = label_files.read(folder)
+    self._by_view = {"encoder": self._vectors}
+    if len(views) > 1:
+      self._by_view = {view: label_files.read_view(folder, view, self._vectors.shape) for view in views}
     self._id_of: dict[str, int] = {}
     for number, text in enumerate(self._texts):
       self._id_of.setdefault(text, number)  # data sets may have labels with one text
-    self._index = Index(np.asarray(self._vectors), backend="exact", name="exported labels")
+    for opened in ("_index", "_hybrid"):
+      self.__dict__.pop(opened, None)
 
   def _embed(self, function: str, texts: Sequence[str]) -> np.ndarray:
     answers.check_texts(texts)
@@ -181,8 +232,10 @@ def _facts(path: pathlib.Path) -> dict:
   for key, kind in _FACTS.items():
     if type(found.get(key)) is not kind:
       raise DataError(f"{path}: the entry {key!r} is damaged; export again")
+  if found["views"] not in _VIEWS:
+    raise DataError(f"{path}: the entry 'views' is damaged; export again")
   if not 1 <= found["max_length"] <= _LONGEST:
-    raise DataError(f"{path}: max_length is {found['max_length']}; expected 1 to {_LONGEST}")
+    raise DataError(f"{path}: max_length is {found['max_length']}; expected 1 to {_LONGEST}; export again")
   return found
 
 

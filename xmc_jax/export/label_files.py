@@ -1,29 +1,53 @@
-"""An index of labels in files: `labels.npy`, `labels.jsonl`, `labels.faiss`, and ScaNN's own folder."""
+"""An index of labels in files: `labels.npy`, `labels.jsonl`, `labels.faiss`, and ScaNN's own folder.
+
+Of a hybrid ranker it has more: `labels_VIEW.npy` where there are several kinds of label vectors, and
+`both.faiss`, which has the training points too.
+"""
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from xmc_jax import plain
 from xmc_jax.contract import DataError
 from xmc_jax.refresh import Index
+from xmc_jax.retrieval.sources import unit_rows
 
-VECTORS, TEXTS, FAISS = "labels.npy", "labels.jsonl", "labels.faiss"
+VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
-_BLOCK = 1 << 16  # labels at a time
+BLOCK = 1 << 16  # vectors at a time
 _SCANN_DEPTH = 100  # labels for each query that ScaNN's search is tuned for
 
 
-def num_bytes(num_labels: int, width: int, text_bytes: int) -> int:
-  """What an index takes on the disk, at most: vectors three times, ScaNN's codes and lists, texts."""
-  return num_labels * (3 * 4 * width + width + 16 + 64) + 2 * text_bytes
+def num_bytes(shape: tuple[int, int], text_bytes: int, *, num_views: int = 0, num_points: int = 0) -> int:
+  """Returns what an index takes on the disk, at most: vectors three times, ScaNN's codes and lists, texts.
+
+  Args:
+    shape: `(L, D)` of the label vectors.
+    text_bytes: of the labels' texts.
+    num_views: other kinds of label vectors beside these.
+    num_points: training points in an index of both; 0 for none.
+  """
+  num_labels, width = shape
+  own = num_labels * (3 * 4 * width + width + 16 + 64) + 2 * text_bytes
+  in_both = num_points + num_labels if num_points else 0
+  return own + 4 * width * (num_views * num_labels + in_both) + 256 * num_views
 
 
-def write(folder: Path, parts: Sequence[np.ndarray], texts: Sequence[str], sample: np.ndarray) -> str:
+def write(
+  folder: Path,
+  parts: Sequence[np.ndarray],
+  texts: Sequence[str],
+  sample: np.ndarray,
+  *,
+  views: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
+  points: np.ndarray | None = None,
+) -> str:
   """Writes an index of L labels.
 
   Args:
@@ -31,24 +55,46 @@ def write(folder: Path, parts: Sequence[np.ndarray], texts: Sequence[str], sampl
     parts: `[n, D]` arrays, L rows in all; may be mapped from a disk.
     texts: L label texts.
     sample: `[m, D]` queries, by which ScaNN's search is tuned; they are kept beside it.
+    views: other kinds of label vectors by name, like `parts`.
+    points: `[N, D]` training points, for an index of both; None for none.
 
   Returns:
     Why there is no ScaNN index; '' where there is one.
   """
   folder.mkdir(parents=True, exist_ok=True)
-  shape = sum(map(len, parts)), parts[0].shape[1]
-  vectors = np.lib.format.open_memmap(folder / VECTORS, mode="w+", dtype=np.float32, shape=shape)
-  for start, block in _blocks(parts):
-    vectors[start : start + len(block)] = block
-  vectors.flush()
-  with (folder / TEXTS).open("w", encoding="utf-8") as file:
-    for number, text in enumerate(texts):
-      file.write(plain.json(json.dumps({"id": number, "text": text}, ensure_ascii=False)) + "\n")
-  write_faiss(folder / FAISS, vectors)
+  write_vectors(folder / VECTORS, len(texts), _blocks(parts))
+  for view, vectors in views.items():
+    write_vectors(folder / _of_view(view), len(texts), _blocks(vectors))
+  write_texts(folder / TEXTS, texts)
+  vectors = open_array(folder / VECTORS)
+  write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
+  if points is not None:
+    shape = len(points) + len(vectors), vectors.shape[1]
+    unit = (unit_rows(block) for block in _blocks([points]))
+    write_faiss(folder / BOTH, shape, chain(unit, _blocks([vectors])))
   return _write_scann(folder, vectors, sample)
 
 
-def write_faiss(path: Path, vectors: np.ndarray) -> None:
+def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> None:
+  """Writes blocks `[n, D]`, `num_rows` rows in all and 1 at least, one behind the other as float32."""
+  blocks = iter(blocks)
+  first = next(blocks)
+  shape, start = (num_rows, first.shape[1]), 0
+  out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+  for block in chain([first], blocks):
+    out[start : start + len(block)] = block
+    start += len(block)
+  out.flush()
+
+
+def write_texts(path: Path, texts: Iterable[str]) -> None:
+  """Writes texts and their numbers from 0 on, as a line of JSON each."""
+  with path.open("w", encoding="utf-8") as file:
+    for number, text in enumerate(texts):
+      file.write(plain.json(json.dumps({"id": number, "text": text}, ensure_ascii=False)) + "\n")
+
+
+def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
   """Writes `[L, D]` float32 vectors as `faiss.write_index` does an IndexFlatIP, numbers little-endian.
 
   | bytes | what |
@@ -61,11 +107,16 @@ def write_faiss(path: Path, vectors: np.ndarray) -> None:
   | 4 | int32 0: METRIC_INNER_PRODUCT |
   | 8 | uint64 L D: how many numbers follow |
   | 4 L D | the vectors, float32, row by row |
+
+  Args:
+    path: the file.
+    shape: `(L, D)`.
+    blocks: `[n, D]` arrays, L rows in all.
   """
-  num, width = vectors.shape
+  num, width = shape
   with path.open("wb") as file:
     file.write(struct.pack("<4siqqqBiQ", b"IxFI", width, num, 1 << 20, 1 << 20, 1, 0, num * width))
-    for _, block in _blocks([vectors]):
+    for block in blocks:
       file.write(np.ascontiguousarray(block, "<f4").data)
 
 
@@ -75,17 +126,63 @@ def read(folder: Path) -> tuple[np.ndarray, list[str]]:
   Raises:
     DataError: a file is missing or damaged.
   """
-  texts = list(_read_texts(folder / TEXTS))
-  path = folder / VECTORS
+  texts = read_texts(folder / TEXTS)
+  vectors = open_array(folder / VECTORS)
+  if vectors.ndim != 2 or len(vectors) != len(texts) or not texts or vectors.dtype != np.float32:
+    found = f"{vectors.dtype} {vectors.shape}"
+    wanted = f"expected float32 vectors of {len(texts):,} labels, found {found}"
+    raise DataError(f"{folder / VECTORS}: {wanted}; export again")
+  return vectors, texts
+
+
+def read_view(folder: Path, view: str, shape: tuple[int, int]) -> np.ndarray:
+  """Reads another kind of label vectors, `[L, D]` mapped from the disk.
+
+  Raises:
+    DataError: the file is missing or damaged, or has another shape.
+  """
+  vectors = open_array(folder / _of_view(view))
+  if vectors.shape != shape or vectors.dtype != np.float32:
+    found = f"{vectors.dtype} {vectors.shape}"
+    raise DataError(f"{folder / _of_view(view)}: expected float32 {shape}, found {found}; export again")
+  return vectors
+
+
+def open_array(path: Path) -> np.ndarray:
+  """Opens an .npy file, mapped from the disk.
+
+  Raises:
+    DataError: it is missing or damaged.
+  """
   try:
-    vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    found = np.load(path, mmap_mode="r", allow_pickle=False)
+    if isinstance(found, np.ndarray):
+      return found
+    reason = "it holds no array"
   except Exception as error:  # a header is Python text, and numpy lets its parsers' errors through
     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    raise DataError(f"{path}: not readable ({reason}); export again") from None
-  shape, dtype = getattr(vectors, "shape", ()), getattr(vectors, "dtype", None)
-  if len(shape) != 2 or shape[0] != len(texts) or not len(texts) or dtype != np.float32:
-    raise DataError(f"{path}: expected float32 vectors of {len(texts):,} labels, found {dtype} {shape}")
-  return vectors, texts
+  raise DataError(f"{path}: not readable ({reason}); export again")
+
+
+def read_texts(path: Path) -> list[str]:
+  """Reads what `write_texts` wrote.
+
+  Raises:
+    DataError: the file is missing or damaged.
+  """
+  number, texts = 0, []
+  try:
+    with path.open(encoding="utf-8") as file:
+      for number, line in enumerate(file):
+        found = json.loads(line)
+        if found["id"] != number or not isinstance(found["text"], str):
+          raise ValueError
+        texts.append(found["text"])
+  except OSError as error:
+    raise DataError(f"{path}: cannot be read ({error.strerror}); export again") from None
+  except (ValueError, KeyError, TypeError, RecursionError):
+    raise DataError(f"{path}, line {number + 1}: expected an id and a text; export again") from None
+  return texts
 
 
 def read_sample(folder: Path, width: int) -> np.ndarray:
@@ -97,20 +194,6 @@ def read_sample(folder: Path, width: int) -> np.ndarray:
   except Exception:  # not there, or damaged: labels serve as well as they can
     pass
   return np.zeros((0, width), np.float32)
-
-
-def _read_texts(path: Path) -> Iterator[str]:
-  try:
-    with path.open(encoding="utf-8") as file:
-      for number, line in enumerate(file):
-        found = json.loads(line)
-        if found["id"] != number or not isinstance(found["text"], str):
-          raise ValueError
-        yield found["text"]
-  except OSError as error:
-    raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-  except (ValueError, KeyError, TypeError, RecursionError):
-    raise DataError(f"{path}, line {number + 1}: expected a label's id and text; export again") from None
 
 
 def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:
@@ -126,11 +209,11 @@ def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:
   return ""
 
 
-def _blocks(parts: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-  """`(first row, rows)`, one part behind the other."""
-  start = 0
-  for block in chain.from_iterable(
-    (part[at : at + _BLOCK] for at in range(0, len(part), _BLOCK)) for part in parts
-  ):
-    yield start, block
-    start += len(block)
+def _of_view(view: str) -> str:
+  return f"labels_{view}.npy"
+
+
+def _blocks(parts: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+  """The rows of the parts, one part behind the other, so many at a time."""
+  for part in parts:
+    yield from (part[start : start + BLOCK] for start in range(0, len(part), BLOCK))

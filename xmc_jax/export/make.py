@@ -2,20 +2,57 @@
 
 import json
 import pathlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import ml_collections
 import numpy as np
 
+from xmc_jax import config as configs
 from xmc_jax import disk, methods, runtime
 from xmc_jax import run as runs
-from xmc_jax.contract import UserError
-from xmc_jax.export import card, exported, label_files, programs, sentence, whole
+from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence, whole
+from xmc_jax.export.memory_files import Memory
 from xmc_jax.export.programs import Trained
 from xmc_jax.report import say
+from xmc_jax.runs import ranking
+from xmc_jax.runs.memory import point_vectors
 
 _PROBES = 8  # texts by which the folder of sentence-transformers is checked
 _SAMPLE = 200  # points that ScaNN's search is tuned by
-_SLACK = 20e6  # bytes: tokenizers, programs, the card
+_SLACK = 20e6  # bytes: tokenizers, programs, the card, the model that joins sources
+
+
+class _Source(NamedTuple):
+  """What is exported.
+
+  Attributes:
+    told: the run as it was trained.
+    run: the same in float32.
+    trained: its parameters.
+    step: theirs.
+    scores: what ranks: 'hybrid', 'fused', or one of the method's views.
+  """
+
+  told: runs.Run
+  run: runs.Run
+  trained: Trained
+  step: int
+  scores: str
+
+  @property
+  def view(self) -> str:
+    """What `index/` ranks by, of a method's views; '' for their sum, or where there are none."""
+    method = self.run.method
+    alone = self.scores if self.scores in method.views else ""
+    return alone or ("encoder" if method.key_temperature else "")
+
+  @property
+  def views(self) -> list[str]:
+    """The kinds of label vectors that are looked at."""
+    views = self.run.method.views if self.scores == exported.HYBRID else ()
+    return list(views or ("encoder",))
 
 
 def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> None:
@@ -26,77 +63,133 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   Args:
     workdir: the run's folder.
     destination: the folder to write; '' is `export` in the run's. An earlier export there is replaced.
-    scores: of a method that has several, what labels are ranked by: 'encoder', 'classifier', or 'fused',
-      which here is their sum, or of a memory of keys label texts alone; '' is as the run was told.
+    scores: what `Exported` ranks by: 'hybrid', all sources; or of a method that has several, 'encoder',
+      'classifier', or 'fused', which here is their sum, or of a memory of keys label texts alone; '' is as
+      the run was told.
 
   Raises:
-    UserError: no run, nothing trained, no room, or something else at the destination.
+    UserError: no run, nothing trained, no such scores, no room, or something else at the destination.
   """
   if not runtime.is_alone():
     raise UserError("an export is made by one process; leave --distributed out")
   programs.check_available()
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
-  run = _opened(workdir)
-  chosen = scores or run.config.eval.scores
-  methods.check_scores(chosen, run.config, run.method)
-  view = chosen if chosen in run.method.views else ""
-  if run.method.key_temperature and not view:
-    say("export: labels rank by their texts; the memory of training points stays with the run")
-    view = "encoder"
-  params, aux, step = run.trained()
+  # On one device and in float32, which is what all of an export is made in.
+  told = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
+  chosen = scores or told.config.eval.scores
+  _check_scores(chosen, told)
+  params, aux, step = told.trained()
+  source = _Source(told, _in_float32(told), Trained(params, aux), step, chosen)
   with whole.written_whole(folder.absolute(), exported.is_export) as part:
-    _write(part, run, Trained(params, aux), step, view)
+    _write(part, source)
   say(f"exported to {folder}: README.md says what is there")
 
 
-def _opened(workdir: pathlib.Path) -> runs.Run:
-  """The run on one device and in float32, which is what all of an export is made in."""
-  run = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
+def _check_scores(scores: str, run: runs.Run) -> None:
+  methods.check_scores(scores, run.config, run.method)
+  if scores in configs.SOURCES:
+    raise ConfigError(
+      f"scores = {scores!r}: an export ranks by all sources or by inner products, not by this one alone; "
+      "give --scores=hybrid, which joins it with the others, or --scores=encoder"
+    )
+  if scores == "fused" and run.method.key_temperature:
+    say("export: labels rank by their texts; the memory of training points stays with the run")
+
+
+def _in_float32(run: runs.Run) -> runs.Run:
   if run.config.encoder.dtype == "float32":
     return run
   config = ml_collections.ConfigDict(run.config.to_dict())
   config.encoder.dtype = "float32"
-  return runs.Run(config, workdir, run.dataset)
+  return runs.Run(config, run.workdir, run.dataset)
 
 
-def _write(part: pathlib.Path, run: runs.Run, trained: Trained, step: int, view: str) -> None:
-  texts, max_length = run.dataset.labels.texts, run.config.data.max_length
-  vectors = run.embed_labels(trained.params, run.aux_to_rank(*trained), view)
-  _check_room(part, run, trained, vectors)
+def _write(part: pathlib.Path, source: _Source) -> None:
+  run, trained = source.run, source.trained
+  vectors = run.embed_labels(trained.params, run.aux_to_rank(*trained), source.view)
+  memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, ())
+  _check_room(part, source, vectors.shape, memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
   found = sentence.write(part / exported.SENTENCE, run, trained, probes)
   if found.reason:
     say(f"export: no {exported.SENTENCE}/: {found.reason}")
-  functions = {
-    exported.POINTS: lambda params, aux, tokens, ids: run.method.embed_queries(params, aux, tokens)
-  }
-  if by_text := _by_text(run, trained):
-    functions[exported.LABELS] = by_text
-  signature = programs.write(part / exported.PROGRAMS, functions, trained, max_length)
-  tokenizer = run.dataset.tokenizer()
-  tokenizer.enable_truncation(max_length)
-  tokenizer.enable_padding()
-  (part / exported.PROGRAMS / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
-  signature["tokenizer"] = "tokenizer.json"
-  _write_json(part / exported.PROGRAMS / "signature.json", signature)
-  no_scann = label_files.write(part / exported.INDEX, [vectors], texts, _sample(run, trained))
-  if no_scann:
-    say(f"export: {no_scann}")
+  functions = _write_programs(part / exported.PROGRAMS, source)
+  points = None
+  if memory:
+    points = memory_files.write(part / exported.MEMORY, memory, _point_blocks(source, rows))
+  no_scann = _write_index(part / exported.INDEX, source, vectors, points)
   facts = {
     "format": exported.FORMAT,
     "version": exported.VERSION,
     "method": run.config.method.name,
-    "step": step,
-    "max_length": max_length,
+    "step": source.step,
+    "max_length": run.config.data.max_length,
     "width": int(vectors.shape[1]),
-    "ranks_by": _ranks_by(run, view),
-    "trained_labels": len(texts),
+    "ranks_by": exported.HYBRID if memory else _ranks_by(run, source.view),
+    "index_ranks_by": _ranks_by(run, source.view),
+    "views": source.views,
+    "trained_labels": len(vectors),
+    "points": len(rows),
     "adds_labels": exported.LABELS in functions,
     "encoder_run": pathlib.Path(run.config.init_from).name,
   }
   _write_json(part / exported.MARKER, facts)
   made = card.Made(facts, found, no_scann)
-  (part / "README.md").write_text(card.text(run, made, view), encoding="utf-8")
+  (part / "README.md").write_text(card.text(run, made, source.scores), encoding="utf-8")
+
+
+def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, programs.Function]:
+  """The functions that embed, by name, and the tokenizer."""
+  run, max_length = source.run, source.run.config.data.max_length
+  functions = {
+    exported.POINTS: lambda params, aux, tokens, ids: run.method.embed_queries(params, aux, tokens)
+  }
+  if by_text := _by_text(run, source.trained):
+    functions[exported.LABELS] = by_text
+  signature = programs.write(folder, functions, source.trained, max_length)
+  tokenizer = run.dataset.tokenizer()
+  tokenizer.enable_truncation(max_length)
+  tokenizer.enable_padding()
+  (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
+  signature["tokenizer"] = "tokenizer.json"
+  _write_json(folder / "signature.json", signature)
+  return functions
+
+
+def _write_index(
+  folder: pathlib.Path, source: _Source, vectors: np.ndarray, points: np.ndarray | None
+) -> str:
+  """Why there is no ScaNN index; '' where there is one."""
+  run, views = source.run, {}
+  if len(source.views) > 1:
+    views = {view: [array] for view, array in ranking.label_vectors(run, *source.trained).items()}
+  sample = _sample(run, source.trained)
+  texts = run.dataset.labels.texts
+  no_scann = label_files.write(folder, [vectors], texts, sample, views=views, points=points)
+  if no_scann:
+    say(f"export: {no_scann}")
+  return no_scann
+
+
+def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
+  """What the hybrid ranker knows besides labels, without points yet; and which training rows they are."""
+  train = source.run.dataset.train
+  rows, truth = ranking.labelled(source.run, np.arange(len(train)))
+  none = np.zeros((0, 0), np.float32)
+  model = ranking.hybrid_model(source.told, *source.trained)
+  return Memory(none, truth, train.texts[rows], source.run.config.method.temperature, model), rows
+
+
+def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
+  """`[n, D]` embeddings of these training rows, some at a time, in float32."""
+  run, trained = source.run, source.trained
+  kept = point_vectors(run, *trained) if run is source.told else None
+  for start in range(0, len(rows), label_files.BLOCK):
+    some = rows[start : start + label_files.BLOCK]
+    if kept is None:
+      yield run.embed_queries(*trained, run.dataset.train.tokens.rows(some))
+    else:
+      yield kept[some]
 
 
 def _by_text(run: runs.Run, trained: Trained) -> programs.Function | None:
@@ -119,10 +212,18 @@ def _sample(run: runs.Run, trained: Trained) -> np.ndarray:
   return run.embed_queries(*trained, run.train.tokens.rows(np.sort(rows)))
 
 
-def _check_room(part: pathlib.Path, run: runs.Run, trained: Trained, vectors: np.ndarray) -> None:
-  text_bytes = sum(len(text.encode()) for text in run.dataset.labels.texts)
-  index = label_files.num_bytes(*vectors.shape, text_bytes)
-  disk.need(part, 2 * programs.parameter_bytes(trained) + index + _SLACK, "the export")
+def _check_room(part: pathlib.Path, source: _Source, shape: tuple[int, int], memory: Memory | None) -> None:
+  num_views = len(source.views) if len(source.views) > 1 else 0
+  num_points = len(memory.texts) if memory else 0
+  text_bytes = _text_bytes(source.run.dataset.labels.texts)
+  size = label_files.num_bytes(shape, text_bytes, num_views=num_views, num_points=num_points)
+  if memory:
+    size += memory_files.num_bytes(num_points, shape[1], memory.truth.nnz, _text_bytes(memory.texts))
+  disk.need(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")
+
+
+def _text_bytes(texts: Sequence[str]) -> int:
+  return sum(len(text.encode()) for text in texts)
 
 
 def _write_json(path: pathlib.Path, content: dict) -> None:

@@ -60,6 +60,12 @@ def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
   )
 
 
+def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict:
+  """Returns a reason as JSON has it: 'sources' with ranks; 'voters', a dict of 'text' and 'weight' each."""
+  voters = [{"text": point_texts[point], "weight": round(weight, 6)} for point, weight in reason.voters]
+  return {"sources": reason.sources, "voters": voters}
+
+
 def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matrix) -> Reason:
   ranks, weights = {}, {}
   for name, one in found.items():

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from xmc_jax import disk
-from xmc_jax.contract import UserError
+from xmc_jax.contract import DataError
 from xmc_jax.refresh import host_search
 from xmc_jax.retrieval import tree_text
 
@@ -86,11 +86,20 @@ class HybridModel:
     disk.write_text(path, json.dumps({**content, "sha256": _checksum(content)}, indent=1) + "\n")
 
   @classmethod
-  def load(cls, path: pathlib.Path) -> "HybridModel":
+  def load(
+    cls,
+    path: pathlib.Path,
+    remedy: str = "delete it, and it is fitted anew, or give --scores=encoder",
+  ) -> "HybridModel":
     """Reads what `save` wrote.
 
+    Args:
+      path: the file.
+      remedy: what to do where it cannot be read, for the message.
+
     Raises:
-      UserError: it is damaged, or of another version.
+      DataError: it is damaged, or of another version.
+      UserError: it needs LightGBM, which is not installed.
     """
     try:
       content = json.loads(path.read_text(encoding="utf-8"))
@@ -108,11 +117,12 @@ class HybridModel:
       if content["trees"]:
         tree_text.check(content["trees"], len(names))
       return cls(names, linear, content["trees"], joint, int(content["num_rows"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (
+      *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+      DataError,
+    ) as error:
       why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-      raise UserError(
-        f"{path}: not readable ({why}); delete it, and it is fitted anew, or give --scores=encoder"
-      ) from None
+      raise DataError(f"{path}: not readable ({why}); {remedy}") from None
 
 
 def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray) -> HybridModel:

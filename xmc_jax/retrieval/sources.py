@@ -5,7 +5,7 @@ Its scores are about probabilities: 0 where it knows nothing, about 1 where it i
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -88,7 +88,7 @@ class Retriever:
       name: index(_columns(vectors, self._used[name]), name=f"{name} ranking")
       for name, vectors in corpus.label_vectors.items()
     }
-    self.points = _unit(corpus.point_vectors)
+    self.points = unit_rows(corpus.point_vectors)
     self._memory = index(self.points, name="memory") if len(self.points) else None
     self.lexicon = Lexicon([*corpus.point_texts, *corpus.label_texts])
     self.point_words = TextTable(self.lexicon.vectors(corpus.point_texts))
@@ -96,7 +96,7 @@ class Retriever:
     self.log_frequency = np.log1p(np.bincount(corpus.truth.indices, minlength=corpus.truth.shape[1])).astype(
       np.float32
     )
-    self.names = tuple(name for name in SOURCES if name != "classifier" or name in corpus.label_vectors)
+    self.names = source_names(corpus.label_vectors)
 
   def blocks(self, queries: Queries, k: int, size: int, exclude=None) -> list["Block"]:
     """Searches the vectors of all queries, and returns them in blocks for the sources to look at.
@@ -112,7 +112,7 @@ class Retriever:
       name: index.search(_columns(queries.vectors, self._used[name]), k, exclude=exclude)
       for name, index in self._labels.items()
     }
-    unit = _unit(queries.vectors)
+    unit = unit_rows(queries.vectors)
     near = self._nearest(unit)
 
     def block(start: int) -> Block:
@@ -224,6 +224,12 @@ SOURCES: dict[str, Callable[[Block], Found]] = {
 }
 
 
+def source_names(views: Iterable[str]) -> tuple[str, ...]:
+  """Names the sources that there are with these kinds of label vectors, in the order of `SOURCES`."""
+  views = tuple(views)
+  return tuple(name for name in SOURCES if name != "classifier" or name in views)
+
+
 def values_at(scores: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
   """Looks labels `[n, C]` up in a CSR `[n, L]`; returns `[n, C]` float32, 0 where there is no entry."""
   if not scores.nnz:
@@ -266,6 +272,7 @@ def _finite(vectors: np.ndarray) -> np.ndarray:
   return vectors if usable.all() else np.where(usable[:, None], vectors, np.zeros((), vectors.dtype))
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+  """Scales vectors `[n, D]` to length 1, as float32; those of length 0 stay as they are."""
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
   return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

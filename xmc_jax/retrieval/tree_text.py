@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from xmc_jax.contract import UserError
+from xmc_jax.contract import DataError, UserError
 
 _MISSING = "the hybrid ranker needs LightGBM: pip install lightgbm, or give --scores=encoder"
 # A tree's lines in LightGBM's order.
@@ -44,13 +44,14 @@ def booster(text: str):
   """Opens what `fitted` returned.
 
   Raises:
-    UserError: LightGBM is not installed, or does not read the text.
+    UserError: LightGBM is not installed.
+    DataError: it does not read the text.
   """
   lightgbm = _library()
   try:
     return lightgbm.Booster(model_str=text)
   except lightgbm.basic.LightGBMError as error:
-    raise UserError(f"trees of the hybrid ranker: LightGBM cannot read them ({error!s:.100})") from None
+    raise DataError(f"trees of the hybrid ranker: LightGBM cannot read them ({error!s:.100})") from None
 
 
 def check(text: str, num_features: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import methods, run_folder, runtime
@@ -17,7 +18,7 @@ from xmc_jax.retrieval.explanations import in_words
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel
-from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
+from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
 from xmc_jax.run import Run
 from xmc_jax.runs.fused import fused_ranker
 from xmc_jax.runs.memory import is_refitted, point_vectors
@@ -93,7 +94,7 @@ def fit_hybrid(run: Run, params: PyTree, aux: PyTree) -> None:
   These rows are in no memory meanwhile. Nothing is done where it was fitted before, or is not what ranks.
   """
   if run.config.eval.scores == "hybrid" and not (run.workdir / run_folder.HYBRID).exists():
-    _fitted(run, params, aux, point_vectors(run, params, aux), _label_vectors(run, params, aux))
+    _fitted(run, point_vectors(run, params, aux), label_vectors(run, params, aux))
 
 
 def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
@@ -102,8 +103,25 @@ def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
   Raises:
     UserError: its file is damaged, or cannot be made again.
   """
+  vectors, labels = point_vectors(run, params, aux), label_vectors(run, params, aux)
+  model = hybrid_model(run, params, aux, labels)
+  return HybridRanker(_retriever(run, vectors, labels, np.arange(len(vectors))), model)
+
+
+def hybrid_model(
+  run: Run, params: PyTree, aux: PyTree, labels: dict[str, np.ndarray] | None = None
+) -> HybridModel:
+  """Opens what joins the sources of a run; fits it where it was not yet.
+
+  Args:
+    run: the run.
+    params, aux: as trained.
+    labels: what `label_vectors` gives, if it is at hand.
+
+  Raises:
+    UserError: its file is damaged, or cannot be made again.
+  """
   path = run.workdir / run_folder.HYBRID
-  vectors, labels = point_vectors(run, params, aux), _label_vectors(run, params, aux)
   if path.exists():
     model = HybridModel.load(path)
   elif is_refitted(run):  # no row is left that the encoder has not seen
@@ -111,11 +129,11 @@ def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
       f"{path} is missing, and was fitted before the refit; give --scores=encoder, or train anew"
     )
   else:
-    model = _fitted(run, params, aux, vectors, labels)
-  retriever = _retriever(run, vectors, labels, np.arange(len(vectors)))
-  if model.features != feature_names(retriever.names):
+    labels = label_vectors(run, params, aux) if labels is None else labels
+    model = _fitted(run, point_vectors(run, params, aux), labels)
+  if model.features != feature_names(source_names(run.method.views)):
     raise UserError(f"{path}: was fitted on other sources; delete it, and it is fitted anew")
-  return HybridRanker(retriever, model)
+  return model
 
 
 class TestRankings(NamedTuple):
@@ -161,7 +179,7 @@ def _why(opened: HybridRanker, queries: Queries, rows: np.ndarray, ids: np.ndarr
   return [dict(zip(labels[labels >= 0].tolist(), of_row)) for labels, of_row in zip(ids, lines)]
 
 
-def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: dict) -> HybridModel:
+def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
   held_out = run.validation
   queries = Queries(np.asarray(vectors[held_out.row_numbers]), held_out.texts)
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
@@ -178,7 +196,7 @@ def _fitted(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, labels: 
 
 def retrievers(run: Run, params: PyTree, aux: PyTree) -> tuple[Retriever, Retriever]:
   """Opens the sources of a run: without its validation rows in the memory, and with all training rows."""
-  vectors, labels = point_vectors(run, params, aux), _label_vectors(run, params, aux)
+  vectors, labels = point_vectors(run, params, aux), label_vectors(run, params, aux)
   rows = run.train.row_numbers, np.arange(len(vectors))
   return tuple(_retriever(run, vectors, labels, of_memory) for of_memory in rows)
 
@@ -191,10 +209,7 @@ def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray) ->
       f"{run.workdir / run_folder.MEMORY}: not readable (it holds {vectors.dtype} {vectors.shape[1:]}, not "
       f"float32 {shape}); delete it, and it is made again"
     )
-  truth = run.dataset.train.counted
-  rows = rows[np.diff(truth.indptr)[rows] > 0]
-  known = truth[rows]
-  known.data = np.ones_like(known.data)
+  rows, known = labelled(run, rows)
   corpus = Corpus(
     labels,
     vectors[rows],
@@ -207,7 +222,17 @@ def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray) ->
   return Retriever(corpus, backend=backend, devices=run.mesh)
 
 
-def _label_vectors(run: Run, params: PyTree, aux: PyTree) -> dict[str, np.ndarray]:
+def labelled(run: Run, rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
+  """Returns those of these training rows that have labels, `[n]`, and CSR `[n, L]` float32, 1 for each."""
+  truth = run.dataset.train.counted
+  rows = rows[np.diff(truth.indptr)[rows] > 0]
+  known = truth[rows]
+  known.data = np.ones_like(known.data)
+  return rows, known
+
+
+def label_vectors(run: Run, params: PyTree, aux: PyTree) -> dict[str, np.ndarray]:
+  """Returns `[L, D]` by view; of a method without views, those of its encoder."""
   aux = run.aux_to_rank(params, aux)
   return {view: run.embed_labels(params, aux, view) for view in run.method.views} or {
     "encoder": run.embed_labels(params, aux)

@@ -1,0 +1,85 @@
+"""What was measured of a run on its test rows, for the model card of its export."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from xmc_jax.export.exported import HYBRID
+
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+
+
+def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
+  """Reads what was measured with the parameters of a step; {} where nothing was.
+
+  Args:
+    workdir: the run's folder.
+    scores: what ranked; '' is what the run was told.
+    step: of the parameters.
+
+  Returns:
+    'rows', 'metrics', 'intervals_95' (none where only the mean is known), and 'encoder', the metrics of the
+    encoder alone, where they are known.
+  """
+  if not scores:
+    return _report(workdir, "metrics.json", "", step)
+  return _report(workdir, f"metrics_{scores}.json", "", step) or _report(
+    workdir, "metrics.json", scores, step
+  )
+
+
+def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
+  """Shows a report as a table in Markdown.
+
+  Args:
+    report: what `read` gives.
+    facts: of export.json.
+  """
+  if not report.get("metrics"):
+    return "None were measured with these parameters; --mode=evaluate does it.\n"
+  alone = report["encoder"] if facts["ranks_by"] == HYBRID else {}
+  head = ["metric", "percent", "95 % interval", *["by the encoder alone"] * bool(alone)]
+  lines = [_row(head), "|---" * len(head) + "|"]
+  for name, mean in report["metrics"].items():
+    pair = report["intervals_95"].get(name)
+    shown = f"{100 * pair[0]:.2f} to {100 * pair[1]:.2f}" if pair else ""
+    other = [f"{100 * alone[name]:.2f}" if name in alone else ""] if alone else []
+    lines.append(_row([name, f"{100 * mean:.2f}", shown, *other]))
+  ranks = "ranked as the run ranks" if not report["source"] else f"ranked by {report['source']} alone"
+  own = f"{report['rows']:,} test points, {ranks}. The index ranks by {facts['index_ranks_by']}.\n"
+  return "\n".join([own, *lines]) + "\n"
+
+
+def _report(workdir: pathlib.Path, name: str, source: str, step: int) -> dict[str, Any]:
+  """A report, or of one of the sources in it."""
+  try:
+    found = json.loads((workdir / "report" / name).read_text(encoding="utf-8"))
+    if found["step"] != step or type(found["rows"]) is not int:
+      return {}
+    by_source = found.get("by_source", {})
+    intervals = {} if source else found["intervals_95"]
+    pairs = {key: (float(intervals[key][0]), float(intervals[key][1])) for key in SHOWN if key in intervals}
+    means = _means(by_source[source] if source else found["metrics"])
+    alone = _means(by_source.get("encoder", {}))
+    return {
+      "rows": found["rows"],
+      "metrics": means,
+      "intervals_95": pairs,
+      "encoder": alone,
+      "source": source,
+    }
+  except _DAMAGED:
+    return {}
+
+
+def _means(found: dict[str, Any]) -> dict[str, float]:
+  means = {name: float(found[name]) for name in SHOWN if name in found}
+  if not all(0 <= value <= 1 for value in means.values()):
+    raise ValueError("not a fraction")
+  return means
+
+
+def _row(cells: Sequence[str]) -> str:
+  return f"| {' | '.join(cells)} |"
