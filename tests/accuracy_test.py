@@ -220,7 +220,7 @@ def test_a_run_without_a_hybrid_gives_one_row_and_classifiers_need_their_encoder
   ]
   assert [path.name for path in (stage.results / "tiny").iterdir()] == ["dexa_classifier.json"]
   kept = accuracy_results.read(stage.results / "tiny" / "dexa_classifier.json")
-  assert kept["what"] == "DEXA with classifiers, encoder and classifiers"
+  assert kept["what"] == "DEXA with classifiers, as its paper ranks"
   assert kept["seeds"][0]["fit_seconds"] == 12  # its encoder's six, too
 
 

@@ -186,7 +186,7 @@ def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   opened = ranking.hybrid(run, params, aux)
   for row, label, line in zip(rows, ids[:, 0], words, strict=True):
     ((reason,),) = opened.explain(Queries(vectors[[row]], [test.texts[row]]), np.array([[label]]))
-    assert line and line == ranking.in_words(reason, opened.point_texts)
+    assert line == {label: ranking.in_words(reason, opened.point_texts)}
   assert ranked.why(rows, np.full((3, 1), -1)) == ["", "", ""]
   plain = ranking.rank_test(run, params, aux, vectors, "fused")
   assert list(plain.by) == ["fused", "encoder", "classifier"] and plain.why is None
