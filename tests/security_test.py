@@ -1,6 +1,7 @@
 """What docs/security.md claims: files from anybody run no code and lead nowhere else, nor do their texts."""
 
 import ast
+import hashlib
 import json
 import pathlib
 import pickle
@@ -20,6 +21,8 @@ from xmc_jax.fusion import Tree
 from xmc_jax.models import sources
 from xmc_jax.models.pretrained import load_pretrained
 from xmc_jax.models.torch_files import read_torch_file
+from xmc_jax.retrieval.hybrid_model import HybridModel
+from xmc_jax.runs import ranking
 
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = sorted(path for folder in ("xmc_jax", "experiments") for path in (ROOT / folder).rglob("*.py"))
@@ -46,10 +49,11 @@ def witness(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-  """A run that has all kinds of files: two views and their fusion, metadata graphs beside its data."""
+  """A run that has all kinds of files: two views and their fusion, a memory, graphs beside its data."""
   folder = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("raw") / "tiny"))
   workdir = tmp_path_factory.mktemp("runs") / "trained"
   overrides = {**tiny_runs.UNIDEC, "eval.fusion_rows": 100, "eval.fusion_depth": 3, "train.num_epochs": 1}
+  overrides["eval.scores"] = "hybrid"
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XMC_JAX_CACHE", str(workdir.parent / "cache"))
     workflow.train_and_test(tiny_runs.config(folder, **overrides), workdir)
@@ -64,7 +68,9 @@ def copied(trained, tmp_path):
 
 def use(workdir: pathlib.Path) -> None:
   """What opens most of a run's folder."""
-  predict.Model.load(workdir).predict(["barn lt"], k=3)
+  model = predict.Model.load(workdir)
+  model.predict(["barn lt"], k=3)
+  ranking.paper_ranker(model._run, model._params, model._aux)
 
 
 # The source itself.
@@ -175,9 +181,10 @@ def test_no_array_of_prepared_data_is_unpickled(copied, witness, name):
 
 
 def test_no_array_beside_a_run_is_unpickled(tmp_path, witness):
-  pickled_array(tmp_path / run_folder.VECTORS, witness)
-  with pytest.raises(UserError, match="not readable"):
-    run_folder.open_array(tmp_path / run_folder.VECTORS, 1)
+  for name in (run_folder.VECTORS, run_folder.MEMORY):
+    pickled_array(tmp_path / name, witness)
+    with pytest.raises(UserError, match="not readable"):
+      run_folder.open_array(tmp_path / name, 1)
   fields = dict.fromkeys(Tree._fields, np.zeros(1, np.int32))
   for field in Tree._fields:
     pickled_arrays(tmp_path / "fusion.npz", witness, **{**fields, field: None})
@@ -360,7 +367,11 @@ def test_an_encoders_parts_are_in_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "name", ["report", "predictions", "metrics.jsonl", "encoder", "report/metrics.json", "best"]
+  "name",
+  [
+    *("report", "predictions", "metrics.jsonl", "encoder", "report/metrics.json", "best"),
+    *("hybrid.json", "hybrid.json.tmp", "memory.npy", "memory.tmp"),
+  ],
 )
 def test_a_run_writes_nothing_through_a_link(copied, tmp_path, name):
   target = tmp_path / "precious"
@@ -495,3 +506,83 @@ def test_a_tree_comes_to_an_end(tmp_path, change):
   write(**{**tree, **change})
   with pytest.raises(UserError, match="not readable"):
     Tree.load(tmp_path / "fusion.npz")
+
+
+# Trees of a hybrid ranking, which LightGBM walks: it trusts what it reads.
+
+_TREES = """tree
+version=v4
+num_class=1
+num_tree_per_iteration=1
+label_index=0
+max_feature_idx=0
+objective=binary sigmoid:1
+feature_names=Column_0
+feature_infos=[0:1]
+tree_sizes={}
+
+{}end of trees
+
+feature_importances:
+Column_0=1
+
+"""
+_TREE = """Tree=0
+num_leaves=3
+num_cat=0
+split_feature=0 0
+split_gain=2 1
+threshold=0.5 0.75
+decision_type=2 2
+left_child=-1 -2
+right_child=1 -3
+leaf_value=-1 0 1
+leaf_weight=1 1 1
+leaf_count=1 1 1
+internal_value=0 0
+internal_weight=3 2
+internal_count=3 2
+is_linear=0
+shrinkage=1
+
+
+"""
+
+
+def hybrid_file(path: pathlib.Path, trees: str) -> None:
+  """A hybrid.json as anybody could write it: its checksum is right."""
+  content = {"format": "xmc_jax hybrid", "version": 1, "features": ["a"], "num_rows": 9}
+  content |= {"linear": [0.0, 0.0], "joint": [0.0, 1.0, 0.0], "trees": trees}
+  digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+  path.write_text(json.dumps({**content, "sha256": digest}))
+
+
+@pytest.mark.parametrize(
+  "old, new",
+  [
+    ("right_child=1 -3", "right_child=1 0"),  # a circle
+    ("right_child=1 -3", "right_child=9 -3"),
+    ("left_child=-1 -2", "left_child=-9 -2"),
+    ("left_child=-1 -2", "left_child=0.5 -2"),
+    ("split_feature=0 0", "split_feature=7 0"),
+    ("split_feature=0 0", "split_feature="),
+    ("decision_type=2 2", "decision_type=1 2"),
+    ("num_leaves=3", "num_leaves=2000000000"),
+    ("leaf_value=-1 0 1", "leaf_value=-1 0"),
+    ("is_linear=0", "is_linear=1"),
+    ("num_tree_per_iteration=1", "num_tree_per_iteration=0"),
+    ("tree_sizes=", "tree_sizes=9999999"),
+    ("feature_importances", "parameters"),
+  ],
+)
+def test_trees_of_a_hybrid_come_to_an_end(tmp_path, old, new):
+  path = tmp_path / "hybrid.json"
+  hybrid_file(path, _TREES.format(len(_TREE), _TREE))
+  found = HybridModel.load(path).probabilities(np.array([[0.2], [0.6], [0.9]], np.float32))
+  np.testing.assert_allclose(found, 1 / (1 + np.exp([1, 0, -1])), atol=1e-6)
+  tree = _TREE.replace(old, new)
+  trees = _TREES.format(len(tree), tree)
+  hybrid_file(path, trees if tree != _TREE else trees.replace(old, new))
+  with pytest.raises(UserError, match="not readable") as caught:
+    HybridModel.load(path)
+  assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""hybrid.json and memory.npy: killed while they are made, stale, damaged, in folders that only are read."""
+"""hybrid.json and memory.npy: kills while they are made, stale ones, damage, folders one may only read."""
 
 import contextlib
 import errno

@@ -5,6 +5,7 @@ Its scores are about probabilities: 0 where it knows nothing, about 1 where it i
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -90,7 +91,7 @@ class Retriever:
     }
     self.points = unit_rows(corpus.point_vectors)
     self._memory = index(self.points, name="memory") if len(self.points) else None
-    self.lexicon = Lexicon([*corpus.point_texts, *corpus.label_texts])
+    self.lexicon = Lexicon(itertools.chain(corpus.point_texts, corpus.label_texts))
     self.point_words = TextTable(self.lexicon.vectors(corpus.point_texts))
     self.label_words = TextTable(self.lexicon.vectors(corpus.label_texts))
     self.log_frequency = np.log1p(np.bincount(corpus.truth.indices, minlength=corpus.truth.shape[1])).astype(
