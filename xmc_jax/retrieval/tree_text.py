@@ -7,6 +7,7 @@ import numpy as np
 from xmc_jax.contract import DataError, UserError
 
 _MISSING = "the hybrid ranker needs LightGBM: pip install lightgbm, or give --scores=encoder"
+_FEW = 100_000  # rows that one thread fits on in less than a second
 # A tree's lines in LightGBM's order.
 _FIELDS = (
   *("num_leaves", "num_cat", "split_feature", "split_gain", "threshold", "decision_type", "left_child"),
@@ -36,6 +37,8 @@ def fitted(features: np.ndarray, right: np.ndarray, settings: dict, num_trees: i
   """
   lightgbm = _library()
   data = lightgbm.Dataset(features, right.astype(np.float32), params={"verbose": -1})
+  # Threads wait for one another some hundred times a tree: on a busy machine seconds, for the work of one.
+  settings = {"num_threads": int(len(features) < _FEW), **settings}
   # The text ends with the parameters that it was made by, of which nothing is read again.
   return lightgbm.train(settings, data, num_trees).model_to_string().partition("\nparameters:")[0] + "\n"
 
