@@ -187,7 +187,7 @@ def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   for row, label, line in zip(rows, ids[:, 0], words, strict=True):
     ((reason,),) = opened.explain(Queries(vectors[[row]], [test.texts[row]]), np.array([[label]]))
     assert line == {label: ranking.in_words(reason, opened.point_texts)}
-  assert ranked.why(rows, np.full((3, 1), -1)) == ["", "", ""]
+  assert ranked.why(rows, np.full((3, 1), -1)) == [{}, {}, {}]
   plain = ranking.rank_test(run, params, aux, vectors, "fused")
   assert list(plain.by) == ["fused", "encoder", "classifier"] and plain.why is None
   np.testing.assert_array_equal(plain.by["fused"].ids, ranked.by["fused"].ids)
