@@ -219,7 +219,14 @@ def test_a_thread_that_the_machine_refuses_something_says_one_line(error, said, 
 
 
 def test_table():
-  assert report.table({"P@1": 0.41234, "nDCG@10": 1.0}) == "P@1      41.23\nnDCG@10 100.00"
+  one = {"P@1": 0.41234, "nDCG@10": 1.0}
+  assert report.table({"hybrid": one}) == "P@1      41.23\nnDCG@10 100.00"
+  several = report.table({"hybrid": one, "lexical_labels": {"P@1": 0.5, "nDCG@10": 0.25}})
+  assert several.splitlines() == [
+    "        hybrid lexical labels",
+    "P@1      41.23          50.00",
+    "nDCG@10 100.00          25.00",
+  ]
 
 
 def test_other_processes_say_nothing(tmp_path, monkeypatch, capsys):

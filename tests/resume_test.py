@@ -26,7 +26,8 @@ HERE = pathlib.Path(__file__).parent
 # Runs the command line, and kills itself at the point and count in $KILL.
 DRIVER = """
 import os, pathlib, signal, sys
-from xmc_jax import checkpoint, evaluate, main, loop
+from xmc_jax import checkpoint, main, loop
+from xmc_jax.runs import ranking
 
 point, left = os.environ["KILL"].split(":")
 left, armed = int(left), False
@@ -71,7 +72,7 @@ if point == "link":
 elif point == "step":
   kill_after(loop.TrainStep, "__call__")
 elif point == "evaluate":
-  kill_before(evaluate.Index, "search")
+  kill_before(ranking.Index, "search")
 elif point.endswith("_rename"):
   for owner, name in ((os, "rename"), (os, "replace"), (pathlib.Path, "rename"), (pathlib.Path, "replace")):
     kill_before(owner, name, lambda: armed)

@@ -348,6 +348,16 @@ def model(finished):
   return xmc_jax.Model.load(finished[0])
 
 
+def assert_same_order(ids, others, score_of):
+  """Two rankings of the same labels; neighbours may stand either way where rounding alone parts their scores.
+
+  A product's last bits depend on how many texts are embedded together, on CPUs that multiply them in blocks.
+  """
+  assert sorted(ids) == sorted(others)
+  for label, other in zip(list(ids), list(others), strict=True):
+    assert label == other or abs(score_of[label] - score_of[other]) < 1e-6
+
+
 def test_predict_agrees_with_the_evaluation(model, finished):
   workdir, _ = finished
   run = runs.reopen(workdir)
@@ -357,7 +367,7 @@ def test_predict_agrees_with_the_evaluation(model, finished):
   for row in unfiltered:
     here = slice(stored.indptr[row], stored.indptr[row + 1])
     np.testing.assert_allclose(scores[row], stored.data[here], atol=1e-5)
-    np.testing.assert_array_equal(ids[row], stored.indices[here])
+    assert_same_order(ids[row], stored.indices[here], dict(zip(ids[row].tolist(), scores[row].tolist())))
   assert names == [[model.labels[label] for label in row] for row in ids]
   assert len(unfiltered) < 50
 
@@ -406,8 +416,9 @@ def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
   written = [json.loads(line) for line in out.getvalue().split("\n")[:-1]]
   assert [entry["text"] for entry in written] == [line.rstrip("\r\n") for line in lines]
   assert "日本語 🙂" in out.getvalue()
-  for entry, ids in zip(written, model.predict([line.rstrip("\r\n") for line in lines], k=60)[0]):
-    assert [label["id"] for label in entry["labels"]] == ids.tolist()
+  for entry, ids, scores in zip(written, *model.predict([line.rstrip("\r\n") for line in lines], k=60)[:2]):
+    of_label = dict(zip(ids.tolist(), scores.tolist()))
+    assert_same_order([label["id"] for label in entry["labels"]], ids, of_label)
     assert all(set(label) == {"id", "score", "text"} for label in entry["labels"])
     assert all(np.isfinite(label["score"]) for label in entry["labels"])
     assert entry["labels"][0]["text"] == model.labels[entry["labels"][0]["id"]]
@@ -425,10 +436,10 @@ def test_a_killed_prediction_is_gone_on_with(finished, tmp_path, monkeypatch, ca
   assert predict.predict_command(workdir, str(source), str(tmp_path / "whole"), 3, block=4) == 25
   calls, original = itertools.count(1), xmc_jax.Model.predict
 
-  def killed(self, texts, k):
+  def killed(self, *args, **settings):
     if next(calls) == 4:
       raise KeyboardInterrupt
-    return original(self, texts, k)
+    return original(self, *args, **settings)
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(xmc_jax.Model, "predict", killed)

@@ -8,7 +8,7 @@ import re
 
 import ml_collections
 
-from xmc_jax import checks
+from xmc_jax import checks, plain
 from xmc_jax.contract import ConfigError
 from xmc_jax.defaults import DEFAULTS
 from xmc_jax.limits import LOSSES, METRICS, SOURCES
@@ -132,7 +132,8 @@ def read(path: pathlib.Path) -> ml_collections.ConfigDict:
     runs = [str(other.parent) for other in path.parent.parent.glob("*/config.json")]
     near = difflib.get_close_matches(str(path.parent), runs, 1)
     meant = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"{path}: no such file; {path.parent} is not the folder of a run{meant}") from None
+    told = f"{path}: no such file; {path.parent} is not the folder of a run{meant}"
+    raise ConfigError(plain.line(told)) from None
   except (OSError, ValueError, RecursionError) as error:
     raise ConfigError(f"{path}: not readable as a run's config ({error})") from None
   try:

@@ -10,6 +10,7 @@ from tests.export import made_runs
 from xmc_jax import digests, export
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.export import exported as exported_module
+from xmc_jax.retrieval import tree_text
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +162,7 @@ def test_an_export_of_the_version_before_is_refused(copied):
 
 
 def test_the_remedy_without_lightgbm_is_to_install_it(copied, monkeypatch):
-  from xmc_jax.retrieval import tree_text
-
-  text = model_with("trees", _one_leaf(copied))((copied / "memory" / "hybrid.json").read_text())
+  text = model_with("trees", _trees(copied))((copied / "memory" / "hybrid.json").read_text())
   record = digests.record(copied / "memory")
   (copied / "memory" / "hybrid.json").write_text(text)
   digests.seal(copied / "memory", record)
@@ -176,8 +175,8 @@ def test_the_remedy_without_lightgbm_is_to_install_it(copied, monkeypatch):
     export.Exported.load(copied).predict(["x"], 1)
 
 
-def _one_leaf(folder) -> str:
-  """Trees that `tree_text.check` takes: a single leaf."""
+def _trees(folder) -> str:
+  """Trees of LightGBM's own, for as many features as the model has."""
   num = len(json.loads((folder / "memory" / "hybrid.json").read_text())["features"])
-  head = f"tree\nversion=v4\nnum_class=1\nmax_feature_idx={num - 1}\n\n"
-  return head + "Tree=0\nnum_leaves=1\nnum_cat=0\nleaf_value=0\n\n"
+  features = np.random.default_rng(0).random((200, num), np.float32)
+  return tree_text.fitted(features, features[:, 0] > 0.5, {"verbose": -1, "objective": "binary"}, 2)

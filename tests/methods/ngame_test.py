@@ -10,13 +10,13 @@ import pytest
 import tiny_runs
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, loop, mesh, new_run, refresh, train_step, workflow
+from xmc_jax import loop, mesh, new_run, refresh, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, DatasetInfo, UserError
 from xmc_jax.methods import label_clusters, rhythms
 from xmc_jax.predict import Model
 from xmc_jax.report import Report
-from xmc_jax.runs.fused import fit_fusion
+from xmc_jax.runs import fused
 
 NGAME = {
   "method.name": "ngame",
@@ -386,10 +386,10 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
 
   def fit(self, queries, truth, exclude, *, depth):
     given.update(queries=queries, truth=truth, exclude=exclude)
-    self.tree = evaluate.Tree.load(classifier_run / "kept.npz")
+    self.tree = fused.Tree.load(classifier_run / "kept.npz")
 
-  monkeypatch.setattr(evaluate.Fusion, "fit", fit)
-  fit_fusion(run, params, aux)
+  monkeypatch.setattr(fused.Fusion, "fit", fit)
+  fused.fit_fusion(run, params, aux)
   order = np.random.default_rng(0).permutation(run.batches.rows)
   assert (given["exclude"] != run.train.filter[order]).nnz == 0 and run.train.filter.nnz > 0
   assert (given["truth"] != run.train.counted[order]).nnz == 0

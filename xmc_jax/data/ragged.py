@@ -6,7 +6,6 @@ A point may have thousands of labels where others have two. Nothing here has a r
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 _ROWS = 1 << 16  # whose entries are looked at at a time
 
@@ -117,6 +116,8 @@ def common(rows: Ragged, num_values: int) -> np.ndarray:
     rows: of ids below `num_values`.
     num_values: how many different ids there are.
   """
+  import scipy.sparse as sp  # which `import xmc_jax.data` does not wait for
+
   ends = np.concatenate([[0], np.cumsum(rows.counts)])
   matrix = sp.csr_matrix((np.ones(len(rows.values), bool), rows.values, ends), (len(rows.counts), num_values))
   return (matrix @ matrix.T).toarray()

@@ -185,8 +185,8 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
   model = fit_model(retriever, queries, held_out.counted, held_out.filter)
   if not model.num_rows:
-    few = "too few" if len(held_out) < FEWEST_ROWS else "too much alike"
-    say(f"hybrid: fixed weights, as {len(held_out):,} validation rows are {few} to fit on ({FEWEST_ROWS})")
+    why = f"too few to fit on ({FEWEST_ROWS})" if len(held_out) < FEWEST_ROWS else "too much alike to fit on"
+    say(f"hybrid: fixed weights, as {len(held_out):,} validation rows are {why}")
   if runtime.is_main_process():
     with contextlib.suppress(OSError):  # of a folder that may only be read it is fitted each time
       model.save(run.workdir / run_folder.HYBRID)
