@@ -361,7 +361,7 @@ def test_three_ways_to_rank(classifier_run, capsys):
   _, fused, _ = Model.load(classifier_run).predict(texts, k=7)
   both = sum(queries @ table.T for table in vectors.values())
   assert np.all(fused.max(1) <= both.max(1) + 1 + 1e-5) and np.all(fused.max(1) >= both.max(1) - 1e-5)
-  with pytest.raises(UserError, match=r"scores = 'x': .* has 'fused', 'encoder', 'classifier'"):
+  with pytest.raises(UserError, match=r"scores = 'x': .* has 'hybrid', 'fused', 'encoder', 'classifier'"):
     Model.load(classifier_run, scores="x").predict(texts, k=1)
 
 
@@ -370,10 +370,16 @@ def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
   means = {scores: workflow.test(classifier_run, scores=scores) for scores in ("encoder", "classifier", "")}
   printed = capsys.readouterr().out
   assert means[""] != means["encoder"] != means["classifier"]
-  assert printed.count(f"by encoder alone: P@1 {100 * means['encoder']['P@1']:.2f}") == 3
+  names = (["fused"], ["encoder"], ["classifier"])
+  heads = [line.split() for line in printed.splitlines() if line.split()[:1] in names]
+  assert heads == [["encoder", "classifier"], ["classifier", "encoder"], ["fused", "encoder", "classifier"]]
+  first = [line.split()[1:] for line in printed.splitlines() if line.startswith("P@1")]
+  shown = {scores: f"{100 * found['P@1']:.2f}" for scores, found in {**means, "fused": means[""]}.items()}
+  assert first == [[shown[name] for name in of_table] for of_table in heads]
   for suffix, kind in (("", ""), ("_encoder", "encoder"), ("_classifier", "classifier")):
     report = json.loads((classifier_run / "report" / f"metrics{suffix}.json").read_text())
-    assert report["metrics"] == means[kind] and report["by_source"].keys() == {"encoder", "classifier"}
+    assert report["metrics"] == means[kind]
+    assert report["by_source"].keys() == {"encoder", "classifier"} - {kind}
     assert (classifier_run / "predictions" / f"test{suffix}.npz").exists()
 
 
@@ -507,10 +513,10 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
 
 @pytest.mark.slow
 def test_a_dual_encoder_has_one_kind_of_scores(data, encoder_run, tmp_path):
-  with pytest.raises(ConfigError, match=r"scores = 'classifier': this run has its encoder's alone"):
+  with pytest.raises(ConfigError, match=r"scores = 'classifier': this run has no classifiers"):
     tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"eval.scores": "classifier"})
   assert workflow.test(encoder_run, scores="encoder") == workflow.test(encoder_run)
-  with pytest.raises(UserError, match=r"scores = 'classifier': this run has its encoder's alone"):
+  with pytest.raises(UserError, match=r"scores = 'classifier': this run has no classifiers"):
     workflow.test(encoder_run, scores="classifier")
   with pytest.raises(UserError, match=r"scores = 'text'"):
     Model.load(encoder_run, scores="text")

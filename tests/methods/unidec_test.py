@@ -330,7 +330,7 @@ def test_depsl_has_no_classifiers(data, tmp_path):
   assert set(params) == {"encoder", "text_head"} and not run.method.tables and not run.method.views
   assert run.embed_labels(params, aux).shape == (tiny_runs.NUM_LABELS, 12)
   assert means["P@1"] > 0.2
-  with pytest.raises(ConfigError, match="this run has its encoder's alone, no classifiers"):
+  with pytest.raises(ConfigError, match="this run has no classifiers"):
     ranker(run, params, aux, "classifier")
 
 
