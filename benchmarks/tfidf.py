@@ -31,6 +31,7 @@ from xmc_jax import config as configs
 from xmc_jax import data, disk, evaluate, faults, metrics, new_run, runtime
 from xmc_jax.data.batches import learnable
 from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval.lexical import largest
 
 KINDS = ("labels", "vote", "vote_all", "both", "both_all")
 NUM_NEIGHBOURS = 20
@@ -76,22 +77,6 @@ def by_vote(fitted: Fitted, queries: sp.csr_matrix) -> sp.csr_matrix:
   shares = cosines / np.maximum(cosines.sum(1, keepdims=True), np.finfo(np.float32).tiny)
   shape = (len(ids), fitted.points.shape[0])
   return sp.csr_matrix((shares[ids >= 0], ids[ids >= 0], indptr), shape) @ fitted.truth
-
-
-def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """`(ids [n, k], values [n, k])` of each row's largest entries above 0, best first, equal ones by rising id.
-
-  Ids are padded with -1, values with 0.
-  """
-  ids = np.full((scores.shape[0], k), -1, np.int32)
-  values = np.zeros((scores.shape[0], k), np.float32)
-  for row, (start, end) in enumerate(itertools.pairwise(scores.indptr)):
-    found, columns = scores.data[start:end], scores.indices[start:end]
-    least = np.partition(found, -k)[-k] if len(found) > k else 0.0
-    kept = np.flatnonzero((found >= least) & (found > 0))
-    best = kept[np.lexsort((columns[kept], -found[kept]))[:k]]
-    ids[row, : len(best)], values[row, : len(best)] = columns[best], found[best]
-  return ids, values
 
 
 def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0.0) -> Ranking:
