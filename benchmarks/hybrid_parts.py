@@ -9,8 +9,8 @@ again. Parts:
 
   sources   all, and all but one, on the test rows
   rows      fitted on 100, 300, 1,000 and 3,000 validation rows, where there are so many
-  models    other models; also by cross-validation on the
-            validation rows, which is what the default was chosen by
+  models    each model alone, both stacked, and others; on the test rows, and by cross-validation on the
+            validation rows, which alone may choose
 """
 
 import argparse

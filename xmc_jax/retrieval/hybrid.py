@@ -44,7 +44,11 @@ class HybridRanker:
     Returns:
       The ranking, padded with -1 where the sources find fewer than k labels.
     """
-    return self.rank_with_sources(queries, k, exclude)[0]
+
+    def work(found: Candidates) -> Ranking:
+      return _best(found.ids, self._probabilities(found), k)
+
+    return _joined(list(_each_block(self._retriever, queries, k, exclude, work)), k)
 
   def rank_with_sources(self, queries: Queries, k: int, exclude=None) -> tuple[Ranking, dict[str, Ranking]]:
     """Ranks as `rank` does, and by each source alone."""
