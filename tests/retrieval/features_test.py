@@ -125,3 +125,14 @@ def test_excluded_pairs_are_no_candidates(retriever):
       assert set(one.ids[row].tolist()) - {-1} <= left, name
     for name in ("encoder", "classifier"):
       assert len(set(found.found[name].ids[row].tolist()) - {-1}) == min(20, len(left))
+
+
+def test_a_source_that_forgets_excluded_pairs_brings_none(retriever, monkeypatch):
+  every = np.tile(np.arange(L, dtype=np.int32), (N, 1))
+  forgetful = lambda _: Found(every, lambda ids: np.ones(ids.shape, np.float32))
+  monkeypatch.setitem(SOURCES, "memory", forgetful)
+  exclude = made_corpora.pairs(np.random.default_rng(2), (N, L), 0.5).astype(bool)
+  (block,) = retriever.blocks(made_corpora.queries(N), 20, 64, exclude)
+  ids = candidates(block, ("memory",), 20).ids
+  for row, out in enumerate(exclude.toarray()):
+    assert set(ids[row][ids[row] >= 0].tolist()) == set(np.flatnonzero(~out).tolist())
