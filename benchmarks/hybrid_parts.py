@@ -210,7 +210,8 @@ def main() -> None:
     found = {"set": material.name, "validation_rows": len(material.held_out), "rows": rows}
     disk.write_text(path, json.dumps(found, indent=1) + "\n")
     for what, score in rows.items():
-      print(f"{what:32}", "  ".join(f"{name} {100 * value:.2f}" for name, value in score.items()))
+      shown = (f"{name} {value if name == 'seconds' else 100 * value:.2f}" for name, value in score.items())
+      print(f"{what:32}", "  ".join(shown))
 
 
 if __name__ == "__main__":

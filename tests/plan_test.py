@@ -305,7 +305,11 @@ def test_leaves_and_their_pools():
   head = 769 * 256
   assert evaluation["parameters"] - without["parameters"] == 4 * (labels * 256 + head)
   assert evaluation["optimiser state"] == 2 * evaluation["parameters"]
-  assert evaluation["label embeddings"] == 4 * labels * 512 == 2 * without["label embeddings"]
+  # The hybrid ranks by each of both, and beside it stands the paper's ranking by their sum.
+  assert evaluation["label embeddings"] == 4 * labels * (512 + 512) == 4 * without["label embeddings"]
+  assert evaluation["points in memory"] == 4 * 2_248_619 * 256 == without["points in memory"]
+  fused = planned({"eval.scores": "fused"}, preset=preset).moments["evaluation"]
+  assert fused["label embeddings"] == 4 * labels * 512 and not fused["points in memory"]
   assert depsl.moments["scoring"]["chunk scores"] < made.moments["scoring"]["chunk scores"]
   many = planned({"mesh.data": 2, "mesh.label": 4, "train.batch_size": 1100}, preset=preset)
   table = many.moments["encoding"]["parameters"] - without["parameters"] - 4 * head
@@ -366,6 +370,8 @@ REFUSED = {
            "method.pool_size": 1_000_000},
   "classifiers": {"method.name": "unidec", "method.leaf_size": 0, "method.labels": "in_batch",
                   "plan.num_labels": 100_000_000},
+  "points in memory": {"plan.chip": "a100_40", "plan.num_points": 12_000_000,
+                       "method.query_chunk": 1024, "method.score_chunk": 4096},
 }  # fmt: skip
 
 
@@ -376,13 +382,24 @@ def test_remedies_hold(name):
     plans.check(made)
   key, value = re.match(r"(\S+) = (\S+) does not fit: ", str(info.value)).groups()
   section, _, last = key.partition(".")
-  assert made.config[section][last] == int(value)
+  assert str(made.config[section][last]) == value.strip("'")
   told = str(info.value).partition("; set ")[2]
   for remedy in told.split(", or "):
     named = dict(re.findall(r"--config\.(\S+?)=(\S+)", remedy))
     assert named, told
-    values = {key: value == "True" or int(value) for key, value in named.items()}
+    values = {key: _value(value) for key, value in named.items()}
     plans.check(planned(REFUSED[name] | values))
+
+
+def _value(text: str) -> bool | int | str:
+  return int(text) if text.isdecimal() else text == "True" or text
+
+
+def test_an_evaluation_that_does_not_fit_leaves_chunks_to_training():
+  many = {"plan.chip": "v5e", "method.label_chunk": 0, "plan.num_points": 12_000_000}
+  made, fused = planned(many), planned(many | {"eval.scores": "fused"})
+  assert sum(made.moments["evaluation"].values()) > made.limit > fused.total
+  assert all(made.config.method[key] == fused.config.method[key] for key in ("label_chunk", "query_chunk"))
 
 
 def test_what_no_chunk_can_mend_is_said():

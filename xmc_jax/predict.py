@@ -61,12 +61,21 @@ class Model:
   def _hybrid(self) -> HybridRanker:
     return ranking.hybrid(self._run, self._params, self._aux)
 
+  @property
+  def _chosen(self) -> str:
+    return self._scores or self._run.config.eval.scores
+
+  @functools.cached_property
+  def _explainer(self) -> HybridRanker:
+    if self._chosen == "hybrid":
+      return self._hybrid
+    return ranking.explainer(self._run, self._params, self._aux)
+
   @functools.cached_property
   def _rank(self) -> ranking.Rank:
-    chosen = self._scores or self._run.config.eval.scores
-    if chosen == "hybrid":
+    if self._chosen == "hybrid":
       return self._hybrid.rank
-    return ranking.ranker(self._run, self._params, self._aux, chosen)
+    return ranking.ranker(self._run, self._params, self._aux, self._chosen)
 
   @functools.cached_property
   def _tokenizer(self):
@@ -109,7 +118,7 @@ class Model:
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.
     """
-    why = (lambda *found: answers.reasons(self._hybrid, *found)) if explain else None
+    why = (lambda *found: answers.reasons(self._explainer, *found)) if explain else None
     rank = lambda *asked: self._rank(*asked)  # opened when it is needed
     return answers.best_labels(texts, k, self.labels, self.embed, rank, why)
 
@@ -117,7 +126,7 @@ class Model:
     """Opens what ranks, which may write files into the run's folder; with `explain`, also what explains."""
     _ = self._rank
     if explain:
-      _ = self._hybrid
+      _ = self._explainer
 
 
 def predict_lines(

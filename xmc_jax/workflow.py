@@ -111,6 +111,7 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
       stack.enter_context(run_folder.in_use(workdir))
     voice = stack.enter_context(contextlib.closing(Report(workdir)))
     run = new_run.create(config, workdir, voice)
+    ranking.check_installed(run)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     params, aux, step = loop.train(run, voice, stop)

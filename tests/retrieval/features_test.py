@@ -59,7 +59,7 @@ def test_features_are_what_their_names_say(retriever, block, sources):
 def test_the_nearest_cosines(retriever):
   """Of a query that is a training query: 1; of one that is far from all: 0, not below."""
   corpus = retriever.corpus
-  vectors = np.stack([corpus.point_vectors[3], np.zeros(made_corpora.DIM, np.float32)])
+  vectors = np.stack([retriever.points[3], np.zeros(made_corpora.DIM, np.float32)])
   queries = made_corpora.queries(2)._replace(vectors=vectors, texts=[corpus.point_texts[3], "unheard"])
   found = candidates(retriever.blocks(queries, 8, 64)[0], retriever.names, 8)
   np.testing.assert_allclose(found.features[0, :, -2:], 1, atol=1e-6)

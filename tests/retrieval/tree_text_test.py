@@ -233,5 +233,5 @@ def test_nothing_that_is_accepted_ends_the_process(text):
 def test_without_lightgbm_one_line_says_what_to_do(monkeypatch):
   monkeypatch.setitem(sys.modules, "lightgbm", None)
   for call in (lambda: tree_text.booster(""), lambda: tree_text.fitted(*made(), SETTINGS, 1)):
-    with pytest.raises(UserError, match="pip install lightgbm, or give --scores=encoder"):
+    with pytest.raises(UserError, match="pip install lightgbm, or rank without it by --scores=encoder"):
       call()

@@ -1,5 +1,8 @@
 """What a run ranks by: what is in the memory when, what is kept in its folder, and the same in any view."""
 
+import shutil
+import sys
+
 import ml_collections
 import numpy as np
 import pytest
@@ -180,14 +183,16 @@ def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   names = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
   assert list(ranked.by) == ["hybrid", "fused", *names]
   assert all(one.ids.shape == (len(test), 7) for one in ranked.by.values())
-  rows = np.array([4, 0, 17])
+  filtered = np.flatnonzero(np.diff(test.filter.indptr))
+  rows = np.array([4, 0, *filtered])
   ids = ranked.by["hybrid"].ids[rows, :1]
   words = ranked.why(rows, ids)
   opened = ranking.hybrid(run, params, aux)
   for row, label, line in zip(rows, ids[:, 0], words, strict=True):
-    ((reason,),) = opened.explain(Queries(vectors[[row]], [test.texts[row]]), np.array([[label]]))
+    query = Queries(vectors[[row]], [test.texts[row]])
+    ((reason,),) = opened.explain(query, np.array([[label]]), test.filter[[row]])
     assert line == {label: ranking.in_words(reason, opened.point_texts)}
-  assert ranked.why(rows, np.full((3, 1), -1)) == [{}, {}, {}]
+  assert ranked.why(rows[:3], np.full((3, 1), -1)) == [{}, {}, {}]
   plain = ranking.rank_test(run, params, aux, vectors, "fused")
   assert list(plain.by) == ["fused", "encoder", "classifier"] and plain.why is None
   np.testing.assert_array_equal(plain.by["fused"].ids, ranked.by["fused"].ids)
@@ -209,6 +214,33 @@ def test_predictions_say_why(workdir):
       assert reason.keys() == {"sources", "voters"}
       assert all(voter["text"] in carriers[label] for voter in reason["voters"])
   assert model.predict([], 3, explain=True)[3] == []
+
+
+def test_other_rankings_are_explained_without_a_model(workdir, tmp_path):
+  folder = shutil.copytree(workdir, tmp_path / "run")
+  (folder / "hybrid.json").unlink()
+  model, by_hybrid = Model.load(folder, scores="encoder"), Model.load(workdir)
+  ids, _, _, reasons = model.predict(TEXTS, 60, explain=True)
+  assert not (folder / "hybrid.json").exists()
+  np.testing.assert_array_equal(ids, Model.load(workdir, scores="encoder").predict(TEXTS, 60)[0])
+  others = by_hybrid.predict(TEXTS, 60, explain=True)
+  for row, of_text in enumerate(reasons):
+    found, wanted = (
+      dict(zip(labels[row], of)) for labels, of in ((ids, of_text), (others[0], others[3][row]))
+    )
+    assert all(found[label] == wanted[label] for label in wanted if label >= 0)
+
+
+def test_what_fits_at_the_end_is_there_before_the_first_step(tmp_path, monkeypatch):
+  config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **HYBRID)
+  for module in (ranking, hybrid_model):
+    monkeypatch.setattr(module, "FEWEST_ROWS", 61)  # then nothing is fitted, and nothing needed
+  monkeypatch.setitem(sys.modules, "lightgbm", None)
+  workflow.train_and_test(config, tmp_path / "few")
+  monkeypatch.setattr(ranking, "FEWEST_ROWS", 60)
+  with pytest.raises(UserError, match=r"pip install lightgbm, .* in training --config\.eval\.scores=fused"):
+    workflow.train_and_test(config, tmp_path / "run")
+  assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
 def test_a_model_of_other_sources_is_refused(run):

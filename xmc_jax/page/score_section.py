@@ -63,7 +63,11 @@ def _said(sample: scores.Sample, num_rows: int, depth: int, *, is_probability: b
   if sample.above_random is not None:
     share = tables.percent(sample.above_random)
     return [note(f"{points} above a random other one in {share} % of pairs, and {wrong}")]
-  kind = "probabilities that a label is right" if is_probability else "how sure the source is of a label"
+  kind = (
+    "probabilities that a label is right"
+    if is_probability
+    else "the larger, the more the ranking is for a label"
+  )
   return [
     note(
       f"Scores are the ranking's own: {kind}. Scores by the method's vectors are on another scale, and none "

@@ -22,6 +22,7 @@ _KEYS = {
   "label texts": "mesh.label",
   "label ids": "plan.num_labels",
   "label cache": "mesh.label",
+  "points in memory": "eval.scores",
   "queries and positives": "train.batch_size",
   "chunk scores": "method.score_chunk",
 }

@@ -39,7 +39,7 @@ def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, in
 
   def taken(values: dict[str, int]) -> float:
     whole = changed(config, {f"method.{key}": value for key, value in values.items()})
-    return max(memory.peak(whole, sizes, kind), USABLE * memory_bytes)
+    return max(memory.peak_of_steps(whole, sizes, kind), USABLE * memory_bytes)
 
   return min(tried, key=taken)  # the first of the least
 

@@ -11,6 +11,7 @@ from xmc_jax.plan.shapes import (
   classifier_dim,
   embedding_width,
   has_prototypes,
+  has_views,
   parameters,
   picks_some,
   pool_size,
@@ -22,6 +23,7 @@ from xmc_jax.plan.shapes import (
   scores_whole,
   trains_encoder,
   vectors_of_label,
+  views_width,
 )
 from xmc_jax.plan.sizes import Sizes
 
@@ -35,6 +37,7 @@ PARTS = (
   "label centroids",
   "queries and positives",
   "label embeddings",
+  "points in memory",
   "their gradients",
   "chunk scores",
   "activations",
@@ -132,6 +135,12 @@ def moments(config, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
     "encoding": fixed | _encoding(config, sizes, kind, fixed),
     "evaluation": fixed | _evaluation(config, sizes),
   }
+
+
+def peak_of_steps(config, sizes: Sizes, kind: str) -> float:
+  """Bytes on one device at the moment of a step that takes the most; chunks change nothing else."""
+  every = moments(config, sizes, kind)
+  return max(sum(every[moment].values()) for moment in ("scoring", "encoding"))
 
 
 def peak(config, sizes: Sizes, kind: str) -> float:
@@ -261,10 +270,14 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
 
 
 def _evaluation(config, sizes: Sizes) -> dict[str, float]:
-  """While queries are ranked against all labels, and points that are keys, embedded for that."""
+  """While queries are ranked against all labels, and training points, embedded for that."""
   block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
-  keys = sizes.num_labels + remembers_points(config) * sizes.num_points
+  hybrid = config.eval.scores == "hybrid"
+  of_papers, of_views = ranked_width(config, sizes), views_width(config, sizes) if hybrid else 0
+  width = of_views + of_papers * (has_views(config) or not hybrid)
+  memories = hybrid + remembers_points(config)
   return {
-    "label embeddings": _embeddings(config, sizes, keys, config.mesh.label, ranked_width(config, sizes)),
+    "label embeddings": _embeddings(config, sizes, sizes.num_labels, config.mesh.label, width),
+    "points in memory": memories * _embeddings(config, sizes, sizes.num_points, config.mesh.label),
     "chunk scores": 2 * _NUMBER * block,
   }

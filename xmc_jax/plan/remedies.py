@@ -17,6 +17,7 @@ _KEYS = (
   "method.score_chunk",
   "encoder.remat",
   "mesh.label",
+  "eval.scores",
   "train.batch_size",
   "method.pool_size",
 )
@@ -67,6 +68,8 @@ def _smaller(config, key: str) -> Iterator[object]:
   now, data, label = config[section][name], config.mesh.data, config.mesh.label
   if key == "encoder.remat":
     yield from () if now or config.encoder.name == "bag" else (True,)
+  elif key == "eval.scores":  # then no training points are looked up
+    yield from ("fused",) if now == "hybrid" else ()
   elif key == "mesh.label":
     yield from itertools.takewhile(lambda value: value * data <= _MOST_DEVICES, _doubled(now))
   elif key == "train.batch_size":

@@ -37,6 +37,16 @@ def ranked_width(config, sizes: Sizes) -> int:
   return embedding_width(config, sizes) + classifier_dim(config)
 
 
+def views_width(config, sizes: Sizes) -> int:
+  """Columns of a label in all the ways that it can be ranked by, one beside the other."""
+  return ranked_width(config, sizes) + embedding_width(config, sizes) * (not trains_encoder(config))
+
+
+def has_views(config) -> bool:
+  """Whether a method ranks by more than label texts: beside the hybrid stands its own ranking, too."""
+  return bool(classifier_dim(config)) or not trains_encoder(config) or remembers_points(config)
+
+
 def whole_leaves(config) -> bool:
   """Whether a batch is a leaf of a tree over the points."""
   return config.method.leaf_size == 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from xmc_jax.plan import Plan, memory, shapes
+from xmc_jax.plan import Plan, host, memory, shapes
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
 
 _FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # encoded together on one device
@@ -68,9 +68,12 @@ def _notes(made: Plan) -> Iterator[str]:
       f"data.path = {config.data.path!r} was not read: the sizes are config.plan's; "
       "--config.plan.num_points and num_labels change them"
     )
-  on_host = 4 * sizes.num_labels * shapes.ranked_width(config, sizes)
+  on_host = host.evaluation(config, sizes)
   if on_host > _MUCH_ON_HOST:
-    yield f"evaluation gathers all label embeddings in every process: {on_host / 1e9:,.1f} GB of host memory"
+    what = "all label embeddings"
+    if config.eval.scores == "hybrid":
+      what += ", training points and words (--config.eval.scores=fused: labels alone)"
+    yield f"evaluation holds {what} in every process: {on_host / 1e9:,.1f} GB of host memory"
   yield (
     f"times are assumed, not measured: products reach {OF_PEAK:.0%} of {chip.bfloat16 / 1e12:,.0f} TFLOP/s "
     f"({chip.float32 / 1e12:,.0f} for scores,\nwhich keep float32's digits), memory {OF_BANDWIDTH:.0%} of "

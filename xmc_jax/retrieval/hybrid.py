@@ -62,14 +62,20 @@ class HybridRanker:
     alone = {name: _joined([part[1][name] for part in parts], k) for name in self._retriever.names}
     return _joined([part[0] for part in parts], k), alone
 
-  def explain(self, queries: Queries, ids: np.ndarray) -> list[list[Reason]]:
-    """Says why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query."""
+  def explain(self, queries: Queries, ids: np.ndarray, exclude=None) -> list[list[Reason]]:
+    """Says why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query.
+
+    Args:
+      queries: n texts.
+      ids: as `rank` gave them.
+      exclude: as `rank` was given.
+    """
     truth, blocks = self._retriever.corpus.truth, range(0, len(ids), _BLOCK)
     parts = _each_block(
       self._retriever,
       queries,
       ids.shape[1],
-      None,
+      exclude,
       lambda found, labels: explain(found.found, labels, truth),
       (ids[start : start + _BLOCK] for start in blocks),
     )

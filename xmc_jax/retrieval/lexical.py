@@ -77,6 +77,13 @@ class TextTable:
     return largest(self.cosines(queries), k)
 
 
+def cosines_at(queries: sp.csr_matrix, vectors: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
+  """Returns cosines `[n, c]` float32 of unit queries `[n, V]` and rows `ids` `[n, c]` of unit vectors `[N, V]`."""
+  rows = np.repeat(np.arange(len(ids)), ids.shape[1])
+  products = queries[rows].multiply(vectors[ids.ravel()]).sum(axis=1)
+  return np.asarray(products, np.float32).reshape(ids.shape)
+
+
 def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
   """Finds the largest positive entries of each row, best first, equal ones by rising column.
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_jax.retrieval.lexical import cosines_at
+
 
 class Neighbors(NamedTuple):
   """Training queries near each query.
@@ -78,10 +80,8 @@ def ridge_weights(
     penalty: of the regression.
   """
   safe = np.maximum(near, 0)
-  rows = np.repeat(np.arange(len(near)), near.shape[1])
   cosines = np.matmul(point_vectors[safe], vectors[:, :, None])[..., 0]
-  by_words = words[rows].multiply(point_words[safe.ravel()]).sum(axis=1)
-  values = np.where(near >= 0, kernel(cosines, np.asarray(by_words).reshape(near.shape)), -np.inf)
+  values = np.where(near >= 0, kernel(cosines, cosines_at(words, point_words, safe)), -np.inf)
   best = np.argsort(-values, axis=1, kind="stable")[:, :num_points]
   ids, values = (np.take_along_axis(array, best, axis=1) for array in (safe, values))
   real = np.isfinite(values)

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
-from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
+from xmc_jax.retrieval.lexical import Lexicon, TextTable, cosines_at, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
 
 _NEAR = 64  # training queries that are looked at, by embedding and by words each
@@ -75,21 +75,23 @@ class Retriever:
     backend, devices: of `Index`, for labels and for the memory.
 
   Attributes:
-    corpus: as given, all vectors finite.
+    corpus: as given, all label vectors finite, without point vectors.
+    points: `[N, D]` float32 unit embeddings of the training queries.
     names: the sources that the corpus has something for, in the order of `SOURCES`.
     log_frequency: `[L]` float32, ln(1 + training queries in memory that carry a label).
   """
 
   def __init__(self, corpus: Corpus, *, backend: str = "exact", devices=None):
     by_view = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
-    self.corpus = corpus = corpus._replace(label_vectors=by_view, point_vectors=_finite(corpus.point_vectors))
+    self.points = unit_rows(_finite(corpus.point_vectors))
+    # Of millions of points one copy is enough.
+    self.corpus = corpus = corpus._replace(label_vectors=by_view, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
     self._used = {name: vectors.any(axis=0) for name, vectors in corpus.label_vectors.items()}
     self._labels = {
       name: index(_columns(vectors, self._used[name]), name=f"{name} ranking")
       for name, vectors in corpus.label_vectors.items()
     }
-    self.points = unit_rows(corpus.point_vectors)
     self._memory = index(self.points, name="memory") if len(self.points) else None
     self.lexicon = Lexicon(itertools.chain(corpus.point_texts, corpus.label_texts))
     self.point_words = TextTable(self.lexicon.vectors(corpus.point_texts))
@@ -204,7 +206,10 @@ def lexical_memory(block: Block) -> Found:
 
 def lexical_labels(block: Block) -> Found:
   """Scores a label by the tf-idf cosine of its text."""
-  return block.scored(block.retriever.label_words.cosines(block.words))
+  table = block.retriever.label_words
+  found = block.scored(table.cosines(block.words))
+  # Of some labels alone it is sooner computed than looked up among all that share a word.
+  return found._replace(scores_of=lambda ids: cosines_at(block.words, table.vectors, np.maximum(ids, 0)))
 
 
 def memory_regression(block: Block) -> Found:
@@ -276,4 +281,4 @@ def _finite(vectors: np.ndarray) -> np.ndarray:
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
   """Scales vectors `[n, D]` to length 1, as float32; those of length 0 stay as they are."""
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+  return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)

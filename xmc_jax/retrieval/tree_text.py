@@ -6,7 +6,10 @@ import numpy as np
 
 from xmc_jax.contract import DataError, UserError
 
-_MISSING = "the hybrid ranker needs LightGBM: pip install lightgbm, or give --scores=encoder"
+_MISSING = (
+  "the hybrid ranker needs LightGBM: pip install lightgbm, or rank without it by --scores=encoder, in "
+  "training --config.eval.scores=fused"
+)
 _FEW = 100_000  # rows that one thread fits on in less than a second
 # A tree's lines in LightGBM's order.
 _FIELDS = (
@@ -129,6 +132,11 @@ def _finite(text: str) -> list[float]:
   if not all(map(_NUMBER.fullmatch, tokens)) or not np.isfinite(found := [*map(float, tokens)]).all():
     raise ValueError("a number is none, or not finite")
   return found
+
+
+def check_installed() -> None:
+  """Raises UserError where LightGBM is not installed, or does not load."""
+  _library()
 
 
 def _library():

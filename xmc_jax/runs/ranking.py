@@ -14,10 +14,11 @@ from xmc_jax.contract import PyTree, UserError
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import say
+from xmc_jax.retrieval import tree_text
 from xmc_jax.retrieval.explanations import in_words
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
-from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel
+from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
 from xmc_jax.run import Run
 from xmc_jax.runs.fused import fused_ranker
@@ -88,6 +89,12 @@ def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
   return rank
 
 
+def check_installed(run: Run) -> None:
+  """Raises UserError where what a training fits at its end is not installed: before the first step."""
+  if run.config.eval.scores == "hybrid" and len(run.validation) >= FEWEST_ROWS:
+    tree_text.check_installed()
+
+
 def fit_hybrid(run: Run, params: PyTree, aux: PyTree) -> None:
   """Fits how all sources are joined, on the validation rows, and keeps it in the run's folder.
 
@@ -106,6 +113,13 @@ def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
   vectors, labels = point_vectors(run, params, aux), label_vectors(run, params, aux)
   model = hybrid_model(run, params, aux, labels)
   return HybridRanker(_retriever(run, vectors, labels, np.arange(len(vectors))), model)
+
+
+def explainer(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
+  """Opens what says why a label stands there, for rankings by whatever scores: nothing is fitted for it."""
+  vectors, labels = point_vectors(run, params, aux), label_vectors(run, params, aux)
+  retriever = _retriever(run, vectors, labels, np.arange(len(vectors)))
+  return HybridRanker(retriever, fixed(feature_names(retriever.names)))
 
 
 def hybrid_model(
@@ -167,14 +181,16 @@ def rank_test(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, chosen
     by = {"hybrid": joined}
     if run.method.views:
       by["fused"] = paper_ranker(run, params, aux)(queries, k, test.filter)
-    return TestRankings({**by, **alone}, functools.partial(_why, opened, queries))
+    return TestRankings({**by, **alone}, functools.partial(_why, opened, queries, test.filter))
   kinds = dict.fromkeys([chosen, *run.method.views])
   by = {kind: ranker(run, params, aux, kind)(queries, k, test.filter) for kind in kinds}
   return TestRankings(by, None)
 
 
-def _why(opened: HybridRanker, queries: Queries, rows: np.ndarray, ids: np.ndarray) -> list[dict[int, str]]:
-  reasons = opened.explain(Queries(queries.vectors[rows], queries.texts[rows]), ids)
+def _why(
+  opened: HybridRanker, queries: Queries, exclude, rows: np.ndarray, ids: np.ndarray
+) -> list[dict[int, str]]:
+  reasons = opened.explain(Queries(queries.vectors[rows], queries.texts[rows]), ids, exclude[rows])
   lines = [[in_words(reason, opened.point_texts) for reason in of_row] for of_row in reasons]
   return [dict(zip(labels[labels >= 0].tolist(), of_row)) for labels, of_row in zip(ids, lines)]
 

@@ -1,0 +1,188 @@
+"""What hybrid ranking costs, whatever the size: memory, seconds to open and to fit, milliseconds a text.
+
+  python -m benchmarks.hybrid_cost --labels=11438 --points=9914
+  python -m benchmarks.hybrid_cost --labels=1305265 --points=2248619 --backend=scann
+  python -m benchmarks.hybrid_cost --run=runs/dexml-debian     # a run's folder, opened as a user opens it
+
+Made-up data: vectors are drawn around as many centres as there are topics, texts are words of their topic and
+others, the usual ones often (Zipf), three labels a point on average. The model is fitted on 1,000 queries.
+Then texts are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does. Results go to
+docs/results/hybrid_cost.json under the size and the backend; docs/performance.md shows them.
+"""
+
+import argparse
+import json
+import pathlib
+import resource
+import statistics
+import time
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.children import machine
+from xmc_jax import disk
+from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
+from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, unit_rows
+
+_RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "results" / "hybrid_cost.json"
+_WORDS, _OF_TOPIC, _TOPICS = 200_000, 40, 2000
+_LABELS_A_POINT = 3
+_FITTED, _RANKED, _SINGLE, _BLOCK, _K = 1000, 4096, 100, 1024, 100
+_NOISE = 0.6  # beside a centre of length 1
+
+
+class World:
+  """Texts, and vectors around the centres of their topics.
+
+  Args:
+    width: D.
+  """
+
+  def __init__(self, width: int):
+    self._rng = np.random.default_rng(0)
+    self._centres = unit_rows(self._rng.normal(size=(_TOPICS, width)).astype(np.float32))
+    self._own = self._rng.integers(0, _WORDS, (_TOPICS, _OF_TOPIC))
+    self._names = np.array([f"w{number}" for number in range(_WORDS)])
+
+  def topics(self, count: int) -> np.ndarray:
+    return self._rng.integers(0, _TOPICS, count)
+
+  def vectors(self, topics: np.ndarray) -> np.ndarray:
+    out = np.empty((len(topics), self._centres.shape[1]), np.float32)
+    scale = _NOISE / np.sqrt(out.shape[1])
+    for start in range(0, len(topics), 65_536):
+      part = topics[start : start + 65_536]
+      noise = scale * self._rng.standard_normal((len(part), out.shape[1]), np.float32)
+      out[start : start + len(part)] = unit_rows(self._centres[part] + noise)
+    return out
+
+  def texts(self, topics: np.ndarray) -> list[str]:
+    out = []
+    for start in range(0, len(topics), 65_536):
+      part = topics[start : start + 65_536]
+      own = self._own[part[:, None], self._rng.integers(0, _OF_TOPIC, (len(part), 4))]
+      usual = np.minimum(self._rng.zipf(1.3, (len(part), 4)) - 1, _WORDS - 1)
+      words = self._names[np.concatenate([own, usual], axis=1)]
+      out += [" ".join(row) for row in words.tolist()]
+    return out
+
+  def truth(self, topics: np.ndarray, label_topics: np.ndarray) -> sp.csr_matrix:
+    """Three labels of a point's topic each, drawn with replacement."""
+    order = np.argsort(label_topics, kind="stable")
+    starts = np.searchsorted(label_topics[order], np.arange(_TOPICS + 1))
+    counts = np.maximum(np.diff(starts), 1)[topics]
+    places = starts[topics][:, None] + (
+      self._rng.random((len(topics), _LABELS_A_POINT)) ** 2 * counts[:, None]
+    )
+    columns = order[np.minimum(places.astype(np.int64), len(order) - 1)]
+    indptr = _LABELS_A_POINT * np.arange(len(topics) + 1)
+    values = np.ones(columns.size, np.float32)
+    made = sp.csr_matrix((values, columns.ravel(), indptr), (len(topics), len(label_topics)))
+    made.sum_duplicates()
+    made.data[:] = 1
+    return made
+
+
+def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[str, float]:
+  """Opens, fits and asks a hybrid ranker of made-up data; returns what that took."""
+  world = World(width)
+  of_labels, of_points, of_fitted, of_asked = map(world.topics, (num_labels, num_points, _FITTED, _RANKED))
+  labels = {"encoder": world.vectors(of_labels)}
+  truth, vectors = world.truth(of_points, of_labels), world.vectors(of_points)
+  corpus = Corpus(labels, vectors, truth, world.texts(of_points), world.texts(of_labels), 0.05)
+  fitted = Queries(world.vectors(of_fitted), world.texts(of_fitted))
+  asked = Queries(world.vectors(of_asked), world.texts(of_asked))
+  answers = world.truth(of_fitted, of_labels)
+  before, start = peak_bytes(), time.perf_counter()
+  retriever = Retriever(corpus, backend=backend)
+  opened = time.perf_counter()
+  model = fit_model(retriever, fitted, answers)
+  fit_seconds = time.perf_counter() - opened
+  return {
+    "open_seconds": opened - start,
+    "fit_seconds": fit_seconds,
+    **asked_of(HybridRanker(retriever, model).rank, asked),
+    "data_GB": before / 1e9,
+    "peak_GB": peak_bytes() / 1e9,
+  }
+
+
+def asked_of(rank, queries: Queries) -> dict[str, float]:
+  """Milliseconds a text, by many and one at a time; what is built for the first is not in it."""
+  part = lambda start, size: Queries(
+    queries.vectors[start : start + size], queries.texts[start : start + size]
+  )
+  rank(part(0, _BLOCK), _K)
+  blocks, single = [], []
+  for start in range(0, len(queries.texts), _BLOCK):
+    blocks.append(_seconds(rank, part(start, _BLOCK)) / len(part(start, _BLOCK).texts))
+  for start in range(min(_SINGLE, len(queries.texts))):
+    single.append(_seconds(rank, part(start, 1)))
+  return {
+    "ms_a_text": 1e3 * statistics.median(blocks),
+    "ms_alone": 1e3 * statistics.median(single),
+    "ms_alone_worst": 1e3 * max(single),
+  }
+
+
+def opened_run(workdir: pathlib.Path) -> dict[str, float]:
+  """Loads a run as a user does, and asks it for its test rows, 10 labels each."""
+  from xmc_jax.predict import Model
+
+  start = time.perf_counter()
+  model = Model.load(workdir)
+  texts = list(model._run.dataset.test.texts)
+  loaded = time.perf_counter()
+  model.open()
+  opened = time.perf_counter()
+  model.predict(texts[:1], 10)
+  first = time.perf_counter() - opened
+  alone = [_timed(lambda text=text: model.predict([text], 10)) for text in texts[:_SINGLE]]
+  rates = [len(texts) / _timed(lambda: model.predict(texts, 10)) for _ in range(5)]
+  return {
+    "load_seconds": loaded - start,
+    "open_seconds": opened - loaded,
+    "first_ms": 1e3 * first,
+    "ms_alone": 1e3 * statistics.median(alone),
+    "texts_a_second": statistics.median(rates),
+    "peak_GB": peak_bytes() / 1e9,
+  }
+
+
+def _seconds(rank, queries: Queries) -> float:
+  return _timed(lambda: rank(queries, _K))
+
+
+def _timed(work) -> float:
+  start = time.perf_counter()
+  work()
+  return time.perf_counter() - start
+
+
+def peak_bytes() -> int:
+  """The most memory that this process has held."""
+  return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--labels", type=int, default=11_438)
+  parser.add_argument("--points", type=int, default=9_914)
+  parser.add_argument("--width", type=int, default=384, help="of the vectors")
+  parser.add_argument("--backend", choices=("exact", "scann"), default="exact")
+  parser.add_argument("--run", type=pathlib.Path, help="a finished run's folder, instead")
+  given = parser.parse_args()
+  if given.run:
+    name, found = given.run.name, opened_run(given.run)
+  else:
+    name = f"{given.labels:,} labels, {given.points:,} points, {given.width} columns, {given.backend}"
+    found = made_up(given.labels, given.points, given.width, given.backend)
+  print(name, "  ".join(f"{what} {value:.3g}" for what, value in found.items()))
+  kept = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
+  kept[name] = {**found, "machine": machine()}
+  disk.write_text(_RESULTS, json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+  main()
