@@ -78,7 +78,7 @@ class TextTable:
 
 
 def cosines_at(queries: sp.csr_matrix, vectors: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
-  """Returns cosines `[n, c]` float32 of unit queries `[n, V]` and rows `ids` `[n, c]` of unit vectors `[N, V]`."""
+  """Returns cosines `[n, c]` float32 of unit queries `[n, V]` and rows `ids` `[n, c]` of `vectors`."""
   rows = np.repeat(np.arange(len(ids)), ids.shape[1])
   products = queries[rows].multiply(vectors[ids.ravel()]).sum(axis=1)
   return np.asarray(products, np.float32).reshape(ids.shape)
