@@ -21,10 +21,11 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import xmc_jax
-from xmc_jax import prompt
+from xmc_jax import predict, prompt
 from xmc_jax.contract import UserError
 from xmc_jax.predict import predict_command, predict_lines
 from xmc_jax.retrieval import explanations
+from xmc_jax.runs import ranking
 
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = {"encoder", "memory", "memory_regression", "lexical_memory", "lexical_labels"}
@@ -87,6 +88,19 @@ def test_a_matrix_that_cannot_be_written_is_one_line(workdir, tmp_path):
   (tmp_path / "file").touch()
   with pytest.raises(UserError, match=r"file/found\.npz: cannot be written"):
     predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "file" / "found.npz"), 4)
+
+
+def test_a_loaded_model_has_opened_all_that_it_answers_by(workdir, monkeypatch):
+  model = xmc_jax.Model.load(workdir)
+
+  def refuse(*_, **__):
+    raise AssertionError("opened at the first answer")
+
+  for module, name in ((ranking, "hybrid"), (ranking, "ranker"), (predict, "Encoder")):
+    monkeypatch.setattr(module, name, refuse)
+  ids = model.predict(TEXTS[:1], 3)[0]
+  assert ids.shape == (1, 3)
+  np.testing.assert_array_equal(model.predict(TEXTS[:1], 3)[0], ids)
 
 
 # --- reasons ---

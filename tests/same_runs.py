@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax import digests, mesh
+from xmc_jax import digests, mesh, run_folder
 from xmc_jax.checkpoint import Checkpoints
 
 
@@ -31,6 +31,14 @@ def _assert_same_checkpoints(one: pathlib.Path, other: pathlib.Path, newest: boo
     assert hosts[0] == hosts[1]
 
 
+def _assert_same_files(one: pathlib.Path, other: pathlib.Path):
+  """Of what is made when a training has ended."""
+  names = [[name for name in run_folder.AFTERWARDS if (folder / name).is_file()] for folder in (one, other)]
+  assert names[0] == names[1]
+  for name in names[0]:
+    assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
 def assert_same_runs(one: pathlib.Path, other: pathlib.Path, newest: bool = False):
   """Asserts that all but times is the same; `newest` looks at no checkpoint but the last."""
   for folder in ("checkpoints", "best"):
@@ -42,3 +50,7 @@ def assert_same_runs(one: pathlib.Path, other: pathlib.Path, newest: bool = Fals
   left, right = (sp.load_npz(folder / "predictions" / "test.npz") for folder in (one, other))
   for name in ("data", "indices", "indptr"):
     np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+  _assert_same_files(one, other)
+  if (one / run_folder.REFIT).exists():
+    _assert_same_checkpoints(one / run_folder.REFIT / "best", other / run_folder.REFIT / "best", newest)
+    _assert_same_files(one / run_folder.REFIT, other / run_folder.REFIT)

@@ -12,9 +12,10 @@ from typing import IO
 
 import numpy as np
 
-from xmc_jax import answers, data, digests, disk, evaluate, methods, plain, run_folder, runtime
+from xmc_jax import answers, digests, disk, evaluate, methods, plain, run_folder, runtime
 from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
+from xmc_jax.data.tokens import Encoder
 from xmc_jax.line_file import written_whole
 from xmc_jax.report import say
 from xmc_jax.retrieval.hybrid import HybridRanker
@@ -24,7 +25,7 @@ _TABLES = (".csv", ".tsv", ".jsonl", ".json")  # which have more in a line than 
 
 
 class Model:
-  """A trained dual encoder with its labels.
+  """A trained dual encoder with its labels. Made of a `Run`, it opens what it needs when it is asked.
 
   Example:
     >>> model = xmc_jax.Model.load("runs/dexml-debian")
@@ -38,7 +39,7 @@ class Model:
 
   @classmethod
   def load(cls, workdir: str | pathlib.Path, *, scores: str = "", backend: str = "") -> "Model":
-    """Opens a run's folder, which is all that is needed.
+    """Opens a run's folder, which is all that is needed, and asks it a text: later ones need not wait.
 
     Args:
       workdir: the folder.
@@ -50,7 +51,11 @@ class Model:
     Raises:
       UserError: no run there, or nothing trained yet, or no such scores or backend.
     """
-    return cls(runs.reopen(pathlib.Path(workdir), backend=backend), scores)
+    model = cls(runs.reopen(pathlib.Path(workdir), backend=backend), scores)
+    train = model._run.dataset.train
+    usual = np.argsort(train.tokens.lengths, kind="stable")[len(train) // 2]  # each width is compiled once
+    model.predict([train.texts[int(usual)]], k=1)
+    return model
 
   @property
   def labels(self) -> Sequence[str]:
@@ -78,8 +83,8 @@ class Model:
     return ranking.ranker(self._run, self._params, self._aux, self._chosen)
 
   @functools.cached_property
-  def _tokenizer(self):
-    return self._run.dataset.tokenizer()
+  def _tokens(self) -> Encoder:
+    return Encoder(self._run.dataset.tokenizer(), self._run.config.data.max_length)
 
   def embed(self, texts: Sequence[str]) -> np.ndarray:
     """`[n, D]` float32 embeddings of texts, as points.
@@ -91,8 +96,7 @@ class Model:
       UserError: `texts` is not a list of texts.
     """
     answers.check_texts(texts)
-    tokens = data.encode_texts(self._tokenizer, list(texts), self._run.config.data.max_length)
-    return self._run.embed_queries(self._params, self._aux, tokens)
+    return self._run.embed_queries(self._params, self._aux, self._tokens.table(texts))
 
   def check_k(self, k: int) -> None:
     """Raises UserError unless k labels per text can be had."""
@@ -226,7 +230,7 @@ def predict_command(
     lines = lines_of(source, files)
     if source.endswith(_TABLES):
       say(f"note: {source} is read as plain text, a text a line, whatever its columns are; cut the texts out")
-    model = Model.load(workdir, scores=scores, backend=backend)
+    model = Model(runs.reopen(workdir, backend=backend), scores)
     model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")

@@ -91,7 +91,7 @@ def train(config, workdir: str | pathlib.Path = ""):
   workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
   with runtime.started(distributed=False):
     train_and_test(config, workdir, owns_process=False)
-  return Model.load(workdir)
+  return Model(runs.reopen(workdir))
 
 
 def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> dict[str, float]:

@@ -88,6 +88,16 @@ class Encoder:
     lengths = lengths_of(rows)
     return np.fromiter(chain.from_iterable(rows), self.dtype, int(lengths.sum())), lengths
 
+  def table(self, texts: Iterable[str]) -> TokenTable:
+    """Texts as a TokenTable in memory, as `prepare` would have stored them; lone surrogates become U+FFFD."""
+    ids, lengths = [np.zeros(0, self.dtype)], [np.zeros(1, np.int64)]
+    source = iter(texts)
+    while chunk := list(islice(source, _CHUNK_ROWS)):
+      chunk_ids, chunk_lengths = self.encode(well_formed(chunk))
+      ids.append(chunk_ids)
+      lengths.append(chunk_lengths)
+    return TokenTable.of_offsets(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))
+
 
 def rust_tokenizer(tokenizer: Any):
   """A copy of the `tokenizers.Tokenizer` in a Hugging Face tokenizer, without padding or truncation."""
@@ -104,7 +114,7 @@ def rust_tokenizer(tokenizer: Any):
 
 
 def encode_texts(tokenizer: Any, texts: Sequence[str] | Iterable[str], max_length: int) -> TokenTable:
-  """Texts as a TokenTable in memory, as `prepare` would have stored them.
+  """Texts as a TokenTable in memory, as `prepare` would have stored them; `Encoder.table` of many calls.
 
   Args:
     tokenizer: a `tokenizers.Tokenizer`, or a fast Hugging Face tokenizer.
@@ -114,11 +124,4 @@ def encode_texts(tokenizer: Any, texts: Sequence[str] | Iterable[str], max_lengt
   Raises:
     ConfigError: max_length leaves no room between the special tokens.
   """
-  encoder = Encoder(tokenizer, max_length)
-  ids, lengths = [np.zeros(0, encoder.dtype)], [np.zeros(1, np.int64)]
-  source = iter(texts)
-  while chunk := list(islice(source, _CHUNK_ROWS)):
-    chunk_ids, chunk_lengths = encoder.encode(well_formed(chunk))
-    ids.append(chunk_ids)
-    lengths.append(chunk_lengths)
-  return TokenTable.of_offsets(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))
+  return Encoder(tokenizer, max_length).table(texts)

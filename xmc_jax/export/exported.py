@@ -9,6 +9,7 @@ import numpy as np
 
 from xmc_jax import answers, data, disk, inside, mesh
 from xmc_jax.contract import DataError, UserError
+from xmc_jax.data.tokens import Encoder
 from xmc_jax.export import label_files, memory_files, whole
 from xmc_jax.export.programs import Programs
 from xmc_jax.refresh import Index, embed_table, texts_at_a_time
@@ -51,7 +52,8 @@ class Exported:
 
   def __init__(self, folder: pathlib.Path, facts: dict, programs: Programs):
     self._folder, self._facts, self._programs = folder, facts, programs
-    self._tokenizer = data.load_tokenizer(folder / PROGRAMS)
+    tokenizer = data.load_tokenizer(folder / PROGRAMS)
+    self._tokens = Encoder(tokenizer, facts["max_length"])
     self._memory: memory_files.Memory | None = None
     self._reread()
     if facts["ranks_by"] == HYBRID:
@@ -205,10 +207,9 @@ class Exported:
     answers.check_texts(texts)
     if not len(texts):
       return np.zeros((0, self._facts["width"]), np.float32)
-    tokens = data.encode_texts(self._tokenizer, list(texts), self._facts["max_length"])
     return embed_table(
       lambda part, ids: mesh.fetch(self._programs(function, part)),
-      tokens,
+      self._tokens.table(texts),
       batch_size=texts_at_a_time(len(texts), _BATCH_SIZE),
       max_length=self._facts["max_length"],
     )

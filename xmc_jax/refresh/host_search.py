@@ -4,14 +4,18 @@ XLA selects with one core and some 20 µs a row. Here a chunk's scores stay in t
 with each row's k-th best so far finds the few labels that are still of interest.
 """
 
+import concurrent.futures
 import functools
 import os
 import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 CHUNK = 2048  # labels scored at a time: with 512 queries 4 MB, which a core's share of the cache holds
+_T = TypeVar("_T")
 _NOTHING = np.iinfo(np.int64).min  # the key of an empty place
 
 
@@ -43,6 +47,16 @@ class _OneThread:
 
 
 one_thread_a_call = _OneThread()
+
+
+def in_order(work: Callable[..., _T], parts: Iterable, num_threads: int, *more: Iterable) -> Iterator[_T]:
+  """Does `work(part, *more)` for each part by so many threads, results in order; a single part needs none."""
+  parts = list(parts)
+  if len(parts) < 2:
+    yield from map(work, parts, *more)
+    return
+  with concurrent.futures.ThreadPoolExecutor(num_threads, "search") as pool:
+    yield from pool.map(work, parts, *more)
 
 
 @functools.cache

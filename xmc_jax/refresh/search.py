@@ -1,6 +1,5 @@
 """Ranking labels for many queries: exact, in blocks, some pairs left out."""
 
-import concurrent.futures
 import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -101,8 +100,8 @@ def search(
     return start + len(rows)
 
   one_core_each = host_search.one_thread_a_call if hosted else contextlib.nullcontext()
-  with one_core_each, concurrent.futures.ThreadPoolExecutor(num_threads, "search") as pool:
-    for done in pool.map(find, range(0, num_queries, block)):
+  with one_core_each:
+    for done in host_search.in_order(find, range(0, num_queries, block), num_threads):
       if progress:
         progress(done)
   return Ranking(ids, scores)

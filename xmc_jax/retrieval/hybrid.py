@@ -1,6 +1,5 @@
 """Ranks labels by all sources together."""
 
-import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -117,12 +116,9 @@ def _each_block(
   """Does `work(candidates, *more)` for the queries, block by block; the cores take a block each."""
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
-  with (
-    host_search.one_thread_a_call,
-    concurrent.futures.ThreadPoolExecutor(host_search.num_cores(), "hybrid") as pool,
-  ):
-    found = lambda block, *rest: work(candidates(block, retriever.names, depth), *rest)
-    yield from pool.map(found, blocks, *more)
+  found = lambda block, *rest: work(candidates(block, retriever.names, depth), *rest)
+  with host_search.one_thread_a_call:
+    yield from host_search.in_order(found, blocks, host_search.num_cores(), *more)
 
 
 def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
