@@ -10,20 +10,11 @@ import numpy as np
 import pytest
 
 from xmc_jax.contract import UserError
-from xmc_jax.retrieval import tree_text
+from xmc_jax.retrieval import hybrid_model, tree_text
 
 ROOT = pathlib.Path(__file__).parents[2]
 NUM_FEATURES = 5
-SETTINGS = {
-  "objective": "binary",
-  "num_leaves": 8,
-  "learning_rate": 0.08,
-  "min_data_in_leaf": 50,
-  "seed": 0,
-  "deterministic": True,
-  "force_row_wise": True,
-  "verbose": -1,
-}
+SETTINGS = hybrid_model._TREES
 
 
 def made(num_rows: int = 3000, kind: str = "both") -> tuple[np.ndarray, np.ndarray]:
