@@ -106,7 +106,7 @@ def faults_table(_: list[str]) -> str:
     most = max(of_method.get("most", 0) for of_method in found)
     cells = [
       kind,
-      f"{count} ({methods} method{'s' * (methods > 1)})",
+      f"{count} ({methods} kind{'s' * (methods > 1)} of run)",
       str(runs),
       lost.format(steps / count, most),
       noticed,

@@ -91,8 +91,10 @@ def _trained(workdir):
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides, per_epoch = dict(SETTINGS), 8 if method == "unidec" else 6
-  if method == "dexml":  # what comes after the training, too
-    overrides |= {"eval.scores": "hybrid", "train.refit": True}
+  size = {}
+  if method == "dexml":  # and what comes after: the hybrid ranker is fitted, all rows are trained on
+    overrides |= {"eval.scores": "hybrid", "train.refit": True, "data.num_validation": 220}
+    size, per_epoch = {"num_train": 430}, 7
   if method == "ova":
     overrides |= {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
   if method == "dexa":  # refreshes: clusters of labels, and of points in every epoch
@@ -114,7 +116,7 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
     overrides |= tiny_runs.RAMEN
   if method == "rae_xmc":
     overrides |= tiny_runs.RAE_XMC
-  data = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "data"))
+  data = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "data", **size))
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
 
   def flags(name):

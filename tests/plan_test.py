@@ -19,7 +19,7 @@ from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Links, Tokens, Tra
 from xmc_jax.methods import two_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.ops import sparse_rows
-from xmc_jax.plan import chunks, memory, shapes, work
+from xmc_jax.plan import chunks, host, memory, shapes, work
 from xmc_jax.plan.table import table
 from xmc_jax.train_step import TrainStep
 
@@ -307,7 +307,8 @@ def test_leaves_and_their_pools():
   assert evaluation["optimiser state"] == 2 * evaluation["parameters"]
   # The hybrid ranks by each of both, and beside it stands the paper's ranking by their sum.
   assert evaluation["label embeddings"] == 4 * labels * (512 + 512) == 4 * without["label embeddings"]
-  assert evaluation["points in memory"] == 4 * 2_248_619 * 256 == without["points in memory"]
+  # A query has a half for texts and one for classifiers, and so has a training query in memory.
+  assert evaluation["points in memory"] == 4 * 2_248_619 * 512 == 2 * without["points in memory"]
   fused = planned({"eval.scores": "fused"}, preset=preset).moments["evaluation"]
   assert fused["label embeddings"] == 4 * labels * 512 and not fused["points in memory"]
   assert depsl.moments["scoring"]["chunk scores"] < made.moments["scoring"]["chunk scores"]
@@ -372,6 +373,8 @@ REFUSED = {
                   "plan.num_labels": 100_000_000},
   "points in memory": {"plan.chip": "a100_40", "plan.num_points": 12_000_000,
                        "method.query_chunk": 1024, "method.score_chunk": 4096},
+  "points that are keys": {**_MEMORY, "plan.num_points": 60_000_000, "method.num_random_negatives": 2000,
+                           "eval.scores": "fused"},
 }  # fmt: skip
 
 
@@ -400,6 +403,26 @@ def test_an_evaluation_that_does_not_fit_leaves_chunks_to_training():
   made, fused = planned(many), planned(many | {"eval.scores": "fused"})
   assert sum(made.moments["evaluation"].values()) > made.limit > fused.total
   assert all(made.config.method[key] == fused.config.method[key] for key in ("label_chunk", "query_chunk"))
+
+
+def test_what_the_host_holds():
+  """By hand: labels, points twice and words; classifiers have columns of their own, and so have queries."""
+  labels, points = 1_305_265, 2_248_619
+  words = 32 * 14 * (labels + points)  # 14 tokens a text
+  made, fused = planned(), planned({"eval.scores": "fused"})
+  assert host.evaluation(made.config, made.sizes) == 4 * 768 * (labels + 2 * points) + words
+  assert host.evaluation(fused.config, fused.sizes) == 4 * 768 * labels
+  assert "holds all label embeddings, training points and words in every" in table(made)
+  assert "holds all" not in table(fused)  # less than 16 GB
+  unidec = planned(preset="unidec-lf_amazontitles_1.3m")
+  expected = 4 * 512 * (3 * labels + 2 * points) + words
+  assert host.evaluation(unidec.config, unidec.sizes) == expected
+  alone = planned({"eval.scores": "memory"}, preset="unidec-lf_amazontitles_1.3m")
+  assert host.evaluation(alone.config, alone.sizes) == expected - 4 * 512 * labels
+  tree = planned({"eval.scores": "fused"}, preset="ngame_classifier-paper")
+  plain = planned({"eval.scores": "fused", "eval.fusion_rows": 0}, preset="ngame_classifier-paper")
+  found = [each.moments["evaluation"]["label embeddings"] for each in (tree, plain)]
+  assert found[0] == 2 * found[1] > 0
 
 
 def test_what_no_chunk_can_mend_is_said():

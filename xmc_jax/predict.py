@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 
 from xmc_jax import answers, digests, disk, evaluate, methods, plain, run_folder, runtime
+from xmc_jax import config as configs
 from xmc_jax import run as runs
 from xmc_jax.contract import DataError, UserError
 from xmc_jax.data.tokens import Encoder
@@ -38,8 +39,10 @@ class Model:
     self._params, self._aux, self.step = run.trained()
 
   @classmethod
-  def load(cls, workdir: str | pathlib.Path, *, scores: str = "", backend: str = "") -> "Model":
-    """Opens a run's folder, which is all that is needed, and asks it a text: later ones need not wait.
+  def load(
+    cls, workdir: str | pathlib.Path, *, scores: str = "", backend: str = "", warm: bool = True
+  ) -> "Model":
+    """Opens a run's folder, which is all that is needed.
 
     Args:
       workdir: the folder.
@@ -47,14 +50,20 @@ class Model:
         'classifier', 'memory', ...: one source alone; '' is as the run was told.
       backend: what searches the labels: 'exact', 'scann' (of large sets, nearly all of the best, sooner) or
         'auto'; '' is as the run was told.
+      warm: open what ranks, and answer a text of usual length, so that the first that is asked need not
+        wait for it. What is missing in the folder is made and kept there, as the points' embeddings. Texts of
+        other lengths, or many at once, are still compiled when they come first, and ScaNN's indexes are
+        built after 50 texts. False opens what is needed when it is needed.
 
     Raises:
-      UserError: no run there, or nothing trained yet, or no such scores or backend.
+      UserError: no run there, or nothing trained yet, or no such scores or backend; or what ranks is damaged,
+        or needs LightGBM, which is not installed.
     """
     model = cls(runs.reopen(pathlib.Path(workdir), backend=backend), scores)
-    train = model._run.dataset.train
-    usual = np.argsort(train.tokens.lengths, kind="stable")[len(train) // 2]  # each width is compiled once
-    model.predict([train.texts[int(usual)]], k=1)
+    if warm:
+      train = model._run.dataset.train
+      usual = np.argsort(train.tokens.lengths, kind="stable")[len(train) // 2]
+      model.predict([train.texts[int(usual)]], k=1)
     return model
 
   @property
@@ -62,24 +71,21 @@ class Model:
     """The L label texts; a label's id is its position."""
     return self._run.dataset.labels.texts
 
-  @functools.cached_property
-  def _hybrid(self) -> HybridRanker:
-    return ranking.hybrid(self._run, self._params, self._aux)
-
   @property
   def _chosen(self) -> str:
     return self._scores or self._run.config.eval.scores
 
   @functools.cached_property
-  def _explainer(self) -> HybridRanker:
-    if self._chosen == "hybrid":
-      return self._hybrid
-    return ranking.explainer(self._run, self._params, self._aux)
+  def _sources(self) -> HybridRanker:
+    opened = ranking.hybrid if self._chosen == "hybrid" else ranking.sources
+    return opened(self._run, self._params, self._aux)
 
   @functools.cached_property
   def _rank(self) -> ranking.Rank:
     if self._chosen == "hybrid":
-      return self._hybrid.rank
+      return self._sources.rank
+    if self._chosen in configs.SOURCES:
+      return ranking.by_source(self._sources, self._chosen)
     return ranking.ranker(self._run, self._params, self._aux, self._chosen)
 
   @functools.cached_property
@@ -122,7 +128,7 @@ class Model:
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.
     """
-    why = (lambda *found: answers.reasons(self._explainer, *found)) if explain else None
+    why = (lambda *found: answers.reasons(self._sources, *found)) if explain else None
     rank = lambda *asked: self._rank(*asked)  # opened when it is needed
     return answers.best_labels(texts, k, self.labels, self.embed, rank, why)
 
@@ -130,7 +136,7 @@ class Model:
     """Opens what ranks, which may write files into the run's folder; with `explain`, also what explains."""
     _ = self._rank
     if explain:
-      _ = self._explainer
+      _ = self._sources
 
 
 def predict_lines(
@@ -230,7 +236,7 @@ def predict_command(
     lines = lines_of(source, files)
     if source.endswith(_TABLES):
       say(f"note: {source} is read as plain text, a text a line, whatever its columns are; cut the texts out")
-    model = Model(runs.reopen(workdir, backend=backend), scores)
+    model = Model.load(workdir, scores=scores, backend=backend, warm=False)
     model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")

@@ -91,7 +91,7 @@ def train(config, workdir: str | pathlib.Path = ""):
   workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
   with runtime.started(distributed=False):
     train_and_test(config, workdir, owns_process=False)
-  return Model(runs.reopen(workdir))
+  return Model.load(workdir, warm=False)
 
 
 def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> dict[str, float]:
@@ -168,7 +168,7 @@ def predict(
   from xmc_jax.predict import Model, predict_command
 
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
-    return prompt.ask(Model.load(workdir, scores=scores, backend=backend), k, explain)
+    return prompt.ask(Model.load(workdir, scores=scores, backend=backend, warm=False), k, explain)
   predict_command(workdir, source, destination, k, scores, backend, explain)
 
 

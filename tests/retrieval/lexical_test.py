@@ -127,6 +127,9 @@ def test_nearest_texts_are_those_of_the_largest_cosines(k):
   expected = dense(TEXTS, queries, words) @ dense(TEXTS, TEXTS, words).T
   cosines = table.cosines(lexicon.vectors(queries))
   np.testing.assert_allclose(cosines.toarray(), expected, atol=1e-6)
+  some = np.random.default_rng(0).integers(0, len(TEXTS), (len(queries), 3))
+  of_some = table.cosines_of(lexicon.vectors(queries), some)
+  np.testing.assert_allclose(of_some, np.take_along_axis(expected, some, axis=1), atol=1e-6)
   ids, values = table.nearest(lexicon.vectors(queries), k)
   assert ids.dtype == np.int32 and values.dtype == np.float32
   expected_ids, expected_values = nearest_by_sort(np.round(expected, 6), k)
@@ -147,6 +150,8 @@ def test_a_word_of_very_many_texts_finds_none(monkeypatch):
   found = table.cosines(lexicon.vectors(queries))
   np.testing.assert_allclose(found.toarray(), dense(texts, queries, words) * rare @ vectors.T, atol=1e-6)
   assert found[[1]].nnz == 0
+  every = np.tile(np.arange(len(texts)), (3, 1))
+  np.testing.assert_allclose(table.cosines_of(lexicon.vectors(queries), every), found.toarray(), atol=1e-6)
   assert (table.vectors != lexicon.vectors(texts)).nnz == 0
   assert table.nearest(lexicon.vectors(["the"]), 2)[0].tolist() == [[-1, -1]]
 

@@ -243,6 +243,20 @@ def test_what_fits_at_the_end_is_there_before_the_first_step(tmp_path, monkeypat
   assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
+def test_a_source_alone_needs_no_fit(tmp_path, monkeypatch):
+  """Not of a run that is trained again on all rows either, which leave none to fit on."""
+  changes = {"eval.scores": "memory_regression", "train.refit": True}
+  config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **HYBRID | changes)
+  monkeypatch.setitem(sys.modules, "lightgbm", None)
+  means = workflow.train_and_test(config, tmp_path / "run")
+  assert 0 < means["P@1"] <= 1 and not (tmp_path / "run" / "hybrid.json").exists()
+  opened = []
+  open_retriever = ranking.Retriever
+  monkeypatch.setattr(ranking, "Retriever", lambda *a, **b: opened.append(a) or open_retriever(*a, **b))
+  reasons = Model.load(tmp_path / "run").predict(TEXTS, 3, explain=True)[3]
+  assert any(reason["sources"] for of_text in reasons for reason in of_text) and len(opened) == 1
+
+
 def test_a_model_of_other_sources_is_refused(run):
   params, aux, _ = run.trained()
   path = run.workdir / "hybrid.json"

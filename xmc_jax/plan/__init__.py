@@ -22,7 +22,6 @@ _KEYS = {
   "label texts": "mesh.label",
   "label ids": "plan.num_labels",
   "label cache": "mesh.label",
-  "points in memory": "eval.scores",
   "queries and positives": "train.batch_size",
   "chunk scores": "method.score_chunk",
 }
@@ -115,6 +114,8 @@ def _key(made: Plan, part: str) -> str:
   """The setting behind the largest part."""
   if part == "chunk scores" and shapes.picks_some(made.config):
     return "method.pool_size" if made.config.method.pool_size else "train.batch_size"
+  if part == "points in memory":  # RAE-XMC's own ranking has them, too
+    return "mesh.label" if shapes.remembers_points(made.config) else "eval.scores"
   if part != "activations":
     return _KEYS.get(part) or _key_of_weights(made)
   texts = {

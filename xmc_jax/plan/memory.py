@@ -11,12 +11,14 @@ from xmc_jax.plan.shapes import (
   classifier_dim,
   embedding_width,
   has_prototypes,
-  has_views,
+  opens_sources,
+  papers_width,
   parameters,
   picks_some,
   pool_size,
   prototype_network,
   ranked_width,
+  ranks_twice,
   remembers_points,
   row_sparse,
   scored_at_once,
@@ -272,12 +274,13 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
 def _evaluation(config, sizes: Sizes) -> dict[str, float]:
   """While queries are ranked against all labels, and training points, embedded for that."""
   block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
-  hybrid = config.eval.scores == "hybrid"
-  of_papers, of_views = ranked_width(config, sizes), views_width(config, sizes) if hybrid else 0
-  width = of_views + of_papers * (has_views(config) or not hybrid)
-  memories = hybrid + remembers_points(config)
+  sources = opens_sources(config)
+  by_paper = not sources or ranks_twice(config)
+  width = sources * views_width(config, sizes) + by_paper * papers_width(config, sizes)
+  of_points = (sources + by_paper * remembers_points(config)) * ranked_width(config, sizes)
   return {
     "label embeddings": _embeddings(config, sizes, sizes.num_labels, config.mesh.label, width),
-    "points in memory": memories * _embeddings(config, sizes, sizes.num_points, config.mesh.label),
+    "points in memory": of_points
+    and _embeddings(config, sizes, sizes.num_points, config.mesh.label, of_points),
     "chunk scores": 2 * _NUMBER * block,
   }

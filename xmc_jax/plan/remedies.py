@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import ml_collections
 
 from xmc_jax.plan.chunks import changed
+from xmc_jax.plan.shapes import opens_sources
 
 _FEWEST_TEXTS = 16  # encoded together on one device
 _FEWEST_SCORED = 256  # labels
@@ -69,7 +70,7 @@ def _smaller(config, key: str) -> Iterator[object]:
   if key == "encoder.remat":
     yield from () if now or config.encoder.name == "bag" else (True,)
   elif key == "eval.scores":  # then no training points are looked up
-    yield from ("fused",) if now == "hybrid" else ()
+    yield from ("fused",) if opens_sources(config) else ()
   elif key == "mesh.label":
     yield from itertools.takewhile(lambda value: value * data <= _MOST_DEVICES, _doubled(now))
   elif key == "train.batch_size":

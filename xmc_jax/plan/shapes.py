@@ -3,6 +3,7 @@
 import math
 
 from xmc_jax.data.batches import epoch_shape
+from xmc_jax.limits import SOURCES
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.sizes import Sizes
 
@@ -37,14 +38,30 @@ def ranked_width(config, sizes: Sizes) -> int:
   return embedding_width(config, sizes) + classifier_dim(config)
 
 
+def num_views(config) -> int:
+  """Kinds of label vectors: of texts, and of classifiers where there are any."""
+  return 1 + (bool(classifier_dim(config)) or not trains_encoder(config))
+
+
 def views_width(config, sizes: Sizes) -> int:
   """Columns of a label in all the ways that it can be ranked by, one beside the other."""
   return ranked_width(config, sizes) + embedding_width(config, sizes) * (not trains_encoder(config))
 
 
-def has_views(config) -> bool:
-  """Whether a method ranks by more than label texts: beside the hybrid stands its own ranking, too."""
-  return bool(classifier_dim(config)) or not trains_encoder(config) or remembers_points(config)
+def papers_width(config, sizes: Sizes) -> int:
+  """Columns of a label in the ranking that is the paper's own: the sum of its views, or for a tree each."""
+  is_tree = num_views(config) > 1 and config.eval.fusion_rows > 0
+  return views_width(config, sizes) if is_tree else ranked_width(config, sizes)
+
+
+def opens_sources(config) -> bool:
+  """Whether an evaluation ranks by training points and words, too."""
+  return config.eval.scores == "hybrid" or config.eval.scores in SOURCES
+
+
+def ranks_twice(config) -> bool:
+  """Whether the paper's own ranking stands beside the hybrid, by other vectors."""
+  return config.eval.scores == "hybrid" and (num_views(config) > 1 or remembers_points(config))
 
 
 def whole_leaves(config) -> bool:

@@ -70,10 +70,8 @@ def _notes(made: Plan) -> Iterator[str]:
     )
   on_host = host.evaluation(config, sizes)
   if on_host > _MUCH_ON_HOST:
-    what = "all label embeddings"
-    if config.eval.scores == "hybrid":
-      what += ", training points and words (--config.eval.scores=fused: labels alone)"
-    yield f"evaluation holds {what} in every process: {on_host / 1e9:,.1f} GB of host memory"
+    what = "label embeddings" + ", training points and words" * shapes.opens_sources(config)
+    yield f"evaluation holds all {what} in every process: {on_host / 1e9:,.1f} GB of host memory"
   yield (
     f"times are assumed, not measured: products reach {OF_PEAK:.0%} of {chip.bfloat16 / 1e12:,.0f} TFLOP/s "
     f"({chip.float32 / 1e12:,.0f} for scores,\nwhich keep float32's digits), memory {OF_BANDWIDTH:.0%} of "

@@ -4,64 +4,10 @@ XLA selects with one core and some 20 µs a row. Here a chunk's scores stay in t
 with each row's k-th best so far finds the few labels that are still of interest.
 """
 
-import concurrent.futures
-import functools
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
-
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 CHUNK = 2048  # labels scored at a time: with 512 queries 4 MB, which a core's share of the cache holds
-_T = TypeVar("_T")
 _NOTHING = np.iinfo(np.int64).min  # the key of an empty place
-
-
-def num_cores() -> int:
-  """Cores that this process may use."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _OneThread:
-  """A context in which a product of NumPy's takes one core, so that several run side by side.
-
-  The limit is the whole process's: the first who enters sets it, and the last who leaves lifts it.
-  """
-
-  def __init__(self):
-    self._lock, self._inside, self._limit = threading.Lock(), 0, None
-
-  def __enter__(self) -> None:
-    with self._lock:
-      if not self._inside:
-        self._limit = _blas().limit(limits=1, user_api="blas")
-      self._inside += 1
-
-  def __exit__(self, *_) -> None:
-    with self._lock:
-      self._inside -= 1
-      if not self._inside:
-        self._limit.restore_original_limits()
-
-
-one_thread_a_call = _OneThread()
-
-
-def in_order(work: Callable[..., _T], parts: Iterable, num_threads: int, *more: Iterable) -> Iterator[_T]:
-  """Does `work(part, *more)` for each part by so many threads, results in order; a single part needs none."""
-  parts = list(parts)
-  if len(parts) < 2:
-    yield from map(work, parts, *more)
-    return
-  with concurrent.futures.ThreadPoolExecutor(num_threads, "search") as pool:
-    yield from pool.map(work, parts, *more)
-
-
-@functools.cache
-def _blas() -> ThreadpoolController:
-  return ThreadpoolController()  # looks through all libraries that are loaded
 
 
 def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

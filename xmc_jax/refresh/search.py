@@ -9,7 +9,7 @@ import numpy as np
 
 from xmc_jax import mesh, ops
 from xmc_jax.contract import Array
-from xmc_jax.refresh import host_search
+from xmc_jax.refresh import cores, host_search
 
 _SMALL_BLOCK = 64  # queries; smaller products are slow
 _Finder = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # (queries, k) -> (scores, ids)
@@ -59,7 +59,6 @@ def search(
   exclude=None,
   block: int = 512,
   devices=None,
-  progress: Callable[[int], None] | None = None,
 ) -> Ranking:
   """The k best labels of each query by inner product, some pairs taken out before ranking.
 
@@ -75,7 +74,6 @@ def search(
     exclude: CSR `[N, L]` pairs to leave out; None for none.
     block: queries at a time.
     devices: the mesh to search on; None is the device that `labels` are on.
-    progress: called with the number of queries done.
   """
   labels, num_labels = labels if isinstance(labels, Placed) else place(labels, devices)
   num_queries = len(queries)
@@ -83,13 +81,13 @@ def search(
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)
   hosted = _on_one_cpu(labels)
-  num_threads = host_search.num_cores() if hosted else 1  # several devices must all be called in one order
+  num_threads = cores.num_cores() if hosted else 1  # several devices must all be called in one order
   # Of the number of queries alone: a product's last bits depend on its size, and must not on the machine.
   block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
   best = _on_the_host(labels, num_labels) if hosted else _on_devices(labels, num_labels, devices, block)
   order = np.argsort(counts, kind="stable")
 
-  def find(start: int) -> int:
+  def find(start: int) -> None:
     rows = order[start : start + block]
     deepest = int(counts[rows[-1]])
     depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
@@ -97,13 +95,10 @@ def search(
     if deepest:
       found = without(*found, exclude[rows])
     scores[rows], ids[rows] = (array[:, :k] for array in found)
-    return start + len(rows)
 
-  one_core_each = host_search.one_thread_a_call if hosted else contextlib.nullcontext()
+  one_core_each = cores.one_thread_a_call if hosted else contextlib.nullcontext()
   with one_core_each:
-    for done in host_search.in_order(find, range(0, num_queries, block), num_threads):
-      if progress:
-        progress(done)
+    cores.in_order(find, num_threads, range(0, num_queries, block))
   return Ranking(ids, scores)
 
 

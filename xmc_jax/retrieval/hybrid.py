@@ -1,11 +1,11 @@
 """Ranks labels by all sources together."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import numpy as np
 
-from xmc_jax.refresh import host_search
+from xmc_jax.refresh import cores
 from xmc_jax.refresh.search import Ranking, contained
 from xmc_jax.retrieval.explanations import Reason, explain
 from xmc_jax.retrieval.features import Candidates, candidates, feature_names
@@ -47,7 +47,7 @@ class HybridRanker:
     def work(found: Candidates) -> Ranking:
       return _best(found.ids, self._probabilities(found), k)
 
-    return _joined(list(_each_block(self._retriever, queries, k, exclude, work)), k)
+    return _joined(_each_block(self._retriever, queries, k, exclude, work), k)
 
   def rank_with_sources(self, queries: Queries, k: int, exclude=None) -> tuple[Ranking, dict[str, Ranking]]:
     """Ranks as `rank` does, and by each source alone."""
@@ -57,7 +57,7 @@ class HybridRanker:
       alone = {name: _first(one.ids, one.scores_of(one.ids), k) for name, one in found.found.items()}
       return _best(found.ids, self._probabilities(found), k), alone
 
-    parts = list(_each_block(self._retriever, queries, k, exclude, work))
+    parts = _each_block(self._retriever, queries, k, exclude, work)
     alone = {name: _joined([part[1][name] for part in parts], k) for name in self._retriever.names}
     return _joined([part[0] for part in parts], k), alone
 
@@ -103,7 +103,7 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
     return found.features[real], right[real], np.broadcast_to(rows[:, None], real.shape)[real]
 
   starts = range(0, len(queries.vectors), _BLOCK)
-  parts = list(_each_block(retriever, queries, _DEPTH, exclude, work, starts))
+  parts = _each_block(retriever, queries, _DEPTH, exclude, work, starts)
   names = feature_names(retriever.names)
   if not parts:
     return fixed(names)
@@ -112,13 +112,13 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
 
 def _each_block(
   retriever: Retriever, queries: Queries, k: int, exclude, work: Callable[..., _T], *more: Iterable
-) -> Iterator[_T]:
+) -> list[_T]:
   """Does `work(candidates, *more)` for the queries, block by block; the cores take a block each."""
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
   found = lambda block, *rest: work(candidates(block, retriever.names, depth), *rest)
-  with host_search.one_thread_a_call:
-    yield from host_search.in_order(found, blocks, host_search.num_cores(), *more)
+  with cores.one_thread_a_call:
+    return cores.in_order(found, cores.num_cores(), blocks, *more)
 
 
 def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:

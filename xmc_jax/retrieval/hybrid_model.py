@@ -15,7 +15,7 @@ import numpy as np
 
 from xmc_jax import disk
 from xmc_jax.contract import DataError
-from xmc_jax.refresh import host_search
+from xmc_jax.refresh import cores
 from xmc_jax.retrieval import tree_text
 
 FEWEST_ROWS = 200  # to fit on; of fewer, weights that were found on other data serve better
@@ -144,7 +144,7 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
   if len(queries) < FEWEST_ROWS or one_kind:
     return fixed(names)
-  with host_search.one_thread_a_call:  # the last bits of a product depend on the number of threads
+  with cores.one_thread_a_call:  # the last bits of a product depend on the number of threads
     apart = np.zeros((len(rows), 2))
     for out in parts:
       apart[out] = HybridModel(names, *_fitted(features[~out], right[~out])).log_odds(features[out])

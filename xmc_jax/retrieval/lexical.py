@@ -10,7 +10,7 @@ from sklearn.preprocessing import normalize
 
 _NUM_WORDS = 1 << 21  # words and word pairs are hashed into so many columns: no vocabulary has to be kept
 _TEXTS = 50_000  # turned into vectors at a time
-_MOST_TEXTS = 20_000  # a word of more texts than this finds none; it still counts in a cosine
+_MOST_TEXTS = 20_000  # a word of more texts than this finds none
 
 
 class Lexicon:
@@ -61,16 +61,25 @@ class TextTable:
 
   def __init__(self, vectors: sp.csr_matrix):
     self.vectors = vectors
-    by_word = vectors.tocsc()
+    by_word, self._looked_up = vectors.tocsc(), None
     counts = np.diff(by_word.indptr)
     if counts.max(initial=0) > _MOST_TEXTS:
-      by_word = by_word @ sp.diags_array((counts <= _MOST_TEXTS).astype(np.float32), format="csc")
+      self._looked_up = sp.diags_array((counts <= _MOST_TEXTS).astype(np.float32), format="csc")
+      by_word = by_word @ self._looked_up
       by_word.eliminate_zeros()
     self._by_word = by_word.T.tocsr()
 
   def cosines(self, queries: sp.csr_matrix) -> sp.csr_matrix:
-    """Returns CSR `[m, n]` cosines of queries `[m, V]` and the texts that they share a word with."""
+    """Returns CSR `[m, n]` cosines of queries `[m, V]` and the texts that they share a word with.
+
+    A word of more than 20,000 texts adds nothing, but its weight is part of the texts' lengths.
+    """
     return (queries @ self._by_word).tocsr()
+
+  def cosines_of(self, queries: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
+    """Returns the same `[m, c]` of texts `ids` alone: sooner than to look them up among all."""
+    queries = queries if self._looked_up is None else queries @ self._looked_up
+    return cosines_at(queries.tocsr(), self.vectors, ids)
 
   def nearest(self, queries: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k nearest texts of each query; see `largest`."""

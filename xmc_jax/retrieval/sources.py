@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
-from xmc_jax.retrieval.lexical import Lexicon, TextTable, cosines_at, largest
+from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
 
 _NEAR = 64  # training queries that are looked at, by embedding and by words each
@@ -84,7 +84,7 @@ class Retriever:
   def __init__(self, corpus: Corpus, *, backend: str = "exact", devices=None):
     by_view = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
     self.points = unit_rows(_finite(corpus.point_vectors))
-    # Of millions of points one copy is enough.
+    # Of millions of points one copy is kept.
     self.corpus = corpus = corpus._replace(label_vectors=by_view, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
     self._used = {name: vectors.any(axis=0) for name, vectors in corpus.label_vectors.items()}
@@ -208,8 +208,7 @@ def lexical_labels(block: Block) -> Found:
   """Scores a label by the tf-idf cosine of its text."""
   table = block.retriever.label_words
   found = block.scored(table.cosines(block.words))
-  # Of some labels alone it is sooner computed than looked up among all that share a word.
-  return found._replace(scores_of=lambda ids: cosines_at(block.words, table.vectors, np.maximum(ids, 0)))
+  return found._replace(scores_of=lambda ids: table.cosines_of(block.words, np.maximum(ids, 0)))
 
 
 def memory_regression(block: Block) -> Found:

@@ -46,9 +46,13 @@ def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
   if chosen == "hybrid":
     return hybrid(run, params, aux).rank
   if chosen in configs.SOURCES:
-    ranked = hybrid(run, params, aux).rank_with_sources
-    return lambda queries, k, exclude=None: ranked(queries, k, exclude)[1][chosen]
+    return by_source(sources(run, params, aux), chosen)
   return paper_ranker(run, params, aux, chosen)
+
+
+def by_source(opened: HybridRanker, name: str) -> Rank:
+  """Returns what ranks by one source alone."""
+  return lambda queries, k, exclude=None: opened.rank_with_sources(queries, k, exclude)[1][name]
 
 
 def paper_ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "fused") -> Rank:
@@ -101,7 +105,7 @@ def fit_hybrid(run: Run, params: PyTree, aux: PyTree) -> None:
   These rows are in no memory meanwhile. Nothing is done where it was fitted before, or is not what ranks.
   """
   if run.config.eval.scores == "hybrid" and not (run.workdir / run_folder.HYBRID).exists():
-    _fitted(run, point_vectors(run, params, aux), label_vectors(run, params, aux))
+    _fitted(run, *_embedded(run, params, aux))
 
 
 def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
@@ -110,15 +114,14 @@ def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
   Raises:
     UserError: its file is damaged, or cannot be made again.
   """
-  vectors, labels = point_vectors(run, params, aux), label_vectors(run, params, aux)
+  vectors, labels = _embedded(run, params, aux)
   model = hybrid_model(run, params, aux, labels)
-  return HybridRanker(_retriever(run, vectors, labels, np.arange(len(vectors))), model)
+  return HybridRanker(_retriever(run, vectors, labels), model)
 
 
-def explainer(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
-  """Opens what says why a label stands there, for rankings by whatever scores: nothing is fitted for it."""
-  vectors, labels = point_vectors(run, params, aux), label_vectors(run, params, aux)
-  retriever = _retriever(run, vectors, labels, np.arange(len(vectors)))
+def sources(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
+  """Opens the sources of a run, to rank by one of them, or to explain: nothing is fitted for it."""
+  retriever = _retriever(run, *_embedded(run, params, aux))
   return HybridRanker(retriever, fixed(feature_names(retriever.names)))
 
 
@@ -212,20 +215,24 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
 
 def retrievers(run: Run, params: PyTree, aux: PyTree) -> tuple[Retriever, Retriever]:
   """Opens the sources of a run: without its validation rows in the memory, and with all training rows."""
-  vectors, labels = point_vectors(run, params, aux), label_vectors(run, params, aux)
-  rows = run.train.row_numbers, np.arange(len(vectors))
-  return tuple(_retriever(run, vectors, labels, of_memory) for of_memory in rows)
+  embedded = _embedded(run, params, aux)
+  return _retriever(run, *embedded, run.train.row_numbers), _retriever(run, *embedded)
 
 
-def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray) -> Retriever:
-  """Indexes with these rows of the training data in their memory, as far as they have labels."""
+def _embedded(run: Run, params: PyTree, aux: PyTree) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  """Returns `[N, D]` of all training rows, and `[L, D]` of labels by view."""
+  return point_vectors(run, params, aux), label_vectors(run, params, aux)
+
+
+def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray | None = None) -> Retriever:
+  """Indexes with these rows of the training data in their memory, or all, as far as they have labels."""
   shape = labels["encoder"].shape[1:]
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
     raise UserError(
       f"{run.workdir / run_folder.MEMORY}: not readable (it holds {vectors.dtype} {vectors.shape[1:]}, not "
       f"float32 {shape}); delete it, and it is made again"
     )
-  rows, known = labelled(run, rows)
+  rows, known = labelled(run, np.arange(len(vectors)) if rows is None else rows)
   corpus = Corpus(
     labels,
     vectors[rows],
