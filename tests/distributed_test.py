@@ -94,7 +94,7 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   size = {}
   if method == "dexml":  # and what comes after: the hybrid ranker is fitted, all rows are trained on
     overrides |= {"eval.scores": "hybrid", "train.refit": True, "data.num_validation": 220}
-    size, per_epoch = {"num_train": 430}, 7
+    size = {"num_train": 430}
   if method == "ova":
     overrides |= {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
   if method == "dexa":  # refreshes: clusters of labels, and of points in every epoch
