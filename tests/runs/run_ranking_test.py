@@ -153,7 +153,17 @@ def test_two_meshes_rank_alike(workdir):
   np.testing.assert_array_equal(one.ids, other.ids)
   np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4)
   for name in alone:
-    np.testing.assert_array_equal(alone[name].ids, apart[name].ids, err_msg=name)
+    # Labels with one score, such as those of an empty query, stand in the order of their last bits.
+    left, right = (_by_score(each) for each in (alone[name], apart[name]))
+    np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def _by_score(found) -> np.ndarray:
+  """The ids of a ranking, those whose scores are equal but for rounding by rising id."""
+  scores = np.where(found.ids >= 0, found.scores, -1)
+  falls = scores[:, 1:] < scores[:, :-1] - 1e-5 * np.abs(scores[:, 1:])
+  places = np.pad(np.cumsum(falls, axis=1), ((0, 0), (1, 0)))
+  return np.take_along_axis(found.ids, np.lexsort((found.ids, places), axis=-1), axis=1)
 
 
 def test_a_source_can_be_all_that_ranks(run):
