@@ -1,6 +1,6 @@
 """Ranks labels by all sources together."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -61,6 +61,15 @@ class HybridRanker:
     alone = {name: _joined([part[1][name] for part in parts], k) for name in self._retriever.names}
     return _joined([part[0] for part in parts], k), alone
 
+  def rank_by(self, name: str, queries: Queries, k: int, exclude=None) -> Ranking:
+    """Ranks by one source alone, as `rank_with_sources` does; the others are not asked."""
+
+    def work(found: Candidates) -> Ranking:
+      one = found.found[name]
+      return _first(one.ids, one.scores_of(one.ids), k)
+
+    return _joined(_each_block(self._retriever, queries, k, exclude, work, names=(name,)), k)
+
   def explain(self, queries: Queries, ids: np.ndarray, exclude=None) -> list[list[Reason]]:
     """Says why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query.
 
@@ -111,12 +120,21 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
 
 
 def _each_block(
-  retriever: Retriever, queries: Queries, k: int, exclude, work: Callable[..., _T], *more: Iterable
+  retriever: Retriever,
+  queries: Queries,
+  k: int,
+  exclude,
+  work: Callable[..., _T],
+  *more: Iterable,
+  names: Sequence[str] = (),
 ) -> list[_T]:
-  """Does `work(candidates, *more)` for the queries, block by block; the cores take a block each."""
+  """Does `work(candidates, *more)` for the queries, block by block; the cores take a block each.
+
+  Candidates are those of the sources `names`, by default of all.
+  """
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
-  found = lambda block, *rest: work(candidates(block, retriever.names, depth), *rest)
+  found = lambda block, *rest: work(candidates(block, names or retriever.names, depth), *rest)
   with cores.one_thread_a_call:
     return cores.in_order(found, cores.num_cores(), blocks, *more)
 

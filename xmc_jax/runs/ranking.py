@@ -46,13 +46,8 @@ def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
   if chosen == "hybrid":
     return hybrid(run, params, aux).rank
   if chosen in configs.SOURCES:
-    return by_source(sources(run, params, aux), chosen)
+    return functools.partial(sources(run, params, aux).rank_by, chosen)
   return paper_ranker(run, params, aux, chosen)
-
-
-def by_source(opened: HybridRanker, name: str) -> Rank:
-  """Returns what ranks by one source alone."""
-  return lambda queries, k, exclude=None: opened.rank_with_sources(queries, k, exclude)[1][name]
 
 
 def paper_ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "fused") -> Rank:
