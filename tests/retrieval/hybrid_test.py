@@ -182,11 +182,12 @@ def test_no_query_to_fit_on_gives_fixed_weights(retriever):
 def test_reasons_are_those_of_the_sources(retriever, ranker, count):
   """Ranks are among the labels that are left, as in the ranking that is explained."""
   queries = made_corpora.queries(count)
-  exclude = made_corpora.pairs(np.random.default_rng(8), (count, L), 4)
+  exclude = made_corpora.pairs(np.random.default_rng(8), (count, L), 0.3)
   ids = ranker.rank(queries, 4, exclude).ids.copy()
   ids[::3, 2:] = -1
   reasons = ranker.explain(queries, ids, exclude)
   assert [len(of_row) for of_row in reasons] == (ids >= 0).sum(axis=1).tolist()
+  assert all(len(of_row) >= 2 for of_row in reasons)
   alone = ranker.rank_with_sources(queries, 10, exclude)[1]
   truth = retriever.corpus.truth.toarray() > 0
   for row, of_row in enumerate(reasons):
