@@ -3,7 +3,7 @@
   python -m xmc_jax.main --config=experiments/ance.py                   # bundled data
   python -m xmc_jax.main --config=experiments/ance.py:lf_amazontitles_131k --config.data.path=DIR
 
-Shortlists are made after five epochs, and every five from there (METHODS: "HNM").
+Shortlists are made after five epochs, and every five from there.
 """
 
 from experiments import dexml, dpr

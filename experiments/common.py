@@ -4,7 +4,7 @@ import difflib
 
 from xmc_jax.contract import ConfigError
 
-# Propensity constants (A, B) by family; METHODS.md, section 1.
+# Propensity constants (A, B) by family of data sets (Jain et al., 2016).
 AMAZON, WIKIPEDIA, OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)
 
 # The public benchmark sets: text, longest text in tokens, propensity constants.

@@ -12,7 +12,7 @@ from experiments.common import choose
 
 _DEPSL = {"method.encoder_weight": 1.0, "method.classifier_dim": 0, "method.binary_weight": 0.0}
 _ONE_WAY = {"method.symmetric": False}
-# METHODS, section 3.
+# The paper's settings (UniDEC, Kharbanda et al. 2024).
 _PAPER = {"encoder.projection_dim": 512}
 _OWN = {
   "lf_amazontitles_131k": _ONE_WAY,

@@ -13,7 +13,7 @@ from experiments.common import choose
 _DEXA = {"method.name": "dexa"}
 # Chosen on validation rows: docs/claims.md, 7.
 _DEBIAN = {**_DEXA, "method.num_label_clusters": 256, "train.table_learning_rate": 5e-3}
-# METHODS, section 4; labels with 50 training points have a vector each.
+# Clusters as in the paper; labels with 50 training points have a vector each.
 _K = {"lf_amazontitles_1.3m": 131_072}
 _HEADS = {"method.head_label_points": 50}
 

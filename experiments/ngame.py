@@ -4,7 +4,7 @@
   python -m xmc_jax.main --config=experiments/ngame.py:lf_amazontitles_131k --config.data.path=DIR
 
 `ngame_classifier.py` trains classifiers on what this gives. Benchmark presets carry the papers' values
-(METHODS: batch 1600, 300 epochs, clusters from epoch 10 on, every 5 epochs).
+(the paper's: batch 1600, 300 epochs, clusters from epoch 10 on, every 5 epochs).
 """
 
 from experiments import dexml

@@ -35,7 +35,7 @@ PRESETS = {
     "method.leaves_first_epoch": 6.0,
     "eval.every_epochs": 5.0,
   },
-  "paper": {  # METHODS, section 4
+  "paper": {  # the paper's
     **_CLASSIFIER,
     "train.batch_size": 2048,
     "train.num_epochs": 100,

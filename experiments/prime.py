@@ -24,7 +24,7 @@ _DEBIAN = {**_PRIME, "method.num_label_clusters": 256, "train.table_learning_rat
 
 
 def _paper(dataset: str, batch_size: int, num_epochs: int, learning_rate: float, **values) -> dict:
-  """METHODS, section 5; encoder and clusters of points are NGAME's."""
+  """Makes a preset of the paper's settings; encoder and clusters of points are NGAME's."""
   return {
     **ngame.PRESETS["lf_amazontitles_131k"],
     "dataset": dataset,

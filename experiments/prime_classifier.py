@@ -9,7 +9,7 @@ The paper ranks by the classifiers alone: --mode=evaluate --scores=classifier.
 from experiments import dexml, ngame_classifier
 from experiments.common import choose
 
-# METHODS, section 5, and PEERS, A3: as NGAME's, but for these.
+# As NGAME's, but for these.
 _PRIME = {
   "method.margin": 0.2,
   "method.num_positives": 5,

@@ -16,7 +16,7 @@ _NGAME, _ANCE, _DEXML = ({**_RAMEN, "method.base": base} for base in ("ngame", "
 _ANCE["method.num_hard_negatives"] = 1  # with NGAME's loss
 # The bundled set is seen for 30 epochs in place of 300.
 _DEBIAN = {"method.pruning_first_epoch": 3.0, "method.pruning_every_epochs": 2.0}
-_PAPER = {  # METHODS, section 6; what the paper leaves open is OAK's, of the same group
+_PAPER = {  # the paper's; what it leaves open is OAK's, of the same group
   **ngame.PRESETS["lf_amazontitles_131k"],
   "dataset": "lf_wikiseealsotitles_320k",
   "encoder.name": "sentence-transformers/msmarco-distilbert-cos-v5",

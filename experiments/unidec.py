@@ -12,7 +12,7 @@ presets), its best PSP@k without; in the few steps of the bundled presets it rui
 from experiments import dexml
 from experiments.common import BAG, choose
 
-# METHODS, section 3: β, η, |H| = η times the epochs between refreshes, from epoch 0 on; a leaf is a batch.
+# The paper's: β, η, |H| = η times the epochs between refreshes, from epoch 0 on; a leaf is a batch.
 _UNIDEC = {
   "method.name": "unidec",
   "method.labels": "in_batch",

@@ -182,7 +182,7 @@ class DatasetInfo(NamedTuple):
 
 
 class Method(NamedTuple):
-  """A paper as pure functions. See DESIGN.md, section 3, and methods/dexml.py.
+  """A paper as pure functions. docs/architecture.md tells how they are called; methods/dexml.py is one.
 
   Attributes:
     init: `key -> (params, aux)`.

@@ -46,7 +46,7 @@ def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
 
 
 def validate(run: Run, params: PyTree, aux: PyTree) -> dict[str, float]:
-  """What `score` says of the rows held out, ranked without fusion."""
+  """Returns what `score` says of the rows held out, ranked without fusion."""
   rank = plain_ranker(run, params, aux)
   queries = embed_split(run, params, aux, run.validation)
   return score(run, run.validation, rank_split(run, rank, queries, run.validation))

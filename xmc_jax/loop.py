@@ -164,7 +164,7 @@ class _Loop:
     self._seen += len(rows)
 
   def _after(self, step: int, ends: bool) -> None:
-    """What is due after a step: an epoch's readings, the validation, the checkpoint."""
+    """Does what is due after a step: an epoch's readings, the validation, the checkpoint."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
     save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
@@ -202,7 +202,7 @@ class _Loop:
 
 
 def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
-  """What an epoch's line of metrics.jsonl holds."""
+  """Returns what an epoch's line of metrics.jsonl holds."""
   return {
     **{f"train/{name}": value for name, value in numbers.items()},
     "train/examples_per_second": rate,

@@ -85,7 +85,7 @@ class Model:
     if self._chosen == "hybrid":
       return self._sources.rank
     if self._chosen in configs.SOURCES:
-      return ranking.by_source(self._sources, self._chosen)
+      return functools.partial(self._sources.rank_by, self._chosen)
     return ranking.ranker(self._run, self._params, self._aux, self._chosen)
 
   @functools.cached_property
@@ -277,7 +277,7 @@ def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
 
 
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> dict:
-  """What predictions follow from: the run, by what its files are, the texts' file as it is now, settings."""
+  """Returns what predictions follow from: the run by its files, the texts' file as it is, and settings."""
   of_step = (workdir / folder / str(step) / digests.FILE_NAME for folder in ("best", "checkpoints"))
   made = [path for path in (*of_step, *(workdir / name for name in run_folder.AFTERWARDS)) if path.exists()]
   stat = os.stat(source)
@@ -289,7 +289,7 @@ def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> 
 
 
 def _opened(destination: str, files: contextlib.ExitStack) -> IO[str]:
-  """What is written as it comes; of several processes, by the main one."""
+  """Opens what is written as it comes; of several processes, by the main one."""
   if not runtime.is_main_process():
     destination = os.devnull
   try:

@@ -162,7 +162,7 @@ class Run:
     return self._of_texts(function, params, aux, tokens, ids)
 
   def aux_to_rank(self, params: PyTree, aux: PyTree) -> PyTree:
-    """What labels are embedded by when they are ranked."""
+    """Returns what labels are embedded by when they are ranked."""
     exact = self.method.aux_to_rank
     return exact(self.snapshot(params, aux, 0)) if exact else aux
 
@@ -201,7 +201,7 @@ class Run:
     )
 
   def snapshot(self, params: PyTree, aux: PyTree, step: int) -> Snapshot:
-    """What refreshes may look at after `step` steps."""
+    """Returns what refreshes may look at after `step` steps."""
     return self._snapshot(self, params, aux, step)
 
   def _snapshot(self, source: "Run", params: PyTree, aux: PyTree, step: int) -> Snapshot:

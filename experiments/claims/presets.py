@@ -1,4 +1,4 @@
-"""The papers' claims as configs (METHODS, section 7); `run.py` trains them and writes docs/results/.
+"""The papers' claims as configs; `run.py` trains them and writes docs/results/.
 
 python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 """

@@ -296,7 +296,7 @@ def test_an_unknown_method_gets_a_suggestion(data):
     methods.make(config, None)
 
 
-# --- DEXML against METHODS.md, in float64 ---
+# --- DEXML against its formulas, in float64 ---
 
 
 def _reference(loss, scores, weights, true, real):

@@ -66,7 +66,7 @@ def classifier_run(data, encoder_run, tmp_path_factory):
 
 
 def _margin_loss(scores, positives, negatives, settings):
-  """One row, from METHODS, section 1: scores by label, positives of equal weight, and negatives."""
+  """One row by NGAME's formula: scores by label, positives of equal weight, and negatives."""
   hardest = sorted(negatives, key=lambda j: -scores[j])[: settings.margin_negatives]
   if settings.margin_positives:
     positives = sorted(positives, key=lambda p: scores[p])[: settings.margin_positives]

@@ -60,7 +60,7 @@ def _triplets(positive, negatives, settings):
 
 
 def _reference(batch, queries, texts, prototypes, settings):
-  """METHODS, section 5, from its words."""
+  """PRIME's loss, from its words."""
   by_text, by_prototype = queries @ texts.T, queries @ prototypes.T
   rows = [row for row in range(len(queries)) if batch.rows[row] >= 0]
   labels = [column for column in range(len(texts)) if batch.columns[column] >= 0]

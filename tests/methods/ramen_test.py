@@ -44,7 +44,7 @@ def _info(**graphs):
 
 
 def _regulariser(vectors, anchors, links):
-  """METHODS, section 6, in float64: a triplet with the hardest of the others' anchors, row by row."""
+  """RAMEN's formula in float64: a triplet with the hardest of the others' anchors, row by row."""
   total, real = 0.0, 0
   for row, positives, weights in zip(links.rows, links.positives, links.weights):
     if row < 0:

@@ -1,4 +1,4 @@
-"""UniDEC and DEPSL: the loss in plain Python from METHODS.md, what the parts reach, what ranks labels."""
+"""UniDEC and DEPSL: the loss in plain Python from the formulas, what the parts reach, what ranks labels."""
 
 import functools
 import itertools
@@ -61,7 +61,7 @@ def _of_rows(run, params, batch):
   return {**params, **taken}
 
 
-# --- the loss, from METHODS.md, section 3, one number after the other ---
+# --- the loss, from the formulas, one number after the other ---
 
 
 def _one(kind, scores, positives, p):

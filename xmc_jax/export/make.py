@@ -25,7 +25,7 @@ _SLACK = 20e6  # bytes: tokenizers, programs, the card, the model that joins sou
 
 
 class _Source(NamedTuple):
-  """What is exported.
+  """Holds what is exported.
 
   Attributes:
     told: the run as it was trained.
@@ -43,7 +43,7 @@ class _Source(NamedTuple):
 
   @property
   def view(self) -> str:
-    """What `index/` ranks by, of a method's views; '' for their sum, or where there are none."""
+    """Names what `index/` ranks by, of a method's views; '' for their sum, or where there are none."""
     method = self.run.method
     alone = self.scores if self.scores in method.views else ""
     return alone or ("encoder" if method.key_temperature else "")
@@ -172,7 +172,7 @@ def _write_index(
 
 
 def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
-  """What the hybrid ranker knows besides labels, without points yet; and which training rows they are."""
+  """Collects what the hybrid ranker knows besides labels, but for points, and the training rows they are."""
   train = source.run.dataset.train
   rows, truth = ranking.labelled(source.run, np.arange(len(train)))
   none = np.zeros((0, 0), np.float32)

@@ -61,7 +61,7 @@ def add_up(
 
   A row's positive is the anchor drawn for it; its other linked anchors, of pruned edges too, are no
   negatives. Scores are cosines, whatever the base's. R is the mean over the batch's points, or over a drawn
-  label of each; one without an edge has 0 (METHODS, section 6).
+  label of each; one without an edge has 0.
 
   Args:
     config: of it `config.method` is used, `margin*` and `weight_temperature` for R.

@@ -50,7 +50,7 @@ def pool_loss(
     return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
   settings = config.method
   excluded, where = batch.excluded, batch.columns >= 0
-  if loss == "softmax":  # METHODS: what was not drawn is left out of the denominator
+  if loss == "softmax":  # what was not drawn is left out of the denominator
     undrawn = jnp.where(batch.weights > 0, -1, batch.positives)
     excluded = jnp.concatenate([excluded, undrawn], axis=1)
   per_row = ops.streaming_loss(

@@ -28,7 +28,7 @@ Total = Callable[[ml_collections.ConfigDict], float]
 
 
 def remedy(config: ml_collections.ConfigDict, total: Total, limit: float) -> str:
-  """What to set, in words, so that a config fits.
+  """Says what to set, in words, so that a config fits.
 
   Args:
     config: one that does not.

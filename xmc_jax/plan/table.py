@@ -51,7 +51,7 @@ def _about(made: Plan) -> Iterator[str]:
 
 
 def _notes(made: Plan) -> Iterator[str]:
-  """What a user should know before the first step."""
+  """Tells what a user should know before the first step."""
   config, sizes, chip = made.config, made.sizes, made.chip
   if chip.kind == "gpu" and PREALLOCATED * chip.memory < made.total <= made.limit:
     variable = f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE}"

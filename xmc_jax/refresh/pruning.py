@@ -1,4 +1,4 @@
-"""Edges of a metadata graph that an encoder believes in (RAMEN; METHODS, section 6)."""
+"""Edges of a metadata graph that an encoder believes in (RAMEN, Mittal et al. 2024)."""
 
 import concurrent.futures
 from collections.abc import Callable

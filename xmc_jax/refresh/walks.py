@@ -1,4 +1,4 @@
-"""Edges that a metadata graph lacks: random walks from anchor to anchor (RAMEN; METHODS, section 6)."""
+"""Edges that a metadata graph lacks: random walks from anchor to anchor (RAMEN, Mittal et al. 2024)."""
 
 from collections.abc import Callable
 
