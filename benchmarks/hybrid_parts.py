@@ -66,8 +66,8 @@ class Material:
     """Ranks the test rows."""
     return hybrid.HybridRanker(self.testing, model).rank(self._queries[self.test], 100, self.test.filter)
 
-  def candidates(self, split, retriever: Retriever) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The candidates of a split: features `[n, F]`, which are right `[n]`, and their ids `[N, C]`."""
+  def candidates(self, split, retriever: Retriever) -> tuple[np.ndarray, ...]:
+    """The candidates of a split: ids `[N, C]`, features, which are right, which are like test rows'."""
     parts = []
     for block in retriever.blocks(self._queries[split], 100, 64, split.filter):
       found = features.candidates(block, retriever.names, 100)
@@ -77,11 +77,20 @@ class Material:
     ids = [np.pad(ids, ((0, 0), pad), constant_values=-1) for (ids, _), pad in zip(parts, pads)]
     values = [np.pad(found, ((0, 0), pad, (0, 0))) for (_, found), pad in zip(parts, pads)]
     ids = np.concatenate(ids)
-    return ids, np.concatenate(values), hybrid.contained(ids, split.counted) & (ids >= 0)
+    labels, rows = hybrid.like_test_time(retriever, split.counted)
+    right = hybrid.contained(ids, split.counted) & (ids >= 0)
+    return ids, np.concatenate(values), right, labels[ids] & rows[:, None]
 
   def score(self, split, ids: np.ndarray) -> dict[str, float]:
     """The metrics that are shown, as fractions."""
     found = metrics.evaluate(ids, split.counted, ks=_KS, inverse_propensity=self._run.inverse_propensity)
+    return evaluate.shown(found)
+
+  def score_held_out(self, ids: np.ndarray) -> dict[str, float]:
+    """The same of the held-out rows, without labels and rows that are unlike what there is at test time."""
+    labels, rows = hybrid.like_test_time(self.fitting, self.held_out.counted)
+    truth = self.held_out.counted[rows].multiply(labels).tocsr()
+    found = metrics.evaluate(ids[rows], truth, ks=_KS, inverse_propensity=self._run.inverse_propensity)
     return evaluate.shown(found)
 
 
@@ -117,29 +126,29 @@ def by_models(material: Material) -> dict[str, dict]:
   rows = {}
   for what, fit in _MODELS.items():
     start = time.perf_counter()
-    score = _scores(fit(names, *_flat(held_out)), test)
+    score = _scores(fit(names, *flat(held_out)), test)
     seconds = time.perf_counter() - start
-    rows[f"{what}, test"] = {**material.score(material.test, _best(test[0], score)), "seconds": seconds}
-    crossed = _best(held_out[0], _cross_validated(names, fit, held_out))
-    rows[f"{what}, cross-validated"] = material.score(material.held_out, crossed)
+    rows[f"{what}, test"] = {**material.score(material.test, in_order(test[0], score)), "seconds": seconds}
+    crossed = in_order(held_out[0], _cross_validated(names, fit, held_out))
+    rows[f"{what}, cross-validated"] = material.score_held_out(crossed)
   return rows
 
 
-def _stacked(names, values, right, rows) -> Callable:
-  return hybrid_model.fit(names, values, right, rows).probabilities
+def _stacked(names, values, right, rows, alike) -> Callable:
+  return hybrid_model.fit(names, values, right, rows, alike).probabilities
 
 
 def _one_of_two(place: int) -> Callable:
   """The regression (0) or the trees (1) alone."""
 
-  def fit(names, values, right, rows) -> Callable:
-    model = hybrid_model.fit(names, values, right, rows)
+  def fit(names, values, right, rows, alike) -> Callable:
+    model = hybrid_model.fit(names, values, right, rows, alike)
     return lambda found: model.log_odds(found)[:, place]
 
   return fit
 
 
-def _lambdamart(names, values, right, rows) -> Callable:
+def _lambdamart(names, values, right, rows, alike) -> Callable:
   import lightgbm
 
   settings = {"objective": "lambdarank", "num_leaves": 15, "learning_rate": 0.06, "min_data_in_leaf": 50}
@@ -148,7 +157,7 @@ def _lambdamart(names, values, right, rows) -> Callable:
   return lightgbm.train({**settings, **more}, data, 150).predict
 
 
-def _histogram_boosting(names, values, right, rows) -> Callable:
+def _histogram_boosting(names, values, right, rows, alike) -> Callable:
   from sklearn.ensemble import HistGradientBoostingClassifier
 
   model = HistGradientBoostingClassifier(max_leaf_nodes=8, learning_rate=0.08, early_stopping=False)
@@ -165,14 +174,16 @@ _MODELS = {
 _PARTS = {"sources": without_sources, "rows": by_rows, "models": by_models}
 
 
-def _flat(found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  ids, values, right = found
+def flat(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+  """Lays candidates out: features `[n, F]`, which are right, their rows, and which are like a test row's."""
+  ids, values, right, alike = found
   real = ids >= 0
-  return values[real], right[real], np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)[real]
+  rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
+  return tuple(array[real] for array in (values, right, rows, alike))
 
 
-def _scores(model: Callable, found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
-  ids, values, _ = found
+def _scores(model: Callable, found: tuple[np.ndarray, ...]) -> np.ndarray:
+  ids, values = found[:2]
   out = np.full(ids.shape, -np.inf)
   out[ids >= 0] = model(values[ids >= 0])
   return out
@@ -184,12 +195,13 @@ def _cross_validated(names, fit: Callable, found) -> np.ndarray:
   for fold in range(_FOLDS):
     left_out = np.zeros(len(out), bool)
     left_out[shuffled[fold::_FOLDS]] = True
-    model = fit(names, *_flat(tuple(array[~left_out] for array in found)))
+    model = fit(names, *flat(tuple(array[~left_out] for array in found)))
     out[left_out] = _scores(model, tuple(array[left_out] for array in found))
-  return out
+  return np.where(found[3], out, -np.inf)
 
 
-def _best(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def in_order(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
+  """Orders candidates' ids by falling score; returns the first 100."""
   order = np.lexsort((ids, -scores), axis=-1)[:, :100]
   return np.take_along_axis(ids, order, axis=1)
 

@@ -4,11 +4,12 @@ import hypothesis
 import made_corpora
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from xmc_jax.retrieval import hybrid, hybrid_model
 from xmc_jax.retrieval.features import candidates, feature_names
-from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
+from xmc_jax.retrieval.hybrid import HybridRanker, fit_model, like_test_time
 from xmc_jax.retrieval.hybrid_model import HybridModel, fixed
 from xmc_jax.retrieval.sources import SOURCES, Queries, Retriever
 
@@ -132,15 +133,16 @@ def test_excluded_pairs_are_nowhere_and_rows_stay_full(ranker, share):
 # --- fitting ---
 
 
-def test_the_model_is_fitted_on_candidates_of_all_queries(retriever, monkeypatch):
+def test_the_model_is_fitted_on_candidates_of_all_queries(monkeypatch):
   """Those that are in no source's list, excluded or padding are no rows of it."""
+  retriever = Retriever(made_corpora.corpus(L, 20))  # some labels are in no training query
   queries = made_corpora.queries(70)
   truth = made_corpora.pairs(np.random.default_rng(1), (70, L), 0.1)
   exclude = made_corpora.pairs(np.random.default_rng(2), (70, L), 0.2).astype(bool)
   seen = {}
   monkeypatch.setattr(hybrid, "fit", lambda names, *arrays: seen.update(names=names, arrays=arrays))
   fit_model(retriever, queries, truth, exclude)
-  features, right, rows = seen["arrays"]
+  features, right, rows, alike = seen["arrays"]
   assert seen["names"] == NAMES and features.dtype == np.float32
   (block,) = retriever.blocks(queries, L, 100, exclude)
   made = candidates(block, retriever.names, L)
@@ -149,6 +151,23 @@ def test_the_model_is_fitted_on_candidates_of_all_queries(retriever, monkeypatch
   np.testing.assert_allclose(features, made.features[real], atol=1e-5)
   expected = np.take_along_axis(truth.toarray() > 0, np.maximum(made.ids, 0), axis=1)[real]
   np.testing.assert_array_equal(right, expected)
+  labels, queries_alike = like_test_time(retriever, truth)
+  assert 0 < alike.sum() < len(alike)
+  np.testing.assert_array_equal(alike, (labels[made.ids] & queries_alike[:, None])[real])
+
+
+@pytest.mark.parametrize("num_nowhere", [0, 2, 4])
+def test_labels_that_held_out_queries_alone_carry_are_not_as_at_test_time(num_nowhere):
+  """Label 0 is in the memory, 1 to 3 are not; for each that is nowhere at all one of these stands."""
+  num_labels = 4 + num_nowhere
+  carried = np.zeros((5, num_labels), np.float32)
+  carried[:, 0] = 1
+  retriever = Retriever(made_corpora.corpus(num_labels, 5)._replace(truth=sp.csr_matrix(carried)))
+  held_out = np.zeros((4, num_labels), np.float32)
+  held_out[[0, 0, 1, 1, 3], [0, 1, 1, 2, 3]] = 1
+  labels, queries = like_test_time(retriever, sp.csr_matrix(held_out))
+  assert labels[0] and labels[4:].all() and labels[1:4].sum() == min(3, num_nowhere)
+  assert queries.tolist() == [True, bool(labels[1] or labels[2]), True, bool(labels[3])]
 
 
 def test_a_fitted_ranker_prefers_what_was_right(monkeypatch):

@@ -273,7 +273,7 @@ def test_a_model_of_other_sources_is_refused(run):
   kept = path.read_bytes()
   try:
     hybrid_model.fixed(["a", "b"]).save(path)
-    with pytest.raises(UserError, match=r"hybrid\.json: was fitted on other sources; delete it"):
+    with pytest.raises(UserError, match=r"hybrid\.json: was fitted on other features; delete it"):
       ranking.hybrid(run, params, aux)
   finally:
     path.write_bytes(kept)

@@ -97,7 +97,7 @@ def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
   truth = _read_truth(folder, (len(texts), shape[0]))
   model = HybridModel.load(folder / MODEL, remedy="export again")
   if model.features != feature_names(source_names(views)):
-    raise DataError(f"{folder / MODEL}: was fitted on other sources; export again")
+    raise DataError(f"{folder / MODEL}: was fitted on other features; export again")
   return Memory(points, truth, texts, temperature, model)
 
 

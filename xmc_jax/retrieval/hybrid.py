@@ -105,11 +105,14 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
     exclude: CSR `[n, L]` pairs that are no candidates.
   """
 
-  def work(found: Candidates, start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  labels, rows_alike = like_test_time(retriever, truth)
+
+  def work(found: Candidates, start: int) -> tuple[np.ndarray, ...]:
     real = found.ids >= 0
     rows = np.arange(start, start + len(real))
     right = contained(found.ids, truth[rows])
-    return found.features[real], right[real], np.broadcast_to(rows[:, None], real.shape)[real]
+    alike = labels[found.ids] & rows_alike[rows, None]
+    return found.features[real], right[real], np.broadcast_to(rows[:, None], real.shape)[real], alike[real]
 
   starts = range(0, len(queries.vectors), _BLOCK)
   parts = _each_block(retriever, queries, _DEPTH, exclude, work, starts)
@@ -117,6 +120,29 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
   if not parts:
     return fixed(names)
   return fit(names, *map(np.concatenate, zip(*parts)))
+
+
+def like_test_time(retriever: Retriever, truth) -> tuple[np.ndarray, np.ndarray]:
+  """Says what of queries that are held out of the memory is as it will be of test queries.
+
+  Which labels there are was settled with the held-out queries' labels among them. So a label that no query in
+  the memory carries is right for a held-out one for sure, and no such label is left when all of them are in
+  the memory. As many of these labels as there are labels that no query at all carries are taken for alike.
+
+  Args:
+    retriever: its memory lacks the queries.
+    truth: CSR `[n, L]` their labels.
+
+  Returns:
+    Which labels `[L]` and which queries `[n]` are alike; of labels a query has one that is, or none at all.
+  """
+  carried = np.bincount(truth.indices, minlength=truth.shape[1]) > 0
+  unheard = retriever.log_frequency == 0
+  only_held_out = np.random.default_rng(0).permutation(np.flatnonzero(unheard & carried))
+  labels = np.ones(truth.shape[1], bool)
+  labels[only_held_out[(unheard & ~carried).sum() :]] = False
+  num_alike = truth.astype(bool) @ labels.astype(np.int64)
+  return labels, (num_alike > 0) | (np.diff(truth.indptr) == 0)
 
 
 def _each_block(

@@ -125,7 +125,13 @@ class HybridModel:
       raise DataError(f"{path}: not readable ({why}); {remedy}") from None
 
 
-def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray) -> HybridModel:
+def fit(
+  names: list[str],
+  features: np.ndarray,
+  right: np.ndarray,
+  rows: np.ndarray,
+  alike: np.ndarray | None = None,
+) -> HybridModel:
   """Fits the model on candidates of queries that are in no memory.
 
   Args:
@@ -133,6 +139,8 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
     features: `[n, F]` float32 of n candidates.
     right: `[n]` bool.
     rows: `[n]` int, the query of each.
+    alike: `[n]` bool, candidates as there are at test time; the models are joined and calibrated by these
+      alone. None is all, and so is what has answers of one kind only.
 
   Returns:
     The model, the same with any number of threads; one with fixed weights where there are fewer than 200
@@ -148,7 +156,10 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
     apart = np.zeros((len(rows), 2))
     for out in parts:
       apart[out] = HybridModel(names, *_fitted(features[~out], right[~out])).log_odds(features[out])
-    return HybridModel(names, *_fitted(features, right), _joint(apart, right), len(queries))
+    if alike is None or right[alike].all() or not right[alike].any():
+      alike = np.ones(len(right), bool)
+    joint = _joint(apart[alike], right[alike])
+    return HybridModel(names, *_fitted(features, right), joint, len(queries))
 
 
 def fixed(names: list[str]) -> HybridModel:

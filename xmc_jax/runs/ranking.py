@@ -144,7 +144,7 @@ def hybrid_model(
     labels = label_vectors(run, params, aux) if labels is None else labels
     model = _fitted(run, point_vectors(run, params, aux), labels)
   if model.features != feature_names(source_names(run.method.views)):
-    raise UserError(f"{path}: was fitted on other sources; delete it, and it is fitted anew")
+    raise UserError(f"{path}: was fitted on other features; delete it, and it is fitted anew")
   return model
 
 
