@@ -1,21 +1,18 @@
 """Results of runs as small JSON files, and the tables in docs/ that are generated from them.
 
   python docs/make_tables.py collect RUN NAME "what it is"    # docs/results/NAME.json from a run's folder
-  python docs/make_tables.py write                            # fill the tables in docs/*.md and README.md
-  python docs/make_tables.py write results                    # or in some of these pages
+  python docs/make_tables.py write [PAGE ...]                 # fill the tables in docs/*.md and README.md
 
-A table stands between `<!-- table: NAME NAME ... -->` and `<!-- end -->`; each NAME is a row. Between
-`<!-- claim: NAME METRIC METRIC ... -->` and `<!-- end -->` stand the rows of docs/results/claim_NAME.json,
-which `python -m experiments.claims.run` writes: the mean over seeds and its 95 % interval (Student's t), in
-percent; of minutes and GB the median. Between `<!-- epochs: NAME/ROW NAME/ROW ... -->` and `<!-- end -->`
-stands how soon each row got where the first one ended. Between `<!-- faults -->` and `<!-- end -->` stands
-what `python -m benchmarks.faults` and `python -m benchmarks.disks` found. Between `<!-- leaderboard -->` (or
-`<!-- leaderboard: BOARD -->`) and `<!-- end -->` stand the rows that `python -m benchmarks.leaderboard` keeps
-in docs/results/leaderboard, by falling P@1: means over seeds and their 95 % interval over test points;
-metrics beside BOARD are its only columns. Between `<!-- accuracy -->` and `<!-- end -->` stands a table for
-each folder of docs/results/accuracy, which `python -m benchmarks.accuracy` fills; sets and metrics that are
-named there are the only ones: `<!-- accuracy: SET P@1 -->`. Between `<!-- parts: PART METRIC ... -->` and
-`<!-- end -->` stands what `python -m benchmarks.hybrid_parts` found, set by set.
+A table stands between a mark and `<!-- end -->`, in percent, minutes and GB:
+  <!-- table: NAME NAME ... -->      a row of each docs/results/NAME.json
+  <!-- claim: NAME METRIC ... -->    what experiments.claims.run keeps: means over seeds and their 95 %
+                                     interval (Student's t); of minutes and GB the median
+  <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
+  <!-- faults -->                    what benchmarks.faults and benchmarks.disks found
+  <!-- leaderboard: BOARD -->        what benchmarks.leaderboard keeps; BOARD may be left out, or followed by
+                                     metrics: means over seeds, their 95 % interval over test points
+  <!-- accuracy: SET METRIC ... -->  what benchmarks.accuracy keeps; of all sets where none is named
+  <!-- parts: PART METRIC ... -->    what benchmarks.hybrid_parts found, set by set
 """
 
 import json
@@ -37,7 +34,7 @@ _BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)"
 def collect(run: pathlib.Path, name: str, what: str) -> None:
   """Writes docs/results/NAME.json from a finished run's folder."""
   report = json.loads((run / "report" / "metrics.json").read_text())
-  lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+  lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
   best = max((line["eval/P@1"] for line in lines if "eval/P@1" in line), default=None)
   result = {
     "what": what,
@@ -235,10 +232,7 @@ _STEPS = "{:.1f} steps on average, {} at most; 2 or 3 lie between checkpoints"
 _OF_FAULTS = {  # what may be lost, how it is noticed
   "kill -9": (_STEPS, "a step that has no seal was not finished"),
   "kill -9 while data are prepared": ("what was prepared", "a folder that has no manifest was not finished"),
-  "kill -9 while predictions are written": (
-    "fewer than 1,024 lines",
-    "`.part`, and notes of what it is made of",
-  ),
+  "kill -9 while predictions are written": ("fewer than 1,024 lines", "`.part`, and notes of its making"),
   "kill -9 while a run is exported": ("what was exported", "what has no name of its own was not finished"),
   "kill -9, then a damaged checkpoint": (_STEPS, "digests of all files, before a checkpoint is used"),
   "SIGTERM": (_STEPS, "a thread hears the signal"),

@@ -1,0 +1,34 @@
+"""A block of work for each core: in order, and with products that take one thread."""
+
+import threading
+import time
+
+import pytest
+import threadpoolctl
+
+from xmc_jax.refresh import cores
+
+
+def test_side_by_side_each_product_takes_one_thread():
+  def threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+  before, one_thread = threads(), cores.one_thread_a_call
+  one_thread.__enter__()
+  one_thread.__enter__()
+  one_thread.__exit__(None, None, None)  # another search goes on
+  assert threads() == {1}
+  one_thread.__exit__(None, None, None)
+  assert threads() == before
+
+
+def test_work_is_done_in_order_and_one_piece_needs_no_thread():
+  here = threading.get_ident()
+  assert cores.in_order(lambda part: threading.get_ident(), 2, [0]) == [here]
+  assert cores.in_order(lambda part: part, 2, []) == []
+  found = cores.in_order(lambda a, b: (time.sleep(0.01 * (3 - a)), a * b)[1], 2, range(4), [5, 6, 7, 8])
+  assert found == [0, 6, 14, 24]
+  with pytest.raises(ValueError, match="shorter"):
+    cores.in_order(lambda a, b: a, 2, range(4), range(3))
+  with pytest.raises(ZeroDivisionError):
+    cores.in_order(lambda part: 1 / part, 2, [1, 0])
