@@ -4,7 +4,8 @@
 
 A logistic regression on the candidates of all runs' validation rows, each run with the same weight. How far
 its weights are shrunk is chosen by what travels: each run is left out in turn, and ranked by the weights of
-the others. The mean over runs, on their validation rows, is printed for each strength; the best P@1 is taken.
+the others. The means over runs, on their validation rows, are printed for each strength, and that with the
+best mean of these is taken.
 """
 
 import argparse
@@ -67,12 +68,12 @@ def main() -> None:
   if len(names) > 1:
     parser.error("all runs must have the same sources")
   candidates = [material.candidates(material.held_out, material.fitting) for material in materials]
-  best, best_score = 0.0, -1.0
+  means = {}
   for strength in _STRENGTHS:
     score = travelled(materials, candidates, strength)
     print(f"C = {strength:g}:", "  ".join(f"{name} {100 * score[name]:.2f}" for name in _SHOWN))
-    if score["P@1"] > best_score:
-      best, best_score = strength, score["P@1"]
+    means[strength] = np.mean(list(score.values()))
+  best = max(means, key=means.get)
   weights = pooled([_parts(found) for found in candidates], best).round(5).tolist()
   content = {"intercept": weights[-1], "weights": dict(zip(names.pop(), weights))}
   disk.write_text(_FILE, json.dumps(content, indent=1) + "\n")

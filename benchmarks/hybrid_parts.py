@@ -8,7 +8,7 @@ rows, and by other models. Each part leaves docs/results/hybrid_parts/SET_PART.j
 again. Parts:
 
   sources   all, and all but one, on the test rows
-  rows      fitted on 100, 300, 1,000 and 3,000 validation rows, where there are so many
+  rows      fitted on 0, 20, 50, 100, 300, 1,000 and 3,000 validation rows, where there are so many
   models    each model alone, both stacked, and others; on the test rows, and by cross-validation on the
             validation rows, which alone may choose
 """
@@ -31,7 +31,7 @@ from xmc_jax.runs import ranking
 _RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "results" / "hybrid_parts"
 _KS = (1, 3, 5, 10, 100)
 _MOST_TEST_ROWS = 4000
-_ROWS = (100, 300, 1000, 3000)
+_ROWS = (20, 50, 100, 300, 1000, 3000)
 _FOLDS = 4
 
 
@@ -107,11 +107,10 @@ def without_sources(material: Material) -> dict[str, dict]:
 
 
 def by_rows(material: Material) -> dict[str, dict]:
-  """Fitted on so many validation rows; 0 stands for the fixed weights."""
+  """Fitted on none, and on so many validation rows."""
   order, rows = np.random.default_rng(0).permutation(len(material.held_out)), {}
   fixed = hybrid_model.fixed(features.feature_names(material.fitting.names))
-  rows["fixed weights"] = material.score(material.test, material.rank(fixed).ids)
-  hybrid_model.FEWEST_ROWS = 1  # here it is to be seen what fitting on few rows does
+  rows["no rows"] = material.score(material.test, material.rank(fixed).ids)
   for count in (count for count in _ROWS if count <= len(order)):
     model = material.fit(np.sort(order[:count]))
     rows[f"{count:,} rows"] = material.score(material.test, material.rank(model).ids)

@@ -23,14 +23,11 @@ def block(retriever):
 
 
 def test_names_of_features():
-  others = ["log_frequency", "num_agreeing", "nearest_cosine", "nearest_word_cosine"]
-  assert feature_names(["lexical_labels", "encoder"]) == [
-    *("lexical_labels.score", "lexical_labels.log_score", "lexical_labels.log_rank"),
+  assert feature_names(["memory", "encoder"]) == [
+    *("memory.score", "memory.log_score", "memory.log_rank"),
     *("encoder.score", "encoder.log_score", "encoder.log_rank"),
-    *others,
+    *("log_frequency", "num_agreeing", "nearest_cosine", "nearest_word_cosine"),
   ]
-  assert feature_names(["memory", "encoder", "lexical_memory"]) == feature_names(["encoder"])
-  assert feature_names(["memory"]) == others
 
 
 @pytest.mark.parametrize("sources", [tuple(SOURCES), ("lexical_memory", "encoder"), ("memory",)])
@@ -47,10 +44,9 @@ def test_features_are_what_their_names_say(retriever, block, sources):
       scores = SOURCES[name](block).scores_of(asked)[row].astype(np.float64)
       order = sorted(range(len(labels)), key=lambda place: (-scores[place], labels[place]))
       ranks = np.argsort(order)
-      if name not in ("memory", "lexical_memory"):
-        expected[f"{name}.score"] = scores
-        expected[f"{name}.log_score"] = np.log(np.maximum(scores, 0) + 1e-4)
-        expected[f"{name}.log_rank"] = np.log(1 + ranks)
+      expected[f"{name}.score"] = scores
+      expected[f"{name}.log_score"] = np.log(np.maximum(scores, 0) + 1e-4)
+      expected[f"{name}.log_rank"] = np.log(1 + ranks)
       expected["num_agreeing"] += (ranks < 10) & (scores > 0)
     expected["nearest_cosine"] = np.full(len(labels), block.near.scores[row, 0])
     expected["nearest_word_cosine"] = np.full(len(labels), block.near_by_words.scores[row, 0])
@@ -79,7 +75,6 @@ def test_candidates_are_the_best_of_all_sources_once_and_rising(block):
 
 
 def test_those_with_the_best_reciprocal_ranks_are_kept(block, monkeypatch):
-  monkeypatch.setattr(features, "_UNSCORED", ())  # so that the ranks by every source are among the features
   every = candidates(block, tuple(SOURCES), 8)
   monkeypatch.setattr(features, "_KEPT", 7)
   for k, kept in ((4, 7), (6, 9)):
@@ -112,7 +107,7 @@ def test_sources_that_agree_are_counted(block, monkeypatch):
   for name, values in (("encoder", scores), ("memory", scores[::-1]), ("lexical_labels", 0 * scores)):
     monkeypatch.setitem(SOURCES, name, lambda _, values=values: Found(every, lambda ids: values[ids]))
   found = candidates(block, ("encoder", "memory", "lexical_labels"), 8)
-  agreeing = found.features[0, found.ids[0] >= 0, feature_names(["a", "b"]).index("num_agreeing")]
+  agreeing = found.features[0, found.ids[0] >= 0, feature_names(["a", "b", "c"]).index("num_agreeing")]
   assert agreeing.tolist() == [1, 1, 1, 1, *([2] * 6), 1, 1, 1, 1]
 
 

@@ -75,15 +75,33 @@ def test_what_was_learnt_too_well_is_taken_back():
   assert alone > floor + 0.005 and log_loss(answers, model.probabilities(other)) < floor + 0.002
 
 
-def test_the_regression_is_scikit_learns_on_standardised_features():
-  features, right, *_ = made(250)
-  linear, _ = hybrid_model._fitted(features, right)
-  wide = features[:, :3].astype(np.float64)
-  center, scale = wide.mean(axis=0), wide.std(axis=0)
-  theirs = LogisticRegression(tol=1e-8, max_iter=2000).fit((wide - center) / scale, right)
-  expected = theirs.decision_function((wide - center) / scale)
-  np.testing.assert_allclose(features.astype(np.float64) @ linear[:-1] + linear[-1], expected, atol=0.01)
-  assert linear[3] == 0  # of a feature that was always the same nothing is known
+def newton(features: np.ndarray, right: np.ndarray, others: np.ndarray) -> np.ndarray:
+  """The logistic regression with a normal prior of precision 30 around `others`, by Newton's method."""
+  scale = features.std(axis=0)
+  scale[scale == 0] = 1
+  inputs = np.append(features / scale, np.ones((len(features), 1)), axis=1)
+  # The prior holds where all features have their means: there the intercept has its own.
+  middle = np.eye(inputs.shape[1])
+  middle[-1, :-1] = features.mean(axis=0) / scale
+  start = np.append(others[:-1] * scale, others[-1])
+  weights = np.zeros(len(start))
+  for _ in range(50):
+    probability = sigmoid(inputs @ weights)
+    slope = inputs.T @ (probability - right) + 30 * middle.T @ middle @ (weights - start)
+    curve = (inputs * (probability * (1 - probability))[:, None]).T @ inputs + 30 * middle.T @ middle
+    weights -= np.linalg.solve(curve, slope)
+  return np.append(weights[:-1] / scale, weights[-1])
+
+
+@pytest.mark.parametrize("num_queries", [1, 5, 250])
+def test_the_regression_has_a_prior_around_weights_of_other_data(num_queries):
+  features, right, *_ = made(num_queries)
+  names = ["memory_regression.score", "unheard", "log_frequency", "num_agreeing"]
+  others = fixed(names).linear
+  assert others[0] > 1 and others[1] == 0
+  found = hybrid_model._near_others(names, features, right)
+  np.testing.assert_allclose(found, newton(features.astype(np.float64), right, others), atol=1e-3)
+  np.testing.assert_allclose(found[3], others[3])  # of a feature that was always the same nothing is learnt
 
 
 def test_probabilities_are_of_the_weights_by_hand():
@@ -135,35 +153,40 @@ def test_probabilities_are_those_of_candidates_like_test_rows():
 # --- too few rows, or answers of one kind ---
 
 
-def test_fixed_weights_where_there_is_too_little_to_fit_on(monkeypatch):
+def test_few_queries_adapt_weights_of_other_data():
   names = feature_names(list(SOURCES))
   rng = np.random.default_rng(0)
+  fresh = rng.normal(size=(4000, len(names))).astype(np.float32)
+  known = json.loads((ROOT / "xmc_jax" / "retrieval" / "fixed_weights.json").read_text())
+  others = fresh.astype(np.float64) @ [known["weights"].get(name, 0) for name in names] + known["intercept"]
+  truth = sigmoid(2 * fresh[:, 3].astype(np.float64) - 2)  # the fourth feature says all
 
   def fitted(num_queries: int, right=None) -> HybridModel:
     features = rng.normal(size=(num_queries * EACH, len(names))).astype(np.float32)
-    answers = rng.random(len(features)) < 0.3 if right is None else np.full(len(features), right)
-    found = fit(names, features, answers, np.repeat(np.arange(num_queries), EACH))
-    known = json.loads((ROOT / "xmc_jax" / "retrieval" / "fixed_weights.json").read_text())
-    weights = np.array([known["weights"].get(name, 0) for name in names])
-    expected = sigmoid(features.astype(np.float64) @ weights + known["intercept"])
-    same = np.allclose(found.probabilities(features), expected, atol=1e-6)
-    assert same == (not found.num_rows)
-    return found
+    drawn = rng.random(len(features)) < sigmoid(2 * features[:, 3] - 2)
+    answers = drawn if right is None else np.full(len(features), right)
+    return fit(names, features, answers, np.repeat(np.arange(num_queries), EACH))
 
-  for few in (fitted(1), fitted(199), fitted(200, True), fitted(200, False)):
-    assert few.num_rows == 0
-  assert fitted(200).num_rows == 200
-  monkeypatch.setattr(hybrid_model, "FEWEST_ROWS", 20)
-  assert fitted(20).num_rows == 20
+  off = [np.abs(sigmoid(others) - truth).mean()]
+  for count in (5, 49, 50):
+    found = fitted(count)
+    assert found.num_rows == count and found.has_trees == (count >= 50)
+    off.append(np.abs(found.probabilities(fresh) - truth).mean())
+  assert off[0] > off[1] > off[2] > off[3] and off[2] < off[0] / 2
+  for nothing in (fitted(0), fitted(200, True), fitted(200, False)):
+    assert nothing.num_rows == 0 and not nothing.has_trees
+    np.testing.assert_allclose(nothing.probabilities(fresh), sigmoid(others), atol=1e-6)
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_fixed_weights_where_one_query_has_all_answers_of_a_kind(answer):
+def test_no_trees_where_one_query_has_all_answers_of_a_kind(answer):
   """What is joined is fitted without it once, and has nothing to tell from then."""
   features, _, rows, _ = made(250)
   right = np.full(len(rows), not answer)
   right[rows == 7] = answer
-  assert fit(NAMES, features, right, rows).num_rows == 0
+  found = fit(NAMES, features, right, rows)
+  assert found.num_rows == 250 and not found.has_trees
+  assert abs(found.probabilities(features).mean() - right.mean()) < 0.01
 
 
 def test_fixed_weights_know_every_feature():
@@ -187,6 +210,7 @@ def test_what_is_saved_is_what_is_loaded(model, tmp_path):
     assert one.probabilities(features).tobytes() == other.probabilities(features).tobytes()
     assert one.log_odds(features).tobytes() == other.log_odds(features).tobytes()
     assert (other.features, other.num_rows) == (one.features, one.num_rows)
+    assert other.has_trees == one.has_trees
     other.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
   assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json", "again.json"]
@@ -237,7 +261,7 @@ def test_a_query_is_wholly_in_one_part(monkeypatch):
   features[:, 3] = rows  # so that a row tells its query
   fitted_on, asked = [], []
 
-  def fitted(some, answers):
+  def fitted(names, some, answers):
     fitted_on.append({*some[:, 3].tolist()})
     return np.zeros(5), ""
 
@@ -246,7 +270,7 @@ def test_a_query_is_wholly_in_one_part(monkeypatch):
       asked.append({*some[:, 3].tolist()})
       return np.random.default_rng(0).normal(size=(len(some), 2))
 
-  monkeypatch.setattr(hybrid_model, "_fitted", fitted)
+  monkeypatch.setattr(hybrid_model, "_both", fitted)
   monkeypatch.setattr(hybrid_model, "HybridModel", Spy)
   fit(NAMES, features, right, rows)
   assert len(asked) == 3 and set().union(*asked) == set(range(250))

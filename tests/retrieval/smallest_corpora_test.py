@@ -29,7 +29,10 @@ def rank(corpus: Corpus, queries: Queries, k: int, exclude=None):
   reasons = ranker.explain(queries, found.ids)
   assert [len(of_row) for of_row in reasons] == (found.ids >= 0).sum(axis=1).tolist()
   truth = made_corpora.pairs(np.random.default_rng(0), (num_queries, num_labels), 0.5)
-  assert fit_model(retriever, queries, truth, exclude).num_rows == 0
+  fitted = fit_model(retriever, queries, truth, exclude)
+  assert not fitted.has_trees and fitted.num_rows <= num_queries
+  again = HybridRanker(retriever, fitted).rank(queries, k, exclude)
+  assert (np.isfinite(again.scores) == (found.ids >= 0)).all()
   return found, alone
 
 

@@ -281,13 +281,18 @@ def test_a_model_of_other_sources_is_refused(run):
 
 @pytest.mark.parametrize(
   "held_out, fewest, why",
-  [(0, 200, "0 validation rows are too few"), (20, 200, "too few"), (20, 5, "too much alike")],
+  [
+    (0, 50, "weights of other data, as 0 validation rows are too few for more (50)"),
+    (20, 50, "weights of other data, adapted, as 20 validation rows are too few for more (50)"),
+    (20, 5, "weights of other data, adapted, as 20 validation rows are too much alike for more"),
+  ],
 )
-def test_too_few_validation_rows_give_fixed_weights(tmp_path, capsys, monkeypatch, held_out, fewest, why):
+def test_few_validation_rows_adapt_weights_of_other_data(
+  tmp_path, capsys, monkeypatch, held_out, fewest, why
+):
   monkeypatch.setattr(ranking, "FEWEST_ROWS", fewest)
   data, changes = tiny_runs.write_data(tmp_path / "data"), {"data.num_validation": held_out}
   workflow.train_and_test(tiny_runs.config(data, **HYBRID | changes), tmp_path / "run")
-  said = capsys.readouterr()
-  assert why in said.err and "hybrid: fixed weights" in said.err
-  assert hybrid_model.HybridModel.load(tmp_path / "run" / "hybrid.json").num_rows == 0
+  assert f"hybrid: {why}" in capsys.readouterr().err
+  assert hybrid_model.HybridModel.load(tmp_path / "run" / "hybrid.json").num_rows == held_out
   assert Model.load(tmp_path / "run").predict(TEXTS, 60)[0].min() >= 0

@@ -13,9 +13,6 @@ _KEPT = 150  # candidates of a query, at least
 _FLOOR = 1e-4  # added to scores before their logarithm
 _SMOOTH = 10  # added to ranks before their reciprocal (Cormack et al., 2009, have 60)
 _TOP = 10  # a source that has a label among so many speaks for it
-# These give candidates and reasons; of their scores the model learns nothing that the regression on the same
-# neighbours does not tell it better.
-_UNSCORED = ("memory", "lexical_memory")
 _OF_SOURCE = ("score", "log_score", "log_rank")
 _OF_QUERY = ("nearest_cosine", "nearest_word_cosine")
 _OTHERS = ("log_frequency", "num_agreeing", *_OF_QUERY)
@@ -37,8 +34,7 @@ class Candidates(NamedTuple):
 
 def feature_names(sources: Sequence[str]) -> list[str]:
   """Names the F features of these sources, in the order of `Candidates.features`."""
-  scored = [source for source in sources if source not in _UNSCORED]
-  return [f"{source}.{what}" for source in scored for what in _OF_SOURCE] + list(_OTHERS)
+  return [f"{source}.{what}" for source in sources for what in _OF_SOURCE] + list(_OTHERS)
 
 
 def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
@@ -65,23 +61,19 @@ def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
   best = np.sort(best, axis=1)
   ids = np.take_along_axis(ids, best, axis=1)
   scores, ranks = (np.take_along_axis(array, best[..., None], axis=1) for array in (scores, ranks))
-  return Candidates(ids, _features(block, sources, ids, scores, ranks), found)
+  return Candidates(ids, _features(block, ids, scores, ranks), found)
 
 
-def _features(
-  block: Block, sources: Sequence[str], ids: np.ndarray, scores: np.ndarray, ranks: np.ndarray
-) -> np.ndarray:
-  agreeing = ((ranks < _TOP) & (scores > 0)).sum(axis=-1)
-  places = [place for place, source in enumerate(sources) if source not in _UNSCORED]
-  scores, ranks = scores[..., places], ranks[..., places]
+def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:
   of_sources = np.stack([scores, np.log(np.maximum(scores, 0) + _FLOOR), np.log1p(ranks)], axis=-1)
+  agreeing = ((ranks < _TOP) & (scores > 0)).sum(axis=-1)
   of_query = [_first(found.scores) for found in (block.near, block.near_by_words)]
   others = [
     block.retriever.log_frequency[np.maximum(ids, 0)],
     agreeing,
     *(np.broadcast_to(cosine[:, None], ids.shape) for cosine in of_query),
   ]
-  flat = of_sources.reshape(*ids.shape, len(places) * len(_OF_SOURCE))
+  flat = of_sources.reshape(*ids.shape, -1)
   return np.concatenate([flat, np.stack(others, axis=-1)], axis=-1).astype(np.float32)
 
 

@@ -1,6 +1,7 @@
 """The model that joins sources: candidates' features to the probability that a label is right.
 
-Logistic regression and gradient-boosted trees (LightGBM; Ke et al., 2017) are fitted on the same rows. A
+Logistic regression and gradient-boosted trees (LightGBM; Ke et al., 2017) are fitted on the same rows. The
+regression starts from weights that were found on other data, and leaves them as far as its rows say so. A
 second regression on the log-odds of both, which each gave for rows that it was not fitted on, joins them
 (stacking; Wolpert, 1992): it leans on whichever does better on this data, and makes the result a calibrated
 probability (Platt, 1999).
@@ -18,7 +19,8 @@ from xmc_jax.contract import DataError
 from xmc_jax.refresh import cores
 from xmc_jax.retrieval import tree_text
 
-FEWEST_ROWS = 200  # to fit on; of fewer, weights that were found on other data serve better
+FEWEST_ROWS = 50  # for trees; with fewer the regression is alone
+_TRUST = 30.0  # in the weights that were found on other data
 _FORMAT, _VERSION = "xmc_jax hybrid", 1
 _FOLDS = 3
 _TREES = {
@@ -40,10 +42,14 @@ class HybridModel:
 
   Args:
     features: F names.
-    linear: `[F + 1]` weights of the features as they are, and the intercept.
+    linear: `[F + 1]` float64 weights of the features as they are, and the intercept.
     trees: LightGBM's text; '' is none.
     joint: `[3]` weights of the log-odds by `linear` and by `trees`, and the intercept.
-    num_rows: queries that it was fitted on; 0 for fixed weights.
+    num_rows: queries that it was fitted on; 0 for weights that were found on other data.
+
+  Attributes:
+    features, linear, num_rows: as given.
+    has_trees: whether there are any.
   """
 
   def __init__(
@@ -55,9 +61,10 @@ class HybridModel:
     num_rows: int = 0,
   ):
     self.features, self.num_rows = list(features), num_rows
-    self._linear, self._trees = np.asarray(linear, np.float64), trees
+    self.linear, self._trees = np.asarray(linear, np.float64), trees
     self._joint = np.asarray(joint, np.float64)
     self._booster = tree_text.booster(trees) if trees else None
+    self.has_trees = bool(trees)
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[n]` float32 of candidates' features `[n, F]`."""
@@ -67,7 +74,7 @@ class HybridModel:
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 where there are none)."""
     out = np.zeros((len(features), 2))
-    out[:, 0] = features.astype(np.float64) @ self._linear[:-1] + self._linear[-1]
+    out[:, 0] = features.astype(np.float64) @ self.linear[:-1] + self.linear[-1]
     if self._booster is not None and len(features):
       out[:, 1] = self._booster.predict(features, raw_score=True, num_threads=1)
     return out
@@ -79,7 +86,7 @@ class HybridModel:
       "version": _VERSION,
       "features": self.features,
       "num_rows": self.num_rows,
-      "linear": self._linear.tolist(),
+      "linear": self.linear.tolist(),
       "joint": self._joint.tolist(),
       "trees": self._trees,
     }
@@ -143,23 +150,27 @@ def fit(
       alone. None is all, and so is what has answers of one kind only.
 
   Returns:
-    The model, the same with any number of threads; one with fixed weights where there are fewer than 200
-    queries, or the candidates of two thirds of them are all right, or all wrong.
+    The model, the same with any number of threads. It has no trees where there are fewer than 50 queries, or
+    the candidates of two thirds of them are all right, or all wrong; where all are, it is that of `fixed`.
   """
+  if right.all() or not right.any():
+    return fixed(names)
+  if alike is None or right[alike].all() or not right[alike].any():
+    alike = np.ones(len(right), bool)
   queries = np.unique(rows)
   shuffled = np.random.default_rng(0).permutation(queries)
   parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
-  if len(queries) < FEWEST_ROWS or one_kind:
-    return fixed(names)
   with cores.one_thread_a_call:  # the last bits of a product depend on the number of threads
+    if len(queries) < FEWEST_ROWS or one_kind:
+      alone = HybridModel(names, _near_others(names, features, right))
+      joint = _joint(alone.log_odds(features[alike]), right[alike])
+      return HybridModel(names, alone.linear, "", joint, len(queries))
     apart = np.zeros((len(rows), 2))
     for out in parts:
-      apart[out] = HybridModel(names, *_fitted(features[~out], right[~out])).log_odds(features[out])
-    if alike is None or right[alike].all() or not right[alike].any():
-      alike = np.ones(len(right), bool)
+      apart[out] = HybridModel(names, *_both(names, features[~out], right[~out])).log_odds(features[out])
     joint = _joint(apart[alike], right[alike])
-    return HybridModel(names, *_fitted(features, right), joint, len(queries))
+    return HybridModel(names, *_both(names, features, right), joint, len(queries))
 
 
 def fixed(names: list[str]) -> HybridModel:
@@ -168,13 +179,33 @@ def fixed(names: list[str]) -> HybridModel:
   return HybridModel(names, [*(content["weights"].get(name, 0.0) for name in names), content["intercept"]])
 
 
-def _fitted(features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
+def _both(names: list[str], features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
   """Fits both models; returns the weights of the regression `[F + 1]`, and the trees' text."""
+  return _near_others(names, features, right), tree_text.fitted(features, right, _TREES, _NUM_TREES)
+
+
+def _near_others(names: list[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """Fits a logistic regression that stays near the weights of `fixed`; returns its own `[F + 1]`.
+
+  Of features scaled to variance 1, half the squared distance times `_TRUST` is added to the loss: that is a
+  normal prior around these weights.
+  """
+  from scipy.optimize import minimize
+
   center, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
   scale = np.where(scale > 0, scale, 1)
-  weights = _regression((features - center) / scale, right)
-  linear = np.append(weights[:-1] / scale, weights[-1] - weights[:-1] @ (center / scale))
-  return linear, tree_text.fitted(features, right, _TREES, _NUM_TREES)
+  inputs = np.append((features - center) / scale, np.ones((len(features), 1)), axis=1)
+  others = fixed(names).linear
+  start = np.append(others[:-1] * scale, others[-1] + others[:-1] @ center)
+
+  def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+    log_odds, off = inputs @ weights, weights - start
+    wrong = 1 / (1 + np.exp(-np.clip(log_odds, -80, 80))) - right
+    value = (np.logaddexp(0, log_odds) - right * log_odds).sum() + _TRUST / 2 * off @ off
+    return value, inputs.T @ wrong + _TRUST * off
+
+  found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+  return np.append(found[:-1] / scale, found[-1] - found[:-1] @ (center / scale))
 
 
 def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -186,7 +217,7 @@ def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
   better = 1 - int(worse[0])
   out = np.zeros(3)
   out[better], out[2] = _regression(log_odds[:, better, None], right)
-  return out
+  return out if out[better] > 0 else np.array([1.0, 0.0, 0.0])
 
 
 def _regression(features: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -198,9 +198,10 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
   queries = Queries(np.asarray(vectors[held_out.row_numbers]), held_out.texts)
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
   model = fit_model(retriever, queries, held_out.counted, held_out.filter)
-  if not model.num_rows:
-    why = f"too few to fit on ({FEWEST_ROWS})" if len(held_out) < FEWEST_ROWS else "too much alike to fit on"
-    say(f"hybrid: fixed weights, as {len(held_out):,} validation rows are {why}")
+  if not model.has_trees:
+    adapted = ", adapted" if model.num_rows else ""
+    why = f"too few for more ({FEWEST_ROWS})" if len(held_out) < FEWEST_ROWS else "too much alike for more"
+    say(f"hybrid: weights of other data{adapted}, as {len(held_out):,} validation rows are {why}")
   if runtime.is_main_process():
     with contextlib.suppress(OSError):  # of a folder that may only be read it is fitted each time
       model.save(run.workdir / run_folder.HYBRID)
