@@ -28,18 +28,18 @@ def pooled(runs: list[tuple[np.ndarray, ...]], strength: float) -> np.ndarray:
   """Fits weights and intercept `[F + 1]` to the candidates of several runs.
 
   Args:
-    runs: of each, its candidates' features `[n, F]`, which are right, and which are like those of test rows.
+    runs: of each, its candidates' features `[n, F]`, and which are right.
     strength: scikit-learn's C.
   """
-  sizes = [len(values) for values, _, _ in runs]
+  sizes = [len(values) for values, _ in runs]
   each = np.repeat([np.mean(sizes) / size for size in sizes], sizes)
-  values, right, alike = (np.concatenate(arrays) for arrays in zip(*runs))
+  values, right = (np.concatenate(arrays) for arrays in zip(*runs))
   center, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
   unit = (values - center) / np.where(scale > 0, scale, 1)
   found = LogisticRegression(C=strength, max_iter=500).fit(unit, right, sample_weight=each)
   # Shrunk weights order candidates; a second regression makes probabilities of them (Platt, 1999).
   order = (unit @ found.coef_[0])[:, None]
-  joint = LogisticRegression().fit(order[alike], right[alike], sample_weight=each[alike])
+  joint = LogisticRegression().fit(order, right, sample_weight=each)
   weights = joint.coef_[0, 0] * found.coef_[0] / np.where(scale > 0, scale, 1)
   return np.append(weights, joint.intercept_[0] - weights @ center)
 
@@ -48,16 +48,11 @@ def travelled(materials: list[Material], candidates: list[tuple], strength: floa
   """Scores each run's validation rows by the weights of the others; returns the mean over runs."""
   scores = []
   for out, material in enumerate(materials):
-    weights = pooled([_parts(found) for place, found in enumerate(candidates) if place != out], strength)
+    weights = pooled([flat(found)[:2] for place, found in enumerate(candidates) if place != out], strength)
     ids, values, _, alike = candidates[out]
     log_odds = np.where((ids >= 0) & alike, values @ weights[:-1], -np.inf)
     scores.append(material.score_held_out(in_order(ids, log_odds)))
   return {name: float(np.mean([score[name] for score in scores])) for name in _SHOWN}
-
-
-def _parts(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-  values, right, _, alike = flat(found)
-  return values, right, alike
 
 
 def main() -> None:
@@ -74,7 +69,7 @@ def main() -> None:
     print(f"C = {strength:g}:", "  ".join(f"{name} {100 * score[name]:.2f}" for name in _SHOWN))
     means[strength] = np.mean(list(score.values()))
   best = max(means, key=means.get)
-  weights = pooled([_parts(found) for found in candidates], best).round(5).tolist()
+  weights = pooled([flat(found)[:2] for found in candidates], best).round(5).tolist()
   content = {"intercept": weights[-1], "weights": dict(zip(names.pop(), weights))}
   disk.write_text(_FILE, json.dumps(content, indent=1) + "\n")
   print(f"{_FILE}: C = {best:g}")

@@ -133,21 +133,21 @@ def by_models(material: Material) -> dict[str, dict]:
   return rows
 
 
-def _stacked(names, values, right, rows, alike) -> Callable:
-  return hybrid_model.fit(names, values, right, rows, alike).probabilities
+def _stacked(names, values, right, rows) -> Callable:
+  return hybrid_model.fit(names, values, right, rows).probabilities
 
 
 def _one_of_two(place: int) -> Callable:
   """The regression (0) or the trees (1) alone."""
 
-  def fit(names, values, right, rows, alike) -> Callable:
-    model = hybrid_model.fit(names, values, right, rows, alike)
+  def fit(names, values, right, rows) -> Callable:
+    model = hybrid_model.fit(names, values, right, rows)
     return lambda found: model.log_odds(found)[:, place]
 
   return fit
 
 
-def _lambdamart(names, values, right, rows, alike) -> Callable:
+def _lambdamart(names, values, right, rows) -> Callable:
   import lightgbm
 
   settings = {"objective": "lambdarank", "num_leaves": 15, "learning_rate": 0.06, "min_data_in_leaf": 50}
@@ -156,7 +156,7 @@ def _lambdamart(names, values, right, rows, alike) -> Callable:
   return lightgbm.train({**settings, **more}, data, 150).predict
 
 
-def _histogram_boosting(names, values, right, rows, alike) -> Callable:
+def _histogram_boosting(names, values, right, rows) -> Callable:
   from sklearn.ensemble import HistGradientBoostingClassifier
 
   model = HistGradientBoostingClassifier(max_leaf_nodes=8, learning_rate=0.08, early_stopping=False)
@@ -174,11 +174,10 @@ _PARTS = {"sources": without_sources, "rows": by_rows, "models": by_models}
 
 
 def flat(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-  """Lays candidates out: features `[n, F]`, which are right, their rows, and which are like a test row's."""
+  """Lays out those candidates that are like a test row's: features `[n, F]`, which are right, their rows."""
   ids, values, right, alike = found
-  real = ids >= 0
   rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
-  return tuple(array[real] for array in (values, right, rows, alike))
+  return tuple(array[(ids >= 0) & alike] for array in (values, right, rows))
 
 
 def _scores(model: Callable, found: tuple[np.ndarray, ...]) -> np.ndarray:

@@ -136,20 +136,6 @@ def test_features_of_very_different_sizes():
   np.testing.assert_allclose(one.probabilities(features), other.probabilities(features * sizes), atol=0.02)
 
 
-def test_probabilities_are_those_of_candidates_like_test_rows():
-  """Of the others all are right: joined by them too, the model says too much."""
-  features, right, rows, _ = made(600)
-  alike = np.random.default_rng(5).random(len(right)) < 0.7
-  right = right | ~alike
-  fresh, answers = made(400, seed=1)[:2]
-  by_all, by_alike = (
-    fit(NAMES, features, right, rows, one).probabilities(fresh).mean() for one in (None, alike)
-  )
-  assert abs(by_alike - answers.mean()) < 0.02 < 0.1 < by_all - answers.mean()
-  for strange in (right, ~right & alike, np.zeros(len(right), bool)):  # of one kind, or none: all count
-    assert fit(NAMES, features, right, rows, strange).probabilities(fresh).mean() == by_all
-
-
 # --- too few rows, or answers of one kind ---
 
 

@@ -282,9 +282,9 @@ def test_a_model_of_other_sources_is_refused(run):
 @pytest.mark.parametrize(
   "held_out, fewest, why",
   [
-    (0, 50, "weights of other data, as 0 validation rows are too few for more (50)"),
-    (20, 50, "weights of other data, adapted, as 20 validation rows are too few for more (50)"),
-    (20, 5, "weights of other data, adapted, as 20 validation rows are too much alike for more"),
+    (0, 50, "weights of other data, as fewer than 50 validation rows have labels"),
+    (20, 50, "weights of other data adapted to 20 rows, as fewer than 50 validation rows have labels"),
+    (20, 5, "weights of other data adapted to 20 rows, as validation rows are too much alike"),
   ],
 )
 def test_few_validation_rows_adapt_weights_of_other_data(

@@ -108,11 +108,10 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
   labels, rows_alike = like_test_time(retriever, truth)
 
   def work(found: Candidates, start: int) -> tuple[np.ndarray, ...]:
-    real = found.ids >= 0
-    rows = np.arange(start, start + len(real))
+    rows = np.arange(start, start + len(found.ids))
+    alike = (found.ids >= 0) & labels[found.ids] & rows_alike[rows, None]
     right = contained(found.ids, truth[rows])
-    alike = labels[found.ids] & rows_alike[rows, None]
-    return found.features[real], right[real], np.broadcast_to(rows[:, None], real.shape)[real], alike[real]
+    return found.features[alike], right[alike], np.broadcast_to(rows[:, None], alike.shape)[alike]
 
   starts = range(0, len(queries.vectors), _BLOCK)
   parts = _each_block(retriever, queries, _DEPTH, exclude, work, starts)

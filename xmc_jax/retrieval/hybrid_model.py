@@ -132,13 +132,7 @@ class HybridModel:
       raise DataError(f"{path}: not readable ({why}); {remedy}") from None
 
 
-def fit(
-  names: list[str],
-  features: np.ndarray,
-  right: np.ndarray,
-  rows: np.ndarray,
-  alike: np.ndarray | None = None,
-) -> HybridModel:
+def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray) -> HybridModel:
   """Fits the model on candidates of queries that are in no memory.
 
   Args:
@@ -146,8 +140,6 @@ def fit(
     features: `[n, F]` float32 of n candidates.
     right: `[n]` bool.
     rows: `[n]` int, the query of each.
-    alike: `[n]` bool, candidates as there are at test time; the models are joined and calibrated by these
-      alone. None is all, and so is what has answers of one kind only.
 
   Returns:
     The model, the same with any number of threads. It has no trees where there are fewer than 50 queries, or
@@ -155,8 +147,6 @@ def fit(
   """
   if right.all() or not right.any():
     return fixed(names)
-  if alike is None or right[alike].all() or not right[alike].any():
-    alike = np.ones(len(right), bool)
   queries = np.unique(rows)
   shuffled = np.random.default_rng(0).permutation(queries)
   parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
@@ -164,13 +154,11 @@ def fit(
   with cores.one_thread_a_call:  # the last bits of a product depend on the number of threads
     if len(queries) < FEWEST_ROWS or one_kind:
       alone = HybridModel(names, _near_others(names, features, right))
-      joint = _joint(alone.log_odds(features[alike]), right[alike])
-      return HybridModel(names, alone.linear, "", joint, len(queries))
+      return HybridModel(names, alone.linear, "", _joint(alone.log_odds(features), right), len(queries))
     apart = np.zeros((len(rows), 2))
     for out in parts:
       apart[out] = HybridModel(names, *_both(names, features[~out], right[~out])).log_odds(features[out])
-    joint = _joint(apart[alike], right[alike])
-    return HybridModel(names, *_both(names, features, right), joint, len(queries))
+    return HybridModel(names, *_both(names, features, right), _joint(apart, right), len(queries))
 
 
 def fixed(names: list[str]) -> HybridModel:

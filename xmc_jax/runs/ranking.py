@@ -199,9 +199,10 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
   model = fit_model(retriever, queries, held_out.counted, held_out.filter)
   if not model.has_trees:
-    adapted = ", adapted" if model.num_rows else ""
-    why = f"too few for more ({FEWEST_ROWS})" if len(held_out) < FEWEST_ROWS else "too much alike for more"
-    say(f"hybrid: weights of other data{adapted}, as {len(held_out):,} validation rows are {why}")
+    few = f"fewer than {FEWEST_ROWS} validation rows have labels that other rows have, too"
+    why = few if model.num_rows < FEWEST_ROWS else "validation rows are too much alike"
+    adapted = f" adapted to {model.num_rows:,} rows" if model.num_rows else ""
+    say(f"hybrid: weights of other data{adapted}, as {why}")
   if runtime.is_main_process():
     with contextlib.suppress(OSError):  # of a folder that may only be read it is fitted each time
       model.save(run.workdir / run_folder.HYBRID)
