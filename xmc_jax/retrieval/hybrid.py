@@ -104,7 +104,6 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
     truth: CSR `[n, L]` their labels.
     exclude: CSR `[n, L]` pairs that are no candidates.
   """
-
   labels, rows_alike = like_test_time(retriever, truth)
 
   def work(found: Candidates, start: int) -> tuple[np.ndarray, ...]:
