@@ -80,15 +80,13 @@ def newton(features: np.ndarray, right: np.ndarray, others: np.ndarray) -> np.nd
   scale = features.std(axis=0)
   scale[scale == 0] = 1
   inputs = np.append(features / scale, np.ones((len(features), 1)), axis=1)
-  # The prior holds where all features have their means: there the intercept has its own.
-  middle = np.eye(inputs.shape[1])
-  middle[-1, :-1] = features.mean(axis=0) / scale
-  start = np.append(others[:-1] * scale, others[-1])
+  trust = 30 * np.diag([*np.ones(len(scale)), 0])
+  start = np.append(others[:-1] * scale, 0)
   weights = np.zeros(len(start))
   for _ in range(50):
     probability = sigmoid(inputs @ weights)
-    slope = inputs.T @ (probability - right) + 30 * middle.T @ middle @ (weights - start)
-    curve = (inputs * (probability * (1 - probability))[:, None]).T @ inputs + 30 * middle.T @ middle
+    slope = inputs.T @ (probability - right) + trust @ (weights - start)
+    curve = (inputs * (probability * (1 - probability))[:, None]).T @ inputs + trust
     weights -= np.linalg.solve(curve, slope)
   return np.append(weights[:-1] / scale, weights[-1])
 

@@ -153,8 +153,7 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
   with cores.one_thread_a_call:  # the last bits of a product depend on the number of threads
     if len(queries) < FEWEST_ROWS or one_kind:
-      alone = HybridModel(names, _near_others(names, features, right))
-      return HybridModel(names, alone.linear, "", _joint(alone.log_odds(features), right), len(queries))
+      return HybridModel(names, _near_others(names, features, right), num_rows=len(queries))
     apart = np.zeros((len(rows), 2))
     for out in parts:
       apart[out] = HybridModel(names, *_both(names, features[~out], right[~out])).log_odds(features[out])
@@ -176,7 +175,7 @@ def _near_others(names: list[str], features: np.ndarray, right: np.ndarray) -> n
   """Fits a logistic regression that stays near the weights of `fixed`; returns its own `[F + 1]`.
 
   Of features scaled to variance 1, half the squared distance times `_TRUST` is added to the loss: that is a
-  normal prior around these weights.
+  normal prior around these weights. The intercept is free.
   """
   from scipy.optimize import minimize
 
@@ -187,7 +186,7 @@ def _near_others(names: list[str], features: np.ndarray, right: np.ndarray) -> n
   start = np.append(others[:-1] * scale, others[-1] + others[:-1] @ center)
 
   def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-    log_odds, off = inputs @ weights, weights - start
+    log_odds, off = inputs @ weights, np.append(weights[:-1] - start[:-1], 0)
     wrong = 1 / (1 + np.exp(-np.clip(log_odds, -80, 80))) - right
     value = (np.logaddexp(0, log_odds) - right * log_odds).sum() + _TRUST / 2 * off @ off
     return value, inputs.T @ wrong + _TRUST * off
@@ -205,7 +204,7 @@ def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
   better = 1 - int(worse[0])
   out = np.zeros(3)
   out[better], out[2] = _regression(log_odds[:, better, None], right)
-  return out if out[better] > 0 else np.array([1.0, 0.0, 0.0])
+  return out
 
 
 def _regression(features: np.ndarray, right: np.ndarray) -> np.ndarray:
