@@ -158,7 +158,7 @@ class Refresh(NamedTuple):
 
 
 class DatasetInfo(NamedTuple):
-  """What a method may know of the data when it is made.
+  """Holds what a method may know of the data when it is made.
 
   Attributes:
     num_points: N, training points.
@@ -222,7 +222,7 @@ class Method(NamedTuple):
 
 
 class TrainState(NamedTuple):
-  """What training changes; lives on the devices, sharded and donated.
+  """Holds what training changes; lives on the devices, sharded and donated.
 
   Attributes:
     step: int32 scalar, steps done.

@@ -9,8 +9,8 @@ import optax
 from xmc_jax.contract import PyTree
 from xmc_jax.mesh import path_name
 
-# Biases and every LayerNorm's gain. Matching 'LayerNorm.weight' alone would miss DistilBERT's
-# sa_layer_norm and output_layer_norm (PEERS.md, "decay trap" of the released code).
+# Biases and every LayerNorm's gain. Matching 'LayerNorm.weight' alone, as DEXA's released code does, would
+# miss DistilBERT's sa_layer_norm and output_layer_norm.
 _NO_DECAY = re.compile(r"(^|/)(bias|table)$|layer_?norm", re.IGNORECASE)
 _TABLE = re.compile(r"(^|/)table$")  # a row per label: its own rate, no decay
 _HEAD = re.compile(r"(^|/)(projection|prototype)/")  # between encoder and what is scored

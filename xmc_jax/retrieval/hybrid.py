@@ -121,18 +121,18 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
 
 
 def like_test_time(retriever: Retriever, truth) -> tuple[np.ndarray, np.ndarray]:
-  """Says what of queries that are held out of the memory is as it will be of test queries.
+  """Chooses the labels and the held-out queries that a model may be fitted on.
 
-  Which labels there are was settled with the held-out queries' labels among them. So a label that no query in
-  the memory carries is right for a held-out one for sure, and no such label is left when all of them are in
-  the memory. As many of these labels as there are labels that no query at all carries are taken for alike.
+  A label that only held-out queries have is right for one of them for sure. A model would learn to look for
+  such labels. At test time, with all queries in the memory, there are none, so they are left out. Some labels
+  may have no training query at all: for each of these, one of the others is kept to stand for it.
 
   Args:
     retriever: its memory lacks the queries.
     truth: CSR `[n, L]` their labels.
 
   Returns:
-    Which labels `[L]` and which queries `[n]` are alike; of labels a query has one that is, or none at all.
+    `[L]` bool, labels to fit on; `[n]` bool, queries that have such a label, or no label at all.
   """
   carried = np.bincount(truth.indices, minlength=truth.shape[1]) > 0
   unheard = retriever.log_frequency == 0
