@@ -3,6 +3,7 @@
   python -m benchmarks.accuracy --pecos_python=.venv-pecos/bin/python --rows xr_linear tfidf_vote tfidf_both
   python -m benchmarks.accuracy --data=data/LF-CppDocs-SeeAlso --rows dexml --config.data.num_validation=400
   python -m benchmarks.accuracy --bench_python=.venv-bench/bin/python --rows mnrl --mnrl_epochs=3
+  python -m benchmarks.accuracy --preset=debian_minilm6 --rows dexa_classifier rae_xmc
 
 Rows:
 
@@ -13,8 +14,9 @@ Rows:
   METHOD       ours, as experiments/METHOD.py has it: its encoder alone (with classifiers, fused), and hybrid
 
 Each row leaves docs/results/accuracy/SET/ROW.json, where SET is the name of the data's folder, and its
-predictions below --runs. A row that is finished is not run again, and one that was killed goes on: give the
-same command. `--config.KEY=VALUE` goes to our methods; keys of data and eval count for peers, too.
+predictions below --runs; by other presets than the default ones, SET/ROW_PRESET.json. A row that is finished
+is not run again, and one that was killed goes on: give the same command. `--config.KEY=VALUE` goes to our
+methods; keys of data and eval count for peers, too.
 """
 
 import argparse
@@ -28,7 +30,7 @@ from absl import logging
 
 from benchmarks import accuracy_results, children, exchange
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Judge
-from benchmarks.accuracy_rows import ROWS, Options, asked, config_of, fit, results
+from benchmarks.accuracy_rows import PEERS, ROWS, Options, asked, config_of, fit, results
 from benchmarks.leaderboard import Board, is_finished
 from xmc_jax import faults, new_run
 from xmc_jax.contract import ConfigError
@@ -36,6 +38,7 @@ from xmc_jax.contract import ConfigError
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "accuracy"
 _BUNDLED = "LF-DebianTitles"
+_FAMILY = "debian"  # of presets: the one that a user starts with
 _ENVIRONMENTS = {REFERENCE: "pecos_python", "mnrl": "bench_python"}
 
 
@@ -67,7 +70,7 @@ def run_set(rows: list[str], num_seeds: int, board: Board, options: Options) -> 
 
 
 def _file(board: Board, name: str) -> pathlib.Path:
-  return _RESULTS / board.name / f"{name}.json"
+  return _RESULTS / board.name / f"{name}{board.suffix}.json"
 
 
 def _is_kept(name: str, seed: int, board: Board, wanted: dict) -> bool:
@@ -90,7 +93,8 @@ def _is_kept(name: str, seed: int, board: Board, wanted: dict) -> bool:
 
 def _reference_folder(name: str, seed: int, board: Board) -> pathlib.Path | None:
   """XR-Linear's folder of this seed, else of the first; None for itself, or where it has not finished."""
-  folders = [board.folder(REFERENCE, other) for other in (seed, 0)] if name != REFERENCE else []
+  peers = board._replace(suffix="")
+  folders = [peers.folder(REFERENCE, other) for other in (seed, 0)] if name != REFERENCE else []
   return next(filter(is_finished, folders), None)
 
 
@@ -109,6 +113,7 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data", action="append", help="a folder or table, or several; else the bundled set")
   parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS, metavar="ROW")
+  parser.add_argument("--preset", default=_FAMILY, help="of our methods; classifiers have one for all")
   parser.add_argument("--seeds", type=int, default=1, help="as many, from 0 on")
   parser.add_argument("--pecos_python", default="", help="Python of an environment that has libpecos")
   parser.add_argument("--bench_python", default="", help="of one that has sentence-transformers")
@@ -123,12 +128,15 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]
     python[row] = os.path.abspath(getattr(given, flag))  # a link of an environment stays one
     if row in given.rows and not (getattr(given, flag) and os.access(python[row], os.X_OK)):
       parser.error(f"row {row}: --{flag}={getattr(given, flag)} is no Python; see requirements-bench.txt")
+  suffix = "" if given.preset == _FAMILY else f"_{given.preset}"
+  if suffix and (peers := [row for row in given.rows if row in PEERS]):
+    parser.error(f"row {peers[0]} has no presets; give --rows without it")
   paths = [pathlib.Path(path).expanduser().resolve() if path else None for path in given.data or [""]]
   names = [path.name if path else _BUNDLED for path in paths]
   if twice := [name for name in names if names.count(name) > 1]:
     parser.error(f"two data sets are called {twice[0]!r}, under which results are kept; rename a folder")
   boards = [
-    Board(name, "debian", 0, str(path or ""), given.runs.resolve(), tuple(extra))
+    Board(name, given.preset, 0, str(path or ""), given.runs.resolve(), tuple(extra), suffix)
     for name, path in zip(names, paths)
   ]
   rows = [name for name in ROWS if name in given.rows]  # the reference first

@@ -161,7 +161,8 @@ def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]
   workdir = board.folder(name, seed)
   if name in PEERS:
     return {name: (PEERS[name], _result(name, seed, board, "", {}))}
-  what, (chosen, reported) = leaderboard.ROWS[name].what, _sources(workdir)
+  what = leaderboard.ROWS[name].what + (f" ({board.family})" if board.suffix else "")
+  chosen, reported = _sources(workdir)
   alone = "fused" if "fused" in reported else "encoder"
   if chosen != "hybrid":
     return {name: (f"{what}, {_BY[alone]}", _result(name, seed, board, "", reported[chosen]))}

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from experiments.claims.run import results
+from xmc_jax.contract import ConfigError
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "leaderboard"
@@ -94,6 +95,7 @@ class Board(NamedTuple):
     data: `config.data.path`; '' is the bundled set.
     runs: where the runs' folders are.
     extra: further flags for all of them, `--config.KEY=VALUE`.
+    suffix: behind a row's name, where rows of several families stand in one folder.
   """
 
   name: str
@@ -102,17 +104,26 @@ class Board(NamedTuple):
   data: str
   runs: pathlib.Path
   extra: tuple[str, ...] = ()
+  suffix: str = ""
 
   def folder(self, row: str, seed: int) -> pathlib.Path:
-    return self.runs / (self.name or "main") / f"{row}-{seed}"
+    return self.runs / (self.name or "main") / f"{row}{self.suffix}-{seed}"
 
 
 def preset_of(row: Row, family: str) -> tuple[str, Mapping[str, object]]:
-  """The preset of a row, and settings beside it; classifiers have one, whatever their encoder is."""
+  """The preset of a row, and settings beside it; classifiers have one, whatever their encoder is.
+
+  Raises:
+    ConfigError: its experiment has none of this family.
+  """
   presets = importlib.import_module(f"experiments.{row.experiment}").PRESETS
   if family in presets:
     return family, {}
-  return _OTHERS[family].get(row.experiment, (next(iter(presets)), {}))
+  if row.base:
+    return next(iter(presets)), {}
+  if row.experiment in _OTHERS.get(family, {}):
+    return _OTHERS[family][row.experiment]
+  raise ConfigError(f"experiments/{row.experiment}.py has no preset {family!r}; it has {', '.join(presets)}")
 
 
 def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]:

@@ -53,6 +53,7 @@ def test_the_command_line_names_sets_after_folders(tmp_path, capsys):
     (["--rows", "mnrl", "--bench_python=nowhere"], "--bench_python=nowhere is no Python"),
     (["--rows", "dexml", "--epochs=3"], "'--epochs=3' is not understood"),
     (["--rows", "dexml", "--data=a/x", "--data=b/x"], "two data sets are called 'x'"),
+    (["--rows", "tfidf_vote", "--preset=debian_minilm6"], "row tfidf_vote has no presets"),
   ):
     with pytest.raises(SystemExit):
       accuracy.parse(wrong)
@@ -222,6 +223,27 @@ def test_a_run_without_a_hybrid_gives_one_row_and_classifiers_need_their_encoder
   kept = accuracy_results.read(stage.results / "tiny" / "dexa_classifier.json")
   assert kept["what"] == "DEXA with classifiers, as its paper ranks"
   assert kept["seeds"][0]["fit_seconds"] == 12  # its encoder's six, too
+
+
+def test_other_presets_stand_beside_the_default_ones(stage, ours):
+  """They have files and folders of their own, and are compared with the same XR-Linear."""
+  accuracy.main(["--rows", "xr_linear", "rae_xmc", *stage.flags])
+  accuracy.main(["--preset=debian_minilm6", "--rows", "rae_xmc", "dexa_classifier", *stage.flags])
+  trained = [command[3] for command in ours.commands if "--mode=evaluate" not in command]
+  assert trained == [
+    f"--config=experiments/{name}.py:{preset}"
+    for name, preset in (
+      ("rae_xmc", "debian"),
+      ("rae_xmc", "debian_minilm6"),
+      ("dexa", "debian_minilm6"),
+      ("dexa_classifier", "debian"),  # which stands on any encoder
+    )
+  ]
+  kept = accuracy_results.read(stage.results / "tiny" / "rae_xmc_hybrid_debian_minilm6.json")
+  assert kept["what"] == "RAE-XMC (debian_minilm6), hybrid" and "to_xr_linear" in kept["seeds"][0]
+  assert accuracy_results.read(stage.results / "tiny" / "rae_xmc_hybrid.json")["what"] == "RAE-XMC, hybrid"
+  with pytest.raises(ConfigError, match=r"experiments/unidec.py has no preset 'debian_minilm6'; it has "):
+    accuracy.main(["--preset=debian_minilm6", "--rows", "unidec", *stage.flags])
 
 
 @pytest.mark.slow
