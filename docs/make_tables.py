@@ -11,7 +11,7 @@ A table stands between a mark and `<!-- end -->`, in percent, minutes and GB:
   <!-- faults -->                    what benchmarks.faults and benchmarks.disks found
   <!-- leaderboard: BOARD -->        what benchmarks.leaderboard keeps; BOARD may be left out, or followed by
                                      metrics: means over seeds, their 95 % interval over test points
-  <!-- accuracy: SET METRIC ... -->  what benchmarks.accuracy keeps; of all sets where none is named
+  <!-- accuracy: SET ROW METRIC ... -->  what benchmarks.accuracy keeps; of all where none is named
   <!-- parts: PART METRIC ... -->    what benchmarks.hybrid_parts found, set by set
 """
 
@@ -162,17 +162,19 @@ def accuracy_table(names: list[str]) -> str:
   one side of 0 with its whole interval, for every seed.
 
   Args:
-    names: sets, if not all are shown, and metrics, likewise.
+    names: sets, files of rows, and metrics; of what is not named, all.
   """
   metrics = [name for name in names if name in _TESTED] or _TESTED
   folder = _DOCS / "results" / "accuracy"
-  chosen = [name for name in names if name not in _TESTED] or sorted(path.name for path in folder.glob("*/"))
-  found = [_accuracy_of(folder / name, metrics) for name in dict.fromkeys(chosen)]
+  sets = sorted(path.name for path in folder.glob("*/"))
+  files = [name for name in names if name not in (*_TESTED, *sets)]
+  found = [_accuracy_of(folder / name, metrics, files) for name in [n for n in sets if n in names] or sets]
   return "\n".join(found) or "Nothing has been run yet.\n"
 
 
-def _accuracy_of(folder: pathlib.Path, metrics: Sequence[str]) -> str:
-  rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+def _accuracy_of(folder: pathlib.Path, metrics: Sequence[str], files: Sequence[str]) -> str:
+  paths = [path for path in sorted(folder.glob("*.json")) if not files or path.stem in files]
+  rows = [json.loads(path.read_text()) for path in paths]
   shown = [
     metric for metric in metrics if all(metric in seed["metrics"] for row in rows for seed in row["seeds"])
   ]

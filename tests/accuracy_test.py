@@ -302,3 +302,7 @@ def test_the_table_is_made_of_the_files(stage):
     *("### b", "", "|  | R@10 | fit min | test s | GB |", "|---|---|---|---|---|"),
     f"| xr_linear | {rest}",
   ]
+  assert stage.tables.accuracy_table(["a", "unsure", "behind", "R@10"]).splitlines()[4:] == [
+    f"| unsure | {rest}",
+    f"| behind | {rest}",
+  ]
