@@ -170,7 +170,7 @@ def test_settings_that_cannot_work_are_refused(changes, message, data, tmp_path)
 
 def test_data_without_graphs_are_refused(tmp_path):
   plain = tiny_runs.write_data(tmp_path / "plain", 60, 20)
-  with pytest.raises(ConfigError, match=r"the data have none: put NAME_trn_X_Y.txt"):
+  with pytest.raises(ConfigError, match=r"the data have none with a link: put NAME_trn_X_Y.txt"):
     _open(plain, tmp_path, **{"train.batch_size": 16})
 
 

@@ -109,7 +109,7 @@ class Dataset:
     train, test: the points, as Split.
     labels: the label texts, as TextSet.
     graphs: name -> Graph.
-    graph_kinds: name -> the sides that it has, of 'query' and 'label'.
+    graph_kinds: name -> the sides that it has links on, of 'query' and 'label'; graphs of none are not there.
     truth: NamedTuple (train, test) of csr.
     num_labels: L.
   """
@@ -120,10 +120,11 @@ class Dataset:
     self.num_labels = len(self.labels)
     self.train, self.test = self._split("train"), self._split("test")
     self.truth = Truth(self.train.truth, self.test.truth)
-    self.graph_kinds = {
-      name: tuple(kind for kind in (QUERY, LABEL) if f"{kind}_edges" in counts)
+    kinds = {
+      name: tuple(kind for kind in (QUERY, LABEL) if counts.get(f"{kind}_edges"))
       for name, counts in manifest["counts"]["graphs"].items()
     }
+    self.graph_kinds = {name: of_graph for name, of_graph in kinds.items() if of_graph}
 
   @functools.cached_property
   def graphs(self) -> dict[str, Graph]:

@@ -37,10 +37,13 @@ def make(config, info: DatasetInfo) -> Method:
   return base._replace(batch=base.batch._replace(links=sides), refreshes={**base.refreshes, **pruned})
 
 
-def _kept(side: str, config, snapshot: refresh.Snapshot) -> Array:
-  """`[nnz]` bool, the edges of a side that the encoder of the moment believes in."""
+def _kept(side: str, config, snapshot: refresh.Snapshot) -> Array | None:
+  """`[nnz]` bool, the edges of a side that the encoder of the moment believes in; None of no edges."""
+  edges = snapshot.sides[side].edges
+  if not edges.nnz:  # of points that are held out, all of them
+    return None
   rows = snapshot.labels if is_of_labels(side) else snapshot.queries
-  edges, anchors = snapshot.sides[side].edges, snapshot.anchors(side)
+  anchors = snapshot.anchors(side)
   if not config.encoder.normalize:
     rows, anchors = normalize_rows(rows.copy()), normalize_rows(anchors.copy())
   with contextlib.closing(Progress(f"pruning {side}", edges.nnz, unit="edge")) as bar:
