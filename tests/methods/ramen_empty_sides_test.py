@@ -5,8 +5,8 @@ import json
 import pytest
 import tiny_runs
 
-from xmc_jax import workflow
 from xmc_jax import run as runs
+from xmc_jax import workflow
 from xmc_jax.contract import ConfigError
 
 WORDS, LABELS, LENGTH = "words_trn_X_Y.txt", "words_lbl_X_Y.txt", "length_trn_X_Y.txt"
