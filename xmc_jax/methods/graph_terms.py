@@ -25,7 +25,8 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
   if not info.graphs:
     raise ConfigError(
       "method.name = 'ramen' learns from metadata graphs, and the data have none with a link: put "
-      "NAME_trn_X_Y.txt or NAME_lbl_X_Y.txt and NAME_anchors.txt beside them, or set --config.method.name=ngame"
+      "NAME_trn_X_Y.txt or NAME_lbl_X_Y.txt and NAME_anchors.txt beside them, or set "
+      "--config.method.name=ngame"
     )
   if missing := [graph for graph in chosen if graph not in info.graphs]:
     near = difflib.get_close_matches(missing[0], info.graphs, n=1)
