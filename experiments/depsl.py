@@ -8,8 +8,8 @@ A pool of some thousand labels a batch stands for all of them: compare with `dex
 The benchmark presets aim at the rows "DEPSL" of UniDEC's Table 1, LF-Wikipedia-500K of its Table 2. By its
 Table 4 these rows are queries against labels alone for LF-Amazon-131K, LF-AmazonTitles-1.3M and
 LF-WikiTitles-500K (`method.symmetric=False`), and both ways for LF-WikiSeeAlso-320K. It does not have the
-three others: sets of titles are taken one way, LF-Wikipedia-500K both ways, as section 4.3 recommends for
-short and for long texts.
+three others: sets of titles are taken one way, LF-Wikipedia-500K both ways, as section 4.3 finds best in
+P@k for short and for long texts.
 
 Table 2 has DEPSL's own batch and pool of LF-Wikipedia-500K and LF-AmazonTitles-1.3M; the others have
 UniDEC's.

@@ -88,6 +88,14 @@ for each, size in {"eurlex_4k": 1024, "lf_amazontitles_131k": 4096, "lf_wikipedi
 for each, chunk in zip(DEXML, (4096, 3000, 512, 3000)):
   released = row("encoder.embedding_dropout method.label_chunk eval.metric", 0.0, chunk, "nDCG@5")
   dexml(each, "_released", "configs/*/dist-de-all_decoupled-softmax.yaml and dual-encoder.yaml", released)
+for each, number, size in (
+  ("eurlex_4k", 1, 1024),
+  ("lf_amazontitles_131k", 1, 4096),
+  ("lf_wikipedia_500k", 5, 2048),
+):
+  hard = {**SHORTLIST, "method.num_hard_negatives": number, "method.shortlist_first_epoch": 6.0}
+  same = {**EXPECTED[f"dexml-{each}_released"][1], **hard, "train.batch_size": size}
+  dexml(each, "_hard_released", "configs/*/dist-de-hnm_decoupled-softmax.yaml, train.py", same)
 
 # Its baselines (section 5.2), whose settings it does not print: Table 7's.
 OVA = row("method.name method.loss method.labels method.num_positives", "ova", "binary", "table", 0)
