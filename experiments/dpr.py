@@ -1,9 +1,10 @@
-"""DPR: a dual encoder against the batch's own labels (Karpukhin et al., EMNLP 2020), as DEXML compares to.
+"""DPR: a dual encoder against the batch's own labels, by softmax (Karpukhin et al., EMNLP 2020).
 
-  python -m xmc_jax.main --config=experiments/dpr.py                    # bundled data, MiniLM's first layer
+  python -m xmc_jax.main --config=experiments/dpr.py                    # bundled data, a bag
   python -m xmc_jax.main --config=experiments/dpr.py:lf_amazontitles_131k --config.data.path=DIR
 
-The benchmark presets are DEXML's, with the loss and the labels of DPR.
+The benchmark presets aim at the rows "DPR" of DEXA's Tables 2 and 3 and UniDEC's Table 1, of which no paper
+prints the settings. They are DEXML's Table 7, with the loss and the labels of DPR: not those rows' own.
 """
 
 from experiments import dexml

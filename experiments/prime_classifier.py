@@ -3,13 +3,14 @@
   python -m xmc_jax.main --config=experiments/prime_classifier.py --config.init_from=runs/prime-debian
   python -m xmc_jax.main --config=experiments/prime_classifier.py:paper --config.init_from=RUN --workdir=RUN2
 
-The paper ranks by the classifiers alone: --mode=evaluate --scores=classifier.
+`:paper` is the released config; it aims at the rows "PRIME (W)" of the paper's Table 4, which ranks by the
+classifiers alone: --mode=evaluate --scores=classifier.
 """
 
 from experiments import dexml, ngame_classifier
 from experiments.common import choose
 
-# As NGAME's, but for these.
+# As DEXA's, but for these.
 _PRIME = {
   "method.margin": 0.2,
   "method.num_positives": 5,
@@ -17,7 +18,7 @@ _PRIME = {
   "method.margin_negatives": 100,
   "method.weight_temperature": 0.1,
 }
-PRESETS = {name: {**values, **_PRIME} for name, values in ngame_classifier.PRESETS.items()}
+PRESETS = {name: {**values, **_PRIME} for name, values in ngame_classifier.OF_DEXA.items()}
 PRESETS["paper"]["train.table_learning_rate"] = 1e-4
 
 

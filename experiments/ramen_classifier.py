@@ -2,7 +2,8 @@
 
   python -m xmc_jax.main --config=experiments/ramen_classifier.py --config.init_from=runs/ramen-debian
 
-As ngame_classifier.py, against 2 positives and 12 negatives a point (the paper's Table 10). No graph is read.
+2 positives and 12 negatives a point are the paper's (Table 10); the rest of `:paper` is that of
+dexa_classifier.py, as RAMEN's paper says nothing else of it. No graph is read.
 """
 
 from experiments import dexml, ngame_classifier
@@ -10,7 +11,7 @@ from experiments.common import choose
 
 PRESETS = {
   name: {**values, "method.margin_positives": 2, "method.margin_negatives": 12}
-  for name, values in ngame_classifier.PRESETS.items()
+  for name, values in ngame_classifier.OF_DEXA.items()
 }
 
 

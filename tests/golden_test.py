@@ -72,40 +72,6 @@ def test_unknown_presets(module):
     module.get_config(first + "x")
 
 
-# The paper's table: max length, learning rate, global batch, dropout, label chunk, temperature, unit vectors.
-_AMAZON, _WIKIPEDIA, _OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)
-PAPER = {
-  "eurlex_4k": (128, 2e-4, 1024, 0.1, 4096, 0.05, True, _OTHER),
-  "lf_amazontitles_131k": (32, 4e-4, 4096, 0.0, 2048, 0.05, True, _AMAZON),
-  "lf_wikipedia_500k": (128, 4e-4, 4096, 0.1, 2048, 1.0, False, _WIKIPEDIA),
-  "lf_amazontitles_1.3m": (32, 8e-4, 8192, 0.1, 1024, 1.0, False, _AMAZON),
-}
-
-
-@pytest.mark.parametrize("preset", PAPER)
-def test_dexml_presets_carry_the_papers_table(preset):
-  config = PRESETS[f"dexml-{preset}"][0].get_config(preset)
-  found = (
-    config.data.max_length,
-    config.train.learning_rate,
-    config.train.batch_size,
-    config.encoder.embedding_dropout,
-    config.method.label_chunk,
-    config.method.temperature,
-    config.encoder.normalize,
-    (config.eval.propensity_a, config.eval.propensity_b),
-  )
-  assert found == PAPER[preset]
-  encoder, method, train = config.encoder, config.method, config.train
-  assert (encoder.name, encoder.pooling, encoder.projection_dim) == ("distilbert-base-uncased", "cls", 0)
-  assert (encoder.num_layers, encoder.num_frozen_layers, encoder.pretrained) == (0, 0, True)
-  assert (method.name, method.loss, method.labels) == ("dexml", "decoupled_softmax", "all")
-  assert (method.num_positives, method.num_random_negatives) == (1, 0)
-  assert (train.num_epochs, train.warmup_fraction, train.schedule) == (100, 0.1, "linear")
-  assert (train.weight_decay, train.clip_norm, train.early_stop_evals) == (0.01, 0.0, 0)
-  assert method.dropout_on_labels and not method.allow_any_temperature
-
-
 if __name__ == "__main__":
   FOLDER.mkdir(exist_ok=True)
   for path in FOLDER.glob("*.json"):

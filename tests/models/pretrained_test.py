@@ -141,6 +141,12 @@ def test_offline_says_what_to_do_in_one_line():
   assert "config.encoder.name=bag" in message
 
 
+@pytest.mark.parametrize("ask", [sources.locate, sources.tokenizer_file])
+def test_the_home_of_a_user_that_is_not_here_is_one_line(ask):
+  with pytest.raises(UserError, match="~no-such-user/x names a home that is not here"):
+    ask("~no-such-user/x")
+
+
 def test_packages_are_found_without_being_imported(folder, tmp_path, monkeypatch):
   package = tmp_path / "weights_package_for_a_test"
   (package / "model").mkdir(parents=True)

@@ -48,7 +48,7 @@ def locate(name):
 
 def locate_here(name):
   """`locate`, but asks no hub; None where nothing of this name is on this machine."""
-  folder = Path(name).expanduser()
+  folder = _home_written_out(name)
   if folder.is_dir():
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
       raise UserError(f"encoder directory {folder} has no config.json; expected a Hugging Face model folder")
@@ -122,13 +122,21 @@ def _not_found(name, error):
   )
 
 
+def _home_written_out(name):
+  """Returns the path of a name; raises UserError where it begins with ~ and a user that is not here."""
+  try:
+    return Path(name).expanduser()
+  except RuntimeError:
+    raise UserError(f"encoder directory {name} names a home that is not here; write it out") from None
+
+
 def tokenizer_file(name):
   """The tokenizer.json of a folder, installed package or hub id; weights need not be there.
 
   Raises:
     UserError: nothing of this name, or it has no tokenizer.json.
   """
-  own = Path(name).expanduser()
+  own = _home_written_out(name)
   if (own / "tokenizer.json").is_file():
     return own / "tokenizer.json"
   here = locate_here(name)
