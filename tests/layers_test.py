@@ -29,7 +29,7 @@ RANKS = (
   ("steps",),
   ("report",),
   ("losses", "models", "optim"),
-  ("ops", "metrics", "data"),
+  ("ops", "metrics", "data", "batching"),
   ("stopping",),
   ("mesh", "runtime"),
   ("peers",),

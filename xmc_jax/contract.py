@@ -69,8 +69,7 @@ class Batch(NamedTuple):
     columns: `[S]` int32 label id of each pool column, -1 for padding.
     labels: the pool's texts, in groups as the queries are; none where the method needs no texts.
     positives: `[B, P]` int32 columns of the row's true labels that are in the pool, -1 for padding.
-    weights: `[B, P]` float32 loss weight of each of these; 0 where the positive
-      was not drawn in this step (it still stands outside every denominator).
+    weights: `[B, P]` float32 loss weight of each of these; 0 where the positive was not drawn in this step.
     excluded: `[B, F]` int32 columns that the row's loss must not see (filter
       pairs: the label that is the point itself), -1 for padding.
     every_label: the texts of all L labels, `[L', T]` with L' >= L, in their order, where the method

@@ -41,7 +41,7 @@ DEFAULTS = {
     "loss": "decoupled_softmax",  # one of LOSSES
     # Or 'in_batch': the batch's drawn positives and what is added; 'table', 'in_batch_table': without texts.
     "labels": "all",
-    "num_positives": 1,  # drawn per row and step; 0 takes all of them
+    "num_positives": 1,  # drawn per row and step, of soft_top_k at least k; 0 takes all of them
     "positive_sampling": "uniform",  # or 'inverse_propensity': rare labels more often
     "num_random_negatives": 0,  # labels added to an in_batch pool, drawn uniformly
     "num_hard_negatives": 0,  # labels added to an in_batch pool, drawn per row from its shortlist

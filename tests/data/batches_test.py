@@ -509,16 +509,16 @@ def test_number_of_leaves(num_points, size, expected):
 
 
 def test_a_row_with_more_positives_than_usual_widens_its_batch_alone():
-  counts = [300] * 8 + [2] * 56
+  counts = [300] + [2] * 63
   rows = np.repeat(np.arange(64), counts)
   rng = np.random.default_rng(0)
   labels = np.concatenate([rng.permutation(400)[:count] for count in counts])
   truth = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, labels)), (64, 400))
   none, tables = sp.csr_matrix(truth.shape, dtype=bool), (tiny_runs.token_table([3] * n) for n in (64, 400))
   builder = BatchBuilder(*tables, truth, none, BatchSpec(num_positives=0), batch_size=8, max_length=8, seed=0)
-  leaves = (np.arange(64) >= 8).astype(np.int32)
+  leaves = (np.arange(64) // 8).astype(np.int32)
   widths = [builder.build(step, {"leaves": leaves}).positives.shape[1] for step in range(8)]
-  assert sorted(widths) == [256] * 7 + [512]
+  assert sorted(widths) == [8] * 7 + [300]
 
 
 def test_ahead_keeps_the_order_and_its_distance():

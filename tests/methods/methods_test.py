@@ -299,26 +299,49 @@ def test_an_unknown_method_gets_a_suggestion(data):
 # --- DEXML against its formulas, in float64 ---
 
 
+def _soft_top_k(scores, k, alpha):
+  """z `[S]` of the definition, by halvings in float64."""
+  low, high = -scores.max() - 40 / alpha, -scores.min() + 40 / alpha
+  for _ in range(200):
+    middle = (low + high) / 2
+    few = np.sum(1 / (1 + np.exp(-alpha * (scores + middle)))) < k
+    low, high = (middle, high) if few else (low, middle)
+  return 1 / (1 + np.exp(-alpha * (scores + low)))
+
+
 def _reference(loss, scores, weights, true, real):
-  """One row. Scores `[S]`, weights `[S]` of the drawn positives, true and real `[S]` boolean."""
+  """One row. Scores `[S]`, weights `[S]` of the drawn positives, true and real `[S]` boolean.
+
+  Of the positives that were not drawn, softmax has all in its denominator (DEXML, eq. 4); decoupled softmax
+  (eq. 5) and SoftTop-k see none of them.
+  """
   scores = scores.astype(np.float64)
   total = 0.0
+  if loss == "soft_top_k":
+    seen = np.flatnonzero(real & (~true | (weights > 0)))
+    z = dict(zip(seen.tolist(), _soft_top_k(scores[seen], _K, _ALPHA)))
+    return -sum(weights[j] * np.log(z[j]) for j in np.flatnonzero(weights))
   if loss == "binary":
     for s, y, counts in zip(scores, true, real):
       total += (np.logaddexp(0, s) - y * s) if counts else 0.0
     return total
   for j in np.flatnonzero(weights):
-    others = real & ~true if loss == "decoupled_softmax" else real & (~true | (weights > 0))
+    others = real & ~true if loss == "decoupled_softmax" else real
     denominator = set(np.flatnonzero(others).tolist()) | {j}
     total -= weights[j] * (scores[j] - np.logaddexp.reduce(scores[sorted(denominator)]))
   return total
 
 
+_K, _ALPHA = 2.0, 1.5
+_LOSSES = ["decoupled_softmax", "softmax", "soft_top_k", "binary"]
+
+
 @pytest.mark.parametrize("num_positives", [1, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("labels", LABELS)
-@pytest.mark.parametrize("loss", ["decoupled_softmax", "softmax", "binary"])
+@pytest.mark.parametrize("loss", _LOSSES)
 def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
   overrides = {"method.loss": loss, "method.labels": labels, "method.num_positives": num_positives}
+  overrides |= {"method.k": _K, "method.alpha": _ALPHA}
   run = make_run(**overrides, **{"encoder.embedding_dropout": 0.0})
   params, aux = run.initial_parameters()
   queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
@@ -345,7 +368,7 @@ def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
   assert num_filtered > 0 or labels == "in_batch"
 
 
-@pytest.mark.parametrize("loss", ["decoupled_softmax", "softmax", "binary"])
+@pytest.mark.parametrize("loss", _LOSSES)
 def test_a_filtered_label_is_in_no_denominator(loss, make_run):
   run = make_run(**{"method.loss": loss, "encoder.embedding_dropout": 0.0, "train.batch_size": 1})
   params, aux = run.initial_parameters()

@@ -6,13 +6,13 @@ from types import MappingProxyType
 
 import numpy as np
 
+from xmc_jax.batching.positives import choose_widths, expected_in_pool
 from xmc_jax.contract import Batch, BatchSpec, Links
 from xmc_jax.data import buckets, ragged
 from xmc_jax.data.links import KEPT, LinkSampler, Side, is_of_labels
 from xmc_jax.data.pools import Pool, in_columns, label_frequency, label_table, make_pool
 
 _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
-USUAL_WIDTH = 256  # positives of a row that a batch has room for, where its pool leaves most labels out
 
 
 def is_for_batches(name: str) -> bool:
@@ -89,11 +89,21 @@ class BatchBuilder:
     )
     self._samplers = self._link_samplers(sides, data_axis * label_axis, held_labels)
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
-    longest = _longest_row(truth)
-    self._width_positives = longest if self._pool.keeps_all else min(longest, USUAL_WIDTH)
+    self._positive_widths = self._choose_widths()
     self.every_label = ()
     if spec.num_fresh_negatives:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
+
+  def _choose_widths(self) -> tuple[int, ...]:
+    """How wide the positives of a batch may be."""
+    counts = np.diff(self._truth.indptr)[self.rows]
+    drawn = np.minimum(counts, self._spec.num_positives) if self._spec.num_positives else counts
+    in_pool = counts
+    if not self._pool.keeps_all:
+      in_pool = expected_in_pool(
+        counts, drawn, ragged.row_sums(self._truth, self._pool.odds)[self.rows] * (1 - drawn / counts)
+      )
+    return choose_widths(counts, in_pool, self._batch_size)
 
   def _link_samplers(self, sides, num_shards: int, held: buckets.Held | None) -> dict[str, LinkSampler]:
     # How likely a batch has each point, and each label among those that are drawn for them.
@@ -182,7 +192,7 @@ class BatchBuilder:
     drawn = ragged.draw(truth.counts, self._spec.num_positives, generator, odds)
     listed = self._draw_hard(rows, fresh.get("shortlist"), generator)
     pool = self._pool.draw(truth.values[drawn], truth.values[~drawn], listed, generator)
-    positives, weights = in_columns(truth, drawn, pool.column_of, self._width_positives)
+    positives, weights = in_columns(truth, drawn, pool.column_of, self._positive_widths)
     return Batch(
       rows=rows,
       queries=queries,

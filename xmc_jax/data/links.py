@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xmc_jax.batching.positives import doublings
 from xmc_jax.contract import BatchSpec, Links
 from xmc_jax.data import buckets, ragged
 from xmc_jax.data.pools import DrawnPool, in_columns
@@ -64,7 +65,7 @@ class LinkSampler:
     held: buckets.Held | None = None,
   ):
     self._edges = side.edges
-    self._width = min(_WIDTH, max(1, int(np.diff(side.edges.indptr).max(initial=0))))
+    self._widths = doublings(_WIDTH, int(np.diff(side.edges.indptr).max(initial=0)))
     self._usual = _usual_number(side.edges, frequency)
     self._make_pool = functools.cache(
       lambda room: DrawnPool(
@@ -98,7 +99,7 @@ class LinkSampler:
     while room < len(chosen):
       room *= 2
     pool = self._make_pool(room).draw(chosen, chosen[:0], None, generator)
-    positives, weights = in_columns(linked, drawn, pool.column_of, self._width)
+    positives, weights = in_columns(linked, drawn, pool.column_of, self._widths)
     return Links(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xmc_jax.batching.positives import suffices
 from xmc_jax.contract import BatchSpec, Tokens
 from xmc_jax.data import buckets, ragged
 
@@ -37,12 +38,13 @@ class StaticPool:
     columns: `[S]` int32 label ids, -1 for padding.
     groups: their texts, `[n, T]` each; empty where texts are not needed.
     keeps_all: whether every label of a row may have a column.
+    odds: `[L]` about how likely each label is to have one.
   """
 
   keeps_all = True
 
   def __init__(self, columns: np.ndarray, groups: tuple[Tokens, ...], num_labels: int):
-    self.columns, self.groups = columns, groups
+    self.columns, self.groups, self.odds = columns, groups, np.ones(num_labels)
     self._column_of = _positions(columns, num_labels)
 
   def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
@@ -87,11 +89,15 @@ class DrawnPool:
     most = min(num_labels, spec.pool_size or num_labels)
     frequency = label_frequency(truth, label_odds, spec.num_positives)
 
+    by_frequency = most if spec.fill_pool else num_drawn
+
+    # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
+    def odds_with(num_uniform: int) -> np.ndarray:
+      return -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
+
     def plan(num_uniform: int) -> tuple[buckets.Slots, tuple[int, ...] | None]:
-      by_frequency = most if spec.fill_pool else num_drawn
       size = max(1, min(by_frequency + num_uniform, most))
-      # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
-      odds = -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
+      odds = odds_with(num_uniform)
       clump = buckets.leaf_clump(size) if spec.whole_leaves else 1
       rows = -(-size // num_shards) * num_shards
       slots = buckets.plan(labels.lengths, rows, max_length, weights=odds, multiple=num_shards, clump=clump)
@@ -104,7 +110,9 @@ class DrawnPool:
 
     self._slots = plan(spec.num_random_negatives)
     # A shortlist's labels are no random ones; that is only a guess at their lengths.
-    self._slots_with_hard = plan(spec.num_random_negatives + batch_size * spec.num_hard_negatives)
+    num_uniform = spec.num_random_negatives + batch_size * spec.num_hard_negatives
+    self._slots_with_hard = plan(num_uniform)
+    self.odds = np.ones(num_labels) if self.keeps_all else np.minimum(1.0, odds_with(num_uniform))
 
   def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     """The pool of one step.
@@ -163,9 +171,9 @@ class TablePool:
     per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
     per_row = per_row[per_row > 0]
     drawn = batch_size * per_row.mean() if len(per_row) else 1.0
-    distinct = -np.expm1(-drawn * label_frequency(truth, label_odds, spec.num_positives)).sum()
+    self.odds = -np.expm1(-drawn * label_frequency(truth, label_odds, spec.num_positives))
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
-    self._size = _rounded(distinct + buckets.MARGIN * spread)
+    self._size = _rounded(self.odds.sum() + buckets.MARGIN * spread)
 
   def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     pool = np.unique(drawn)
@@ -251,17 +259,17 @@ def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
 
 
 def in_columns(
-  truth: ragged.Ragged, drawn: np.ndarray, column_of: np.ndarray, width: int
+  truth: ragged.Ragged, drawn: np.ndarray, column_of: np.ndarray, widths: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
   """The columns of each row's true labels `[B, P]`, and their weights, which add up to 1 over those drawn.
 
-  Of a pool that leaves labels out there are only those inside, and P is what a batch needs.
+  Of a pool that leaves labels out there are only those inside.
 
   Args:
     truth: true labels of B rows.
     drawn: `[E]` bool, which of them were drawn.
     column_of: `[L]` column of each label, -1 where the pool has it not.
-    width: P; twice that, or four times, where a row needs it.
+    widths: what P may be, ascending; the least that has room for each row.
   """
   columns = column_of[truth.values]
   inside = columns >= 0
@@ -269,6 +277,5 @@ def in_columns(
   chosen = drawn[inside]
   number = np.bincount(found.owners[chosen], minlength=len(found.counts))
   weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
-  while width < found.counts.max(initial=0):
-    width *= 2
+  width = suffices(widths, found.counts.max(initial=0))
   return found.padded(width), weights.padded(width)

@@ -123,6 +123,21 @@ def common(rows: Ragged, num_values: int) -> np.ndarray:
   return (matrix @ matrix.T).toarray()
 
 
+def row_sums(matrix, weights: np.ndarray) -> np.ndarray:
+  """`[N]` what the weights `[L]` of columns come to in each row of a CSR matrix: an entry counts as 1.
+
+  So many rows at a time that what is made meanwhile stays small beside the matrix.
+  """
+  counts = np.diff(matrix.indptr)
+  sums = np.zeros(len(counts))
+  for start in range(0, len(counts), _ROWS):
+    end = min(start + _ROWS, len(counts))
+    columns = matrix.indices[matrix.indptr[start] : matrix.indptr[end]]
+    owners = np.repeat(np.arange(end - start), counts[start:end])
+    sums[start:end] = np.bincount(owners, weights[columns], end - start)
+  return sums
+
+
 def column_sums(matrix, weights: np.ndarray) -> np.ndarray:
   """`[L]` what the weights `[N]` of rows come to in each column of a CSR matrix: an entry counts as 1.
 

@@ -1,7 +1,7 @@
 """ANCE: DPR with hard negatives from the model's own mistakes (Xiong et al., ICLR 2021).
 
 Softmax, or a triplet loss, over the in-batch pool and labels drawn from each point's shortlist, which is made
-anew every few epochs from the embeddings of the moment; DEXML's second baseline (its section 5.1).
+anew every few epochs from the embeddings of the moment; DEXML's second baseline (its section 5.2).
 """
 
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
@@ -20,6 +20,7 @@ def make(config, info: DatasetInfo) -> Method:
   settings = config.method
   batch = BatchSpec(
     labels="in_batch",
+    num_positives=settings.num_positives,
     num_random_negatives=settings.num_random_negatives,
     num_hard_negatives=max(1, settings.num_hard_negatives),
   )

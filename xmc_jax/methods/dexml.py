@@ -2,10 +2,11 @@
 
 One shared encoder embeds points and label texts; the loss of a point runs over
 every label (eq. 5, 6), or over the batch's drawn positives with random labels, hard
-negatives (section 5.2) or fresh ones (section C.3) added. One positive is drawn per point and step; its
-other positives are left out of the denominator.
+negatives (section 5.4) or fresh ones (section C.3) added. Decoupled softmax and softmax draw
+one positive of a point in each step, SoftTop-k so many as it has places; binary cross-entropy takes all.
 """
 
+from xmc_jax.batching.positives import num_drawn
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
 
@@ -22,7 +23,7 @@ def make(config, info: DatasetInfo) -> Method:
   options = {"k": settings.k, "alpha": settings.alpha} if settings.loss == "soft_top_k" else {}
   batch = BatchSpec(
     labels=settings.labels,
-    num_positives=settings.num_positives,
+    num_positives=num_drawn(settings),
     num_random_negatives=settings.num_random_negatives,
     num_hard_negatives=settings.num_hard_negatives,
     num_fresh_negatives=min(settings.num_fresh_negatives, info.num_labels),

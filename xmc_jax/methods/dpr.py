@@ -1,6 +1,7 @@
 """DPR: a dual encoder trained against the batch's own labels (Karpukhin et al., EMNLP 2020).
 
-Softmax over the in-batch pool, one drawn positive per point; DEXML's first baseline (its section 5.1).
+Softmax over the in-batch pool: a point's other labels count as negatives where they are in it. By default one
+positive is drawn per point; DEXML's first baseline (its section 5.2).
 """
 
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method
@@ -16,6 +17,11 @@ FIXED = {
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """Builds the method; of `config.method` it uses temperature, chunks, dropout and the random negatives."""
-  batch = BatchSpec(labels="in_batch", num_random_negatives=config.method.num_random_negatives)
+  """Builds the method; of `config.method` it uses the numbers of positives and random negatives."""
+  settings = config.method
+  batch = BatchSpec(
+    labels="in_batch",
+    num_positives=settings.num_positives,
+    num_random_negatives=settings.num_random_negatives,
+  )
   return dual_encoder.make(config, info, loss="softmax", batch=batch)

@@ -1,4 +1,4 @@
-"""One-versus-all: an encoder and a linear layer over all labels, trained together (BCE; DEXML, section 5.1).
+"""One-versus-all: an encoder and a linear layer over all labels, trained together (BCE; DEXML, section 5.2).
 
 Renée's form (Jain et al., MLSys 2023) without its kernels: no label texts, a row of the table per label.
 A label's bias is the table's last column, against a 1 at the end of each query, so that prediction stays

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import ops
+from xmc_jax.batching.positives import num_drawn
 from xmc_jax.contract import Array, Batch, DatasetInfo
 from xmc_jax.losses.margin import margin_of
 
@@ -38,6 +39,10 @@ def pool_loss(
 ) -> Array:
   """`[B]` losses of queries `[B, D]` against the pool's labels `[S, D]`; padding rows have 0.
 
+  Positives that were not drawn stay in softmax's denominator (DEXML, eq. 4). Decoupled softmax (eq. 5) and
+  the margin leave them out, and so does SoftTop-k, as its authors' code does: they are not pushed below the
+  threshold. Binary cross-entropy takes all positives, drawn or not.
+
   Args:
     config: of it `config.method` is used.
     info: of the data.
@@ -49,20 +54,23 @@ def pool_loss(
   if loss == "margin":
     return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
   settings = config.method
-  excluded, where = batch.excluded, batch.columns >= 0
-  if loss == "softmax":  # what was not drawn is left out of the denominator
+  positives, weights, excluded = batch.positives, batch.weights, batch.excluded
+  if loss in ("softmax", "soft_top_k"):  # the drawn ones alone have a term
+    positives, weights = drawn_positives(batch, num_drawn(settings))
+    positives = jnp.where(weights > 0, positives, -1)
+  if loss == "soft_top_k":
     undrawn = jnp.where(batch.weights > 0, -1, batch.positives)
     excluded = jnp.concatenate([excluded, undrawn], axis=1)
   per_row = ops.streaming_loss(
     loss,
     queries,
     labels,
-    batch.positives,
+    positives,
     chunk=settings.score_chunk or len(labels),
     temperature=settings.temperature,
-    weights=None if loss == "binary" else batch.weights,
+    weights=None if loss == "binary" else weights,
     excluded=excluded,
-    where=where,
+    where=batch.columns >= 0,
     mesh=info.mesh if info.mesh.size > 1 else None,
     **options,
   )

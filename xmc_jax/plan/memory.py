@@ -3,7 +3,6 @@
 import math
 from typing import NamedTuple
 
-from xmc_jax.data.batches import USUAL_WIDTH
 from xmc_jax.plan.activations import Kept, per_token
 from xmc_jax.plan.shapes import (
   anchor_rows,
@@ -160,8 +159,6 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   frozen = sparse + dense if not trains_encoder(config) else 0  # the encoder and its label vectors
   trained = sparse + (dense if trains_encoder(config) else 0)
   positives = _LONGEST_ROW * sizes.labels_per_point
-  if config.method.labels.startswith("in_batch") and not config.method.num_fresh_negatives:
-    positives = min(positives, USUAL_WIDTH)  # its pool leaves most labels out
   texts, cache, devices = label_texts(config, sizes).size, 0.0, config.mesh.data * config.mesh.label
   has_centroids = config.method.centroids != "none"
   if config.method.num_fresh_negatives:  # then the texts of all labels are there too

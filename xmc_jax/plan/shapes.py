@@ -2,6 +2,7 @@
 
 import math
 
+from xmc_jax.batching.positives import num_drawn
 from xmc_jax.data.batches import epoch_shape
 from xmc_jax.limits import SOURCES
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
@@ -146,7 +147,7 @@ def pool_size(config, sizes: Sizes) -> int:
   most = min(settings.pool_size or sizes.num_labels, sizes.num_labels)
   if settings.pool_size and picks_some(config) and not settings.num_hard_negatives:
     return most  # filled with other positives
-  drawn = batch * ((settings.num_positives or sizes.labels_per_point) + settings.num_hard_negatives)
+  drawn = batch * ((num_drawn(settings) or sizes.labels_per_point) + settings.num_hard_negatives)
   chosen = settings.num_random_negatives + settings.num_fresh_negatives
   return min(math.ceil(drawn) + chosen, most)
 

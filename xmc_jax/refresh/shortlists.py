@@ -9,7 +9,7 @@ from xmc_jax.refresh.index import Index
 def shortlist(
   queries: np.ndarray, labels: Array, k: int, *, backend: str = "auto", exclude=None, devices=None
 ) -> np.ndarray:
-  """The k nearest labels of each query that are not excluded (ANCE, Xiong et al. 2021; DEXML, section 5.2).
+  """The k nearest labels of each query that are not excluded (ANCE, Xiong et al. 2021; DEXML, section 5.4).
 
   An `Index` is made for them, and searched once. The same input gives the same shortlists; ties stand in any
   order.
