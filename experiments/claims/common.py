@@ -1,0 +1,44 @@
+"""What the rows of several claims share."""
+
+from experiments import dexa, dexml, ngame, prime
+
+# Nothing is saved on the way: of the best epoch and of the last there is a checkpoint all the same.
+_SHORT = {"checkpoint.every_epochs": 0.0}
+CURVES = {"eval.every_epochs": 1.0}
+SOFTMAX = {"method.loss": "softmax"}
+UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
+
+DEXML = {**dexml.PRESETS["debian"], **_SHORT, **CURVES}
+ALL_POSITIVES, ONE_POSITIVE = {"method.num_positives": 0}, {"method.num_positives": 1}
+
+# NGAME, DEXA, PRIME and RAMEN, cut short: clusters of points act from the first third on.
+_SWEEP = {
+  **_SHORT,
+  "method.leaves_first_epoch": 1.0,
+  "method.leaves_every_epochs": 1.0,
+  "method.leaf_doubling_epochs": (2, 4, 8),
+}
+BAG = {**_SWEEP, "train.num_epochs": 15, **CURVES}
+LIGHT = {**_SWEEP, "train.num_epochs": 4, **CURVES}
+PRIME = {**prime.PRESETS["debian"], **BAG}
+PRIME_LITE = {**prime.PRESETS["debian_lite"], **BAG}
+
+
+def short(values: dict) -> dict:
+  """Returns a preset as claims train it: validated after each epoch, and saved at the end."""
+  return {**values, **_SHORT, **CURVES}
+
+
+def of_ngame(preset: str, values: dict) -> dict:
+  """Returns NGAME's preset, cut short."""
+  return {**ngame.PRESETS[preset], **values}
+
+
+def of_dexa(preset: str, values: dict) -> dict:
+  """Returns DEXA's preset, cut short."""
+  return {**dexa.PRESETS[preset], **values}
+
+
+def judged_by(metric: str, values: dict) -> dict:
+  """Returns a row whose best epoch is the one with the best `metric` on validation rows."""
+  return {**values, "eval.metric": metric}

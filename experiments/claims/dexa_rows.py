@@ -1,0 +1,41 @@
+"""Rows of DEXA's claim, 7."""
+
+from experiments import dexa
+from experiments.claims.common import BAG, LIGHT, of_dexa, of_ngame
+
+_DEXA = {**dexa.PRESETS["debian"], **BAG, "method.head_label_points": 0}
+_HEADS = {"method.head_label_points": 50}
+# A Bi-GRU over MiniLM's token embeddings, as wide as they are.
+_GRU = {
+  **BAG,
+  "encoder.name": "gru",
+  "encoder.dropout": 0.1,
+  "encoder.width": 384,
+  "train.learning_rate": 1e-3,
+  "train.num_epochs": 8,
+}
+
+
+def _clusters(count: int, **more) -> dict:
+  return {**_DEXA, "method.num_label_clusters": count, **more}
+
+
+REAL = {
+  "auxiliary_vectors": {  # Table 5
+    "bag": of_ngame("debian", BAG),
+    "bag_with_auxiliary": of_dexa("debian", BAG),
+    "bi_gru": of_ngame("debian", _GRU),
+    "bi_gru_with_auxiliary": of_dexa("debian", _GRU),
+    "minilm_3": of_ngame("debian_minilm3", LIGHT),
+    "minilm_3_with_auxiliary": of_dexa("debian_minilm3", LIGHT),
+    "minilm_6": of_ngame("debian_minilm6", LIGHT),
+    "minilm_6_with_auxiliary": of_dexa("debian_minilm6", LIGHT),
+  },
+  "label_clusters": {  # Tables 6 and 7
+    "none": _clusters(0),
+    **{f"{count}": _clusters(count) for count in (64, 256, 1024, 4096, 16_384)},
+    **{f"{count}_and_heads": _clusters(count, **_HEADS) for count in (256, 1024, 4096)},
+    "1024_by_kmeans": _clusters(1024, **{"method.label_clustering": "kmeans"}),
+    "1024_by_centroids": _clusters(1024, **{"method.label_clustering": "balanced_centroids"}),
+  },
+}

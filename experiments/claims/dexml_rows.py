@@ -1,0 +1,102 @@
+"""Rows of DEXML's claims: 1 to 4, and 10."""
+
+from experiments import ance, dexml, dpr, ova
+from experiments.claims.common import ALL_POSITIVES, DEXML, ONE_POSITIVE, SOFTMAX, UNIT, judged_by, short
+from experiments.common import DROPOUT
+
+# A light transformer: t* is a matter of attention, which a bag of embeddings has none of.
+_SYNTHETIC = {
+  "dataset": "debian",
+  "encoder.num_layers": 1,
+  "train.learning_rate": 1e-3,
+  "data.num_validation": 0,
+  "eval.every_epochs": 0.0,
+  "checkpoint.every_epochs": 0.0,
+}
+_T_STAR = {
+  **_SYNTHETIC,
+  **ALL_POSITIVES,
+  "data.path": "data/claims/t_star",
+  "train.batch_size": 1000,
+  "train.num_epochs": 24,
+}
+_LONGER = {"train.num_epochs": 40}
+_PAIRS = {
+  **_SYNTHETIC,
+  "data.path": "data/claims/random_pairs_10000",
+  "method.labels": "in_batch",
+  "train.batch_size": 256,
+  "train.num_epochs": 10,
+}
+_UNIT = {**DEXML, **UNIT}
+_IN_BATCH = {**DEXML, **ONE_POSITIVE, "method.labels": "in_batch"}
+
+
+def _soft_top(k: int, alpha: float, values: dict) -> dict:
+  """Returns a row of SoftTop-k, judged by what it is to be best in."""
+  loss = {"method.loss": "soft_top_k", "method.k": float(k), "method.alpha": alpha}
+  return judged_by({5: "P@5", 100: "R@100"}[k], {**values, **loss})
+
+
+def _hard(count: int) -> dict:
+  return {**_IN_BATCH, "method.num_hard_negatives": count, "method.shortlist_first_epoch": 5.0}
+
+
+def _fresh(count: int) -> dict:
+  """Returns a row with as many labels a batch as `_hard` draws at most."""
+  return {**_IN_BATCH, "method.num_fresh_negatives": count * _IN_BATCH["train.batch_size"]}
+
+
+_MINILM = short({**dexml.PRESETS["minilm"], "train.num_epochs": 6})
+
+SYNTHETIC = {
+  "t_star": {  # Figure 2
+    "decoupled_softmax": _T_STAR,
+    "softmax": {**_T_STAR, **SOFTMAX},
+    "decoupled_softmax_40_epochs": {**_T_STAR, **_LONGER},
+    "softmax_40_epochs": {**_T_STAR, **SOFTMAX, **_LONGER},
+  },
+  "random_pairs": {"in_batch": _PAIRS},  # Table 10
+}
+REAL = {
+  "losses": {  # Tables 4 and 11
+    "decoupled_softmax": DEXML,
+    "softmax": {**DEXML, **SOFTMAX},
+    "decoupled_softmax_one_drawn": {**DEXML, **ONE_POSITIVE},
+    "softmax_one_drawn": {**DEXML, **ONE_POSITIVE, **SOFTMAX},
+    **{
+      f"soft_top_{k}_alpha_{alpha:.0f}": _soft_top(k, alpha, DEXML)
+      for k in (5, 100)
+      for alpha in (1.0, 2.0, 4.0)
+    },
+    "binary": {**DEXML, "method.loss": "binary"},
+    "unit_decoupled_softmax": _UNIT,
+    **{f"unit_soft_top_{k}": _soft_top(k, 2.0, _UNIT) for k in (5, 100)},
+  },
+  "negatives": {  # Tables 3 and 13
+    "in_batch": _IN_BATCH,
+    **{f"in_batch_and_{count}_hard": _hard(count) for count in (1, 2, 5, 10)},
+    **{f"in_batch_and_{count}_fresh": _fresh(count) for count in (1, 5)},
+    "all_labels": {**DEXML, **ONE_POSITIVE},
+  },
+  "baselines": {  # Figure 7
+    "dexml": DEXML,
+    "ance": short(ance.PRESETS["debian"]),
+    "dpr": short(dpr.PRESETS["debian"]),
+    "one_vs_all": short(ova.PRESETS["debian"]),
+  },
+  "dropout": {"minilm_6": _MINILM, "minilm_6_with_dropout": {**_MINILM, **DROPOUT}},
+}
+# What more than a bag, or smaller batches, bring: docs/dexml.md.
+MORE_COMPUTE = {
+  "more_compute": {
+    "batches_of_256": short(dexml.PRESETS["debian_all"]),
+    "batches_of_256_200_rows_held_out": {**short(dexml.PRESETS["debian_all"]), "data.num_validation": 200},
+    "minilm_1": short(dexml.PRESETS["debian_minilm1"]),
+    "minilm_6_and_1024_random_labels": {
+      **short(dexml.PRESETS["debian_pool"]),
+      "train.num_epochs": 1,
+      "eval.every_epochs": 0.5,
+    },
+  }
+}

@@ -1,0 +1,70 @@
+"""Rows of PRIME's claim, 8: PRIME-lite, cut short as NGAME and DEXA, where nothing else is said."""
+
+from experiments import prime
+from experiments.claims.common import BAG, DEXML, LIGHT, PRIME, PRIME_LITE, of_dexa, of_ngame
+
+_FIXED_MARGIN = {"method.loss": "margin"}
+_WITHOUT_TEXTS = {"method.text_weight": 0.0}
+_WITHOUT_REVERSE = {"method.reverse_weight": 0.0, "method.regulariser_weight": 0.0}
+_WITHOUT_VECTORS = {"method.num_label_clusters": 0}
+_WITHOUT_CENTROIDS = {"method.centroids": "none"}
+
+
+def _factorial() -> dict:
+  """Returns {no, 256} free vectors x {fixed, dynamic} margin x {with, without} texts, without centroids."""
+  rows = {}
+  for vectors, count in (("no_vectors", 0), ("256_vectors", 256)):
+    for margin, loss in (("fixed_margin", _FIXED_MARGIN), ("dynamic_margin", {})):
+      for texts, weights in (("prototypes_alone", {**_WITHOUT_REVERSE, **_WITHOUT_TEXTS}), ("and_texts", {})):
+        values = {**PRIME_LITE, **_WITHOUT_CENTROIDS, **loss, **weights, "method.num_label_clusters": count}
+        rows[f"{vectors}_{margin}_{texts}"] = values
+  return rows
+
+
+REAL = {
+  "prime_loss": {  # Table 6
+    "prototypes_alone": {**PRIME_LITE, **_FIXED_MARGIN, **_WITHOUT_REVERSE, **_WITHOUT_TEXTS},
+    "and_texts": {**PRIME_LITE, **_FIXED_MARGIN, **_WITHOUT_REVERSE},
+    "and_dynamic_margin": {**PRIME_LITE, **_WITHOUT_REVERSE},
+    "and_texts_against_points": {**PRIME_LITE, "method.regulariser_weight": 0.0},
+    "and_regulariser_prime_lite": PRIME_LITE,
+    "prime": PRIME,
+  },
+  "prime_parts": {  # Tables 9 and 11, and appendix H
+    "without_centroids_and_vectors": {**PRIME_LITE, **_WITHOUT_CENTROIDS, **_WITHOUT_VECTORS},
+    "without_free_vectors": {**PRIME_LITE, **_WITHOUT_VECTORS},
+    "uniform_positives": {**PRIME_LITE, "method.positive_sampling": "uniform"},
+    **{
+      f"{count}_free_vectors": {**PRIME_LITE, "method.num_label_clusters": count}
+      for count in (64, 1024, 16_384)
+    },
+  },
+  "prime_factorial": _factorial(),
+  "prime_and_others": {  # at equal epochs, beside auxiliary_vectors' MiniLM; the last two in PRIME's minutes
+    "ngame": of_ngame("debian", BAG),
+    "dexa": of_dexa("debian", BAG),
+    "dexml": DEXML,
+    "minilm_3_prime": {**prime.PRESETS["debian_minilm3"], **LIGHT},
+    "minilm_3_prime_lite": {**prime.PRESETS["debian_minilm3_lite"], **LIGHT},
+    "dexa_longer": {**of_dexa("debian", BAG), "train.num_epochs": 75},
+    "dexml_longer": {**DEXML, "train.num_epochs": 45},
+  },
+  "prime_centroids": {  # Figure 3
+    "without_centroids": {**PRIME_LITE, **_WITHOUT_CENTROIDS},
+    "momentum": PRIME_LITE,
+    "momentum_0.7": {
+      **PRIME_LITE,
+      "method.centroid_momentum": 0.7,
+    },  # of 15 epochs what 0.95 is of 100 and more
+    "exact": {**PRIME_LITE, "method.exact_centroids": True},
+    "frozen": {**PRIME_LITE, "method.centroids": "frozen"},
+  },
+}
+# Its appendix H, on a set with 25 times as many points a label.
+_TATE = {"data.path": "data/LF-TateArtworks-Subjects", "train.num_epochs": 6}
+TATE = {
+  "prime_positives_tate": {
+    "inverse_propensity": {**PRIME_LITE, **_TATE},
+    "uniform": {**PRIME_LITE, **_TATE, "method.positive_sampling": "uniform"},
+  }
+}

@@ -1,0 +1,48 @@
+"""Rows of RAMEN's claim, 9: cut short as NGAME's."""
+
+from experiments import ramen
+from experiments.claims.common import BAG
+
+_UNPRUNED = {"method.graph_pruning": False}
+_WITH_GRAPHS = {
+  base: {**ramen.PRESETS[preset], **BAG, "method.shortlist_first_epoch": 1.0}
+  for base, preset in (("ngame", "debian"), ("ance", "debian_ance"), ("dexml", "debian_dexml"))
+}
+_ANCE = _WITH_GRAPHS["ance"]
+_NO_QUERIES, _NO_LABELS = ({f"method.{side}_graph_weights": (0.0,)} for side in ("query", "label"))
+
+
+def _without_graphs(base: str) -> dict:
+  of_graphs = ("method.pruning", "method.base")
+  values = {key: value for key, value in _WITH_GRAPHS[base].items() if not key.startswith(of_graphs)}
+  return {**values, "method.name": base}
+
+
+def _noisy(percent: int, **more) -> dict:
+  return {**_ANCE, "method.random_edges": percent / 100, **more}
+
+
+REAL = {
+  "graphs": {  # Table 6, and costs as in Table 5
+    row: values
+    for base, with_graphs in _WITH_GRAPHS.items()
+    for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
+  },
+  "graph_parts": {  # Table 8
+    "ance_with_graphs": _ANCE,
+    "without_pruning": {**_ANCE, **_UNPRUNED},
+    "without_graphs_of_points": {**_ANCE, **_NO_QUERIES},
+    "without_graphs_of_labels": {**_ANCE, **_NO_LABELS},
+    "without_walks": {**_ANCE, "method.walk_hops": 0},
+    "augmented_truth": {**_ANCE, **_NO_QUERIES, **_NO_LABELS, "method.augment_truth": True},
+  },
+  "graph_noise": {
+    f"{percent}_percent_random{suffix}": _noisy(percent, **more)
+    for percent in (25, 50, 75)
+    for suffix, more in (("", {}), ("_unpruned", _UNPRUNED))
+  },
+}
+# The two graphs of LF-CppDocs-SeeAlso apart.
+CPP = {
+  "graph_parts": {f"{graph}_alone": {**_ANCE, "method.graphs": (graph,)} for graph in ("dir", "hyperlink")}
+}

@@ -1,0 +1,42 @@
+"""Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
+
+from experiments import depsl, unidec
+from experiments.claims.common import DEXML, SOFTMAX, UNIT, short
+
+_UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
+_ONE_WAY = {"method.symmetric": False}
+# All labels in place of a pool, all else alike: against these, queries' loss is DEXML's.
+_EVERY = {
+  "method.labels": "all",
+  "method.num_positives": 0,
+  "method.num_hard_negatives": 0,
+  "method.pool_size": 0,
+}
+
+
+def _binary(weight: float) -> dict:
+  return {"method.binary_weight": weight}
+
+
+REAL = {
+  "both_heads": {  # Table 3
+    "supcon": {**_UNIDEC, **SOFTMAX},
+    "supcon_and_binary": {**_UNIDEC, **SOFTMAX, **_binary(0.1)},
+    "decoupled": _UNIDEC,
+    "decoupled_and_binary": {**_UNIDEC, **_binary(0.1)},
+    "decoupled_and_binary_of_weight_1": {**_UNIDEC, **_binary(1.0)},
+    "decoupled_with_binary_classifiers": {**_UNIDEC, "method.classifier_loss": "binary"},
+    "decoupled_without_hard_negatives": {**_UNIDEC, "method.num_hard_negatives": 0},  # Table 5
+  },
+  "small_pool": {  # Tables 2 and 4
+    "depsl_supcon_one_way": {**_DEPSL, **SOFTMAX, **_ONE_WAY},
+    "depsl_supcon": {**_DEPSL, **SOFTMAX},
+    "depsl_one_way": {**_DEPSL, **_ONE_WAY},
+    "depsl": _DEPSL,
+    "depsl_pool_of_400": {**_DEPSL, "method.pool_size": 400},
+    "depsl_all_labels": {**_DEPSL, **_EVERY},
+    "depsl_all_labels_5_epochs": {**_DEPSL, **_EVERY, "train.num_epochs": 5},  # in the minutes of `depsl`
+    "dexml_all_labels": DEXML,
+    "dexml_all_labels_unit": {**DEXML, **UNIT},
+  },
+}
