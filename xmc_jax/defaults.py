@@ -26,7 +26,8 @@ DEFAULTS = {
     "pooling": "mean",  # or 'cls'
     "normalize": True,  # unit vectors; goes with method.temperature
     "projection_dim": 0,  # 0 is no projection head
-    "dropout": 0.0,  # inside the transformer; on a GRU's tokens; for a bag, the share of tokens left out
+    "dropout": 0.0,  # a transformer's hidden states; a GRU's tokens; for a bag, the share of tokens left out
+    "attention_dropout": 0.0,  # a transformer's attention weights; bag and gru have none
     "embedding_dropout": 0.0,  # on the pooled embedding (DEXML, Table 7)
     "num_layers": 0,  # 0 keeps all of the checkpoint's layers
     "num_frozen_layers": 0,  # the first n layers and the embeddings stay as they are

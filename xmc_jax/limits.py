@@ -130,6 +130,7 @@ POSITIVE = (
 SHARES = (
   "data.test_fraction",
   "encoder.dropout",
+  "encoder.attention_dropout",
   "encoder.embedding_dropout",
   "method.query_dropout",
   "method.centroid_momentum",

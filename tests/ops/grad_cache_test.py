@@ -33,6 +33,7 @@ def embedder(request, tmp_path_factory):
   config = types.SimpleNamespace(
     name=name, width=16, dtype="float32", dropout=0.3, embedding_dropout=0.2, projection_dim=12
   )
+  config.attention_dropout = 0.3 * (request.param == "bert")
   return models.build(config, vocab_size=90)
 
 
