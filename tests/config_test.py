@@ -236,9 +236,15 @@ def test_early_stopping_without_validation_rows():
 
 
 @pytest.mark.parametrize(
-  "wrong", [{"encoder.pooling": "cls"}, {"encoder.num_layers": 2}, {"encoder.num_frozen_layers": 1}]
+  "wrong",
+  [
+    {"encoder.pooling": "cls"},
+    {"encoder.num_layers": 2},
+    {"encoder.num_frozen_layers": 1},
+    {"encoder.attention_dropout": 0.1},
+  ],
 )
-def test_a_bag_has_no_layers(wrong):
+def test_a_bag_has_no_layers_and_no_attention(wrong):
   (key, value), *_ = wrong.items()
   assert_refused(BAG | wrong, f"{key} = {value!r}", "bag")
   configs.check(made(**wrong))

@@ -225,6 +225,11 @@ def _table_faults(values: dict) -> Iterator[str]:
   for key in ("encoder.num_layers", "encoder.num_frozen_layers"):
     if values[key]:
       yield f"{key} = {values[key]}: encoder.name = {name!r} has no layers to count; set --config.{key}=0"
+  if rate := values["encoder.attention_dropout"]:
+    yield (
+      f"encoder.attention_dropout = {rate}: encoder.name = {name!r} has no attention; "
+      "set --config.encoder.attention_dropout=0.0"
+    )
   if name == "gru" and width % 2:
     yield (
       f"encoder.width = {width} is odd, and each of a GRU's two directions has half of it; "

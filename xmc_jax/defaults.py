@@ -107,7 +107,7 @@ DEFAULTS = {
     "k": 5.0,  # soft_top_k: how many labels the loss looks at
     "alpha": 2.0,  # soft_top_k: how sharply
     "dropout_on_labels": True,  # False: only the queries are embedded with dropout
-    "label_chunk": 0,  # labels encoded at a time (gradient cache); 0 is chosen from the device's memory
+    "label_chunk": 0,  # labels that each device encodes at a time (gradient cache); 0: as its memory allows
     "query_chunk": 0,  # queries likewise
     "score_chunk": 0,  # labels scored at a time, on each device: memory is O(batch * score_chunk)
     "temperature": 0.05,

@@ -46,7 +46,7 @@ def table_schedule(train_config, total_steps: int) -> optax.Schedule:
 
 
 def make(train_config, total_steps: int, frozen: tuple[str, ...] = ()) -> optax.GradientTransformation:
-  """AdamW as in DEXML, section C: decay on everything but biases and LayerNorm gains.
+  """AdamW as in DEXML, section B.2: decay on everything but biases and LayerNorm gains.
 
   Args:
     train_config: `config.train`.

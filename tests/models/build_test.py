@@ -165,6 +165,7 @@ def test_a_saved_bag_loads(tmp_path):
   [
     ({"pooling": "max"}, "pooling='max'"),
     ({"dropout": 1.0}, "dropout=1.0"),
+    ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
     ({"num_layers": 3}, "has 2 layers"),
     ({"num_layers": -1}, "num_layers=-1"),
     ({"num_frozen_layers": 3}, "num_frozen_layers=3"),
@@ -174,6 +175,15 @@ def test_a_saved_bag_loads(tmp_path):
 def test_a_wrong_value_is_named(tiny, options, message):
   with pytest.raises(ConfigError, match=message):
     models.build(types.SimpleNamespace(**({"name": tiny} | options)))
+
+
+def test_a_bag_has_no_attention_to_drop(tmp_path):
+  with pytest.raises(ConfigError, match="'bag' has no attention; .*attention_dropout=0"):
+    models.build(_config("bag", width=12, attention_dropout=0.1), vocab_size=97)
+  plain = models.build(_config("bag", width=12), vocab_size=97)
+  plain.save(plain.init(KEY), tmp_path)
+  with pytest.raises(ConfigError, match="has no attention"):  # nor one that a folder holds
+    models.build(_config(str(tmp_path), attention_dropout=0.1))
 
 
 def test_sizes_that_do_not_fit_are_named(tiny):

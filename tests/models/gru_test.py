@@ -286,6 +286,7 @@ def test_a_folder_with_pytorchs_tensors_gives_pytorchs_states(tmp_path):
     ({"width": 0}, r"encoder\.width=0.*config\.encoder\.width=2"),
     ({"width": 8, "pooling": "cls"}, "pooling='cls'"),
     ({"width": 8, "dropout": 1.0}, "dropout=1.0"),
+    ({"width": 8, "attention_dropout": 0.1}, "attention_dropout=0.1, but 'gru' has no attention"),
     ({"width": 8, "num_frozen_layers": 1}, "num_frozen_layers=1"),
   ],
 )

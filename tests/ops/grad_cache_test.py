@@ -33,6 +33,7 @@ def embedder(request, tmp_path_factory):
   config = types.SimpleNamespace(
     name=name, width=16, dtype="float32", dropout=0.3, embedding_dropout=0.2, projection_dim=12
   )
+  config.attention_dropout = 0.3 * (request.param == "bert")
   return models.build(config, vocab_size=90)
 
 
@@ -142,7 +143,7 @@ def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
   num_shards = int(np.prod([devices.shape[axis] for axis in axes]))
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
   placed = mesh.split_tree([groups, others], devices, *axes)
-  embed = jax.jit(lambda p, g: embed_parts(embedder.embed, p, g, chunk=8, devices=devices, axes=axes))
+  embed = jax.jit(lambda p, g: embed_parts(embedder.embed, p, g, chunk=2, devices=devices, axes=axes))
   found, beside = embed(params, placed)
   plain = [np.asarray(embedder.embed(params, group)) for group in groups]
   expected = np.concatenate([part.reshape(num_shards, -1, part.shape[1]) for part in plain], axis=1)
@@ -150,6 +151,48 @@ def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
   np.testing.assert_allclose(beside, embedder.embed(params, others[0]), atol=1e-5)
   assert found.sharding.shard_shape(found.shape)[0] == 40 // num_shards
   assert beside.sharding.shard_shape(beside.shape)[0] == 8 // num_shards
+
+
+@pytest.mark.parametrize(
+  "shape, axes, rows_at_once",
+  [
+    ((1, 1), ("data",), 4),
+    ((2, 4), ("data",), 2 * 4),
+    ((2, 4), mesh.LABEL_ROWS, 8 * 4),
+    ((1, 8), mesh.LABEL_ROWS, 8 * 4),
+  ],
+)
+def test_a_chunk_counts_rows_of_one_device(shape, axes, rows_at_once):
+  """DEXML, section B.5: each device cuts its own share of the labels into sub-batches, here of four."""
+  devices, group = mesh.make(*shape), _group(96, 8, 0)  # in chunks of 4 on 8 devices: three, without a rest
+  calls = []
+
+  def embed(params, tokens, key):
+    calls.append(tokens.ids.shape)
+    return tokens.ids @ params
+
+  placed = mesh.split_tree([group], devices, *axes)
+  run = lambda p, g: embed_groups(embed, p, g, chunk=4, devices=devices, axes=axes)
+  found = jax.jit(run)(np.ones((8, 3), np.float32), placed)
+  assert {*calls} == {(rows_at_once, 8)}
+  np.testing.assert_allclose(found, group.ids @ np.ones((8, 3)))
+
+
+@pytest.mark.parametrize("rows_of_a_device, rows_at_once", [(4, 4), (5, 3), (9, 3)])
+def test_chunks_of_a_device_are_alike_and_no_larger_than_asked(rows_of_a_device, rows_at_once):
+  """Five rows in chunks of at most four are three and two, the latter padded."""
+  devices, group = mesh.make(2, 4), _group(8 * rows_of_a_device, 8, 0)
+  calls = []
+
+  def embed(params, tokens, key):
+    calls.append(len(tokens.ids))
+    return tokens.ids @ params
+
+  placed = mesh.split_tree([group], devices, *mesh.LABEL_ROWS)
+  run = lambda p, g: embed_groups(embed, p, g, chunk=4, devices=devices, axes=mesh.LABEL_ROWS)
+  found = jax.jit(run)(np.ones((8, 3), np.float32), placed)
+  assert {*calls} == {8 * rows_at_once}
+  np.testing.assert_allclose(found, group.ids @ np.ones((8, 3)))
 
 
 @pytest.mark.parametrize("chunk", [0, 3])

@@ -1,7 +1,7 @@
 """ANCE: DPR with hard negatives from the model's own mistakes (Xiong et al., ICLR 2021).
 
 Softmax, or a triplet loss, over the in-batch pool and labels drawn from each point's shortlist, which is made
-anew every few epochs from the embeddings of the moment; DEXML's second baseline (its section 5.2).
+anew every few epochs from the embeddings of the moment.
 """
 
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method

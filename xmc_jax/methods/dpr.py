@@ -1,7 +1,7 @@
 """DPR: a dual encoder trained against the batch's own labels (Karpukhin et al., EMNLP 2020).
 
 Softmax over the in-batch pool: a point's other labels count as negatives where they are in it. By default one
-positive is drawn per point; DEXML's first baseline (its section 5.2).
+positive is drawn per point.
 """
 
 from xmc_jax.contract import BatchSpec, DatasetInfo, Method

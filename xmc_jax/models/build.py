@@ -56,6 +56,7 @@ class _Settings(NamedTuple):
   projection_tanh: bool = False
   embedding_dropout: float = 0.0
   dropout: float = 0.0
+  attention_dropout: float = 0.0
   num_layers: int = 0
   num_frozen_layers: int = 0
   dtype: str = "auto"
@@ -75,8 +76,9 @@ def build(encoder_config, *, vocab_size=None, special_ids=()):
         a bag is a mean whatever it says, a GRU takes no 'cls'.
       normalize: scale embeddings to length 1.
       projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none.
-      embedding_dropout: rate on the embedding; `dropout`: rate inside the transformer, on a GRU's token
-        embeddings, or of the tokens that a bag leaves out.
+      embedding_dropout: rate on the embedding; `dropout`: rate on a transformer's hidden states, on a GRU's
+        token embeddings, or of the tokens that a bag leaves out; `attention_dropout`: rate on a
+        transformer's attention weights, 0 for a bag and a GRU.
       num_layers: keep the first n blocks; 0 keeps all.
       num_frozen_layers: n > 0 trains only what is above block n.
       dtype: 'auto', 'float32' or 'bfloat16', of the products; parameters are float32.
@@ -136,7 +138,7 @@ def _check(settings):
   """Raises ConfigError for the first value that is wrong whatever the encoder."""
   if settings.pooling not in ("cls", "mean", "auto"):
     raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set 'cls', 'mean' or 'auto'")
-  for key in ("dropout", "embedding_dropout"):
+  for key in ("dropout", "attention_dropout", "embedding_dropout"):
     if not 0 <= getattr(settings, key) < 1:
       raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 to just below 1")
   for key in ("projection_dim", "num_layers", "num_frozen_layers"):
@@ -173,6 +175,11 @@ def _modules(settings, spec, dtype):
       f"config.encoder.num_frozen_layers={settings.num_frozen_layers}, but '{settings.name}' has "
       f"{num_layers} layers; set 0 to {num_layers}"
     )
+  if settings.attention_dropout and not isinstance(spec, EncoderSpec):
+    raise ConfigError(
+      f"config.encoder.attention_dropout={settings.attention_dropout}, but '{settings.name}' has no "
+      "attention; set config.encoder.attention_dropout=0"
+    )
   if isinstance(spec, BagSpec):
     return Bag(spec, dropout=settings.dropout), head
   if isinstance(spec, GruSpec):
@@ -184,6 +191,7 @@ def _modules(settings, spec, dtype):
     dtype,
     implementation=compute.choose_attention(dtype, spec.width // spec.num_heads),
     dropout=settings.dropout,
+    attention_dropout=settings.attention_dropout,
     num_frozen_layers=settings.num_frozen_layers,
     remat=settings.remat,
     first_only=settings.pooling == "cls",

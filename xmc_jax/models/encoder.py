@@ -2,8 +2,9 @@
 
 Devlin et al. 2019 (BERT), Sanh et al. 2019 (DistilBERT), Wang et al. 2020 (MiniLM). The three differ in
 sizes and in whether there are token types; parameter names are ours, `pretrained.py` maps Hugging Face's.
-Dropout inside acts on the embeddings and on each block's two outputs, not on attention weights, so that
-fused attention stays usable.
+Dropout acts where the models were trained with it, as in Hugging Face's classes: on the embeddings after
+their norm, on attention weights after the softmax, on each block's output, and in BERT and MiniLM also on
+what attention gives. DistilBERT has none there.
 """
 
 import dataclasses
@@ -60,18 +61,40 @@ class Embeddings(nn.Module):
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="layer_norm")(x)
 
 
+def attend_with_dropout(query, key, value, mask, rate, dropout_key):
+  """Scaled dot-product attention whose weights are dropped after the softmax; each head's by themselves.
+
+  Args:
+    query: `[n, S, H, d]`.
+    key, value: `[n, T, H, d]`.
+    mask: `[n, 1, S, T]` bool, True = a key that is looked at.
+    rate: share of the weights that become 0; the others are scaled by 1 / (1 - rate).
+    dropout_key: the same key drops the same weights.
+
+  Returns:
+    `[n, S, H, d]`; the softmax is float32.
+  """
+  scores = jnp.einsum("nshd,nthd->nhst", query, key, preferred_element_type=jnp.float32)
+  scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min)
+  weights = dropout(nn.softmax(scores, axis=-1).astype(value.dtype), rate, dropout_key)
+  return jnp.einsum("nhst,nthd->nshd", weights, value)
+
+
 class Attention(nn.Module):
   """Multi-head attention of `queries` `[n, S, D]` over `x` `[n, T, D]`, keys masked by `mask` `[n, T]`.
 
   With `places` (packing.py) `x` is `[P, D]`, and so are the queries and what comes out, unless S is 1.
+  With a dropout key and a rate above 0 the weights are dropped, and `implementation` is left aside: fused
+  kernels draw masks of their own, which no key of JAX's gives again.
   """
 
   num_heads: int
   dtype: jnp.dtype
   implementation: str | None
+  dropout: float = 0.0
 
   @nn.compact
-  def __call__(self, queries, x, mask, places=None):
+  def __call__(self, queries, x, mask, places=None, dropout_key=None):
     width = x.shape[-1]
 
     def heads(name, inputs):
@@ -81,36 +104,41 @@ class Attention(nn.Module):
 
     query, key, value = heads("query", queries), heads("key", x), heads("value", x)
     (num_texts, num_tokens), num_queries = mask.shape, query.shape[1]
-    # cuDNN wants whole blocks of positions; a single query gains nothing from it.
-    fused_shape = num_queries == num_tokens and num_tokens % 8 == 0
-    mixed = jax.nn.dot_product_attention(
-      query,
-      key,
-      value,
-      mask=jnp.broadcast_to(mask[:, None, None, :], (num_texts, 1, num_queries, num_tokens)),
-      implementation=self.implementation if fused_shape else None,
-    ).reshape(num_texts, num_queries, width)
+    mask = jnp.broadcast_to(mask[:, None, None, :], (num_texts, 1, num_queries, num_tokens))
+    if dropout_key is not None and self.dropout:
+      mixed = attend_with_dropout(query, key, value, mask, self.dropout, dropout_key)
+    else:
+      # cuDNN wants whole blocks of positions; a single query gains nothing from it.
+      fused_shape = num_queries == num_tokens and num_tokens % 8 == 0
+      implementation = self.implementation if fused_shape else None
+      mixed = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
+    mixed = mixed.reshape(num_texts, num_queries, width)
     return Dense(width, self.dtype, name="output")(places.pack(mixed) if queries.ndim == 2 else mixed)
 
 
 class Block(nn.Module):
   """One transformer block, post-norm: `[n, S, D]`, where S = T, or one of the `queries` in the last block.
 
-  With `places`, `[P, D]` takes the place of `[n, T, D]`.
+  With `places`, `[P, D]` takes the place of `[n, T, D]`. `keys` are three dropout keys, or Nones: of the
+  attention's output (not of DistilBERT's, which is not dropped), the block's output, attention weights.
   """
 
   spec: EncoderSpec
   dtype: jnp.dtype
   implementation: str | None
   dropout: float
+  attention_dropout: float = 0.0
 
   @nn.compact
   def __call__(self, x, mask, keys, queries=None, places=None):
     spec = self.spec
     queries = x if queries is None else queries
-    attention = Attention(spec.num_heads, self.dtype, self.implementation, name="attention")
-    attended = attention(queries, x, mask, places)
-    attended = dropout(attended, self.dropout, keys[0])
+    attention = Attention(
+      spec.num_heads, self.dtype, self.implementation, self.attention_dropout, name="attention"
+    )
+    attended = attention(queries, x, mask, places, keys[2])
+    if spec.kind != "distilbert":
+      attended = dropout(attended, self.dropout, keys[0])
     x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
     hidden = gelu(Dense(spec.ffn_width, self.dtype, name="intermediate")(x))
     output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys[1])
@@ -123,8 +151,10 @@ class Encoder(nn.Module):
   Attributes:
     spec: sizes.
     dtype: compute type of products and hidden states; parameters, layer norms and softmax are float32.
-    implementation: of `jax.nn.dot_product_attention`; None or 'cudnn'.
-    dropout: rate inside the transformer.
+    implementation: of `jax.nn.dot_product_attention`; None or 'cudnn'. A pass that drops attention weights
+      takes the plain product.
+    dropout: rate on hidden states.
+    attention_dropout: rate on attention weights.
     num_frozen_layers: n > 0 cuts the gradient below block n, embeddings included.
     remat: recompute each block's activations in the backward pass.
     first_only: compute the last block for each row's first real token alone, which is all that CLS
@@ -135,6 +165,7 @@ class Encoder(nn.Module):
   dtype: jnp.dtype = jnp.float32
   implementation: str | None = None
   dropout: float = 0.0
+  attention_dropout: float = 0.0
   num_frozen_layers: int = 0
   remat: bool = False
   first_only: bool = False
@@ -151,7 +182,7 @@ class Encoder(nn.Module):
     """
     spec = self.spec
     num_keys = spec.num_layers + 1
-    keys = [(None, None)] * num_keys if key is None else jax.random.split(key, (num_keys, 2))
+    keys = [(None, None, None)] * num_keys if key is None else jax.random.split(key, (num_keys, 3))
     places = find_places(mask, num_places) if num_places else None
     first = jnp.argmax(mask, axis=1)[:, None, None]
     # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.
@@ -166,7 +197,9 @@ class Encoder(nn.Module):
     for i in range(spec.num_layers):
       if 0 < i == self.num_frozen_layers:
         x = jax.lax.stop_gradient(x)
-      block = make_block(spec, self.dtype, self.implementation, self.dropout, name=f"layer_{i}")
+      block = make_block(
+        spec, self.dtype, self.implementation, self.dropout, self.attention_dropout, name=f"layer_{i}"
+      )
       queries = None
       if self.first_only and i == spec.num_layers - 1:
         queries = jnp.take_along_axis(places.unpack(x) if places else x, first, axis=1)

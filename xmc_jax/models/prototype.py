@@ -35,7 +35,7 @@ class PrototypeNetwork(nn.Module):
       max_positions=0,
       layer_norm_eps=1e-5,
     )
-    keys = (None, None) if key is None else jax.random.split(key)
+    keys = (None, None, None) if key is None else (*jax.random.split(key), None)
     block = Block(spec, self.dtype, None, self.dropout, name="layer")
     mixed = block(vectors.astype(self.dtype), jnp.ones(vectors.shape[:2], bool), keys)
     return mixed.astype(jnp.float32).mean(axis=1)

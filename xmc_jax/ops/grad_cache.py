@@ -1,4 +1,4 @@
-"""Gradient cache: embed many texts without keeping their activations (Gao et al., 2021; DEXML, section C.1).
+"""Gradient cache: embed many texts without keeping activations (Gao et al., 2021; DEXML, sections 4.2, B.5).
 
 The forward pass keeps only the embeddings. In the backward pass each chunk is
 encoded again, with the same dropout key, and its cached embedding gradient is
@@ -40,8 +40,8 @@ def embed_parts(
     params: its parameters.
     parts: the groups of each, `[n, T]`, of different T; n divides by the devices.
     key: dropout key, None for none; every width and chunk gets its own.
-    chunk: of a width with more rows so many are embedded at a time under the gradient
-      cache, and activations take the memory of one chunk; 0 embeds it at once.
+    chunk: rows of one device that are embedded at a time, of a width of which it has more: under the
+      gradient cache, where activations take the memory of one chunk. 0 embeds all at once.
     devices: the mesh; None is one device.
     axes: mesh axes that the rows are split over.
 
@@ -53,7 +53,7 @@ def embed_parts(
 
   def embed_rows(group: Tokens, key: Array | None) -> Array:
     num_rows = group.ids.shape[0]
-    num_chunks = -(-num_rows // chunk) if chunk else 1
+    num_chunks = -(-num_rows // (chunk * rows.num_shards)) if chunk else 1
     if num_chunks == 1:
       return embed(params, group, key)
     group = group._replace(space=())  # it is the whole group's

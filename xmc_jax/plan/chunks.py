@@ -1,4 +1,7 @@
-"""Chunk sizes from a device's memory, where a config leaves them open: `method.*_chunk` = 0."""
+"""Chunk sizes from a device's memory, where a config leaves them open: `method.*_chunk` = 0.
+
+All count what one device has in work.
+"""
 
 import ml_collections
 
@@ -10,7 +13,7 @@ from xmc_jax.report import say
 
 # What keeps a CPU's caches happy; 0 is all at once.
 _ON_CPU = {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
-# On one device; more gains no speed. Texts are fewer where they are long.
+# More gains no speed. Texts are fewer where they are long.
 _MOST_TEXTS, _MOST_TOKENS, _MOST_SCORED = 16_384, 131_072, 16_384
 _HALVINGS = 9
 
@@ -33,8 +36,7 @@ def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, in
   if kind == "cpu" or not memory_bytes:
     return {key: _ON_CPU[key] for key in open_keys}
   texts = min(_MOST_TEXTS, _MOST_TOKENS // 2 ** (config.data.max_length - 1).bit_length())
-  data, label = config.mesh.data, config.mesh.label
-  most = {"label_chunk": texts * data * label, "query_chunk": texts * data, "score_chunk": _MOST_SCORED}
+  most = {"label_chunk": texts, "query_chunk": texts, "score_chunk": _MOST_SCORED}
   tried = [{key: most[key] >> halvings for key in open_keys} for halvings in range(_HALVINGS)]
 
   def taken(values: dict[str, int]) -> float:

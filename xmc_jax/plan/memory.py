@@ -115,9 +115,10 @@ def label_texts(config, sizes: Sizes) -> Texts:
 
 
 def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
+  """Those of a side, of which `shards` devices have a part each; `chunk` counts rows of one device."""
   longest = float(config.data.max_length)
-  cached = 0 < chunk < rows
-  num_chunks = math.ceil(rows / chunk) if cached else 1
+  cached = 0 < chunk * shards < rows
+  num_chunks = math.ceil(rows / (chunk * shards)) if cached else 1
   at_once = math.ceil(rows / (num_chunks * shards))
   return Texts(math.ceil(rows / shards), at_once, min(longest, tokens + _PADDING), longest, cached)
 

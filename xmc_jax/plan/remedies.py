@@ -66,7 +66,7 @@ def _together(config, total: Total, limit: float) -> dict[str, object]:
 def _smaller(config, key: str) -> Iterator[object]:
   """Values that take less memory than the present one, the mildest first."""
   section, name = key.split(".")
-  now, data, label = config[section][name], config.mesh.data, config.mesh.label
+  now, data = config[section][name], config.mesh.data
   if key == "encoder.remat":
     yield from () if now or config.encoder.name == "bag" else (True,)
   elif key == "eval.scores":  # then no training points are looked up
@@ -78,9 +78,9 @@ def _smaller(config, key: str) -> Iterator[object]:
   elif key in ("method.score_chunk", "method.pool_size"):
     yield from _halved(now, _FEWEST_SCORED)
   elif key == "method.query_chunk":
-    yield from _halved(min(now, config.train.batch_size), _FEWEST_TEXTS * data)
+    yield from _halved(min(now, -(-config.train.batch_size // data)), _FEWEST_TEXTS)
   else:
-    yield from _halved(now, _FEWEST_TEXTS * data * label)
+    yield from _halved(now, _FEWEST_TEXTS)
 
 
 def _halved(value: int, smallest: int) -> Iterator[int]:

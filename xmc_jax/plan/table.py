@@ -58,9 +58,9 @@ def _notes(made: Plan) -> Iterator[str]:
     yield f"JAX takes {PREALLOCATED:.0%} of a GPU: set {variable} in the environment"
   texts = memory.label_texts(config, sizes)
   if texts.cached and texts.at_once * texts.longest < _FEW_TOKENS:
-    enough = int(_ENOUGH_TOKENS // texts.longest) * config.mesh.data * config.mesh.label
+    enough = int(_ENOUGH_TOKENS // texts.longest)
     yield (
-      f"method.label_chunk = {config.method.label_chunk} is {texts.at_once} texts at a time on each device; "
+      f"method.label_chunk = {config.method.label_chunk} is little work at a time for a device; "
       f"--config.method.label_chunk={enough} would keep it busier"
     )
   if config.data.path:

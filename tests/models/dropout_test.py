@@ -1,0 +1,215 @@
+"""Dropout inside the transformer: where it acts, how much it drops, and that a key settles it."""
+
+import functools
+import itertools
+
+import encoder_references
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from xmc_jax.models import encoder as encoders
+from xmc_jax.models import hf_names
+from xmc_jax.models.encoder import Encoder, EncoderSpec, attend_with_dropout
+
+SPEC = EncoderSpec("bert", 50, 16, 2, 2, 24, 20, num_types=2)
+RATES = {"hidden": {"dropout": 0.3}, "attention": {"attention_dropout": 0.3}}
+RATES["both"] = RATES["hidden"] | RATES["attention"]
+KEY = jax.random.key(5)
+
+
+def _inputs(vocab_size=50):
+  rng = np.random.default_rng(0)
+  lengths = np.array([8, 1, 5, 3])
+  return rng.integers(0, vocab_size, (4, 8)).astype(np.int32), np.arange(8) < lengths[:, None]
+
+
+def _params(spec=SPEC):
+  flat, rng = {}, np.random.default_rng(1)
+  for path in hf_names.names(spec):
+    flat[path] = (path.endswith("scale") + 0.3 * rng.normal(size=hf_names.shape(path, spec))).astype(
+      np.float32
+    )
+  return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+@functools.cache
+def _compiled(encoder):
+  return jax.jit(lambda params, ids, mask, key=None: encoder.apply({"params": params}, ids, mask, key))
+
+
+def _apply(encoder, key=None):
+  return np.asarray(_compiled(encoder)(_params(), *_inputs(), key), np.float64)
+
+
+def _value_and_gradient(encoder, num_places=None):
+  ids, mask = _inputs()
+
+  def loss(params):
+    hidden = encoder.apply({"params": params}, ids, mask, KEY, num_places).astype(jnp.float32)
+    return jnp.where(mask[:, : hidden.shape[1], None], jnp.sin(hidden + jnp.arange(16)), 0).sum()
+
+  return jax.jit(jax.value_and_grad(loss))(_params())
+
+
+def _assert_close(found, expected):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), found, expected)
+
+
+def _factors(number, shape):
+  """What the site that comes as this number multiplies by: no two sites, and no two entries, alike."""
+  return np.random.default_rng(number).integers(0, 3, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind, attention_rate, num_sites", [("distilbert", 0.1, 5), ("bert", 0.0, 5)])
+def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkeypatch):
+  """Every dropout of both, replaced by a given factor for each entry, in the order in which they come.
+
+  Two blocks: DistilBERT has the embeddings and two sites a block (weights, output), BERT without its attention
+  weights likewise (attention's output, output). Flax's BERT drops weights inside a function of its own.
+  """
+  names = {"distilbert": ("dropout", "attention_dropout"),
+           "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob")}[kind]  # fmt: skip
+  model, theirs = encoder_references.flax_model(kind, **dict(zip(names, (0.1, attention_rate))))
+  spec = hf_names.spec_from_config(model.config.to_dict(), "here")
+  ids, mask = _inputs(vocab_size=97)
+  numbers = itertools.count()
+
+  def replaced(next_function, args, kwargs, context):
+    if isinstance(context.module, nn.Dropout):
+      return args[0] * _factors(next(numbers), args[0].shape) if context.module.rate else args[0]
+    return next_function(*args, **kwargs)
+
+  with nn.intercept_methods(replaced):
+    inputs = encoder_references._inputs(model, ids, mask)
+    settings = {"deterministic": False, "return_dict": False, "rngs": {"dropout": KEY}}
+    expected = model.module.apply({"params": theirs}, *inputs, **settings)[0]
+  assert next(numbers) == num_sites
+
+  numbers = itertools.count()
+  monkeypatch.setattr(
+    encoders, "dropout", lambda x, rate, key: x * _factors(next(numbers), x.shape) if rate else x
+  )
+  tensors = encoder_references.to_torch_names(theirs)
+  flat = {
+    path: tensors[name].T if path.endswith("kernel") else tensors[name]
+    for path, name in hf_names.names(spec).items()
+  }
+  params = flax.traverse_util.unflatten_dict(flat, sep="/")
+  encoder = Encoder(spec, dropout=0.1, attention_dropout=attention_rate)
+  found = encoder.apply({"params": params}, ids, mask, KEY)
+  assert next(numbers) == num_sites
+  np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
+
+
+def _attention_inputs(num_tokens=12):
+  rng = np.random.default_rng(2)
+  query, key = rng.normal(size=(2, 3, num_tokens, 2, num_tokens))
+  mask = np.arange(num_tokens) < np.array([num_tokens, 7, 1])[:, None]
+  return query, key, np.broadcast_to(mask[:, None, None, :], (3, 1, num_tokens, num_tokens))
+
+
+def _weights(query, key, mask):
+  """Attention weights `[n, H, S, T]` in float64."""
+  scores = np.einsum("nshd,nthd->nhst", query, key) / query.shape[-1] ** 0.5
+  return softmax(np.where(mask, scores, -np.inf), axis=-1)
+
+
+def _dropped(query, key, value, mask, rate, dropout_key):
+  as_float32 = (jnp.asarray(array, jnp.float32) for array in (query, key, value))
+  return attend_with_dropout(*as_float32, jnp.asarray(mask), rate, dropout_key)
+
+
+def test_weights_are_zero_or_scaled_and_the_share_is_the_rate():
+  """Values that are the identity give the weights themselves: as wide as there are tokens."""
+  query, key, mask = _attention_inputs()
+  value = np.broadcast_to(np.eye(12)[:, None], (3, 12, 2, 12))
+  keys = jax.random.split(KEY, 200)
+  found = jax.vmap(lambda one: _dropped(query, key, value, mask, 0.1, one))(keys)
+  found = np.moveaxis(np.asarray(found), 3, 2)  # [keys, n, H, S, T]
+  expected = np.broadcast_to(_weights(query, key, mask), found.shape)
+  kept = found > 0
+  np.testing.assert_allclose(found[kept], expected[kept] / 0.9, rtol=1e-4)
+  real = expected > 0
+  assert not kept[~real].any()
+  # 200 keys of 480 weights: the share's standard deviation is below 0.001.
+  assert np.mean(~kept[real]) == pytest.approx(0.1, abs=0.005)
+  assert not np.array_equal(kept[:, :, 0], kept[:, :, 1])  # heads drop apart
+  assert not np.array_equal(kept[:, :, :, 0], kept[:, :, :, 1])  # and so do queries
+
+
+def test_the_mean_over_keys_is_attention_without_dropout():
+  """Within five standard deviations of a mean over 4,000 keys, worked out from the weights."""
+  rate, num_keys = 0.3, 4000
+  query, key, mask = _attention_inputs()
+  value = np.random.default_rng(3).normal(size=(3, 12, 2, 5))
+  keys = jax.random.split(KEY, num_keys)
+  found = jax.lax.map(lambda one: _dropped(query, key, value, mask, rate, one), keys, batch_size=500)
+  weights = _weights(query, key, mask)
+  expected = np.einsum("nhst,nthd->nshd", weights, value)
+  variance = np.einsum("nhst,nthd->nshd", weights**2, value**2) * rate / (1 - rate)
+  assert np.all(np.abs(np.mean(found, axis=0) - expected) <= 5 * np.sqrt(variance / num_keys) + 1e-5)
+
+
+def test_no_rate_or_no_key_is_no_dropout_to_the_bit():
+  plain = _apply(Encoder(SPEC))
+  np.testing.assert_array_equal(_apply(Encoder(SPEC), KEY), plain)
+  np.testing.assert_array_equal(_apply(Encoder(SPEC, **RATES["both"])), plain)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("name", RATES)
+def test_a_key_settles_what_is_dropped(name, first_only):
+  encoder = Encoder(SPEC, first_only=first_only, **RATES[name])
+  one, again, other = (_apply(encoder, jax.random.key(number)) for number in (1, 1, 2))
+  np.testing.assert_array_equal(one, again)
+  assert np.isfinite(one).all() and not np.allclose(one, other)
+  assert not np.allclose(one, _apply(Encoder(SPEC, first_only=first_only)))
+
+
+def test_the_two_rates_are_apart():
+  """Attention weights have a key of their own: hidden masks are the same with and without it."""
+  hidden, both = (_apply(Encoder(SPEC, **RATES[name]), KEY) for name in ("hidden", "both"))
+  nothing = _apply(Encoder(SPEC, dropout=0.3, attention_dropout=1e-9), KEY)  # as close to 0 as bits can say
+  assert not np.allclose(hidden, both)
+  np.testing.assert_allclose(nothing, hidden, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_remat_drops_the_same_twice(name):
+  _assert_close(
+    _value_and_gradient(Encoder(SPEC, remat=True, **RATES[name])),
+    _value_and_gradient(Encoder(SPEC, **RATES[name])),
+  )
+
+
+@pytest.mark.parametrize("options", [{}, {"first_only": True}, {"remat": True}])
+def test_packed_texts_drop_the_same_attention_weights(options):
+  """Weights are laid out with padding either way; hidden states are not, and draw other masks."""
+  encoder = Encoder(SPEC, attention_dropout=0.3, **options)
+  _assert_close(_value_and_gradient(encoder, num_places=20), _value_and_gradient(encoder))
+
+
+def test_packed_hidden_states_are_dropped():
+  encoder, (ids, mask) = Encoder(SPEC, dropout=0.3), _inputs()
+  plain, packed = (encoder.apply({"params": _params()}, ids, mask, key, 20) for key in (None, KEY))
+  assert np.isfinite(packed).all() and not np.allclose(packed[mask], plain[mask])
+
+
+def test_fused_attention_is_left_aside_while_weights_are_dropped():
+  """cuDNN's kernel fails on a CPU: a pass that drops weights must not ask for it."""
+  fused = Encoder(SPEC, implementation="cudnn", attention_dropout=0.3)
+  plain = Encoder(SPEC, attention_dropout=0.3)
+  np.testing.assert_array_equal(_apply(fused, KEY), _apply(plain, KEY))
+  with pytest.raises(Exception, match="cuDNN"):
+    _apply(fused)
+
+
+def test_bfloat16_drops_the_same_weights():
+  exact, rounded = (_apply(Encoder(SPEC, dtype, attention_dropout=0.3), KEY)
+                    for dtype in (jnp.float32, jnp.bfloat16))  # fmt: skip
+  np.testing.assert_allclose(rounded, exact, atol=0.1)
