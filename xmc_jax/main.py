@@ -52,7 +52,7 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
   output, scores, backend = options.OUTPUT.value, options.SCORES.value, options.BACKEND.value or ""
   with runtime.started(options.DISTRIBUTED.value):
     if mode == "evaluate":
-      workflow.test(workdir, output, scores, backend)
+      workflow.test(workdir, output, scores, backend, options.CHECKPOINT.value)
     elif mode == "export":
       workflow.export(workdir, output, options.ADD_LABELS.value, scores)
     else:

@@ -39,6 +39,9 @@ EXPLAIN = flags.DEFINE_bool(
   "predict: say why, for each label: which sources rank it high, which training texts have it",
 )
 BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
+CHECKPOINT = flags.DEFINE_enum(
+  "checkpoint", "best", ["best", "last"], "evaluate: the best parameters by validation rows, or the last step's"
+)
 K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
 # Flags that not every mode looks at, and those that do.
@@ -53,6 +56,7 @@ _USED_BY = {
   "scores": (*_ANSWERING, "export", "compare"),
   "explain": ("predict",),
   "backend": _ANSWERING,
+  "checkpoint": ("evaluate",),
 }
 
 

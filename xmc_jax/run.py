@@ -44,6 +44,7 @@ class Run:
     mesh: the device mesh.
     batches: the BatchBuilder of the training rows.
     trained_on: how many devices it was begun on.
+    ranking_folder: of what is made of the parameters, to rank by.
   """
 
   def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path, dataset: data.Dataset):
@@ -72,7 +73,7 @@ class Run:
     )
     self.method = methods.make(config, info)
     methods.check_scores(config.eval.scores, config, self.method)
-    self._embedders, self.trained_on = {}, self.mesh.size
+    self._embedders, self.trained_on, self.ranking_folder = {}, self.mesh.size, workdir
     self._between_batches: Callable[[], None] | None = None
 
   @functools.cached_property
@@ -237,16 +238,16 @@ class Run:
   def refitted(self, read_only: bool = False) -> Checkpoints:
     return Checkpoints(self.workdir / run_folder.REFIT / "best", keep=1, read_only=read_only)
 
-  def trained(self) -> tuple[Array, PyTree, int]:
-    """The parameters to use: trained again on all rows, else the best on validation rows, else the newest.
+  def trained(self, last: bool = False) -> tuple[Array, PyTree, int]:
+    """Reads `(params, aux, step)`: trained again on all rows, else the best by validation, else the newest.
 
-    Returns:
-      `(params, aux, step)`.
+    With `last` it is the newest in any case.
 
     Raises:
       UserError: nothing has been saved yet.
     """
-    for opened in (*[self.refitted] * self.config.train.refit, self.best, self.checkpoints):
+    better = () if last else (*[self.refitted] * self.config.train.refit, self.best)
+    for opened in (*better, self.checkpoints):
       with contextlib.closing(opened(read_only=True)) as checkpoints:
         step = checkpoints.usable()
         if step is not None:

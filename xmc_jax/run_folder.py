@@ -21,7 +21,7 @@ _MAY_CHANGE = (
   *("train.max_skipped_steps", "mesh.", "plan."),
 )
 
-GRAPHS, REFIT = "graphs", "refit"
+GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT = "memory.npy", "hybrid.json", "key_weight.json"
 AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT)  # made of trained parameters, for ranking

@@ -32,7 +32,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
-from xmc_jax.runs import fused, ranking
+from xmc_jax.runs import checkpoints, fused, ranking
 from xmc_jax.stopping import Stop
 
 
@@ -130,7 +130,11 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
 
 
 def test(
-  workdir: pathlib.Path, destination: str = "", scores: str = "", backend: str = ""
+  workdir: pathlib.Path,
+  destination: str = "",
+  scores: str = "",
+  backend: str = "",
+  checkpoint: str = "best",
 ) -> dict[str, float]:
   """`--mode=evaluate`: the test table of a run, from its folder alone.
 
@@ -139,14 +143,16 @@ def test(
     destination: a file for the test rows' labels in words, as JSON lines; '' for none.
     scores: 'hybrid', 'fused', one of the method's views, or a source; '' is the run's own.
     backend: what searches the labels, likewise.
+    checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
   """
   run, own = runs.reopen(workdir, backend=backend), configs.read(workdir / "config.json").eval
-  told = ((scores, own.scores), (backend, own.backend))
+  told = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
   suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     disk.check_place(destination)  # before the work
-  means, ranked = _test(run, *run.trained(), Report(workdir), scores, suffix)
+  with checkpoints.trained(run, checkpoint) as trained:
+    means, ranked = _test(run, *trained, Report(workdir), scores, suffix)
   if writes:
     with disk.written(destination) as out:
       write_lines(run, ranked, out)

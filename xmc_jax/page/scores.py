@@ -35,7 +35,7 @@ class LabelVectors:
 
   def __init__(self, run: Run, params: PyTree, aux: PyTree, scores: str, ids: np.ndarray):
     self._ids = np.unique(ids).astype(np.int64)
-    fitted = run.workdir / run_folder.FUSION
+    fitted = run.ranking_folder / run_folder.FUSION
     views = run.method.views
     self._tree = Tree.load(fitted) if views and scores == "fused" and fitted.exists() else None
     self._propensity = run.inverse_propensity.astype(np.float32) if self._tree else None

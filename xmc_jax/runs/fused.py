@@ -16,7 +16,7 @@ from xmc_jax.runs.memory import point_vectors
 
 def fused_ranker(run: Run, params: PyTree, aux: PyTree) -> Callable[..., Ranking] | None:
   """Opens `(vectors [n, D], k, exclude) -> Ranking`; None where nothing was fitted to join scores by."""
-  fitted = run.workdir / run_folder.FUSION
+  fitted = run.ranking_folder / run_folder.FUSION
   if run.method.key_temperature:
     return key_memory(run, params, aux).rank
   if not run.method.views or not fitted.exists():
@@ -44,7 +44,7 @@ def fit_fusion(run: Run, params: PyTree, aux: PyTree) -> None:
   Of two views it is a tree, fitted on training rows; of a memory of keys the weight of its points, chosen on
   validation rows.
   """
-  settings, path = run.config.eval, run.workdir / run_folder.FUSION
+  settings, path = run.config.eval, run.ranking_folder / run_folder.FUSION
   if run.method.key_temperature:
     return _fit_key_memory(run, params, aux)
   if not run.method.views or settings.scores not in ("fused", "hybrid"):
@@ -66,7 +66,7 @@ def key_memory(run: Run, params: PyTree, aux: PyTree) -> KeyMemory:
 
   Where none was kept in the run's folder, it is chosen.
   """
-  path, every = run.workdir / run_folder.KEY_WEIGHT, np.arange(len(run.dataset.train))
+  path, every = run.ranking_folder / run_folder.KEY_WEIGHT, np.arange(len(run.dataset.train))
   found = KeyWeight.load(path) if path.exists() else choose_key_weight(run, params, aux)
   return _memory_of(run, params, aux, every, found.weight)
 
@@ -101,7 +101,7 @@ def _memory_of(run: Run, params: PyTree, aux: PyTree, rows: np.ndarray, weight: 
 
 
 def _fit_key_memory(run: Run, params: PyTree, aux: PyTree) -> None:
-  path = run.workdir / run_folder.KEY_WEIGHT
+  path = run.ranking_folder / run_folder.KEY_WEIGHT
   if path.exists():
     return
   found = choose_key_weight(run, params, aux)

@@ -10,8 +10,8 @@ from xmc_jax.run import Run
 
 
 def is_refitted(run: Run) -> bool:
-  """Returns whether the run's parameters have seen all training rows (`train.refit`)."""
-  if not run.config.train.refit:
+  """Returns whether the run's parameters have seen all training rows (`train.refit`); the last step's have not."""
+  if not run.config.train.refit or run.ranking_folder != run.workdir:
     return False
   with contextlib.closing(run.refitted(read_only=True)) as saved:
     return saved.usable() is not None
@@ -23,7 +23,7 @@ def point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
   Raises:
     UserError: the file is damaged.
   """
-  folder = run.workdir / run_folder.REFIT if is_refitted(run) else run.workdir
+  folder = run.workdir / run_folder.REFIT if is_refitted(run) else run.ranking_folder
   path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
   if path.exists():
     return run_folder.open_array(path, len(tokens))

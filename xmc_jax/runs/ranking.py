@@ -99,7 +99,7 @@ def fit_hybrid(run: Run, params: PyTree, aux: PyTree) -> None:
 
   These rows are in no memory meanwhile. Nothing is done where it was fitted before, or is not what ranks.
   """
-  if run.config.eval.scores == "hybrid" and not (run.workdir / run_folder.HYBRID).exists():
+  if run.config.eval.scores == "hybrid" and not (run.ranking_folder / run_folder.HYBRID).exists():
     _fitted(run, *_embedded(run, params, aux))
 
 
@@ -133,7 +133,7 @@ def hybrid_model(
   Raises:
     UserError: its file is damaged, or cannot be made again.
   """
-  path = run.workdir / run_folder.HYBRID
+  path = run.ranking_folder / run_folder.HYBRID
   if path.exists():
     model = HybridModel.load(path)
   elif is_refitted(run):  # no row is left that the encoder has not seen
@@ -205,7 +205,7 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
     say(f"hybrid: weights of other data{adapted}, as {why}")
   if runtime.is_main_process():
     with contextlib.suppress(OSError):  # of a folder that may only be read it is fitted each time
-      model.save(run.workdir / run_folder.HYBRID)
+      model.save(run.ranking_folder / run_folder.HYBRID)
   runtime.barrier("hybrid")
   return model
 
@@ -226,7 +226,7 @@ def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray | N
   shape = labels["encoder"].shape[1:]
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
     raise UserError(
-      f"{run.workdir / run_folder.MEMORY}: not readable (it holds {vectors.dtype} {vectors.shape[1:]}, not "
+      f"{run.ranking_folder / run_folder.MEMORY}: not readable (it holds {vectors.dtype} {vectors.shape[1:]}, not "
       f"float32 {shape}); delete it, and it is made again"
     )
   rows, known = labelled(run, np.arange(len(vectors)) if rows is None else rows)

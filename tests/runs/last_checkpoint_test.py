@@ -1,0 +1,46 @@
+"""--mode=evaluate --checkpoint=last: the parameters of the last step, ranked by nothing that the best ones left."""
+
+import json
+import shutil
+
+import pytest
+import tiny_runs
+
+from xmc_jax import run_folder, workflow
+from xmc_jax import run as runs
+
+_COMMON = {"eval.scores": "hybrid", "train.num_epochs": 4, "eval.every_epochs": 1.0, "train.learning_rate": 0.05, "eval.report_page": False}
+CASES = {
+  "dexml": {},
+  "unidec": {**tiny_runs.UNIDEC, "eval.fusion_rows": 100},
+  "rae_xmc": tiny_runs.RAE_XMC,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
+  """As a copy of the run ranks that has no better parameters, and nothing that was fitted to them."""
+  data, workdir, bare = tiny_runs.write_data(tmp_path / "data"), tmp_path / "run", tmp_path / "bare"
+  workflow.train_and_test(tiny_runs.config(data, **_COMMON, **CASES[name]), workdir)
+  run = runs.reopen(workdir)
+  best, last = run.trained()[2], run.trained(last=True)[2]
+  assert best < last, "choose settings under which validation falls in the end"
+  kept = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
+  for scores in ("", "fused", "encoder"):
+    found = workflow.test(workdir, scores=scores, checkpoint="last")
+    other = f"_{scores}" if scores not in ("", run.config.eval.scores) else ""
+    report = json.loads((workdir / "report" / f"metrics{other}_last.json").read_text())
+    assert report["step"] == last and report["metrics"] == found
+    shutil.copytree(workdir, bare)
+    shutil.rmtree(bare / "best")
+    for made in run_folder.AFTERWARDS:
+      (bare / made).unlink(missing_ok=True)
+    if scores in ("", "fused"):  # what a training fits at its end
+      alone = runs.reopen(bare)
+      workflow.fused.fit_fusion(alone, *alone.trained()[:2])
+    assert workflow.test(bare, scores=scores) == found
+    shutil.rmtree(bare)
+  assert not (workdir / run_folder.LAST).exists()
+  changed = [path.name for path, content in kept.items() if path.read_bytes() != content]
+  assert not changed, changed

@@ -1,0 +1,41 @@
+"""Opens the parameters of a run that are to be tested: the best by validation rows, or the last step's."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+
+from xmc_jax import run_folder, runtime
+from xmc_jax.contract import PyTree
+from xmc_jax.run import Run
+from xmc_jax.runs.fused import fit_fusion
+
+
+@contextlib.contextmanager
+def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
+  """Yields `(params, aux, step)` of the run's parameters.
+
+  What a run keeps to rank by was made of its best parameters. Of the last ones it is made anew, in a folder that
+  is removed in the end.
+
+  Args:
+    run: the run.
+    checkpoint: 'best', or 'last'.
+
+  Raises:
+    UserError: nothing has been saved yet, or what was saved is damaged.
+  """
+  if checkpoint == "best":
+    yield run.trained()
+    return
+  found = run.trained(last=True)
+  run.ranking_folder = folder = run.workdir / run_folder.LAST
+  try:
+    if runtime.is_main_process():
+      shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
+      folder.mkdir()
+    runtime.barrier("last")
+    fit_fusion(run, *found[:2])
+    yield found
+  finally:
+    if runtime.is_main_process():
+      shutil.rmtree(folder, ignore_errors=True)
