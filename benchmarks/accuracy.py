@@ -28,11 +28,11 @@ import sys
 
 from absl import logging
 
-from benchmarks import accuracy_results, children, exchange
+from benchmarks import accuracy_results, children
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Judge
 from benchmarks.accuracy_rows import PEERS, ROWS, Options, asked, config_of, fit, results
 from benchmarks.leaderboard import Board, is_finished
-from xmc_jax import faults, new_run
+from xmc_jax import evaluate, faults, new_run
 from xmc_jax.contract import ConfigError
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -101,7 +101,7 @@ def _reference_folder(name: str, seed: int, board: Board) -> pathlib.Path | None
 def _reference(name: str, seed: int, board: Board):
   """XR-Linear's ids `[n, DEPTH]`, or None."""
   folder = _reference_folder(name, seed, board)
-  return exchange.read_ids(folder / "predictions" / "test.npz", DEPTH) if folder else None
+  return evaluate.read_predictions(folder / "predictions" / "test.npz", DEPTH) if folder else None
 
 
 def write_tables() -> None:

@@ -191,7 +191,7 @@ def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str,
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
   settings = workdir / "report" / "settings.json"
   return Result(
-    ids=exchange.read_ids(workdir / "predictions" / f"test{suffix}.npz", DEPTH),
+    ids=evaluate.read_predictions(workdir / "predictions" / f"test{suffix}.npz", DEPTH),
     fit_seconds=_fit_seconds(name, seed, board),
     test_seconds=seconds["test"],
     peak_bytes=_peak_bytes(workdir),

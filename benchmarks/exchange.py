@@ -74,13 +74,3 @@ def ranked(scores: sp.csr_matrix, filtered, k: int) -> Ranking:
   ids[rows[best], place[best]] = columns[best]
   found[rows[best], place[best]] = values[best]
   return Ranking(ids, found)
-
-
-def read_ids(path: pathlib.Path, k: int) -> np.ndarray:
-  """`[n, k]` label ids of a predictions file, best first, padded with -1."""
-  stored = sp.csr_matrix(sp.load_npz(path))
-  place = np.arange(k)
-  real = place < np.diff(stored.indptr)[:, None]
-  ids = np.full(real.shape, -1, np.int32)
-  ids[real] = stored.indices[(stored.indptr[:-1, None] + place)[real]]
-  return ids

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from experiments.claims.run import results
+from experiments.claims.run import LAST, costs_and_curves, test_last
 from xmc_jax.contract import ConfigError
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -202,13 +202,15 @@ def is_finished(workdir: pathlib.Path) -> bool:
 
 
 def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
-  """What a finished run gave: metrics, half their 95 % intervals; minutes and peak GB with its encoder's."""
+  """What a run gave in its best epoch and in the last one; minutes and peak GB are with its encoder's."""
   workdir, base = board.folder(name, seed), ROWS[name].base
-  report, found = json.loads((workdir / "report" / "metrics.json").read_text()), results(workdir)[""]
+  report, found = json.loads((workdir / "report" / "metrics.json").read_text()), costs_and_curves(workdir)
   intervals, before = report["intervals_95"], outcome(base, seed, board) if base else {}
+  last = json.loads((workdir / LAST).read_text())["metrics"] if (workdir / LAST).exists() else {}
   return {
     "seed": seed,
     "metrics": {metric: round(report["metrics"][metric], 5) for metric in _KEPT if metric in intervals},
+    "last": {metric: round(last[metric], 5) for metric in _KEPT if metric in last},
     "half_intervals": {
       metric: round((intervals[metric][1] - intervals[metric][0]) / 2, 5)
       for metric in _KEPT
@@ -284,6 +286,8 @@ def main(argv: list[str] | None = None) -> None:
     for name in rows:
       if not train(name, seed, board):
         failed.append(f"{name}-{seed}")
+      elif not ROWS[name].baseline:
+        test_last(board.folder(name, seed))
       keep(name, board)
       write_tables()
   if failed:

@@ -1,12 +1,14 @@
 """Results of runs as small JSON files, and the tables in docs/ that are generated from them.
 
   python docs/make_tables.py collect RUN NAME "what it is"    # docs/results/NAME.json from a run's folder
-  python docs/make_tables.py write [PAGE ...]                 # fill the tables in docs/*.md and README.md
+  python docs/make_tables.py write [PAGE ...]                 # fill the tables in docs/ and README.md
 
 A table stands between a mark and `<!-- end -->`, in percent, minutes and GB:
   <!-- table: NAME NAME ... -->      a row of each docs/results/NAME.json
   <!-- claim: NAME METRIC ... -->    what experiments.claims.run keeps: means over seeds and their 95 %
-                                     interval (Student's t); of minutes and GB the median
+                                     interval (Student's t); of minutes and GB the median. NAME is a claim
+                                     or CLAIM/ROW; METRIC@last is of the last epoch, METRIC-ROW and
+                                     METRIC@last-ROW are differences to a row, seed by seed
   <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
   <!-- faults -->                    what benchmarks.faults and benchmarks.disks found
   <!-- leaderboard: BOARD -->        what benchmarks.leaderboard keeps; BOARD may be left out, or followed by
@@ -22,11 +24,12 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from scipy.stats import t as student
-
 _DOCS = pathlib.Path(__file__).parent
+sys.path.insert(0, str(_DOCS))  # for whoever loads this file from elsewhere
+from claim_tables import cell, claim_table, epochs_table  # noqa: E402
+
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
-_COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
+_AT_THE_END = ("P@1", "R@100")  # a leaderboard's metrics of the last epoch
 _MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts"
 _BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -58,34 +61,6 @@ def table(names: list[str]) -> str:
     cells += [f"{100 * result['test'][metric]:.1f}" for metric in _TESTED]
     minutes = (result["seconds"].get("train", 0) + result["seconds"].get("compile", 0)) / 60
     lines.append(f"| {result['what']} | {' | '.join(cells)} | {minutes:.1f} |")
-  return "\n".join(lines) + "\n"
-
-
-def claim_table(names: list[str]) -> str:
-  """A Markdown table of a claim, in percent: its name, then the metrics that are its columns."""
-  claim, *metrics = names
-  rows = json.loads((_DOCS / "results" / f"claim_{claim}.json").read_text())["rows"]
-  columns = ["", "seeds", *metrics]
-  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-  for row, seeds in rows.items():
-    cells = [_cell(metric, [seed[metric] for seed in seeds if metric in seed]) for metric in metrics]
-    lines.append(f"| {row.replace('_', ' ')} | {len(seeds)} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
-
-
-def epochs_table(names: list[str]) -> str:
-  """A Markdown table of how soon runs get where another one ends: its CLAIM/ROW, then theirs.
-
-  By validation P@1 after each epoch, the mean over seeds. Rows that are not trained yet are left out.
-  """
-  curves = {name: curve for name in names if (curve := _curve(name))}
-  target, epochs = curves[names[0]][-1], len(curves[names[0]])
-  columns = ["", f"epochs to {100 * target:.1f}", "after 1 epoch", "best", f"after {epochs}"]
-  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-  for name, curve in curves.items():
-    reached = next((str(epoch) for epoch, value in enumerate(curve, 1) if value >= target), "never")
-    shown = " | ".join(f"{100 * value:.1f}" for value in (curve[0], max(curve), curve[-1]))
-    lines.append(f"| {name.partition('/')[2].replace('_', ' ')} | {reached} | {shown} |")
   return "\n".join(lines) + "\n"
 
 
@@ -140,6 +115,9 @@ def leaderboard_table(names: list[str]) -> str:
     range(len(rows)), key=lambda number: (-_mean(rows[number], "metrics", "P@1"), rows[number]["what"])
   )
   columns = ["", "seeds", *shown, "minutes", "GB"]
+  lasts = [seed.get("last", {}) for seed in _trained(rows)]
+  ends = [metric for metric in _AT_THE_END if lasts and all(metric in last for last in lasts)]
+  columns += [f"{metric} at the end" for metric in ends]
   several = any(len(row["seeds"]) > 1 for row in rows)
   columns += ["P@1 over seeds"] if several else []
   lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -149,10 +127,16 @@ def leaderboard_table(names: list[str]) -> str:
       bold = "**" if mean[number][metric] == best[metric] else ""
       half = _mean(row, "half_intervals", metric)
       cells.append(f"{bold}{100 * mean[number][metric]:.1f}{bold} ± {100 * half:.1f}")
-    cells += [_cell(cost, [seed[cost] for seed in row["seeds"]]) for cost in ("minutes", "GB")]
-    cells += [_cell("P@1", [seed["metrics"]["P@1"] for seed in row["seeds"]])] if several else []
+    cells += [cell(cost, [seed[cost] for seed in row["seeds"]]) for cost in ("minutes", "GB")]
+    cells += [cell(metric, [seed["last"][metric] for seed in _trained([row])]) for metric in ends]
+    cells += [cell("P@1", [seed["metrics"]["P@1"] for seed in row["seeds"]])] if several else []
     lines.append(f"| {row['what']} | {len(row['seeds'])} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
+
+
+def _trained(rows: list[dict]) -> list[dict]:
+  """Returns the seeds of rows that were trained, baselines apart."""
+  return [seed for row in rows for seed in row["seeds"] if seed.get("validation") is not None]
 
 
 def accuracy_table(names: list[str]) -> str:
@@ -247,32 +231,11 @@ _LOST = {
 _NOTICED = "room is asked for beforehand; the disk's own error"
 
 
-def _curve(name: str) -> list[float]:
-  claim, _, row = name.partition("/")
-  rows = json.loads((_DOCS / "results" / f"claim_{claim}.json").read_text())["rows"]
-  return [statistics.mean(values) for values in zip(*(seed["curve"] for seed in rows.get(row, ())))]
-
-
-def _cell(metric: str, values: list[float]) -> str:
-  if not values:
-    return ""
-  if metric in _COSTS:
-    return f"{statistics.median(values):.1f}"
-  return _over_seeds([100 * value for value in values])
-
-
-def _over_seeds(values: list[float]) -> str:
-  mean, count = statistics.mean(values), len(values)
-  if count == 1:
-    return f"{mean:.1f}"
-  half = float(student.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
-  return f"{mean:.1f} ± {half:.1f}"
-
-
 def write(pages: tuple[str, ...] = ()) -> None:
-  """Fills every marked table; of these pages, by name without .md, where some are named."""
-  for path in (*_DOCS.glob("*.md"), *_DOCS.parent.glob("README.md")):
-    if pages and path.stem not in pages:
+  """Fills every marked table; of these pages, by their paths in docs/ without .md, where some are named."""
+  for path in (*_DOCS.rglob("*.md"), *_DOCS.parent.glob("README.md")):
+    name = path.relative_to(_DOCS if path.is_relative_to(_DOCS) else _DOCS.parent).with_suffix("").as_posix()
+    if pages and name not in pages:
       continue
     text = path.read_text()
     filled = _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]]((found[3] or "").split()) + found[4], text)
@@ -282,8 +245,8 @@ def write(pages: tuple[str, ...] = ()) -> None:
 
 _KINDS = {
   "table": table,
-  "claim": claim_table,
-  "epochs": epochs_table,
+  "claim": lambda names: claim_table(names, _DOCS / "results"),
+  "epochs": lambda names: epochs_table(names, _DOCS / "results"),
   "faults": faults_table,
   "leaderboard": leaderboard_table,
   "accuracy": accuracy_table,

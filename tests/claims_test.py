@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import types
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from experiments.claims import presets, run, synthetic
 from xmc_jax import config as configs
-from xmc_jax import data, methods
+from xmc_jax import data, evaluate, methods
+from xmc_jax.refresh.search import Ranking
 
 
 def test_t_star_is_as_the_paper_says(tmp_path):
@@ -91,48 +94,95 @@ def test_epochs_until_another_run_is_reached(tmp_path, monkeypatch):
 
 
 def _write_run(workdir):
-  """A finished run with two views."""
+  """A finished run with two views; three test points, of which one has more than five labels."""
   (workdir / "report").mkdir(parents=True)
+  seconds = {"train": 90.0, "refresh_leaves": 30.0, "compile": 500.0}
+  (workdir / "report" / "seconds.json").write_text(json.dumps(seconds))
+  lines = [{"memory/host_bytes": 1e9}, {"eval/P@1": 0.1, "eval/P@5": 0.2}, {"memory/host_bytes": 3e9}]
+  (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  _write_test(workdir, "", [[0, 1, 2, 3, 9], [1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])
+
+
+def _write_test(workdir, suffix, ids):
   views = {"encoder": {"P@1": 0.125}, "classifier": {"P@1": 0.5, "other": 1}}
   thirds = {"P@1": [0.125, 0.1, 0.025], "P@5": [0.25, 0.0, 0.5]}
   report = {
-    "metrics": {"P@1": 0.25, "other": 1},
+    "metrics": {"P@1": 0.5 if suffix else 0.25, "other": 1},
     "by_source": views,
     "slices": {"head_torso_tail": thirds, "deciles": {"P@1": [0.24, 0.01], "P@5": [0.7, 0.05]}},
   }
-  (workdir / "report" / "metrics.json").write_text(json.dumps(report))
-  seconds = {"train": 90.0, "refresh_leaves": 30.0, "compile": 500.0}
-  (workdir / "report" / "seconds.json").write_text(json.dumps(seconds))
-  lines = [{"memory/host_bytes": 1e9}, {"eval/P@1": 0.1}, {"memory/host_bytes": 3e9}]
-  (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  (workdir / "report" / f"metrics{suffix}.json").write_text(json.dumps(report))
+  ranking = Ranking(np.array(ids, np.int32), np.tile(np.arange(5.0, 0, -1, np.float32), (3, 1)))
+  evaluate.save_predictions(ranking, 10, workdir / "predictions" / f"test{suffix}.npz")
 
 
-def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch):
+def test_finished_runs_are_neither_trained_nor_tested_again(tmp_path, monkeypatch):
   calls = []
 
-  def trained(command, **_):
+  def done(command, **_):
     calls.append(command)
     workdir = next(part for part in command if part.startswith("--workdir=")).partition("=")[2]
-    _write_run(run.pathlib.Path(workdir))
+    if "--checkpoint=last" in command:
+      _write_test(run.pathlib.Path(workdir), "_last", [[9, 8, 0, 1, 2], [1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])
+    else:
+      _write_run(run.pathlib.Path(workdir))
 
-  monkeypatch.setattr(run.subprocess, "run", trained)
+  counted = sp.csr_matrix(np.array([[1] * 6 + [0] * 4, [1] + [0] * 9, [0] * 10]))
+  prepared = types.SimpleNamespace(test=types.SimpleNamespace(counted=counted))
+  monkeypatch.setattr(run.subprocess, "run", done)
+  monkeypatch.setattr(run.data, "load_prepared", lambda folder: prepared)
+  shares = {
+    "head_P@1": 0.125,
+    "torso_P@1": 0.1,
+    "tail_P@1": 0.025,
+    "last_decile_P@1": 0.01,
+    "last_decile_P@5": 0.05,
+    "head_P@5": 0.25,
+    "torso_P@5": 0.0,
+    "tail_P@5": 0.5,
+  }
   for _ in range(2):
-    assert run.train("losses", "softmax", 3, tmp_path, []) == {
+    found = run.train("losses", "softmax", 3, tmp_path, [])
+    curves = found["softmax"].pop("curves")
+    assert curves["P@1"] == [0.1] and curves["P@5"] == [0.2] and curves["R@100"] == []
+    assert found == {
       "softmax": {
         "P@1": 0.25,
-        "head_P@1": 0.125,
-        "torso_P@1": 0.1,
-        "tail_P@1": 0.025,
-        "last_decile_P@1": 0.01,
-        "last_decile_P@5": 0.05,
-        "head_P@5": 0.25,
-        "torso_P@5": 0.0,
-        "tail_P@5": 0.5,
+        **shares,
+        "over_5_labels_P@1": 1.0,
+        "over_5_labels_P@5": pytest.approx(0.8),
+        "last": {
+          "P@1": 0.5,
+          **shares,
+          "over_5_labels_P@1": 0.0,
+          "over_5_labels_P@5": pytest.approx(0.6),
+        },
         "minutes": 2.0,
         "GB": 3.0,
         "curve": [0.1],
       },
-      "softmax_by_encoder": {"P@1": 0.125},
-      "softmax_by_classifier": {"P@1": 0.5},
+      "softmax_by_encoder": {"P@1": 0.125, "last": {"P@1": 0.125}},
+      "softmax_by_classifier": {"P@1": 0.5, "last": {"P@1": 0.5}},
     }
-  assert len(calls) == 1 and "--config.train.seed=3" in calls[0]
+  assert len(calls) == 2 and "--config.train.seed=3" in calls[0] and "--mode=evaluate" in calls[1]
+
+
+def test_a_claims_table_shows_last_steps_and_differences_seed_by_seed(tmp_path, monkeypatch):
+  """40, 42 and 44 less 38, 41 and 41 are 2, 1 and 3: 2 ± 4.303 · 1 / √3."""
+  make_tables = _make_tables(tmp_path, monkeypatch)
+  own = [{"P@1": p, "last": {"P@1": p + 0.01}} for p in (0.40, 0.42, 0.44)]
+  other = [{"P@1": p, "last": {"P@1": p}} for p in (0.38, 0.41, 0.41)]
+  run.keep("losses", {"one": own, "two_a": other, "three": own})
+  (tmp_path / "docs" / "claims").mkdir()
+  page = tmp_path / "docs" / "claims" / "dexml.md"
+  mark = "<!-- claim: losses/one losses/two_a P@1@last P@1-two_a P@1@last-two_a -->"
+  page.write_text(f"{mark}\n<!-- end -->\n")
+  make_tables.write(("claims/other",))
+  assert len(page.read_text().splitlines()) == 2
+  make_tables.write(("claims/dexml",))
+  assert page.read_text().splitlines()[1:-1] == [
+    "|  | seeds | P@1 at the end | P@1 − two a | P@1 at the end − two a |",
+    "|---|---|---|---|---|",
+    "| one | 3 | 43.0 ± 5.0 | +2.0 ± 2.5 | +3.0 ± 2.5 |",
+    "| two a | 3 | 40.0 ± 4.3 |  |  |",
+  ]

@@ -209,6 +209,18 @@ def _seed(p, minutes):
   return {"metrics": metrics, "half_intervals": halves, "minutes": minutes, "GB": 1.5}
 
 
+def test_last_steps_have_columns_where_every_trained_row_has_them(page):
+  leaderboard._RESULTS.mkdir(parents=True)
+  ended = {"validation": 0.5, "last": {"P@1": 0.25, "R@100": 0.75}}
+  for name, more in {"a": ended, "b": {"validation": None, "last": {}}}.items():
+    row = {"what": name.upper(), "seeds": [{**_seed(0.3, 4), **more}]}
+    (leaderboard._RESULTS / f"{name}.json").write_text(json.dumps(row))
+  leaderboard.write_tables()
+  lines = page.read_text().splitlines()
+  assert lines[1].endswith("| minutes | GB | P@1 at the end | R@100 at the end |")
+  assert lines[3].endswith("| 4.0 | 1.5 | 25.0 | 75.0 |") and lines[4].endswith("| 4.0 | 1.5 |  |  |")
+
+
 def test_the_table_is_made_of_the_files(page):
   """Best first; 40, 42 and 44 deviate by 2, and Student's t for two degrees of freedom is 4.303."""
   leaderboard._RESULTS.mkdir(parents=True)
@@ -242,6 +254,10 @@ def test_finished_runs_are_not_trained_again_and_failed_ones_are(page, tmp_path,
 
   def trained(command, **_):
     workdir = next(part for part in command if part.startswith("--workdir=")).partition("=")[2]
+    if "--checkpoint=last" in command:
+      last = {"metrics": {"P@1": 0.125, "other": 1}}
+      (pathlib.Path(workdir) / "report" / "metrics_last.json").write_text(json.dumps(last))
+      return None
     calls.append(pathlib.Path(workdir).name)
     if calls[-1] not in broken:
       _write_run(pathlib.Path(workdir), 0.4 if "classifier" in workdir else 0.3, 90)
@@ -259,6 +275,7 @@ def test_finished_runs_are_not_trained_again_and_failed_ones_are(page, tmp_path,
   assert calls[3:] == ["dexa-1", "dexa_classifier-1"]
   kept = json.loads((leaderboard._RESULTS / "dexa_classifier.json").read_text())
   assert kept["what"] == "DEXA with classifiers" and [seed["seed"] for seed in kept["seeds"]] == [0, 1]
+  assert kept["seeds"][0]["last"] == {"P@1": 0.125}
   assert kept["seeds"][0]["minutes"] == 3 and kept["seeds"][0]["validation"] == 0.25  # its encoder's with it
   assert kept["settings"]["train.num_epochs"] == 15 and not {"init_from", "train.seed"} & set(
     kept["settings"]

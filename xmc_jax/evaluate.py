@@ -142,6 +142,16 @@ def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> N
   beside.replace(path)
 
 
+def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:
+  """Reads `[N, k]` label ids that `save_predictions` has written, best first, padded with -1."""
+  stored = sp.csr_matrix(sp.load_npz(path))
+  place = np.arange(k)
+  real = place < np.diff(stored.indptr)[:, None]
+  ids = np.full(real.shape, -1, np.int32)
+  ids[real] = stored.indices[(stored.indptr[:-1, None] + place)[real]]
+  return ids
+
+
 def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why | None = None) -> str:
   """Shows a few points in words, with their first labels.
 

@@ -40,7 +40,7 @@ EXPLAIN = flags.DEFINE_bool(
 )
 BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
 CHECKPOINT = flags.DEFINE_enum(
-  "checkpoint", "best", ["best", "last"], "evaluate: the best parameters by validation rows, or the last step's"
+  "checkpoint", "best", ["best", "last"], "evaluate: the parameters best by validation, or the last step's"
 )
 K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 

@@ -12,17 +12,22 @@ import json
 import pathlib
 import subprocess
 import sys
+from typing import Any
+
+import numpy as np
 
 from experiments.claims import synthetic
 from experiments.claims.presets import CLAIMS
+from xmc_jax import data, evaluate, metrics
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _RESULTS = _ROOT / "docs" / "results"
 _PAPERS = "--config.eval.scores=fused"  # claims are of the papers' own rankings
 _KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
+LAST = "report/metrics_last.json"  # what the last step of a run gave
+_MANY = 5  # a point with more labels than that has many
 
-
-Metrics = dict[str, float | list[float]]
+Metrics = dict[str, Any]
 
 
 def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str]) -> dict[str, Metrics]:
@@ -30,27 +35,39 @@ def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str])
   workdir = runs / claim / f"{row}-{seed}"
   if not (workdir / "report" / "seconds.json").exists():  # the last that a run writes
     config = f"--config=experiments/claims/presets.py:{claim}-{row}"
-    command = [sys.executable, "-m", "xmc_jax.main", config, f"--workdir={workdir}", _PAPERS, *extra]
     print(f"{claim}: {row}, seed {seed}", file=sys.stderr, flush=True)
-    subprocess.run(
-      [*command, f"--config.train.seed={seed}"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL
-    )
+    _main(config, f"--workdir={workdir}", _PAPERS, *extra, f"--config.train.seed={seed}")
+  test_last(workdir)
   return {row + suffix: found for suffix, found in results(workdir).items()}
 
 
-def results(workdir: pathlib.Path) -> dict[str, Metrics]:
-  """What a finished run gave, by the suffix of each of its views: test metrics.
+def test_last(workdir: pathlib.Path) -> None:
+  """Tests the last step of a finished run, where it was not yet."""
+  if not (workdir / LAST).exists():
+    _main("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=last")
 
-  Of the first also what each third of the label pairs, by how frequent their labels are, and the tenth of
-  the labels that are rarest add to P@1 and P@5; minutes, peak GB, and validation P@1 over time.
+
+def _main(*flags: str) -> None:
+  command = [sys.executable, "-m", "xmc_jax.main", *flags]
+  subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def results(workdir: pathlib.Path) -> dict[str, Metrics]:
+  """Returns what a finished run gave, by the suffix of each of its views: test metrics.
+
+  They are those of the epoch that was best by the run's `eval.metric`; `last` has those of the last step,
+  where it was tested. Of the first view there are also what each third of the label pairs, by how frequent
+  their labels are, and the tenth of the labels that are rarest add to P@1 and P@5, and `costs_and_curves`.
   """
-  report = json.loads((workdir / "report" / "metrics.json").read_text())
-  seconds = json.loads((workdir / "report" / "seconds.json").read_text())
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  trained = sum(
-    seconds[stage] for stage in seconds if stage in ("train", "walk") or stage.startswith("refresh_")
-  )
-  costs = {"minutes": trained / 60, "GB": max(line.get("memory/host_bytes", 0) for line in lines) / 1e9}
+  best, ended = _tested(workdir, ""), _tested(workdir, "_last") if (workdir / LAST).exists() else {}
+  found = {suffix: {**metrics, "last": ended.get(suffix, {})} for suffix, metrics in best.items()}
+  found[""] |= costs_and_curves(workdir)
+  return found
+
+
+def _tested(workdir: pathlib.Path, suffix: str) -> dict[str, Metrics]:
+  """Returns the metrics of one evaluation, by the suffix of each view."""
+  report = json.loads((workdir / "report" / f"metrics{suffix}.json").read_text())
   slices, parts = report["slices"], ("head", "torso", "tail", "last_decile")
   by_frequency = {
     f"{part}_{metric}": value
@@ -58,13 +75,35 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
     for part, value in zip(parts, [*slices["head_torso_tail"][metric], slices["deciles"][metric][-1]])
   }
   by_source = {f"_by_{name}": found for name, found in report.get("by_source", {}).items()}
-  kept = {"": report["metrics"], **by_source}
-  curve = [round(line["eval/P@1"], 4) for line in lines if "eval/P@1" in line]  # on validation rows
-  return {
-    suffix: {name: found[name] for name in _KEPT if name in found}
-    | ({} if suffix else {**by_frequency, **costs, "curve": curve})
-    for suffix, found in kept.items()
+  kept = {
+    view: {name: found[name] for name in _KEPT if name in found}
+    for view, found in {"": report["metrics"], **by_source}.items()
   }
+  kept[""] |= by_frequency | _of_many_labels(workdir, suffix)
+  return kept
+
+
+def _of_many_labels(workdir: pathlib.Path, suffix: str) -> Metrics:
+  """Returns P@1 and P@5 of the test points with more than five labels, where there are any."""
+  truth = data.load_prepared(workdir / "data").test.counted
+  rows = np.flatnonzero(np.diff(truth.indptr) > _MANY)
+  ids = evaluate.read_predictions(workdir / "predictions" / f"test{suffix}.npz", 5)[rows]
+  found = metrics.evaluate(ids, truth[rows], ks=(1, 5)) if len(rows) else {}
+  return {f"over_{_MANY}_labels_{name}": found[name] for name in ("P@1", "P@5") if name in found}
+
+
+def costs_and_curves(workdir: pathlib.Path) -> Metrics:
+  """Returns a finished run's minutes, peak GB, and validation metrics over time; `curve` is P@1."""
+  seconds = json.loads((workdir / "report" / "seconds.json").read_text())
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  trained = sum(
+    seconds[stage] for stage in seconds if stage in ("train", "walk") or stage.startswith("refresh_")
+  )
+  curves = {
+    name: [round(line[f"eval/{name}"], 4) for line in lines if f"eval/{name}" in line] for name in _KEPT
+  }
+  peak = max(line.get("memory/host_bytes", 0) for line in lines) / 1e9
+  return {"minutes": trained / 60, "GB": peak, "curve": curves["P@1"], "curves": curves}
 
 
 def keep(claim: str, rows: dict[str, list[Metrics]]) -> None:
@@ -93,8 +132,8 @@ def main() -> None:
     rows = {}
     for seed in range(given.seeds):  # every row once, before any a second time
       for row in CLAIMS[claim]:
-        for name, metrics in train(claim, row, seed, given.runs, extra).items():
-          rows.setdefault(name, []).append(metrics)
+        for name, found in train(claim, row, seed, given.runs, extra).items():
+          rows.setdefault(name, []).append(found)
         keep(claim, rows)
 
 

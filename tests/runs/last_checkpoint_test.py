@@ -1,4 +1,4 @@
-"""--mode=evaluate --checkpoint=last: the parameters of the last step, ranked by nothing that the best ones left."""
+"""--mode=evaluate --checkpoint=last: the last step, ranked by nothing that the best parameters left."""
 
 import json
 import shutil
@@ -6,10 +6,16 @@ import shutil
 import pytest
 import tiny_runs
 
-from xmc_jax import run_folder, workflow
 from xmc_jax import run as runs
+from xmc_jax import run_folder, workflow
 
-_COMMON = {"eval.scores": "hybrid", "train.num_epochs": 4, "eval.every_epochs": 1.0, "train.learning_rate": 0.05, "eval.report_page": False}
+_COMMON = {
+  "eval.scores": "hybrid",
+  "train.num_epochs": 4,
+  "eval.every_epochs": 1.0,
+  "train.learning_rate": 0.05,
+  "eval.report_page": False,
+}
 CASES = {
   "dexml": {},
   "unidec": {**tiny_runs.UNIDEC, "eval.fusion_rows": 100},

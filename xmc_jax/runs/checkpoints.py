@@ -14,8 +14,8 @@ from xmc_jax.runs.fused import fit_fusion
 def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
   """Yields `(params, aux, step)` of the run's parameters.
 
-  What a run keeps to rank by was made of its best parameters. Of the last ones it is made anew, in a folder that
-  is removed in the end.
+  What a run keeps to rank by was made of its best parameters. Of the last ones it is made anew, in a folder
+  that is removed in the end.
 
   Args:
     run: the run.

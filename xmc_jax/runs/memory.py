@@ -10,7 +10,7 @@ from xmc_jax.run import Run
 
 
 def is_refitted(run: Run) -> bool:
-  """Returns whether the run's parameters have seen all training rows (`train.refit`); the last step's have not."""
+  """Returns whether the parameters have seen all training rows (`train.refit`), as a last step's have not."""
   if not run.config.train.refit or run.ranking_folder != run.workdir:
     return False
   with contextlib.closing(run.refitted(read_only=True)) as saved:

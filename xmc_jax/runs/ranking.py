@@ -225,10 +225,9 @@ def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray | N
   """Indexes with these rows of the training data in their memory, or all, as far as they have labels."""
   shape = labels["encoder"].shape[1:]
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
-    raise UserError(
-      f"{run.ranking_folder / run_folder.MEMORY}: not readable (it holds {vectors.dtype} {vectors.shape[1:]}, not "
-      f"float32 {shape}); delete it, and it is made again"
-    )
+    held = f"{vectors.dtype} {vectors.shape[1:]}, not float32 {shape}"
+    path = run.ranking_folder / run_folder.MEMORY
+    raise UserError(f"{path}: not readable (it holds {held}); delete it, and it is made again")
   rows, known = labelled(run, np.arange(len(vectors)) if rows is None else rows)
   corpus = Corpus(
     labels,
