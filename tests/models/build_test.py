@@ -178,7 +178,7 @@ def test_a_wrong_value_is_named(tiny, options, message):
 
 
 def test_a_bag_has_no_attention_to_drop(tmp_path):
-  with pytest.raises(ConfigError, match="'bag' has no attention; .*attention_dropout=0"):
+  with pytest.raises(ConfigError, match=r"'bag' has no attention; .*attention_dropout=0"):
     models.build(_config("bag", width=12, attention_dropout=0.1), vocab_size=97)
   plain = models.build(_config("bag", width=12), vocab_size=97)
   plain.save(plain.init(KEY), tmp_path)
