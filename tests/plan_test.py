@@ -1,5 +1,6 @@
 """Plans: figures worked by hand, what XLA says of real training steps, and remedies that hold."""
 
+import dataclasses
 import json
 import re
 import types
@@ -19,7 +20,7 @@ from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Links, Tokens, Tra
 from xmc_jax.methods import two_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.ops import sparse_rows
-from xmc_jax.plan import chunks, host, memory, shapes, work
+from xmc_jax.plan import activations, chunks, host, memory, shapes, work
 from xmc_jax.plan.table import table
 from xmc_jax.train_step import TrainStep
 
@@ -130,6 +131,7 @@ _PROTOTYPES = {
   "method.prototype_width": 256,
 }
 _MEMORY = {"method.name": "rae_xmc", "method.labels": "in_batch"}
+_DROPPING = {"encoder.dropout": 0.1, "encoder.attention_dropout": 0.1}
 _TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 256}
 MEASURED = {
   "bag": {},
@@ -142,6 +144,12 @@ MEASURED = {
                 "mesh.data": 2, "mesh.label": 4, "train.batch_size": 1024},
   "cls": {**_TEXTS, "plan.num_labels": 20_000, "encoder.pooling": "cls", "method.query_chunk": 128},
   "mean": {**_TEXTS, "train.batch_size": 1024},
+  "mean_dropping": {**_TEXTS, **_DROPPING, "train.batch_size": 1024},
+  "cls_dropping": {**_TEXTS, **_DROPPING, "plan.num_labels": 20_000, "encoder.pooling": "cls",
+                   "method.query_chunk": 128},
+  "long_dropping": {**_TEXTS, **_DROPPING, "data.max_length": 64, "plan.num_labels": 20_000,
+                    "train.batch_size": 512},
+  "hidden_dropping": {**_TEXTS, "encoder.dropout": 0.1, "train.batch_size": 1024},
   "in_batch": {**_TEXTS, "method.labels": "in_batch", "method.num_random_negatives": 2048,
                "train.batch_size": 1024, "method.query_chunk": 256},
   "ngame": {**_TEXTS, **_MARGIN, "method.name": "ngame", "train.batch_size": 2048},
@@ -201,6 +209,35 @@ def test_memory_is_what_xla_takes(name, encoder_folder):
   taken = found.argument_size_in_bytes + found.temp_size_in_bytes
   print(f"{name}: planned {planned / 1e6:.1f} MB, XLA takes {taken / 1e6:.1f} MB: {planned / taken:.2f}")
   assert planned == pytest.approx(taken, rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_what_dropout_keeps_is_counted(kind):
+  """Bytes of an encoder's value and gradient with dropout less those without it: sites by sites."""
+  texts, tokens = 128, 32
+  spec = dataclasses.replace(SPEC, kind=kind, num_types=2 * (kind == "bert"), num_layers=3)
+  ids, mask = (jax.ShapeDtypeStruct((texts, tokens), dtype) for dtype in (jnp.int32, bool))
+
+  def taken(**rates) -> int:
+    encoder = models.Encoder(spec, **rates)
+    params = jax.eval_shape(encoder.init, jax.random.key(0), ids, mask)
+
+    def loss(params, ids, mask, key):
+      hidden = encoder.apply(params, ids, mask, key)
+      return jnp.sin((hidden * mask[..., None]).mean(axis=1)).sum()
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    program = jax.jit(jax.value_and_grad(loss)).lower(params, ids, mask, key).compile()
+    return program.memory_analysis().temp_size_in_bytes
+
+  def counted(**rates) -> float:
+    config = make_config(**{"encoder.name": "x", **{f"encoder.{key}": rate for key, rate in rates.items()}})
+    return texts * tokens * sum(activations.per_token(config, spec, tokens, "cpu"))
+
+  none, plain = taken(), counted()
+  for rates in ({"dropout": 0.1}, {"attention_dropout": 0.1}):
+    assert counted(**rates) - plain == pytest.approx(taken(**rates) - none, rel=0.05), rates
 
 
 def planned(*overrides, preset: str = "dexml-lf_amazontitles_1.3m", **values) -> plans.Plan:

@@ -338,6 +338,31 @@ def _devices(data, label):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_a_transformer_that_drops_resumes_bit_identically(kind, data, tmp_path, monkeypatch):
+  """Hidden states and attention weights dropped, texts in chunks of the gradient cache, layers made again."""
+  config = tiny_runs.config(
+    data,
+    **{
+      "encoder.name": str(tiny_runs.tiny_bert(tmp_path / "encoder", kind)),
+      "encoder.dropout": 0.1,
+      "encoder.attention_dropout": 0.1,
+      "encoder.remat": True,
+      "method.query_chunk": 16,
+      "train.num_epochs": 2,
+      "checkpoint.every_epochs": 0.4,
+    },
+  )
+  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  for at in (3, 4):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+      _kill(patch, loop.TrainStep, "__call__", at)
+      workflow.train_and_test(config, tmp_path / "killed")
+  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+  assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("method", "begun", "ended"),
   [

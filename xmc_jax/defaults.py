@@ -73,7 +73,7 @@ DEFAULTS = {
     "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
     "exact_centroids": False,  # True: made anew of all training points when labels are ranked
     "prototype_width": 0,  # PRIME: of the prototype network's feed-forward layer
-    "prototype_dropout": 0.1,
+    "prototype_dropout": 0.1,  # at all four sites of that network's layer
     "prototype_weight": 1.0,  # of queries against prototypes in the loss
     "text_weight": 1.0,  # of queries against label texts
     "reverse_weight": 1.0,  # of label texts against queries

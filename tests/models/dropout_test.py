@@ -69,9 +69,8 @@ def _factors(number, shape):
 def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkeypatch):
   """Every dropout of both, replaced by a given factor for each entry, in the order in which they come.
 
-  Two blocks: DistilBERT has the embeddings and two sites a block (weights, output), BERT without its
-  attention weights likewise (attention's output, output). Flax's BERT drops weights inside a function of
-  its own.
+  Two blocks: DistilBERT has the embeddings and two sites a block (weights, output), and so has BERT without
+  its attention weights (attention's output, output). Flax's BERT drops weights in a function of its own.
   """
   names = {"distilbert": ("dropout", "attention_dropout"),
            "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob")}[kind]  # fmt: skip

@@ -1,11 +1,15 @@
 """PRIME's prototype network: a transformer block in NumPy, and the mean of what comes out."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.special import erf, softmax
 
 from xmc_jax import models
+from xmc_jax.models import encoder as encoders
 
 
 def _layer_norm(x, parameters):
@@ -14,23 +18,38 @@ def _layer_norm(x, parameters):
   return scaled * parameters["scale"] + parameters["bias"]
 
 
-def test_the_network_is_a_post_norm_block_and_a_mean():
-  network = models.PrototypeNetwork(ffn_width=7)
+def _factors(site, shape):
+  """What dropout of a site multiplies by, entry by entry: 0, 1 or 2."""
+  return np.random.default_rng(site).integers(0, 3, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_the_network_is_a_post_norm_block_and_a_mean(drops, monkeypatch):
+  """With a key it drops at the four sites of PyTorch's TransformerEncoderLayer, in this order."""
+  network, bare = (models.PrototypeNetwork(ffn_width=7, dropout=rate) for rate in (0.2, 0))
+  sites = itertools.count()
+  if drops:
+    dropped = lambda x, rate, key: x * _factors(next(sites), x.shape) if rate else x
+    monkeypatch.setattr(encoders, "dropout", dropped)
   rng = np.random.default_rng(0)
   vectors = rng.standard_normal((4, 3, 6))
+  key = jax.random.key(1) if drops else None
   with jax.enable_x64(True):
-    params = network.init(jax.random.key(0), jnp.asarray(vectors))
+    params = bare.init(jax.random.key(0), jnp.asarray(vectors))
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), params)
-    found = network.apply(params, jnp.asarray(vectors, jnp.float32))
+    found = network.apply(params, jnp.asarray(vectors, jnp.float32), key)
+  assert next(sites) == 4 * drops
+  drop = lambda x, site: x * _factors(site, x.shape) if drops else x
   layer = params["params"]["layer"]
   dense = lambda x, part: x @ part["kernel"] + part["bias"]
   attention = layer["attention"]
   query, key, value = (dense(vectors, attention[name]) for name in ("query", "key", "value"))
-  mixed = softmax(query @ key.transpose(0, 2, 1) / 6**0.5, axis=-1) @ value
-  x = _layer_norm(vectors + dense(mixed, attention["output"]), layer["attention_layer_norm"])
+  weights = softmax(query @ key.transpose(0, 2, 1) / 6**0.5, axis=-1)
+  mixed = drop(weights[:, None], 0)[:, 0] @ value
+  x = _layer_norm(vectors + drop(dense(mixed, attention["output"]), 1), layer["attention_layer_norm"])
   hidden = dense(x, layer["intermediate"])
   hidden = hidden * 0.5 * (1 + erf(hidden / 2**0.5))
-  x = _layer_norm(x + dense(hidden, layer["output"]), layer["output_layer_norm"])
+  x = _layer_norm(x + drop(dense(drop(hidden, 2), layer["output"]), 3), layer["output_layer_norm"])
   np.testing.assert_allclose(found, x.mean(1), rtol=1e-4, atol=1e-4)
 
 

@@ -153,6 +153,38 @@ def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
   assert beside.sharding.shard_shape(beside.shape)[0] == 8 // num_shards
 
 
+@pytest.mark.slow
+def test_both_passes_drop_the_same_on_a_mesh(embedder):
+  """Two chunks of one row on each of eight devices, against one call a chunk with nothing cached."""
+  devices, group = mesh.make(2, 4), _group(16, 8, 9)
+  params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
+
+  def cached(params, group):
+    groups = (group,)
+    return embed_groups(embedder.embed, params, groups, KEY, chunk=1, devices=devices, axes=mesh.LABEL_ROWS)
+
+  def plain(params, group):
+    key, rows = jax.random.split(KEY, 1)[0], [None] * 16
+    for chunk in range(2):
+      own = jax.tree.map(lambda leaf, chunk=chunk: leaf[chunk::2], group)
+      rows[chunk::2] = embedder.embed(params, own, jax.random.fold_in(key, chunk))
+    return jnp.stack(rows)
+
+  def run(embed_all, group):
+    loss = lambda params: jnp.sum(jax.nn.logsumexp(5 * embed_all(params, group), axis=1))
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+  (loss, gradients), (expected, expected_gradients) = (
+    run(cached, mesh.split_tree(group, devices, *mesh.LABEL_ROWS)),
+    run(plain, group),
+  )
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected_gradients))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * largest), gradients, expected_gradients
+  )
+
+
 @pytest.mark.parametrize(
   "shape, axes, rows_at_once",
   [

@@ -16,6 +16,9 @@ import jax.numpy as jnp
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout, gelu
 from xmc_jax.models.packing import find_places
 
+BLOCK_KEYS = 4  # dropout keys of a block
+NO_KEYS = (None,) * BLOCK_KEYS
+
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSpec:
@@ -119,8 +122,9 @@ class Attention(nn.Module):
 class Block(nn.Module):
   """One transformer block, post-norm: `[n, S, D]`, where S = T, or one of the `queries` in the last block.
 
-  With `places`, `[P, D]` takes the place of `[n, T, D]`. `keys` are three dropout keys, or Nones: of the
-  attention's output (not of DistilBERT's, which is not dropped), the block's output, attention weights.
+  With `places`, `[P, D]` takes the place of `[n, T, D]`. `keys` are BLOCK_KEYS dropout keys, or Nones: of the
+  attention's output (not of DistilBERT's, which is not dropped), the block's output, attention weights, and
+  the feed-forward layer's inner units, which these models leave alone (`inner_dropout`).
   """
 
   spec: EncoderSpec
@@ -128,6 +132,7 @@ class Block(nn.Module):
   implementation: str | None
   dropout: float
   attention_dropout: float = 0.0
+  inner_dropout: float = 0.0
 
   @nn.compact
   def __call__(self, x, mask, keys, queries=None, places=None):
@@ -141,6 +146,7 @@ class Block(nn.Module):
       attended = dropout(attended, self.dropout, keys[0])
     x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
     hidden = gelu(Dense(spec.ffn_width, self.dtype, name="intermediate")(x))
+    hidden = dropout(hidden, self.inner_dropout, keys[3])
     output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys[1])
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="output_layer_norm")(output + x)
 
@@ -182,7 +188,7 @@ class Encoder(nn.Module):
     """
     spec = self.spec
     num_keys = spec.num_layers + 1
-    keys = [(None, None, None)] * num_keys if key is None else jax.random.split(key, (num_keys, 3))
+    keys = [NO_KEYS] * num_keys if key is None else jax.random.split(key, (num_keys, BLOCK_KEYS))
     places = find_places(mask, num_places) if num_places else None
     first = jnp.argmax(mask, axis=1)[:, None, None]
     # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.

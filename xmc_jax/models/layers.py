@@ -142,7 +142,7 @@ gelu.defvjp(_gelu_forward, _gelu_backward)
 def dropout(x, rate, key):
   """Zeroes entries of `x` with probability `rate` and scales the rest by 1/(1-rate).
 
-  Sixteen random bits decide each entry: half the work of a float32 draw, and the rate is met to 1e-5.
+  Sixteen random bits decide each entry, and the rate is met to 1e-5.
 
   Args:
     x: any shape.

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.models.encoder import Block, EncoderSpec
+from xmc_jax.models.encoder import BLOCK_KEYS, NO_KEYS, Block, EncoderSpec
 
 
 class PrototypeNetwork(nn.Module):
@@ -15,7 +15,8 @@ class PrototypeNetwork(nn.Module):
 
   Attributes:
     ffn_width: of the block's feed-forward layer.
-    dropout: rate on the block's two outputs.
+    dropout: rate at the four sites of PyTorch's `TransformerEncoderLayer`, which the released code takes:
+      attention weights, attention's output, the feed-forward layer's inner units and its output.
     dtype: of products; parameters, layer norms and softmax are float32.
   """
 
@@ -35,7 +36,7 @@ class PrototypeNetwork(nn.Module):
       max_positions=0,
       layer_norm_eps=1e-5,
     )
-    keys = (None, None, None) if key is None else (*jax.random.split(key), None)
-    block = Block(spec, self.dtype, None, self.dropout, name="layer")
+    keys = NO_KEYS if key is None else jax.random.split(key, BLOCK_KEYS)
+    block = Block(spec, self.dtype, None, self.dropout, self.dropout, self.dropout, name="layer")
     mixed = block(vectors.astype(self.dtype), jnp.ones(vectors.shape[:2], bool), keys)
     return mixed.astype(jnp.float32).mean(axis=1)

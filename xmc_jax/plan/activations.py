@@ -53,6 +53,48 @@ _OF_GRU_TABLE, _OF_GRU_TEXT = 4, 23  # waiting for each of the table's columns; 
 _OF_BAG = {"gpu": (0, 0), "tpu": (4, 12), "cpu": (4, 12)}  # for each of D: a token, a text
 
 
+# Of dropout, kept from forward to backward pass, seen on a CPU, taken for all: for each of D (or F) and site
+# inside a block; for each of D on the embeddings; for each of H T.
+_OF_SITE, _OF_EMBEDDINGS, _OF_WEIGHTS = 8.0, 4.0, 4.0
+
+
+class Dropped(NamedTuple):
+  """Where a block drops while it trains.
+
+  Attributes:
+    sites: on hidden states, of D each.
+    inner: whether on the feed-forward layer's inner ones, of F.
+    weights: whether on attention weights.
+    embeddings: whether before the first block.
+  """
+
+  sites: int = 0
+  inner: bool = False
+  weights: bool = False
+  embeddings: bool = False
+
+  @property
+  def of_block(self) -> Rate:
+    return Rate(_OF_SITE * self.sites, _OF_SITE * self.inner, _OF_WEIGHTS * self.weights)
+
+
+def dropped_by_encoder(settings, spec: EncoderSpec) -> Dropped:
+  """Of `config.encoder`: DistilBERT's blocks have one site on hidden states, others have two."""
+  hidden = settings.dropout > 0
+  sites = 1 if spec.kind == "distilbert" else 2
+  return Dropped(
+    sites=sites * hidden,
+    weights=settings.attention_dropout > 0,
+    embeddings=hidden and not settings.num_frozen_layers,
+  )
+
+
+def dropped_by_network(settings) -> Dropped:
+  """Of `config.method`'s prototype network: all four sites of its layer."""
+  drops = settings.prototype_dropout > 0
+  return Dropped(sites=2 * drops, inner=drops, weights=drops)
+
+
 class Kept(NamedTuple):
   """Bytes a token: kept until the backward pass, and more of them while that runs."""
 
@@ -60,7 +102,9 @@ class Kept(NamedTuple):
   working: float
 
 
-def per_token(config, spec: EncoderSpec | BagSpec | GruSpec, tokens: float, kind: str) -> Kept:
+def per_token(
+  config, spec: EncoderSpec | BagSpec | GruSpec, tokens: float, kind: str, dropped: Dropped | None = None
+) -> Kept:
   """What one token of a text of `tokens` takes.
 
   Args:
@@ -68,6 +112,7 @@ def per_token(config, spec: EncoderSpec | BagSpec | GruSpec, tokens: float, kind
     spec: the encoder's sizes.
     tokens: T.
     kind: of the chip.
+    dropped: by its blocks; None is what `config.encoder` says.
   """
   if isinstance(spec, BagSpec):
     of_token, of_text = _OF_BAG[kind]
@@ -83,12 +128,14 @@ def per_token(config, spec: EncoderSpec | BagSpec | GruSpec, tokens: float, kind
   rates = (_RATES_OF_CPU if kind == "cpu" else _RATES)[dtype]
   first_only = settings.pooling == "cls"
   num_layers = max(0, spec.num_layers - first_only - settings.num_frozen_layers)
-  layer = rates.layer.of(spec, tokens)
+  dropped = dropped_by_encoder(settings, spec) if dropped is None else dropped
+  layer = rates.layer.of(spec, tokens) + dropped.of_block.of(spec, tokens)
+  embeddings = _OF_EMBEDDINGS * spec.width * dropped.embeddings
   if kind == "tpu" and dtype == "bfloat16" and spec.width // spec.num_heads < 64:
     layer += _NARROW_HEADS.of(spec, tokens)
   first, work = (rates.first.of(spec, tokens), 0.0) if first_only else (0.0, rates.work.of(spec, tokens))
   if kind == "gpu" and num_devices > 1:
     work += _OVERLAP * layer
   if settings.remat and rates.rematerialised:
-    return Kept(num_layers * rates.rematerialised.of(spec, tokens) + first, work + layer)
-  return Kept(num_layers * layer + first, work)
+    return Kept(embeddings + num_layers * rates.rematerialised.of(spec, tokens) + first, work + layer)
+  return Kept(embeddings + num_layers * layer + first, work)

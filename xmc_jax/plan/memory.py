@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from xmc_jax.plan.activations import Kept, per_token
+from xmc_jax.plan.activations import Kept, dropped_by_network, per_token
 from xmc_jax.plan.shapes import (
   anchor_rows,
   batch_rows,
@@ -223,7 +223,8 @@ def _prototypes(config, sizes: Sizes, kind: str) -> float:
   if not network:
     return 0.0
   rows = math.ceil(pool_size(config, sizes) / (config.mesh.data * config.mesh.label))
-  return rows * tokens * sum(per_token(config, network, tokens, kind))
+  dropped = dropped_by_network(config.method)
+  return rows * tokens * sum(per_token(config, network, tokens, kind, dropped))
 
 
 def _scores_a_row(config, columns: int) -> float:

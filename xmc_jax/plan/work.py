@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from xmc_jax.models import BagSpec, GruSpec
-from xmc_jax.plan.activations import per_token
+from xmc_jax.plan.activations import dropped_by_network, per_token
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
 from xmc_jax.plan.memory import Texts, label_texts, query_texts
 from xmc_jax.plan.shapes import (
@@ -61,7 +61,8 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
   if network:
     vectors, rows = vectors_of_label(config), label_texts(config, sizes).rows
     flops = rows * 3 * block_flops(network, vectors)
-    size = rows * 3 * vectors * per_token(config, network, vectors, chip.kind).waiting
+    kept = per_token(config, network, vectors, chip.kind, dropped_by_network(config.method))
+    size = rows * 3 * vectors * kept.waiting
     encoding["mix prototypes"] = _stage(flops, size, encoder_rate, chip)
   table_weights = 0  # of which a step reads and writes the rows, moments and all
   if config.method.labels == "table":
