@@ -90,7 +90,7 @@ DEFAULTS = {
     "walk_sides": "both",  # or 'query', 'label': walks add edges to points alone, or to labels alone
     "anchor_sampling": "uniform",  # of a row's edges; or 'visits': walks' edges by how often they were walked
     "graph_pruning": True,  # False: every edge counts, however unlike its ends
-    # By the encoder of the moment; or 'centred', mean vectors taken off; or by the one that a run starts with,
+    # By the encoder of the moment; or 'centred', their means taken off; or by the one that a run starts with,
     # once, before the first step: 'pretrained', 'pretrained_centred'.
     "pruning_by": "encoder",
     "pruning_threshold": 0.0,  # edges stay whose ends are of a cosine above this
