@@ -5,7 +5,8 @@
   python -m xmc_jax.main --config=experiments/ramen.py:lf_wikiseealsotitles_320k --config.data.path=DIR
 
 Graphs are files beside the data: NAME_trn_X_Y.txt (training points by anchors), NAME_lbl_X_Y.txt (labels by
-anchors), NAME_anchors.txt (a text a line). `ramen_classifier.py` trains classifiers on what this gives.
+anchors), NAME_anchors.txt (a text a line). `ramen_classifier.py` trains classifiers on what this gives. No preset
+sets λ: 1 / T for T graphs is ours, as the paper prints none.
 """
 
 from experiments import dexml, ngame
@@ -16,7 +17,7 @@ _NGAME, _ANCE, _DEXML = ({**_RAMEN, "method.base": base} for base in ("ngame", "
 _ANCE["method.num_hard_negatives"] = 1  # with NGAME's loss
 # The bundled set is seen for 30 epochs in place of 300.
 _DEBIAN = {"method.pruning_first_epoch": 3.0, "method.pruning_every_epochs": 2.0}
-_PAPER = {  # the paper's; what it leaves open is OAK's, of the same group
+_PAPER = {  # the paper's; what it leaves open is OAK's, of the same group, but for λ, which is ours
   **ngame.PRESETS["lf_amazontitles_131k"],
   "dataset": "lf_wikiseealsotitles_320k",
   "encoder.name": "sentence-transformers/msmarco-distilbert-cos-v5",

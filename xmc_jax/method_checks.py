@@ -126,7 +126,6 @@ def _graph_faults(values: Mapping) -> Iterator[str]:
     ("method.walk_hops", 0, "method.anchor_sampling", "uniform"),
     ("method.graph_pruning", False, "method.pruning_threshold", 0.0),
     ("method.graph_pruning", False, "method.pruning_by", "encoder"),
-    ("method.augment_truth", False, "method.max_augmented_pairs", 200_000_000),
   ):
     if values[switch] == off and values[key] != usual:
       yield f"{key} = {values[key]} has no effect when {switch} = {off!r}; set --config.{key}={usual}"

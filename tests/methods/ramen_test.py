@@ -179,10 +179,6 @@ def test_weights_of_graphs(weights, expected):
       {"method.graph_pruning": False, "method.pruning_threshold": 0.0, "method.pruning_by": "centred"},
       r"method.pruning_by = centred has no effect when method.graph_pruning = False",
     ),
-    (
-      {"method.max_augmented_pairs": 10},
-      r"method.max_augmented_pairs = 10 has no effect when method.augment_truth = False",
-    ),
     ({"method.augment_truth": True, "method.max_augmented_pairs": -1}, r"method.max_augmented_pairs = -1"),
     ({"method.graph_pruning": False}, r"threshold = 0.1 has no effect when method.graph_pruning = False"),
     ({"method.graphs": ("words", "words")}, r"names a graph twice"),
