@@ -5,8 +5,8 @@
   python -m xmc_jax.main --config=experiments/ramen.py:lf_wikiseealsotitles_320k --config.data.path=DIR
 
 Graphs are files beside the data: NAME_trn_X_Y.txt (training points by anchors), NAME_lbl_X_Y.txt (labels by
-anchors), NAME_anchors.txt (a text a line). `ramen_classifier.py` trains classifiers on what this gives. No preset
-sets λ: 1 / T for T graphs is ours, as the paper prints none.
+anchors), NAME_anchors.txt (a text a line). `ramen_classifier.py` trains classifiers on what this gives.
+No preset sets λ: 1 / T for T graphs is ours, as the paper prints none.
 """
 
 from experiments import dexml, ngame
