@@ -10,7 +10,7 @@ anchors), NAME_anchors.txt (a text a line). `ramen_classifier.py` trains classif
 `:lf_wikiseealsotitles_320k` aims at the row "RAMEN (NGAME)" of the paper's Table 6, with `_ance` at "RAMEN
 (ANCE)"; both have its Table 10. `:lf_amazontitles_1.3m` has the same values for a set that the paper, as we
 have it, has no row of. Sizes of clusters, warm-up, λ and what ANCE's shortlists hold are not in the paper:
-docs/ramen.md.
+docs/ramen.md. λ is ours, 1 / T for T graphs.
 """
 
 from experiments import dexml, ngame

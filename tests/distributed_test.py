@@ -87,7 +87,9 @@ def _trained(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dexml", "ova", "dexa", "unidec", "prime", "ramen", "rae_xmc"])
+@pytest.mark.parametrize(
+  "method", ["dexml", "ova", "dexa", "unidec", "prime", "ramen", "ramen_visits", "rae_xmc"]
+)
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides, per_epoch = dict(SETTINGS), 8 if method == "unidec" else 6
@@ -112,8 +114,10 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   if method == "prime":  # centroids that a step moves; large steps turn what is rounding into other pairs
     overrides |= tiny_runs.PRIME | {"train.learning_rate": 1e-3, "train.head_learning_rate": 1e-4}
     overrides["method.leaves_first_epoch"] = 9.0
-  if method == "ramen":
+  if method.startswith("ramen"):
     overrides |= tiny_runs.RAMEN
+  if method == "ramen_visits":  # odds that the main process writes; edges judged by centred vectors
+    overrides |= {"method.anchor_sampling": "visits", "method.pruning_by": "centred"}
   if method == "rae_xmc":
     overrides |= tiny_runs.RAE_XMC
   data = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "data", **size))

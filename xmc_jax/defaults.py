@@ -82,17 +82,24 @@ DEFAULTS = {
     "regulariser_hinge": True,  # False: no matter how much better they are, it is never enough (paper)
     "base": "ngame",  # RAMEN: what it regularises; or 'ance', 'dexml'
     "graphs": (),  # metadata graphs of the data, by name; () is all
-    "query_graph_weights": (),  # λ of graphs' edges to points: of each graph, or one for all; () is 1 / T
+    # λ of graphs' edges to points: of each graph, or one for all; () is 1 / T: ours, the paper prints none.
+    "query_graph_weights": (),
     "label_graph_weights": (),  # of edges to labels
     "walk_hops": 400,  # of a random walk from each anchor, which adds edges; 0 adds none
     "walk_restart": 0.8,
     "walk_kept": 10,  # anchors that a walk leads to, at most
+    "walk_sides": "both",  # or 'query', 'label': walks add edges to points alone, or to labels alone
+    "anchor_sampling": "uniform",  # of a row's edges; or 'visits': walks' edges by how often they were walked
     "graph_pruning": True,  # False: every edge counts, however unlike its ends
+    # By the encoder of the moment; or 'centred', their means taken off; or by the one that a run starts with,
+    # once, before the first step: 'pretrained', 'pretrained_centred'.
+    "pruning_by": "encoder",
     "pruning_threshold": 0.0,  # edges stay whose ends are of a cosine above this
     "pruning_first_epoch": 10.0,  # none are pruned before this
     "pruning_every_epochs": 5.0,  # pruned anew, from all edges; 0 is once
     "random_edges": 0.0,  # edges added at random, as a share of a graph's own: to see what noise does
     "augment_truth": False,  # True: labels that share an anchor with a point are its labels, too (AugGT)
+    "max_augmented_pairs": 200_000_000,  # label pairs that this adds, at most: 16 bytes each
     "query_dropout": 0.5,  # classifiers: on a frozen encoder's vectors
     "pool_size": 0,  # labels that an in_batch pool has room for, at most; 0 is all that may be drawn
     "classifier_dim": 0,  # UniDEC: width of the classifiers and of their head; 0 is none (DEPSL)

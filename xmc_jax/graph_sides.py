@@ -13,11 +13,11 @@ import scipy.sparse as sp
 
 from xmc_jax import data, refresh, run_folder, runtime
 from xmc_jax.contract import ConfigError
-from xmc_jax.data.links import Side, graph_of, is_of_labels
+from xmc_jax.data.links import LABEL, QUERY, Side, graph_of, is_of_labels
 from xmc_jax.report import Progress, say
 
 _TOO_DENSE = 0.5  # a graph that links so many of all pairs
-_MOST_PAIRS = 2 * 10**8  # that `augmented` makes
+_BLOCK_PATHS = 1 << 24  # from points by anchors to labels, that `augmented` follows at a time
 
 
 def load(
@@ -29,7 +29,7 @@ def load(
     names: of sides.
     dataset: whose graphs they are of.
     points: `[N]` the training rows of a run, of all that the data have.
-    config: of `config.method` the `walk_*` and `random_edges` are used, and the seed.
+    config: of `config.method` the `walk_*`, `anchor_sampling` and `random_edges` are used, and the seed.
     workdir: the run's folder.
   """
   found = {}
@@ -38,13 +38,17 @@ def load(
     edges = graph.label_edges if is_of_labels(name) else graph.query_edges[points]
     if config.method.random_edges:
       edges = _with_random(edges, config.method.random_edges, _seed(name, config))
-    said = f"graph: {name} has {edges.nnz:,} links"
-    if config.method.walk_hops:
-      edges = _walked(edges, name, config, workdir / run_folder.GRAPHS)
+    said, odds = f"graph: {name} has {edges.nnz:,} links", None
+    if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
+      edges, odds = _walked(edges, name, config, workdir / run_folder.GRAPHS)
       said += f", {edges.nnz:,} with those of walks"
     say(said + _warning(edges))
-    found[name] = Side(graph.anchors.tokens, edges)
+    found[name] = Side(graph.anchors.tokens, edges, odds)
   return found
+
+
+def _kind(name: str) -> str:
+  return LABEL if is_of_labels(name) else QUERY
 
 
 def _warning(edges) -> str:
@@ -65,16 +69,20 @@ def _with_random(edges, share: float, seed: int):
 
 
 def _walked(edges, name: str, config, folder: pathlib.Path):
-  paths = [folder / f"{name}.{_digest(edges, name, config)}.{part}.npy" for part in ("indptr", "indices")]
+  """Returns `(edges, odds)`: CSR `[N, A]` bool with those of walks, and `[nnz]` or None, uniform draws."""
+  by_visits = config.method.anchor_sampling == "visits"
+  digest, parts = _digest(edges, name, config), ("indptr", "indices", *(["odds"] if by_visits else []))
+  paths = [folder / f"{name}.{digest}.{part}.npy" for part in parts]
   with runtime.main_process_first(f"walks of {name}"):
     if not all(path.exists() for path in paths):
       walked = _walk(edges, name, config)
       folder.mkdir(parents=True, exist_ok=True)
-      for path, array in zip(paths, (walked.indptr, walked.indices)):
+      for path, array in zip(paths, (walked.indptr, walked.indices, walked.data)):
         run_folder.write_array(path, array)
   indptr = run_folder.open_array(paths[0], edges.shape[0] + 1)
   indices = run_folder.open_array(paths[1], int(indptr[-1]))
-  return sp.csr_matrix((np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape)
+  odds = run_folder.open_array(paths[2], len(indices)) if by_visits else None
+  return sp.csr_matrix((np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape), odds
 
 
 def _digest(edges, name: str, config) -> str:
@@ -94,8 +102,9 @@ def _seed(name: str, config) -> int:
 
 def _walk(edges, name: str, config):
   settings = config.method
+  walk = refresh.with_visits if settings.anchor_sampling == "visits" else refresh.with_walks
   with contextlib.closing(Progress(f"walks of {name}", edges.shape[1], unit="anchor")) as bar:
-    return refresh.with_walks(
+    return walk(
       edges,
       num_hops=settings.walk_hops,
       restart=settings.walk_restart,
@@ -105,35 +114,65 @@ def _walk(edges, name: str, config):
     )
 
 
-def augmented(truth, dataset: data.Dataset, points: np.ndarray, names: tuple[str, ...]):
+def augmented(truth, dataset: data.Dataset, points: np.ndarray, settings):
   """True labels, and those that share an anchor of some graph with the point (RAMEN's Table 8, AugGT).
+
+  Made block by block of points. Beside the result, 8 bytes a pair and as much again while its blocks are
+  joined, a block takes some 500 MB, and an edge 8 bytes; a point with more ways to labels than a block has
+  room for is a block of its own.
 
   Args:
     truth: CSR `[N, L]`.
     dataset: whose graphs they are; those with one side add nothing.
     points: `[N]` training rows, of all that the data have.
-    names: of graphs; () is all.
+    settings: `config.method`; `graphs` () is all of them, and no more than `max_augmented_pairs` are added.
 
   Returns:
     CSR `[N, L]` float32, 1 for what was added.
 
   Raises:
-    ConfigError: that would be too many.
+    ConfigError: that would be too many; it ends where the limit is passed.
   """
-  for name in names or dataset.graphs:
+  left = settings.max_augmented_pairs
+  for name in settings.graphs or dataset.graphs:
     graph = dataset.graphs[name]
     if graph.query_edges is None or graph.label_edges is None:
       continue
-    of_points, of_labels = (edges.astype(bool) for edges in (graph.query_edges[points], graph.label_edges))
-    degrees = (np.bincount(edges.indices, minlength=edges.shape[1]) for edges in (of_points, of_labels))
-    num_paths = int(np.dot(*degrees))
-    if num_paths > _MOST_PAIRS:
-      raise ConfigError(
-        f"method.augment_truth = True: graph {name} links points to labels in {num_paths:,} ways; "
-        "set --config.method.augment_truth=False, or leave the graph out of --config.method.graphs"
-      )
-    shared = (of_points @ of_labels.T).astype(np.float32)  # bool until then
-    more = truth + (shared - shared.multiply(truth > 0))
+    with contextlib.closing(Progress(f"label pairs of {name}", len(points), unit="point")) as bar:
+      more = _with_shared(truth, graph.query_edges[points], graph.label_edges, name, left, bar.update)
     say(f"graph: {name} adds {more.nnz - truth.nnz:,} label pairs to {truth.nnz:,}")
-    truth = more
+    truth, left = more, left - (more.nnz - truth.nnz)
   return truth.tocsr()
+
+
+def _with_shared(truth, of_points, of_labels, name: str, most: int, progress):
+  """Adds to truth `[N, L]` what shares an anchor by edges `[N, A]` and `[L, A]`, at most so many pairs."""
+  of_points, labels_of = of_points.astype(bool), of_labels.astype(bool).T.tocsr()
+  parts, added = [], 0
+  for start, end in _blocks(of_points, np.diff(labels_of.indptr)):
+    true = truth[start:end]
+    shared = (of_points[start:end] @ labels_of).astype(np.float32)  # bool until then
+    parts.append((true + (shared - shared.multiply(true > 0))).tocsr())
+    added += parts[-1].nnz - true.nnz
+    if added > most:
+      raise ConfigError(_too_many(name, added * truth.shape[0] / end, most))
+    progress(end)
+  return sp.vstack(parts, "csr") if parts else truth
+
+
+def _blocks(of_points, degrees: np.ndarray):
+  """Yields `(start, end)` of points with up to `_BLOCK_PATHS` ways to labels; a point with more is alone."""
+  ends = np.concatenate([[0], np.cumsum(degrees[of_points.indices], dtype=np.int64)])[of_points.indptr]
+  start = 0
+  while start < of_points.shape[0]:
+    end = int(np.searchsorted(ends, ends[start] + _BLOCK_PATHS, side="right")) - 1
+    yield start, max(end, start + 1)
+    start = max(end, start + 1)
+
+
+def _too_many(name: str, expected: float, most: int) -> str:
+  return (
+    f"method.augment_truth = True: graph {name} adds some {round(expected):,} label pairs, by the points so "
+    f"far, and --config.method.max_augmented_pairs has room for {most:,}; raise it, at 16 bytes a pair, "
+    "leave the graph out of --config.method.graphs, or set --config.method.augment_truth=False"
+  )

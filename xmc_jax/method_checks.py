@@ -122,7 +122,10 @@ def _graph_faults(values: Mapping) -> Iterator[str]:
   for switch, off, key, usual in (
     ("method.walk_hops", 0, "method.walk_restart", 0.8),
     ("method.walk_hops", 0, "method.walk_kept", 10),
+    ("method.walk_hops", 0, "method.walk_sides", "both"),
+    ("method.walk_hops", 0, "method.anchor_sampling", "uniform"),
     ("method.graph_pruning", False, "method.pruning_threshold", 0.0),
+    ("method.graph_pruning", False, "method.pruning_by", "encoder"),
   ):
     if values[switch] == off and values[key] != usual:
       yield f"{key} = {values[key]} has no effect when {switch} = {off!r}; set --config.{key}={usual}"

@@ -112,7 +112,7 @@ class Run:
     settings, train = self.config.method, self.train
     if not settings.augment_truth:
       return train.truth
-    return graph_sides.augmented(train.truth, self.dataset, train.row_numbers, settings.graphs)
+    return graph_sides.augmented(train.truth, self.dataset, train.row_numbers, settings)
 
   @functools.cached_property
   def batches(self) -> BatchBuilder:

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import tiny_runs
 
 from xmc_jax.contract import BatchSpec
+from xmc_jax.data import links as links_module
 from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.data.links import LinkSampler, Side
 
@@ -74,6 +75,38 @@ def test_every_kept_edge_is_drawn_some_day_and_alike():
       (column,) = links.positives[row][links.weights[row] > 0]
       seen[row, links.columns[column]] += 1
   assert seen.sum() == 4000 and np.all(seen[[0, 0, 1, 1], [0, 2, 2, 3]] > 880) and seen[0, 1] == 0
+
+
+def test_edges_are_drawn_in_proportion_to_odds():
+  """Among kept ones, that is, by odds 1, 3 of 1, 2, 3 in the first row, and 4, 1 in the second."""
+  edges = sp.csr_matrix(np.array([[1, 1, 1, 0], [0, 0, 1, 1]], bool))
+  edges = sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A))
+  kept, odds = np.array([True, False, True, True, True]), np.array([1, 2, 3, 4, 1], np.float32)
+  anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
+  sampler = LinkSampler(Side(anchors, edges, odds), num_rows=2, frequency=np.ones(2), max_length=32)
+  seen = np.zeros((2, A))
+  for step in range(4000):
+    links = sampler.draw(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
+    for row in range(2):
+      (column,) = links.positives[row][links.weights[row] > 0]
+      seen[row, links.columns[column]] += 1
+  expected = np.array([[0.25, 0, 0.75, 0], [0, 0, 0.8, 0.2]])
+  assert np.all(np.abs(seen[:, :4] / 4000 - expected) <= 5 * np.sqrt(expected * (1 - expected) / 4000))
+
+
+def test_room_is_for_what_odds_draw():
+  """1 - exp(-(sum of frequency x share)) of each anchor, in float64; empty rows are in it."""
+  edges = _graph(7, 0.2)
+  edges = sp.vstack([sp.csr_matrix((1, A), dtype=bool), edges, sp.csr_matrix((2, A), dtype=bool)], "csr")
+  rng = np.random.default_rng(0)
+  odds, frequency = (rng.random(edges.nnz) ** 6 + 1e-4).astype(np.float32), rng.random(edges.shape[0])
+  dense = sp.csr_matrix((odds.astype(float), edges.indices, edges.indptr), shape=edges.shape).toarray()
+  shares = dense / np.where(dense.any(axis=1), dense.sum(axis=1), 1)[:, None]
+  drawn = 1 - np.exp(-(frequency @ shares))
+  expected = drawn.sum() + 4.5 * np.sqrt((drawn * (1 - drawn)).sum())
+  assert links_module._usual_number(Side(None, edges, odds), frequency) == int(np.ceil(expected))
+  nothing = sp.csr_matrix((3, A), dtype=bool)
+  assert links_module._usual_number(Side(None, nothing, odds[:0]), np.ones(3)) == 1
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 8])

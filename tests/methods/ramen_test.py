@@ -20,6 +20,13 @@ from xmc_jax.refresh import pruning
 
 NOWHERE = pathlib.Path("nowhere")
 MARGIN, NEGATIVES, TEMPERATURE = 0.3, 2, 0.1
+_SHARE = "refresh/kept_words_label"
+_DEXML = {
+  "method.loss": "decoupled_softmax",
+  "method.labels": "all",
+  "method.temperature": 0.5,
+  "method.allow_any_temperature": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +164,22 @@ def test_weights_of_graphs(weights, expected):
     ),
     ({"method.base": "ngmae"}, r"did you mean --config.method.base=ngame"),
     ({"method.walk_hops": 0}, r"method.walk_kept = 3 has no effect when method.walk_hops = 0"),
+    (
+      {"method.walk_hops": 0, "method.walk_kept": 10, "method.walk_sides": "label"},
+      r"method.walk_sides = label has no effect when method.walk_hops = 0",
+    ),
+    (
+      {"method.walk_hops": 0, "method.walk_kept": 10, "method.anchor_sampling": "visits"},
+      r"method.anchor_sampling = visits has no effect when method.walk_hops = 0",
+    ),
+    ({"method.walk_sides": "queries"}, r"method.walk_sides = 'queries'.*did you mean.*query"),
+    ({"method.anchor_sampling": "visit"}, r"method.anchor_sampling = 'visit'.*visits"),
+    ({"method.pruning_by": "centered"}, r"method.pruning_by = 'centered'.*centred"),
+    (
+      {"method.graph_pruning": False, "method.pruning_threshold": 0.0, "method.pruning_by": "centred"},
+      r"method.pruning_by = centred has no effect when method.graph_pruning = False",
+    ),
+    ({"method.augment_truth": True, "method.max_augmented_pairs": -1}, r"method.max_augmented_pairs = -1"),
     ({"method.graph_pruning": False}, r"threshold = 0.1 has no effect when method.graph_pruning = False"),
     ({"method.graphs": ("words", "words")}, r"names a graph twice"),
     ({"method.name": "ngame"}, r"is for method.name = 'ramen'"),
@@ -188,6 +211,66 @@ def test_kept_edges_are_those_of_like_ends(monkeypatch):
     np.testing.assert_array_equal(left, edges.toarray() & (rows @ anchors.T > threshold))
     assert 0 < kept.sum() < edges.nnz
   assert len(refresh.kept_edges(edges[:0], rows[:0], anchors)) == 0
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3])
+def test_centred_cosines_are_of_vectors_less_their_mean(threshold, monkeypatch):
+  """Of vectors that all point one way every edge is kept; centred, what is like and unlike tells again."""
+  monkeypatch.setattr(pruning, "_CHUNK", 7)
+  rng = np.random.default_rng(0)
+  edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
+  edges.sort_indices()
+  shared = 3 * rng.normal(size=6)
+  normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+  rows, anchors = normal(rng.normal(size=(30, 6)) + shared), normal(rng.normal(size=(12, 6)) + shared)
+  given = [vectors.astype(np.float32) for vectors in (rows, anchors)]
+  assert refresh.kept_edges(edges, *given, threshold=threshold).all()
+  kept = refresh.kept_edges(edges, *given, threshold=threshold, centred=True)
+  cosines = normal(rows - rows.mean(0)) @ normal(anchors - anchors.mean(0)).T
+  left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
+  np.testing.assert_array_equal(left, edges.toarray() & (cosines > threshold))
+  assert 0.1 * edges.nnz < kept.sum() < 0.7 * edges.nnz
+  for vectors, before in zip(given, (rows, anchors)):  # others look at them, too
+    np.testing.assert_array_equal(vectors, before.astype(np.float32))
+
+
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("by", ["encoder", "centred"])
+def test_who_judges_edges(by, unit, data, tmp_path):
+  run = _open(
+    data, tmp_path, **{"method.pruning_by": by, "encoder.normalize": unit, "method.base": "dexml"} | _DEXML
+  )
+  params, aux = run.initial_parameters()
+  definition = run.method.refreshes["kept_words_label"]
+  assert (definition.first_epoch, definition.every_epochs) == (1.0, 1.0)
+  snapshot = run.snapshot(params, aux, 0)
+  rows, anchors = (np.array(table, float) for table in (snapshot.labels, snapshot.anchors("words_label")))
+  normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+  rows, anchors = normal(rows), normal(anchors)
+  if by == "centred":
+    rows, anchors = normal(rows - rows.mean(0)), normal(anchors - anchors.mean(0))
+  edges = run.sides["words_label"].edges
+  expected = (rows @ anchors.T)[edges.nonzero()] > 0.1
+  kept = definition.compute(snapshot)
+  np.testing.assert_array_equal(kept, expected)
+  assert 0 < kept.sum() < len(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by, centred", [("pretrained", False), ("pretrained_centred", True)])
+def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, data, tmp_path):
+  """By what the run starts with, whatever it becomes; and its checkpoints know what was kept."""
+  config = tiny_runs.config(data, **tiny_runs.RAMEN, **{"method.pruning_by": by})
+  workflow.train_and_test(config, tmp_path / "run")
+  lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+  seen = [(line["step"], line["refresh/kept_words_label"]) for line in lines if _SHARE in line]
+  run = runs.reopen(tmp_path / "run")
+  snapshot = run.snapshot(*run.initial_parameters(), 0)
+  edges = run.sides["words_label"].edges
+  kept = refresh.kept_edges(
+    edges, snapshot.labels, snapshot.anchors("words_label"), threshold=0.1, centred=centred
+  )
+  assert seen == [(1, pytest.approx(kept.mean()))] and 0 < kept.mean() < 1
 
 
 def test_walks_are_done_once_and_validation_points_have_no_part(data, tmp_path, monkeypatch):
@@ -230,6 +313,56 @@ def test_sides_have_random_numbers_of_their_own(data, tmp_path):
     noise = run.sides[f"{graph}_query"].edges.toarray() > own
     added.append(set(np.flatnonzero(noise.any(axis=1)).tolist()))
   assert len(added[1] - added[0]) > 3  # of one stream, the fewer would be the first of the more
+
+
+@pytest.mark.parametrize("walked", ["query", "label"])
+@pytest.mark.parametrize("sampling", ["uniform", "visits"])
+def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, data, tmp_path):
+  both = _open(data, tmp_path).sides
+  changes = {"method.walk_sides": walked, "method.anchor_sampling": sampling}
+  run = tiny_runs.open_run(data, tmp_path / "one", **tiny_runs.RAMEN, **changes)
+  for name, side in run.sides.items():
+    graph, of_labels = run.dataset.graphs[name.rpartition("_")[0]], name.endswith("_label")
+    own = graph.label_edges if of_labels else graph.query_edges[run.train.row_numbers]
+    expected = both[name].edges if name.endswith(walked) else own > 0
+    np.testing.assert_array_equal(side.edges.toarray() > 0, expected.toarray())
+    assert (side.odds is not None) == (sampling == "visits" and name.endswith(walked))
+  assert {path.name.partition(".")[0].rpartition("_")[2] for path in (run.workdir / "graphs").iterdir()} == {
+    walked
+  }
+
+
+def test_odds_of_visits_are_kept_and_drawn_by(data, tmp_path, monkeypatch):
+  run = _open(data, tmp_path, **{"method.anchor_sampling": "visits"})
+  edges = run.dataset.graphs["words"].query_edges[run.train.row_numbers]
+  seed = graph_sides._seed("words_query", run.config)
+  expected = refresh.with_visits(edges, num_hops=20, num_kept=3, seed=seed)
+  plain = refresh.with_walks(edges, num_hops=20, num_kept=3, seed=seed)
+  monkeypatch.setattr(refresh, "with_visits", lambda *args, **options: pytest.fail("walked again"))
+  for sides in (
+    run.sides,
+    graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir),
+  ):
+    side = sides["words_query"]
+    np.testing.assert_array_equal(side.edges.toarray(), plain.toarray())
+    np.testing.assert_array_equal(side.odds, expected.data)
+  # Own links are drawn as often as the formula says, which is more often than uniformly.
+  own = edges.toarray() > 0
+  found, rows = [], []
+  for step in range(2 * run.batches.steps_per_epoch):
+    batch = run.batches.build(step)
+    links = batch.links["words_query"]
+    for place, positives, weights in zip(links.rows, links.positives, links.weights):
+      for anchor in links.columns[positives[weights > 0]]:
+        rows.append(batch.rows[place])
+        found.append(own[batch.rows[place], anchor])
+
+  def share(odds):
+    return np.mean([odds[row, own[row]].sum() / odds[row].sum() for row in rows])
+
+  deviation = 0.5 / np.sqrt(len(found))
+  by_odds, uniformly = share(expected.toarray()), share(plain.toarray())
+  assert uniformly + 4 * deviation < by_odds and abs(np.mean(found) - by_odds) < 4 * deviation
 
 
 def test_without_walks_edges_are_the_data_s_own(data, tmp_path):
@@ -390,8 +523,46 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
   np.testing.assert_array_equal(run.snapshot(None, None, 0).truth.toarray(), run.truth.toarray())
 
 
-def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
-  monkeypatch.setattr(graph_sides, "_MOST_PAIRS", 10)
+@pytest.mark.parametrize("paths", [1, 40, 1000])
+def test_the_truth_is_augmented_block_by_block(paths, data, tmp_path, monkeypatch):
+  """The same as at once, with points that have no link, and points that have more ways than a block."""
   run = _open(data, tmp_path, **{"method.augment_truth": True})
-  with pytest.raises(ConfigError, match=r"graph words links points to labels in .* ways"):
-    run.truth  # noqa: B018
+  whole, seen = run.truth, []
+  assert run.truth.dtype == np.float32
+  monkeypatch.setattr(graph_sides, "_BLOCK_PATHS", paths)
+  blocks = graph_sides._blocks
+  monkeypatch.setattr(graph_sides, "_blocks", lambda *args: seen.extend(blocks(*args)) or seen)
+  points = run.train.row_numbers
+  found = graph_sides.augmented(run.train.truth, run.dataset, points, run.config.method)
+  for part in ("indptr", "indices", "data"):
+    np.testing.assert_array_equal(
+      getattr(found.sorted_indices(), part), getattr(whole.sorted_indices(), part)
+    )
+  assert [start for start, _ in seen] == [0, *(end for _, end in seen[:-1])] and seen[-1][1] == len(points)
+  graph = run.dataset.graphs["words"]
+  ways = ((graph.query_edges[points] > 0) @ (graph.label_edges.T > 0).astype(int)).sum(axis=1)
+  assert all(end == start + 1 or ways[start:end].sum() <= paths for start, end in seen)
+  assert all(ways[start : end + 1].sum() > paths for start, end in seen[:-1])  # none could hold one more
+
+
+def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
+  """At the setting's limit and not before; where it is passed early, the rest is not made."""
+  settings = {"method.augment_truth": True}
+  run = _open(data, tmp_path, **settings)
+  added = run.truth.nnz - run.train.truth.nnz
+  run.config.method.max_augmented_pairs = added
+  augmented = lambda: graph_sides.augmented(
+    run.train.truth, run.dataset, run.train.row_numbers, run.config.method
+  )
+  assert augmented().nnz == run.truth.nnz
+  run.config.method.max_augmented_pairs = added - 1
+  with pytest.raises(ConfigError, match=rf"graph words adds some {added:,} label pairs.*has room for"):
+    augmented()
+  monkeypatch.setattr(graph_sides, "_BLOCK_PATHS", 1)
+  run.config.method.max_augmented_pairs, made, blocks = 10, [], graph_sides._blocks
+  monkeypatch.setattr(
+    graph_sides, "_blocks", lambda *args: (made.append(block) or block for block in blocks(*args))
+  )
+  with pytest.raises(ConfigError, match=r"--config.method.max_augmented_pairs has room for 10; raise it"):
+    augmented()
+  assert len(made) < 30

@@ -32,7 +32,7 @@ def test_visits_are_the_exact_ones(restart, monkeypatch):
   def count(begun, visited, num_kept):
     for place, anchor in enumerate(begun):
       counted[int(anchor)] = np.bincount(visited[:, place], minlength=6)
-    return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64)
 
   monkeypatch.setattr(walks, "_most_visited", count)
   walks.random_walks(graph, num_hops=40_000, restart=restart)
@@ -84,6 +84,52 @@ def test_edges_are_added_some_rows_at_a_time(monkeypatch):
   np.testing.assert_array_equal(walks.with_walks(graph, num_hops=50, num_kept=3).toarray(), whole.toarray())
 
 
+def _odds(edges, visits, num_hops):
+  """Float64: 1 for an own edge, and of each walk from an own anchor the share of hops that ended there."""
+  edges, visits = np.asarray(edges, float), np.asarray(visits, float)
+  found = edges.copy()
+  for row, anchor in zip(*edges.nonzero()):
+    found[row] += visits[anchor] / num_hops
+  return found
+
+
+def test_weights_by_hand():
+  """Two anchors, four hops: from 0 three visits to itself and one to 1, from 1 four to itself."""
+  edges = sp.csr_matrix(np.array([[7.0, 0], [0.5, 1], [0, 1], [0, 0]]))
+  found = walks.weighted(edges, sp.csr_matrix([[3, 1], [0, 4]]), 4)
+  np.testing.assert_array_equal(found.toarray(), [[1.75, 0.25], [1.75, 2.25], [0, 2], [0, 0]])
+  assert found.dtype == np.float32 and found.nnz == 5
+
+
+@hypothesis.given(
+  seed=st.integers(0, 500), num_kept=st.integers(1, 6), density=st.sampled_from([0.0, 0.3, 1.0])
+)
+@hypothesis.settings(max_examples=30)
+def test_weights_are_their_formula_and_leave_own_edges_half_of_the_draws(seed, num_kept, density):
+  graph, options = _graph(seed, 12, 8, density), {"num_hops": 60, "num_kept": num_kept, "seed": seed}
+  visits, found = walks.walk_visits(graph, **options), walks.with_visits(graph, **options)
+  assert visits.sum(axis=1).max() <= 60
+  np.testing.assert_allclose(found.toarray(), _odds(graph.toarray(), visits.toarray(), 60), rtol=1e-6)
+  linked = walks.with_walks(graph, **options)  # the same edges, in the same order
+  np.testing.assert_array_equal(found.indptr, linked.indptr)
+  np.testing.assert_array_equal(found.indices, linked.indices)
+  own = np.where(graph.toarray(), found.toarray(), 0).sum(axis=1)
+  assert np.all(own >= 0.5 * found.toarray().sum(axis=1) * (1 - 1e-6))
+
+
+def test_all_hops_are_counted_where_nothing_is_dropped():
+  graph = _graph(2, 12, 8, 0.4)
+  visits = walks.walk_visits(graph, num_hops=50, num_kept=8).toarray()
+  np.testing.assert_array_equal(visits.sum(axis=1), np.where(graph.toarray().any(axis=0), 50, 0))
+
+
+def test_weights_are_made_some_rows_at_a_time(monkeypatch):
+  graph = _graph(4, 40, 12)
+  whole = walks.with_visits(graph, num_hops=50, num_kept=3)
+  monkeypatch.setattr(walks, "_ROWS", 7)
+  np.testing.assert_array_equal(walks.with_visits(graph, num_hops=50, num_kept=3).toarray(), whole.toarray())
+
+
 def test_the_same_seed_walks_the_same_way(monkeypatch):
   graph, done = _graph(3, 40, 30), []
   monkeypatch.setattr(walks, "_CHUNK", 7 * 20)
@@ -97,3 +143,5 @@ def test_the_same_seed_walks_the_same_way(monkeypatch):
 def test_a_graph_without_anchors_or_edges():
   assert walks.random_walks(sp.csr_matrix((3, 0))).shape == (0, 0)
   assert walks.with_walks(sp.csr_matrix((3, 4))).nnz == 0
+  assert walks.with_visits(sp.csr_matrix((3, 4))).nnz == 0
+  assert walks.with_visits(sp.csr_matrix((0, 4))).shape == (0, 4)

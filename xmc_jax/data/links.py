@@ -22,10 +22,12 @@ class Side(NamedTuple):
   Attributes:
     anchors: token table of the A anchors.
     edges: CSR `[N, A]` of points, or `[L, A]` of labels, before anything is pruned.
+    odds: `[nnz]` above 0, by which a row's anchor is drawn among its edges; None is uniformly.
   """
 
   anchors: Any
   edges: Any
+  odds: Any = None
 
 
 def side_name(graph: str, kind: str) -> str:
@@ -64,9 +66,9 @@ class LinkSampler:
     num_shards: int = 1,
     held: buckets.Held | None = None,
   ):
-    self._edges = side.edges
+    self._edges, self._odds = side.edges, side.odds
     self._widths = doublings(_WIDTH, int(np.diff(side.edges.indptr).max(initial=0)))
-    self._usual = _usual_number(side.edges, frequency)
+    self._usual = _usual_number(side, frequency)
     self._make_pool = functools.cache(
       lambda room: DrawnPool(
         side.anchors,
@@ -94,7 +96,8 @@ class LinkSampler:
     linked = places._replace(values=self._edges.indices[places.values])
     left = np.ones(len(linked.values), bool) if kept is None else np.asarray(kept[places.values])
     drawn = np.zeros(len(linked.values), bool)
-    drawn[left] = ragged.draw(linked.only(left, linked.values).counts, 1, generator)
+    odds = None if self._odds is None else self._odds[places.values[left]]
+    drawn[left] = ragged.draw(linked.only(left, linked.values).counts, 1, generator, odds)
     chosen, room = np.unique(linked.values[drawn]), self._usual
     while room < len(chosen):
       room *= 2
@@ -103,7 +106,18 @@ class LinkSampler:
     return Links(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
 
 
-def _usual_number(edges, frequency: np.ndarray) -> int:
+def _usual_number(side: Side, frequency: np.ndarray) -> int:
   """How many different anchors a batch draws: 4.5 standard deviations above the mean."""
-  drawn = -np.expm1(-ragged.column_sums(edges, frequency / np.maximum(np.diff(edges.indptr), 1)))
+  edges, odds = side.edges, side.odds
+  totals = np.diff(edges.indptr) if odds is None else _row_sums(edges, odds)
+  shares = frequency / np.where(totals > 0, totals, 1)
+  drawn = -np.expm1(-ragged.column_sums(edges, shares, odds))
   return max(1, math.ceil(drawn.sum() + buckets.MARGIN * math.sqrt((drawn * (1 - drawn)).sum())))
+
+
+def _row_sums(edges, odds: np.ndarray) -> np.ndarray:
+  """`[N]` what the odds `[nnz]` of each row's edges come to."""
+  begun = edges.indptr[:-1][np.diff(edges.indptr) > 0]  # reduceat takes an empty row for its first entry
+  sums = np.zeros(edges.shape[0])
+  sums[np.diff(edges.indptr) > 0] = np.add.reduceat(odds, begun, dtype=np.float64) if len(begun) else 0
+  return sums

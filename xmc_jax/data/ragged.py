@@ -138,14 +138,17 @@ def row_sums(matrix, weights: np.ndarray) -> np.ndarray:
   return sums
 
 
-def column_sums(matrix, weights: np.ndarray) -> np.ndarray:
-  """`[L]` what the weights `[N]` of rows come to in each column of a CSR matrix: an entry counts as 1.
+def column_sums(matrix, weights: np.ndarray, entries: np.ndarray | None = None) -> np.ndarray:
+  """`[L]` what the weights `[N]` of rows come to in each column of a CSR matrix.
 
-  So many rows at a time that what is made meanwhile stays small beside the matrix.
+  An entry counts as 1, or as `entries` `[nnz]` says. So many rows at a time that what is made meanwhile stays
+  small beside the matrix.
   """
   sums, counts = np.zeros(matrix.shape[1]), np.diff(matrix.indptr)
   for start in range(0, len(counts), _ROWS):
     end = min(start + _ROWS, len(counts))
-    columns = matrix.indices[matrix.indptr[start] : matrix.indptr[end]]
-    sums += np.bincount(columns, np.repeat(weights[start:end], counts[start:end]), len(sums))
+    inside = slice(matrix.indptr[start], matrix.indptr[end])
+    worth = np.repeat(weights[start:end], counts[start:end])
+    worth = worth if entries is None else worth * entries[inside]
+    sums += np.bincount(matrix.indices[inside], worth, len(sums))
   return sums

@@ -23,8 +23,8 @@ _METHODS = {
 # Keys that only one method takes, and by which others can tell (plan/).
 _OF_GRAPHS = (
   *("base", "graphs", "query_graph_weights", "label_graph_weights", "random_edges", "augment_truth"),
-  *("walk_hops", "walk_restart", "walk_kept"),
-  *("graph_pruning", "pruning_threshold", "pruning_first_epoch", "pruning_every_epochs"),
+  *("walk_hops", "walk_restart", "walk_kept", "walk_sides", "anchor_sampling", "max_augmented_pairs"),
+  *("graph_pruning", "pruning_by", "pruning_threshold", "pruning_first_epoch", "pruning_every_epochs"),
 )
 _OWN = {
   "centroids": "prime",

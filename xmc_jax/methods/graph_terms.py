@@ -15,7 +15,7 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
 
   Args:
     config: `method.graphs`, `method.query_graph_weights` and `method.label_graph_weights` are used: no weight
-      is 1 / T for T graphs, one is for every graph, T are of each.
+      is 1 / T for T graphs, which is ours, as the paper prints no λ; one is for every graph, T are of each.
     info: of the data.
 
   Raises:

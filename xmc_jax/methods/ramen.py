@@ -3,6 +3,7 @@
 Points and labels are drawn to the anchors that the graphs link them to, beside the base's own loss: that of
 NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them; every few epochs those
 that the encoder does not believe in are pruned, from all of them each time. Inference knows no graph.
+The paper prints no weight of its regularisers: λ = 1 / T for T graphs is ours.
 """
 
 import contextlib
@@ -26,19 +27,21 @@ def make(config, info: DatasetInfo) -> Method:
   sides = tuple(graph_terms.weights(config, info))
   pruned = {}
   if settings.graph_pruning:
-    pruned = {
-      KEPT + side: Refresh(
-        every_epochs=settings.pruning_every_epochs,
-        compute=functools.partial(_kept, side, config),
-        first_epoch=settings.pruning_first_epoch,
-      )
-      for side in sides
-    }
+    pruned = {KEPT + side: _pruning(side, config) for side in sides}
   return base._replace(batch=base.batch._replace(links=sides), refreshes={**base.refreshes, **pruned})
 
 
+def _pruning(side: str, config) -> Refresh:
+  """Returns when a side's edges are judged; by the encoder that a run starts with, before the first step."""
+  settings = config.method
+  compute = functools.partial(_kept, side, config)
+  if settings.pruning_by.startswith("pretrained"):
+    return Refresh(every_epochs=0.0, compute=compute)
+  return Refresh(settings.pruning_every_epochs, compute, first_epoch=settings.pruning_first_epoch)
+
+
 def _kept(side: str, config, snapshot: refresh.Snapshot) -> Array | None:
-  """`[nnz]` bool, the edges of a side that the encoder of the moment believes in; None of no edges."""
+  """`[nnz]` bool, the edges of a side that the encoder of the snapshot believes in; None of no edges."""
   edges = snapshot.sides[side].edges
   if not edges.nnz:  # of points that are held out, all of them
     return None
@@ -47,5 +50,11 @@ def _kept(side: str, config, snapshot: refresh.Snapshot) -> Array | None:
   if not config.encoder.normalize:
     rows, anchors = normalize_rows(rows.copy()), normalize_rows(anchors.copy())
   with contextlib.closing(Progress(f"pruning {side}", edges.nnz, unit="edge")) as bar:
-    threshold = config.method.pruning_threshold
-    return refresh.kept_edges(edges, rows, anchors, threshold=threshold, progress=bar.update)
+    return refresh.kept_edges(
+      edges,
+      rows,
+      anchors,
+      threshold=config.method.pruning_threshold,
+      centred=config.method.pruning_by.endswith("centred"),
+      progress=bar.update,
+    )

@@ -9,7 +9,7 @@ from xmc_jax.refresh.schedule import due, next_due, renew, shares
 from xmc_jax.refresh.search import Ranking, place, search
 from xmc_jax.refresh.shortlists import shortlist
 from xmc_jax.refresh.snapshot import Snapshot
-from xmc_jax.refresh.walks import with_walks
+from xmc_jax.refresh.walks import with_visits, with_walks
 
 __all__ = [
   "Index",
@@ -28,5 +28,6 @@ __all__ = [
   "shortlist",
   "spherical_kmeans",
   "texts_at_a_time",
+  "with_visits",
   "with_walks",
 ]

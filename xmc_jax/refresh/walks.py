@@ -22,6 +22,37 @@ def with_walks(edges, **options):
   return linked(edges, random_walks(edges, **options))
 
 
+def with_visits(edges, *, num_hops: int = 400, **options):
+  """Returns the edges of `with_walks`, each with how much of all walks it stands for: odds to draw it by.
+
+  w_ip = e_ip + 1/H Σ_a e_ia v_ap, where e is 1 for an edge of the graph, v_ap are the visits to anchor p of
+  the walk from a, and H is `num_hops`: a row's own edge weighs 1, and a walk from one of its anchors shares
+  out 1, or less, as no more than `num_kept` of the visited are kept. So drawn in proportion to w, at least
+  half of a row's draws are of its own edges. The formula is ours: the paper draws uniformly (section 3.1).
+
+  Args:
+    edges: as in `with_walks`.
+    num_hops: of each walk.
+    options: others of `walk_visits`.
+
+  Returns:
+    CSR `[N, A]` float32, above 0. Of whole numbers until the end, so it is the same everywhere.
+  """
+  return weighted(edges, walk_visits(edges, num_hops=num_hops, **options), num_hops)
+
+
+def weighted(edges, visits, num_hops: int):
+  """Returns w of `with_visits`, CSR `[N, A]`, of edges `[N, A]` and visits `[A, A]` that were counted."""
+  edges, visits = _binary(edges), sp.csr_matrix(visits, dtype=np.int64)
+  parts = []
+  for start in range(0, edges.shape[0], _ROWS):
+    part = edges[start : start + _ROWS].astype(np.int64)
+    found = (num_hops * part + part @ visits).tocsr()
+    found.sort_indices()
+    parts.append((found / num_hops).astype(np.float32))
+  return sp.vstack(parts, "csr") if parts else edges.astype(np.float32)
+
+
 def linked(edges, walks):
   """A graph with the edges of walks that were made: CSR `[N, A]` bool of `[N, A]` and `[A, A]`."""
   edges = _binary(edges)
@@ -31,7 +62,12 @@ def linked(edges, walks):
   return sp.vstack(found, "csr") if found else edges
 
 
-def random_walks(
+def random_walks(edges, **options):
+  """Returns W `[A, A]`, CSR bool: row a has the anchors that `walk_visits` counts of the walk from a."""
+  return _binary(walk_visits(edges, **options))
+
+
+def walk_visits(
   edges,
   *,
   num_hops: int = 400,
@@ -40,7 +76,7 @@ def random_walks(
   seed: int = 0,
   progress: Callable[[int], None] | None = None,
 ):
-  """The anchors that a walk with restart from each anchor visits most (Mittal et al., 2021, as in ECLARE).
+  """Counts the visits of a walk with restart from each anchor (Mittal et al., 2021, as in ECLARE).
 
   A hop goes back to the anchor that the walk began at, with probability `restart`, and then on to a random
   point of the anchor where it is, and to a random anchor of that point, which is visited. An anchor without
@@ -55,7 +91,8 @@ def random_walks(
     progress: called with the number of anchors done.
 
   Returns:
-    CSR W `[A, A]` bool: row a has what the walk from a visited most. Memory beside it is some 400 MB.
+    CSR `[A, A]` int32: row a has how many of its hops ended at what the walk from a visited most. Memory
+    beside it is some 400 MB.
   """
   edges = _binary(edges)
   points_of = edges.T.tocsr()
@@ -73,8 +110,8 @@ def random_walks(
     parts.append(_most_visited(begun, visited, num_kept))
     if progress:
       progress(min(start + size, num_anchors))
-  rows, columns = (np.concatenate(found) for found in zip(*parts)) if parts else ((), ())
-  walks = sp.csr_matrix((np.ones(len(rows), bool), (rows, columns)), shape=(num_anchors, num_anchors))
+  rows, columns, counts = (np.concatenate(found) for found in zip(*parts)) if parts else ((), (), ())
+  walks = sp.csr_matrix((np.asarray(counts, np.int32), (rows, columns)), shape=(num_anchors, num_anchors))
   walks.sort_indices()
   return walks
 
@@ -94,8 +131,8 @@ def _random_entry(matrix, rows: np.ndarray, generator: np.random.Generator) -> n
   return matrix.indices[starts + (generator.random(len(rows)) * counts).astype(starts.dtype)]
 
 
-def _most_visited(begun: np.ndarray, visited: np.ndarray, num_kept: int) -> tuple[np.ndarray, np.ndarray]:
-  """`(anchors, visited anchors)`, at most `num_kept` pairs for each of those that walks `[H, n]` began at."""
+def _most_visited(begun: np.ndarray, visited: np.ndarray, num_kept: int) -> tuple[np.ndarray, ...]:
+  """Returns `(anchors, visited anchors, visits)`, at most `num_kept` of each that walks `[H, n]` began at."""
   num_hops, num_walks = visited.shape
   ordered = np.sort(visited, axis=0).T.ravel()  # walk by walk
   owners = np.repeat(np.arange(num_walks), num_hops)
@@ -105,4 +142,4 @@ def _most_visited(begun: np.ndarray, visited: np.ndarray, num_kept: int) -> tupl
   order = np.lexsort((anchors, -counts, owners))
   begins = np.searchsorted(owners, np.arange(num_walks))  # owners rise, before and after
   kept = order[np.arange(len(order)) - begins[owners] < num_kept]
-  return begun[owners[kept]], anchors[kept]
+  return begun[owners[kept]], anchors[kept], counts[kept]
