@@ -47,7 +47,7 @@ def total(
     parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch, (*drawn, known))
   if weights["regulariser"]:
     gaps = (by_query["positive_gaps"], by_query["negative_gaps"])
-    parts["regulariser"] = sum(_mean_gap(settings, *gap) for gap in gaps)
+    parts["regulariser"] = sum(_mean_gap(settings, *gap) for gap in gaps) / len(gaps)
   return sum(weights[name] * part for name, part in parts.items()), parts
 
 
@@ -136,7 +136,7 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: 
 
 
 def _mean_gap(settings, gaps: Array, where: Array) -> Array:
-  """R of positives, or of negatives: the mean of [gap + m']_+ over those that are not 0 (as released).
+  """R_p of positives, or R_n of negatives, of which R is the average: the mean of [gap + m']_+ over those that are not 0 (as released).
 
   Without a hinge it is the mean over all (the paper's eq. 6 and 7). Where there is nothing, it is 0.
   """
