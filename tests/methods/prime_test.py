@@ -81,8 +81,8 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
   params, aux, _ = _started(run)
   original = prime_losses.total
 
-  def total(config, info, queries, texts, prototypes, batch):
-    value, parts = original(config, info, queries, texts, prototypes, batch)
+  def total(config, info, queries, texts, prototypes, batch, key):
+    value, parts = original(config, info, queries, texts, prototypes, batch, key)
     return value, {"prototypes": prototypes, "texts": texts, **parts}
 
   monkeypatch.setattr(prime_losses, "total", total)
@@ -288,6 +288,7 @@ def test_impossible_settings_are_refused(data):
     ({"method.num_positives": 0, "method.positive_sampling": "uniform"}, "takes 1 or more"),
     ({"method.name": "dexa"}, r"method.loss = 'dynamic_margin': .*'dexa' takes"),
     ({"method.name": "dexa", "method.loss": "margin"}, "centroids = 'momentum' is for method.name = 'prime'"),
+    ({"method.triplet_positives": "all"}, "method.triplet_positives = 'all' is not one of 'drawn', 'released'"),
   ):
     with pytest.raises(ConfigError, match=message):
       methods.check(tiny_runs.config(data, **tiny_runs.PRIME | changes))
