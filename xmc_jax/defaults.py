@@ -70,8 +70,7 @@ DEFAULTS = {
     "unit_texts": True,  # False: a text's embedding meets its label's vectors as it is, of any length
     "centroids": "none",  # PRIME: 'momentum', labels' centroids follow the encoder; or 'frozen'
     "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
-    # PRIME: T compares the positives that a step drew; or 'released', one of all in the pool (triplet_pairs.py).
-    "triplet_positives": "drawn",
+    "triplet_positives": "drawn",  # PRIME: what T compares; or 'released', one of all in the pool
     "exact_centroids": False,  # True: made anew of all training points when labels are ranked
     "prototype_width": 0,  # PRIME: of the prototype network's feed-forward layer
     "prototype_dropout": 0.1,

@@ -61,7 +61,7 @@ def _triplets(positive, negatives, settings):
 
 
 def _reference(batch, queries, texts, prototypes, settings, picked=None):
-  """PRIME's loss, from its words; `picked` are (prototypes', texts') lists of a column of each row, or None."""
+  """PRIME's loss, from its words; `picked` are one column of each row, of prototypes and of texts."""
   by_text, by_prototype = queries @ texts.T, queries @ prototypes.T
   rows = [row for row in range(len(queries)) if batch.rows[row] >= 0]
   labels = [column for column in range(len(texts)) if batch.columns[column] >= 0]
@@ -212,7 +212,8 @@ def test_without_violators_or_negatives_everything_is_zero():
     (no_rows, queries, texts, texts),
   ]
   # Of the second, a prototype scores 0.71 to its own point, and the text 0.8.
-  for (batch, *vectors), regulariser in zip(cases, (0.0, (0.8 - 0.5**0.5 + 0.05) / 2, 0.1 / 2, 0.0), strict=True):
+  regularisers = (0.0, (0.8 - 0.5**0.5 + 0.05) / 2, 0.1 / 2, 0.0)
+  for (batch, *vectors), regulariser in zip(cases, regularisers, strict=True):
     changes = {"regulariser_margin": 0.05, "margin_minimum": 0.05} if batch is nothing_wrong else {}
     loss = functools.partial(_total, batch, **changes)
     gradients, parts = jax.grad(loss, (0, 1, 2), has_aux=True)(*map(jnp.asarray, vectors))

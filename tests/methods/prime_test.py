@@ -288,7 +288,7 @@ def test_impossible_settings_are_refused(data):
     ({"method.num_positives": 0, "method.positive_sampling": "uniform"}, "takes 1 or more"),
     ({"method.name": "dexa"}, r"method.loss = 'dynamic_margin': .*'dexa' takes"),
     ({"method.name": "dexa", "method.loss": "margin"}, "centroids = 'momentum' is for method.name = 'prime'"),
-    ({"method.triplet_positives": "all"}, "method.triplet_positives = 'all' is not one of 'drawn', 'released'"),
+    ({"method.triplet_positives": "all"}, "triplet_positives = 'all' is not one of 'drawn', 'released'"),
   ):
     with pytest.raises(ConfigError, match=message):
       methods.check(tiny_runs.config(data, **tiny_runs.PRIME | changes))

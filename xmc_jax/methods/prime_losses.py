@@ -140,7 +140,7 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: 
 
 
 def _mean_gap(settings, gaps: Array, where: Array) -> Array:
-  """R_p of positives, or R_n of negatives, of which R is the average: the mean of [gap + m']_+ over those that are not 0 (as released).
+  """R_p, or R_n, of which R is the average: the mean of [gap + m']_+ over those that are not 0 (as released).
 
   Without a hinge it is the mean over all (the paper's eq. 6 and 7). Where there is nothing, it is 0.
   """

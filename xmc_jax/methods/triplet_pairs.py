@@ -1,7 +1,7 @@
 """Chooses the positive pairs that PRIME's triplets compare, in two ways.
 
-The paper's eq. 1 sums over a query's positives, and a step draws two of them, by inverse propensity (section 4
-and appendix J): 'drawn', the default, compares these and no others. The released code draws labels likewise
+The paper's eq. 1 sums over a query's positives, and a step draws two of them, by inverse propensity (section
+4 and appendix J): 'drawn', the default, compares these and no others. The released code draws labels likewise
 to build the pool, and then takes for each T(q, .) one uniform positive among all of the query's labels in the
 pool, and for T(h, q) all of the batch's queries that carry the label: 'released'.
 """
@@ -49,7 +49,7 @@ def of_batch(settings, batch: Batch, key: Array) -> Pairs:
 
 
 def _one_of_all(batch: Batch, key: Array) -> tuple[Array, Array]:
-  """`(columns [B, 1], weights [B, 1])`: of each row one of its positives, all as likely; weight 0 without any."""
+  """`(columns [B, 1], weights [B, 1])`: one positive of each row, all as likely; weight 0 without any."""
   lots = jnp.where(batch.positives >= 0, jax.random.uniform(key, batch.positives.shape), -1.0)
   place = jnp.argmax(lots, axis=1)[:, None]
   columns = jnp.take_along_axis(batch.positives, place, axis=1)
