@@ -4,9 +4,8 @@
   python -m xmc_jax.main --config=experiments/unidec.py:lf_amazontitles_1.3m --config.data.path=DIR
 
 Labels are ranked by both halves; `--mode=evaluate --scores=encoder` (or classifier) takes one. The paper's
-best P@k come with binary cross-entropy on the classifiers (`method.binary_weight=1`, as in the benchmark
-presets), its best PSP@k without; in the few steps of the bundled presets it ruins them (docs/claims.md, 6).
-`depsl.py` is the dual encoder alone.
+best P@k come with binary cross-entropy on the classifiers, its best PSP@k without. It gives no weight of it:
+the benchmark presets' `method.binary_weight=1` is ours. `depsl.py` is the dual encoder alone.
 """
 
 from experiments import dexml
@@ -37,7 +36,7 @@ def _paper(dataset: str, batch_size: int, pool_size: int, **values) -> dict:
     "dataset": dataset,
     "encoder.name": "distilbert-base-uncased",
     **_UNIDEC,
-    "method.binary_weight": 1.0,
+    "method.binary_weight": 1.0,  # ours: the paper gives none
     "method.pool_size": pool_size,
     "train.batch_size": batch_size,  # at most: a leaf has N / 2^m points
     "train.num_epochs": 100,

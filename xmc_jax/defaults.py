@@ -98,7 +98,7 @@ DEFAULTS = {
     "classifier_dim": 0,  # UniDEC: width of the classifiers and of their head; 0 is none (DEPSL)
     "classifier_loss": "same",  # of the classifiers: as method.loss, or one of its own
     "classifier_temperature": 1.0,  # of their scores, which are raw products
-    "binary_weight": 0.0,  # of binary cross-entropy over the pool, added to their loss
+    "binary_weight": 0.0,  # of binary cross-entropy over the pool, of scores less log L, added to their loss
     "encoder_weight": 0.5,  # λ: the dual encoder's part of the loss; 1 is no classifiers either
     "symmetric": True,  # labels against the batch's queries, too
     "encoder_query_weight": 0.5,  # λ_D: then this is the part of queries against labels, with the encoder

@@ -65,7 +65,7 @@ def _dexa(preset: str, short: dict) -> dict:
 
 _UNIDEC = {**unidec.PRESETS["debian"], "checkpoint.every_epochs": 0.0}
 _DEPSL = {**depsl.PRESETS["debian"], "checkpoint.every_epochs": 0.0}
-# The paper's weight of 1 takes longer to train than 15 epochs of this set.
+# The paper gives no weight; a small one, and 1 below.
 _BINARY = {"method.binary_weight": 0.01}
 _SOFTMAX = {"method.loss": "softmax"}
 # All labels in place of a pool, all else alike: against these, queries' loss is DEXML's.
