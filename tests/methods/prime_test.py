@@ -24,7 +24,8 @@ def _moved(centroids, queries, batch, shape=(1, 1), **changes):
   settings = types.SimpleNamespace(**{"centroid_momentum": 0.95, "num_positives": 2} | changes)
   info = types.SimpleNamespace(mesh=mesh.make(*shape))
   aux = {"centroids": jnp.asarray(centroids)}
-  return label_centroids.moved(aux, jnp.asarray(queries), batch, settings, info)
+  update = label_centroids.moved(aux, jnp.asarray(queries), batch, settings, info)
+  return sparse_rows.put(aux["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
