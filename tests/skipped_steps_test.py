@@ -69,7 +69,7 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
 
 
 def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
-  """`(step, its first state, batch)` of a training that reads and moves the centroids of a pool of 8 labels."""
+  """`(step, its first state, batch)` of a training that moves the centroids of a pool of 8 labels."""
   info = types.SimpleNamespace(mesh=mesh.make(1, 1))
   settings = types.SimpleNamespace(centroid_momentum=0.95, num_positives=1)
   train = types.SimpleNamespace(max_skipped_steps=max_skipped_steps, seed=0, clip_norm=0.0)
@@ -95,7 +95,7 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
 
 
 def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):
-  """The compiled step's temporaries; a broken one leaves the table bit by bit, a sound one writes three rows."""
+  """By the compiled step's temporaries. A broken one leaves the table bit by bit, others write 3 rows."""
   table = 40_000 * 64 * 4
   sizes = {}
   for allowed in (0, 1):

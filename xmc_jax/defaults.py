@@ -58,6 +58,7 @@ DEFAULTS = {
     "margin": 0.3,  # loss = margin: how far a negative is to stay below a positive, in cosine
     "margin_negatives": 10,  # the hardest of the pool that count
     "margin_positives": 0,  # the lowest-scoring of a row that count; 0 is all that were drawn
+    "margin_mean": "existing",  # over the pairs that a row has; or 'all', as if it had so many of both
     "weight_temperature": 0.1,  # of the softmax that weighs the negatives that violate the margin
     "differentiable_weights": False,  # True: the gradient goes through these weights (NGAME's released code)
     "margin_minimum": 0.1,  # loss = dynamic_margin: as far as they are apart, but at least this

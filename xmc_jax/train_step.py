@@ -112,7 +112,7 @@ class TrainStep:
 
 
 def _written(aux: PyTree, before: PyTree, is_whole: Array | None, devices) -> PyTree:
-  """`aux` after a step, rows written where a RowUpdate says so; as `before` unless `is_whole` (None: it is)."""
+  """`aux` after a step, with the rows of each RowUpdate; as `before` unless `is_whole` (None: it is)."""
 
   def after(new, old):
     if not isinstance(new, RowUpdate):

@@ -284,6 +284,7 @@ def test_impossible_settings_are_refused(data):
     ({"method.loss": "margin", "method.margin_maximum": 0.4}, "margin_maximum = 0.4 has no effect"),
     ({"method.centroids": "frozen", "method.centroid_momentum": 0.9}, "momentum = 0.9 has no effect"),
     ({"method.margin_positives": 3}, "'prime' takes 0"),
+    ({"method.margin_mean": "all"}, "'prime' takes 'existing'"),
     ({"method.prototype_width": 0}, "prototype_width = 0: .*set --config.method.prototype_width=1024"),
     ({"method.num_positives": 0}, "positive_sampling = 'inverse_propensity' has no effect"),
     ({"method.num_positives": 0, "method.positive_sampling": "uniform"}, "takes 1 or more"),

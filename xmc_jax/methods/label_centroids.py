@@ -61,7 +61,7 @@ def of(aux: PyTree, labels: Array, info: DatasetInfo) -> Array:
 
 
 def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
-  r"""Returns the rows of the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
+  r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
   Args:
     aux: with those before it.
