@@ -64,15 +64,10 @@ def margin(
   """
   rows = row_forms.as_rows(scores, labels, where)
   weights = row_forms.positive_weights(rows, weights)
-  return margin_of(
-    *(rows.scores, weights, rows.scores, rows.real & ~rows.positive),
-    margin=margin,
-    num_negatives=num_negatives,
-    weight_temperature=weight_temperature,
-    num_positives=num_positives,
-    differentiable_weights=differentiable_weights,
-    margin_mean=margin_mean,
-  )
+  options = {"margin": margin, "num_negatives": num_negatives, "weight_temperature": weight_temperature}
+  options |= {"num_positives": num_positives, "differentiable_weights": differentiable_weights}
+  negative = rows.real & ~rows.positive
+  return margin_of(rows.scores, weights, rows.scores, negative, margin_mean=margin_mean, **options)
 
 
 _STATIC = ("num_negatives", "num_positives", "differentiable_weights", "margin_mean")
