@@ -25,6 +25,7 @@ _CLASSIFIER = {
   "method.margin": 0.2,
   "method.margin_positives": 3,
   "method.margin_negatives": 5,
+  "method.margin_mean": "all",  # DEXA's eq. 6: a pair counts as much in any row
   "method.weight_temperature": 1.0,
   "method.leaf_size": 64,
   "method.leaf_doubling_epochs": (),

@@ -16,6 +16,7 @@ _PRIME = {
   "method.num_positives": 5,
   "method.margin_positives": 0,
   "method.margin_negatives": 100,
+  "method.margin_mean": "existing",
   "method.weight_temperature": 0.1,
 }
 PRESETS = {name: {**values, **_PRIME} for name, values in ngame_classifier.OF_DEXA.items()}

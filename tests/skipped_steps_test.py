@@ -1,14 +1,18 @@
 """Steps whose loss or gradient is not finite: left out bit by bit, and no more of them than allowed."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import digests, loop, mesh, methods, optim, workflow
-from xmc_jax.contract import UserError
+from xmc_jax import digests, loop, mesh, methods, optim, train_step, workflow
+from xmc_jax.contract import BatchSpec, Method, UserError
+from xmc_jax.methods import label_centroids
 from xmc_jax.report import Report
 from xmc_jax.saves import Saves
 
@@ -62,6 +66,52 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
   assert np.isfinite(found["loss"])
   moved = zip(jax.tree.leaves(jax.device_get(state.params)), jax.tree.leaves(before.params), strict=True)
   assert any((left != right).any() for left, right in moved)
+
+
+def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
+  """`(step, its first state, batch)` of a training that moves the centroids of a pool of 8 labels."""
+  info = types.SimpleNamespace(mesh=mesh.make(1, 1))
+  settings = types.SimpleNamespace(centroid_momentum=0.95, num_positives=1)
+  train = types.SimpleNamespace(max_skipped_steps=max_skipped_steps, seed=0, clip_norm=0.0)
+
+  def loss(params, aux, fresh, batch, key):
+    queries = params["points"][batch.rows]
+    scores = queries @ label_centroids.of(aux, batch.columns, info).T
+    aux = {label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
+    return jnp.sum(jax.nn.softplus(scores)) + fresh["poison"], {}, aux
+
+  rng = np.random.default_rng(0)
+  vectors = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+  method = Method(None, loss, None, None, BatchSpec(), ((".*", ()),))
+  run = types.SimpleNamespace(
+    method=method, mesh=info.mesh, config=types.SimpleNamespace(train=train), workdir=folder
+  )
+  optimiser = optax.adam(0.1)
+  aux = {label_centroids.NAME: vectors(num_labels, width)}
+  state = train_step.first_state(run, optimiser, {"points": vectors(4, width)}, aux)
+  labels = rng.choice(num_labels, 8, replace=False)
+  batch = tiny_runs.pool_batch(labels, [[0], [3], [3], [6]], [[1.0]] * 4, [[-1]] * 4)
+  return train_step.TrainStep(run, optimiser, Report(folder)), state, mesh.put_batch(batch, run.mesh)
+
+
+def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):
+  """By the compiled step's temporaries. A broken one leaves the table bit by bit, others write 3 rows."""
+  table = 40_000 * 64 * 4
+  sizes = {}
+  for allowed in (0, 1):
+    step, state, batch = _centroid_step(tmp_path, allowed)
+    before = np.asarray(state.aux["centroids"])
+    state, _ = step(state, {"poison": jnp.float32(0.0)}, batch)
+    (program,) = step._programs.values()
+    sizes[allowed] = program.memory_analysis().temp_size_in_bytes
+    after = np.asarray(state.aux["centroids"])
+    moved = np.flatnonzero(np.any(after != before, axis=1))
+    assert set(moved.tolist()) == set(np.asarray(batch.columns)[[0, 3, 6]].tolist())
+  assert sizes[1] < sizes[0] + 0.01 * table and sizes[0] < 0.1 * table
+  for poison in (np.nan, np.inf):
+    state, found = step(state, {"poison": jnp.float32(poison)}, batch)
+    assert not np.isfinite(found["loss"])
+    np.testing.assert_array_equal(state.aux["centroids"], after)
 
 
 def _poison_steps(patch, *steps, kill_at=0):

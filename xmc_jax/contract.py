@@ -180,12 +180,27 @@ class DatasetInfo(NamedTuple):
   graphs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
+class RowUpdate(NamedTuple):
+  """Holds rows that a step writes into a table of `aux`: a loss returns it in the table's place.
+
+  So a step that is left out writes none, and needs no second table to choose from.
+
+  Attributes:
+    ids: `[R]` int32 the rows' places, no id twice, -1 for none.
+    rows: `[R, D]`.
+  """
+
+  ids: Array
+  rows: Array
+
+
 class Method(NamedTuple):
   """A paper as pure functions. docs/architecture.md tells how they are called; methods/dexml.py is one.
 
   Attributes:
     init: `key -> (params, aux)`.
-    loss: `(params, aux, fresh, batch, key) -> (loss, metrics, new_aux)`.
+    loss: `(params, aux, fresh, batch, key) -> (loss, metrics, new_aux)`; in `new_aux` a RowUpdate may stand
+      for a table.
     embed_queries: `(params, aux, tokens) -> [n, D]`.
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.

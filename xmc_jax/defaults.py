@@ -59,6 +59,7 @@ DEFAULTS = {
     "margin": 0.3,  # loss = margin: how far a negative is to stay below a positive, in cosine
     "margin_negatives": 10,  # the hardest of the pool that count
     "margin_positives": 0,  # the lowest-scoring of a row that count; 0 is all that were drawn
+    "margin_mean": "existing",  # over the pairs that a row has; or 'all', as if it had so many of both
     "weight_temperature": 0.1,  # of the softmax that weighs the negatives that violate the margin
     "differentiable_weights": False,  # True: the gradient goes through these weights (NGAME's released code)
     "margin_minimum": 0.1,  # loss = dynamic_margin: as far as they are apart, but at least this
@@ -71,6 +72,7 @@ DEFAULTS = {
     "unit_texts": True,  # False: a text's embedding meets its label's vectors as it is, of any length
     "centroids": "none",  # PRIME: 'momentum', labels' centroids follow the encoder; or 'frozen'
     "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
+    "triplet_positives": "drawn",  # PRIME: what T compares; or 'released', one of all in the pool
     "exact_centroids": False,  # True: made anew of all training points when labels are ranked
     "prototype_width": 0,  # PRIME: of the prototype network's feed-forward layer
     "prototype_dropout": 0.1,  # at all four sites of that network's layer
@@ -105,7 +107,7 @@ DEFAULTS = {
     "classifier_dim": 0,  # UniDEC: width of the classifiers and of their head; 0 is none (DEPSL)
     "classifier_loss": "same",  # of the classifiers: as method.loss, or one of its own
     "classifier_temperature": 1.0,  # of their scores, which are raw products
-    "binary_weight": 0.0,  # of binary cross-entropy over the pool, added to their loss
+    "binary_weight": 0.0,  # of binary cross-entropy over the pool, of scores less log L, added to their loss
     "encoder_weight": 0.5,  # λ: the dual encoder's part of the loss; 1 is no classifiers either
     "symmetric": True,  # labels against the batch's queries, too
     "encoder_query_weight": 0.5,  # λ_D: then this is the part of queries against labels, with the encoder

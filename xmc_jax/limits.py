@@ -15,6 +15,8 @@ CHOICES = {
   "method.positive_sampling": ("uniform", "inverse_propensity"),
   "method.shortlist_backend": ("auto", "exact", "scann"),
   "method.centroids": ("momentum", "frozen", "none"),
+  "method.margin_mean": ("existing", "all"),
+  "method.triplet_positives": ("drawn", "released"),
   "method.base": ("ngame", "ance", "dexml"),
   "method.walk_sides": ("both", "query", "label"),
   "method.anchor_sampling": ("uniform", "visits"),

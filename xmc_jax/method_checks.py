@@ -74,6 +74,13 @@ def _margin_faults(values: Mapping) -> Iterator[str]:
       f"method.loss = {values['method.loss']!r} compares cosines, and encoder.normalize = False; "
       "set --config.encoder.normalize=True"
     )
+  counts = values["method.margin_positives"], values["method.num_positives"]
+  if values["method.loss"] == "margin" and values["method.margin_mean"] == "all" and not any(counts):
+    yield (
+      "method.margin_mean = 'all' needs to know how many positives a row's mean is over, and "
+      "method.margin_positives and method.num_positives = 0; set --config.method.margin_mean=existing, or "
+      "--config.method.margin_positives=3"
+    )
   least, most = values["method.margin_minimum"], values["method.margin_maximum"]
   if values["method.loss"] == "dynamic_margin" and least > most:
     yield (

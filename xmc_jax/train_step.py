@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from xmc_jax import mesh
-from xmc_jax.contract import Array, Batch, PyTree, TrainState, UserError
+from xmc_jax.contract import Array, Batch, PyTree, RowUpdate, TrainState, UserError
 from xmc_jax.ops import sparse_rows
 from xmc_jax.report import Report, say
 from xmc_jax.run import Run
@@ -90,10 +90,10 @@ class TrainStep:
         mesh=devices,
       )
     if may_skip:  # of tables no row was written
-      trained = {name: params[name] for name in dense}, dense_state, aux
-      before = dense, state.opt_state[0], state.aux
-      kept, dense_state, aux = jax.tree.map(lambda new, old: jnp.where(is_whole, new, old), trained, before)
+      trained, before = ({name: params[name] for name in dense}, dense_state), (dense, state.opt_state[0])
+      kept, dense_state = jax.tree.map(lambda new, old: jnp.where(is_whole, new, old), trained, before)
       params |= kept
+    aux = _written(aux, state.aux, is_whole if may_skip else None, devices)
     metrics = {"loss": loss, "gradient_norm": norm, **metrics}
     return TrainState(state.step + 1, params, (dense_state, moments), aux), metrics
 
@@ -109,6 +109,18 @@ class TrainStep:
         program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
         self._programs[shapes] = program.lower(state, fresh, batch).compile()
     return self._programs[shapes](state, fresh, batch)
+
+
+def _written(aux: PyTree, before: PyTree, is_whole: Array | None, devices) -> PyTree:
+  """`aux` after a step, with the rows of each RowUpdate; as `before` unless `is_whole` (None: it is)."""
+
+  def after(new, old):
+    if not isinstance(new, RowUpdate):
+      return new if is_whole is None else jnp.where(is_whole, new, old)
+    ids = new.ids if is_whole is None else jnp.where(is_whole, new.ids, -1)
+    return sparse_rows.put(old, ids, new.rows, mesh=devices)
+
+  return jax.tree.map(after, aux, before, is_leaf=lambda leaf: isinstance(leaf, RowUpdate))
 
 
 def _split(params: PyTree, tables: Mapping[str, Any]) -> tuple[PyTree, PyTree]:

@@ -96,6 +96,44 @@ def test_three_positives_by_five_negatives_worked_by_hand():
   np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+def test_the_mean_over_all_pairs_worked_by_hand():
+  """DEXA's module II: 3 x 5 whatever a row has, so that a pair counts as much in any row (its eq. 6)."""
+  options = {"margin": 0.2, "num_positives": 3, "num_negatives": 5, "weight_temperature": 1.0}
+  # One positive, 0.5, and two negatives: 0.4 violates by 0.1, 0.0 does not.
+  one = np.array([0.5, 0.4, 0.0]), [1, 0, 0]
+  np.testing.assert_allclose(margin(*one, **options), 0.1 / 2, rtol=1e-5)
+  np.testing.assert_allclose(margin(*one, **options, margin_mean="all"), 0.1 / (3 * 5), rtol=1e-5)
+  # Four positives, of which the lowest three count, and six negatives, all level: nothing is missing.
+  full = np.array([0.9, 0.5, 0.5, 0.5, *[0.4] * 6]), [1] * 4 + [0] * 6
+  for kind in ("existing", "all"):
+    np.testing.assert_allclose(margin(*full, **options, margin_mean=kind), 0.1 / 5, rtol=1e-5)
+  # Weights: of two positives, three times as much on the first; together they are two thirds of three.
+  scores, labels, weights = np.array([0.5, 0.4, 0.4]), [1, 1, 0], np.array([3, 1, 0], np.float32)
+  found = margin(scores, labels, weights=weights, **options, margin_mean="all")
+  np.testing.assert_allclose(found, (0.75 * 0.1 + 0.25 * 0.2) * (2 / 3) / 5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_the_mean_over_all_pairs_is_a_sum_with_one_divisor(rows):
+  """Against the definition: the mean over those that exist, times the share of pairs that exist."""
+  scores, labels, weights, _ = random_rows(rows, 30, positive_rate=0.15)
+  options = {"num_positives": 3, "num_negatives": 10}
+  expected = []
+  for row in zip(scores, labels, weights):
+    positives = min(3, np.sum(row[1] & (row[2] > 0)))
+    negatives = min(10, np.sum(~row[1]))
+    expected.append(reference(row, num_positives=3, eta=10) * positives / 3 * negatives / 10)
+  with jax.enable_x64(True):
+    found = margin(scores, labels, weights=weights, **options, margin_mean="all")
+  np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+  assert len({min(3, count) for count in np.sum(labels & (weights > 0), axis=1)}) == 4
+
+
+def test_the_mean_over_all_pairs_needs_to_know_how_many():
+  with pytest.raises(ValueError, match="margin_mean = 'all' needs num_positives >= 1"):
+    margin([0.5, 0.4], [1, 0], margin_mean="all")
+
+
 @every_case
 def test_equals_the_definition(case):
   loss = jax.jit(lambda s, y, w, where: margin(s, y, weights=w, where=where, **case))

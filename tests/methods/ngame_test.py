@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
+from experiments import ngame_classifier, prime_classifier, ramen_classifier
 from xmc_jax import config as configs
 from xmc_jax import loop, mesh, new_run, refresh, train_step, workflow
 from xmc_jax import run as runs
@@ -76,6 +77,8 @@ def _margin_loss(scores, positives, negatives, settings):
     weights = [math.exp(scores[j] / settings.weight_temperature) for j in violators]
     for j, weight in zip(violators, weights):
       total += weight / sum(weights) * (scores[j] - scores[p] + settings.margin)
+  if settings.margin_mean == "all":  # one divisor for every row
+    return total / settings.margin_negatives / (settings.margin_positives or settings.num_positives)
   return total / len(hardest) / len(positives) if hardest and positives else 0.0
 
 
@@ -315,8 +318,9 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
 
 
 @pytest.mark.slow
-def test_the_classifier_loss_is_its_formula(data, encoder_run, tmp_path):
-  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
+@pytest.mark.parametrize("mean", ["existing", "all"])
+def test_the_classifier_loss_is_its_formula(mean, data, encoder_run, tmp_path):
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "method.margin_mean": mean}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   params, aux = run.initial_parameters()
   rng = np.random.default_rng(1)
@@ -327,6 +331,14 @@ def test_the_classifier_loss_is_its_formula(data, encoder_run, tmp_path):
   found = run.method.loss(rows, aux, {}, batch, jax.random.key(0))[0]
   expected = _expected(run, batch, _unit(run.batches.vectors), _unit(params["classifiers"]))
   assert expected > 0.001 and float(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_presets_of_module_ii_divide_by_all_pairs(data):
+  for family in (ngame_classifier, prime_classifier, ramen_classifier):
+    assert {values["method.margin_mean"] for values in family.PRESETS.values()} == {"all"}
+  unclear = {**NGAME, "method.margin_mean": "all", "method.num_positives": 0}
+  with pytest.raises(ConfigError, match=r"margin_mean = 'all' needs .*; set --config.*existing"):
+    tiny_runs.config(data, **unclear)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import tiny_runs
 
 from xmc_jax import mesh
-from xmc_jax.methods import prime_losses
+from xmc_jax.methods import prime_losses, triplet_pairs
 
 SETTINGS = {
   "loss": "dynamic_margin",
@@ -20,6 +20,7 @@ SETTINGS = {
   "margin_negatives": 3,
   "weight_temperature": 0.1,
   "num_positives": 2,
+  "triplet_positives": "drawn",
   "prototype_weight": 1.0,
   "text_weight": 1.0,
   "reverse_weight": 1.0,
@@ -59,26 +60,30 @@ def _triplets(positive, negatives, settings):
   return sum(np.exp(s / settings["weight_temperature"]) / total * term for s, term in terms.items())
 
 
-def _reference(batch, queries, texts, prototypes, settings):
-  """PRIME's loss, from its words."""
+def _reference(batch, queries, texts, prototypes, settings, picked=None):
+  """PRIME's loss, from its words; `picked` are one column of each row, of prototypes and of texts."""
   by_text, by_prototype = queries @ texts.T, queries @ prototypes.T
   rows = [row for row in range(len(queries)) if batch.rows[row] >= 0]
   labels = [column for column in range(len(texts)) if batch.columns[column] >= 0]
   known = {(row, c) for row in rows for c in (*batch.positives[row], *batch.excluded[row]) if c >= 0}
   drawn = {(i, c): w for i in rows for c, w in zip(batch.positives[i], batch.weights[i]) if w > 0}
 
-  def by_query(scores):
+  carried = {(i, c): 1.0 for i in rows for c in batch.positives[i] if c >= 0}
+  one_each = lambda columns: {(i, c): 1.0 for i, c in enumerate(columns) if c >= 0}
+  of_prototypes, of_texts = map(one_each, picked) if picked else (drawn, drawn)
+
+  def by_query(scores, pairs):
     losses = [
       w * _triplets(scores[i, p], [scores[i, c] for c in labels if (i, c) not in known], settings)
-      for (i, p), w in drawn.items()
+      for (i, p), w in pairs.items()
     ]
     return sum(losses) / len(rows)
 
   of_labels = {}
-  for i, p in drawn:
+  for i, p in carried if picked else drawn:
     negatives = [by_text[j, p] for j in rows if (j, p) not in known]
     of_labels.setdefault(p, []).append(_triplets(by_text[i, p], negatives, settings))
-  gaps = {"positive": [by_text[pair] - by_prototype[pair] for pair in drawn], "negative": []}
+  gaps = {"positive": [by_text[pair] - by_prototype[pair] for pair in of_prototypes], "negative": []}
   for i in rows:
     negatives = sorted((c for c in labels if (i, c) not in known), key=lambda c: -by_prototype[i, c])
     hardest = negatives[: settings["margin_negatives"]]
@@ -87,18 +92,18 @@ def _reference(batch, queries, texts, prototypes, settings):
   for found in gaps.values():
     found = [gap + settings["regulariser_margin"] for gap in found]
     found = [gap for gap in found if gap > 0 or not settings["regulariser_hinge"]]
-    regulariser += sum(found) / len(found) if found else 0
+    regulariser += sum(found) / len(found) / 2 if found else 0  # the average of its two halves
   return {
-    "prototype_loss": by_query(by_prototype),
-    "text_loss": by_query(by_text),
+    "prototype_loss": by_query(by_prototype, of_prototypes),
+    "text_loss": by_query(by_text, of_texts),
     "reverse_loss": sum(sum(x) / len(x) for x in of_labels.values()) / max(1, len(of_labels)),
     "regulariser": regulariser,
   }
 
 
-def _total(batch, *vectors, info=INFO, **changes):
+def _total(batch, *vectors, info=INFO, key=0, **changes):
   config = types.SimpleNamespace(method=types.SimpleNamespace(**SETTINGS | changes))
-  total = jax.jit(lambda *given: prime_losses.total(config, info, *given[1:], given[0]))
+  total = jax.jit(lambda *given: prime_losses.total(config, info, *given[1:], given[0], jax.random.key(key)))
   return total(batch, *map(jnp.asarray, vectors))
 
 
@@ -124,9 +129,43 @@ def test_the_loss_is_its_formula(changes, seed):
   assert all(expected.values())
 
 
+def test_released_pairs_are_one_of_all_positives_of_a_query_and_all_carriers_of_a_label():
+  """Also those that were not drawn, each as likely; T(q, z) and T(q, h) have a draw of their own."""
+  batch, *_ = _example()
+  settings = types.SimpleNamespace(**SETTINGS | {"triplet_positives": "released"})
+  make = jax.jit(jax.vmap(lambda key: triplet_pairs.of_batch(settings, batch, key)))
+  pairs = jax.device_get(make(jax.random.split(jax.random.key(0), 3000)))
+  for columns, weights in (pairs.of_prototypes, pairs.of_texts):
+    assert columns.shape == weights.shape == (3000, 6, 1)
+    np.testing.assert_array_equal(weights, columns >= 0)
+    for row, positives in enumerate(batch.positives):
+      wanted = positives[positives >= 0] if np.any(positives >= 0) else [-1]
+      found, counts = np.unique(columns[:, row, 0], return_counts=True)
+      assert found.tolist() == sorted(wanted)
+      np.testing.assert_allclose(counts / 3000, 1 / len(wanted), atol=0.04)
+  assert np.mean(pairs.of_prototypes[0][:, 0] == pairs.of_texts[0][:, 0]) == pytest.approx(1 / 3, abs=0.04)
+  np.testing.assert_array_equal(pairs.of_labels[0][0], batch.positives)
+  np.testing.assert_array_equal(pairs.of_labels[1][0], batch.positives >= 0)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_loss_of_released_pairs_is_its_formula(seed):
+  batch, *vectors = _example(seed)
+  settings = SETTINGS | {"triplet_positives": "released"}
+  with jax.enable_x64(True):
+    pairs = triplet_pairs.of_batch(types.SimpleNamespace(**settings), batch, jax.random.key(seed))
+    picked = [pair[0][:, 0].tolist() for pair in (pairs.of_prototypes, pairs.of_texts)]
+    expected = _reference(batch, *vectors, settings, picked)
+    _, parts = _total(batch, *vectors, triplet_positives="released", key=seed)
+  assert {name: float(part) for name, part in parts.items()} == pytest.approx(expected, rel=1e-6)
+  drawn = _reference(batch, *vectors, SETTINGS)
+  assert abs(expected["reverse_loss"] - drawn["reverse_loss"]) > 1e-4
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("positives", ["drawn", "released"])
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2, 2)])
-def test_the_loss_over_devices_is_that_of_one(shape):
+def test_the_loss_over_devices_is_that_of_one(shape, positives):
   batch, *vectors = _example()
   vectors = [np.pad(vectors[0], ((0, 2), (0, 0))), *(np.pad(x, ((0, 1), (0, 0))) for x in vectors[1:])]
   pad = lambda array, value: np.pad(array, ((0, 2), (0, 0)), constant_values=value)
@@ -138,9 +177,10 @@ def test_the_loss_over_devices_is_that_of_one(shape):
     excluded=pad(batch.excluded, -1),
   )
   devices = mesh.make(*shape)
-  one = jax.value_and_grad(lambda *given: _total(batch, *given)[0], (0, 1, 2))
+  total = functools.partial(_total, batch, triplet_positives=positives)
+  one = jax.value_and_grad(lambda *given: total(*given)[0], (0, 1, 2))
   many = jax.value_and_grad(
-    lambda *given: _total(batch, *given, info=types.SimpleNamespace(mesh=devices))[0], (0, 1, 2)
+    lambda *given: total(*given, info=types.SimpleNamespace(mesh=devices))[0], (0, 1, 2)
   )
   for found, expected in zip(jax.tree.leaves(jax.jit(many)(*vectors)), jax.tree.leaves(one(*vectors))):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -172,7 +212,8 @@ def test_without_violators_or_negatives_everything_is_zero():
     (no_rows, queries, texts, texts),
   ]
   # Of the second, a prototype scores 0.71 to its own point, and the text 0.8.
-  for (batch, *vectors), regulariser in zip(cases, (0.0, 0.8 - 0.5**0.5 + 0.05, 0.1, 0.0), strict=True):
+  regularisers = (0.0, (0.8 - 0.5**0.5 + 0.05) / 2, 0.1 / 2, 0.0)
+  for (batch, *vectors), regulariser in zip(cases, regularisers, strict=True):
     changes = {"regulariser_margin": 0.05, "margin_minimum": 0.05} if batch is nothing_wrong else {}
     loss = functools.partial(_total, batch, **changes)
     gradients, parts = jax.grad(loss, (0, 1, 2), has_aux=True)(*map(jnp.asarray, vectors))

@@ -24,7 +24,8 @@ def _moved(centroids, queries, batch, shape=(1, 1), **changes):
   settings = types.SimpleNamespace(**{"centroid_momentum": 0.95, "num_positives": 2} | changes)
   info = types.SimpleNamespace(mesh=mesh.make(*shape))
   aux = {"centroids": jnp.asarray(centroids)}
-  return label_centroids.moved(aux, jnp.asarray(queries), batch, settings, info)
+  update = label_centroids.moved(aux, jnp.asarray(queries), batch, settings, info)
+  return sparse_rows.put(aux["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
@@ -81,8 +82,8 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
   params, aux, _ = _started(run)
   original = prime_losses.total
 
-  def total(config, info, queries, texts, prototypes, batch):
-    value, parts = original(config, info, queries, texts, prototypes, batch)
+  def total(config, info, queries, texts, prototypes, batch, key):
+    value, parts = original(config, info, queries, texts, prototypes, batch, key)
     return value, {"prototypes": prototypes, "texts": texts, **parts}
 
   monkeypatch.setattr(prime_losses, "total", total)
@@ -283,11 +284,13 @@ def test_impossible_settings_are_refused(data):
     ({"method.loss": "margin", "method.margin_maximum": 0.4}, "margin_maximum = 0.4 has no effect"),
     ({"method.centroids": "frozen", "method.centroid_momentum": 0.9}, "momentum = 0.9 has no effect"),
     ({"method.margin_positives": 3}, "'prime' takes 0"),
+    ({"method.margin_mean": "all"}, "'prime' takes 'existing'"),
     ({"method.prototype_width": 0}, "prototype_width = 0: .*set --config.method.prototype_width=1024"),
     ({"method.num_positives": 0}, "positive_sampling = 'inverse_propensity' has no effect"),
     ({"method.num_positives": 0, "method.positive_sampling": "uniform"}, "takes 1 or more"),
     ({"method.name": "dexa"}, r"method.loss = 'dynamic_margin': .*'dexa' takes"),
     ({"method.name": "dexa", "method.loss": "margin"}, "centroids = 'momentum' is for method.name = 'prime'"),
+    ({"method.triplet_positives": "all"}, "triplet_positives = 'all' is not one of 'drawn', 'released'"),
   ):
     with pytest.raises(ConfigError, match=message):
       methods.check(tiny_runs.config(data, **tiny_runs.PRIME | changes))

@@ -200,6 +200,41 @@ def test_each_row_may_have_its_own_k(shape):
   np.testing.assert_allclose(loss(counts), alone, rtol=1e-5)
 
 
+@pytest.mark.parametrize("prior", [4.0, np.linspace(-2, 6, 5, dtype=np.float32)], ids=["one", "of each row"])
+@pytest.mark.parametrize("shape", [None, (2, 2)])
+def test_binary_takes_a_prior_off_all_scores(shape, prior):
+  """It is `losses.binary` of scores that it was subtracted from; gradients too."""
+  case = make_case("binary", masked=True)
+  labels, _, where = spread_all(case)
+  mesh = shape and make_mesh(shape)
+
+  def total(loss_of):
+    summed = lambda *given: jnp.sum(case.scale * loss_of(*given))
+    return jax.jit(jax.value_and_grad(summed, (0, 1, 2)))(case.queries, case.labels, case.temperature)
+
+  found = total(
+    lambda queries, table, temperature: streaming_loss(
+      "binary",
+      queries,
+      table,
+      case.positives,
+      chunk=8,
+      temperature=temperature,
+      excluded=case.excluded,
+      where=case.where,
+      mesh=mesh,
+      prior=prior,
+    )
+  )
+  expected = total(
+    lambda queries, table, temperature: losses.binary(
+      queries @ table.T / temperature - np.reshape(prior, (-1, 1)), labels, where=where
+    )
+  )
+  for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("kind, dtype", [(kind, "float32") for kind in KINDS] + [("softmax", "bfloat16")])
 def test_no_matrix_of_all_scores_is_made(kind, dtype):
   num_rows, dim, chunk = 256, 8, 500

@@ -21,6 +21,7 @@ def margin(
   where: Array | None = None,
   num_positives: int = 0,
   differentiable_weights: bool = False,
+  margin_mean: str = "existing",
 ) -> Array:
   r"""Weighted hinge of each positive against the row's hardest negatives.
 
@@ -45,6 +46,8 @@ def margin(
     num_positives: n counts only the n lowest scores of positives of positive weight, with
       their weights scaled to add up to 1 (DEXA's module II: 3); 0 counts all, as they are.
     differentiable_weights: lets the gradient through ω, as NGAME's released code does.
+    margin_mean: 'all' divides by n η whatever the row has, as DEXA's released code does and its eq. 6 up to a
+      constant: each positive of n counts 1 / n, and η' is η. n is then at least 1.
 
   Returns:
     `[...]` loss of each row; 0, with gradient 0, for a row without positives or without negatives.
@@ -61,17 +64,16 @@ def margin(
   """
   rows = row_forms.as_rows(scores, labels, where)
   weights = row_forms.positive_weights(rows, weights)
-  return margin_of(
-    *(rows.scores, weights, rows.scores, rows.real & ~rows.positive),
-    margin=margin,
-    num_negatives=num_negatives,
-    weight_temperature=weight_temperature,
-    num_positives=num_positives,
-    differentiable_weights=differentiable_weights,
-  )
+  options = {"margin": margin, "num_negatives": num_negatives, "weight_temperature": weight_temperature}
+  options |= {"num_positives": num_positives, "differentiable_weights": differentiable_weights}
+  negative = rows.real & ~rows.positive
+  return margin_of(rows.scores, weights, rows.scores, negative, margin_mean=margin_mean, **options)
 
 
-@functools.partial(jax.jit, static_argnames=("num_negatives", "num_positives", "differentiable_weights"))
+_STATIC = ("num_negatives", "num_positives", "differentiable_weights", "margin_mean")
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC)
 def margin_of(
   positive_scores: Array,
   positive_weights: Array,
@@ -83,6 +85,7 @@ def margin_of(
   weight_temperature: float = 0.1,
   num_positives: int = 0,
   differentiable_weights: bool = False,
+  margin_mean: str = "existing",
 ) -> Array:
   """`margin` of rows whose positives are given by themselves, apart from the pool.
 
@@ -98,12 +101,15 @@ def margin_of(
     weight_temperature: positive.
     num_positives: may exceed P.
     differentiable_weights: lets the gradient through ω.
+    margin_mean: 'existing' or 'all'.
 
   Returns:
     `[...]` loss of each row, float32 (float64 if a score is); 0 with gradient 0 as there.
   """
   if num_negatives < 1 or num_positives < 0:
     raise ValueError(f"num_negatives must be >= 1, num_positives >= 0: {num_negatives}, {num_positives}")
+  if margin_mean == "all" and not num_positives:
+    raise ValueError("margin_mean = 'all' needs num_positives >= 1: how many pairs are all")
   positive_scores, scores = jnp.asarray(positive_scores), jnp.asarray(scores)
   dtype = jnp.result_type(positive_scores, scores, jnp.float32)
   if not scores.shape[-1]:
@@ -121,7 +127,10 @@ def margin_of(
   lead = hardest.highest - positive_scores + hardest.mean_of_first(violators)
   excess = jnp.where(counted & (violators > 0), lead + margin, 0)
   num_hardest = jnp.maximum(jnp.sum(hardest.scores > -jnp.inf, axis=-1), 1)
-  return jnp.sum(jnp.where(counted, weights, 0) * excess, axis=-1) / num_hardest
+  total = jnp.sum(jnp.where(counted, weights, 0) * excess, axis=-1)
+  if margin_mean == "all":
+    return total * (jnp.sum(counted, axis=-1) / (num_positives * num_negatives))
+  return total / num_hardest
 
 
 def _lowest(scores: Array, weights: Array, num: int) -> tuple[Array, Array]:

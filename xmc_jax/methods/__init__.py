@@ -28,6 +28,7 @@ _OF_GRAPHS = (
 )
 _OWN = {
   "centroids": "prime",
+  "triplet_positives": "prime",
   "prototype_width": "prime",
   "point_positive_weight": "rae_xmc",
   **dict.fromkeys(_OF_GRAPHS, "ramen"),

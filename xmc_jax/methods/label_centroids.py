@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, refresh
-from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh
+from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
 from xmc_jax.methods.pool_losses import drawn_positives
 from xmc_jax.ops import sparse_rows
 from xmc_jax.refresh.centroids import normalize_rows
@@ -60,8 +60,8 @@ def of(aux: PyTree, labels: Array, info: DatasetInfo) -> Array:
   return sparse_rows.take(aux[NAME], labels, mesh=_devices(info))
 
 
-def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> Array:
-  r"""The centroids `[L', D]` after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
+def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
+  r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
   Args:
     aux: with those before it.
@@ -80,7 +80,7 @@ def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo
   # The pool's rows, as the loss read them: for a read of its own XLA would keep a copy of the table.
   momentum, before = settings.centroid_momentum, of(aux, batch.columns, info)
   moved_rows = momentum * before + (1 - momentum) * means
-  return sparse_rows.put(aux[NAME], jnp.where(counts > 0, batch.columns, -1), moved_rows, mesh=_devices(info))
+  return RowUpdate(jnp.where(counts > 0, batch.columns, -1), moved_rows)
 
 
 def _devices(info: DatasetInfo):

@@ -97,6 +97,7 @@ def _margin(
       weight_temperature=settings.weight_temperature,
       differentiable_weights=settings.differentiable_weights,
       num_positives=most,
+      margin_mean=settings.margin_mean,
     )
 
   rows, whole = P("data"), P()

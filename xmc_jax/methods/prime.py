@@ -18,6 +18,7 @@ FIXED = {
   "num_fresh_negatives": (0,),
   "pool_size": (0,),
   "margin_positives": (0,),
+  "margin_mean": ("existing",),
   "differentiable_weights": (False,),
 }
 NEEDED = {"num_positives": 2, "prototype_width": 1024}
@@ -37,12 +38,13 @@ def make(config, info: DatasetInfo) -> Method:
 
   def loss(params, aux, fresh, batch, key):
     query_key, label_key, network_key = jax.random.split(key, 3)
+    triplet_key = jax.random.fold_in(key, 3)
     own = (label_prototypes.TABLE, label_prototypes.NETWORK)
     shared = {name: value for name, value in params.items() if name not in own}
     queries = normalize(embed_points(encoder.embed, shared, batch.queries, query_key))
     texts = embed_texts(encoder.embed, shared, batch.labels, label_key)
     pool = prototypes.of_pool(params, aux, texts, batch.columns, network_key)
-    value, parts = prime_losses.total(config, info, queries, normalize(texts), pool, batch)
+    value, parts = prime_losses.total(config, info, queries, normalize(texts), pool, batch, triplet_key)
     if settings.centroids == "momentum":  # for the next step: here they would know what they are asked
       aux = {**aux, label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
     return value, parts, aux

@@ -13,13 +13,14 @@ from jax.sharding import PartitionSpec as P
 
 from xmc_jax import losses, mesh
 from xmc_jax.contract import Array, Batch, DatasetInfo
-from xmc_jax.methods.pool_losses import drawn_positives, known_columns, mean_over_rows
+from xmc_jax.methods import triplet_pairs
+from xmc_jax.methods.pool_losses import known_columns, mean_over_rows
 
 _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
 
 
 def total(
-  config, info: DatasetInfo, queries: Array, texts: Array, prototypes: Array, batch: Batch
+  config, info: DatasetInfo, queries: Array, texts: Array, prototypes: Array, batch: Batch, key: Array
 ) -> tuple[Array, dict[str, Array]]:
   """`(loss, its parts)`; a part of weight 0 is not computed.
 
@@ -28,7 +29,8 @@ def total(
     info: of the data.
     queries: `[B, D]`.
     texts, prototypes: `[S, D]`, under `batch.columns`.
-    batch: which columns are whose positives; of these, those that were drawn count.
+    batch: which columns are whose positives.
+    key: of what `config.method.triplet_positives = 'released'` draws.
   """
   settings = config.method
   weights = {
@@ -37,17 +39,16 @@ def total(
     "reverse_loss": settings.reverse_weight,
     "regulariser": settings.regulariser_weight,
   }
-  drawn = drawn_positives(batch, settings.num_positives)
-  known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
-  by_query = _by_query(settings, info, queries, texts, prototypes, batch, (*drawn, known))
+  pairs = triplet_pairs.of_batch(settings, batch, key)
+  by_query = _by_query(settings, info, queries, texts, prototypes, batch, pairs)
   parts = {
     name: mean_over_rows(by_query[name], batch) for name in ("prototype_loss", "text_loss") if weights[name]
   }
   if weights["reverse_loss"]:
-    parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch, (*drawn, known))
+    parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch, pairs)
   if weights["regulariser"]:
     gaps = (by_query["positive_gaps"], by_query["negative_gaps"])
-    parts["regulariser"] = sum(_mean_gap(settings, *gap) for gap in gaps)
+    parts["regulariser"] = sum(_mean_gap(settings, *gap) for gap in gaps) / len(gaps)
   return sum(weights[name] * part for name, part in parts.items()), parts
 
 
@@ -64,52 +65,55 @@ def _hardest(settings, scores: Array, negative: Array) -> losses.Hardest:
 
 
 def _by_query(
-  settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch, pairs: tuple[Array, ...]
+  settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch, pairs: triplet_pairs.Pairs
 ) -> dict[str, Any]:
   """What each query has: both of its losses `[B]`, and how far the prototypes are behind the texts.
 
-  `pairs` are each row's columns: drawn ones `[B, n]`, their weights, and all that are no negatives `[B, K]`.
-
-  The negatives that R looks at are those that T(q, z) looks at: the hardest by the prototypes.
+  The pairs that R looks at are those of T(q, z): its positives, and the hardest negatives by the prototypes.
   """
 
-  def of_rows(queries, texts, prototypes, labels, rows, columns, weights, known):
-    negative = ~known_columns(known, len(labels)) & (labels >= 0) & (rows >= 0)[:, None]
+  def of_rows(queries, texts, prototypes, labels, rows, pairs):
+    negative = ~known_columns(pairs.known, len(labels)) & (labels >= 0) & (rows >= 0)[:, None]
     by_prototype, by_text = _products(queries, prototypes), _products(queries, texts)
     hardest = _hardest(settings, by_prototype, negative)
-    prototype_positives, text_positives = (
-      jnp.take_along_axis(scores, jnp.maximum(columns, 0), axis=1) for scores in (by_prototype, by_text)
-    )
-    of_prototypes = _triplets(settings, prototype_positives, weights, hardest)
-    of_texts = _triplets(settings, text_positives, weights, _hardest(settings, by_text, negative))
+    at = lambda scores, columns: jnp.take_along_axis(scores, jnp.maximum(columns, 0), axis=1)
+    (columns, weights), (text_columns, text_weights) = pairs.of_prototypes, pairs.of_texts
+    positives = at(by_prototype, columns)
+    of_prototypes = _triplets(settings, positives, weights, hardest)
+    hardest_texts = _hardest(settings, by_text, negative)
+    of_texts = _triplets(settings, at(by_text, text_columns), text_weights, hardest_texts)
     some = hardest.scores > -jnp.inf
-    texts_there = jnp.take_along_axis(by_text, hardest.places, axis=1)
+    texts_there = at(by_text, hardest.places)
     return {
       "prototype_loss": of_prototypes.sum(axis=1),
       "text_loss": of_texts.sum(axis=1),
-      "positive_gaps": (text_positives - prototype_positives, weights > 0),
+      "positive_gaps": (at(by_text, columns) - positives, weights > 0),
       "negative_gaps": (jnp.where(some, hardest.scores, 0) - texts_there, some),
     }
 
   rows, whole = P("data"), P()
   if info.mesh.size > 1:  # left to itself, top_k would gather all scores on every device
-    specs = (rows, whole, whole, whole, rows, rows, rows, rows)
+    specs = (rows, whole, whole, whole, rows, rows)
     of_rows = jax.shard_map(of_rows, mesh=info.mesh, in_specs=specs, out_specs=rows)
-  return of_rows(queries, texts, prototypes, batch.columns, batch.rows, *pairs)
+  return of_rows(queries, texts, prototypes, batch.columns, batch.rows, pairs)
 
 
-def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: tuple[Array, ...]) -> Array:
-  """T(h, q): of each text, the queries that drew its label against the hardest that have it not.
+def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: triplet_pairs.Pairs) -> Array:
+  """T(h, q): of each text, the queries that drew, or carry, its label against the hardest that have it not.
 
-  The mean over the labels that were drawn, each of them the mean over its queries.
+  The mean over the labels that have such queries, each of them the mean over these.
   """
 
-  def of_labels(texts, labels, queries, rows, columns, weights, known, *, first=0):
+  def of_labels(texts, labels, queries, rows, pairs, *, first=0):
     own = lambda places: jnp.where((places >= first) & (places < first + len(texts)), places - first, -1)
-    negative = ~known_columns(own(known), len(texts)).T & (labels >= 0)[:, None] & (rows >= 0)
+    negative = ~known_columns(own(pairs.known), len(texts)).T & (labels >= 0)[:, None] & (rows >= 0)
     scores = _products(texts, queries)  # [S, B]
     hardest = _hardest(settings, scores, negative)
-    columns = jnp.where(weights > 0, own(columns), -1)
+    columns = jnp.where(pairs.of_labels[1] > 0, own(pairs.of_labels[0]), -1)
+    if settings.triplet_positives == "released":  # carriers may be many: by scores, not pair by pair
+      carried = known_columns(columns, len(texts)).T
+      shares = carried / jnp.maximum(jnp.sum(carried, axis=1, keepdims=True), 1)
+      return _triplets(settings, scores, shares, hardest).sum(), jnp.sum(jnp.any(carried, axis=1))
     counted, columns = columns >= 0, jnp.maximum(columns, 0)
     shares = jnp.zeros(len(texts)).at[columns].add(counted)
     of_pairs = jax.tree.map(lambda leaf: leaf[columns], hardest)  # [B, n, η]
@@ -118,14 +122,14 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: 
     losses_of_pairs = _triplets(settings, pair_scores[..., None], pair_weights[..., None], of_pairs)
     return losses_of_pairs.sum(), jnp.sum(shares > 0)
 
-  given = (texts, batch.columns, queries, batch.rows, *pairs)
+  given = (texts, batch.columns, queries, batch.rows, pairs)
   if info.mesh.size == 1:
     summed, number = of_labels(*given)
   else:
     split, whole = P(mesh.LABEL_ROWS), P()
 
     @functools.partial(
-      jax.shard_map, mesh=info.mesh, in_specs=(split, split, *(whole,) * 5), out_specs=(whole, whole)
+      jax.shard_map, mesh=info.mesh, in_specs=(split, split, whole, whole, whole), out_specs=(whole, whole)
     )
     def of_shards(texts, labels, *given):
       first = jax.lax.axis_index(mesh.LABEL_ROWS) * len(texts)
@@ -136,7 +140,7 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: 
 
 
 def _mean_gap(settings, gaps: Array, where: Array) -> Array:
-  """R of positives, or of negatives: the mean of [gap + m']_+ over those that are not 0 (as released).
+  """R_p, or R_n, of which R is the average: the mean of [gap + m']_+ over those that are not 0 (as released).
 
   Without a hinge it is the mean over all (the paper's eq. 6 and 7). Where there is nothing, it is 0.
   """

@@ -7,6 +7,7 @@ Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by 
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,6 @@ _DROPPED = "dropped"  # in `aux`: `[2]` hard negatives and positives so far that
 _LOSSES = {
   "decoupled_softmax": losses.decoupled_softmax,
   "softmax": losses.softmax,
-  "binary": losses.binary,
 }
 
 
@@ -51,7 +51,7 @@ def make(config, info: DatasetInfo) -> Method:
     texts = embed_texts(heads.of_texts, params, batch.labels, label_key)
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
-    value, parts = _loss(settings, batch, scores, by_table)
+    value, parts = _loss(settings, batch, scores, by_table, math.log(info.num_labels))
     if settings.pool_size:
       aux = {_DROPPED: aux[_DROPPED] + batch.dropped}
       parts |= dict(zip(("dropped_negatives", "dropped_positives"), aux[_DROPPED]))
@@ -102,16 +102,28 @@ def _batch(settings) -> BatchSpec:
   )
 
 
-def _loss(settings, batch: Batch, scores: Array, by_table: Array | None) -> tuple[Array, dict[str, Array]]:
-  """L = λ L_D + (1 - λ) L_C and what goes into the log, from scores `[B, S]` by texts and by classifiers."""
+def _loss(
+  settings, batch: Batch, scores: Array, by_table: Array | None, log_num_labels: float
+) -> tuple[Array, dict[str, Array]]:
+  """L = λ L_D + (1 - λ) L_C and what goes into the log, from scores `[B, S]` by texts and by classifiers.
+
+  Binary cross-entropy has scores s - log L in their place, for L labels: at s = 0 it then expects about one
+  true label of all L, where σ(0) expects half of the pool. The prior has no parameter, and no other loss has
+  it. Without, what it asks of a fresh classifier is 'no' to all, and Φ_C of all points takes one direction.
+  """
   num_columns = scores.shape[1]
   labels = known_columns(batch.positives, num_columns)
   real = (batch.rows >= 0)[:, None] & (batch.columns >= 0)
   where = real & ~known_columns(batch.excluded, num_columns)
 
+  def binary(scores):  # which takes each pair by itself: one way is both
+    return losses.pick_some_labels(scores - log_num_labels, labels, losses.binary, where=where)
+
   def both_ways(scores, kind, query_weight):
+    if kind == "binary":
+      return binary(scores)
     by_query = losses.pick_some_labels(scores, labels, _LOSSES[kind], where=where)
-    if not settings.symmetric or kind == "binary":  # which takes each pair by itself
+    if not settings.symmetric:
       return by_query
     by_label = losses.pick_some_labels(scores.T, labels.T, _LOSSES[kind], where=where.T)
     return query_weight * by_query + (1 - query_weight) * by_label
@@ -128,7 +140,6 @@ def _loss(settings, batch: Batch, scores: Array, by_table: Array | None) -> tupl
   kind = settings.loss if settings.classifier_loss == "same" else settings.classifier_loss
   of_table = both_ways(scores, kind, settings.classifier_query_weight)
   if settings.binary_weight:
-    binary = losses.pick_some_labels(scores, labels, losses.binary, where=where)
-    of_table += settings.binary_weight * binary
+    of_table += settings.binary_weight * binary(scores)
   total = settings.encoder_weight * total + (1 - settings.encoder_weight) * of_table
   return total, {**parts, "classifier_loss": of_table}

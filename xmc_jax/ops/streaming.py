@@ -69,7 +69,8 @@ def streaming_loss(
       are positives; -1 is none.
     where: `[L]` bool, True for a real label; others are as if not there.
     mesh: of axes ('data', 'label'); by default the one device of the inputs.
-    **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), numbers or `[B]`.
+    **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), for 'binary' `prior` (0 by default),
+      which is subtracted from all scores, as log L where classifiers have no bias; numbers or `[B]`.
 
   Returns:
     `[B]` float32 loss of each row.

@@ -78,11 +78,14 @@ def _merge_log_sum_exp(state, axis):
 # State: the largest score, -inf if none, and the sum of exp(score - largest).
 LOG_SUM_EXP = Reduction(_start_log_sum_exp, _add_log_sum_exp, _merge_log_sum_exp)
 
-SUM_OF_SOFTPLUS = Reduction(
-  start=lambda num_rows: _filled(num_rows, 0),
-  add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores), axis=1),
-  merge=jax.lax.psum,
-)
+
+def _sum_of_softplus(prior):
+  """The reduction that finds Σ softplus(s - prior), the prior `[B]`."""
+  return Reduction(
+    start=lambda num_rows: _filled(num_rows, 0),
+    add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores - prior[:, None]), axis=1),
+    merge=jax.lax.psum,
+  )
 
 
 def _summarise_log_sum_exp(fold, options):
@@ -108,12 +111,12 @@ def _combine_decoupled(value, relative, real, weights, options):
 
 
 def _summarise_softplus(fold, options):
-  total, found = fold(SUM_OF_SOFTPLUS)
-  return Summary(total, jnp.zeros_like(total), (), found)
+  total, found = fold(_sum_of_softplus(options["prior"]))
+  return Summary(total, options["prior"], (), found)
 
 
 def _slope_softplus(rows, options, scores):
-  return jax.nn.sigmoid(scores)
+  return jax.nn.sigmoid(scores - options["prior"][:, None])
 
 
 def _combine_binary(value, relative, real, weights, options):
@@ -214,7 +217,7 @@ def _combine_soft_top_k(value, relative, real, weights, options):
 KINDS = {
   "softmax": Kind(True, True, {}, _summarise_log_sum_exp, _slope_log_sum_exp, _combine_softmax),
   "decoupled_softmax": Kind(False, True, {}, _summarise_log_sum_exp, _slope_log_sum_exp, _combine_decoupled),
-  "binary": Kind(False, False, {}, _summarise_softplus, _slope_softplus, _combine_binary),
+  "binary": Kind(False, False, {"prior": 0.0}, _summarise_softplus, _slope_softplus, _combine_binary),
   "soft_top_k": Kind(
     True, True, {"k": None, "alpha": 1.0}, _summarise_threshold, _slope_threshold, _combine_soft_top_k
   ),
