@@ -110,6 +110,7 @@ DEFAULTS = {
     "binary_weight": 0.0,  # of binary cross-entropy over the pool, of scores less log L, added to their loss
     "encoder_weight": 0.5,  # λ: the dual encoder's part of the loss; 1 is no classifiers either
     "symmetric": True,  # labels against the batch's queries, too
+    "log_q": False,  # UniDEC: True: pool scores less the log of how likely a label is to be in the pool
     "encoder_query_weight": 0.5,  # λ_D: then this is the part of queries against labels, with the encoder
     "classifier_query_weight": 0.5,  # λ_C: and with the classifiers
     "point_positive_weight": 0.0,  # RAE-XMC: of points that share a label, as positives; 0 is the paper
@@ -145,6 +146,9 @@ DEFAULTS = {
     "backend": "exact",  # or 'scann', 'auto': nearly all of these in less time, from an index that is kept
     # All sources joined; or 'fused', the method's own; 'encoder', 'classifier', 'memory', ...: one alone.
     "scores": "hybrid",
+    # α: an encoder of unit vectors ranks by cos/τ + α log(1 + training points of a label); -1 is chosen on
+    # validation rows. Not of 'hybrid', which knows frequencies in any case.
+    "log_frequency": 0.0,
     "num_candidates": 300,  # labels of each of these that fusion looks at
     "fusion_rows": 20_000,  # training rows that its tree is fitted on, at most; 0 is the plain sum
     "fusion_depth": 7,  # of the tree

@@ -97,6 +97,7 @@ AT_LEAST = {
   "eval.fusion_rows": 0,
   "eval.fusion_depth": 1,
   "eval.num_keys": 1,
+  "eval.log_frequency": -1,  # chosen on validation rows
   "eval.propensity_a": 0,
   "eval.propensity_b": 0.01,  # a label without points has 1 / p of (1 / b)^a
   "eval.num_examples": 0,

@@ -19,6 +19,7 @@ def faults(values: Mapping, largest: int) -> Iterator[str]:
   yield from _pool_faults(values)
   yield from _picking_faults(values)
   yield from _prototype_faults(values)
+  yield from _frequency_faults(values)
   yield from _graph_faults(values)
 
 
@@ -37,6 +38,17 @@ def _temperature_faults(values: Mapping) -> Iterator[str]:
     yield (
       f"method.temperature = {temperature} saturates raw dot products (encoder.normalize = False; at least "
       f"0.5): set --config.method.temperature=1, or --config.encoder.normalize=True, {override}"
+    )
+
+
+def _frequency_faults(values: Mapping) -> Iterator[str]:
+  weight = values["eval.log_frequency"]
+  if weight < 0 and weight != -1:
+    yield f"eval.log_frequency = {weight}; set --config.eval.log_frequency=-1 to have it chosen, or 0 or more"
+  if weight and not values["encoder.normalize"]:
+    yield (
+      f"eval.log_frequency = {weight} is for vectors of length 1, and encoder.normalize = False: raw "
+      "products have learnt how frequent labels are; set --config.eval.log_frequency=0"
     )
 
 

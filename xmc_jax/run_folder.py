@@ -23,8 +23,8 @@ _MAY_CHANGE = (
 
 GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
-MEMORY, HYBRID, KEY_WEIGHT = "memory.npy", "hybrid.json", "key_weight.json"
-AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT)  # made of trained parameters, for ranking
+MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
+AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # made of trained parameters, for ranking
 # What a command makes for its own settings before it trains.
 _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
 _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)

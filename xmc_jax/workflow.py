@@ -32,7 +32,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
-from xmc_jax.runs import checkpoints, fused, ranking
+from xmc_jax.runs import checkpoints, frequency, fused, ranking
 from xmc_jax.stopping import Stop
 
 
@@ -117,6 +117,7 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
     params, aux, step = loop.train(run, voice, stop)
     with voice.stage("fuse"):
       fused.fit_fusion(run, params, aux)
+      frequency.fit(run, params, aux)
     with voice.stage("hybrid"):
       ranking.fit_hybrid(run, params, aux)
     if run.config.train.refit:  # then the validation rows are nobody's measure any more

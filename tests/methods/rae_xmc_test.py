@@ -15,7 +15,8 @@ from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.methods.rae_xmc import memory_loss
 from xmc_jax.predict import Model
-from xmc_jax.retrieval.key_memory import UNCHOSEN, KeyMemory, KeyWeight
+from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.retrieval.key_memory import UNCHOSEN, KeyMemory
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import fused
 from xmc_jax.runs.ranking import ranker
@@ -41,7 +42,7 @@ def weighted(trained, tmp_path_factory):
   """The run with a weight of 0.4; what is chosen is 0, as these texts are made of their labels' words."""
   workdir = tmp_path_factory.mktemp("weighted") / "rae_xmc"
   shutil.copytree(trained, workdir)
-  KeyWeight(0.4).save(workdir / run_folder.KEY_WEIGHT)
+  ChosenWeight(0.4).save(workdir / run_folder.KEY_WEIGHT)
   return workdir
 
 
@@ -311,7 +312,7 @@ def test_the_weight_is_chosen_on_rows_that_have_no_key(trained, monkeypatch):
   np.testing.assert_allclose(given["queries"], run.embed_queries(params, aux, held.tokens), atol=1e-6)
   assert (given["truth"] != held.counted).nnz == 0 and (given["exclude"] != held.filter).nnz == 0
   assert given["metric"] == "P@1"
-  kept = KeyWeight.load(trained / run_folder.KEY_WEIGHT)
+  kept = ChosenWeight.load(trained / run_folder.KEY_WEIGHT, 1.0)
   assert kept == chosen and len(set(kept.values)) > 1
 
 
@@ -355,7 +356,7 @@ def test_without_validation_rows_the_weight_is_the_usual_one(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **{"data.num_validation": 0})
   params, aux = run.initial_parameters()
   fused.fit_fusion(run, params, aux)
-  assert KeyWeight.load(run.workdir / run_folder.KEY_WEIGHT) == KeyWeight(UNCHOSEN)
+  assert ChosenWeight.load(run.workdir / run_folder.KEY_WEIGHT, 1.0) == ChosenWeight(UNCHOSEN)
 
 
 def test_labels_that_are_not_reached_are_not_predicted(weighted, tmp_path):

@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from xmc_jax import metrics
 from xmc_jax.contract import UserError
 from xmc_jax.retrieval import key_memory
-from xmc_jax.retrieval.key_memory import KeyMemory, KeyWeight
+from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.retrieval.key_memory import KeyMemory
 
 N, L, D, Q, TAU = 70, 50, 6, 40, 0.2
 
@@ -149,7 +150,7 @@ def test_the_weight_that_earns_most_is_chosen(metric, parts, rng):
     lists = [[label for label, _ in row] for row in _dense(parts, queries, k, weight, 15, exclude)]
     ids = np.array([row + [-1] * (k - len(row)) for row in lists])
     earned.append(metrics.evaluate(ids, truth, ks=(k,), inverse_propensity=propensity)[metric])
-  assert chosen == KeyWeight(grid[int(np.argmax(earned))], metric, tuple(earned))
+  assert chosen == ChosenWeight(grid[int(np.argmax(earned))], metric, tuple(earned))
   assert len(set(earned)) > 1
 
 
@@ -167,7 +168,7 @@ def test_points_that_know_better_than_texts_get_the_weight(parts, rng):
 
 def test_no_rows_to_choose_on(parts):
   chosen = KeyMemory(*parts, temperature=TAU).choose_weight(np.zeros((0, D)), sp.csr_matrix((0, L)), "P@1")
-  assert chosen == KeyWeight(0.5)
+  assert chosen == ChosenWeight(0.5)
 
 
 def test_the_grid():
@@ -177,9 +178,9 @@ def test_the_grid():
 
 def test_a_weight_is_kept(tmp_path):
   path = tmp_path / "key_weight.json"
-  kept = KeyWeight(0.35, "P@1", (0.25, 0.5))
+  kept = ChosenWeight(0.35, "P@1", (0.25, 0.5))
   kept.save(path)
-  assert KeyWeight.load(path) == kept
+  assert ChosenWeight.load(path, 1.0) == kept
 
 
 @pytest.mark.parametrize(
@@ -192,5 +193,5 @@ def test_a_damaged_weight_is_one_line(damaged, tmp_path):
   path = tmp_path / "key_weight.json"
   path.write_bytes(damaged)
   with pytest.raises(UserError, match=r"key_weight\.json: not readable .*; delete it") as raised:
-    KeyWeight.load(path)
+    ChosenWeight.load(path, 1.0)
   assert "\n" not in str(raised.value)

@@ -16,7 +16,7 @@ from xmc_jax.export import card, exported, label_files, memory_files, programs, 
 from xmc_jax.export.memory_files import Memory
 from xmc_jax.export.programs import Trained
 from xmc_jax.report import say
-from xmc_jax.runs import ranking
+from xmc_jax.runs import frequency, ranking
 from xmc_jax.runs.memory import point_vectors
 
 _PROBES = 8  # texts by which the folder of sentence-transformers is checked
@@ -91,6 +91,12 @@ def _check_scores(scores: str, run: runs.Run) -> None:
     raise ConfigError(
       f"scores = {scores!r}: an export ranks by all sources or by inner products, not by this one alone; "
       "give --scores=hybrid, which joins it with the others, or --scores=encoder"
+    )
+  weight = frequency.weight_of(run, scores if scores in run.method.views else "")
+  if weight and scores != exported.HYBRID:
+    raise UserError(
+      f"eval.log_frequency: label frequency weighs {weight:g} in this run's {scores!r} scores, and what is "
+      "exported ranks by vectors alone; give --scores=hybrid"
     )
   if scores == "fused" and run.method.key_temperature:
     say("export: labels rank by their texts; the memory of training points stays with the run")

@@ -28,6 +28,7 @@ _OF_GRAPHS = (
 )
 _OWN = {
   "centroids": "prime",
+  "log_q": "unidec",
   "triplet_positives": "prime",
   "prototype_width": "prime",
   "point_positive_weight": "rae_xmc",

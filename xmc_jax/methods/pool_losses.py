@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import ops
+from xmc_jax.batching.pool_odds import log_pool_odds
 from xmc_jax.batching.positives import num_drawn
 from xmc_jax.contract import Array, Batch, DatasetInfo
 from xmc_jax.losses.margin import margin_of
@@ -32,6 +33,15 @@ def known_columns(columns: Array, num_columns: int) -> Array:
   rows = jnp.arange(len(columns))[:, None]
   places = jnp.where(columns >= 0, columns, num_columns)
   return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
+
+
+def log_odds_of_pool(config, info: DatasetInfo) -> Array:
+  """`[L]` about the log of how likely each label is to be in a batch's pool."""
+  settings, size = config.method, config.train.batch_size
+  others = settings.num_random_negatives + size * settings.num_hard_negatives
+  return jnp.asarray(
+    log_pool_odds(info.label_counts, size, settings.num_positives, others, settings.pool_size)
+  )
 
 
 def pool_loss(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from xmc_jax import losses, mesh
 from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import both_sides, rhythms, two_heads
-from xmc_jax.methods.pool_losses import known_columns
+from xmc_jax.methods.pool_losses import known_columns, log_odds_of_pool
 from xmc_jax.models import normalize
 
 FIXED = {
@@ -38,6 +38,7 @@ def make(config, info: DatasetInfo) -> Method:
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = two_heads.build(config, info, dim)
   embed_points, embed_texts = both_sides.embedders(config, info)
+  log_odds = log_odds_of_pool(config, info) if settings.log_q else None
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
@@ -50,6 +51,7 @@ def make(config, info: DatasetInfo) -> Method:
     queries = embed_points(heads.of_points, params, batch.queries, query_key)
     texts = embed_texts(heads.of_texts, params, batch.labels, label_key)
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
+    scores -= log_odds[jnp.maximum(batch.columns, 0)] if settings.log_q else 0.0
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
     value, parts = _loss(settings, batch, scores, by_table, math.log(info.num_labels))
     if settings.pool_size:

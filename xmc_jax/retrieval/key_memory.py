@@ -4,60 +4,22 @@ Every training point and every label is a key. A query looks up its nearest keys
 share of a softmax on to the labels that it stands for: a point to its true labels, a label to itself.
 """
 
-import json
 import math
-import pathlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax import disk, metrics
-from xmc_jax.contract import UserError
+from xmc_jax import metrics
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval.chosen_weight import ChosenWeight
 
 GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # weights of points to choose from
 UNCHOSEN = 0.5  # where there are no rows to choose the weight on
 _BLOCK = 4096  # queries that are looked up together: a search shares them among the cores
 _PATIENCE = 50  # queries that are looked up exactly before an index is built for more
 _LARGEST_ID = np.iinfo(np.int32).max
-
-
-class KeyWeight(NamedTuple):
-  """How much training points weigh in a memory, and what it was chosen by.
-
-  Attributes:
-    weight: λ, from 0 (label texts alone) to 1 (points alone).
-    metric: the metric that chose it; '' where nothing did.
-    values: what each of GRID earned, a fraction; () where nothing was tried.
-  """
-
-  weight: float
-  metric: str = ""
-  values: tuple[float, ...] = ()
-
-  def save(self, path: pathlib.Path) -> None:
-    """Writes a JSON file, whole or not at all."""
-    disk.write_text(path, json.dumps(self._asdict()) + "\n")
-
-  @classmethod
-  def load(cls, path: pathlib.Path) -> "KeyWeight":
-    """Reads what `save` wrote.
-
-    Raises:
-      UserError: it cannot be read, or holds no weight from 0 to 1.
-    """
-    try:
-      found = json.loads(path.read_text(encoding="utf-8"))
-      weight = found["weight"]
-      if type(weight) not in (int, float) or not 0 <= weight <= 1:
-        raise ValueError(f"weight = {weight!r:.40} is no number from 0 to 1")
-      return cls(float(weight), str(found["metric"]), tuple(map(float, found["values"])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-      why = " ".join(str(error).split())[:200]
-      raise UserError(f"{path}: not readable ({why}); delete it, and the weight is chosen anew") from None
 
 
 class KeyMemory:
@@ -134,7 +96,7 @@ class KeyMemory:
     exclude=None,
     inverse_propensity: np.ndarray | None = None,
     grid: Sequence[float] = GRID,
-  ) -> KeyWeight:
+  ) -> ChosenWeight:
     """The weight of the grid that does best on rows that are not in the memory; the lowest of equal ones.
 
     Args:
@@ -146,7 +108,7 @@ class KeyMemory:
       grid: weights from 0 to 1.
     """
     if not len(queries):
-      return KeyWeight(UNCHOSEN)
+      return ChosenWeight(UNCHOSEN)
     k, lookups, found = int(metric.partition("@")[2]), list(self._lookups(queries, exclude, None)), []
     for weight in grid:
       values, ids = self._values(weight), np.full((len(queries), k), -1, np.int32)
@@ -154,7 +116,7 @@ class KeyMemory:
         best = _best(shares @ values, left_out, k)[0]
         ids[rows, : best.shape[1]] = best
       found.append(metrics.evaluate(ids, truth, ks=(k,), inverse_propensity=inverse_propensity)[metric])
-    return KeyWeight(grid[int(np.argmax(found))], metric, tuple(found))
+    return ChosenWeight(grid[int(np.argmax(found))], metric, tuple(found))
 
   def _lookups(self, queries: np.ndarray, exclude, own) -> Iterator[tuple[slice, sp.csr_matrix, object]]:
     """`(rows, shares of the keys [b, N + L], exclude [b, L])`, block by block of the queries."""

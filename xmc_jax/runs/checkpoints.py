@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from xmc_jax import run_folder, runtime
 from xmc_jax.contract import PyTree
 from xmc_jax.run import Run
+from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fit_fusion
 
 
@@ -35,6 +36,7 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
       folder.mkdir()
     runtime.barrier("last")
     fit_fusion(run, *found[:2])
+    frequency.fit(run, *found[:2])
     yield found
   finally:
     if runtime.is_main_process():

@@ -9,7 +9,8 @@ from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import say
-from xmc_jax.retrieval.key_memory import KeyMemory, KeyWeight
+from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.retrieval.key_memory import KeyMemory
 from xmc_jax.run import Run
 from xmc_jax.runs.memory import point_vectors
 
@@ -67,11 +68,11 @@ def key_memory(run: Run, params: PyTree, aux: PyTree) -> KeyMemory:
   Where none was kept in the run's folder, it is chosen.
   """
   path, every = run.ranking_folder / run_folder.KEY_WEIGHT, np.arange(len(run.dataset.train))
-  found = KeyWeight.load(path) if path.exists() else choose_key_weight(run, params, aux)
+  found = ChosenWeight.load(path, most=1.0) if path.exists() else choose_key_weight(run, params, aux)
   return _memory_of(run, params, aux, every, found.weight)
 
 
-def choose_key_weight(run: Run, params: PyTree, aux: PyTree) -> KeyWeight:
+def choose_key_weight(run: Run, params: PyTree, aux: PyTree) -> ChosenWeight:
   """Chooses how much points weigh, by `config.eval.metric` on the rows held out, which are in no memory."""
   held, metric = run.validation, run.config.eval.metric
   found = _memory_of(run, params, aux, run.train.row_numbers).choose_weight(

@@ -21,6 +21,7 @@ from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
 from xmc_jax.run import Run
+from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fused_ranker
 from xmc_jax.runs.memory import is_refitted, point_vectors
 
@@ -69,20 +70,22 @@ def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
 
   `config.eval.backend` says how. What is built for it is built once, and kept for all calls and every k. With
   several processes it is exact: each of them stops training by its own metrics, which must not differ, and
-  they share the exact search.
+  they share the exact search. With `config.eval.log_frequency` the encoder's scores know label frequency.
   """
   backend = run.config.eval.backend
   if backend == "scann" and not runtime.is_alone():
     say("ranking: exact, as eval.backend = 'scann' is for one process")
     backend = "exact"
-  vectors = run.embed_labels(params, run.aux_to_rank(params, aux), view)
+  weight = frequency.weight_of(run, view)
+  vectors = frequency.labels_with(run, run.embed_labels(params, run.aux_to_rank(params, aux), view), weight)
   used = vectors.any(axis=0)  # a view may have no more than a part of the columns
   name = f"{view} ranking" if view else "ranking"
   vectors = vectors if used.all() else vectors[:, used]
   index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
 
   def rank(queries: Queries, k: int, exclude=None) -> Ranking:
-    looked_at = queries.vectors if used.all() else queries.vectors[:, used]
+    looked_at = frequency.queries_with(queries.vectors, weight)
+    looked_at = looked_at if used.all() else looked_at[:, used]
     return index.search(looked_at, k, exclude=exclude)
 
   return rank

@@ -1,0 +1,113 @@
+"""Label frequency in an encoder's scores: cos/τ + α log(1 + n_l), by hand, chosen, kept, and refused."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_runs
+
+from xmc_jax import config as configs
+from xmc_jax import run as runs
+from xmc_jax import methods, run_folder, workflow
+from xmc_jax.batching.pool_odds import log_pool_odds
+from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.export.make import export
+from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs import frequency
+from xmc_jax.runs.ranking import ranker
+
+_QUICK = {"train.num_epochs": 1, "eval.scores": "fused", "eval.report_page": False, "eval.num_examples": 0}
+_UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("frequency") / "data")
+
+
+@pytest.fixture(scope="module")
+def chosen(data, tmp_path_factory):
+  """A finished run whose α was chosen on validation rows."""
+  workdir = tmp_path_factory.mktemp("frequency") / "run"
+  workflow.train_and_test(tiny_runs.config(data, **_QUICK, **_UNIT, **{"eval.log_frequency": -1.0}), workdir)
+  return workdir
+
+
+def _scores(run, params, aux, weight):
+  """`[n, L]` of the test rows in float64, by the definition."""
+  queries, labels = run.embed_queries(params, aux, run.dataset.test.tokens), run.embed_labels(params, aux)
+  counts = (run.train.counted > 0).sum(axis=0).A1
+  return queries.astype(float) @ labels.T.astype(float) / 0.05 + weight * np.log(1 + counts)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
+def test_an_encoder_ranks_by_cosines_and_frequency(weight, data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **{"eval.log_frequency": weight})
+  params, aux = run.initial_parameters()
+  expected = _scores(run, params, aux, weight)
+  queries = run.embed_queries(params, aux, run.dataset.test.tokens)
+  for scores in ("fused", "encoder"):
+    found = ranker(run, params, aux, scores)(Queries(queries, run.dataset.test.texts), 60)
+    np.testing.assert_allclose(found.scores / 0.05, np.take_along_axis(expected, found.ids, 1), atol=1e-3)
+    assert np.all(np.diff(found.scores, axis=1) <= 1e-6)
+
+
+def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
+  kept = ChosenWeight.load(chosen / run_folder.FREQUENCY, frequency.GRID[-1])
+  run = runs.reopen(chosen)
+  params, aux, _ = run.trained()
+  held, earned = run.validation, []
+  queries, labels = run.embed_queries(params, aux, held.tokens), run.embed_labels(params, aux)
+  counts = (run.train.counted > 0).sum(axis=0).A1
+  for weight in frequency.GRID:
+    scores = queries @ labels.T / 0.05 + weight * np.log1p(counts)
+    scores[held.filter.toarray()] = -np.inf
+    earned.append(np.mean(held.counted.toarray()[np.arange(len(held)), scores.argmax(axis=1)] > 0))
+  np.testing.assert_allclose(kept.values, earned, atol=1e-6)
+  assert kept.weight == frequency.GRID[int(np.argmax(earned))] and kept.metric == "P@1"
+  assert frequency.weight_of(run) == kept.weight
+  before = json.loads((chosen / "report" / "metrics.json").read_text())["metrics"]
+  assert workflow.test(chosen) == before
+  (chosen / run_folder.FREQUENCY).write_text('{"weight": 3}')
+  with pytest.raises(UserError, match=r"frequency\.json: not readable .*delete it"):
+    frequency.weight_of(run)
+  kept.save(chosen / run_folder.FREQUENCY)
+
+
+def test_the_last_step_has_a_weight_of_its_own(chosen):
+  kept = (chosen / run_folder.FREQUENCY).read_bytes()
+  (chosen / run_folder.FREQUENCY).write_bytes(b"damaged")
+  workflow.test(chosen, checkpoint="last")
+  (chosen / run_folder.FREQUENCY).write_bytes(kept)
+
+
+def test_an_export_by_the_encoder_is_refused(chosen):
+  ChosenWeight(1.0).save(chosen / run_folder.FREQUENCY)
+  for scores in ("", "encoder"):
+    with pytest.raises(UserError, match=r"eval\.log_frequency: label frequency weighs 1 .*--scores=hybrid"):
+      export(chosen, scores=scores)
+
+
+def test_illegal_weights_are_refused(data):
+  for values, message in (
+    ({**_UNIT, "eval.log_frequency": -0.5}, r"eval\.log_frequency = -0\.5; set .*=-1 to have it chosen"),
+    ({"encoder.normalize": False, "eval.log_frequency": 1.0}, "is for vectors of length 1"),
+    ({**_UNIT, "method.log_q": True}, r"method\.log_q = True is for method\.name = 'unidec'"),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      config = tiny_runs.config(data, **values)
+      configs.check(config)
+      methods.check(config)
+
+
+def test_odds_of_a_pool_by_simulation():
+  """Positives of 16 rows, one each, by their labels' frequencies, and 5 labels drawn uniformly."""
+  counts, rng = np.array([50, 20, 5, 1, 1, 0, 3, 8]), np.random.default_rng(0)
+  drawn = rng.choice(8, (20_000, 16), p=counts / counts.sum())
+  there = np.stack([(drawn == label).any(axis=1) for label in range(8)], axis=1)
+  found = np.exp(log_pool_odds(counts, 16, 1, 0))
+  np.testing.assert_allclose(found, there.mean(axis=0), atol=0.03)
+  more = np.exp(log_pool_odds(counts, 16, 1, 2))
+  np.testing.assert_allclose(more, np.minimum(1, np.where(counts, found, 0) + 2 / 8), atol=1e-6)
+  assert np.all(np.exp(log_pool_odds(counts, 16, 1, 100, pool_size=4)) <= 1)

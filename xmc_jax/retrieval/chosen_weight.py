@@ -1,0 +1,43 @@
+"""A number that validation rows have chosen for a ranking, kept beside a run."""
+
+import json
+import pathlib
+from typing import NamedTuple
+
+from xmc_jax import disk
+from xmc_jax.contract import UserError
+
+
+class ChosenWeight(NamedTuple):
+  """How much something weighs in a ranking, and what it was chosen by.
+
+  Attributes:
+    weight: from 0 on.
+    metric: the metric that chose it; '' where nothing did.
+    values: what each number that was tried earned, a fraction; () where nothing was tried.
+  """
+
+  weight: float
+  metric: str = ""
+  values: tuple[float, ...] = ()
+
+  def save(self, path: pathlib.Path) -> None:
+    """Writes a JSON file, whole or not at all."""
+    disk.write_text(path, json.dumps(self._asdict()) + "\n")
+
+  @classmethod
+  def load(cls, path: pathlib.Path, most: float) -> "ChosenWeight":
+    """Reads what `save` wrote.
+
+    Raises:
+      UserError: it cannot be read, or holds no weight from 0 to `most`.
+    """
+    try:
+      found = json.loads(path.read_text(encoding="utf-8"))
+      weight = found["weight"]
+      if type(weight) not in (int, float) or not 0 <= weight <= most:
+        raise ValueError(f"weight = {weight!r:.40} is no number from 0 to {most:g}")
+      return cls(float(weight), str(found["metric"]), tuple(map(float, found["values"])))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+      why = " ".join(str(error).split())[:200]
+      raise UserError(f"{path}: not readable ({why}); delete it, and the weight is chosen anew") from None
