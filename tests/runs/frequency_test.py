@@ -7,8 +7,8 @@ import pytest
 import tiny_runs
 
 from xmc_jax import config as configs
-from xmc_jax import run as runs
 from xmc_jax import methods, run_folder, workflow
+from xmc_jax import run as runs
 from xmc_jax.batching.pool_odds import log_pool_odds
 from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.export.make import export
