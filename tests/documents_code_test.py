@@ -28,7 +28,7 @@ def linked(text: str) -> list[str]:
 
 def test_links_lead_somewhere():
   broken = []
-  texts = {page: page.read_text(encoding="utf-8") for page in [*PAGES, *ROOT.glob("docs/*/*.md")]}
+  texts = {page: page.read_text(encoding="utf-8") for page in {*PAGES, *ROOT.glob("docs/*/*.md")}}
   for notebook in (ROOT / "notebooks").glob("*.ipynb"):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     texts[notebook] = "\n\n".join(

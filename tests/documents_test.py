@@ -20,7 +20,7 @@ from xmc_jax import main, methods, options, runtime, workflow
 from xmc_jax.contract import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/claims/*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 _SCRIPT = re.compile(
   r"(?:python\S*|\$)\s+(?:-m\s+(?P<module>xmc_jax\.main|(?:benchmarks|experiments)\.[\w.]+)"

@@ -4,7 +4,7 @@
   python -m experiments.claims.run losses negatives --seeds=3     # bundled data, about an hour on two cores
 
 Finished runs are not trained again: stop it, and give the same command. `docs/results/claim_NAME.json` holds
-the test metrics of every seed; `python docs/make_tables.py write` makes the tables of docs/claims.md of them.
+the test metrics of every seed; `python docs/make_tables.py write` makes the tables of docs/claims/ of them.
 """
 
 import argparse
