@@ -73,6 +73,7 @@ DEFAULTS = {
     "centroids": "none",  # PRIME: 'momentum', labels' centroids follow the encoder; or 'frozen'
     "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
     "triplet_positives": "drawn",  # PRIME: what T compares; or 'released', one of all in the pool
+    "leave_batch_out": False,  # True: in training a label's centroid is without the batch's own points
     "exact_centroids": False,  # True: made anew of all training points when labels are ranked
     "prototype_width": 0,  # PRIME: of the prototype network's feed-forward layer
     "prototype_dropout": 0.1,  # at all four sites of that network's layer

@@ -115,6 +115,11 @@ def _prototype_faults(values: Mapping) -> Iterator[str]:
       "method.exact_centroids = True has no effect when method.centroids = 'none'; "
       "set --config.method.exact_centroids=False"
     )
+  if values["method.leave_batch_out"] and values["method.centroids"] == "none":
+    yield (
+      "method.leave_batch_out = True has no effect when method.centroids = 'none'; "
+      "set --config.method.leave_batch_out=False"
+    )
   for switch, off, usual in (
     ("method.loss", "dynamic_margin", {"method.margin": 0.3}),
     ("method.loss", "margin", {"method.margin_minimum": 0.1, "method.margin_maximum": 0.3}),

@@ -56,6 +56,12 @@ REAL = {
       **PRIME_LITE,
       "method.centroid_momentum": 0.7,
     },  # of 15 epochs what 0.95 is of 100 and more
+    "momentum_0.7_left_out": {
+      **PRIME_LITE,
+      "method.centroid_momentum": 0.7,
+      "method.leave_batch_out": True,
+    },
+    "exact_left_out": {**PRIME_LITE, "method.exact_centroids": True, "method.leave_batch_out": True},
     "exact": {**PRIME_LITE, "method.exact_centroids": True},
     "frozen": {**PRIME_LITE, "method.centroids": "frozen"},
   },

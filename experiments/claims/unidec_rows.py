@@ -1,7 +1,7 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
-from experiments import depsl, unidec
-from experiments.claims.common import DEXML, SOFTMAX, UNIT, short
+from experiments import depsl, dpr, unidec
+from experiments.claims.common import BAG, DEXML, SOFTMAX, UNIT, of_ngame, short
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}
@@ -18,7 +18,28 @@ def _binary(weight: float) -> dict:
   return {"method.binary_weight": weight}
 
 
+# Vectors of length 1 with label frequency beside them: α, or -1 for one chosen on validation rows.
+_UNIT_VECTORS = {
+  "depsl": _DEPSL,
+  "ngame": of_ngame("debian", BAG),
+  "dpr": {**short(dpr.PRESETS["debian"]), **UNIT},
+}
+
+
+def _frequency(weight: float) -> dict:
+  return {"eval.log_frequency": weight}
+
+
 REAL = {
+  "frequency": {
+    **{
+      f"{name}{suffix}": {**values, **_frequency(weight)}
+      for name, values in _UNIT_VECTORS.items()
+      for suffix, weight in (("", 0.0), ("_with_frequency", -1.0))
+    },
+    **{f"depsl_alpha_{weight}": {**_DEPSL, **_frequency(weight)} for weight in (0.5, 1.0, 1.5)},
+    "depsl_log_q": {**_DEPSL, "method.log_q": True},
+  },
   "both_heads": {  # Table 3
     "supcon": {**_UNIDEC, **SOFTMAX},
     "supcon_and_binary": {**_UNIDEC, **SOFTMAX, **_binary(0.1)},

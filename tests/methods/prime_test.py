@@ -46,6 +46,49 @@ def test_centroids_move_by_hand(shape):
   np.testing.assert_allclose(_moved(centroids, queries, batch, shape), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
+def test_centroids_without_the_batch_by_hand(shape):
+  """Label 3 has 4 points, two in the batch; 6 has one, so its text stands in; 1 is not drawn."""
+  batch = tiny_runs.pool_batch(
+    columns=[3, 1, 6, -1],
+    positives=[[0, -1], [0, 2], [1, -1], [-1, -1]],
+    weights=[[1, 0], [0.5, 0.5], [0, 0], [0, 0]],
+    excluded=[[-1]] * 4,
+    rows=[0, 1, 2, -1],
+  )
+  info = types.SimpleNamespace(mesh=mesh.make(*shape), label_counts=np.array([9, 5, 9, 4, 9, 9, 1, 9]))
+  centroids = jnp.asarray(np.tile(np.arange(8.0)[:, None], (1, 2)), jnp.float32)
+  queries = np.array([[1, 0], [0, 2], [9, 9], [7, 7]], np.float32)
+  texts = np.array([[1, 1], [2, 2], [0.5, 0.25], [4, 4]], np.float32)
+  settings = types.SimpleNamespace(num_positives=2)
+
+  def found(queries, texts):
+    given = {"centroids": centroids}, queries, texts, batch, settings, info
+    return label_centroids.without_batch(*given)[:3]
+
+  expected = [(4 * np.array([3.0, 3.0]) - [1, 2]) / 2, [1.0, 1.0], [0.5, 0.25]]
+  np.testing.assert_allclose(found(queries, texts), expected, rtol=1e-6)
+  slopes = jax.grad(lambda *given: found(*given).sum(), argnums=(0, 1))(queries, texts)
+  assert not any(np.any(slope) for slope in slopes)
+
+
+@pytest.mark.slow
+def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
+  """The losses differ where labels have points in the batch, and are those of the definition."""
+  found = []
+  for left_out in (False, True):
+    changes = {"method.leave_batch_out": left_out, "method.prototype_dropout": 0.0}
+    run = _open(data, tmp_path / f"run{left_out}", **changes)
+    params, aux, _ = _started(run)
+    state = train_step.first_state(run, optim.make(run.config.train, 10), params, aux)
+    step = train_step.TrainStep(
+      run, optim.make(run.config.train, 10), Report(run.workdir), optim.table_schedule(run.config.train, 10)
+    )
+    state, metrics = step(state, {}, mesh.put_batch(run.batches.build(0), run.mesh))
+    found.append(float(metrics["prototype_loss"]))
+  assert abs(found[0] - found[1]) > 1e-3
+
+
 def test_no_gradient_goes_through_a_centroid():
   batch = tiny_runs.pool_batch([0], [[0]], [[1]], [[-1]])
   moved = lambda queries: _moved(np.ones((2, 2), np.float32), queries, batch).sum()
@@ -277,6 +320,7 @@ def test_impossible_settings_are_refused(data):
     ({"encoder.normalize": False}, "'dynamic_margin' compares cosines"),
     ({f"method.{name}_weight": 0.0 for name in ("prototype", "text", "reverse")}, "nothing is learnt"),
     ({"method.centroids": "none", "method.exact_centroids": True}, "exact_centroids = True has no effect"),
+    ({"method.centroids": "none", "method.leave_batch_out": True}, "leave_batch_out = True has no effect"),
     ({"method.positive_sampling": "propensity"}, "did you mean .*inverse_propensity"),
     ({"method.loss": "softmax"}, "'prime' takes 'dynamic_margin' or 'margin'"),
     ({"method.prototype_weight": 0.0, "method.regulariser_weight": 0.0}, "would not be trained"),

@@ -60,6 +60,32 @@ def of(aux: PyTree, labels: Array, info: DatasetInfo) -> Array:
   return sparse_rows.take(aux[NAME], labels, mesh=_devices(info))
 
 
+def without_batch(
+  aux: PyTree, queries: Array, texts: Array, batch: Batch, settings, info: DatasetInfo
+) -> Array:
+  r"""Returns the pool's centroids `[S, D]` without the batch's own points (ours).
+
+  .. math::
+    c_p^- = \frac{n_p c_p - \sum_{i \text{ drew } p} h_i}{n_p - k_p}
+
+  n_p are the label's training points, k_p those of the batch that drew it: a centroid that has the query in
+  it says which label is asked for. A label without other points has its text's embedding, as at the start.
+
+  Args:
+    aux: with the centroids.
+    queries: `[B, D]` embeddings h; no gradient goes through them.
+    texts: `[S, D]` of the pool's labels, likewise.
+    batch: which points drew which labels.
+    settings: `config.method`, of it `num_positives`.
+    info: of the data.
+  """
+  summed, drew = _summed(queries, batch, settings)
+  counts = jnp.asarray(info.label_counts, jnp.float32)[jnp.maximum(batch.columns, 0)]
+  left = (counts - drew)[:, None]
+  without = (counts[:, None] * of(aux, batch.columns, info) - summed) / jnp.maximum(left, 1)
+  return jnp.where(left > 0, without, jax.lax.stop_gradient(texts))
+
+
 def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
   r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
@@ -70,17 +96,21 @@ def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo
     settings: `config.method`, of it `centroid_momentum`, α, and `num_positives`.
     info: of the data.
   """
-  columns, weights = drawn_positives(batch, settings.num_positives)
-  columns = jnp.where(weights > 0, columns, len(batch.columns))
-  drew = jnp.zeros((len(queries), len(batch.columns)))
-  drew = drew.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
-  counts = drew.sum(axis=0)
-  means = jnp.einsum("bs,bd->sd", drew, jax.lax.stop_gradient(queries), precision="highest")
-  means /= jnp.maximum(counts, 1)[:, None]
+  summed, counts = _summed(queries, batch, settings)
+  means = summed / jnp.maximum(counts, 1)[:, None]
   # The pool's rows, as the loss read them: for a read of its own XLA would keep a copy of the table.
   momentum, before = settings.centroid_momentum, of(aux, batch.columns, info)
   moved_rows = momentum * before + (1 - momentum) * means
   return RowUpdate(jnp.where(counts > 0, batch.columns, -1), moved_rows)
+
+
+def _summed(queries: Array, batch: Batch, settings) -> tuple[Array, Array]:
+  """`(sums [S, D], counts [S])` of the queries that drew each column; no gradient goes through them."""
+  columns, weights = drawn_positives(batch, settings.num_positives)
+  columns = jnp.where(weights > 0, columns, len(batch.columns))
+  drew = jnp.zeros((len(queries), len(batch.columns)))
+  drew = drew.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
+  return jnp.einsum("bs,bd->sd", drew, jax.lax.stop_gradient(queries), precision="highest"), drew.sum(axis=0)
 
 
 def _devices(info: DatasetInfo):

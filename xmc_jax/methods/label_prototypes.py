@@ -26,8 +26,9 @@ class Prototypes(NamedTuple):
 
   Attributes:
     init: `key -> (params, aux)`, the network and what it looks at beside texts.
-    of_pool: `(params, aux, texts [S, D], labels [S], key) -> [S, D]`, of length 1; `params[TABLE]` is the
-      pool's rows, and dropout acts.
+    of_pool: `(params, aux, texts [S, D], labels [S], key, centroids=None) -> [S, D]`, of length 1;
+      `params[TABLE]` is the pool's rows, `centroids` `[S, D]` take the place of those in `aux`, and dropout
+      acts.
     of_labels: the same from the whole table, without dropout.
     tables, refreshes: as a Method has them.
   """
@@ -62,16 +63,17 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
       aux |= label_clusters.none_yet(info)
     return params, aux
 
-  def mixed(params, aux, texts, labels, free_vectors, key=None):
+  def mixed(params, aux, texts, labels, free_vectors, key=None, given=None):
     parts = [normalize(texts) if settings.unit_texts else texts]
-    parts += [label_centroids.of(aux, labels, info)] if centroids else []
+    if centroids:
+      parts.append(label_centroids.of(aux, labels, info) if given is None else given)
     vectors = jnp.stack([*parts, *free_vectors], axis=1)
     if devices:  # as the texts are: else every device would make all prototypes
       vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(mesh.LABEL_ROWS)))
     return normalize(network.apply({"params": params[NETWORK]}, vectors, key))
 
-  def of_pool(params, aux, texts, labels, key):
-    return mixed(params, aux, texts, labels, [params[TABLE]] if num_clusters else [], key)
+  def of_pool(params, aux, texts, labels, key, centroids=None):
+    return mixed(params, aux, texts, labels, [params[TABLE]] if num_clusters else [], key, centroids)
 
   def of_labels(params, aux, texts, labels):
     vectors = []

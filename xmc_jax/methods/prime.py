@@ -43,7 +43,9 @@ def make(config, info: DatasetInfo) -> Method:
     shared = {name: value for name, value in params.items() if name not in own}
     queries = normalize(embed_points(encoder.embed, shared, batch.queries, query_key))
     texts = embed_texts(encoder.embed, shared, batch.labels, label_key)
-    pool = prototypes.of_pool(params, aux, texts, batch.columns, network_key)
+    given = aux, queries, normalize(texts), batch, settings, info
+    centroids = label_centroids.without_batch(*given) if settings.leave_batch_out else None
+    pool = prototypes.of_pool(params, aux, texts, batch.columns, network_key, centroids)
     value, parts = prime_losses.total(config, info, queries, normalize(texts), pool, batch, triplet_key)
     if settings.centroids == "momentum":  # for the next step: here they would know what they are asked
       aux = {**aux, label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
