@@ -46,6 +46,25 @@ def test_odds_say_how_often_each_subset_is_drawn():
     assert abs(count - 40_000 * chance) < 5 * (40_000 * chance * (1 - chance)) ** 0.5
 
 
+@hypothesis.given(counts=COUNTS, seed=st.integers(0, 99))
+def test_one_of_each_row_that_has_some_is_drawn(counts, seed):
+  odds = 10.0 ** np.random.default_rng(seed + 1).uniform(-6, 6, sum(counts))
+  drawn = ragged.draw_one(np.array(counts), np.random.default_rng(seed), odds.astype(np.float32))
+  assert drawn.shape == (sum(counts),) and drawn.dtype == bool
+  assert [part.sum() for part in np.split(drawn, np.cumsum(counts)[:-1])] == [
+    min(1, count) for count in counts
+  ]
+
+
+def test_odds_say_how_often_the_one_is_drawn():
+  """Odds 1, 2, 5 of a row of three; rows of one and of none stand between."""
+  counts, odds = np.tile([3, 0, 1], 20_000), np.tile([1.0, 2.0, 5.0, 9.0], 20_000)
+  drawn = ragged.draw_one(counts, np.random.default_rng(0), odds).reshape(-1, 4)
+  assert drawn[:, 3].all() and np.all(drawn.sum(axis=1) == 2)
+  chances = np.array([1, 2, 5]) / 8
+  assert np.all(np.abs(drawn[:, :3].mean(axis=0) - chances) < 5 * np.sqrt(chances * (1 - chances) / 20_000))
+
+
 @hypothesis.given(rows=st.lists(st.integers(-1, 5), max_size=8))
 def test_rows_of_a_matrix(rows):
   dense = np.random.default_rng(1).random((6, 5)) < 0.5

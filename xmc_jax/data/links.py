@@ -96,8 +96,11 @@ class LinkSampler:
     linked = places._replace(values=self._edges.indices[places.values])
     left = np.ones(len(linked.values), bool) if kept is None else np.asarray(kept[places.values])
     drawn = np.zeros(len(linked.values), bool)
-    odds = None if self._odds is None else self._odds[places.values[left]]
-    drawn[left] = ragged.draw(linked.only(left, linked.values).counts, 1, generator, odds)
+    counts = linked.only(left, linked.values).counts
+    if self._odds is None:
+      drawn[left] = ragged.draw(counts, 1, generator)
+    else:
+      drawn[left] = ragged.draw_one(counts, generator, self._odds[places.values[left]])
     chosen, room = np.unique(linked.values[drawn]), self._usual
     while room < len(chosen):
       room *= 2

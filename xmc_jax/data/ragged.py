@@ -85,6 +85,26 @@ def draw(
   return marked
 
 
+def draw_one(counts: np.ndarray, generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
+  """Marks one entry of each row that has some, as `draw` of 1 by odds, from one random number a row, unsorted.
+
+  Args:
+    counts: `[n]` entries of each row.
+    generator: of the draws.
+    odds: `[counts.sum()]`, positive.
+
+  Returns:
+    `[counts.sum()]` bool, True for what was drawn.
+  """
+  marked, tickets = np.zeros(len(odds), bool), generator.random(len(counts))
+  begins, some = _starts(counts), counts > 0
+  sums = np.concatenate([[0.0], np.cumsum(odds, dtype=np.float64)])
+  low, high = sums[begins[some]], sums[(begins + counts)[some]]
+  places = np.searchsorted(sums, low + tickets[some] * (high - low), side="right") - 1
+  marked[np.clip(places, begins[some], (begins + counts)[some] - 1)] = True  # rounding stays in its row
+  return marked
+
+
 def _uniformly(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
   """Floyd's algorithm, all rows at once."""
   places = np.full((len(counts), number), -1, np.int64)
