@@ -34,6 +34,11 @@ REAL = {
     "without_graphs_of_points": {**_ANCE, **_NO_QUERIES},
     "without_graphs_of_labels": {**_ANCE, **_NO_LABELS},
     "without_walks": {**_ANCE, "method.walk_hops": 0},
+    "walks_of_labels_alone": {**_ANCE, "method.walk_sides": "label"},
+    "anchors_by_visits": {**_ANCE, "method.anchor_sampling": "visits"},
+    "without_walks_and_graphs_of_points": {**_ANCE, **_NO_QUERIES, "method.walk_hops": 0},
+    "pruned_by_pretrained": {**_ANCE, "method.pruning_by": "pretrained"},
+    "pruned_by_centred": {**_ANCE, "method.pruning_by": "centred"},
     "augmented_truth": {**_ANCE, **_NO_QUERIES, **_NO_LABELS, "method.augment_truth": True},
   },
   "graph_noise": {

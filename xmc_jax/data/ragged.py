@@ -86,7 +86,7 @@ def draw(
 
 
 def draw_one(counts: np.ndarray, generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
-  """Marks one entry of each row that has some, as `draw` of 1 by odds, from one random number a row, unsorted.
+  """Marks one entry of each row that has some, as `draw` of 1 by odds, from one random number a row.
 
   Args:
     counts: `[n]` entries of each row.
