@@ -39,7 +39,9 @@ def _run(train_truth, k, tmp_path=None):
     labels=types.SimpleNamespace(texts=texts),
   )
   inverse = metrics.inverse_propensity(train_truth, 0.55, 1.5)
-  return types.SimpleNamespace(config=config, dataset=dataset, workdir=tmp_path, inverse_propensity=inverse)
+  return types.SimpleNamespace(
+    config=config, dataset=dataset, workdir=tmp_path, ranking_folder=tmp_path, inverse_propensity=inverse
+  )
 
 
 TRAIN = sp.csr_matrix(np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 1, 0, 0]], np.float32))
@@ -165,6 +167,7 @@ def _two_views(backend, folder, num_labels=1500):
   run = types.SimpleNamespace(
     config=config,
     workdir=folder,
+    ranking_folder=folder,
     mesh=None,
     method=types.SimpleNamespace(views=("encoder", "classifier"), key_temperature=0),
     aux_to_rank=lambda params, aux: aux,

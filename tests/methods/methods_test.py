@@ -60,7 +60,7 @@ CASES |= {
     **tiny_runs.UNIDEC,
     "method.binary_weight": 0.1,
     "method.pool_size": 48,
-    "train.table_learning_rate": 0.1,
+    "train.table_learning_rate": 0.2,
   },
   "depsl": {
     **tiny_runs.UNIDEC,
