@@ -28,16 +28,21 @@ def _moved(centroids, queries, batch, shape=(1, 1), **changes):
   return sparse_rows.put(aux["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
-def test_centroids_move_by_hand(shape):
-  """Label 3 is drawn by two points: their mean. Label 6 by one. Label 1 is in the pool, and drawn by none."""
-  batch = tiny_runs.pool_batch(
+def _batch_by_hand():
+  """Three points and padding; the pool has labels 3, 1 and 6, of which 3 is drawn twice, 6 once, 1 never."""
+  return tiny_runs.pool_batch(
     columns=[3, 1, 6, -1],
     positives=[[0, -1], [0, 2], [1, -1], [-1, -1]],
     weights=[[1, 0], [0.5, 0.5], [0, 0], [0, 0]],
     excluded=[[-1]] * 4,
     rows=[0, 1, 2, -1],
   )
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
+def test_centroids_move_by_hand(shape):
+  """Label 3 is drawn by two points: their mean. Label 6 by one. Label 1 is in the pool, and drawn by none."""
+  batch = _batch_by_hand()
   centroids = np.tile(np.arange(8.0)[:, None], (1, 2)).astype(np.float32)
   queries = np.array([[1, 0], [0, 2], [9, 9], [7, 7]], np.float32)
   expected = centroids.copy()
@@ -49,13 +54,7 @@ def test_centroids_move_by_hand(shape):
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 def test_centroids_without_the_batch_by_hand(shape):
   """Label 3 has 4 points, two in the batch; 6 has one, so its text stands in; 1 is not drawn."""
-  batch = tiny_runs.pool_batch(
-    columns=[3, 1, 6, -1],
-    positives=[[0, -1], [0, 2], [1, -1], [-1, -1]],
-    weights=[[1, 0], [0.5, 0.5], [0, 0], [0, 0]],
-    excluded=[[-1]] * 4,
-    rows=[0, 1, 2, -1],
-  )
+  batch = _batch_by_hand()
   info = types.SimpleNamespace(mesh=mesh.make(*shape), label_counts=np.array([9, 5, 9, 4, 9, 9, 1, 9]))
   centroids = jnp.asarray(np.tile(np.arange(8.0)[:, None], (1, 2)), jnp.float32)
   queries = np.array([[1, 0], [0, 2], [9, 9], [7, 7]], np.float32)
