@@ -186,3 +186,29 @@ def test_a_claims_table_shows_last_steps_and_differences_seed_by_seed(tmp_path, 
     "| one | 3 | 43.0 ± 5.0 | +2.0 ± 2.5 | +3.0 ± 2.5 |",
     "| two a | 3 | 40.0 ± 4.3 |  |  |",
   ]
+
+
+def test_what_a_file_has_is_not_made_again_while_settings_stay(tmp_path, monkeypatch):
+  calls = []
+  monkeypatch.setattr(run, "_RESULTS", tmp_path)
+  monkeypatch.setattr(run, "CLAIMS", {"claim": {"a": {"k": (1, 2)}, "a_by_kmeans": {"k": 2}, "b": {"k": 3}}})
+
+  def trained(claim, row, seed, runs, extra):
+    calls.append(f"{row}-{seed}")
+    return {row: {"P@1": seed}, f"{row}_by_encoder": {"P@1": seed}}
+
+  monkeypatch.setattr(run, "train", trained)
+  monkeypatch.setattr(run.sys, "argv", ["run", "claim", "--seeds=2"])
+  run.main()
+  assert calls == ["a-0", "a_by_kmeans-0", "b-0", "a-1", "a_by_kmeans-1", "b-1"]
+  before = json.loads((tmp_path / "claim_claim.json").read_text())
+  calls.clear()
+  run.main()
+  assert not calls and json.loads((tmp_path / "claim_claim.json").read_text()) == before
+  run.CLAIMS["claim"]["a"]["k"] = (1, 3)  # another row than it was
+  monkeypatch.setattr(run.sys, "argv", ["run", "claim", "--seeds=3"])
+  run.main()
+  assert calls == ["a-0", "a-1", "a-2", "a_by_kmeans-2", "b-2"]
+  rows = json.loads((tmp_path / "claim_claim.json").read_text())["rows"]
+  assert [*rows] == ["a", "a_by_encoder", "a_by_kmeans", "a_by_kmeans_by_encoder", "b", "b_by_encoder"]
+  assert all([seed["P@1"] for seed in of_row] == [0, 1, 2] for of_row in rows.values())

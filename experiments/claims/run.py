@@ -4,7 +4,8 @@
   python -m experiments.claims.run losses negatives --seeds=3     # bundled data, about an hour on two cores
 
 Finished runs are not trained again: stop it, and give the same command. `docs/results/claim_NAME.json` holds
-the test metrics of every seed; `python docs/make_tables.py write` makes the tables of docs/claims/ of them.
+the test metrics of every seed, which are not made again either while a row's settings stay.
+`python docs/make_tables.py write` makes the tables of docs/claims/ of them.
 """
 
 import argparse
@@ -107,9 +108,35 @@ def costs_and_curves(workdir: pathlib.Path) -> Metrics:
 
 
 def keep(claim: str, rows: dict[str, list[Metrics]]) -> None:
-  """Writes docs/results/claim_NAME.json: metrics of every seed, by row."""
+  """Writes docs/results/claim_NAME.json: metrics of every seed, by row, and the settings of each row."""
+  ordered = dict.fromkeys(name for row in CLAIMS.get(claim, ()) for name in _views(claim, row, rows))
+  found = {
+    "claim": claim,
+    "settings": _settings(claim),
+    "rows": {name: rows[name] for name in ordered | rows},
+  }
+  (_RESULTS / f"claim_{claim}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def kept(claim: str) -> dict[str, list[Metrics]]:
+  """Returns what a claim's file has of rows whose settings are the same as now: of each seed from 0."""
   path = _RESULTS / f"claim_{claim}.json"
-  path.write_text(json.dumps({"claim": claim, "rows": rows}, indent=1) + "\n")
+  found = json.loads(path.read_text()) if path.exists() else {}
+  settings = _settings(claim)
+  same = [row for row in settings if found.get("settings", {}).get(row) == settings[row]]
+  return {name: found["rows"][name] for row in same for name in _views(claim, row, found["rows"])}
+
+
+def _views(claim: str, row: str, rows: dict[str, Any]) -> list[str]:
+  """Returns the names of a row's results: its own, and those of each way to rank labels."""
+  longer = [other for other in CLAIMS.get(claim, ()) if other.startswith(f"{row}_by_")]  # a row of its own
+  own = [name for name in rows if name == row or name.startswith(f"{row}_by_")]
+  return [name for name in own if not any(name == other or name.startswith(f"{other}_") for other in longer)]
+
+
+def _settings(claim: str) -> dict[str, dict]:
+  """Returns the settings of a claim's rows, as they come back from a file."""
+  return json.loads(json.dumps(CLAIMS.get(claim, {})))
 
 
 def make_data(claim: str) -> None:
@@ -129,9 +156,11 @@ def main() -> None:
   given, extra = parser.parse_known_args()
   for claim in given.claims:
     make_data(claim)
-    rows = {}
+    rows = kept(claim)
     for seed in range(given.seeds):  # every row once, before any a second time
       for row in CLAIMS[claim]:
+        if seed < len(rows.get(row, ())):
+          continue
         for name, found in train(claim, row, seed, given.runs, extra).items():
           rows.setdefault(name, []).append(found)
         keep(claim, rows)
