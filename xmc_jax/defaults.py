@@ -70,7 +70,7 @@ DEFAULTS = {
     "num_head_labels": 0,  # the most frequent labels that have an auxiliary vector each
     "head_label_points": 0,  # or all labels with so many training points; 0 is none
     "unit_texts": True,  # False: a text's embedding meets its label's vectors as it is, of any length
-    "centroids": "none",  # PRIME: 'momentum', labels' centroids follow the encoder; or 'frozen'
+    "centroids": "none",  # PRIME: 'momentum', they follow the encoder; 'exact', made each epoch; or 'frozen'
     "centroid_momentum": 0.95,  # α: what stays of one in a step that draws its label
     "triplet_positives": "drawn",  # PRIME: what T compares; or 'released', one of all in the pool
     "leave_batch_out": False,  # True: in training a label's centroid is without the batch's own points

@@ -14,7 +14,7 @@ CHOICES = {
   "method.labels": ("all", "in_batch", "table", "in_batch_table"),
   "method.positive_sampling": ("uniform", "inverse_propensity"),
   "method.shortlist_backend": ("auto", "exact", "scann"),
-  "method.centroids": ("momentum", "frozen", "none"),
+  "method.centroids": ("momentum", "exact", "frozen", "none"),
   "method.margin_mean": ("existing", "all"),
   "method.triplet_positives": ("drawn", "released"),
   "method.base": ("ngame", "ance", "dexml"),

@@ -110,20 +110,23 @@ def _prototype_faults(values: Mapping) -> Iterator[str]:
       "method.prototype_weight and method.regulariser_weight = 0: prototypes, by which labels are ranked, "
       "would not be trained; set --config.method.prototype_weight=1"
     )
-  if values["method.exact_centroids"] and values["method.centroids"] == "none":
+  kind = values["method.centroids"]
+  if values["method.exact_centroids"] and kind in ("none", "exact"):
     yield (
-      "method.exact_centroids = True has no effect when method.centroids = 'none'; "
+      f"method.exact_centroids = True has no effect when method.centroids = {kind!r}; "
       "set --config.method.exact_centroids=False"
     )
-  if values["method.leave_batch_out"] and values["method.centroids"] == "none":
+  if values["method.leave_batch_out"] and kind in ("none", "frozen"):
+    why = "has no effect" if kind == "none" else "cannot take points out as the encoder embedded them once"
     yield (
-      "method.leave_batch_out = True has no effect when method.centroids = 'none'; "
-      "set --config.method.leave_batch_out=False"
+      f"method.leave_batch_out = True {why} when method.centroids = {kind!r}; "
+      "set --config.method.leave_batch_out=False, or --config.method.centroids=exact"
     )
   for switch, off, usual in (
     ("method.loss", "dynamic_margin", {"method.margin": 0.3}),
     ("method.loss", "margin", {"method.margin_minimum": 0.1, "method.margin_maximum": 0.3}),
     ("method.centroids", "frozen", {"method.centroid_momentum": 0.95}),
+    ("method.centroids", "exact", {"method.centroid_momentum": 0.95}),
     ("method.regulariser_weight", 0, {"method.regulariser_margin": 0.1, "method.regulariser_hinge": True}),
   ):
     for key, value in usual.items():

@@ -153,9 +153,48 @@ def test_centroids_start_at_the_mean_of_their_points(data, tmp_path):
     np.testing.assert_allclose(centroids[label], expected / np.linalg.norm(expected), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["momentum", "exact"])
+def test_a_started_run_leaves_the_batch_out_for_good(data, tmp_path, kind):
+  """Centroids of the pool are the means of other points alone: nothing of a query is in what it asks for."""
+  run = _open(data, tmp_path / "run", **{"method.centroids": kind, "method.leave_batch_out": True})
+  _, aux, snapshot = _started(run)
+  truth, batch = (run.train.counted > 0).toarray(), run.batches.build(0)
+  queries = jnp.asarray(snapshot.queries[np.maximum(batch.rows, 0)])
+  texts = jnp.asarray(snapshot.texts[np.maximum(batch.columns, 0)])
+  info = types.SimpleNamespace(mesh=run.mesh, label_counts=np.bincount(run.train.counted.indices))
+  found = label_centroids.without_batch(aux, queries, texts, batch, run.config.method, info)
+  left_out = 0
+  for column in np.flatnonzero(batch.columns >= 0):
+    label = batch.columns[column]
+    drew = {batch.rows[row] for row in range(len(batch.rows)) if column in _drawn(batch, row)}
+    others = [point for point in np.flatnonzero(truth[:, label]) if point not in drew]
+    expected = snapshot.queries[others].astype(np.float64).mean(0) if others else snapshot.texts[label]
+    np.testing.assert_allclose(found[column], expected, atol=1e-5)
+    left_out += len(drew) > 0
+  assert left_out > 5
+
+
+def _drawn(batch, row):
+  return [column for column, weight in zip(batch.positives[row], batch.weights[row]) if weight > 0]
+
+
+def test_exact_centroids_are_made_anew_by_the_encoder_of_the_moment(data, tmp_path):
+  run = _open(data, tmp_path / "run", **{"method.centroids": "exact"})
+  params, aux, _ = _started(run)
+  anew = run.method.refreshes["centroids"]
+  assert anew.every_epochs == 1.0
+  params = jax.tree.map(lambda leaf: leaf * 1.5 + 0.1, params)  # as if it had learnt
+  snapshot = run.snapshot(params, aux, 10)
+  _, renewed = refresh.renew("centroids", anew, snapshot, {}, aux)
+  points = snapshot.queries[(run.train.counted > 0).toarray()[:, 7]]
+  np.testing.assert_allclose(renewed["centroids"][7], points.mean(0), atol=1e-6)
+  np.testing.assert_allclose(run.aux_to_rank(params, aux)["centroids"], renewed["centroids"], atol=1e-6)
+  assert np.abs(np.asarray(renewed["centroids"]) - np.asarray(aux["centroids"])).max() > 1e-3
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["momentum", "frozen"])
-def test_momentum_and_frozen_centroids(kind, data, tmp_path):
+@pytest.mark.parametrize("kind", ["momentum", "frozen", "exact"])
+def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   """After an epoch; that a checkpoint has them is resume_test's."""
   run = _open(data, tmp_path / "run", **{"method.centroids": kind})
   params, aux, _ = _started(run)
@@ -167,7 +206,7 @@ def test_momentum_and_frozen_centroids(kind, data, tmp_path):
   for number in range(run.batches.steps_per_epoch):
     state, _ = step(state, {}, mesh.put_batch(run.batches.build(number), run.mesh))
   moved = np.abs(np.asarray(state.aux["centroids"]) - start).max()
-  assert moved == 0 if kind == "frozen" else moved > 0.01
+  assert moved > 0.01 if kind == "momentum" else moved == 0
 
 
 def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
@@ -319,7 +358,10 @@ def test_impossible_settings_are_refused(data):
     ({"encoder.normalize": False}, "'dynamic_margin' compares cosines"),
     ({f"method.{name}_weight": 0.0 for name in ("prototype", "text", "reverse")}, "nothing is learnt"),
     ({"method.centroids": "none", "method.exact_centroids": True}, "exact_centroids = True has no effect"),
+    ({"method.centroids": "exact", "method.exact_centroids": True}, "exact_centroids = True has no effect"),
+    ({"method.centroids": "exact", "method.centroid_momentum": 0.9}, "momentum = 0.9 has no effect"),
     ({"method.centroids": "none", "method.leave_batch_out": True}, "leave_batch_out = True has no effect"),
+    ({"method.centroids": "frozen", "method.leave_batch_out": True}, "cannot take points out .* 'frozen'"),
     ({"method.positive_sampling": "propensity"}, "did you mean .*inverse_propensity"),
     ({"method.loss": "softmax"}, "'prime' takes 'dynamic_margin' or 'margin'"),
     ({"method.prototype_weight": 0.0, "method.regulariser_weight": 0.0}, "would not be trained"),

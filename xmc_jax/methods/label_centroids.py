@@ -2,7 +2,8 @@
 
 `aux['centroids']` `[L', D]` is zero until the first refresh, before the first step, has set each row to the
 mean of the label's points, as the encoder embeds them at the start, scaled to length 1; labels without points
-that they could learn from get their text's embedding.
+that they could learn from get their text's embedding. Exact centroids are these means, not scaled, made anew
+before each epoch (ours).
 """
 
 from collections.abc import Mapping
@@ -25,15 +26,22 @@ def none_yet(info: DatasetInfo, width: int) -> dict[str, Array]:
   return {NAME: np.zeros((mesh.rounded_up(info.num_labels, info.mesh.size), width), np.float32)}
 
 
-def refreshes() -> Mapping[str, Refresh]:
-  """The centroids of the start, once."""
+def refreshes(settings) -> Mapping[str, Refresh]:
+  """The centroids of the start, once; exact ones before each epoch.
+
+  Args:
+    settings: `config.method`, of it `centroids` and `leave_batch_out`: a point can be taken out of a mean
+      only while that has its own length.
+  """
+  exact = settings.centroids == "exact"
 
   def compute(snapshot: refresh.Snapshot) -> Array | None:
-    if jnp.any(snapshot.aux[NAME]):  # those of the run that this one began from
+    if not exact and jnp.any(snapshot.aux[NAME]):  # those of the run that this one began from
       return None
-    return _as_rows(normalize_rows(_means(snapshot)), snapshot)
+    means = _means(snapshot)
+    return _as_rows(means if exact or settings.leave_batch_out else normalize_rows(means), snapshot)
 
-  return {NAME: Refresh(every_epochs=0.0, compute=compute, into_aux=True)}
+  return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, into_aux=True)}
 
 
 def with_exact(snapshot: refresh.Snapshot) -> PyTree:
@@ -70,6 +78,9 @@ def without_batch(
 
   n_p are the label's training points, k_p those of the batch that drew it: a centroid that has the query in
   it says which label is asked for. A label without other points has its text's embedding, as at the start.
+  Nothing of the batch is left where c_p is the mean of the points as they are embedded now; with exact
+  centroids, as they were before the epoch. A running mean holds its points by other weights than 1 / n_p: of
+  those the batch's are taken out in part.
 
   Args:
     aux: with the centroids.

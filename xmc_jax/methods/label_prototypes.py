@@ -88,6 +88,6 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
     tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)} if num_clusters else {},
     refreshes={
       **(label_clusters.refreshes(config, info) if num_clusters else {}),
-      **(label_centroids.refreshes() if centroids else {}),
+      **(label_centroids.refreshes(settings) if centroids else {}),
     },
   )
