@@ -87,6 +87,14 @@ REAL = {
   },
   "dropout": {"minilm_6": _MINILM, "minilm_6_with_dropout": {**_MINILM, **DROPOUT}},
 }
+# The same on larger sets: LF-TateArtworks-Subjects has 35 points a label, LF-WordNet-Related two.
+OTHER_SETS = {
+  f"baselines_{name}": {
+    row: {**values, "data.path": f"data/{folder}", "train.num_epochs": 10}
+    for row, values in REAL["baselines"].items()
+  }
+  for name, folder in (("tate", "LF-TateArtworks-Subjects"), ("wordnet", "LF-WordNet-Related"))
+}
 # What more than a bag, or smaller batches, bring: docs/dexml.md.
 MORE_COMPUTE = {
   "more_compute": {

@@ -10,6 +10,7 @@ from experiments.common import choose
 
 # LF-CppDocs-SeeAlso has half as many points, so batches and pools are half as large, and rows held out fewer.
 _CPP = {"data.path": "data/LF-CppDocs-SeeAlso", "data.num_validation": 400}
+_CPP_LABELS = 1722
 _HALVED = ("train.batch_size", "method.pool_size", "method.num_fresh_negatives")
 _REAL = {
   name: rows
@@ -23,16 +24,23 @@ def _on_cpp(values: dict) -> dict:
   return {**values, **{key: values[key] // 2 for key in _HALVED if key in values}, **_CPP}
 
 
+def _cpp_rows(claim: str, rows: dict) -> dict:
+  """Returns a claim's rows on LF-CppDocs-SeeAlso, without those of more clusters than it has labels."""
+  return {
+    row: _on_cpp(values)
+    for row, values in (rows | ramen_rows.CPP.get(claim, {})).items()
+    if values.get("method.num_label_clusters", 0) <= _CPP_LABELS
+  }
+
+
 # Claim by claim, the rows of its table: what stands there, and the settings.
 CLAIMS = {
   **dexml_rows.SYNTHETIC,
   **_REAL,
+  **dexml_rows.OTHER_SETS,
   **dexml_rows.MORE_COMPUTE,
   **prime_rows.TATE,
-  **{
-    f"{claim}_cpp": {row: _on_cpp(values) for row, values in (rows | ramen_rows.CPP.get(claim, {})).items()}
-    for claim, rows in _REAL.items()
-  },
+  **{f"{claim}_cpp": _cpp_rows(claim, rows) for claim, rows in _REAL.items()},
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}
 

@@ -58,7 +58,8 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
 
   They are those of the epoch that was best by the run's `eval.metric`; `last` has those of the last step,
   where it was tested. Of the first view there are also what each third of the label pairs, by how frequent
-  their labels are, and the tenth of the labels that are rarest add to P@1 and P@5, and `costs_and_curves`.
+  their labels are, adds to P@1 and P@5, each tenth of the labels to P@5, the most frequent first, and
+  `costs_and_curves`.
   """
   best, ended = _tested(workdir, ""), _tested(workdir, "_last") if (workdir / LAST).exists() else {}
   found = {suffix: {**metrics, "last": ended.get(suffix, {})} for suffix, metrics in best.items()}
@@ -69,12 +70,12 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
 def _tested(workdir: pathlib.Path, suffix: str) -> dict[str, Metrics]:
   """Returns the metrics of one evaluation, by the suffix of each view."""
   report = json.loads((workdir / "report" / f"metrics{suffix}.json").read_text())
-  slices, parts = report["slices"], ("head", "torso", "tail", "last_decile")
+  thirds, deciles = report["slices"]["head_torso_tail"], report["slices"]["deciles"]["P@5"]
   by_frequency = {
     f"{part}_{metric}": value
     for metric in ("P@1", "P@5")
-    for part, value in zip(parts, [*slices["head_torso_tail"][metric], slices["deciles"][metric][-1]])
-  }
+    for part, value in zip(("head", "torso", "tail"), thirds[metric])
+  } | {f"decile_{number}_P@5": value for number, value in enumerate(deciles, 1)}
   by_source = {f"_by_{name}": found for name, found in report.get("by_source", {}).items()}
   kept = {
     view: {name: found[name] for name in _KEPT if name in found}
