@@ -4,7 +4,8 @@
   python -m xmc_jax.main --config=experiments/dpr.py:lf_amazontitles_131k --config.data.path=DIR
 
 The benchmark presets aim at the rows "DPR" of DEXA's Tables 2 and 3 and UniDEC's Table 1, of which no paper
-prints the settings. They are DEXML's Table 7, with the loss and the labels of DPR: not those rows' own.
+prints more than the encoder, a 12-layer BERT in UniDEC. They are DEXML's Table 7, its DistilBERT too, with the
+loss and the labels of DPR: not those rows' own.
 """
 
 from experiments import dexml
