@@ -4,7 +4,7 @@
   python -m xmc_jax.main --config=experiments/dpr.py:lf_amazontitles_131k --config.data.path=DIR
 
 The benchmark presets aim at the rows "DPR" of DEXA's Tables 2 and 3 and UniDEC's Table 1, of which no paper
-prints more than the encoder, a 12-layer BERT in UniDEC. They are DEXML's Table 7, its DistilBERT too, with the
+prints more than the encoder, a 12-layer BERT in UniDEC. They are DEXML's Table 7, DistilBERT too, with the
 loss and the labels of DPR: not those rows' own.
 """
 
