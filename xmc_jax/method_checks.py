@@ -201,13 +201,6 @@ def _pool_faults(values: Mapping) -> Iterator[str]:
 
 def _picking_faults(values: Mapping) -> Iterator[str]:
   """Settings of UniDEC that others leave without effect."""
-  corrects = values["method.log_q"] and values["method.name"] == "unidec"
-  for key, known in (("method.labels", "in_batch"), ("method.positive_sampling", "uniform")):
-    if corrects and values[key] != known:
-      yield (
-        f"method.log_q = True knows the pools of {key} = {known!r} alone, and it is {values[key]!r}; "
-        "set --config.method.log_q=False"
-      )
   without = {"method.classifier_dim": 0, "method.encoder_weight": 1}  # either is no classifiers
   for key, usual in {"method.binary_weight": 0.0, "method.classifier_loss": "same"}.items():
     for switch, off in without.items():

@@ -2,14 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import ops
 from xmc_jax.batching.pool_odds import log_pool_odds
 from xmc_jax.batching.positives import num_drawn
-from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo
-from xmc_jax.data.batches import epoch_shape
+from xmc_jax.contract import Array, Batch, DatasetInfo
 from xmc_jax.losses.margin import margin_of
 
 
@@ -37,22 +35,13 @@ def known_columns(columns: Array, num_columns: int) -> Array:
   return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
 
 
-def log_odds_of_pool(config, info: DatasetInfo, spec: BatchSpec) -> Array:
-  """Returns `[L]` about the log of how likely each label is to be in a batch's pool.
-
-  Args:
-    config: of the run.
-    info: of the data. A point draws as many positives as asked for, or as points have in the mean, and
-      batches are taken for random ones, which leaves are not.
-    spec: of the batches.
-  """
-  settings = config.method
-  num_steps, _ = epoch_shape(info.num_points, config.train.batch_size, whole_leaves=spec.whole_leaves)
-  size, of_batch = info.num_points / num_steps, float(np.sum(info.label_counts)) / num_steps
-  drawn = min(size * settings.num_positives, of_batch) if settings.num_positives else of_batch
+def log_odds_of_pool(config, info: DatasetInfo) -> Array:
+  """`[L]` about the log of how likely each label is to be in a batch's pool."""
+  settings, size = config.method, config.train.batch_size
   others = settings.num_random_negatives + size * settings.num_hard_negatives
-  filling = of_batch if spec.fill_pool else 0.0
-  return jnp.asarray(log_pool_odds(info.label_counts, drawn, others, settings.pool_size, filling))
+  return jnp.asarray(
+    log_pool_odds(info.label_counts, size, settings.num_positives, others, settings.pool_size)
+  )
 
 
 def pool_loss(

@@ -38,8 +38,7 @@ def make(config, info: DatasetInfo) -> Method:
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = two_heads.build(config, info, dim)
   embed_points, embed_texts = both_sides.embedders(config, info)
-  spec = rhythms.of_leaves(_batch(settings), settings)
-  log_odds = log_odds_of_pool(config, info, spec) if settings.log_q else None
+  log_odds = log_odds_of_pool(config, info) if settings.log_q else None
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
@@ -77,7 +76,7 @@ def make(config, info: DatasetInfo) -> Method:
     loss=loss,
     embed_queries=embed_queries,
     embed_labels=by_text,
-    batch=spec,
+    batch=rhythms.of_leaves(_batch(settings), settings),
     rules=((f"(^|/){TABLE}(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
     refreshes={**rhythms.leaves(config, text_half), **hard},
   )
