@@ -168,6 +168,7 @@ class DatasetInfo(NamedTuple):
     mesh: the devices, axes ('data', 'label').
     label_counts: `[L]` training points of each label.
     graphs: metadata graphs, by name: which sides each has, of 'query' and 'label'.
+    num_labelled: of the N those with a label to learn, of which batches are drawn; 0 is all.
   """
 
   num_points: int
@@ -178,6 +179,7 @@ class DatasetInfo(NamedTuple):
   mesh: Any
   label_counts: Array = ()
   graphs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+  num_labelled: int = 0
 
 
 class RowUpdate(NamedTuple):

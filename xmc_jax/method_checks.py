@@ -201,6 +201,12 @@ def _pool_faults(values: Mapping) -> Iterator[str]:
 
 def _picking_faults(values: Mapping) -> Iterator[str]:
   """Settings of UniDEC that others leave without effect."""
+  of_unidec = values["method.name"] == "unidec"  # of others, methods/ refuses log_q itself
+  if values["method.log_q"] and of_unidec and values["method.labels"] != "in_batch":
+    yield (
+      f"method.log_q = True has no effect when method.labels = {values['method.labels']!r}: every label is "
+      "in the pool; set --config.method.log_q=False, or --config.method.labels=in_batch"
+    )
   without = {"method.classifier_dim": 0, "method.encoder_weight": 1}  # either is no classifiers
   for key, usual in {"method.binary_weight": 0.0, "method.classifier_loss": "same"}.items():
     for switch, off in without.items():

@@ -54,8 +54,7 @@ class Run:
     configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
     configs.check_against_devices(config, len(jax.devices()))
     self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
-    to_learn = np.diff(self.train.counted.indptr) > 0
-    if not to_learn.any():
+    if not (num_labelled := int(np.count_nonzero(np.diff(self.train.counted.indptr)))):
       raise ConfigError(
         f"{dataset.name}: every label pair of the training rows is filtered, so none is learnt"
       )
@@ -70,6 +69,7 @@ class Run:
       mesh=self.mesh,
       label_counts=np.bincount(self.train.counted.indices, minlength=dataset.num_labels),
       graphs=dataset.graph_kinds,
+      num_labelled=num_labelled,
     )
     self.method = methods.make(config, info)
     methods.check_scores(config.eval.scores, config, self.method)

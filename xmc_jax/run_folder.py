@@ -31,17 +31,22 @@ _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 
 
 @contextlib.contextmanager
-def in_use(workdir: pathlib.Path) -> Iterator[None]:
+def in_use(workdir: pathlib.Path, doing: str = "trains", name: str = ".lock") -> Iterator[None]:
   """Keeps a second training out of the folder. A killed process lets go; disks without locks keep nobody out.
 
+  Args:
+    workdir: the run's folder.
+    doing: what a second process is kept from, for the message.
+    name: the lock's file, one for each thing to do.
+
   Raises:
-    UserError: another process trains here; it names that process.
+    UserError: another process trains here, or whatever it is; the message names that process.
   """
   try:
     import fcntl
 
     workdir.mkdir(parents=True, exist_ok=True)
-    lock = os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    lock = os.open(workdir / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
   except (ImportError, OSError):  # no locks here; a folder that cannot be written is refused by who writes
     yield
     return
@@ -52,15 +57,15 @@ def in_use(workdir: pathlib.Path) -> Iterator[None]:
   except BlockingIOError:
     who = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
     os.close(lock)
-    raise UserError(f"{workdir}: {who} trains in this folder; wait for it, or stop it") from None
+    raise UserError(f"{workdir}: {who} {doing} in this folder; wait for it, or stop it") from None
   except OSError:  # a disk without locks
     pass
   try:
     yield
   finally:
     with contextlib.suppress(OSError):
-      if os.listdir(workdir) == [".lock"]:  # nothing came of it
-        (workdir / ".lock").unlink()
+      if os.listdir(workdir) == [name]:  # nothing came of it
+        (workdir / name).unlink()
         workdir.rmdir()
     os.close(lock)
 

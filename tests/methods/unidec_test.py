@@ -18,6 +18,7 @@ from xmc_jax import run as runs
 from xmc_jax.contract import ConfigError
 from xmc_jax.data import special_ids
 from xmc_jax.methods import unidec
+from xmc_jax.methods.pool_losses import log_odds_of_pool
 from xmc_jax.predict import Model
 from xmc_jax.refresh import index
 from xmc_jax.report import Report
@@ -102,6 +103,15 @@ def _vectors(params, table, special):
   return bent / np.linalg.norm(bent, axis=1, keepdims=True), heads.get("classifier_head")
 
 
+def _log_odds(run):
+  """log q_l: that one of B rows draws l, two labels a row."""
+  true = run.train.counted.toarray() > 0
+  true = true[true.any(axis=1)]
+  size = len(true) / run.batches.steps_per_epoch  # each step has a leaf
+  drawn = 2 / true.sum(axis=1).mean() * true.mean(axis=0)
+  return np.log(1 - (1 - drawn) ** size)
+
+
 def _reference(run, params, batch):
   """L of a batch; the pool's positives are looked up in the truth."""
   special = special_ids(run.dataset.tokenizer())
@@ -118,7 +128,8 @@ def _reference(run, params, batch):
     value = _picked(kind, scores, positives)
     return weight * value + (1 - weight) * _picked(kind, *_turned(scores, positives)) if weight < 1 else value
 
-  by_text = {r: {c: queries[r] @ texts[c] / 0.05 for c in pool[r]} for r in rows}
+  less = _log_odds(run) if setting.log_q else np.zeros(tiny_runs.NUM_LABELS)
+  by_text = {r: {c: queries[r] @ texts[c] / 0.05 - less[c] for c in pool[r]} for r in rows}
   total = both(setting.loss, by_text, setting.encoder_query_weight if setting.symmetric else 1)
   if setting.encoder_weight == 1:
     return total
@@ -166,6 +177,40 @@ def test_unidec_is_its_formula(case, make_run):
     assert metrics["labels_in_pool"] == np.sum(batch.columns >= 0)
     in_pool = np.sum(batch.positives >= 0, axis=1)[batch.rows >= 0]
     assert metrics["positives_in_pool"] == pytest.approx(np.mean(in_pool))
+
+
+def test_log_q_is_subtracted_from_scores_by_texts_alone(make_run):
+  """The loss and, along a random direction, its gradient, by central differences in float64."""
+  run = make_run(**{**UNIDEC, "method.log_q": True, "method.num_hard_negatives": 0, "train.batch_size": 16})
+  params, aux = run.initial_parameters()
+  params = jax.tree.map(lambda leaf: 8 * leaf, params)
+  batch, rng = run.batches.build(0), np.random.default_rng(0)
+  assert np.ptp(_log_odds(run)) > 1
+  loss_of = lambda params: run.method.loss(_of_rows(run, params, batch), aux, {}, batch, jax.random.key(0))[0]
+  found, gradient = jax.jit(jax.value_and_grad(loss_of))(params)
+  assert float(found) == pytest.approx(_reference(run, params, batch), rel=1e-4)
+  way = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), params)
+  moved = lambda step: jax.tree.map(lambda leaf, to: np.asarray(leaf, np.float64) + step * to, params, way)
+  slope = (_reference(run, moved(1e-5), batch) - _reference(run, moved(-1e-5), batch)) / 2e-5
+  along = sum(np.vdot(leaf, to) for leaf, to in zip(jax.tree.leaves(gradient), jax.tree.leaves(way)))
+  assert abs(slope) > 0.1 and along == pytest.approx(slope, rel=1e-3)
+
+
+@pytest.mark.parametrize("case", [(1, 0), (2, 0), (0, 0), (1, 14), (2, 19), (0, 14)], ids=str)
+def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monkeypatch):
+  """As 600 pools have it that a run draws: of some positives or all, filled up with the others or not."""
+  positives, size = case
+  settings = {"method.num_positives": positives, "method.pool_size": size, "method.num_hard_negatives": 0}
+  taken = []
+  monkeypatch.setattr(unidec, "log_odds_of_pool", lambda *given: taken.append(log_odds_of_pool(*given)) or 0)
+  run = make_run(**{**UNIDEC, **settings, "method.log_q": True, "train.batch_size": 16})
+  there = np.zeros(tiny_runs.NUM_LABELS)
+  for number in range(600):
+    columns = run.batches.build(number).columns
+    there[columns[columns >= 0]] += 1 / 600
+  found = np.exp(taken[0])
+  np.testing.assert_allclose(found, there, atol=0.1)
+  assert found.mean() == pytest.approx(there.mean(), abs=0.02)
 
 
 @pytest.mark.slow
@@ -439,6 +484,10 @@ def test_depsl_has_no_classifiers(data, tmp_path):
     (
       {"method.labels": "all", "method.num_hard_negatives": 0, "method.pool_size": 9},
       "pool_size = 9 has no effect",
+    ),
+    (
+      {"method.labels": "all", "method.num_hard_negatives": 0, "method.log_q": True},
+      "log_q = True has no effect when method.labels = 'all': .*set --config.method.log_q=False, or",
     ),
     ({"method.num_hard_negatives": 9}, "num_hard_negatives = 9 is more than method.shortlist_size = 8"),
   ],

@@ -1,5 +1,6 @@
 """Label frequency in an encoder's scores: cos/τ + α log(1 + n_l), by hand, chosen, kept, and refused."""
 
+import itertools
 import json
 
 import numpy as np
@@ -89,6 +90,49 @@ def test_an_export_by_the_encoder_is_refused(chosen):
       export(chosen, scores=scores)
 
 
+_KINDS = {"dexml": _UNIT, "unidec": tiny_runs.UNIDEC, "rae_xmc": tiny_runs.RAE_XMC}
+
+
+@pytest.mark.parametrize("kind, scores", [*itertools.product(_KINDS, ("fused", "encoder", "lexical_labels"))])
+def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, monkeypatch):
+  """α = 2 changes a ranking, or the line is there; never both. So it is in every method, by all scores."""
+  found, said = [], []
+  monkeypatch.setattr(frequency, "say", said.append)
+  for weight in (0.0, 2.0):
+    settings = {**_KINDS[kind], "encoder.normalize": True, "eval.log_frequency": weight}
+    run = tiny_runs.open_run(data, tmp_path / f"{weight}", **settings)
+    params, aux = run.initial_parameters()
+    queries = Queries(run.embed_queries(params, aux, run.dataset.test.tokens), run.dataset.test.texts)
+    found.append(ranker(run, params, aux, scores)(queries, 20).ids)
+    frequency.tell(run, scores)
+  assert len(said) == np.array_equal(*found)
+  assert all(line.startswith(f"eval.log_frequency: not in {scores!r} scores; rankings by") for line in said)
+  frequency.tell(run, "hybrid")
+  assert "not in 'hybrid' scores" in said[-1]
+
+
+def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch):
+  said = []
+  monkeypatch.setattr(frequency, "say", said.append)
+  workflow.test(chosen, scores="lexical_labels")
+  assert len(said) == 1 and "not in 'lexical_labels' scores" in said[0]
+  monkeypatch.setattr(workflow.loop, "train", lambda *_: 1 / 0)  # said before it begins
+  with pytest.raises(ZeroDivisionError):
+    config = tiny_runs.config(data, **tiny_runs.UNIDEC, **_QUICK, **{"eval.log_frequency": 1.0})
+    workflow.train_and_test(config, tmp_path / "run")
+  assert len(said) == 2 and "not in 'fused' scores" in said[1]
+
+
+def test_without_validation_rows_none_is_chosen_and_a_line_says_so(data, tmp_path, monkeypatch):
+  said = []
+  monkeypatch.setattr(frequency, "say", said.append)
+  settings = {**_UNIT, "eval.log_frequency": -1.0, "data.num_validation": 0}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  frequency.fit(run, *run.initial_parameters())
+  assert len(said) == 1 and "weighs 0, as there are no validation rows" in said[0]
+  assert frequency.weight_of(run) == 0
+
+
 def test_illegal_weights_are_refused(data):
   for values, message in (
     ({**_UNIT, "eval.log_frequency": -0.5}, r"eval\.log_frequency = -0\.5; set .*=-1 to have it chosen"),
@@ -106,8 +150,8 @@ def test_odds_of_a_pool_by_simulation():
   counts, rng = np.array([50, 20, 5, 1, 1, 0, 3, 8]), np.random.default_rng(0)
   drawn = rng.choice(8, (20_000, 16), p=counts / counts.sum())
   there = np.stack([(drawn == label).any(axis=1) for label in range(8)], axis=1)
-  found = np.exp(log_pool_odds(counts, 16, 1, 0))
-  np.testing.assert_allclose(found, there.mean(axis=0), atol=0.03)
-  more = np.exp(log_pool_odds(counts, 16, 1, 2))
+  found = np.exp(log_pool_odds(counts, 88, 16, 1, 0))
+  np.testing.assert_allclose(found, there.mean(axis=0), atol=0.01)
+  more = np.exp(log_pool_odds(counts, 88, 16, 1, 2))
   np.testing.assert_allclose(more, np.minimum(1, np.where(counts, found, 0) + 2 / 8), atol=1e-6)
-  assert np.all(np.exp(log_pool_odds(counts, 16, 1, 100, pool_size=4)) <= 1)
+  assert np.all(np.exp(log_pool_odds(counts, 88, 16, 1, 100, pool_size=4)) <= 1)

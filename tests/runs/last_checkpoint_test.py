@@ -1,13 +1,19 @@
 """--mode=evaluate --checkpoint=last: the last step, ranked by nothing that the best parameters left."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
+import types
 
 import pytest
 import tiny_runs
 
 from xmc_jax import run as runs
 from xmc_jax import run_folder, workflow
+from xmc_jax.runs import checkpoints
 
 _COMMON = {
   "eval.scores": "hybrid",
@@ -50,3 +56,30 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
   assert not (workdir / run_folder.LAST).exists()
   changed = [path.name for path, content in kept.items() if path.read_bytes() != content]
   assert not changed, changed
+
+
+def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
+  """The second is refused, and leaves the first one's folder as it is; then it may."""
+  run = types.SimpleNamespace(
+    workdir=tmp_path, ranking_folder=tmp_path, trained=lambda last: ("params", "aux", 7)
+  )
+  fitted = []
+  for module, name in ((checkpoints, "fit_fusion"), (checkpoints.frequency, "fit")):
+    monkeypatch.setattr(module, name, lambda run, *trained: fitted.append(trained))
+  code = (
+    "import pathlib, sys, types\n"
+    "from xmc_jax.runs import checkpoints\n"
+    "run = types.SimpleNamespace(workdir=pathlib.Path(sys.argv[1]), trained=lambda last: (None, None, 7))\n"
+    "with checkpoints.trained(run, 'last'):\n"
+    "  pass\n"
+  )
+  with checkpoints.trained(run, "last") as found:
+    assert found == ("params", "aux", 7) and fitted == [("params", "aux")] * 2
+    (run.ranking_folder / "kept").touch()
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    said = rf"process {os.getpid()} on \S+ tests the last step in this folder; wait for it, or stop it"
+    assert ended.returncode and re.search(said, ended.stderr), ended.stderr
+    assert (run.ranking_folder / "kept").exists()
+  assert not (tmp_path / run_folder.LAST).exists()
+  with checkpoints.trained(run, "last"):
+    assert not (run.ranking_folder / "kept").exists()

@@ -8,6 +8,7 @@ from xmc_jax import ops
 from xmc_jax.batching.pool_odds import log_pool_odds
 from xmc_jax.batching.positives import num_drawn
 from xmc_jax.contract import Array, Batch, DatasetInfo
+from xmc_jax.data.batches import num_leaves
 from xmc_jax.losses.margin import margin_of
 
 
@@ -36,11 +37,23 @@ def known_columns(columns: Array, num_columns: int) -> Array:
 
 
 def log_odds_of_pool(config, info: DatasetInfo) -> Array:
-  """`[L]` about the log of how likely each label is to be in a batch's pool."""
-  settings, size = config.method, config.train.batch_size
-  others = settings.num_random_negatives + size * settings.num_hard_negatives
+  """`[L]` about the log of how likely each label is to be in a batch's pool, where batches are leaves.
+
+  Leaves are a power of two, so a batch may have little more than half of `train.batch_size` rows.
+  """
+  settings, num_points = config.method, info.num_labelled or info.num_points
+  num_rows = num_points / num_leaves(num_points, config.train.batch_size)
+  others = settings.num_random_negatives + num_rows * settings.num_hard_negatives
   return jnp.asarray(
-    log_pool_odds(info.label_counts, size, settings.num_positives, others, settings.pool_size)
+    log_pool_odds(
+      info.label_counts,
+      num_points,
+      num_rows,
+      settings.num_positives,
+      others,
+      settings.pool_size,
+      fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives,
+    )
   )
 
 

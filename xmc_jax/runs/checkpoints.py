@@ -10,6 +10,8 @@ from xmc_jax.run import Run
 from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fit_fusion
 
+_LOCK = ".last.lock"  # one process at a time has the folder of the last step
+
 
 @contextlib.contextmanager
 def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
@@ -23,21 +25,20 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
     checkpoint: 'best', or 'last'.
 
   Raises:
-    UserError: nothing has been saved yet, or what was saved is damaged.
+    UserError: nothing has been saved yet, what was saved is damaged, or another process has this folder.
   """
   if checkpoint == "best":
     yield run.trained()
     return
   found = run.trained(last=True)
   run.ranking_folder = folder = run.workdir / run_folder.LAST
-  try:
+  with contextlib.ExitStack() as stack:
     if runtime.is_main_process():
+      stack.enter_context(run_folder.in_use(run.workdir, "tests the last step", _LOCK))
       shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
       folder.mkdir()
+      stack.callback(shutil.rmtree, folder, ignore_errors=True)
     runtime.barrier("last")
     fit_fusion(run, *found[:2])
     frequency.fit(run, *found[:2])
     yield found
-  finally:
-    if runtime.is_main_process():
-      shutil.rmtree(folder, ignore_errors=True)

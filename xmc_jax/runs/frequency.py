@@ -30,6 +30,19 @@ def weight_of(run: Run, view: str = "") -> float:
   return wanted
 
 
+def tell(run: Run, scores: str) -> None:
+  """Logs which rankings label frequency is for, where a run has it and is ranked by other scores.
+
+  Args:
+    run: the run.
+    scores: what ranks, as `ranking.ranker` takes them: a tree or a sum of views, a memory of keys and all
+      sources joined leave `config.eval.log_frequency` out.
+  """
+  joined = scores == "fused" and (run.method.views or run.method.key_temperature)
+  if run.config.eval.log_frequency and (joined or scores not in ("fused", "encoder")):
+    say(f"eval.log_frequency: not in {scores!r} scores; rankings by the encoder have it (--scores=encoder)")
+
+
 def labels_with(run: Run, labels: np.ndarray, weight: float) -> np.ndarray:
   """Returns label vectors `[L, D]` with a column τ α log(1 + n_l), `[L, D + 1]`; as they are where α is 0."""
   if not weight:
@@ -50,8 +63,10 @@ def fit(run: Run, params: PyTree, aux: PyTree) -> None:
   Nothing is done where the config gives it, or it was chosen before.
   """
   path, held = run.ranking_folder / run_folder.FREQUENCY, run.validation
-  if run.config.eval.log_frequency >= 0 or path.exists() or not len(held):
+  if run.config.eval.log_frequency >= 0 or path.exists():
     return
+  if not len(held):
+    return say("eval.log_frequency: label frequency weighs 0, as there are no validation rows to choose by")
   metric = run.config.eval.metric
   view = "encoder" if run.method.views else ""
   labels = run.embed_labels(params, run.aux_to_rank(params, aux), view)
