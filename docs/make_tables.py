@@ -231,12 +231,22 @@ _LOST = {
 _NOTICED = "room is asked for beforehand; the disk's own error"
 
 
+def _pages() -> list[pathlib.Path]:
+  return [*_DOCS.rglob("*.md"), *_DOCS.parent.glob("README.md")]
+
+
 def write(pages: tuple[str, ...] = ()) -> None:
-  """Fills every marked table; of these pages, by their paths in docs/ without .md, where some are named."""
-  for path in (*_DOCS.rglob("*.md"), *_DOCS.parent.glob("README.md")):
-    name = path.relative_to(_DOCS if path.is_relative_to(_DOCS) else _DOCS.parent).with_suffix("").as_posix()
-    if pages and name not in pages:
-      continue
+  """Fills every marked table; of these pages, by their paths in docs/, where some are named.
+
+  Raises:
+    SystemExit: there is no such page.
+  """
+  roots = {path: _DOCS if path.is_relative_to(_DOCS) else _DOCS.parent for path in _pages()}
+  named = {path.relative_to(root).with_suffix("").as_posix(): path for path, root in roots.items()}
+  wanted = [page.removesuffix(".md") for page in pages] or named
+  if missing := [page for page in wanted if page not in named]:
+    raise SystemExit(f"no page {missing[0]}; there are {', '.join(sorted(named))}")
+  for path in (named[page] for page in wanted):
     text = path.read_text()
     filled = _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]]((found[3] or "").split()) + found[4], text)
     if filled != text:

@@ -207,6 +207,11 @@ def _picking_faults(values: Mapping) -> Iterator[str]:
       f"method.log_q = True has no effect when method.labels = {values['method.labels']!r}: every label is "
       "in the pool; set --config.method.log_q=False, or --config.method.labels=in_batch"
     )
+  if values["method.log_q"] and of_unidec and values["method.positive_sampling"] != "uniform":
+    yield (
+      f"method.log_q = True takes positives for uniform, and method.positive_sampling = "
+      f"{values['method.positive_sampling']!r}; set --config.method.positive_sampling=uniform"
+    )
   without = {"method.classifier_dim": 0, "method.encoder_weight": 1}  # either is no classifiers
   for key, usual in {"method.binary_weight": 0.0, "method.classifier_loss": "same"}.items():
     for switch, off in without.items():

@@ -30,14 +30,17 @@ _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
 _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 
 
+_TRAINS = "trains in this folder; wait for it, or stop it"
+
+
 @contextlib.contextmanager
-def in_use(workdir: pathlib.Path, doing: str = "trains", name: str = ".lock") -> Iterator[None]:
+def in_use(workdir: pathlib.Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator[None]:
   """Keeps a second training out of the folder. A killed process lets go; disks without locks keep nobody out.
 
   Args:
     workdir: the run's folder.
-    doing: what a second process is kept from, for the message.
     name: the lock's file, one for each thing to do.
+    doing: what the first process does, and what to do about it, for the message.
 
   Raises:
     UserError: another process trains here, or whatever it is; the message names that process.
@@ -57,7 +60,7 @@ def in_use(workdir: pathlib.Path, doing: str = "trains", name: str = ".lock") ->
   except BlockingIOError:
     who = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
     os.close(lock)
-    raise UserError(f"{workdir}: {who} {doing} in this folder; wait for it, or stop it") from None
+    raise UserError(f"{workdir}: {who} {doing}") from None
   except OSError:  # a disk without locks
     pass
   try:

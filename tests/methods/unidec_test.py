@@ -489,6 +489,10 @@ def test_depsl_has_no_classifiers(data, tmp_path):
       {"method.labels": "all", "method.num_hard_negatives": 0, "method.log_q": True},
       "log_q = True has no effect when method.labels = 'all': .*set --config.method.log_q=False, or",
     ),
+    (
+      {"method.positive_sampling": "inverse_propensity", "method.log_q": True},
+      "log_q = True takes positives for uniform, and .* 'inverse_propensity'",
+    ),
     ({"method.num_hard_negatives": 9}, "num_hard_negatives = 9 is more than method.shortlist_size = 8"),
   ],
   ids=str,

@@ -11,6 +11,7 @@ from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fit_fusion
 
 _LOCK = ".last.lock"  # one process at a time has the folder of the last step
+_TESTS = "tests the last step in this folder; wait for it, or stop it"
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
   run.ranking_folder = folder = run.workdir / run_folder.LAST
   with contextlib.ExitStack() as stack:
     if runtime.is_main_process():
-      stack.enter_context(run_folder.in_use(run.workdir, "tests the last step", _LOCK))
+      stack.enter_context(run_folder.in_use(run.workdir, _LOCK, _TESTS))
       shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
       folder.mkdir()
       stack.callback(shutil.rmtree, folder, ignore_errors=True)
