@@ -171,6 +171,8 @@ MEASURED = {
   "ngame_scores": {**_MARGIN, "method.name": "ngame", "method.num_random_negatives": 3000,
                    "train.batch_size": 1024},
   "prime": {**_PROTOTYPES, "method.num_random_negatives": 2000, "train.batch_size": 1024},
+  "prime_released": {**_PROTOTYPES, "method.num_random_negatives": 2000, "train.batch_size": 1024,
+                     "method.triplet_positives": "released"},
   "prime_one_way": {**_PROTOTYPES, "method.num_random_negatives": 2000, "train.batch_size": 1024,
                     "method.reverse_weight": 0.0, "method.regulariser_weight": 0.0},
   "prime_network": {**_PROTOTYPES, "method.num_random_negatives": 8000, "method.prototype_width": 1024},

@@ -55,6 +55,7 @@ _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 _PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
 # Copies of the scores [B, S] of a margin loss; of two kinds that are scored at once, of each.
 _OF_MARGINS = 3.2
+_OF_CARRIERS = 19.0  # and where all carriers of a label are its positives: PRIME, as released
 # Copies of the scores [B, S + B] of labels and of other points; and where both 'data' and 'label' split them.
 _OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
 _ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
@@ -230,7 +231,8 @@ def _prototypes(config, sizes: Sizes, kind: str) -> float:
 def _scores_a_row(config, columns: int) -> float:
   """Scores of a row, copies counted, that are in memory at once where a device has so many columns."""
   if scores_whole(config):
-    return _OF_MARGINS * _margin_ways(config) * columns
+    carriers = config.method.triplet_positives == "released" and config.method.reverse_weight > 0
+    return (_OF_MARGINS * _margin_ways(config) + _OF_CARRIERS * carriers) * columns
   if not picks_some(config):
     chunk = min(config.method.score_chunk, columns)
     return _SCORES_AT_ONCE * chunk + columns % chunk  # the last is scored apart, in room of its own
