@@ -44,6 +44,11 @@ def refreshes(settings) -> Mapping[str, Refresh]:
   return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, into_aux=True)}
 
 
+def exact_at_the_end(settings) -> bool:
+  """Whether labels are ranked by exact centroids."""
+  return settings.exact_centroids or settings.centroids == "exact"
+
+
 def with_exact(snapshot: refresh.Snapshot) -> PyTree:
   """`aux` with the centroids as the trained encoder has them, in place of those that followed it.
 

@@ -30,7 +30,6 @@ def make(config, info: DatasetInfo) -> Method:
   encoder = both_sides.encoder(config, info, unit=False)  # the network sees texts before they are scaled
   prototypes = label_prototypes.build(config, info, encoder.width)
   embed_points, embed_texts = both_sides.embedders(config, info)
-  exact_at_the_end = settings.exact_centroids or settings.centroids == "exact"
 
   def init(key):
     encoder_key, prototypes_key = jax.random.split(key)
@@ -77,7 +76,7 @@ def make(config, info: DatasetInfo) -> Method:
       params, aux, encoder.embed(params, tokens), ids
     ),
     embed_texts=lambda params, aux, tokens, ids: normalize(encoder.embed(params, tokens)),
-    aux_to_rank=label_centroids.with_exact if exact_at_the_end else None,
+    aux_to_rank=label_centroids.with_exact if label_centroids.exact_at_the_end(settings) else None,
     adopt=adopt,
     batch=rhythms.of_leaves(batch, settings),
     rules=(label_prototypes.RULE, (".*", ())),
