@@ -61,8 +61,8 @@ def add_up(
   """`(sum of λ R, R of each side)`: the margin loss of points, or of drawn labels, against a side's anchors.
 
   A row's positive is the anchor drawn for it; its other linked anchors, of pruned edges too, are no
-  negatives. Scores are cosines, whatever the base's. R is the mean over the batch's points, or over a drawn
-  label of each; one without an edge has 0.
+  negatives. Scores are cosines, whatever the base's. R is the mean over the batch's points, or over
+  the different labels that they drew; one without an edge has 0.
 
   Args:
     config: of it `config.method` is used, `margin*` and `weight_temperature` for R.
