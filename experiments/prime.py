@@ -59,6 +59,7 @@ PRESETS["lf_amazontitles_131k_released"] = {
   **PRESETS["lf_amazontitles_131k_lite"],
   "method.centroids": "frozen",
   "method.triplet_positives": "released",
+  "method.differentiable_weights": True,
   "train.learning_rate": 2e-4,
   "train.table_learning_rate": 2e-4,
 }

@@ -198,6 +198,7 @@ EXPECTED["prime-lf_amazontitles_131k_released"] = (
   {
     **EXPECTED["prime-lf_amazontitles_131k_lite"][1],
     **row("method.centroids method.triplet_positives", "frozen", "released"),
+    "method.differentiable_weights": True,
     **row("train.learning_rate train.table_learning_rate", 2e-4, 2e-4),
   },
 )

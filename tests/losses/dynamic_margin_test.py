@@ -61,6 +61,19 @@ def test_a_row_worked_by_hand():
   np.testing.assert_allclose(gradient, [-1, share, 1 - share, 0], rtol=1e-5)
 
 
+def test_gradient_through_the_weights_by_hand():
+  """Terms .5, .3 and .15 weigh .665, .245 and .090: .4195; dL/ds_n = ω_n (1 + (term_n - .4195)/T)."""
+  scores, labels = jnp.array([[0.2, 0.45, 0.35, 0.25]]), jnp.array([[1, 0, 0, 0]])
+  weights = np.exp([0.0, -1.0, -2.0]) / np.exp([0.0, -1.0, -2.0]).sum()
+  terms = np.array([0.5, 0.3, 0.15])
+  expected = weights * (1 + (terms - weights @ terms) / 0.1)
+  loss = lambda scores: losses.dynamic_margin(scores, labels, differentiable_weights=True).sum()
+  value, slope = jax.value_and_grad(loss)(scores)
+  assert float(value) == pytest.approx(weights @ terms, rel=1e-5)
+  np.testing.assert_allclose(slope[0], [-1, *expected], rtol=1e-4)
+  np.testing.assert_allclose(expected, [1.20, -0.05, -0.15], atol=0.01)
+
+
 def test_with_equal_bounds_it_is_a_fixed_margin():
   rng = np.random.default_rng(0)
   scores, labels = 0.4 * rng.standard_normal((20, 9)), rng.random((20, 9)) < 0.4

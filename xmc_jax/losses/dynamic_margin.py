@@ -16,6 +16,7 @@ def dynamic_margin(
   maximum: float = 0.3,
   num_negatives: int = 100,
   weight_temperature: float = 0.1,
+  differentiable_weights: bool = False,
   weights: Array | None = None,
   where: Array | None = None,
 ) -> Array:
@@ -28,9 +29,9 @@ def dynamic_margin(
 
   over the violators :math:`V_p`, where :math:`s_p - s_n < \gamma_{min}`; N are the η highest scores off the
   positives, or all. Every true label is left out of N, also one of weight 0. Margins and weights ω are
-  constants for the gradient: it is -1 for s_p and +1 for s_n, times the weights, wherever a term is positive.
-  (The paper's eq. 3, 13 and 14 turn the sign where a positive leads by less than γ_min: a slip, which its
-  released code does not have.) With `minimum = maximum` the margin is fixed.
+  constants for the gradient: it is -w_p for s_p and w_p ω for s_n, wherever a term is positive. (The paper's
+  eq. 3, 13 and 14 turn the sign where a positive leads by less than γ_min: a slip, which its released code
+  does not have.) With `minimum = maximum` the margin is fixed.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -39,6 +40,7 @@ def dynamic_margin(
     maximum: γ_max, at least `minimum`: the margin of pairs that are far the wrong way round.
     num_negatives: η, at least 1; may exceed L.
     weight_temperature: T, positive; the lower it is, the more the hardest violator counts.
+    differentiable_weights: lets the gradient through ω too, as PRIME's released code does.
     weights: `[..., L]` weight of each positive; by default labels / max(1, number of positives in the row).
     where: `[..., L]` bool, True for a real entry, by default all; others are as if not there.
 
@@ -55,14 +57,14 @@ def dynamic_margin(
     <https://arxiv.org/abs/2410.20401>`_, NAACL 2025, eq. 1 to 3.
   """
   if not 0 <= minimum <= maximum or num_negatives < 1:
-    raise ValueError(
-      f"0 <= minimum <= maximum and num_negatives >= 1 are needed: {minimum}, {maximum}, {num_negatives}"
-    )
+    needed = "0 <= minimum <= maximum and num_negatives >= 1 are needed"
+    raise ValueError(f"{needed}: {minimum}, {maximum}, {num_negatives}")
   rows = row_forms.as_rows(scores, labels, where)
   weights = row_forms.positive_weights(rows, weights)
   if not rows.scores.shape[-1]:
     return jnp.zeros(rows.scores.shape[:-1], rows.scores.dtype)
-  hardest = hardest_of(rows.scores, rows.real & ~rows.positive, num_negatives, weight_temperature)
+  negative = rows.real & ~rows.positive
+  hardest = hardest_of(rows.scores, negative, num_negatives, weight_temperature, differentiable_weights)
   terms = dynamic_margin_of(rows.scores, weights, hardest, minimum=minimum, maximum=maximum)
   return jnp.sum(terms, axis=-1)
 
@@ -85,16 +87,16 @@ def dynamic_margin_of(
   scores = jnp.where(counted, positive_scores, 0)
   far, behind, violators = (hardest.count_above(scores + gap) for gap in (maximum, minimum, -minimum))
   lead = hardest.highest - scores  # of the hardest negative
-  margins = _sum_of_margins(hardest, lead, far, behind, violators, minimum, maximum)
+  margins = _sum_of_margins(hardest, jax.lax.stop_gradient(lead), far, behind, violators, minimum, maximum)
   total = jnp.take_along_axis(hardest.weights, jnp.maximum(violators - 1, 0), axis=-1)
   violated = counted & (violators > 0)
-  mean_margin = jax.lax.stop_gradient(margins / jnp.where(violated, total, 1))
+  mean_margin = margins / jnp.where(violated, total, 1)
   loss = jnp.where(violated, lead + hardest.mean_of_first(violators) + mean_margin, 0)
   return jnp.where(counted, positive_weights, 0) * loss
 
 
 def _sum_of_margins(hardest, lead, far, behind, violators, minimum, maximum) -> Array:
-  """Σ ω m over the violators of each positive, ω not yet scaled to add up to 1.
+  """Σ ω m over the violators of each positive, ω not yet scaled to add up to 1; m is a constant.
 
   The first `far` of them have the largest margin, those up to `behind` as much as they lead by, the rest the
   smallest one.
@@ -104,5 +106,5 @@ def _sum_of_margins(hardest, lead, far, behind, violators, minimum, maximum) -> 
     return jnp.where(counts > 0, jnp.take_along_axis(sums, jnp.maximum(counts - 1, 0), axis=-1), 0)
 
   of_far, of_behind, of_all = (up_to(hardest.weights, counts) for counts in (far, behind, violators))
-  leads = up_to(hardest.sums, behind) - up_to(hardest.sums, far) + lead * (of_behind - of_far)
+  leads = up_to(hardest.leads, behind) - up_to(hardest.leads, far) + lead * (of_behind - of_far)
   return maximum * of_far + leads + minimum * (of_all - of_behind)

@@ -20,6 +20,7 @@ class Hardest(NamedTuple):
     highest: `[..., 1]`, s_1, a constant for the gradient; 0 where there is none.
     weights: `[..., η]` :math:`\sum_{j \le v} e^{(s_j - s_1) / T}` for v = 1 .. η.
     sums: `[..., η]` :math:`\sum_{j \le v} e^{(s_j - s_1) / T} (s_j - s_1)`.
+    leads: the same, with a gradient through the weights alone, if through these.
     places: `[..., η]` int32 where each score stands in its row.
   """
 
@@ -27,6 +28,7 @@ class Hardest(NamedTuple):
   highest: Array
   weights: Array
   sums: Array
+  leads: Array
   places: Array
 
   def count_above(self, thresholds: Array) -> Array:
@@ -65,5 +67,5 @@ def hardest_of(
   weights = jnp.where(some, jnp.exp(below / temperature), 0)
   if not differentiable_weights:
     weights = jax.lax.stop_gradient(weights)
-  sums = jnp.cumsum(weights, axis=-1), jnp.cumsum(weights * below, axis=-1)
-  return Hardest(falling, highest, *sums, places)
+  of_each = weights, weights * below, weights * jax.lax.stop_gradient(below)
+  return Hardest(falling, highest, *(jnp.cumsum(each, axis=-1) for each in of_each), places)

@@ -19,7 +19,6 @@ FIXED = {
   "pool_size": (0,),
   "margin_positives": (0,),
   "margin_mean": ("existing",),
-  "differentiable_weights": (False,),
 }
 NEEDED = {"num_positives": 2, "prototype_width": 1024}
 

@@ -61,7 +61,8 @@ def _triplets(settings, scores: Array, weights: Array, hardest: losses.Hardest) 
 
 
 def _hardest(settings, scores: Array, negative: Array) -> losses.Hardest:
-  return losses.hardest_of(scores, negative, settings.margin_negatives, settings.weight_temperature)
+  options = settings.margin_negatives, settings.weight_temperature, settings.differentiable_weights
+  return losses.hardest_of(scores, negative, *options)
 
 
 def _by_query(
@@ -127,10 +128,9 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: 
     summed, number = of_labels(*given)
   else:
     split, whole = P(mesh.LABEL_ROWS), P()
+    specs = {"in_specs": (split, split, whole, whole, whole), "out_specs": (whole, whole)}
 
-    @functools.partial(
-      jax.shard_map, mesh=info.mesh, in_specs=(split, split, whole, whole, whole), out_specs=(whole, whole)
-    )
+    @functools.partial(jax.shard_map, mesh=info.mesh, **specs)
     def of_shards(texts, labels, *given):
       first = jax.lax.axis_index(mesh.LABEL_ROWS) * len(texts)
       return jax.lax.psum(of_labels(texts, labels, *given, first=first), mesh.LABEL_ROWS)
