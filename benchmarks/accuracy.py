@@ -33,7 +33,7 @@ from benchmarks.accuracy_results import DEPTH, REFERENCE, Judge
 from benchmarks.accuracy_rows import PEERS, ROWS, Options, asked, config_of, fit, results
 from benchmarks.leaderboard import Board, is_finished
 from xmc_jax import evaluate, faults, new_run
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "accuracy"

@@ -12,7 +12,7 @@ from benchmarks.leaderboard import Board, is_finished, say
 from experiments import dexml
 from xmc_jax import config as configs
 from xmc_jax import data, disk, evaluate
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.models.sources import locate
 
 _ROOT = pathlib.Path(__file__).parents[1]

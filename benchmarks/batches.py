@@ -17,9 +17,9 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.contract import BatchSpec
 from xmc_jax.data import TokenTable
 from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.types import BatchSpec
 
 
 def make_texts(number: int, rng: np.random.Generator) -> TokenTable:

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import data
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 from xmc_jax.refresh.search import Ranking
 
 

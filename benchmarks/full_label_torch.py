@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from xmc_jax import optim
-from xmc_jax.contract import Batch
+from xmc_jax.types import Batch
 
 TOTAL_STEPS = 1000  # of the learning rate's schedule
 

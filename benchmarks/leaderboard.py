@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from experiments.claims.run import LAST, costs_and_curves, test_last
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "leaderboard"

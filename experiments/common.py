@@ -2,7 +2,7 @@
 
 import difflib
 
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 # Propensity constants (A, B) by family of data sets (Jain et al., 2016).
 AMAZON, WIKIPEDIA, OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)

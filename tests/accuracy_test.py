@@ -13,7 +13,7 @@ import tiny_runs
 
 from benchmarks import accuracy, accuracy_results, accuracy_rows, children, exchange
 from xmc_jax import data, evaluate
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

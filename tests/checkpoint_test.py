@@ -12,7 +12,8 @@ import pytest
 
 from xmc_jax import digests, mesh
 from xmc_jax.checkpoint import Checkpoints
-from xmc_jax.contract import TrainState, UserError
+from xmc_jax.errors import UserError
+from xmc_jax.types import TrainState
 
 HOST = {"best": 0.1 + 0.2, "evals_since_best": 3, "stopped": False, "seconds": {"train": 1.5}}
 FRESH = {"leaves": np.arange(5, dtype=np.int32), "shortlist": np.array([[3, -1], [0, 2]], np.int32)}

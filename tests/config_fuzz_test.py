@@ -19,7 +19,7 @@ from tests.golden_test import PRESETS
 from tests.main_test import DEXML, child
 from xmc_jax import checks, limits, options, workflow
 from xmc_jax import config as configs
-from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.errors import ConfigError, UserError
 
 KEYS = pytest.mark.parametrize("key", DEFAULT)
 LONGEST = 900  # of a line: there are messages that list all keys of a section

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 
 from xmc_jax import checks, data, models
 from xmc_jax import config as configs
-from xmc_jax.contract import ConfigError
 from xmc_jax.data.formats.source import Options
+from xmc_jax.errors import ConfigError
 
 DEFAULT = checks.flatten(configs.default())
 NUMBERS = [key for key, value in DEFAULT.items() if type(value) in (int, float)]

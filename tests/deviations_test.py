@@ -9,7 +9,7 @@ from tests.documents_test import ROOT
 from tests.golden_test import PRESETS
 from xmc_jax import checks, methods
 from xmc_jax import config as configs
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 HEADER = ["what", "paper", "released", "ours", "setting that restores either"]
 # What the settings of a page are tried on; one that takes them is enough.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.documents_test import FENCED, ROOT
 from xmc_jax import data
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 
 GUIDE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")

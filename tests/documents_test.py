@@ -17,7 +17,7 @@ from absl import flags
 
 from tests import tiny_runs
 from xmc_jax import main, methods, options, runtime, workflow
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/claims/*.md"))]

@@ -13,8 +13,8 @@ import tiny_runs
 
 from xmc_jax import config as configs
 from xmc_jax import evaluate, metrics, run_folder, runtime
-from xmc_jax.contract import ConfigError, UserError
 from xmc_jax.data.dataset import Split
+from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.evaluate import Ranking
 from xmc_jax.fusion import Tree
 from xmc_jax.predict import Model, predict_lines

@@ -15,7 +15,7 @@ from same_runs import assert_same_runs
 from docs.examples import siglip, siglip_experiment
 from xmc_jax import config as configs
 from xmc_jax import methods, plan, train_step, workflow
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests" / "methods"))

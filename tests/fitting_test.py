@@ -13,7 +13,7 @@ from tests.golden_test import PRESETS
 from xmc_jax import checks, data, fitting, new_run, plan, run_folder, workflow
 from xmc_jax import config as configs
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.report import Report
 
 AUTOMATIC = {"data.num_validation": -1}

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax import fusion
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.fusion import Fusion, Tree
 
 N, L, D = 60, 40, 6

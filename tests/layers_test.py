@@ -34,7 +34,7 @@ RANKS = (
   ("mesh", "runtime"),
   ("peers",),
   (
-    *("contract", "config", "defaults", "fitting", "limits", "checks", "method_checks"),
+    *("types", "errors", "config", "defaults", "fitting", "limits", "checks", "method_checks"),
     *("faults", "options", "digests", "disk", "inside", "line_file", "plain"),
   ),
 )
@@ -53,7 +53,7 @@ CONFINED = {
 }
 # What --help and a config error load.
 LIGHT = (
-  *("contract", "config", "defaults", "checks", "limits", "method_checks"),
+  *("types", "errors", "config", "defaults", "checks", "limits", "method_checks"),
   *("faults", "plain", "options", "main"),
 )
 LONGEST_FILE, LONGEST_FUNCTION = 299, 59

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from xmc_jax import disk
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.line_file import written_whole
 
 MADE_OF = {"run": "r", "settings": [5, ""]}

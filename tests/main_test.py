@@ -17,7 +17,7 @@ from absl import flags
 
 from tests import tiny_runs
 from xmc_jax import data, evaluate, faults, loop, main, run_folder, runtime, workflow
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.refresh.index import Index
 
 ROOT = pathlib.Path(__file__).parent.parent

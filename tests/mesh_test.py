@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from xmc_jax import mesh
-from xmc_jax.contract import Batch, Links, Tokens, TrainState
+from xmc_jax.types import Batch, Links, Tokens, TrainState
 
 
 def _specs(tree, rules, shape=(2, 4)):

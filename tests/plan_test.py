@@ -16,13 +16,14 @@ from tests.golden_test import NAMES, PRESETS
 from xmc_jax import checks, mesh, methods, models, optim, runtime, workflow
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
-from xmc_jax.contract import Batch, ConfigError, DatasetInfo, Links, Tokens, TrainState
+from xmc_jax.errors import ConfigError
 from xmc_jax.methods import two_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.ops import sparse_rows
 from xmc_jax.plan import activations, chunks, host, memory, shapes, work
 from xmc_jax.plan.table import table
 from xmc_jax.train_step import TrainStep
+from xmc_jax.types import Batch, DatasetInfo, Links, Tokens, TrainState
 
 NUM_POSITIVES = 8  # columns of a measured batch's positives
 VOCABULARY = 1000

@@ -22,7 +22,7 @@ from prompt_toolkit.output import DummyOutput
 
 import xmc_jax
 from xmc_jax import predict, prompt
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.predict import predict_command, predict_lines
 from xmc_jax.retrieval import explanations
 from xmc_jax.runs import ranking

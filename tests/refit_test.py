@@ -11,7 +11,7 @@ from same_runs import assert_same_runs
 from xmc_jax import config as configs
 from xmc_jax import loop, refit, workflow
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 SETTINGS = {
   "train.refit": True,

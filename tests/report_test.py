@@ -8,7 +8,7 @@ import time
 import pytest
 
 from xmc_jax import faults, report
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.report import Progress, Report
 
 

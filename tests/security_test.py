@@ -16,7 +16,7 @@ from tests import tiny_runs
 from xmc_jax import config as configs
 from xmc_jax import data, evaluate, faults, inside, models, plain, predict, report, run_folder, workflow
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError, DataError, UserError
+from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.fusion import Tree
 from xmc_jax.models import sources
 from xmc_jax.models.pretrained import load_pretrained

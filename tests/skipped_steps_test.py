@@ -11,10 +11,11 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import digests, loop, mesh, methods, optim, train_step, workflow
-from xmc_jax.contract import BatchSpec, Method, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.methods import label_centroids
 from xmc_jax.report import Report
 from xmc_jax.saves import Saves
+from xmc_jax.types import BatchSpec, Method
 
 OVA = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
 SETTINGS = {"dexml": {}, "ova": OVA, "prime": {**tiny_runs.PRIME, "method.leaves_first_epoch": 9.0}}

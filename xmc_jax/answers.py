@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.hybrid import HybridRanker

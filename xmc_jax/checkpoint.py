@@ -15,8 +15,9 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from xmc_jax import digests, disk, mesh
-from xmc_jax.contract import PyTree, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.steps import Steps
+from xmc_jax.types import PyTree
 
 
 class Checkpoints:

@@ -9,8 +9,8 @@ import re
 import ml_collections
 
 from xmc_jax import checks, plain
-from xmc_jax.contract import ConfigError
 from xmc_jax.defaults import DEFAULTS
+from xmc_jax.errors import ConfigError
 from xmc_jax.limits import LOSSES, METRICS, SOURCES
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 
 def need(folder: Path, num_bytes: float, what: str) -> None:

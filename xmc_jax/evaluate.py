@@ -11,13 +11,13 @@ import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import data, disk, metrics, plain, runtime
-from xmc_jax.contract import PyTree
 from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import Progress
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.run import Run
 from xmc_jax.runs.ranking import Rank, plain_ranker
+from xmc_jax.types import PyTree
 
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from absl import flags, logging
 
 from xmc_jax import checks, plain
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]*)")
 # What the machine refuses; whatever else an OSError says may be a bug, and keeps its traceback.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.refresh.search import Ranking, contained, place, search
 
 _NUM_FEATURES = 3

@@ -12,8 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import data, refresh, run_folder, runtime
-from xmc_jax.contract import ConfigError
 from xmc_jax.data.links import LABEL, QUERY, Side, graph_of, is_of_labels
+from xmc_jax.errors import ConfigError
 from xmc_jax.report import Progress, say
 
 _TOO_DENSE = 0.5  # a graph that links so many of all pairs

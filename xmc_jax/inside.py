@@ -4,7 +4,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 _READ_ONLY = ("data",)  # replaced as a whole, never written into
 

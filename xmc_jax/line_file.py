@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from xmc_jax import disk
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 
 @contextlib.contextmanager

@@ -9,13 +9,13 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import evaluate, mesh, models, optim, refresh, run_folder, runtime
-from xmc_jax.contract import Batch, PyTree, TrainState
 from xmc_jax.data.batches import ahead, is_for_batches
 from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run
 from xmc_jax.saves import Saves
 from xmc_jax.stopping import Asked, Stop
 from xmc_jax.train_step import TrainStep, Watch, first_state
+from xmc_jax.types import Batch, PyTree, TrainState
 
 
 def train(

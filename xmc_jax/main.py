@@ -17,7 +17,7 @@ from absl import app, flags
 
 from xmc_jax import config as configs
 from xmc_jax import faults, options
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 flags.adopt_module_key_flags(options)  # --help shows them
 

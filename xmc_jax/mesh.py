@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xmc_jax.contract import Array, Batch, Links, PyTree, UserError
+from xmc_jax.errors import UserError
+from xmc_jax.types import Array, Batch, Links, PyTree
 
 # Over which axes the rows of label texts and label embeddings are split, the first axis outermost.
 LABEL_ROWS = ("label", "data")

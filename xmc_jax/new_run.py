@@ -8,7 +8,7 @@ import ml_collections
 
 from xmc_jax import checks, data, fitting, inside, methods, models, run_folder, runtime
 from xmc_jax import config as configs
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks
 from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run

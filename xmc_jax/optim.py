@@ -6,8 +6,8 @@ import re
 import jax
 import optax
 
-from xmc_jax.contract import PyTree
 from xmc_jax.mesh import path_name
+from xmc_jax.types import PyTree
 
 # Biases and every LayerNorm's gain. Matching 'LayerNorm.weight' alone, as DEXA's released code does, would
 # miss DistilBERT's sa_layer_norm and output_layer_norm.

@@ -8,7 +8,7 @@ from ml_collections import config_flags
 
 from xmc_jax import checks, faults
 from xmc_jax import config as configs
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
 MODE = flags.DEFINE_enum(

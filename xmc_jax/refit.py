@@ -5,10 +5,11 @@ import contextlib
 import ml_collections
 
 from xmc_jax import loop, run_folder, runtime
-from xmc_jax.contract import PyTree, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.report import Report, say
 from xmc_jax.run import Run
 from xmc_jax.stopping import Stop
+from xmc_jax.types import PyTree
 
 
 def last_step(best_step: int, steps_per_epoch: int, steps_per_epoch_of_all: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from tqdm import tqdm
 
 from xmc_jax import disk, plain, runtime
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 _PLAIN_SECONDS = 15.0  # between progress lines where there is no terminal
 

@@ -2,8 +2,7 @@
 
 Layout of a run's folder, which is all that evaluation and prediction need:
 
-  config.json     the resolved config
-  chunks.json     chunk sizes that it leaves open
+  config.json     the resolved config; chunks.json: chunk sizes that it leaves open
   data/           the prepared data, hard-linked from the cache
   encoder/        the encoder's description (no weights)
   graphs/         edges of metadata graphs with those of random walks, where the method learns from them
@@ -28,10 +27,11 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import data, graph_sides, inside, mesh, methods, metrics, models, run_folder
 from xmc_jax.checkpoint import Checkpoints
-from xmc_jax.contract import Array, ConfigError, DatasetInfo, PyTree, UserError
 from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.data.links import Side
+from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.refresh import Snapshot, embed_table, texts_at_a_time
+from xmc_jax.types import Array, DatasetInfo, PyTree
 
 
 class Run:

@@ -12,7 +12,7 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import data, disk, fitting, runtime
-from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.errors import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
 _MAY_CHANGE = (

@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 
 from xmc_jax import config as configs
 from xmc_jax import peers
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 _SECONDS_UNHEARD = 30  # after which JAX calls a process dead
 _STDERR, _ONE_LISTENER = 2, threading.Lock()

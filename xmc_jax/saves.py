@@ -5,9 +5,10 @@ from typing import Any
 import jax
 
 from xmc_jax import disk
-from xmc_jax.contract import PyTree, TrainState, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.report import say
 from xmc_jax.run import Run
+from xmc_jax.types import PyTree, TrainState
 
 # The host's part of a checkpoint, at step 0.
 _NEW_RECORD = {

@@ -29,7 +29,7 @@ from xmc_jax import (
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax import run as runs
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.report import Report, say, show
 from xmc_jax.runs import checkpoints, frequency, fused, ranking

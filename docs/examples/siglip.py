@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax import models
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import both_sides, rhythms
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {
   "loss": ("binary",),

@@ -6,8 +6,8 @@ import scipy.sparse as sp
 import tiny_runs
 
 from xmc_jax.batching.positives import choose_widths, doublings, expected_in_pool, suffices
-from xmc_jax.contract import BatchSpec
 from xmc_jax.data.batches import BatchBuilder
+from xmc_jax.types import BatchSpec
 
 
 def test_usual_batches_are_narrow_and_the_longest_row_has_room():

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.contract import BatchSpec
 from xmc_jax.data.batches import BatchBuilder, ahead, learnable, num_leaves
+from xmc_jax.types import BatchSpec
 
 N, L, B = 50, 37, 16
 ALL, IN_BATCH = BatchSpec(labels="all"), BatchSpec(labels="in_batch")

@@ -18,7 +18,7 @@ import numpy as np
 import sample_folders as samples
 
 from xmc_jax import data
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 _GRAPH = ("kind_anchors.txt", "kind_trn_X_Y.txt", "kind_lbl_X_Y.txt")
 

@@ -10,8 +10,8 @@ import pytest
 import sample_folders as samples
 
 from xmc_jax import data
-from xmc_jax.contract import DataError
 from xmc_jax.data.manifest import is_prepared
+from xmc_jax.errors import DataError
 
 
 @pytest.fixture(scope="module")

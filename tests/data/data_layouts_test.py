@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmc_jax import data
-from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.errors import ConfigError, DataError
 
 
 def rows_of(matrix) -> list[list[int]]:

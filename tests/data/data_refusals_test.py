@@ -13,9 +13,9 @@ import sample_folders as samples
 import scipy.sparse
 
 from xmc_jax import data
-from xmc_jax.contract import ConfigError, DataError
 from xmc_jax.data import arrays
 from xmc_jax.data.formats import lines, table_files
+from xmc_jax.errors import ConfigError, DataError
 
 
 def json_row(**changes) -> str:

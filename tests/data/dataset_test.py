@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmc_jax import data
-from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.errors import ConfigError, DataError
 
 TEXTS = ["the apple", "", "a green apple on a tree", "boat", "apple " * 50]
 

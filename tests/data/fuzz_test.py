@@ -17,12 +17,12 @@ import sample_folders as samples
 from hypothesis import given
 
 from xmc_jax import data
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats import filter_pairs
 from xmc_jax.data.formats.label_cells import split_cell
 from xmc_jax.data.formats.lines import keyed_text_chunks
 from xmc_jax.data.formats.matrices import parse_pairs
 from xmc_jax.data.formats.source import Place
+from xmc_jax.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_GROWN = 128e6

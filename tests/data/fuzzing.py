@@ -16,8 +16,8 @@ import mutations
 import sample_folders as samples
 
 from xmc_jax import data
-from xmc_jax.contract import UserError
 from xmc_jax.data.formats import lines, table_files
+from xmc_jax.errors import UserError
 
 _LONGEST_MESSAGE = 600  # without the folder's name
 

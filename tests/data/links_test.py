@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.contract import BatchSpec
 from xmc_jax.data import links as links_module
 from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.data.links import LinkSampler, Side
+from xmc_jax.types import BatchSpec
 
 N, A = 20, 15
 

@@ -15,8 +15,8 @@ import sample_folders as samples
 
 from xmc_jax import data
 from xmc_jax.config import cache_root
-from xmc_jax.contract import DataError
 from xmc_jax.data import cache
+from xmc_jax.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.export import made_runs
 from xmc_jax import digests, export
-from xmc_jax.contract import DataError, UserError
+from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import exported as exported_module
 from xmc_jax.retrieval import tree_text
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.export import made_runs
 from xmc_jax import export
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.export import label_files
 from xmc_jax.predict import Model
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tests.export import made_runs
 from xmc_jax import disk, export
-from xmc_jax.contract import DataError, UserError
+from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import card, label_files, make, measured, programs, whole
 from xmc_jax.predict import Model
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from tests.export import made_runs
 from xmc_jax import disk, export
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.export import label_files
 from xmc_jax.predict import Model
 from xmc_jax.retrieval import hybrid_model

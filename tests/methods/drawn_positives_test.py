@@ -9,9 +9,9 @@ import pytest
 import tiny_runs
 
 from xmc_jax import mesh
-from xmc_jax.contract import Batch, DatasetInfo
 from xmc_jax.data.batches import learnable
 from xmc_jax.methods.pool_losses import pool_loss
+from xmc_jax.types import Batch, DatasetInfo
 
 _SAMPLED = {"method.loss": "softmax", "method.labels": "in_batch", "method.shortlist_size": 8}
 

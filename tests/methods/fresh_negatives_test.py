@@ -6,7 +6,7 @@ import pytest
 import tiny_runs
 
 from xmc_jax import loop, mesh, refresh
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.methods import fresh_negatives
 from xmc_jax.report import Report
 

@@ -10,9 +10,10 @@ import pytest
 import tiny_runs
 
 from xmc_jax import loop, mesh, methods, optim, refresh, train_step, workflow
-from xmc_jax.contract import ConfigError, Tokens
+from xmc_jax.errors import ConfigError
 from xmc_jax.ops import sparse_rows
 from xmc_jax.report import Report
+from xmc_jax.types import Tokens
 
 LABELS = ["all", "in_batch"]
 SETTINGS = {"all": {}, "in_batch": {"method.num_random_negatives": 7, "method.num_positives": 2}}

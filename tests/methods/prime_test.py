@@ -11,7 +11,7 @@ import tiny_runs
 
 from xmc_jax import mesh, methods, optim, refresh, train_step, workflow
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.methods import label_centroids, label_prototypes, prime_losses
 from xmc_jax.ops import sparse_rows
 from xmc_jax.refresh.index import Index

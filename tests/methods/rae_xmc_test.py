@@ -12,7 +12,7 @@ import tiny_runs
 
 from xmc_jax import evaluate, run_folder, workflow
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.methods.rae_xmc import memory_loss
 from xmc_jax.predict import Model
 from xmc_jax.retrieval.chosen_weight import ChosenWeight

@@ -7,7 +7,7 @@ import tiny_runs
 
 from xmc_jax import run as runs
 from xmc_jax import workflow
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 
 WORDS, LABELS, LENGTH = "words_trn_X_Y.txt", "words_lbl_X_Y.txt", "length_trn_X_Y.txt"
 

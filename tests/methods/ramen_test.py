@@ -13,10 +13,11 @@ import tiny_runs
 
 from xmc_jax import graph_sides, refresh, workflow
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError, DataError, DatasetInfo, Links, UserError
+from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.methods import graph_terms
 from xmc_jax.predict import Model
 from xmc_jax.refresh import pruning
+from xmc_jax.types import DatasetInfo, Links
 
 NOWHERE = pathlib.Path("nowhere")
 MARGIN, NEGATIVES, TEMPERATURE = 0.3, 2, 0.1

@@ -15,8 +15,8 @@ import tiny_runs
 
 from xmc_jax import loop, losses, mesh, optim, refresh, train_step, workflow
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError
 from xmc_jax.data import special_ids
+from xmc_jax.errors import ConfigError
 from xmc_jax.methods import unidec
 from xmc_jax.methods.pool_losses import log_odds_of_pool
 from xmc_jax.predict import Model

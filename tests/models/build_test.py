@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from xmc_jax import models
-from xmc_jax.contract import ConfigError, Tokens, UserError
+from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.models import compute
+from xmc_jax.types import Tokens
 
 KEY = jax.random.key(0)
 

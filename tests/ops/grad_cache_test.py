@@ -9,8 +9,8 @@ import pytest
 import tiny_runs
 
 from xmc_jax import mesh, models
-from xmc_jax.contract import Tokens
 from xmc_jax.ops.grad_cache import embed_groups, embed_parts
+from xmc_jax.types import Tokens
 
 KEY = jax.random.key(11)
 

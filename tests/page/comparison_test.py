@@ -12,7 +12,7 @@ from html_test import check_page
 from page_runs import NAME, made_run
 
 from xmc_jax import evaluate, metrics, page
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.page import comparison, differing, finished
 from xmc_jax.runs.ranking import ranker
 

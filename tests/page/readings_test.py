@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from xmc_jax.contract import Refresh
 from xmc_jax.page import readings
+from xmc_jax.types import Refresh
 
 
 def _write(folder, *lines):

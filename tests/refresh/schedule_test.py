@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmc_jax import refresh
-from xmc_jax.contract import Refresh
+from xmc_jax.types import Refresh
 
 
 def _steps(refreshes, last, per_epoch):

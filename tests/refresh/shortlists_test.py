@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from nearest_by_sort import by_hand, clustered, overlap
 
 from xmc_jax import mesh, refresh
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.refresh import index
 
 K = 20

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from xmc_jax import metrics
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval import key_memory
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.key_memory import KeyMemory

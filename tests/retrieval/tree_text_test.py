@@ -9,7 +9,7 @@ import lightgbm
 import numpy as np
 import pytest
 
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model, tree_text
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -185,7 +185,7 @@ def test_trees_on_other_features_or_none_are_refused(text):
 FUZZ = """
 import sys
 import numpy as np
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval import tree_text
 text, rng, opened = sys.stdin.read(), np.random.default_rng(0), 0
 tokens = "0|-1|1|7|-9|99999999999|nan|1e999|| |=|\\n|\\r|0.5|x|Tree=".split("|")

@@ -11,7 +11,7 @@ from xmc_jax import config as configs
 from xmc_jax import methods, run_folder, workflow
 from xmc_jax import run as runs
 from xmc_jax.batching.pool_odds import log_pool_odds
-from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.make import export
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.sources import Queries

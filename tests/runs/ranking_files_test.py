@@ -11,7 +11,7 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import disk, loop, run_folder, workflow
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.predict import Model
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs import ranking

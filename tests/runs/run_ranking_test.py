@@ -10,7 +10,7 @@ import tiny_runs
 
 from xmc_jax import run as runs
 from xmc_jax import workflow
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.predict import Model
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.retrieval.sources import Queries

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.source import one_line
+from xmc_jax.errors import DataError
 
 
 class ArrayFile:

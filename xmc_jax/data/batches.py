@@ -7,10 +7,10 @@ from types import MappingProxyType
 import numpy as np
 
 from xmc_jax.batching.positives import choose_widths, expected_in_pool
-from xmc_jax.contract import Batch, BatchSpec, Links
 from xmc_jax.data import buckets, ragged
 from xmc_jax.data.links import KEPT, LinkSampler, Side, is_of_labels
 from xmc_jax.data.pools import Pool, in_columns, label_frequency, label_table, make_pool
+from xmc_jax.types import Batch, BatchSpec, Links
 
 _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xmc_jax.contract import Tokens
+from xmc_jax.types import Tokens
 
 WIDTH_STEP = 8
 _FINE_STEP, _MOST_GROUPS = 4, 8

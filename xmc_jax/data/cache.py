@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xmc_jax import disk
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import excerpt
 from xmc_jax.data.manifest import FILE_NAME, read_manifest
 from xmc_jax.digests import sha256
+from xmc_jax.errors import DataError
 
 TOKENIZER = "tokenizer.json"
 # A file changed this shortly before it was fingerprinted may change again without a new time stamp.

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xmc_jax.contract import ConfigError, DataError
 from xmc_jax.data.arrays import read_csr, read_ragged
 from xmc_jax.data.batches import learnable
 from xmc_jax.data.cache import TOKENIZER, why_damaged
@@ -16,6 +15,7 @@ from xmc_jax.data.manifest import read_manifest
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.vocabulary import load_tokenizer
+from xmc_jax.errors import ConfigError, DataError
 
 
 class TextSet(NamedTuple):

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from types import NoneType
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.source import excerpt
+from xmc_jax.errors import DataError
 
 FORMAT = "xmc_jax prepared data"
 VERSION = 1

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xmc_jax.batching.positives import suffices
-from xmc_jax.contract import BatchSpec, Tokens
 from xmc_jax.data import buckets, ragged
+from xmc_jax.types import BatchSpec, Tokens
 
 
 class Pool(NamedTuple):

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmc_jax import disk
-from xmc_jax.contract import DataError
 from xmc_jax.data import cache, formats
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, lengths_of
 from xmc_jax.data.formats.checks import cleaned
@@ -23,6 +22,7 @@ from xmc_jax.data.manifest import read_manifest, write_manifest
 from xmc_jax.data.texts import well_formed
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.digests import sha256
+from xmc_jax.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]
 _AHEAD = 2  # chunks of texts that wait to be tokenized while others are read

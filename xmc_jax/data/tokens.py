@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from xmc_jax.contract import ConfigError, Tokens
 from xmc_jax.data.arrays import lengths_of
 from xmc_jax.data.texts import well_formed
+from xmc_jax.errors import ConfigError
+from xmc_jax.types import Tokens
 
 _CHUNK_ROWS = 8192
 

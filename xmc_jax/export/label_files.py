@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from xmc_jax import plain
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 from xmc_jax.refresh import Index
 from xmc_jax.retrieval.sources import unit_rows
 

@@ -11,7 +11,7 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import disk, methods, runtime
 from xmc_jax import run as runs
-from xmc_jax.contract import ConfigError, UserError
+from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence, whole
 from xmc_jax.export.memory_files import Memory
 from xmc_jax.export.programs import Trained

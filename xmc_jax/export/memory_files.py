@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import digests
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 from xmc_jax.export import label_files
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker

@@ -17,7 +17,8 @@ import safetensors.numpy
 from jax import export as jax_export
 
 from xmc_jax import mesh
-from xmc_jax.contract import Array, DataError, PyTree, Tokens, UserError
+from xmc_jax.errors import DataError, UserError
+from xmc_jax.types import Array, PyTree, Tokens
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 PARAMETERS = "parameters.safetensors"
@@ -34,7 +35,7 @@ Function = Callable[..., Array]  # (params, aux, tokens, ids [b]) -> [b, D]
 
 
 class Trained(NamedTuple):
-  """What functions are called with; see `contract.Method`."""
+  """What functions are called with; see `types.Method`."""
 
   params: PyTree
   aux: PyTree

@@ -10,11 +10,11 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import data, models
-from xmc_jax.contract import Array, PyTree
 from xmc_jax.export.programs import Trained
 from xmc_jax.methods import two_heads
 from xmc_jax.models.pretrained import save_sentence_modules, write_json, write_safetensors
 from xmc_jax.run import Run
+from xmc_jax.types import Array, PyTree
 
 _TOLERANCE = 1e-4  # of what it is against what the method embeds by, in float32, for vectors of length 1
 _STATIC = "0_StaticEmbedding"

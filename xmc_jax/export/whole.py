@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from xmc_jax import disk
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 _UNFINISHED = "UNFINISHED"  # stands in a folder that is being written, and holds its lock
 

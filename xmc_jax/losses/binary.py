@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
 from xmc_jax.losses.rows import as_rows
+from xmc_jax.types import Array
 
 
 def binary(scores: Array, labels: Array, *, where: Array | None = None) -> Array:

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
 from xmc_jax.losses.rows import as_rows, log_sum_exp, positive_weights
+from xmc_jax.types import Array
 
 
 def decoupled_softmax(

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
 from xmc_jax.losses import rows as row_forms
 from xmc_jax.losses.hardest import Hardest, hardest_of
+from xmc_jax.types import Array
 
 
 def dynamic_margin(

@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
 from xmc_jax.losses import rows as row_forms
 from xmc_jax.losses.hardest import hardest_of
+from xmc_jax.types import Array
 
 
 def margin(

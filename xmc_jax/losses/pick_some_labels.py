@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
+from xmc_jax.types import Array
 
 
 def pick_some_labels(

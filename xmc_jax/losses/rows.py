@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
+from xmc_jax.types import Array
 
 
 class Rows(NamedTuple):

@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
 from xmc_jax.losses.rows import as_rows, positive_weights
 from xmc_jax.ops.threshold import locate, log_odds, reduce_rows, tally
+from xmc_jax.types import Array
 
 
 def soft_top_k(

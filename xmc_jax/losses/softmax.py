@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
 from xmc_jax.losses.rows import as_rows, log_sum_exp, positive_weights
+from xmc_jax.types import Array
 
 
 def softmax(

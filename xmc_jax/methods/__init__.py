@@ -4,7 +4,8 @@ import difflib
 import importlib
 
 from xmc_jax import config as configs
-from xmc_jax.contract import ConfigError, DatasetInfo, Method
+from xmc_jax.errors import ConfigError
+from xmc_jax.types import DatasetInfo, Method
 
 _METHODS = {
   "ance": "xmc_jax.methods.ance",

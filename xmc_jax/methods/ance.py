@@ -4,8 +4,8 @@ Softmax, or a triplet loss, over the in-batch pool and labels drawn from each po
 anew every few epochs from the embeddings of the moment.
 """
 
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {
   "loss": ("softmax", "margin"),

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import ml_collections
 
 from xmc_jax import mesh, models
-from xmc_jax.contract import Array, DatasetInfo
 from xmc_jax.ops.grad_cache import embed_groups, embed_parts
+from xmc_jax.types import Array, DatasetInfo
 
 
 def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable[..., Array]]:

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, models, refresh
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.methods import rhythms
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
 from xmc_jax.refresh.centroids import normalize_rows
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {"loss": ("margin",), "labels": ("in_batch_table",)}
 NEEDS_INIT = True  # `config.init_from` must name a run

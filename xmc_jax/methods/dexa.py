@@ -8,11 +8,11 @@ say can go into `a`, and need not distort the encoder. Frequent labels may have 
 import jax
 
 from xmc_jax import mesh
-from xmc_jax.contract import DatasetInfo, Method
 from xmc_jax.methods import both_sides, label_clusters, ngame
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.ops import sparse_rows
+from xmc_jax.types import DatasetInfo, Method
 
 FIXED = {key: legal for key, legal in ngame.FIXED.items() if key not in ngame.NO_CLUSTERS}
 TABLE = "auxiliary"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices

@@ -7,8 +7,8 @@ one positive of a point in each step, SoftTop-k so many as it has places; binary
 """
 
 from xmc_jax.batching.positives import num_drawn
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {
   "labels": ("all", "in_batch"),

@@ -4,8 +4,8 @@ Softmax over the in-batch pool: a point's other labels count as negatives where 
 positive is drawn per point.
 """
 
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {
   "loss": ("softmax",),

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import jax
 
 from xmc_jax import models
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method, Refresh
 from xmc_jax.methods import both_sides, fresh_negatives, graph_terms, rhythms
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.types import BatchSpec, DatasetInfo, Method, Refresh
 
 
 def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options) -> Method:

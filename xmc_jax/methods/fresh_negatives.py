@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, refresh
-from xmc_jax.contract import Array, Batch, DatasetInfo, Refresh, Tokens
+from xmc_jax.types import Array, Batch, DatasetInfo, Refresh, Tokens
 
 CACHE = "label_cache"  # in `aux`: `[L', D]`, L' = L rounded up to the devices
 RULE = (f"(^|/){CACHE}$", (mesh.LABEL_ROWS,))

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, refresh
-from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
 from xmc_jax.methods.pool_losses import drawn_positives
 from xmc_jax.ops import sparse_rows
 from xmc_jax.refresh.centroids import normalize_rows
+from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
 
 NAME = "centroids"
 

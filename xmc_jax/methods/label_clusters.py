@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, refresh
-from xmc_jax.contract import Array, DatasetInfo, PyTree, Refresh
 from xmc_jax.report import say
+from xmc_jax.types import Array, DatasetInfo, PyTree, Refresh
 
 NAME = "label_cluster"
 

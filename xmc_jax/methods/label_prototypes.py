@@ -9,10 +9,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import mesh, models
-from xmc_jax.contract import Array, Batch, DatasetInfo, PyTree, Refresh
 from xmc_jax.methods import label_centroids, label_clusters
 from xmc_jax.models import normalize
 from xmc_jax.ops import sparse_rows
+from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh
 
 TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 NETWORK = "prototype"  # in `params`

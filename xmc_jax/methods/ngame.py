@@ -5,8 +5,8 @@ a point's neighbours are its negatives. The loss looks at the hardest of them. M
 `methods/classifier.py`.
 """
 
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import dual_encoder, rhythms
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 NO_CLUSTERS = {"num_label_clusters": (0,), "num_head_labels": (0,), "head_label_points": (0,)}
 FIXED = {

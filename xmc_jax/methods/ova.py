@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, models
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import both_sides
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}
 

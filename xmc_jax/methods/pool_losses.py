@@ -7,9 +7,9 @@ from jax.sharding import PartitionSpec as P
 from xmc_jax import ops
 from xmc_jax.batching.pool_odds import log_pool_odds
 from xmc_jax.batching.positives import num_drawn
-from xmc_jax.contract import Array, Batch, DatasetInfo
 from xmc_jax.data.batches import num_leaves
 from xmc_jax.losses.margin import margin_of
+from xmc_jax.types import Array, Batch, DatasetInfo
 
 
 def mean_over_rows(per_row: Array, batch: Batch) -> Array:

@@ -7,9 +7,10 @@ batches; labels are ranked by prototypes. `methods/classifier.py` is Module II.
 
 import jax
 
-from xmc_jax.contract import BatchSpec, DatasetInfo, Method, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.methods import both_sides, label_centroids, label_prototypes, prime_losses, rhythms
 from xmc_jax.models import normalize
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {
   "loss": ("dynamic_margin", "margin"),

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import losses, mesh
-from xmc_jax.contract import Array, Batch, DatasetInfo
 from xmc_jax.methods import triplet_pairs
 from xmc_jax.methods.pool_losses import known_columns, mean_over_rows
+from xmc_jax.types import Array, Batch, DatasetInfo
 
 _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax import losses, models
-from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import both_sides, rhythms
 from xmc_jax.methods.pool_losses import known_columns, mean_over_rows
+from xmc_jax.types import Array, Batch, BatchSpec, DatasetInfo, Method
 
 FIXED = {
   "loss": ("decoupled_softmax",),

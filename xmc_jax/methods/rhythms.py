@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from xmc_jax import refresh
-from xmc_jax.contract import Array, BatchSpec, Refresh
 from xmc_jax.data.batches import num_leaves
+from xmc_jax.types import Array, BatchSpec, Refresh
 
 
 def shortlists(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array, Batch
 from xmc_jax.methods.pool_losses import drawn_positives
+from xmc_jax.types import Array, Batch
 
 
 class Pairs(NamedTuple):

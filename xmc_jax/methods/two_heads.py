@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from xmc_jax import models
-from xmc_jax.contract import Array, DatasetInfo, PyTree
+from xmc_jax.types import Array, DatasetInfo, PyTree
 
 TEXTS, CLASSIFIERS = "text_head", "classifier_head"
 

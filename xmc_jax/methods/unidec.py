@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax import losses, mesh
-from xmc_jax.contract import Array, Batch, BatchSpec, DatasetInfo, Method
 from xmc_jax.methods import both_sides, rhythms, two_heads
 from xmc_jax.methods.pool_losses import known_columns, log_odds_of_pool
 from xmc_jax.models import normalize
+from xmc_jax.types import Array, Batch, BatchSpec, DatasetInfo, Method
 
 FIXED = {
   "labels": ("in_batch", "all"),

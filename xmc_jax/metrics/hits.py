@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
-from xmc_jax.contract import Array
+from xmc_jax.types import Array
 
 
 class Truth(NamedTuple):

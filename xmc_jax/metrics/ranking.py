@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax.contract import Array
 from xmc_jax.metrics.hits import Hits, Truth, as_truth, find_hits
+from xmc_jax.types import Array
 
 
 class Earning(NamedTuple):

@@ -9,7 +9,7 @@ import flax
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.models import compute
 from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.encoder import Encoder, EncoderSpec

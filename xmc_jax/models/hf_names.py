@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 from xmc_jax.models.encoder import EncoderSpec
 
 # Per block: our path -> Hugging Face's, below `layer_<i>` and `<layers>.<i>`.

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import jax
 
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 from xmc_jax.models.build import build
 from xmc_jax.models.pretrained import load_pretrained
 

@@ -5,7 +5,7 @@ A GRU's tensors are named and laid out as those of PyTorch's `nn.GRU(E, H, bidir
 
 import numpy as np
 
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.gru import DIRECTIONS, GruSpec
 

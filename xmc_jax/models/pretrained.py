@@ -11,7 +11,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from xmc_jax.contract import ConfigError, DataError
+from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.models import hf_names, own_names, sources
 from xmc_jax.models.encoder import EncoderSpec
 from xmc_jax.models.known import known_spec

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.models import hf_names
 from xmc_jax.models.known import known_spec
 

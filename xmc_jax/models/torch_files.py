@@ -15,7 +15,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 
 _STORAGE_TYPES = {
   "FloatStorage": np.float32,

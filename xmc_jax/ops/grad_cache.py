@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from xmc_jax.contract import Array, PyTree, Tokens
+from xmc_jax.types import Array, PyTree, Tokens
 
 
 def embed_groups(

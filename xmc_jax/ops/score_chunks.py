@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array, PyTree
+from xmc_jax.types import Array, PyTree
 
 
 class Pool(NamedTuple):

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from xmc_jax.contract import Array
 from xmc_jax.mesh import LABEL_ROWS
+from xmc_jax.types import Array
 
 
 class RowMoments(NamedTuple):

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from xmc_jax.contract import Array, PyTree
 from xmc_jax.ops import score_chunks
 from xmc_jax.ops.score_chunks import Pool
 from xmc_jax.ops.streaming_kinds import KINDS, Summary
+from xmc_jax.types import Array, PyTree
 
 
 class _Plan(NamedTuple):

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array, PyTree
 from xmc_jax.ops.score_chunks import Reduction
 from xmc_jax.ops.threshold import Tally, locate, log_odds, tally
+from xmc_jax.types import Array, PyTree
 
 
 class Summary(NamedTuple):

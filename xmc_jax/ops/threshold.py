@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.contract import Array
+from xmc_jax.types import Array
 
 # Scores in a block of `reduce_rows`: a few arrays of that size fit a cache. Blocks are added up one by one,
 # which rounds each time, so there must not be too many.

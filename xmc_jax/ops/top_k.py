@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from xmc_jax.contract import Array
+from xmc_jax.types import Array
 
 _BLOCK = 16  # columns that are looked into together
 _FEW = (32, 96)  # blocks that are looked into, where no row needs more

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import disk, metrics, plain
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.page import differing, drawing, finished, readings, scores, side_figures, tables
 from xmc_jax.page.finished import Finished
 from xmc_jax.page.html import Markup, document, element, image, isolated, note, paragraph, table

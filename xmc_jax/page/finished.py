@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import data, inside, limits
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.page import readings
 from xmc_jax.refresh.search import Ranking

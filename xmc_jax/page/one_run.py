@@ -9,13 +9,13 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import disk, metrics, runtime
-from xmc_jax.contract import PyTree
 from xmc_jax.evaluate import Why
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.page import drawing, examples, figures, readings, score_section, scores, tables
 from xmc_jax.page.html import Markup, document, element, image, joined, note, paragraph
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.run import Run
+from xmc_jax.types import PyTree
 
 _SEED = 0
 _SOURCES = (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xmc_jax import refresh
-from xmc_jax.contract import Refresh
+from xmc_jax.types import Refresh
 
 # Names that a page shows; a file may be a stranger's, and hold any.
 _KINDS = ("train/", "eval/", "time/", "memory/")

@@ -11,11 +11,11 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import run_folder
-from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Tree
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.run import Run
+from xmc_jax.types import PyTree
 
 _BLOCK = 4096  # pairs whose vectors are gathered at a time
 _ROWS, _LABELS, _RANDOM = 2000, 2000, 128  # points, labels and random labels of a sample, at most

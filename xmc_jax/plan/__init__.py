@@ -6,7 +6,7 @@ figures were fitted, and how far off they are.
 
 from typing import NamedTuple
 
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks, memory, shapes, work
 from xmc_jax.plan.chips import CHIPS, USABLE, Chip
 from xmc_jax.plan.remedies import remedy

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax.contract import ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, load_pretrained
 from xmc_jax.models.sources import locate_here
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from xmc_jax import mesh
-from xmc_jax.contract import Array, Tokens
 from xmc_jax.data import buckets
+from xmc_jax.types import Array, Tokens
 
 _FEW_CHUNKS = 4
 

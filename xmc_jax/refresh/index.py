@@ -11,8 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import mesh, report, runtime
-from xmc_jax.contract import Array, ConfigError
+from xmc_jax.errors import ConfigError
 from xmc_jax.refresh.search import Ranking, place, search, without
+from xmc_jax.types import Array
 
 BACKENDS = ("auto", "exact", "scann")
 RECALL = 0.95  # of the exact nearest k, which ScaNN's search is widened to reach

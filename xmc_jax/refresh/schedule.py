@@ -6,9 +6,9 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import mesh, runtime
-from xmc_jax.contract import Array, PyTree, Refresh
 from xmc_jax.refresh.snapshot import Snapshot
 from xmc_jax.report import say
+from xmc_jax.types import Array, PyTree, Refresh
 
 
 def due(refreshes: Mapping[str, Refresh], step: int, steps_per_epoch: int) -> list[str]:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, ops
-from xmc_jax.contract import Array
 from xmc_jax.refresh import cores, host_search
+from xmc_jax.types import Array
 
 _SMALL_BLOCK = 64  # queries; smaller products are slow
 _Finder = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # (queries, k) -> (scores, ids)

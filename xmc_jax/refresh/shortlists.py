@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from xmc_jax.contract import Array
 from xmc_jax.refresh.index import Index
+from xmc_jax.types import Array
 
 
 def shortlist(

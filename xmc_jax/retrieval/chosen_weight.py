@@ -5,7 +5,7 @@ import pathlib
 from typing import NamedTuple
 
 from xmc_jax import disk
-from xmc_jax.contract import UserError
+from xmc_jax.errors import UserError
 
 
 class ChosenWeight(NamedTuple):

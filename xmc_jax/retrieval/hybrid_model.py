@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from xmc_jax import disk
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 from xmc_jax.refresh import cores
 from xmc_jax.retrieval import tree_text
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from xmc_jax.contract import DataError, UserError
+from xmc_jax.errors import DataError, UserError
 
 _MISSING = (
   "the hybrid ranker needs LightGBM: pip install lightgbm, or rank without it by --scores=encoder, in "

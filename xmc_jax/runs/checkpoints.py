@@ -5,10 +5,10 @@ import shutil
 from collections.abc import Iterator
 
 from xmc_jax import run_folder, runtime
-from xmc_jax.contract import PyTree
 from xmc_jax.run import Run
 from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fit_fusion
+from xmc_jax.types import PyTree
 
 _LOCK = ".last.lock"  # one process at a time has the folder of the last step
 _TESTS = "tests the last step in this folder; wait for it, or stop it"

@@ -7,11 +7,11 @@ the label vectors holds the term, against a 1 in the queries, so that a search s
 import numpy as np
 
 from xmc_jax import metrics, run_folder, runtime
-from xmc_jax.contract import PyTree
 from xmc_jax.refresh.index import Index
 from xmc_jax.report import say
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.run import Run
+from xmc_jax.types import PyTree
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # α's to choose from
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 
 from xmc_jax import run_folder, runtime
-from xmc_jax.contract import PyTree
 from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import say
@@ -13,6 +12,7 @@ from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.key_memory import KeyMemory
 from xmc_jax.run import Run
 from xmc_jax.runs.memory import point_vectors
+from xmc_jax.types import PyTree
 
 
 def fused_ranker(run: Run, params: PyTree, aux: PyTree) -> Callable[..., Ranking] | None:

@@ -5,8 +5,9 @@ import contextlib
 import numpy as np
 
 from xmc_jax import run_folder, runtime
-from xmc_jax.contract import PyTree, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.run import Run
+from xmc_jax.types import PyTree
 
 
 def is_refitted(run: Run) -> bool:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import methods, run_folder, runtime
-from xmc_jax.contract import PyTree, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.report import say
@@ -24,6 +24,7 @@ from xmc_jax.run import Run
 from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fused_ranker
 from xmc_jax.runs.memory import is_refitted, point_vectors
+from xmc_jax.types import PyTree
 
 _PATIENCE = 50  # queries that are ranked exactly before an index is built for more
 

@@ -4,12 +4,12 @@ import difflib
 from functools import partial
 from pathlib import Path
 
-from xmc_jax.contract import ConfigError, DataError
 from xmc_jax.data.formats import paired, raw_json, tables
 from xmc_jax.data.formats.filter_pairs import find_filters
 from xmc_jax.data.formats.graph_files import find_graphs
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Options, Source
+from xmc_jax.errors import ConfigError, DataError
 
 # In order of detection: the first one whose files are there is taken.
 _READERS = {

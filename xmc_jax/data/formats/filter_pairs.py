@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import Lines, find
 from xmc_jax.data.formats.matrices import parse_numbers
 from xmc_jax.data.formats.source import refusal
+from xmc_jax.errors import DataError
 
 _NAMES = {
   "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),

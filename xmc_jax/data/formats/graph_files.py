@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import anywhere, find
 from xmc_jax.data.formats.source import GraphFiles
+from xmc_jax.errors import DataError
 
 _ANCHORS = re.compile(r"(?P<name>.+)_anchors\.txt(\.gz)?")
 _EDGES = re.compile(r"(?P<name>.+)_(?P<side>trn|lbl)_X_Y\.(txt|npz)(\.gz)?")

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.source import one_line, refusal
+from xmc_jax.errors import DataError
 
 # Large enough to keep the tokenizer's threads busy, small enough that long documents stay bounded.
 CHUNK_BYTES = 1 << 19

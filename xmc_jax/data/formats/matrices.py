@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines
 from xmc_jax.data.formats.npz import NpzMatrix
 from xmc_jax.data.formats.source import Pairs, Place, Rows, refusal
+from xmc_jax.errors import DataError
 
 _COLON, _SPACES = ord(":"), b" \t\r\n\v\f"  # these are what bytes.split splits at
 _LONGEST_NUMBER, _LONGEST_COUNT = 64, 18  # letters

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import open_bytes, reading
 from xmc_jax.data.formats.source import Pairs, Place, one_line
+from xmc_jax.errors import DataError
 
 # Matrices of targets and edges pack to a tenth of their size; zeros pack to a thousandth.
 _MOST_UNPACKED, _MOST_RATIO = 1 << 28, 100

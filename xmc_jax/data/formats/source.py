@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax.contract import DataError
+from xmc_jax.errors import DataError
 
 EXCERPT_LENGTH = 60
 _SAID_LENGTH = 160  # of a library's own message

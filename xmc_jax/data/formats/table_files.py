@@ -7,10 +7,10 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from xmc_jax.contract import DataError
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.raw_json import objects
 from xmc_jax.data.formats.source import Place, one_line, refusal
+from xmc_jax.errors import DataError
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 _BATCH_ROWS = 256

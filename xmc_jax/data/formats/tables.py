@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from xmc_jax.contract import ConfigError, DataError
 from xmc_jax.data.formats.label_cells import SplitTally, Vocabulary, guess_separator, split_cell
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
 from xmc_jax.data.formats.raw_json import joined_text
 from xmc_jax.data.formats.source import Options, Pairs, Rows, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
+from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = "train.* and test.*, or one file, in .jsonl, .csv, .tsv or .parquet"
 

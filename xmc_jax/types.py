@@ -12,18 +12,6 @@ Array = Any  # a numpy or a JAX array
 PyTree = Any
 
 
-class UserError(Exception):
-  """Something that the user can mend; shown as one line, never as a traceback."""
-
-
-class ConfigError(UserError):
-  """A config value that cannot work: names key, value, limit and remedy."""
-
-
-class DataError(UserError):
-  """Input that cannot be used: names file, line and what was expected."""
-
-
 class Tokens(NamedTuple):
   """Texts as token ids, padded on the right.
 
