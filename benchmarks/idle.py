@@ -18,7 +18,7 @@ import time
 
 from xmc_jax import loop, new_run
 from xmc_jax.data import batches
-from xmc_jax.report import Report
+from xmc_jax.metric_writer import Report
 
 _ALIKE = {"eval.every_epochs": 0.0, "checkpoint.every_epochs": 0.0}
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from experiments import ramen
 from xmc_jax import new_run, refresh
-from xmc_jax.data.links import LABEL, QUERY, side_name
+from xmc_jax.data.links import side_name
+from xmc_jax.types import LABEL, QUERY
 
 
 def share(odds, own) -> float:

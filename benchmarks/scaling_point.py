@@ -32,8 +32,8 @@ import made_up
 from xmc_jax import config as configs
 from xmc_jax import data, evaluate, loop, mesh, optim, refresh, runtime, train_step
 from xmc_jax.data.batches import is_for_batches
+from xmc_jax.metric_writer import Report
 from xmc_jax.plan import chunks
-from xmc_jax.report import Report
 from xmc_jax.run import Run
 
 SHARE = 8  # N / SHARE points more are held out for evaluation

@@ -27,7 +27,7 @@ import faiss
 import hnswlib
 import numpy as np
 
-from xmc_jax import refresh, report
+from xmc_jax import console, refresh
 
 RECALL = 0.95
 
@@ -39,7 +39,7 @@ class Ours:
     self.name, self._backend = f"xmc_jax {backend}", backend
 
   def run(self, queries, labels, k):
-    said, report.say = [], lambda line: said.append(line)
+    said, console.say = [], lambda line: said.append(line)
     start = clock()
     ids = refresh.shortlist(queries, labels, k, backend=self._backend)
     wall, cpu = clock() - start

@@ -18,7 +18,7 @@ import jax
 from turns import compare
 
 from xmc_jax import mesh, new_run, optim, refresh, train_step
-from xmc_jax.report import Report
+from xmc_jax.metric_writer import Report
 
 _ALIKE = {
   "method.num_positives": 1,

@@ -29,7 +29,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmc_jax import config as configs
 from xmc_jax import data, disk, evaluate, faults, metrics, new_run, runtime
-from xmc_jax.data.batches import learnable
+from xmc_jax.data.truth import unfiltered
 from xmc_jax.refresh.search import Ranking
 from xmc_jax.retrieval.lexical import largest
 
@@ -97,7 +97,7 @@ def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0
     scores = by_text(fitted, queries) if kind == "labels" else by_vote(fitted, queries)
     if kind in _BOTH:
       scores = (scores + weight * by_text(fitted, queries)).tocsr()
-    found = largest(learnable(scores, split.filter[part]), k)
+    found = largest(unfiltered(scores, split.filter[part]), k)
     ids.append(found[0])
     values.append(np.where(found[0] >= 0, found[1], -np.inf).astype(np.float32))
   return Ranking(np.concatenate(ids), np.concatenate(values))

@@ -14,8 +14,8 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_jax.console import Progress
 from xmc_jax.refresh import walks
-from xmc_jax.report import Progress
 
 
 def made_up(num_points: int, num_anchors: int, num_edges: int):

@@ -12,12 +12,12 @@ import json
 import os
 import threading
 
-from xmc_jax import main, report, train_step
+from xmc_jax import main, metric_writer, train_step
 
 
 def _watch_stages() -> None:
   stage, entry, seconds, number = os.environ.get("FAULT", ",0,0,0").split(",")
-  entered, original, log = collections.Counter(), report.Report.stage, os.environ.get("STAGES")
+  entered, original, log = collections.Counter(), metric_writer.Report.stage, os.environ.get("STAGES")
 
   @contextlib.contextmanager
   def watched(self, name, less=""):
@@ -33,7 +33,7 @@ def _watch_stages() -> None:
       with open(log, "a") as file:
         file.write(json.dumps([name, self.seconds[name] - before]) + "\n")
 
-  report.Report.stage = watched
+  metric_writer.Report.stage = watched
 
 
 def _watch_steps(log: str) -> None:

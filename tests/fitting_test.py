@@ -10,11 +10,11 @@ import pytest
 import tiny_runs
 
 from tests.golden_test import PRESETS
-from xmc_jax import checks, data, fitting, new_run, plan, run_folder, workflow
+from xmc_jax import checks, data, fitting, new_run, plan, workflow
 from xmc_jax import config as configs
 from xmc_jax import run as runs
 from xmc_jax.errors import ConfigError
-from xmc_jax.report import Report
+from xmc_jax.metric_writer import Report
 
 AUTOMATIC = {"data.num_validation": -1}
 
@@ -203,7 +203,7 @@ def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(run_folder, "refuse_other_data", killed)
+    patch.setattr(new_run, "refuse_other_data", killed)
     new_run.create(config, tmp_path / "other", Report(tmp_path / "other"))
   assert chosen(configs.read(tmp_path / "other" / "config.json")) == (-1, 100, 1024)
   tokenizer = (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from xmc_jax import faults, report
+from xmc_jax import console, faults, metric_writer
+from xmc_jax.console import Progress
 from xmc_jax.errors import UserError
-from xmc_jax.report import Progress, Report
+from xmc_jax.metric_writer import Report
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_progress_of_unknown_length_and_without_any_step(clock, capsys):
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
 def test_clock(seconds, shown):
-  assert report._clock(seconds) == shown
+  assert console._clock(seconds) == shown
 
 
 def test_progress_at_a_terminal_is_one_moving_line(monkeypatch, capsys):
@@ -184,7 +185,7 @@ def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(tmp_path, monkeypa
 
     close = add_scalar
 
-  monkeypatch.setattr(report, "_tensorboard_writer", lambda _: Full())
+  monkeypatch.setattr(metric_writer, "_tensorboard_writer", lambda _: Full())
   voice = Report(tmp_path)
   voice.resume(0, {})
   for step in (1, 2):
@@ -220,8 +221,8 @@ def test_a_thread_that_the_machine_refuses_something_says_one_line(error, said, 
 
 def test_table():
   one = {"P@1": 0.41234, "nDCG@10": 1.0}
-  assert report.table({"hybrid": one}) == "P@1      41.23\nnDCG@10 100.00"
-  several = report.table({"hybrid": one, "lexical_labels": {"P@1": 0.5, "nDCG@10": 0.25}})
+  assert console.table({"hybrid": one}) == "P@1      41.23\nnDCG@10 100.00"
+  several = console.table({"hybrid": one, "lexical_labels": {"P@1": 0.5, "nDCG@10": 0.25}})
   assert several.splitlines() == [
     "        hybrid lexical labels",
     "P@1      41.23          50.00",
@@ -231,6 +232,6 @@ def test_table():
 
 def test_other_processes_say_nothing(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr("xmc_jax.runtime.is_main_process", lambda: False)
-  report.say("x")
+  console.say("x")
   Report(tmp_path).scalars(1, {})
   assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ from xmc_jax import config as configs
 from xmc_jax import digests, evaluate, loop, mesh, workflow
 from xmc_jax import run as runs
 from xmc_jax.checkpoint import Checkpoints
-from xmc_jax.report import Report
+from xmc_jax.metric_writer import Report
 from xmc_jax.runs import fused
 
 HERE = pathlib.Path(__file__).parent

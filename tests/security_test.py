@@ -14,7 +14,7 @@ import pytest
 
 from tests import tiny_runs
 from xmc_jax import config as configs
-from xmc_jax import data, evaluate, faults, inside, models, plain, predict, report, run_folder, workflow
+from xmc_jax import console, data, evaluate, faults, inside, models, plain, predict, run_folder, workflow
 from xmc_jax import run as runs
 from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.fusion import Tree
@@ -443,8 +443,8 @@ def test_a_run_takes_its_encoder_from_its_own_folder(copied, tmp_path, monkeypat
 
 
 def test_what_is_shown_holds_no_control_characters(capsys):
-  report.show(f"label {ESCAPES}\tend\nnext")
-  report.say(f"label {ESCAPES}")
+  console.show(f"label {ESCAPES}\tend\nnext")
+  console.say(f"label {ESCAPES}")
   said = capsys.readouterr()
   for stream in (said.out, said.err):
     assert "label" in stream and plain.text(stream) == stream

@@ -13,7 +13,7 @@ from same_runs import assert_same_runs
 from xmc_jax import digests, loop, mesh, methods, optim, train_step, workflow
 from xmc_jax.errors import UserError
 from xmc_jax.methods import label_centroids
-from xmc_jax.report import Report
+from xmc_jax.metric_writer import Report
 from xmc_jax.saves import Saves
 from xmc_jax.types import BatchSpec, Method
 

@@ -8,8 +8,8 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import data, models, new_run
 from xmc_jax import run as runs
+from xmc_jax.metric_writer import Report
 from xmc_jax.models import hf_names
-from xmc_jax.report import Report
 from xmc_jax.types import Batch
 
 NUM_LABELS = 60

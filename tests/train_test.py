@@ -18,8 +18,8 @@ import xmc_jax
 from xmc_jax import evaluate, loop, mesh, new_run, predict, workflow
 from xmc_jax import run as runs
 from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.metric_writer import Report
 from xmc_jax.predict import predict_lines
-from xmc_jax.report import Report
 from xmc_jax.runs.ranking import ranker
 
 

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import data, disk, metrics, plain, runtime
+from xmc_jax.console import Progress
 from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.refresh.search import Ranking
-from xmc_jax.report import Progress
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.run import Run
 from xmc_jax.runs.ranking import Rank, plain_ranker

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from absl import flags, logging
 
 from xmc_jax import checks, plain
+from xmc_jax.distributed import stderr
 from xmc_jax.errors import UserError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]*)")
@@ -65,7 +66,7 @@ def in_one_line() -> Iterator[None]:
 def _of_thread(failed: threading.ExceptHookArgs) -> None:
   """A library's thread, such as TensorBoard's, may be the one that the machine refuses something."""
   if line := of_machine(failed.exc_value):
-    tell(plain.line(line))
+    stderr.write_line(plain.line(line))
   else:
     threading.__excepthook__(failed)
 
@@ -76,14 +77,8 @@ def _leave_at_once(*_) -> None:
   An exception instead would be lost, or worse, in libraries that are being imported, and threads in the
   middle of a save would complain of the interpreter's shutdown.
   """
-  tell("interrupted; a training goes on from its last checkpoint by the same command")
+  stderr.write_line("interrupted; a training goes on from its last checkpoint by the same command")
   os._exit(130)
-
-
-def tell(line: str) -> None:
-  """A line on standard error from threads and handlers, past Python's buffers."""
-  with contextlib.suppress(OSError):  # nobody reads standard error any more
-    os.write(2, f"{line}\n".encode())
 
 
 def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:

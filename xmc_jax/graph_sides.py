@@ -12,9 +12,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import data, refresh, run_folder, runtime
-from xmc_jax.data.links import LABEL, QUERY, Side, graph_of, is_of_labels
+from xmc_jax.console import Progress, say
+from xmc_jax.data.links import Side, graph_of, is_of_labels
 from xmc_jax.errors import ConfigError
-from xmc_jax.report import Progress, say
+from xmc_jax.types import LABEL, QUERY
 
 _TOO_DENSE = 0.5  # a graph that links so many of all pairs
 _BLOCK_PATHS = 1 << 24  # from points by anchors to labels, that `augmented` follows at a time

@@ -1,7 +1,6 @@
 """The one loop: batches, steps, evaluations, checkpoints."""
 
 import contextlib
-import functools
 from typing import Any
 
 import jax
@@ -9,8 +8,9 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import evaluate, mesh, models, optim, refresh, run_folder, runtime
+from xmc_jax.console import Progress, say
 from xmc_jax.data.batches import ahead, is_for_batches
-from xmc_jax.report import Progress, Report, say
+from xmc_jax.metric_writer import Report
 from xmc_jax.run import Run
 from xmc_jax.saves import Saves
 from xmc_jax.stopping import Asked, Stop
@@ -140,7 +140,7 @@ class _Loop:
   def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
     """The steps between two refreshes."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
-    build = functools.partial(self._run.batches.build, fresh=self._fresh)
+    build = lambda step, fresh=self._fresh: self._run.batches.build(step, fresh)
     on_device = {name: value for name, value in self._fresh.items() if not is_for_batches(name)}
     with contextlib.closing(ahead(build, first, last)) as batches:
       for step in range(first + 1, last + 1):

@@ -8,9 +8,10 @@ import ml_collections
 
 from xmc_jax import checks, data, fitting, inside, methods, models, run_folder, runtime
 from xmc_jax import config as configs
+from xmc_jax.console import Progress, say
 from xmc_jax.errors import ConfigError
+from xmc_jax.metric_writer import Report
 from xmc_jax.plan import chunks
-from xmc_jax.report import Progress, Report, say
 from xmc_jax.run import Run
 
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
@@ -37,7 +38,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   with runtime.main_process_first("run folder"), report.stage("prepare"):
     with run_folder.claimed(config, workdir):
       prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
-      run_folder.refuse_other_data(prepared, workdir)
+      refuse_other_data(prepared, workdir)
       config = fit_to_data(config, prepared, configs.read(workdir / "config.json") if begun else None)
       run_folder.claim(config, workdir)
     data.link_into(prepared.folder, workdir / "data")
@@ -54,6 +55,19 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   elif config.method.name == "ramen" and not config.method.augment_truth:
     say(f"note: no graph has a weight above 0 and links: this is {config.method.base} alone")
   return run
+
+
+def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
+  """Raises ConfigError if the folder holds a run that was trained on other data."""
+  if not run_folder.has_checkpoints(workdir) or not (workdir / "data").is_dir():
+    return
+  files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
+  if files != known:
+    name = min(name for name in files.keys() | known.keys() if files.get(name) != known.get(name))
+    raise ConfigError(
+      f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
+      "or delete this one to start anew"
+    )
 
 
 def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collections.ConfigDict]:

@@ -17,7 +17,7 @@ import time
 import numpy as np
 from jax.experimental import multihost_utils
 
-from xmc_jax import faults
+from xmc_jax.distributed import stderr
 
 _SECONDS_TO_CONNECT, _SECONDS_TO_GREET, _SECONDS_TO_SPEAK = 60.0, 2.0, 2.0
 _GREETING = struct.Struct("!16si")  # the run's token, the number of who greets
@@ -52,7 +52,7 @@ def watch(own: int, count: int) -> None:
       link.sendall(_GREETING.pack(token, own))
       _links[0] = _lively(link)
   if len(_links) < (count - 1 if server else 1):  # no way between some hosts but JAX's own
-    faults.tell(f"note: process {own} does not hear at once when another is gone, but within a minute")
+    stderr.write_line(f"note: process {own} does not hear at once when another is gone, but within a minute")
   threading.Thread(target=_listen, daemon=True).start()
   atexit.register(_end)
 
@@ -144,7 +144,7 @@ def _stop(dead: int) -> None:
     _say(link, dead)  # the main process tells all others which one it was
   if dead:  # what ended that one may end this one too, and says more; without the main one JAX aborts at once
     time.sleep(_SECONDS_TO_SPEAK)
-  faults.tell(
+  stderr.write_line(
     f"error: process {dead} of this run is gone, so this one stops, too; "
     "the same commands go on from the last checkpoint"
   )

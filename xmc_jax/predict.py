@@ -15,10 +15,10 @@ import numpy as np
 from xmc_jax import answers, digests, disk, evaluate, methods, plain, run_folder, runtime
 from xmc_jax import config as configs
 from xmc_jax import run as runs
+from xmc_jax.console import say
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.line_file import written_whole
-from xmc_jax.report import say
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.runs import ranking
 

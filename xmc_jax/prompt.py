@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping
 
 from xmc_jax import plain
+from xmc_jax.console import say
 from xmc_jax.predict import Model
-from xmc_jax.report import say
 from xmc_jax.retrieval import explanations
 
 _KEPT = 256  # texts whose labels are remembered: a text grows and shrinks by single keys

@@ -5,8 +5,9 @@ import contextlib
 import ml_collections
 
 from xmc_jax import loop, run_folder, runtime
+from xmc_jax.console import say
 from xmc_jax.errors import UserError
-from xmc_jax.report import Report, say
+from xmc_jax.metric_writer import Report
 from xmc_jax.run import Run
 from xmc_jax.stopping import Stop
 from xmc_jax.types import PyTree

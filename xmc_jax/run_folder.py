@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, disk, fitting, runtime
+from xmc_jax import disk, fitting, runtime
 from xmc_jax.errors import ConfigError, UserError
 
 # What may differ between the command that began a run and the one that goes on with it.
@@ -182,16 +182,3 @@ def forget(workdir: pathlib.Path, *names: str) -> None:
     for name in names:
       (workdir / name).unlink(missing_ok=True)
   runtime.barrier("forgotten files")
-
-
-def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
-  """A run goes on with the data that it began with, or not at all."""
-  if not has_checkpoints(workdir) or not (workdir / "data").is_dir():
-    return
-  files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
-  if files != known:
-    name = min(name for name in files.keys() | known.keys() if files.get(name) != known.get(name))
-    raise ConfigError(
-      f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
-      "or delete this one to start anew"
-    )

@@ -5,8 +5,8 @@ from typing import Any
 import jax
 
 from xmc_jax import disk
+from xmc_jax.console import say
 from xmc_jax.errors import UserError
-from xmc_jax.report import say
 from xmc_jax.run import Run
 from xmc_jax.types import PyTree, TrainState
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from xmc_jax import digests, runtime
-from xmc_jax.report import say
+from xmc_jax.console import say
 
 
 class Steps:

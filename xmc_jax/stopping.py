@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from jax.experimental import multihost_utils
 
-from xmc_jax import faults, peers, runtime
+from xmc_jax import peers, runtime
+from xmc_jax.distributed import stderr
 
 _HEARD = (signal.SIGTERM, signal.SIGINT)
 _CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}  # to a scheduler all is well; shells know 130
@@ -118,10 +119,10 @@ class Stop:
     if self._signal is None:
       self._signal = number
       more = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
-      faults.tell(f"\nstopping after this step{more}")
+      stderr.write_line(f"\nstopping after this step{more}")
 
 
 def _end(number: signal.Signals, why: str) -> None:
   """Ends the process. What is on disk is always good to go on from: nothing needs to be put in order."""
-  faults.tell(f"{why}; the same command goes on from what is saved")
+  stderr.write_line(f"{why}; the same command goes on from what is saved")
   os._exit(_CODES[number])

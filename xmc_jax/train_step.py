@@ -11,9 +11,10 @@ import numpy as np
 import optax
 
 from xmc_jax import mesh
+from xmc_jax.console import say
 from xmc_jax.errors import UserError
+from xmc_jax.metric_writer import Report
 from xmc_jax.ops import sparse_rows
-from xmc_jax.report import Report, say
 from xmc_jax.run import Run
 from xmc_jax.saves import Saves
 from xmc_jax.types import Array, Batch, PyTree, RowUpdate, TrainState

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 Array = Any  # a numpy or a JAX array
 PyTree = Any
 
+QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
+
 
 class Tokens(NamedTuple):
   """Texts as token ids, padded on the right.

@@ -13,6 +13,7 @@ import ml_collections
 
 from xmc_jax import (
   checks,
+  console,
   data,
   disk,
   evaluate,
@@ -22,16 +23,16 @@ from xmc_jax import (
   page,
   plain,
   refit,
-  report,
   run_folder,
   runtime,
 )
 from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax import run as runs
+from xmc_jax.console import say, show
 from xmc_jax.errors import UserError
+from xmc_jax.metric_writer import Report
 from xmc_jax.plan.table import table
-from xmc_jax.report import Report, say, show
 from xmc_jax.runs import checkpoints, frequency, fused, ranking
 from xmc_jax.stopping import Stop
 
@@ -256,7 +257,7 @@ def _test(
       )
   by = f", by {'both' if chosen == 'fused' else chosen}" if alone else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
-  show(report.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in alone.items()}}))
+  show(console.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in alone.items()}}))
   if run.config.eval.num_examples:
     show("\nexamples (✓ is a true label, ○ one that is not among the first three)")
     show(evaluate.examples(run, run.dataset.test, chosen_ranking, run.config.eval.num_examples, why))

@@ -8,7 +8,7 @@ import tiny_runs
 from xmc_jax import loop, mesh, refresh
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods import fresh_negatives
-from xmc_jax.report import Report
+from xmc_jax.metric_writer import Report
 
 FRESH = {
   "method.labels": "in_batch",

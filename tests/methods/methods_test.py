@@ -11,8 +11,8 @@ import tiny_runs
 
 from xmc_jax import loop, mesh, methods, optim, refresh, train_step, workflow
 from xmc_jax.errors import ConfigError
+from xmc_jax.metric_writer import Report
 from xmc_jax.ops import sparse_rows
-from xmc_jax.report import Report
 from xmc_jax.types import Tokens
 
 LABELS = ["all", "in_batch"]

@@ -15,8 +15,8 @@ from xmc_jax import loop, mesh, new_run, refresh, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.methods import label_clusters, rhythms
+from xmc_jax.metric_writer import Report
 from xmc_jax.predict import Model
-from xmc_jax.report import Report
 from xmc_jax.runs import fused
 from xmc_jax.types import DatasetInfo
 

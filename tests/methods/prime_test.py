@@ -13,9 +13,9 @@ from xmc_jax import mesh, methods, optim, refresh, train_step, workflow
 from xmc_jax import run as runs
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods import label_centroids, label_prototypes, prime_losses
+from xmc_jax.metric_writer import Report
 from xmc_jax.ops import sparse_rows
 from xmc_jax.refresh.index import Index
-from xmc_jax.report import Report
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs.ranking import ranker
 

@@ -19,9 +19,9 @@ from xmc_jax.data import special_ids
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods import unidec
 from xmc_jax.methods.pool_losses import log_odds_of_pool
+from xmc_jax.metric_writer import Report
 from xmc_jax.predict import Model
 from xmc_jax.refresh import index
-from xmc_jax.report import Report
 from xmc_jax.runs.ranking import ranker
 
 UNIDEC = tiny_runs.UNIDEC

@@ -10,6 +10,7 @@ from xmc_jax.batching.positives import choose_widths, expected_in_pool
 from xmc_jax.data import buckets, ragged
 from xmc_jax.data.links import KEPT, LinkSampler, Side, is_of_labels
 from xmc_jax.data.pools import Pool, in_columns, label_frequency, label_table, make_pool
+from xmc_jax.data.truth import unfiltered
 from xmc_jax.types import Batch, BatchSpec, Links
 
 _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
@@ -62,7 +63,7 @@ class BatchBuilder:
     sides: Mapping[str, Side] = MappingProxyType({}),
   ):
     self._queries, self._labels, self._label_odds = queries, labels, label_odds
-    truth = learnable(truth, excluded)
+    truth = unfiltered(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
     self._max_length, self._seed = max_length, seed
     self._data_axis, self._held = data_axis, held_queries
@@ -263,14 +264,6 @@ def epoch_shape(
 def num_leaves(num_points: int, size: int) -> int:
   """2^⌈log2(N / C)⌉, at least 1: balanced leaves of at most `size` points."""
   return 1 << max(0, (-(-max(1, num_points) // size) - 1).bit_length())
-
-
-def learnable(truth, excluded):
-  """CSR `[N, L]` true labels less the excluded pairs: what the loss of a row can count on."""
-  left = truth - truth.multiply(excluded)
-  left.eliminate_zeros()
-  left.sort_indices()
-  return left.tocsr()
 
 
 def _longest_row(matrix) -> int:

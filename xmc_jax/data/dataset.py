@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmc_jax.data.arrays import read_csr, read_ragged
-from xmc_jax.data.batches import learnable
 from xmc_jax.data.cache import TOKENIZER, why_damaged
-from xmc_jax.data.links import LABEL, QUERY
 from xmc_jax.data.manifest import read_manifest
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable
+from xmc_jax.data.truth import unfiltered
 from xmc_jax.data.vocabulary import load_tokenizer
 from xmc_jax.errors import ConfigError, DataError
+from xmc_jax.types import LABEL, QUERY
 
 
 class TextSet(NamedTuple):
@@ -59,7 +59,7 @@ class Split:
   @functools.cached_property
   def counted(self):
     """csr `[N, L]`, the truth less the filtered pairs: what can be learnt, and what is a hit."""
-    return learnable(self.truth, self.filter)
+    return unfiltered(self.truth, self.filter)
 
   def rows(self, indices: Sequence[int] | np.ndarray) -> "Split":
     """The split of these rows alone, in this order.

@@ -9,10 +9,9 @@ import numpy as np
 from xmc_jax.batching.positives import doublings
 from xmc_jax.data import buckets, ragged
 from xmc_jax.data.pools import DrawnPool, in_columns
-from xmc_jax.types import BatchSpec, Links
+from xmc_jax.types import LABEL, BatchSpec, Links
 
 _WIDTH = 256  # linked anchors of a row that a batch has room for, at most; one that needs more is widened
-QUERY, LABEL = "query", "label"  # a side's name is its graph's, and which of the two it is
 KEPT = "kept_"  # before a side's name, in `fresh`: which of its edges were not pruned
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from xmc_jax import answers, data, disk, inside, mesh
+from xmc_jax.console import say
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import label_files, memory_files, whole
 from xmc_jax.export.programs import Programs
 from xmc_jax.refresh import Index, embed_table, texts_at_a_time
 from xmc_jax.refresh.search import Ranking
-from xmc_jax.report import say
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.sources import Queries
 

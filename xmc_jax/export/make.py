@@ -11,11 +11,11 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import disk, methods, runtime
 from xmc_jax import run as runs
+from xmc_jax.console import say
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence, whole
 from xmc_jax.export.memory_files import Memory
 from xmc_jax.export.programs import Trained
-from xmc_jax.report import say
 from xmc_jax.runs import frequency, ranking
 from xmc_jax.runs.memory import point_vectors
 

@@ -4,11 +4,11 @@ import difflib
 
 import jax.numpy as jnp
 
-from xmc_jax.data.links import LABEL, QUERY, is_of_labels, side_name
+from xmc_jax.data.links import is_of_labels, side_name
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
-from xmc_jax.types import Array, Batch, DatasetInfo
+from xmc_jax.types import LABEL, QUERY, Array, Batch, DatasetInfo
 
 
 def weights(config, info: DatasetInfo) -> dict[str, float]:

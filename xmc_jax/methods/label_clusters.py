@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import mesh, refresh
-from xmc_jax.report import say
+from xmc_jax.console import say
 from xmc_jax.types import Array, DatasetInfo, PyTree, Refresh
 
 NAME = "label_cluster"

@@ -10,10 +10,10 @@ import contextlib
 import functools
 
 from xmc_jax import refresh
+from xmc_jax.console import Progress
 from xmc_jax.data.links import KEPT, is_of_labels
 from xmc_jax.methods import ance, dexml, graph_terms, ngame
 from xmc_jax.refresh.centroids import normalize_rows
-from xmc_jax.report import Progress
 from xmc_jax.types import Array, DatasetInfo, Method, Refresh
 
 BASES = {"ance": ance, "dexml": dexml, "ngame": ngame}  # by `config.method.base`

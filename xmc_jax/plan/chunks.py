@@ -6,10 +6,10 @@ All count what one device has in work.
 import ml_collections
 
 from xmc_jax import models, runtime
+from xmc_jax.console import say
 from xmc_jax.plan import memory, shapes
 from xmc_jax.plan.chips import USABLE
 from xmc_jax.plan.sizes import Sizes, sizes_of_data
-from xmc_jax.report import say
 
 # What keeps a CPU's caches happy; 0 is all at once.
 _ON_CPU = {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}

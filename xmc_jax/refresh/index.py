@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax import mesh, report, runtime
+from xmc_jax import console, mesh, runtime
 from xmc_jax.errors import ConfigError
 from xmc_jax.refresh.search import Ranking, place, search, without
 from xmc_jax.types import Array
@@ -180,7 +180,7 @@ class Index:
     misses = recall < RECALL and self._backend == "auto"
     remedy = "searching exactly instead" if misses else "backend 'exact' would miss nothing"
     short = "" if recall >= RECALL else f", less than {RECALL}: {remedy}"
-    report.say(
+    console.say(
       f"{self._name} by ScaNN: {searcher.num_labels:,} labels, {searcher.leaves:,} of "
       f"{searcher.num_leaves:,} leaves searched, {_DIMS} dimensions a code, {searcher.reordered} x {k} "
       f"scored exactly; {by_build}tuned in {time.perf_counter() - built:.1f} s; recall@{k} {recall:.3f} of "
@@ -205,7 +205,7 @@ def _load() -> Any:
   try:
     import scann
   except ImportError as error:
-    report.say(f"search: exact, as ScaNN cannot be loaded ({error}); on Linux x86-64: pip install scann")
+    console.say(f"search: exact, as ScaNN cannot be loaded ({error}); on Linux x86-64: pip install scann")
     return None
   return scann
 

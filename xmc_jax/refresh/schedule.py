@@ -6,8 +6,8 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import mesh, runtime
+from xmc_jax.console import say
 from xmc_jax.refresh.snapshot import Snapshot
-from xmc_jax.report import say
 from xmc_jax.types import Array, PyTree, Refresh
 
 

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from xmc_jax.data.batches import learnable
 from xmc_jax.data.links import Side, graph_of
+from xmc_jax.data.truth import unfiltered
 
 
 class Snapshot:
@@ -74,7 +74,7 @@ class Snapshot:
   @functools.cached_property
   def learnable(self):
     """CSR `[N, L]`, the true labels less the filtered pairs."""
-    return learnable(self.truth, self._filtered)
+    return unfiltered(self.truth, self._filtered)
 
   @functools.cached_property
   def known(self):

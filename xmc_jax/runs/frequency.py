@@ -7,8 +7,8 @@ the label vectors holds the term, against a 1 in the queries, so that a search s
 import numpy as np
 
 from xmc_jax import metrics, run_folder, runtime
+from xmc_jax.console import say
 from xmc_jax.refresh.index import Index
-from xmc_jax.report import say
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.run import Run
 from xmc_jax.types import PyTree

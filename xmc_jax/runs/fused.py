@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from xmc_jax import run_folder, runtime
+from xmc_jax.console import say
 from xmc_jax.fusion import Fusion, Tree
 from xmc_jax.refresh.search import Ranking
-from xmc_jax.report import say
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.key_memory import KeyMemory
 from xmc_jax.run import Run

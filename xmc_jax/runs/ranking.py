@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import methods, run_folder, runtime
+from xmc_jax.console import say
 from xmc_jax.errors import UserError
 from xmc_jax.refresh.index import Index
 from xmc_jax.refresh.search import Ranking
-from xmc_jax.report import say
 from xmc_jax.retrieval import tree_text
 from xmc_jax.retrieval.explanations import in_words
 from xmc_jax.retrieval.features import feature_names
