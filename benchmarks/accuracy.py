@@ -32,8 +32,9 @@ from benchmarks import accuracy_results, children
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Judge
 from benchmarks.accuracy_rows import PEERS, ROWS, Options, asked, config_of, fit, results
 from benchmarks.leaderboard import Board, is_finished
-from xmc_jax import evaluate, faults, new_run
+from xmc_jax.cli import error_lines
 from xmc_jax.errors import ConfigError
+from xmc_jax.runs import create, evaluate
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "accuracy"
@@ -45,7 +46,7 @@ _ENVIRONMENTS = {REFERENCE: "pecos_python", "mnrl": "bench_python"}
 def run_set(rows: list[str], num_seeds: int, board: Board, options: Options) -> list[str]:
   """Runs and keeps the rows of one data set; returns the names of those that did not finish."""
   config = config_of(board)
-  dataset = new_run.load_data(config, None, "")
+  dataset = create.load_data(config, None, "")
   judge, failed = Judge(dataset, config.eval), []
   for seed in range(num_seeds):  # every row once, before any a second time
     for name in rows:
@@ -153,5 +154,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-  with faults.in_one_line():
+  with error_lines.in_one_line():
     main()

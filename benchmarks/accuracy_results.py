@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax import data, disk, metrics
+from xmc_jax import data, metrics
+from xmc_jax.storage import atomic
 
 KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 DEPTH = 100  # labels of each point
@@ -90,7 +91,7 @@ def keep(path: pathlib.Path, row: dict, outcome: dict) -> None:
   others = [seed for seed in read(path).get("seeds", ()) if seed["seed"] != outcome["seed"]]
   kept = {**row, "seeds": sorted([*others, outcome], key=lambda seed: seed["seed"])}
   path.parent.mkdir(parents=True, exist_ok=True)
-  disk.write_text(path, json.dumps(kept, indent=1) + "\n")
+  atomic.write_text(path, json.dumps(kept, indent=1) + "\n")
 
 
 def read(path: pathlib.Path) -> dict:

@@ -11,9 +11,11 @@ from benchmarks.accuracy_results import DEPTH, REFERENCE, Result
 from benchmarks.leaderboard import Board, is_finished, say
 from experiments import dexml
 from xmc_jax import config as configs
-from xmc_jax import data, disk, evaluate
+from xmc_jax import data
 from xmc_jax.errors import ConfigError
-from xmc_jax.models.sources import locate
+from xmc_jax.models.locate import locate
+from xmc_jax.runs import evaluate
+from xmc_jax.storage import atomic
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _HERE = pathlib.Path(__file__).parent
@@ -112,7 +114,7 @@ def _run(command: list[str], workdir: pathlib.Path, what: str) -> bool:
   say(what)
   log = workdir.with_name(f"{workdir.name}.log")
   code, peak = children.run(command, log, _ROOT)
-  disk.write_text(_peak_file(workdir), f"{max(peak, _peak_bytes(workdir))}\n")  # of all attempts
+  atomic.write_text(_peak_file(workdir), f"{max(peak, _peak_bytes(workdir))}\n")  # of all attempts
   if code:
     say(f"{what}: ended with {code}; see {log}")
   return code == 0
@@ -145,8 +147,8 @@ def _fit_peer(name: str, seed: int, board: Board, options: Options, dataset: dat
     ranking, about = exchange.read(split, folder, DEPTH)
   evaluate.save_predictions(ranking, dataset.num_labels, workdir / "predictions" / "test.npz")
   (workdir / "report").mkdir(exist_ok=True)
-  disk.write_text(workdir / "report" / "settings.json", json.dumps(about["settings"]) + "\n")
-  disk.write_text(workdir / "report" / "seconds.json", json.dumps(about["seconds"]) + "\n")  # the last
+  atomic.write_text(workdir / "report" / "settings.json", json.dumps(about["settings"]) + "\n")
+  atomic.write_text(workdir / "report" / "seconds.json", json.dumps(about["seconds"]) + "\n")  # the last
   return True
 
 

@@ -17,8 +17,8 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.data import TokenTable
-from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.types import BatchSpec
 
 

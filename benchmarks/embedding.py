@@ -37,8 +37,8 @@ from limits import say_limit, transformer_work
 from turns import compare
 
 from xmc_jax import data, models
-from xmc_jax.models.sources import locate
-from xmc_jax.refresh import embed_table
+from xmc_jax.models.locate import locate
+from xmc_jax.retrieval import embed_table
 
 
 class Ours:

@@ -29,7 +29,7 @@ import torch
 import transformers
 
 from xmc_jax import models
-from xmc_jax.models.sources import locate
+from xmc_jax.models.locate import locate
 
 BUNDLED = Path(__file__).parents[1] / "xmc_jax" / "data" / "bundled" / "LF-DebianTitles"
 TEMPERATURE = 0.05

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from xmc_jax import data
 from xmc_jax.errors import DataError
-from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval.search import Ranking
 
 
 def write(dataset: data.Dataset, folder: pathlib.Path) -> None:

@@ -270,7 +270,7 @@ def start(config: pathlib.Path, workdir: pathlib.Path, **more: str) -> subproces
 
 
 def _checkpoints(workdir: pathlib.Path):
-  from xmc_jax.checkpoint import Checkpoints
+  from xmc_jax.storage.checkpoints import Checkpoints
 
   return Checkpoints(workdir / "checkpoints", read_only=True)
 

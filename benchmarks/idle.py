@@ -16,9 +16,10 @@ import statistics
 import tempfile
 import time
 
-from xmc_jax import loop, new_run
-from xmc_jax.data import batches
-from xmc_jax.metric_writer import Report
+from xmc_jax.batching import builder
+from xmc_jax.runs import create
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.training import loop
 
 _ALIKE = {"eval.every_epochs": 0.0, "checkpoint.every_epochs": 0.0}
 
@@ -36,7 +37,7 @@ class Watched:
       self.built.append(time.perf_counter() - start)
       return batch
 
-    waiting = batches.ahead(timed, first, last, depth)
+    waiting = builder.ahead(timed, first, last, depth)
     for step in range(first, last):
       start = time.perf_counter()
       batch = next(waiting)
@@ -49,7 +50,7 @@ def measure(module: str, preset: str, overrides: dict, folder: pathlib.Path) -> 
   config = importlib.import_module(f"experiments.{module}").get_config(preset)
   config.update_from_flattened_dict({**_ALIKE, **overrides})
   report, watched = Report(folder), Watched()
-  run = new_run.create(config, folder, report)
+  run = create.create(config, folder, report)
   loop.ahead = watched.ahead
   loop.train(run, report)
   waited = [seconds for _, seconds in watched.waited]

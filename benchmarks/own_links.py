@@ -12,8 +12,9 @@ import argparse
 import numpy as np
 
 from experiments import ramen
-from xmc_jax import new_run, refresh
-from xmc_jax.data.links import side_name
+from xmc_jax import refresh
+from xmc_jax.batching.graph_anchors import side_name
+from xmc_jax.runs import create
 from xmc_jax.types import LABEL, QUERY
 
 
@@ -28,7 +29,7 @@ def main() -> None:
   parser.add_argument("data", nargs="?", default="", help="a folder with graphs; the bundled data by default")
   config = ramen.get_config("debian")
   config.data.path = parser.parse_args().data
-  dataset, config = new_run.prepare(config)
+  dataset, config = create.prepare(config)
   print(f"{'side':24}{'own links':>12}{'with walks':>12}{'uniform':>10}{'visits':>10}")
   for graph, links in dataset.graphs.items():
     for kind, edges in ((QUERY, links.query_edges), (LABEL, links.label_edges)):

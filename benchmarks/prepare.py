@@ -20,7 +20,7 @@ import numpy as np
 import turns
 
 from xmc_jax import data
-from xmc_jax.models.sources import locate
+from xmc_jax.models.locate import locate
 
 _BUNDLED = pathlib.Path(__file__).parents[1] / "xmc_jax" / "data" / "bundled" / "LF-DebianTitles"
 _CHUNK, _LENGTH = 8192, 32

@@ -30,11 +30,15 @@ import jax
 import made_up
 
 from xmc_jax import config as configs
-from xmc_jax import data, evaluate, loop, mesh, optim, refresh, runtime, train_step
-from xmc_jax.data.batches import is_for_batches
-from xmc_jax.metric_writer import Report
+from xmc_jax import data, refresh
+from xmc_jax.batching.builder import is_for_batches
+from xmc_jax.distributed import runtime, sharding
 from xmc_jax.plan import chunks
-from xmc_jax.run import Run
+from xmc_jax.runs import evaluate
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.run import Run
+from xmc_jax.training import loop, optimizer
+from xmc_jax.training import step as train_step
 
 SHARE = 8  # N / SHARE points more are held out for evaluation
 BATCH, WIDTH = 256, 64
@@ -139,7 +143,7 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   if run.method.batch.links:
     meter.once("walks", lambda: (run.sides, run.batches)[:0])
   total = config.train.num_epochs * run.batches.steps_per_epoch
-  optimiser = optim.make(config.train, total)
+  optimiser = optimizer.make(config.train, total)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
   fresh, aux = {}, state.aux
   for name, definition in run.method.refreshes.items():
@@ -149,7 +153,7 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
 
     fresh, aux = meter.often(name, renewed)
   state = state._replace(aux=aux)
-  rate = optim.table_schedule(config.train, total)
+  rate = optimizer.table_schedule(config.train, total)
   state = steps(meter, run, state, fresh, train_step.TrainStep(run, optimiser, report, rate))
   meter.often("evaluation", lambda: evaluate.validate(run, state.params, state.aux) and None)
 
@@ -174,7 +178,7 @@ def steps(meter: Meter, run: Run, state, fresh, step: train_step.TrainStep):
   def one():
     nonlocal state, number
     number += 1
-    placed = mesh.put_batch(batches[number % len(batches)], run.mesh)._replace(**static)
+    placed = sharding.put_batch(batches[number % len(batches)], run.mesh)._replace(**static)
     state, metrics = step(state, on_device, placed)
     return metrics
 

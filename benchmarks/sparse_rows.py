@@ -2,7 +2,7 @@
 
   PYTHONPATH=. .venv/bin/python benchmarks/sparse_rows.py
 
-First `xmc_jax.ops.sparse_rows` takes turns with `optax.adam` on a table `[--compared_labels, --dim]`: a step
+First `xmc_jax.ops.lazy_adam` takes turns with `optax.adam` on a table `[--compared_labels, --dim]`: a step
 of either differentiates a quadratic loss of --rows drawn rows, by the rows in ours and by the whole table in
 optax, with table and moments donated. They are checked to agree on the loss of the first step, and on the
 rows that it touched. Then ours trains `[--num_labels, --dim]`, the size of LF-AmazonTitles-1.3M, with its two
@@ -21,7 +21,7 @@ import numpy as np
 import optax
 import turns
 
-from xmc_jax.ops import sparse_rows
+from xmc_jax.ops import lazy_adam
 
 RATE = 1e-3
 
@@ -40,14 +40,14 @@ class Ours:
   name = "xmc_jax"
 
   def __init__(self, table, batches):
-    self.table, self.moments, self.batches, self.count = table, sparse_rows.init(table), batches, 0
+    self.table, self.moments, self.batches, self.count = table, lazy_adam.init(table), batches, 0
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(table, moments, ids, count):
-      rows = sparse_rows.take(table, ids)
+      rows = lazy_adam.take(table, ids)
       loss, gradients = jax.value_and_grad(loss_of)(rows)
-      merged = sparse_rows.merge(ids, gradients)
-      return *sparse_rows.adam(table, moments, *merged, count=count, learning_rate=RATE), loss
+      merged = lazy_adam.merge(ids, gradients)
+      return *lazy_adam.adam(table, moments, *merged, count=count, learning_rate=RATE), loss
 
     self._step = step
 

@@ -17,8 +17,12 @@ import time
 import jax
 from turns import compare
 
-from xmc_jax import mesh, new_run, optim, refresh, train_step
-from xmc_jax.metric_writer import Report
+from xmc_jax import refresh
+from xmc_jax.distributed import sharding
+from xmc_jax.runs import create
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.training import optimizer
+from xmc_jax.training import step as train_step
 
 _ALIKE = {
   "method.num_positives": 1,
@@ -37,9 +41,9 @@ class Step:
     config = importlib.import_module(f"experiments.{module}").get_config(preset)
     config.update_from_flattened_dict({**_ALIKE, "train.batch_size": batch_size, **overrides})
     report = Report(folder / module)
-    self.name, run = module, new_run.create(config, folder / module, report)
-    optimiser = optim.make(config.train, 1000)
-    rate = optim.table_schedule(config.train, 1000)
+    self.name, run = module, create.create(config, folder / module, report)
+    optimiser = optimizer.make(config.train, 1000)
+    rate = optimizer.table_schedule(config.train, 1000)
     state = train_step.first_state(run, optimiser, *run.initial_parameters())
     snapshot, aux = run.snapshot(state.params, state.aux, 0), state.aux
     for name, definition in run.method.refreshes.items():
@@ -48,7 +52,7 @@ class Step:
     self._state = state._replace(aux=aux)
     self._step = train_step.TrainStep(run, optimiser, report, rate)
     self.host_batches = [run.batches.build(step) for step in range(num_batches)]
-    self._batches = [mesh.put_batch(batch, run.mesh) for batch in self.host_batches]
+    self._batches = [sharding.put_batch(batch, run.mesh) for batch in self.host_batches]
     start = time.perf_counter()
     self._state, metrics = self._step(self._state, {}, self._batches[0])
     self.first_loss = float(metrics["loss"])

@@ -28,10 +28,14 @@ from ml_collections import config_flags
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmc_jax import config as configs
-from xmc_jax import data, disk, evaluate, faults, metrics, new_run, runtime
+from xmc_jax import data, metrics
+from xmc_jax.cli import error_lines
 from xmc_jax.data.truth import unfiltered
-from xmc_jax.refresh.search import Ranking
+from xmc_jax.distributed import runtime
 from xmc_jax.retrieval.lexical import largest
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.runs import create, evaluate
+from xmc_jax.storage import atomic
 
 KINDS = ("labels", "vote", "vote_all", "both", "both_all")
 NUM_NEIGHBOURS = 20
@@ -109,8 +113,8 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
   Returns:
     The test metrics.
   """
-  dataset = new_run.load_data(config, None, "")
-  config = new_run.fit_to_data(config, dataset)
+  dataset = create.load_data(config, None, "")
+  config = create.fit_to_data(config, dataset)
   train, validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
   settings, weight, found = config.eval, _WEIGHTS[0], []
   ks = tuple(k for k in _KS if k <= settings.k)
@@ -157,9 +161,9 @@ def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str
 def _write(workdir: pathlib.Path, report: dict, reading: dict, seconds: dict) -> None:
   """The times last: whoever finds these knows that all is there."""
   (workdir / "report").mkdir(parents=True, exist_ok=True)
-  disk.write_text(workdir / "metrics.jsonl", json.dumps(reading) + "\n")
-  disk.write_text(workdir / "report" / "metrics.json", json.dumps(report, indent=1) + "\n")
-  disk.write_text(workdir / "report" / "seconds.json", json.dumps(seconds, indent=1) + "\n")
+  atomic.write_text(workdir / "metrics.jsonl", json.dumps(reading) + "\n")
+  atomic.write_text(workdir / "report" / "metrics.json", json.dumps(report, indent=1) + "\n")
+  atomic.write_text(workdir / "report" / "seconds.json", json.dumps(seconds, indent=1) + "\n")
 
 
 def cli() -> None:
@@ -172,7 +176,7 @@ def cli() -> None:
     found = run(kind.value, config.value, pathlib.Path(workdir.value))
     print("  ".join(f"{name} {100 * found[name]:.2f}" for name in configs.METRICS if name in found))
 
-  with faults.in_one_line():
+  with error_lines.in_one_line():
     app.run(main)
 
 

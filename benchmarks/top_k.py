@@ -5,7 +5,7 @@ Needs faiss-cpu, which the project's own environment has not:
   python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
   PYTHONPATH=. .venv-bench/bin/python benchmarks/top_k.py
 
-Ours is `refresh.search` as evaluation calls it, on a mesh of one device and from host arrays; theirs is
+Ours is `retrieval.search` as evaluation calls it, on a mesh of one device and from host arrays; theirs is
 `IndexFlatIP.search`, the index built before. Vectors are normal random numbers in float32, all queries are
 handed over at once, and both run in one process on two threads, taking turns; the medians are over --rounds
 turns. First the results are checked: scores agree to 1e-5 of the largest, and ids wherever scores do not tie.
@@ -24,7 +24,8 @@ import limits
 import numpy as np
 import turns
 
-from xmc_jax import mesh, refresh
+from xmc_jax import retrieval
+from xmc_jax.distributed import sharding
 
 AGREE = 1e-5
 
@@ -33,13 +34,13 @@ class Ours:
   name = "xmc_jax"
 
   def __init__(self, queries, labels, k):
-    self._inputs, self._devices = (queries, labels, k), mesh.make()
+    self._inputs, self._devices = (queries, labels, k), sharding.make()
     start = time.perf_counter()
     self.run()
     print(f"first call {time.perf_counter() - start:.1f} s", flush=True)
 
   def run(self):
-    found = refresh.search(*self._inputs, devices=self._devices)
+    found = retrieval.search(*self._inputs, devices=self._devices)
     return found.scores, found.ids
 
 

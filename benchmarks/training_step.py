@@ -28,7 +28,7 @@ from limits import say_limit, transformer_work
 from steps import Step
 from turns import compare
 
-from xmc_jax.models.sources import locate
+from xmc_jax.models.locate import locate
 
 _OURS = {
   "method.labels": "in_batch",

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax.console import Progress
-from xmc_jax.refresh import walks
+from xmc_jax.refresh import graph_walks
 
 
 def made_up(num_points: int, num_anchors: int, num_edges: int):
@@ -39,10 +39,10 @@ def main() -> None:
   edges = made_up(*(int(share * size) for size in (1_800_000, 2_500_000, 27_000_000)))
   print(f"{edges.shape[1]:,} anchors, {edges.nnz:,} edges; {peak()}", flush=True)
   start, bar = time.perf_counter(), Progress("walks", edges.shape[1], unit="anchor")
-  found = walks.random_walks(edges, progress=bar.update)
+  found = graph_walks.random_walks(edges, progress=bar.update)
   print(f"walks: {time.perf_counter() - start:.0f} s, {found.nnz:,} kept; {peak()}", flush=True)
   start = time.perf_counter()
-  linked = walks.linked(edges, found)
+  linked = graph_walks.linked(edges, found)
   print(f"edges: {time.perf_counter() - start:.0f} s, {linked.nnz:,} with those of walks; {peak()}")
 
 

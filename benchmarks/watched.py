@@ -12,7 +12,9 @@ import json
 import os
 import threading
 
-from xmc_jax import main, metric_writer, train_step
+from xmc_jax import main
+from xmc_jax.runs import metric_writer
+from xmc_jax.training import step
 
 
 def _watch_stages() -> None:
@@ -37,14 +39,14 @@ def _watch_stages() -> None:
 
 
 def _watch_steps(log: str) -> None:
-  original = train_step.TrainStep.__call__
+  original = step.TrainStep.__call__
 
   def watched(self, state, fresh, batch):
     with open(log, "a") as file:
       file.write(f"{int(state.step) + 1}\n")
     return original(self, state, fresh, batch)
 
-  train_step.TrainStep.__call__ = watched
+  step.TrainStep.__call__ = watched
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 import tiny_runs
 
 from benchmarks import accuracy_results, children, exchange, pair_batches
-from xmc_jax import data, evaluate
+from xmc_jax import data
 from xmc_jax.errors import DataError
+from xmc_jax.runs import evaluate
 
 SETTINGS = ml_collections.ConfigDict({"propensity_a": 0.55, "propensity_b": 1.5, "k": 10})
 

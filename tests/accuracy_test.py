@@ -12,8 +12,9 @@ import pytest
 import tiny_runs
 
 from benchmarks import accuracy, accuracy_results, accuracy_rows, children, exchange
-from xmc_jax import data, evaluate
+from xmc_jax import data
 from xmc_jax.errors import ConfigError
+from xmc_jax.runs import evaluate
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xmc_jax import digests, mesh
-from xmc_jax.checkpoint import Checkpoints
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
+from xmc_jax.storage import checksums
+from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.types import TrainState
 
 HOST = {"best": 0.1 + 0.2, "evals_since_best": 3, "stopped": False, "seconds": {"train": 1.5}}
@@ -52,8 +53,10 @@ def test_nothing_refreshed_is_nothing_restored(tmp_path):
 def test_a_state_is_restored_where_its_template_lies(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(1, _state(), {}, {})
-  made = mesh.make(2, 1)
-  template = jax.device_put(_state(0.0), mesh.shard_tree(_state(), (("word", ("data",)), (".*", ())), made))
+  made = sharding.make(2, 1)
+  template = jax.device_put(
+    _state(0.0), sharding.shard_tree(_state(), (("word", ("data",)), (".*", ())), made)
+  )
   state, _, _ = checkpoints.restore(1, template)
   _assert_same(state, _state())
   for found, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(template), strict=True):
@@ -63,7 +66,7 @@ def test_a_state_is_restored_where_its_template_lies(tmp_path):
 def test_restore_state_needs_no_template(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(1, _state(), FRESH, HOST)
-  found = checkpoints.restore_state(1, mesh.replicated(mesh.make(2, 1)))
+  found = checkpoints.restore_state(1, sharding.replicated(sharding.make(2, 1)))
   _assert_same(found["params"], _state().params)
   _assert_same(found["aux"], _state().aux)
   assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found))
@@ -169,7 +172,7 @@ def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
   checkpoints = Checkpoints(tmp_path)
   for restore in (
     lambda: checkpoints.restore(30, _state()),
-    lambda: checkpoints.restore_state(30, mesh.replicated(mesh.make())),
+    lambda: checkpoints.restore_state(30, sharding.replicated(sharding.make())),
   ):
     try:
       restore()
@@ -237,12 +240,12 @@ def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(ho
   for step in (3, 6):
     source.save(step, _state(step), FRESH, HOST)
   names = _files(tmp_path / "whole" / "6")
-  assert len(names) > 6 and digests.FILE_NAME in names
+  assert len(names) > 6 and checksums.FILE_NAME in names
   for number, name in enumerate(names):
     folder = tmp_path / str(number)
     shutil.copytree(tmp_path / "whole", folder)
     _hurt(folder / "6" / name, how)
-    gone = name == digests.FILE_NAME and how == "gone"  # then it is not known to have been finished
+    gone = name == checksums.FILE_NAME and how == "gone"  # then it is not known to have been finished
     reader = Checkpoints(folder, read_only=True)
     assert reader.usable() == 3, name
     assert (folder / "6").is_dir()
@@ -264,7 +267,7 @@ def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, _state(1.0), {}, {})
   for _ in range(2):
-    _hurt(tmp_path / "3" / digests.FILE_NAME, "flipped")
+    _hurt(tmp_path / "3" / checksums.FILE_NAME, "flipped")
     assert checkpoints.usable() is None
     checkpoints.save(3, _state(2.0), {}, {})
     assert checkpoints.usable() == 3
@@ -279,7 +282,7 @@ def test_a_step_killed_before_its_seal_is_not_listed(tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(digests, "seal", killed)
+    patch.setattr(checksums, "seal", killed)
     checkpoints.save(6, _state(), {}, {})
   assert (tmp_path / "6").is_dir()
   assert Checkpoints(tmp_path, read_only=True).latest() == 3
@@ -334,7 +337,7 @@ def test_a_bug_is_no_full_disk(tmp_path, monkeypatch):
 def test_a_strange_seal_is_damage(content, tmp_path, capfd):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(3, _state(), {}, {})
-  (tmp_path / "3" / digests.FILE_NAME).write_text(content)
+  (tmp_path / "3" / checksums.FILE_NAME).write_text(content)
   assert checkpoints.usable() is None
   assert "seal.json has changed); set aside as damaged-3, there is no other" in capfd.readouterr().err
 
@@ -342,13 +345,13 @@ def test_a_strange_seal_is_damage(content, tmp_path, capfd):
 def test_a_reader_beside_a_training_that_deletes_takes_what_is_left(tmp_path, monkeypatch, capfd):
   writer = Checkpoints(tmp_path, keep=1)
   writer.save(3, _state(3), {}, {})
-  reader, why_broken = Checkpoints(tmp_path, read_only=True), digests.why_broken
+  reader, why_broken = Checkpoints(tmp_path, read_only=True), checksums.why_broken
 
   def slow(folder):
     if folder.name == "3":
       writer.save(6, _state(6), {}, {})  # which deletes step 3 while it is looked at
     return why_broken(folder)
 
-  monkeypatch.setattr(digests, "why_broken", slow)
+  monkeypatch.setattr(checksums, "why_broken", slow)
   assert reader.usable() == 6
   assert capfd.readouterr().err == ""

@@ -11,8 +11,9 @@ import scipy.sparse as sp
 
 from experiments.claims import presets, run, synthetic
 from xmc_jax import config as configs
-from xmc_jax import data, evaluate, methods
-from xmc_jax.refresh.search import Ranking
+from xmc_jax import data, methods
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.runs import evaluate
 
 
 def test_t_star_is_as_the_paper_says(tmp_path):

@@ -17,8 +17,10 @@ from tests import tiny_runs
 from tests.config_test import DEFAULT, made, remedies
 from tests.golden_test import PRESETS
 from tests.main_test import DEXML, child
-from xmc_jax import checks, limits, options, workflow
 from xmc_jax import config as configs
+from xmc_jax.cli import commands
+from xmc_jax.cli import flags as options
+from xmc_jax.config import checks, limits
 from xmc_jax.errors import ConfigError, UserError
 
 KEYS = pytest.mark.parametrize("key", DEFAULT)
@@ -303,7 +305,7 @@ def planned(values: dict) -> str:
   """'' for a plan, or what it is refused with."""
   try:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-      workflow.plan(made(**values))
+      commands.plan(made(**values))
   except UserError as error:
     message = str(error)
     assert "\n" not in message and len(message) < LONGEST
@@ -393,7 +395,7 @@ def test_trainings_of_legal_settings_end_well_or_in_a_line(base, tmp_path):
     chosen = {key: legal(key, rng, _SMALL.get(key, 2000)) for key in rng.sample(keys, 3)}
     try:
       config = tiny_runs.config(folder, **{"train.num_epochs": 2, **BASES[base], **chosen})
-      workflow.train_and_test(config, tmp_path / f"run{rng.random()}")
+      commands.train_and_test(config, tmp_path / f"run{rng.random()}")
       done += 1
     except UserError as error:
       assert "\n" not in str(error)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
-from xmc_jax import checks, data, models
 from xmc_jax import config as configs
+from xmc_jax import data, models
+from xmc_jax.config import checks
 from xmc_jax.data.formats.source import Options
 from xmc_jax.errors import ConfigError
 

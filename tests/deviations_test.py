@@ -7,8 +7,9 @@ import pytest
 
 from tests.documents_test import ROOT
 from tests.golden_test import PRESETS
-from xmc_jax import checks, methods
 from xmc_jax import config as configs
+from xmc_jax import methods
+from xmc_jax.config import checks
 from xmc_jax.errors import ConfigError
 
 HEADER = ["what", "paper", "released", "ours", "setting that restores either"]

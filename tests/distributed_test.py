@@ -14,8 +14,8 @@ import pytest
 import tiny_devices
 import tiny_runs
 
-from xmc_jax import mesh
-from xmc_jax.checkpoint import Checkpoints
+from xmc_jax.distributed import sharding
+from xmc_jax.storage.checkpoints import Checkpoints
 
 HERE = pathlib.Path(__file__).parent
 # The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
@@ -78,7 +78,7 @@ def _launch(flags, count, devices_each, **environment):
 
 def _trained(workdir):
   checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
-  state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(mesh.make()))
+  state = checkpoints.restore_state(checkpoints.latest(), sharding.replicated(sharding.make()))
   params = jax.device_get(state["params"])
   if "prototype" in params:
     # A key's bias moves all of a query's scores alike: its gradient is rounding, of which Adam makes steps.

@@ -16,7 +16,10 @@ import pytest
 from absl import flags
 
 from tests import tiny_runs
-from xmc_jax import main, methods, options, runtime, workflow
+from xmc_jax import main, methods
+from xmc_jax.cli import commands as workflow
+from xmc_jax.cli import flags as options
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).parent.parent

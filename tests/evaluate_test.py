@@ -12,15 +12,20 @@ import scipy.sparse as sp
 import tiny_runs
 
 from xmc_jax import config as configs
-from xmc_jax import evaluate, metrics, run_folder, runtime
+from xmc_jax import metrics
 from xmc_jax.data.dataset import Split
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.evaluate import Ranking
-from xmc_jax.fusion import Tree
-from xmc_jax.predict import Model, predict_lines
-from xmc_jax.refresh import index, search
+from xmc_jax.retrieval import index
+from xmc_jax.retrieval.fusion import Tree
+from xmc_jax.retrieval.search import search
 from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs import evaluate
+from xmc_jax.runs.evaluate import Ranking
+from xmc_jax.runs.model import Model
+from xmc_jax.runs.predict import predict_lines
 from xmc_jax.runs.ranking import ranker
+from xmc_jax.storage import run_folder
 
 
 def _csr(rows, num_labels):

@@ -14,8 +14,10 @@ from same_runs import assert_same_runs
 
 from docs.examples import siglip, siglip_experiment
 from xmc_jax import config as configs
-from xmc_jax import methods, plan, train_step, workflow
+from xmc_jax import methods, plan
+from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
+from xmc_jax.training import step
 
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests" / "methods"))
@@ -58,12 +60,12 @@ def test_the_example_goes_through_the_checks_of_every_method(check, make_run):
 def test_the_example_resumes_bit_identically(data, tmp_path, monkeypatch):
   """Killed inside two epochs; shortlists, by which the last steps draw, are those of the checkpoint."""
   config = tiny_runs.config(data, **SETTINGS, **{"checkpoint.every_epochs": 0.4})
-  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for at in (3, 6):
     with monkeypatch.context() as patch, pytest.raises(resume_test.Killed):
-      resume_test._kill(patch, train_step.TrainStep, "__call__", at)
-      workflow.train_and_test(config, tmp_path / "killed")
-  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+      resume_test._kill(patch, step.TrainStep, "__call__", at)
+      commands.train_and_test(config, tmp_path / "killed")
+  assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
 
 

@@ -10,11 +10,14 @@ import pytest
 import tiny_runs
 
 from tests.golden_test import PRESETS
-from xmc_jax import checks, data, fitting, new_run, plan, workflow
 from xmc_jax import config as configs
-from xmc_jax import run as runs
+from xmc_jax import data, plan
+from xmc_jax.cli import commands
+from xmc_jax.config import checks, fitting
 from xmc_jax.errors import ConfigError
-from xmc_jax.metric_writer import Report
+from xmc_jax.runs import create
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
 
 AUTOMATIC = {"data.num_validation": -1}
 
@@ -152,7 +155,7 @@ def folder(tmp_path_factory):
 def run(folder, tmp_path_factory):
   """A finished run, in its folder."""
   workdir = tmp_path_factory.mktemp("run") / "first"
-  workflow.train_and_test(small(folder, **{"train.num_epochs": 1}), workdir)
+  commands.train_and_test(small(folder, **{"train.num_epochs": 1}), workdir)
   return workdir
 
 
@@ -171,43 +174,43 @@ def test_a_run_writes_down_what_was_chosen(run):
 
 def test_the_same_command_goes_on_and_says_the_same(folder, run, capsys):
   before = (run / "config.json").read_bytes()
-  workflow.train_and_test(small(folder, **{"train.num_epochs": 1}), run)
+  commands.train_and_test(small(folder, **{"train.num_epochs": 1}), run)
   assert lines(capsys) == [NOTE]
   assert (run / "config.json").read_bytes() == before
   spelt_out = {"data.num_validation": 19, "eval.k": 60, "train.batch_size": 8, "train.num_epochs": 1}
-  new_run.create(tiny_runs.config(folder, **spelt_out), run, Report(run))
+  create.create(tiny_runs.config(folder, **spelt_out), run, Report(run))
   assert lines(capsys) == []
   for key, value in {"data.num_validation": 20, "eval.k": 59, "train.batch_size": 16}.items():
     with pytest.raises(ConfigError, match=rf"holds a run with other settings \({key}: .* -> {value}\)"):
-      new_run.create(tiny_runs.config(folder, **(spelt_out | {key: value})), run, Report(run))
+      create.create(tiny_runs.config(folder, **(spelt_out | {key: value})), run, Report(run))
 
 
 def test_another_mesh_changes_nothing(folder, run):
   """A batch that was fitted to one device stays so where the run goes on; new runs get one that divides."""
   on_six = small(folder, **{"train.num_epochs": 1, "train.batch_size": 1026, "mesh.data": 6})
-  assert new_run.create(on_six, run.with_name("six"), Report(run)).config.train.batch_size == 12
+  assert create.create(on_six, run.with_name("six"), Report(run)).config.train.batch_size == 12
   on_four = small(folder, **{"train.num_epochs": 1, "mesh.data": 4})
-  assert new_run.create(on_four, run, Report(run)).config.train.batch_size == 8
+  assert create.create(on_four, run, Report(run)).config.train.batch_size == 8
 
 
 def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
   """Before the first checkpoint, too, the same command finds its own folder."""
   workdir, config = tmp_path / "run", small(folder)
-  new_run.create(config, workdir, Report(workdir))
+  create.create(config, workdir, Report(workdir))
   made_there = [workdir / "tokenizer.json", workdir / "chunks.json"]
   before = [path.stat().st_mtime_ns for path in made_there]
-  new_run.create(config, workdir, Report(workdir))
+  create.create(config, workdir, Report(workdir))
   assert [path.stat().st_mtime_ns for path in made_there] == before
 
   def killed(*_):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(new_run, "refuse_other_data", killed)
-    new_run.create(config, tmp_path / "other", Report(tmp_path / "other"))
+    patch.setattr(create, "refuse_other_data", killed)
+    create.create(config, tmp_path / "other", Report(tmp_path / "other"))
   assert chosen(configs.read(tmp_path / "other" / "config.json")) == (-1, 100, 1024)
   tokenizer = (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns
-  new_run.create(config, tmp_path / "other", Report(tmp_path / "other"))
+  create.create(config, tmp_path / "other", Report(tmp_path / "other"))
   assert chosen(configs.read(tmp_path / "other" / "config.json")) == (19, 60, 8)
   assert (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns == tokenizer
 
@@ -219,34 +222,34 @@ def test_runs_of_before_go_on_with_their_numbers(folder, run, tmp_path, capsys):
   stored["data"]["num_validation"], stored["train"]["batch_size"] = 20, 1024
   (old / "config.json").write_text(json.dumps(stored))
   assert len(runs.reopen(old).validation) == 20
-  found = new_run.create(small(folder, **{"train.num_epochs": 1}), old, Report(old)).config
+  found = create.create(small(folder, **{"train.num_epochs": 1}), old, Report(old)).config
   assert chosen(found) == (20, 60, 1024)
 
 
 def test_who_begins_from_a_run_holds_out_its_rows(folder, tmp_path):
   first = tmp_path / "first"
   settings = {"data.num_validation": 33, "train.num_epochs": 1, "train.batch_size": 64}
-  workflow.train_and_test(tiny_runs.config(folder, **settings), first)
-  on_top = new_run.create(small(folder, init_from=str(first)), tmp_path / "second", Report(tmp_path)).config
+  commands.train_and_test(tiny_runs.config(folder, **settings), first)
+  on_top = create.create(small(folder, init_from=str(first)), tmp_path / "second", Report(tmp_path)).config
   assert on_top.data.num_validation == 33
   classifier = {"method.name": "classifier", "method.loss": "margin", "method.labels": "in_batch_table"}
   own = {"data.path": "", "init_from": str(first), "eval.num_candidates": 20}
-  on_top = new_run.create(small(folder, **classifier, **own), tmp_path / "third", Report(tmp_path)).config
+  on_top = create.create(small(folder, **classifier, **own), tmp_path / "third", Report(tmp_path)).config
   assert chosen(on_top) == (33, 10, 8)  # eval.k is that of the run, too
   other = tiny_runs.write_data(tmp_path / "other", num_train=100)
-  on_other = new_run.create(small(other, init_from=str(first)), tmp_path / "fourth", Report(tmp_path)).config
+  on_other = create.create(small(other, init_from=str(first)), tmp_path / "fourth", Report(tmp_path)).config
   assert on_other.data.num_validation == 10  # of 95 rows
 
 
 def test_preparing_and_planning_say_the_same(folder, capsys):
-  workflow.prepare(small(folder))
+  commands.prepare(small(folder))
   assert lines(capsys) == [NOTE]
   config = small(folder, **{"plan.num_points": 190, "plan.num_labels": 60, "encoder.tokenizer": "train"})
-  workflow.plan(config)
+  commands.plan(config)
   told = capsys.readouterr()
   assert NOTE in told.err.splitlines()
   assert "batches of 8 points" in told.out
-  workflow.plan(small(folder, **{"plan.num_labels": 60}))  # nobody said how many points
+  commands.plan(small(folder, **{"plan.num_labels": 60}))  # nobody said how many points
   assert lines(capsys) == ["note: fitted to 60 labels: eval.k=60"]
 
 
@@ -277,7 +280,7 @@ def as_it_comes(name: str, table: pathlib.Path = pathlib.Path(), init_from: str 
 
 
 def test_dexml_trains_on_a_small_table_as_it_comes(small_table, tmp_path, capsys):
-  means = workflow.train_and_test(as_it_comes("dexml", small_table), tmp_path / "run")
+  means = commands.train_and_test(as_it_comes("dexml", small_table), tmp_path / "run")
   told = capsys.readouterr().err
   assert [line for line in told.splitlines() if line.startswith("note: fitted")] == [
     "note: fitted to 240 rows and 40 labels: data.num_validation=24, eval.k=40, train.batch_size=8"
@@ -291,9 +294,9 @@ def test_dexml_trains_on_a_small_table_as_it_comes(small_table, tmp_path, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ance", "depsl", "dexa", "dpr", "ngame", "ova", "prime", "unidec"])
 def test_every_experiment_trains_on_a_small_table_as_it_comes(name, small_table, tmp_path):
-  means = workflow.train_and_test(as_it_comes(name, small_table), tmp_path / "run")
+  means = commands.train_and_test(as_it_comes(name, small_table), tmp_path / "run")
   assert means["P@1"] > 0.1  # by chance 0.05
   if f"{name}_classifier-debian" in PRESETS:
     on_top = as_it_comes(f"{name}_classifier", init_from=str(tmp_path / "run"))
-    assert workflow.train_and_test(on_top, tmp_path / "on_top")["P@1"] > 0.1
+    assert commands.train_and_test(on_top, tmp_path / "on_top")["P@1"] > 0.1
     assert chosen(configs.read(tmp_path / "on_top" / "config.json")) == (24, 40, 8)

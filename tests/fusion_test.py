@@ -5,9 +5,9 @@ import pytest
 import scipy.sparse as sp
 from sklearn.tree import DecisionTreeClassifier
 
-from xmc_jax import fusion
 from xmc_jax.errors import UserError
-from xmc_jax.fusion import Fusion, Tree
+from xmc_jax.retrieval import fusion
+from xmc_jax.retrieval.fusion import Fusion, Tree
 
 N, L, D = 60, 40, 6
 

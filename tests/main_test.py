@@ -16,9 +16,14 @@ import pytest
 from absl import flags
 
 from tests import tiny_runs
-from xmc_jax import data, evaluate, faults, loop, main, run_folder, runtime, workflow
+from xmc_jax import data, main
+from xmc_jax.cli import commands, error_lines
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
-from xmc_jax.refresh.index import Index
+from xmc_jax.retrieval.index import Index
+from xmc_jax.runs import evaluate
+from xmc_jax.storage import run_folder
+from xmc_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 DEXML = f"--config={ROOT / 'experiments' / 'dexml.py'}"
@@ -139,7 +144,7 @@ def trained(folder, tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XMC_JAX_CACHE", str(workdir.parent / "cache"))
     made = tiny_runs.config(folder, **{"train.num_epochs": 1})
-    workflow.train_and_test(made, workdir)
+    commands.train_and_test(made, workdir)
   return workdir
 
 
@@ -580,7 +585,7 @@ def test_a_broken_platform_is_one_line(monkeypatch):
   monkeypatch.setattr(runtime.jax, "devices", none)
   monkeypatch.setattr(runtime.configs, "cache_root", lambda: pathlib.Path(os.devnull))
   refused = pytest.raises(SystemExit, match="error: JAX finds no device: Unable to initialize backend")
-  with refused, faults.in_one_line():
+  with refused, error_lines.in_one_line():
     runtime.start()
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from xmc_jax import mesh
+from xmc_jax.distributed import sharding as mesh
 from xmc_jax.types import Batch, Links, Tokens, TrainState
 
 

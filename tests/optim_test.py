@@ -9,8 +9,9 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import models, optim
-from xmc_jax.mesh import path_name
+from xmc_jax import models
+from xmc_jax.distributed.sharding import path_name
+from xmc_jax.training import optimizer
 
 
 def _settings(**changed):
@@ -20,7 +21,7 @@ def _settings(**changed):
 
 
 def _decayed(params):
-  mask = jax.tree_util.tree_leaves_with_path(optim.decay_mask(params))
+  mask = jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))
   return {path_name(path): decays for path, decays in mask}
 
 
@@ -50,7 +51,7 @@ def test_a_bag_decays_and_names_of_other_houses_are_known():
 
 def test_decay_reaches_the_masked_in_leaves_alone():
   params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
-  optimiser = optim.make(_settings(weight_decay=0.1), 10)
+  optimiser = optimizer.make(_settings(weight_decay=0.1), 10)
   updates, _ = optimiser.update(jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params)
   np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1, rtol=1e-6)
   np.testing.assert_array_equal(updates["bias"], 0)
@@ -58,7 +59,7 @@ def test_decay_reaches_the_masked_in_leaves_alone():
 
 def test_a_table_has_its_own_rate_and_does_not_decay():
   params = {"encoder": {"kernel": jnp.ones(2)}, "table": jnp.ones(2)}
-  optimiser = optim.make(_settings(table_learning_rate=2.0, weight_decay=0.1), 10)
+  optimiser = optimizer.make(_settings(table_learning_rate=2.0, weight_decay=0.1), 10)
   state = optimiser.init(params)
   updates, state = optimiser.update(jax.tree.map(jnp.zeros_like, params), state, params)
   np.testing.assert_array_equal(updates["table"], 0)
@@ -75,7 +76,7 @@ def test_heads_may_have_their_own_rate():
     "text_head": {"projection": {"kernel": jnp.ones(2), "bias": jnp.ones(2)}},
   }
   for rate, expected in ((0.0, 0.5), (2.0, 2.0)):
-    optimiser = optim.make(_settings(head_learning_rate=rate, weight_decay=0.1), 10)
+    optimiser = optimizer.make(_settings(head_learning_rate=rate, weight_decay=0.1), 10)
     updates, _ = optimiser.update(jax.tree.map(jnp.ones_like, params), optimiser.init(params), params)
     np.testing.assert_allclose(updates["encoder"]["kernel"], -0.5 * 1.1, rtol=1e-4)
     np.testing.assert_allclose(updates["projection"]["kernel"], -expected * 1.1, rtol=1e-4)
@@ -85,7 +86,7 @@ def test_heads_may_have_their_own_rate():
 
 
 def _values(steps, **changed):
-  schedule = optim.schedule(_settings(**changed), steps)
+  schedule = optimizer.schedule(_settings(**changed), steps)
   return [float(schedule(step)) for step in range(steps + 1)]
 
 
@@ -112,7 +113,7 @@ def test_one_step_moves(schedule, warmup):
 
 def test_clipping_bounds_the_gradient_that_adam_sees():
   gradients = {"a": jnp.array([30.0, 40.0])}
-  state = optim.make(_settings(clip_norm=5.0), 10)
+  state = optimizer.make(_settings(clip_norm=5.0), 10)
   _, after = state.update(gradients, state.init(gradients), gradients)
   seen = next(leaf for leaf in jax.tree.leaves(after) if leaf.shape == (2,)) / 0.1  # Adam's mean, b1 = 0.9
   np.testing.assert_allclose(seen, [3.0, 4.0], rtol=1e-5)
@@ -120,7 +121,7 @@ def test_clipping_bounds_the_gradient_that_adam_sees():
 
 def test_no_clipping_is_plain_adamw():
   params, gradients = {"kernel": jnp.array([1.0, -2.0])}, {"kernel": jnp.array([30.0, 40.0])}
-  ours, plain = optim.make(_settings(), 10), optax.adamw(0.5, weight_decay=0.01)
+  ours, plain = optimizer.make(_settings(), 10), optax.adamw(0.5, weight_decay=0.01)
   found, expected = (o.update(gradients, o.init(params), params)[0] for o in (ours, plain))
   np.testing.assert_allclose(found["kernel"], expected["kernel"], rtol=1e-6)
 
@@ -135,7 +136,7 @@ def test_frozen_parameters_stay_as_they_are_decay_included():
     }
   }
   frozen = models.frozen_paths(types.SimpleNamespace(num_frozen_layers=1))
-  optimiser = optim.make(_settings(weight_decay=0.1), 10, frozen=frozen)
+  optimiser = optimizer.make(_settings(weight_decay=0.1), 10, frozen=frozen)
   state, new = optimiser.init(params), params
   for _ in range(3):
     updates, state = optimiser.update(jax.tree.map(jnp.zeros_like, new), state, new)
@@ -147,15 +148,15 @@ def test_frozen_parameters_stay_as_they_are_decay_included():
 
 
 def test_warmup_in_steps_takes_the_place_of_its_share():
-  rate = optim.schedule(_settings(warmup_steps=4, warmup_fraction=0.5), 20)
-  other = optim.schedule(_settings(warmup_fraction=0.2), 20)
+  rate = optimizer.schedule(_settings(warmup_steps=4, warmup_fraction=0.5), 20)
+  other = optimizer.schedule(_settings(warmup_fraction=0.2), 20)
   assert [float(rate(step)) for step in range(21)] == [float(other(step)) for step in range(21)]
-  short = optim.schedule(_settings(warmup_steps=500), 3)
+  short = optimizer.schedule(_settings(warmup_steps=500), 3)
   assert 0 < float(short(2)) <= 0.5
 
 
 def test_tables_follow_the_schedule_to_their_own_peak():
   settings = _settings(table_learning_rate=2.0, warmup_fraction=0.25, schedule="cosine")
-  rate, table_rate = optim.schedule(settings, 40), optim.table_schedule(settings, 40)
+  rate, table_rate = optimizer.schedule(settings, 40), optimizer.table_schedule(settings, 40)
   for step in (0, 5, 10, 25, 39):
     assert float(table_rate(step)) == pytest.approx(4 * float(rate(step)))

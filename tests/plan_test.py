@@ -13,16 +13,20 @@ from jax.sharding import PartitionSpec as P
 
 from tests import tiny_runs
 from tests.golden_test import NAMES, PRESETS
-from xmc_jax import checks, mesh, methods, models, optim, runtime, workflow
 from xmc_jax import config as configs
+from xmc_jax import methods, models
 from xmc_jax import plan as plans
+from xmc_jax.cli import commands
+from xmc_jax.config import checks
+from xmc_jax.distributed import runtime, sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.methods import two_heads
+from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
-from xmc_jax.ops import sparse_rows
+from xmc_jax.ops import lazy_adam
 from xmc_jax.plan import activations, chunks, host, memory, shapes, work
 from xmc_jax.plan.table import table
-from xmc_jax.train_step import TrainStep
+from xmc_jax.training import optimizer
+from xmc_jax.training.step import TrainStep
 from xmc_jax.types import Batch, DatasetInfo, Links, Tokens, TrainState
 
 NUM_POSITIVES = 8  # columns of a measured batch's positives
@@ -62,17 +66,17 @@ def sizes_of(config) -> plans.Sizes:
 
 def compiled(config):
   """XLA's account of a training step's memory, compiled from shapes."""
-  devices, length = mesh.make(config.mesh.data, config.mesh.label), config.data.max_length
+  devices, length = sharding.make(config.mesh.data, config.mesh.label), config.data.max_length
   num_labels, batch_size = config.plan.num_labels, config.train.batch_size
   graphs = {f"graph{number}": ("query", "label") for number in range(config.plan.num_graphs)}
   info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), devices, graphs=graphs)
   method = methods.make(config, info)
-  optimiser = optim.make(config.train, 1000, frozen=models.frozen_paths(config.encoder))
+  optimiser = optimizer.make(config.train, 1000, frozen=models.frozen_paths(config.encoder))
 
   def start():
     params, aux = method.init(jax.random.key(0))
     dense = {name: leaf for name, leaf in params.items() if name not in method.tables}
-    moments = {name: sparse_rows.RowMoments(params[name], params[name]) for name in method.tables}
+    moments = {name: lazy_adam.RowMoments(params[name], params[name]) for name in method.tables}
     return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.init(dense), moments), aux)
 
   def shaped(shape, dtype, *axes):
@@ -82,14 +86,14 @@ def compiled(config):
     return (Tokens(shaped((count, length), jnp.int32, *axes), shaped((count,), jnp.int32, *axes)),)
 
   state = jax.eval_shape(start)
-  layout = mesh.shard_tree(state, method.rules, devices)
+  layout = sharding.shard_tree(state, method.rules, devices)
   state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
   columns = shapes.pool_size(config, sizes_of(config)) - config.method.num_fresh_negatives
   rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
   links = Links(
     rows=shaped((batch_size,), jnp.int32, "data"),
     columns=shaped((batch_size,), jnp.int32),
-    anchors=texts(batch_size, mesh.LABEL_ROWS),
+    anchors=texts(batch_size, sharding.LABEL_ROWS),
     positives=rows[0],
     weights=rows[1],
   )
@@ -97,7 +101,7 @@ def compiled(config):
     rows=shaped((batch_size,), jnp.int32, "data"),
     queries=() if method.batch.frozen else texts(batch_size, "data"),
     columns=shaped((columns,), jnp.int32),
-    labels=() if "table" in config.method.labels else texts(columns, mesh.LABEL_ROWS),
+    labels=() if "table" in config.method.labels else texts(columns, sharding.LABEL_ROWS),
     positives=rows[0],
     weights=rows[1],
     excluded=shaped((batch_size, 1), jnp.int32, "data"),
@@ -107,7 +111,7 @@ def compiled(config):
     shared=shaped((batch_size, batch_size), bool, "data") if method.batch.shared else (),
   )
   if config.method.num_fresh_negatives:
-    batch = batch._replace(every_label=texts(num_labels, mesh.LABEL_ROWS)[0])
+    batch = batch._replace(every_label=texts(num_labels, sharding.LABEL_ROWS)[0])
   run = types.SimpleNamespace(config=config, method=method, mesh=devices)
   step = TrainStep(run, optimiser, None, lambda count: 1e-3)
   program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))
@@ -300,7 +304,7 @@ def test_parameters_are_counted(overrides, encoder_folder):
 
 def test_a_prototype_network_is_counted():
   config = make_config(**MEASURED["prime"])
-  info = DatasetInfo(1000, 50_000, 8, VOCABULARY, (0, 1, 2), mesh.make(1, 1))
+  info = DatasetInfo(1000, 50_000, 8, VOCABULARY, (0, 1, 2), sharding.make(1, 1))
   method = methods.make(config, info)
   params, aux = jax.eval_shape(lambda: method.init(jax.random.key(0)))
   dense = [params[name] for name in params if name not in method.tables]
@@ -376,7 +380,7 @@ def test_pools_have_a_limit():
 def test_two_heads_are_counted(weight):
   config = make_config(**MEASURED["unidec"], **{"method.encoder_weight": weight})
   info = types.SimpleNamespace(vocab_size=VOCABULARY, special_ids=(0, 1, 2))
-  heads = two_heads.build(config, info, 48 if weight < 1 else 0)
+  heads = unidec_heads.build(config, info, 48 if weight < 1 else 0)
   found = jax.eval_shape(lambda: heads.init(jax.random.key(0)))
   assert shapes.parameters(config, sizes_of(config)) == sum(leaf.size for leaf in jax.tree.leaves(found))
 
@@ -497,11 +501,11 @@ def test_the_command_looks_for_no_device(capsys, monkeypatch):
   for name in ("devices", "local_devices", "default_backend", "process_index", "process_count"):
     monkeypatch.setattr(jax, name, fail)
   module, name = PRESETS["dexml-lf_amazontitles_131k"]
-  workflow.plan(module.get_config(name))
+  commands.plan(module.get_config(name))
   assert "131,073 labels" in capsys.readouterr().out
   config = chunks.changed(module.get_config(name), {"method.label_chunk": 100_000, "plan.chip": "a100_40"})
   with pytest.raises(ConfigError, match=r"method\.label_chunk = 100000 does not fit"):
-    workflow.plan(config)
+    commands.plan(config)
   told = capsys.readouterr()
   assert not told.out and "131,073 labels" in told.err
 

@@ -21,11 +21,11 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import xmc_jax
-from xmc_jax import predict, prompt
+from xmc_jax.cli import interactive
 from xmc_jax.errors import UserError
-from xmc_jax.predict import predict_command, predict_lines
 from xmc_jax.retrieval import explanations
-from xmc_jax.runs import ranking
+from xmc_jax.runs import predict, ranking
+from xmc_jax.runs.predict import predict_command, predict_lines
 
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = {"encoder", "memory", "memory_regression", "lexical_memory", "lexical_labels"}
@@ -147,7 +147,7 @@ def test_a_source_that_finds_few_labels_gives_fewer(workdir):
   found, none = (json.loads(line)["labels"] for line in out.getvalue().splitlines())
   assert 0 < len(found) < 60 and found[0]["why"]["sources"]["lexical_labels"] == 1 and none == []
   assert all(label["id"] >= 0 and np.isfinite(label["score"]) for label in found)
-  assert prompt.answered(model, "zzz", 60) == ""
+  assert interactive.answered(model, "zzz", 60) == ""
 
 
 def test_a_matrix_has_no_room_for_reasons(workdir, tmp_path):
@@ -192,7 +192,7 @@ def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, m
 def _asked(model, typed: str, capsys, explain: bool = False) -> str:
   with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
     pipe.send_text(typed)
-    prompt.ask(model, 3, explain)
+    interactive.ask(model, 3, explain)
   return capsys.readouterr().out
 
 
@@ -231,7 +231,7 @@ def test_labels_do_not_obey_a_stranger(capsys):
     def predict(self, texts, k):
       return np.zeros((1, 1), int), np.ones((1, 1)), [list(self.labels)]
 
-  (line,) = prompt.answered(Stranger(), "a", 1).splitlines()
+  (line,) = interactive.answered(Stranger(), "a", 1).splitlines()
   assert "\x1b" not in line and line.startswith("   1.000  �[2Jgone and more") and len(line) <= 120
 
 

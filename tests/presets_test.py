@@ -9,8 +9,8 @@ import importlib
 import pytest
 
 from tests.golden_test import PRESETS
-from xmc_jax import checks
 from xmc_jax import config as configs
+from xmc_jax.config import checks
 
 # Of the data, by set: longest text in tokens (in DEXML's and NGAME's papers alike), propensity's A and B.
 AMAZON, WIKIPEDIA, OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)

@@ -9,9 +9,10 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import config as configs
-from xmc_jax import loop, refit, workflow
-from xmc_jax import run as runs
+from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
+from xmc_jax.runs import run as runs
+from xmc_jax.training import loop, refit
 
 SETTINGS = {
   "train.refit": True,
@@ -29,7 +30,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(folder, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("run") / "undisturbed"
-  return workdir, workflow.train_and_test(tiny_runs.config(folder, **SETTINGS), workdir)
+  return workdir, commands.train_and_test(tiny_runs.config(folder, **SETTINGS), workdir)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   assert (per_epoch, len(run.validation)) == (11, 20)  # 170 rows, 16 at a time; of all 190 rows it is 12
   assert step == newest(workdir / "refit" / "best") == best // 11 * 12
   assert json.loads((workdir / "report" / "metrics.json").read_text())["step"] == step
-  assert workflow.test(workdir) == means
+  assert commands.test(workdir) == means
   # By hand: the same settings, with no rows held out and as many steps.
   settings = SETTINGS | {"train.refit": False, "data.num_validation": 0}
   other = tiny_runs.open_run(folder, tmp_path / "all", **settings)
@@ -100,15 +101,15 @@ def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
     (refit, "_on_all_rows", lambda run: True),
     (loop.TrainStep, "__call__", fourth_step_on_all),
     (refit, "_keep", lambda *_: True),
-    (workflow.evaluate, "write_report", lambda *_: True),
+    (commands.evaluate, "write_report", lambda *_: True),
   ):
     with monkeypatch.context() as patch, pytest.raises(Killed):
       kill(patch, owner, name, when)
-      workflow.train_and_test(config, workdir)
+      commands.train_and_test(config, workdir)
     if name == "_keep":  # until all is done, what the first training found is used
       assert runs.reopen(workdir).trained()[2] == newest(workdir / "best")
   whole, means = undisturbed
-  assert workflow.train_and_test(config, workdir) == means
+  assert commands.train_and_test(config, workdir) == means
   assert_same_runs(whole, workdir)
   for name in ("checkpoints", "best"):
     assert newest(workdir / "refit" / name) == newest(whole / "refit" / name)
@@ -131,8 +132,8 @@ DEXA = {
 def test_tables_are_those_of_all_rows(name, folder, tmp_path):
   """What labels are made of may depend on the rows, such as how many are frequent: all are by hand's."""
   settings = SETTINGS | {"dexa": DEXA, "prime": tiny_runs.PRIME, "unidec": tiny_runs.UNIDEC}[name]
-  means = workflow.train_and_test(tiny_runs.config(folder, **settings), tmp_path / "run")
-  assert workflow.test(tmp_path / "run") == means
+  means = commands.train_and_test(tiny_runs.config(folder, **settings), tmp_path / "run")
+  assert commands.test(tmp_path / "run") == means
   run = runs.reopen(tmp_path / "run")
   *trained, step = run.trained()
   other = tiny_runs.open_run(

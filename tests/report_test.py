@@ -7,10 +7,12 @@ import time
 
 import pytest
 
-from xmc_jax import console, faults, metric_writer
+from xmc_jax import console
+from xmc_jax.cli import error_lines
 from xmc_jax.console import Progress
 from xmc_jax.errors import UserError
-from xmc_jax.metric_writer import Report
+from xmc_jax.runs import metric_writer
+from xmc_jax.runs.metric_writer import Report
 
 
 @pytest.fixture
@@ -210,7 +212,7 @@ def test_a_thread_that_the_machine_refuses_something_says_one_line(error, said, 
   def fail():
     raise error
 
-  with faults.in_one_line():
+  with error_lines.in_one_line():
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join()
@@ -231,7 +233,7 @@ def test_table():
 
 
 def test_other_processes_say_nothing(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr("xmc_jax.runtime.is_main_process", lambda: False)
+  monkeypatch.setattr("xmc_jax.distributed.runtime.is_main_process", lambda: False)
   console.say("x")
   Report(tmp_path).scalars(1, {})
   assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())

@@ -16,11 +16,14 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import config as configs
-from xmc_jax import digests, evaluate, loop, mesh, workflow
-from xmc_jax import run as runs
-from xmc_jax.checkpoint import Checkpoints
-from xmc_jax.metric_writer import Report
-from xmc_jax.runs import fused
+from xmc_jax.cli import commands
+from xmc_jax.distributed import sharding
+from xmc_jax.runs import evaluate, fused
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.storage import checksums
+from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.training import loop
 
 HERE = pathlib.Path(__file__).parent
 # Runs the command line, and kills itself at the point and count in $KILL.
@@ -142,11 +145,11 @@ def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_p
   """As after deleting a damaged checkpoint: what best/ holds of later steps is another run's by then."""
   workdir = tmp_path / "run"
   config = tiny_runs.config(data, **{"train.num_epochs": 2})
-  expected = workflow.train_and_test(config, workdir)
+  expected = commands.train_and_test(config, workdir)
   shutil.rmtree(workdir / "checkpoints" / "12")
   (kept,) = (workdir / "best").iterdir()
   kept.rename(kept.with_name("99"))
-  assert workflow.train_and_test(config, workdir) == expected
+  assert commands.train_and_test(config, workdir) == expected
   assert [path.name for path in (workdir / "best").iterdir()] != ["99"]
   assert runs.reopen(workdir).trained()[2] <= 12
 
@@ -183,7 +186,7 @@ def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypa
       "checkpoint.every_epochs": 0.7,
     },
   )
-  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  expected = commands.train_and_test(config, tmp_path / "undisturbed")
   lines = [line for line in tiny_runs.metric_lines(tmp_path / "undisturbed") if "eval/P@1" in line]
   stopped = lines[-1]["step"]
   assert stopped < 54, "the run never stops early: choose other settings"
@@ -200,8 +203,8 @@ def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypa
   ):
     with monkeypatch.context() as patch, pytest.raises(Killed):
       kill(patch)
-      workflow.train_and_test(config, tmp_path / "killed")
-  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+      commands.train_and_test(config, tmp_path / "killed")
+  assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
 
 
@@ -268,7 +271,7 @@ def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, mon
   """What refreshes made is saved: made anew from later parameters it would be another."""
   settings = _SETTINGS.get(method)
   if method == "classifier":
-    workflow.train_and_test(tiny_runs.config(data, **_DEXA), tmp_path / "encoder")
+    commands.train_and_test(tiny_runs.config(data, **_DEXA), tmp_path / "encoder")
     settings = {
       **_CLUSTERED,
       "method.name": "classifier",
@@ -278,18 +281,18 @@ def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, mon
       "eval.num_candidates": 20,
     }
   config = tiny_runs.config(data, **settings)
-  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for at in (3, 6, 9):
     with monkeypatch.context() as patch, pytest.raises(Killed):
       _kill(patch, loop.TrainStep, "__call__", at)
-      workflow.train_and_test(config, tmp_path / "killed")
+      commands.train_and_test(config, tmp_path / "killed")
   if method == "classifier":
     shutil.rmtree(tmp_path / "encoder")  # a run that goes on no longer needs it
     for owner, point in ((fused, "fit_fusion"), (evaluate, "write_report")):
       with monkeypatch.context() as patch, pytest.raises(Killed):
         _kill(patch, owner, point, 1)
-        workflow.train_and_test(config, tmp_path / "killed")
-  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+        commands.train_and_test(config, tmp_path / "killed")
+  assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
 
 
@@ -330,9 +333,9 @@ def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
   config = tiny_runs.config(data, **{"train.num_epochs": 2, "eval.every_epochs": 0.0})
   with monkeypatch.context() as patch, pytest.raises(Killed):
     _kill(patch, loop.TrainStep, "__call__", 9)
-    workflow.train_and_test(config, tmp_path / "run")
+    commands.train_and_test(config, tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
-  saved = digests.record(run.workdir / "checkpoints" / "6")["seconds"]
+  saved = checksums.record(run.workdir / "checkpoints" / "6")["seconds"]
   assert saved["compile"] > 0 and saved["train"] > 0
   with contextlib.closing(Report(run.workdir)) as voice:
     loop.train(run, voice)
@@ -367,12 +370,12 @@ def test_a_transformer_that_drops_resumes_bit_identically(kind, data, tmp_path, 
       "checkpoint.every_epochs": 0.4,
     },
   )
-  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for at in (3, 4):
     with monkeypatch.context() as patch, pytest.raises(Killed):
       _kill(patch, loop.TrainStep, "__call__", at)
-      workflow.train_and_test(config, tmp_path / "killed")
-  assert workflow.train_and_test(config, tmp_path / "killed") == expected
+      commands.train_and_test(config, tmp_path / "killed")
+  assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
 
 
@@ -407,7 +410,7 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
     run = tiny_runs.open_run(folder, workdir, **settings, **overrides)
     loop.train(run, Report(workdir))
     checkpoints = run.checkpoints(read_only=True)
-    state = checkpoints.restore_state(checkpoints.latest(), mesh.replicated(run.mesh))
+    state = checkpoints.restore_state(checkpoints.latest(), sharding.replicated(run.mesh))
     tables.append(run.embed_labels(*run.trained()[:2]))  # whatever mesh saved the parameters
     return jax.device_get({"params": state["params"], "aux": state.get("aux") or {}})
 
@@ -421,7 +424,7 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
     if left.shape != right.shape:
       rows, num_padded = len(right), num_padded + 1
-      assert rows in (11, tiny_runs.NUM_LABELS) and len(left) == mesh.rounded_up(rows, np.prod(ended))
+      assert rows in (11, tiny_runs.NUM_LABELS) and len(left) == sharding.rounded_up(rows, np.prod(ended))
       left = left[:rows]
     np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
   assert num_padded == (np.prod(ended) > 1)

@@ -7,8 +7,9 @@ import numpy as np
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax import digests, mesh, run_folder
-from xmc_jax.checkpoint import Checkpoints
+from xmc_jax.distributed import sharding as mesh
+from xmc_jax.storage import checksums, run_folder
+from xmc_jax.storage.checkpoints import Checkpoints
 
 
 def _arrays(tree):
@@ -25,7 +26,7 @@ def _assert_same_checkpoints(one: pathlib.Path, other: pathlib.Path, newest: boo
     found = [Checkpoints(folder, read_only=True).restore_state(step, sharding) for folder in (one, other)]
     for (name, left), (_, right) in zip(*map(_arrays, found), strict=True):
       assert left.dtype == right.dtype and left.tobytes() == right.tobytes(), f"{one.name} {step} {name}"
-    hosts = [digests.record(folder / str(step)) for folder in (one, other)]
+    hosts = [checksums.record(folder / str(step)) for folder in (one, other)]
     for host in hosts:
       host.pop("seconds", None)
     assert hosts[0] == hosts[1]

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import pytest
 
-from xmc_jax.checkpoint import Checkpoints
 from xmc_jax.errors import UserError
-from xmc_jax.saves import Saves
+from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.training.saver import Saves
 from xmc_jax.types import TrainState
 
 

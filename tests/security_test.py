@@ -14,15 +14,18 @@ import pytest
 
 from tests import tiny_runs
 from xmc_jax import config as configs
-from xmc_jax import console, data, evaluate, faults, inside, models, plain, predict, run_folder, workflow
-from xmc_jax import run as runs
+from xmc_jax import console, data, models, sanitize
+from xmc_jax.cli import commands, error_lines
 from xmc_jax.errors import ConfigError, DataError, UserError
-from xmc_jax.fusion import Tree
-from xmc_jax.models import sources
+from xmc_jax.models import locate
 from xmc_jax.models.pretrained import load_pretrained
 from xmc_jax.models.torch_files import read_torch_file
+from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.retrieval.hybrid_model import HybridModel
-from xmc_jax.runs import ranking
+from xmc_jax.runs import evaluate, predict, ranking
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.model import Model
+from xmc_jax.storage import path_safety, run_folder
 
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = sorted(path for folder in ("xmc_jax", "experiments") for path in (ROOT / folder).rglob("*.py"))
@@ -56,7 +59,7 @@ def trained(tmp_path_factory):
   overrides["eval.scores"] = "hybrid"
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XMC_JAX_CACHE", str(workdir.parent / "cache"))
-    workflow.train_and_test(tiny_runs.config(folder, **overrides), workdir)
+    commands.train_and_test(tiny_runs.config(folder, **overrides), workdir)
   return workdir
 
 
@@ -68,7 +71,7 @@ def copied(trained, tmp_path):
 
 def use(workdir: pathlib.Path) -> None:
   """What opens most of a run's folder."""
-  model = predict.Model.load(workdir)
+  model = Model.load(workdir)
   model.predict(["barn lt"], k=3)
   ranking.paper_ranker(model._run, model._params, model._aux)
 
@@ -113,7 +116,7 @@ def test_no_source_can_run_what_a_file_says(path):
 
 
 def test_the_hub_gives_no_code():
-  patterns = [*sources._SMALL_FILES, "model*.safetensors", "pytorch_model.bin"]
+  patterns = [*locate._SMALL_FILES, "model*.safetensors", "pytorch_model.bin"]
   assert {pathlib.PurePath(pattern).suffix for pattern in patterns} == {
     ".json",
     ".txt",
@@ -383,7 +386,7 @@ def test_a_run_writes_nothing_through_a_link(copied, tmp_path, name):
     path.unlink(missing_ok=True)
   path.symlink_to(target)
   before = target.read_text() if target.is_file() else sorted(target.rglob("*"))
-  for command in (lambda: workflow.test(copied), lambda: use(copied)):
+  for command in (lambda: commands.test(copied), lambda: use(copied)):
     with pytest.raises(UserError, match="is a link that leads out of the run's folder"):
       command()
   assert before == (target.read_text() if target.is_file() else sorted(target.rglob("*")))
@@ -393,10 +396,10 @@ def test_links_that_stay_are_no_matter(copied, tmp_path):
   (copied / "report").rename(copied / "kept")
   (copied / "report").symlink_to("kept")
   (tmp_path / "link").symlink_to(copied)
-  inside.check(tmp_path / "link")
-  inside.check(tmp_path / "nowhere")
+  path_safety.check(tmp_path / "link")
+  path_safety.check(tmp_path / "nowhere")
   (copied / "loop").symlink_to("loop")
-  inside.check(copied)
+  path_safety.check(copied)
 
 
 # Values of a run's config.json.
@@ -434,7 +437,7 @@ def test_a_run_takes_its_encoder_from_its_own_folder(copied, tmp_path, monkeypat
   (copied / "config.json").write_text(json.dumps(stored))
   tiny_runs.tiny_bert(copied / "encoder")
   asked = []
-  monkeypatch.setattr(sources, "_fetch", lambda name, *_, **__: asked.append(name))
+  monkeypatch.setattr(locate, "_fetch", lambda name, *_, **__: asked.append(name))
   assert runs.reopen(copied).config.encoder.name == str(copied / "encoder")
   assert not asked
 
@@ -447,29 +450,29 @@ def test_what_is_shown_holds_no_control_characters(capsys):
   console.say(f"label {ESCAPES}")
   said = capsys.readouterr()
   for stream in (said.out, said.err):
-    assert "label" in stream and plain.text(stream) == stream
+    assert "label" in stream and sanitize.text(stream) == stream
   assert "\tend\nnext" in said.out
 
 
 def test_an_error_holds_no_control_characters(capsys):
-  with pytest.raises(SystemExit) as caught, faults.in_one_line():
+  with pytest.raises(SystemExit) as caught, error_lines.in_one_line():
     raise DataError(f"tiny{ESCAPES}\n.json: bad")
-  assert plain.line(caught.value.code) == caught.value.code and caught.value.code.endswith(".json: bad")
+  assert sanitize.line(caught.value.code) == caught.value.code and caught.value.code.endswith(".json: bad")
 
 
 def test_examples_hold_no_control_characters(trained, monkeypatch):
-  run = predict.Model.load(trained)._run
+  run = Model.load(trained)._run
   monkeypatch.setattr(data.Texts, "_decoded", lambda *_: f"a\n{ESCAPES}b")
   ranking = evaluate.Ranking(np.zeros((len(run.dataset.test), 3), np.int32), np.zeros(1))
   shown = evaluate.examples(run, run.dataset.test, ranking, 2)
-  assert plain.text(shown) == shown
+  assert sanitize.text(shown) == shown
   marks = [re.fullmatch(r"  (?:  ([✓·○]) )?a .*b", line)[1] for line in shown.splitlines()]
   assert marks.count(None) == 2 and marks.count("✓") + marks.count("·") == 6 and "○" in marks
 
 
 def test_predictions_hold_no_control_characters_and_lose_none():
   found = predict.json_line(ESCAPES, [(3, 0.5, f"label{ESCAPES}\ud800")])
-  assert plain.line(found) == found.rstrip("\n") and found.isascii()
+  assert sanitize.line(found) == found.rstrip("\n") and found.isascii()
   assert json.loads(found) == {
     "text": ESCAPES,
     "labels": [{"id": 3, "score": 0.5, "text": f"label{ESCAPES}\ud800"}],

@@ -10,11 +10,16 @@ import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import digests, loop, mesh, methods, optim, train_step, workflow
+from xmc_jax import methods
+from xmc_jax.cli import commands
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
-from xmc_jax.methods import label_centroids
-from xmc_jax.metric_writer import Report
-from xmc_jax.saves import Saves
+from xmc_jax.methods.components import label_centroids
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.storage import checksums
+from xmc_jax.training import loop, optimizer
+from xmc_jax.training import step as train_step
+from xmc_jax.training.saver import Saves
 from xmc_jax.types import BatchSpec, Method
 
 OVA = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
@@ -51,10 +56,13 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
   """Parameters, tables, the moments of both, and what a method keeps beside them; the step counts."""
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS[method], **{"train.max_skipped_steps": 1})
   step = loop.TrainStep(
-    run, optim.make(run.config.train, 6), Report(run.workdir), optim.table_schedule(run.config.train, 6)
+    run,
+    optimizer.make(run.config.train, 6),
+    Report(run.workdir),
+    optimizer.table_schedule(run.config.train, 6),
   )
-  state = loop._start(run, optim.make(run.config.train, 6), Saves(run))[0]
-  batch = mesh.put_batch(run.batches.build(0), run.mesh)._replace(**loop._static_labels(run))
+  state = loop._start(run, optimizer.make(run.config.train, 6), Saves(run))[0]
+  batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(**loop._static_labels(run))
   state, _ = step(state, {"poison": jnp.float32(0.0)}, batch)
   before = jax.device_get(state)
   state, found = step(state, {"poison": jnp.float32(value)}, batch)
@@ -71,7 +79,7 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
 
 def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   """`(step, its first state, batch)` of a training that moves the centroids of a pool of 8 labels."""
-  info = types.SimpleNamespace(mesh=mesh.make(1, 1))
+  info = types.SimpleNamespace(mesh=sharding.make(1, 1))
   settings = types.SimpleNamespace(centroid_momentum=0.95, num_positives=1)
   train = types.SimpleNamespace(max_skipped_steps=max_skipped_steps, seed=0, clip_norm=0.0)
 
@@ -92,7 +100,7 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   state = train_step.first_state(run, optimiser, {"points": vectors(4, width)}, aux)
   labels = rng.choice(num_labels, 8, replace=False)
   batch = tiny_runs.pool_batch(labels, [[0], [3], [3], [6]], [[1.0]] * 4, [[-1]] * 4)
-  return train_step.TrainStep(run, optimiser, Report(folder)), state, mesh.put_batch(batch, run.mesh)
+  return train_step.TrainStep(run, optimiser, Report(folder)), state, sharding.put_batch(batch, run.mesh)
 
 
 def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):
@@ -133,7 +141,7 @@ def test_so_many_may_be_skipped_and_a_kill_does_not_forget_them(data, tmp_path, 
   config = tiny_runs.config(data, **{"train.max_skipped_steps": 2, "train.num_epochs": 2})
   with monkeypatch.context() as patch:
     _poison_steps(patch, 3, 12)
-    expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+    expected = commands.train_and_test(config, tmp_path / "undisturbed")
   said = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
   assert [line.partition(",")[0] for line in said] == [f"train/loss is nan at step {n}" for n in (3, 12)]
   assert said[1].endswith("; skipped, as 2 of at most 2 steps")
@@ -141,12 +149,12 @@ def test_so_many_may_be_skipped_and_a_kill_does_not_forget_them(data, tmp_path, 
   assert "NaN" not in lines and len(lines.splitlines()) == 4  # the epoch's reading is of the step before
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     _poison_steps(patch, 3, 12, kill_at=8)
-    workflow.train_and_test(config, tmp_path / "killed")
+    commands.train_and_test(config, tmp_path / "killed")
   with monkeypatch.context() as patch:
     _poison_steps(patch, 3, 12)
-    assert workflow.train_and_test(config, tmp_path / "killed") == expected
+    assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
-  record = digests.record(tmp_path / "killed" / "checkpoints" / "12")
+  record = checksums.record(tmp_path / "killed" / "checkpoints" / "12")
   assert record["skipped"] == 2
 
 
@@ -155,7 +163,7 @@ def test_one_more_than_allowed_stops(data, tmp_path, monkeypatch, poisoned):
   config = tiny_runs.config(data, **{"train.max_skipped_steps": 1})
   with monkeypatch.context() as patch, pytest.raises(UserError) as caught:
     _poison_steps(patch, 3, 9)
-    workflow.train_and_test(config, tmp_path / "run")
+    commands.train_and_test(config, tmp_path / "run")
   assert "train/loss is nan at step 9" in str(caught.value)
   assert "the last good checkpoint is step 6" in str(caught.value)
 
@@ -180,5 +188,5 @@ def test_an_overflow_of_half_precision_is_caught(data, tmp_path):
 def test_the_same_seed_gives_the_same_bits(data, tmp_path):
   config = tiny_runs.config(data, **{"train.num_epochs": 2, "encoder.embedding_dropout": 0.1})
   for name in ("one", "other"):
-    workflow.train_and_test(config, tmp_path / name)
+    commands.train_and_test(config, tmp_path / name)
   assert_same_runs(tmp_path / "one", tmp_path / "other")

@@ -13,9 +13,12 @@ import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import evaluate, loop, refresh, workflow
-from xmc_jax.checkpoint import Checkpoints
-from xmc_jax.stopping import Asked, Stop
+from xmc_jax import refresh
+from xmc_jax.cli import commands
+from xmc_jax.distributed.preemption import Asked, Stop
+from xmc_jax.runs import evaluate
+from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 # The command line; its step waits where $SLOW says so, and says when it was there.
@@ -62,7 +65,7 @@ def _asked_in(patch, owner, name, at):
       stops[-1]._signal = signal.SIGTERM  # that nobody sends
     return original(*args, **kwargs)
 
-  patch.setattr(workflow, "Stop", Kept)
+  patch.setattr(commands, "Stop", Kept)
   patch.setattr(owner, name, wrapped)
 
 
@@ -90,26 +93,26 @@ ASKED = [
 def test_a_run_asked_to_stop_again_and_again_ends_like_one_never_asked(data, tmp_path, monkeypatch):
   """Wherever it is asked, the step that it is at is saved: nothing is trained twice."""
   config = tiny_runs.config(data, **CLUSTERED)
-  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for point, newest in ASKED:
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
       _asked_in(patch, *point)
-      workflow.train_and_test(config, tmp_path / "asked")
+      commands.train_and_test(config, tmp_path / "asked")
     assert ended.value.code == 0
     assert _newest(tmp_path / "asked") == newest, point
-  assert workflow.train_and_test(config, tmp_path / "asked") == expected
+  assert commands.train_and_test(config, tmp_path / "asked") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "asked")
 
 
 @pytest.mark.slow
 def test_asked_in_the_evaluation_that_ends_a_training(data, tmp_path, monkeypatch):
   config = tiny_runs.config(data, **{"train.num_epochs": 1})
-  expected = workflow.train_and_test(config, tmp_path / "undisturbed")
+  expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for _ in range(2):  # the second time nothing is left but this evaluation
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
       _asked_in(patch, evaluate, "embed_split", 1)
-      workflow.train_and_test(config, tmp_path / "asked")
-  assert workflow.train_and_test(config, tmp_path / "asked") == expected
+      commands.train_and_test(config, tmp_path / "asked")
+  assert commands.train_and_test(config, tmp_path / "asked") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "asked")
 
 

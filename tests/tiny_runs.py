@@ -6,10 +6,11 @@ import pathlib
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, models, new_run
-from xmc_jax import run as runs
-from xmc_jax.metric_writer import Report
+from xmc_jax import data, models
 from xmc_jax.models import hf_names
+from xmc_jax.runs import create
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
 from xmc_jax.types import Batch
 
 NUM_LABELS = 60
@@ -163,7 +164,7 @@ def config(path: pathlib.Path, **overrides):
 
 def open_run(path: pathlib.Path, workdir: pathlib.Path, **overrides) -> runs.Run:
   """A run that has its data and its method, and has trained nothing."""
-  return new_run.create(config(path, **overrides), workdir, Report(workdir))
+  return create.create(config(path, **overrides), workdir, Report(workdir))
 
 
 _CONFIG_FILE = """

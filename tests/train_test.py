@@ -15,12 +15,15 @@ import scipy.sparse as sp
 import tiny_runs
 
 import xmc_jax
-from xmc_jax import evaluate, loop, mesh, new_run, predict, workflow
-from xmc_jax import run as runs
+from xmc_jax.cli import commands
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.metric_writer import Report
-from xmc_jax.predict import predict_lines
+from xmc_jax.runs import create, evaluate, predict
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.predict import predict_lines
 from xmc_jax.runs.ranking import ranker
+from xmc_jax.training import loop
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,7 @@ def data(tmp_path_factory):
 def finished(data, tmp_path_factory):
   """A run of three epochs, and what it returned."""
   workdir = tmp_path_factory.mktemp("train") / "run"
-  return workdir, workflow.train_and_test(tiny_runs.config(data), workdir)
+  return workdir, commands.train_and_test(tiny_runs.config(data), workdir)
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_rerunning_trains_nothing_and_gives_the_same(finished, data, no_training
   workdir, means = finished
   before = tiny_runs.metric_lines(workdir), (workdir / "predictions" / "test.npz").read_bytes()
   shutil.copytree(workdir, tmp_path / "run")  # others look at the original
-  assert workflow.train_and_test(tiny_runs.config(data), tmp_path / "run") == means
+  assert commands.train_and_test(tiny_runs.config(data), tmp_path / "run") == means
   table = capsys.readouterr().out
   assert f"P@1    {100 * means['P@1']:6.2f}" in table and "parameters of step" in table
   after = tiny_runs.metric_lines(tmp_path / "run"), (tmp_path / "run/predictions/test.npz").read_bytes()
@@ -107,7 +110,7 @@ def test_rerunning_trains_nothing_and_gives_the_same(finished, data, no_training
 def test_other_settings_in_the_same_folder_are_refused(key, value, finished, data, no_training):
   workdir, _ = finished
   with pytest.raises(ConfigError, match=f"holds a run with other settings.*{key}") as caught:
-    workflow.train_and_test(tiny_runs.config(data, **{key: value}), workdir)
+    commands.train_and_test(tiny_runs.config(data, **{key: value}), workdir)
   assert "--workdir" in str(caught.value)
 
 
@@ -124,13 +127,13 @@ def test_other_data_in_the_same_folder_are_refused(finished, data, no_training, 
   lines = (changed / "trn.json").read_text().splitlines()
   (changed / "trn.json").write_text("\n".join(lines[::-1]) + "\n")
   with pytest.raises(ConfigError, match=r"holds a run on other data.*has changed since.*--workdir"):
-    workflow.train_and_test(config, tmp_path / "run")
+    commands.train_and_test(config, tmp_path / "run")
 
 
 def test_what_may_change_may_change(finished, data, no_training, tmp_path):
   shutil.copytree(finished[0], tmp_path / "run")
   changed = {"eval.batch_size": 17, "eval.num_examples": 0, "checkpoint.keep": 1, "mesh.data": 2}
-  found = workflow.train_and_test(tiny_runs.config(data, **changed), tmp_path / "run")
+  found = commands.train_and_test(tiny_runs.config(data, **changed), tmp_path / "run")
   assert found == pytest.approx(finished[1])
 
 
@@ -143,14 +146,14 @@ def test_evaluate_from_the_folder_alone(data, tmp_path, capsys):
   overrides = {"encoder.name": str(encoder), "encoder.pooling": "cls", "train.num_epochs": 1}
   overrides |= {"method.labels": "in_batch", "data.max_length": 8}  # one width: quick to compile
   workdir = tmp_path / "here" / "run"
-  means = workflow.train_and_test(tiny_runs.config(source, **overrides), workdir)
+  means = commands.train_and_test(tiny_runs.config(source, **overrides), workdir)
   predictions = (workdir / "predictions" / "test.npz").read_bytes()
   moved = tmp_path / "elsewhere"
   workdir.rename(moved)
   shutil.rmtree(tmp_path / "here")
   shutil.rmtree(moved / "predictions")
   capsys.readouterr()
-  workflow.test(moved, str(tmp_path / "test.jsonl"))
+  commands.test(moved, str(tmp_path / "test.jsonl"))
   assert f"P@1    {100 * means['P@1']:6.2f}" in capsys.readouterr().out
   assert json.loads((moved / "report" / "metrics.json").read_text())["metrics"] == means
   assert (moved / "predictions" / "test.npz").read_bytes() == predictions
@@ -171,7 +174,7 @@ def test_an_untrained_folder_says_so(data, tmp_path):
   with pytest.raises(UserError, match="no checkpoint yet; run --mode=train"):
     run.trained()
   with pytest.raises(ConfigError, match="no such file"):
-    workflow.test(tmp_path / "nothing")
+    commands.test(tmp_path / "nothing")
 
 
 # --- NaN, early stop ---
@@ -190,7 +193,7 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   monkeypatch.setattr(loop.TrainStep, "__call__", poisoned)
   config = tiny_runs.config(data)
   with pytest.raises(UserError) as caught:
-    workflow.train_and_test(config, tmp_path / "run")
+    commands.train_and_test(config, tmp_path / "run")
   message = str(caught.value)
   run = runs.reopen(tmp_path / "run")
   rows = run.batches.build(8).rows
@@ -204,7 +207,7 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   assert "the last good checkpoint is step 6" in message and "train.learning_rate" in message
   # With the poison gone, the same command goes on from there.
   monkeypatch.setattr(loop.TrainStep, "__call__", original)
-  workflow.train_and_test(config, tmp_path / "run")
+  commands.train_and_test(config, tmp_path / "run")
   assert [line["step"] for line in tiny_runs.metric_lines(tmp_path / "run")] == [6, 6, 12, 12, 18, 18]
 
 
@@ -219,7 +222,7 @@ def test_a_learning_rate_out_of_bounds_stops_before_anything_is_saved(data, tmp_
   with pytest.raises(
     UserError, match=r"at step \d, training rows .*; no checkpoint was saved yet; try a lower"
   ):
-    workflow.train_and_test(tiny_runs.config(data, **overrides), tmp_path / "run")
+    commands.train_and_test(tiny_runs.config(data, **overrides), tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -291,15 +294,15 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
   config = tiny_runs.config(
     data, **{"init_from": str(first), "train.learning_rate": 1e-8, "train.num_epochs": 1}
   )
-  run = new_run.create(config, tmp_path / "second", Report(tmp_path / "second"))
+  run = create.create(config, tmp_path / "second", Report(tmp_path / "second"))
   found = run.initial_parameters()[0]
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
     np.testing.assert_array_equal(left, right)
-  means = workflow.train_and_test(config, tmp_path / "second")
+  means = commands.train_and_test(config, tmp_path / "second")
   assert means["P@1"] == pytest.approx(finished[1]["P@1"], abs=0.05)
   # Once there is a checkpoint, the other run is no longer needed.
   shutil.rmtree(first)
-  assert workflow.train_and_test(config, tmp_path / "second") == means
+  assert commands.train_and_test(config, tmp_path / "second") == means
 
 
 @pytest.mark.parametrize(
@@ -332,7 +335,7 @@ def test_no_transfer_is_implicit(data, tmp_path):
   step = loop.TrainStep(run, optimiser, Report(run.workdir))
   state = loop._start(run, optimiser, loop.Saves(run))[0]
   for number in range(2):
-    batch = mesh.put_batch(run.batches.build(number), run.mesh)._replace(**loop._static_labels(run))
+    batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(**loop._static_labels(run))
     if number == 0:
       state, _ = step(state, {}, batch)
     else:

@@ -20,7 +20,7 @@ import importlib
 __version__ = "0.1.0"
 
 _ROOMS = ("config", "data", "export", "losses", "metrics", "models", "ops")
-_NAMES = {"Model": "predict", "UserError": "errors", "train": "workflow"}  # and where they are
+_NAMES = {"Model": "runs.model", "UserError": "errors", "train": "cli.commands"}  # and where they are
 
 
 def __getattr__(name):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from tqdm import tqdm
 
-from xmc_jax import plain, runtime
+from xmc_jax import sanitize
+from xmc_jax.distributed import runtime
 
 _PLAIN_SECONDS = 15.0  # between progress lines where there is no terminal
 
@@ -22,7 +23,7 @@ class Progress:
   """
 
   def __init__(self, what: str, total: int | None, *, first: int = 0, unit: str = "step"):
-    what = plain.line(what)
+    what = sanitize.line(what)
     self._what, self._total, self._first, self._unit = what, total, first, unit
     self._done, self._start = first, time.perf_counter()
     self._spoken, self._since = self._start, (first, self._start)  # from when on the rate is taken
@@ -61,13 +62,13 @@ class Progress:
 def say(line: str) -> None:
   """A line for people, on standard error; a progress bar steps aside for it."""
   if runtime.is_main_process():
-    tqdm.write(plain.text(line), file=sys.stderr)
+    tqdm.write(sanitize.text(line), file=sys.stderr)
 
 
 def show(text: str) -> None:
   """A result, on standard output."""
   if runtime.is_main_process():
-    print(plain.text(text))
+    print(sanitize.text(text))
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:

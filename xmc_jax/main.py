@@ -8,7 +8,7 @@
   python -m xmc_jax.main --mode=compare runs/short runs/dexml-debian
 
 Installed by pip, it is `xmc-jax` for short. Presets stand behind a colon (experiments/dexml.py:minilm); every
---config.KEY stands in xmc_jax/defaults.py.
+--config.KEY stands in xmc_jax/config/defaults.py.
 """  # `--help` shows this. Heavy imports come after the checks, so that it answers at once.
 
 import pathlib
@@ -16,7 +16,8 @@ import pathlib
 from absl import app, flags
 
 from xmc_jax import config as configs
-from xmc_jax import faults, options
+from xmc_jax.cli import error_lines
+from xmc_jax.cli import flags as options
 from xmc_jax.errors import UserError
 
 flags.adopt_module_key_flags(options)  # --help shows them
@@ -37,40 +38,42 @@ def main(argv: list[str]) -> None:
 
 
 def _make(mode: str, config, workdir: pathlib.Path) -> None:
-  from xmc_jax import runtime, workflow
+  from xmc_jax.cli import commands
+  from xmc_jax.distributed import runtime
 
   if mode == "plan":
-    return workflow.plan(config)  # looks for no device
+    return commands.plan(config)  # looks for no device
   with runtime.started(options.DISTRIBUTED.value):
-    workflow.prepare(config) if mode == "prepare" else workflow.train_and_test(config, workdir)
+    commands.prepare(config) if mode == "prepare" else commands.train_and_test(config, workdir)
 
 
 def _use(mode: str, workdir: pathlib.Path) -> None:
   configs.read(workdir / "config.json")
-  from xmc_jax import runtime, workflow
+  from xmc_jax.cli import commands
+  from xmc_jax.distributed import runtime
 
   output, scores, backend = options.OUTPUT.value, options.SCORES.value, options.BACKEND.value or ""
   with runtime.started(options.DISTRIBUTED.value):
     if mode == "evaluate":
-      workflow.test(workdir, output, scores, backend, options.CHECKPOINT.value)
+      commands.test(workdir, output, scores, backend, options.CHECKPOINT.value)
     elif mode == "export":
-      workflow.export(workdir, output, options.ADD_LABELS.value, scores)
+      commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
       k, explain = options.K.value, options.EXPLAIN.value
-      workflow.predict(workdir, options.INPUT.value, output, k, scores, backend, explain)
+      commands.predict(workdir, options.INPUT.value, output, k, scores, backend, explain)
 
 
 def _compare(workdirs: list[pathlib.Path]) -> None:
   for workdir in workdirs:
     configs.read(workdir / "config.json")
-  from xmc_jax import workflow
+  from xmc_jax.cli import commands
 
-  workflow.compare(workdirs, options.OUTPUT.value, options.SCORES.value)
+  commands.compare(workdirs, options.OUTPUT.value, options.SCORES.value)
 
 
 def cli() -> None:
   """Runs `main`; whatever a user can cause ends in one line and a non-zero exit."""
-  with faults.in_one_line():
+  with error_lines.in_one_line():
     app.run(main, flags_parser=options.parse)
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax import models
-from xmc_jax.methods import both_sides, rhythms
-from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.methods.components import embedding, refreshes
+from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {
@@ -25,7 +25,7 @@ def make(config, info: DatasetInfo) -> Method:
   """Builds the method; a pair's first temperature is `config.method.temperature`, in the paper 0.1."""
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  embed_points, embed_texts = both_sides.embedders(config, info)
+  embed_points, embed_texts = embedding.embedders(config, info)
 
   def init(key):
     pairs = {"log_gain": jnp.zeros(()), "bias": jnp.full((), _FIRST_BIAS)}
@@ -55,7 +55,7 @@ def make(config, info: DatasetInfo) -> Method:
       num_hard_negatives=settings.num_hard_negatives,
     ),
     rules=((".*", ()),),
-    refreshes=rhythms.shortlists(config) if settings.num_hard_negatives else {},
+    refreshes=refreshes.shortlists(config) if settings.num_hard_negatives else {},
   )
 
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from experiments.claims import synthetic
 from experiments.claims.presets import CLAIMS
-from xmc_jax import data, evaluate, metrics
+from xmc_jax import data, metrics
+from xmc_jax.runs import evaluate
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _RESULTS = _ROOT / "docs" / "results"

@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
+from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.positives import choose_widths, doublings, expected_in_pool, suffices
-from xmc_jax.data.batches import BatchBuilder
 from xmc_jax.types import BatchSpec
 
 

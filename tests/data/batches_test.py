@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.data.batches import BatchBuilder, ahead, num_leaves
+from xmc_jax.batching.builder import BatchBuilder, ahead, num_leaves
 from xmc_jax.data.truth import unfiltered
 from xmc_jax.types import BatchSpec
 

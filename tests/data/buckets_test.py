@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from xmc_jax.data import buckets
+from xmc_jax.batching import length_buckets
 
 
 @st.composite
@@ -24,23 +24,28 @@ def _tables(draw):
 
 @hypothesis.given(table=_tables())
 def test_a_plan_adds_up_and_divides(table):
-  slots = buckets.plan(**table)
+  slots = length_buckets.plan(**table)
   widths, rows = zip(*slots)
   assert sum(rows) == table["num_rows"]
   assert all(count > 0 and count % table["multiple"] == 0 for count in rows)
-  assert list(widths) == sorted(set(widths)) and set(widths) <= set(buckets.widths(table["max_length"]))
+  assert list(widths) == sorted(set(widths)) and set(widths) <= set(
+    length_buckets.widths(table["max_length"])
+  )
   assert len(slots) <= table["max_groups"]
   assert sum(width * count for width, count in slots) <= table["max_length"] * table["num_rows"]
 
 
 @hypothesis.given(table=_tables(), seed=st.integers(0, 1000), fill=st.floats(0, 1))
 def test_what_is_assigned_fits_and_nothing_is_lost(table, seed, fill):
-  slots, total = buckets.plan(**table), table["num_rows"]
+  slots, total = length_buckets.plan(**table), table["num_rows"]
   count = round(fill * total) if len(table["lengths"]) else 0
   drawn = np.random.default_rng(seed).choice(table["lengths"], count) if count else np.zeros(0, np.int64)
-  order = buckets.assign(slots, drawn)
+  order = length_buckets.assign(slots, drawn)
   if order is None:
-    order, slots = buckets.assign(buckets.widest_only(slots), drawn), buckets.widest_only(slots)
+    order, slots = (
+      length_buckets.assign(length_buckets.widest_only(slots), drawn),
+      length_buckets.widest_only(slots),
+    )
   assert len(order) == total
   assert sorted(order[order >= 0]) == list(range(count))
   width_of = np.repeat([width for width, _ in slots], [rows for _, rows in slots])
@@ -61,30 +66,32 @@ def test_what_is_assigned_fits_and_nothing_is_lost(table, seed, fill):
   ],
 )
 def test_assign_by_hand(slots, lengths, expected):
-  order = buckets.assign(slots, np.array(lengths, np.int64))
+  order = length_buckets.assign(slots, np.array(lengths, np.int64))
   assert (None if order is None else order.tolist()) == expected
 
 
 def test_a_batch_that_does_not_fit_goes_into_the_widest():
   slots = ((8, 2), (16, 1))
-  assert buckets.widest_only(slots) == ((16, 3),)
-  assert buckets.assign(buckets.widest_only(slots), np.array([16, 16, 30])) is not None
+  assert length_buckets.widest_only(slots) == ((16, 3),)
+  assert length_buckets.assign(length_buckets.widest_only(slots), np.array([16, 16, 30])) is not None
 
 
 def test_random_batches_practically_always_fit():
   rng = np.random.default_rng(0)
   lengths = rng.geometric(0.08, 5000)
-  slots = buckets.plan(lengths, 256, 64)
+  slots = length_buckets.plan(lengths, 256, 64)
   assert len(slots) == 3
-  assert all(buckets.assign(slots, rng.choice(lengths, 256, replace=False)) is not None for _ in range(500))
+  assert all(
+    length_buckets.assign(slots, rng.choice(lengths, 256, replace=False)) is not None for _ in range(500)
+  )
   assert sum(width * rows for width, rows in slots) < 0.6 * 64 * 256
 
 
 def test_plans_of_nothing_and_of_one_width():
-  assert buckets.plan(np.zeros(0, np.int64), 8, 32) == ((8, 8),)
-  assert buckets.plan(np.full(10, 5), 6, 6) == ((6, 6),)
-  assert buckets.plan(np.full(10, 100), 6, 16) == ((16, 6),)
-  assert buckets.widths(8) == [8] and buckets.widths(20) == [8, 16, 20]
+  assert length_buckets.plan(np.zeros(0, np.int64), 8, 32) == ((8, 8),)
+  assert length_buckets.plan(np.full(10, 5), 6, 6) == ((6, 6),)
+  assert length_buckets.plan(np.full(10, 100), 6, 16) == ((16, 6),)
+  assert length_buckets.widths(8) == [8] and length_buckets.widths(20) == [8, 16, 20]
 
 
 @hypothesis.given(
@@ -93,7 +100,7 @@ def test_plans_of_nothing_and_of_one_width():
 def test_a_tight_split_is_the_best_of_all(lengths, max_length):
   """Against every choice of widths; each counts for 1 % of the tokens."""
   lengths = np.array(lengths, np.int64)
-  split = buckets.split_tightly(lengths, max_length)
+  split = length_buckets.split_tightly(lengths, max_length)
   together = np.concatenate([rows for _, rows in split]) if split else np.zeros(0, int)
   assert sorted(together) == list(range(len(lengths)))
   kept = np.minimum(lengths, max_length)
@@ -113,10 +120,10 @@ def test_a_tight_split_is_the_best_of_all(lengths, max_length):
 
 def test_a_tight_split_by_hand():
   lengths = np.array([3] * 100 + [11] * 100 + [12] + [30] * 5)
-  split = buckets.split_tightly(lengths, 32)
+  split = length_buckets.split_tightly(lengths, 32)
   assert [(width, len(rows)) for width, rows in split] == [(4, 100), (12, 101), (32, 5)]
   # All lengths alike: evenly spread, and eight groups at most.
-  widths = [width for width, _ in buckets.split_tightly(np.arange(1, 513).repeat(9), 512)]
+  widths = [width for width, _ in length_buckets.split_tightly(np.arange(1, 513).repeat(9), 512)]
   assert widths == [64, 128, 192, 256, 320, 384, 448, 512]
 
 
@@ -124,8 +131,8 @@ def test_a_tight_split_by_hand():
   lengths=st.lists(st.integers(0, 80), max_size=60), max_length=st.sampled_from([2, 8, 24, 61])
 )
 def test_split_by_width_takes_the_narrowest_width_that_holds(lengths, max_length):
-  lengths, every = np.array(lengths, np.int64), buckets.widths(max_length)
-  split = buckets.split_by_width(lengths, max_length)
+  lengths, every = np.array(lengths, np.int64), length_buckets.widths(max_length)
+  split = length_buckets.split_by_width(lengths, max_length)
   together = np.concatenate([rows for _, rows in split]) if split else np.zeros(0, int)
   assert sorted(together) == list(range(len(lengths)))
   for width, rows in split:

@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.data import links as links_module
-from xmc_jax.data.batches import BatchBuilder
-from xmc_jax.data.links import LinkSampler, Side
+from xmc_jax.batching import graph_anchors as links_module
+from xmc_jax.batching.builder import BatchBuilder
+from xmc_jax.batching.graph_anchors import LinkSampler, Side
 from xmc_jax.types import BatchSpec
 
 N, A = 20, 15

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax.data import ragged
+from xmc_jax.batching import ragged
 
 COUNTS = st.lists(st.integers(0, 7), min_size=1, max_size=8)
 

@@ -6,7 +6,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmc_jax.data import TokenTable, buckets, pools, ragged
+from xmc_jax.batching import label_pools, length_buckets, ragged
+from xmc_jax.data import TokenTable
 
 
 def _table(lengths):
@@ -16,16 +17,16 @@ def _table(lengths):
 
 def _batch_tokens(slots, lengths, generator):
   """Real tokens of each slot in one batch drawn at random."""
-  drawn = generator.choice(lengths, buckets.num_rows(slots), replace=False)
-  placed = np.minimum(drawn[buckets.assign(slots, drawn)], slots[-1][0])
+  drawn = generator.choice(lengths, length_buckets.num_rows(slots), replace=False)
+  placed = np.minimum(drawn[length_buckets.assign(slots, drawn)], slots[-1][0])
   return np.add.reduceat(placed, np.cumsum([0, *(rows for _, rows in slots[:-1])]))
 
 
 def test_a_thousand_random_batches_have_room_and_most_of_it_is_used():
   rng = np.random.default_rng(0)
   lengths = np.clip(rng.normal(19, 5, 20_000), 4, 32).astype(np.int64)
-  slots = buckets.plan(lengths, 256, 32)
-  spaces = buckets.spaces(slots, lengths)
+  slots = length_buckets.plan(lengths, 256, 32)
+  spaces = length_buckets.spaces(slots, lengths)
   found = np.array([_batch_tokens(slots, lengths, rng) for _ in range(1000)])
   assert np.all(found <= spaces)
   assert found.sum(axis=1).mean() > 0.9 * sum(spaces)
@@ -35,11 +36,11 @@ def test_a_thousand_random_batches_have_room_and_most_of_it_is_used():
 def test_texts_that_are_drawn_by_chance_of_their_own_leave_no_room_for_the_others():
   rng = np.random.default_rng(0)
   lengths, chances = np.array([5] * 500 + [30] * 500), np.array([0.4] * 500 + [0.02] * 500)
-  slots = buckets.plan(lengths, 400, 32, weights=chances)
-  spaces = buckets.spaces(slots, lengths, weights=chances)
+  slots = length_buckets.plan(lengths, 400, 32, weights=chances)
+  spaces = length_buckets.spaces(slots, lengths, weights=chances)
   for _ in range(300):
     drawn = lengths[rng.random(1000) < chances]
-    order = buckets.assign(slots, drawn)
+    order = length_buckets.assign(slots, drawn)
     placed = np.where(order >= 0, drawn[order], 0)
     assert np.all(np.add.reduceat(placed, np.cumsum([0, *(rows for _, rows in slots[:-1])])) <= spaces)
   expected = np.sum(chances * lengths)
@@ -55,8 +56,8 @@ def test_texts_that_are_drawn_by_chance_of_their_own_leave_no_room_for_the_other
 )
 def test_a_slot_never_has_more_space_than_cells_nor_none(lengths, rows, width, clump):
   lengths = np.array(lengths)
-  slots = buckets.plan(lengths, rows, width)
-  spaces = buckets.spaces(slots, lengths, clump=clump)
+  slots = length_buckets.plan(lengths, rows, width)
+  spaces = length_buckets.spaces(slots, lengths, clump=clump)
   assert len(spaces) == len(slots)
   assert all(1 <= space <= width * rows for space, (width, rows) in zip(spaces, slots))
 
@@ -64,7 +65,7 @@ def test_a_slot_never_has_more_space_than_cells_nor_none(lengths, rows, width, c
 @pytest.mark.parametrize("one_more", [0, 1])
 def test_groups_say_how_many_tokens_they_have_unless_one_has_more(one_more):
   table, slots = _table([3, 4, 8, 7 + one_more]), ((4, 2), (8, 2))
-  _, groups = buckets.lay_out(table, np.arange(4), slots, 1, most=(7, 15))
+  _, groups = length_buckets.lay_out(table, np.arange(4), slots, 1, most=(7, 15))
   assert [len(group.space) for group in groups] == ([0, 0] if one_more else [7, 15])
 
 
@@ -75,7 +76,7 @@ def test_a_labels_share_is_how_often_drawing_brings_it(num_positives, monkeypatc
   truth = sp.lil_matrix((len(rows), 7))
   for row, labels in enumerate(rows):
     truth[row, labels] = 1
-  share = pools.label_frequency(truth.tocsr(), None, num_positives)
+  share = label_pools.label_frequency(truth.tocsr(), None, num_positives)
   rng, drawn = np.random.default_rng(0), np.zeros(7)
   for _ in range(4000):
     labels = rows[rng.integers(len(rows))]

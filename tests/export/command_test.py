@@ -11,11 +11,11 @@ from tests.main_test import command, folder, trained  # noqa: F401
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):  # noqa: F811
   """A run's folder with its export in it."""
-  from xmc_jax import workflow
+  from xmc_jax.cli import commands
 
   workdir = tmp_path_factory.mktemp("exported") / "run"
   shutil.copytree(trained, workdir)
-  workflow.export(workdir)
+  commands.export(workdir)
   return workdir
 
 

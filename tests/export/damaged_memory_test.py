@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from tests.export import made_runs
-from xmc_jax import digests, export
+from xmc_jax import export
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import exported as exported_module
 from xmc_jax.retrieval import tree_text
+from xmc_jax.storage import checksums
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +121,9 @@ FORGED = [
 @pytest.mark.parametrize(("name", "change"), FORGED)
 def test_what_is_sealed_anew_is_looked_at(copied, name, change):
   memory = copied / "memory"
-  record = digests.record(memory)
+  record = checksums.record(memory)
   change(memory)
-  digests.seal(memory, record)
+  checksums.seal(memory, record)
   assert name in refusal(copied)
 
 
@@ -130,14 +131,14 @@ def test_what_is_sealed_anew_is_looked_at(copied, name, change):
   "record", [{}, {"temperature": 0}, {"temperature": "1"}, {"temperature": float("nan")}]
 )
 def test_a_forged_record(copied, record):
-  digests.seal(copied / "memory", record)
+  checksums.seal(copied / "memory", record)
   assert "seal.json" in refusal(copied)
 
 
 def test_a_forged_seal(copied):
   path = copied / "memory" / "seal.json"
   for content in ({"files": {"points.npy": 3}, "record": {}}, {"files": [], "record": {}}, {"record": []}):
-    path.write_text(json.dumps({**content, "sha256": digests._own_digest(content)}))
+    path.write_text(json.dumps({**content, "sha256": checksums._own_digest(content)}))
     assert "seal.json" in refusal(copied)
 
 
@@ -163,9 +164,9 @@ def test_an_export_of_the_version_before_is_refused(copied):
 
 def test_the_remedy_without_lightgbm_is_to_install_it(copied, monkeypatch):
   text = model_with("trees", _trees(copied))((copied / "memory" / "hybrid.json").read_text())
-  record = digests.record(copied / "memory")
+  record = checksums.record(copied / "memory")
   (copied / "memory" / "hybrid.json").write_text(text)
-  digests.seal(copied / "memory", record)
+  checksums.seal(copied / "memory", record)
 
   def missing():
     raise UserError(tree_text._MISSING)

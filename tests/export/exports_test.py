@@ -9,7 +9,7 @@ from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.errors import UserError
 from xmc_jax.export import label_files
-from xmc_jax.predict import Model
+from xmc_jax.runs.model import Model
 
 TEXTS = ["bamarn nuve", "", "keltbarn " * 30, "lolt", "[SEP] ramarass"]
 
@@ -55,7 +55,7 @@ def test_an_export_predicts_as_the_run_does_and_takes_labels(folder, kind, capfd
 
 def label_only(found, num_trained):
   """An index in which trained labels have nothing but their texts either."""
-  from xmc_jax.refresh import Index
+  from xmc_jax.retrieval import Index
 
   width = 12
   vectors = np.array(found._vectors)

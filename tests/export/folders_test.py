@@ -13,10 +13,11 @@ from jax import export as jax_export
 from tokenizers import Tokenizer
 
 from tests.export import made_runs
-from xmc_jax import disk, export
+from xmc_jax import export
 from xmc_jax.errors import DataError, UserError
-from xmc_jax.export import card, label_files, make, measured, programs, whole
-from xmc_jax.predict import Model
+from xmc_jax.export import card, label_files, make, measured, programs
+from xmc_jax.runs.model import Model
+from xmc_jax.storage import atomic, whole_folder
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,7 @@ def test_no_room_and_no_such_scores_are_said_before_anything_stands(folder, tmp_
   workdir = made_runs.made(folder, "bag")
   with pytest.raises(UserError, match="scores"):
     export.export(workdir, str(tmp_path / "out"), scores="classifier")
-  monkeypatch.setattr(disk.shutil, "disk_usage", lambda place: types.SimpleNamespace(free=1000))
+  monkeypatch.setattr(atomic.shutil, "disk_usage", lambda place: types.SimpleNamespace(free=1000))
   with pytest.raises(UserError, match="the export takes up to"):
     export.export(workdir, str(tmp_path / "out"))
   assert not (tmp_path / "out").exists()
@@ -175,7 +176,7 @@ def test_a_function_that_calls_others_is_refused(copied, monkeypatch):
 
 def test_a_second_writer_is_kept_out(tmp_path):
   pytest.importorskip("fcntl")
-  first, second = (whole.written_whole(tmp_path / "out", lambda path: True) for _ in range(2))
+  first, second = (whole_folder.written_whole(tmp_path / "out", lambda path: True) for _ in range(2))
   with first, pytest.raises(UserError, match="another process"):
     second.__enter__()
 

@@ -9,11 +9,12 @@ import pytest
 import scipy.sparse as sp
 
 from tests.export import made_runs
-from xmc_jax import disk, export
+from xmc_jax import export
 from xmc_jax.errors import UserError
 from xmc_jax.export import label_files
-from xmc_jax.predict import Model
 from xmc_jax.retrieval import hybrid_model
+from xmc_jax.runs.model import Model
+from xmc_jax.storage import atomic
 
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "ramarass suth", "[SEP] nuve", "mixo kelt rage"]
 NEW = "zathura document viewer"  # of words that no other text has
@@ -235,7 +236,7 @@ def test_a_run_in_half_precision_has_a_memory_in_full(folder, tmp_path):
 def test_room_for_the_memory_is_asked_for(folder, tmp_path, monkeypatch):
   workdir = made_runs.made(folder, "bag", "hybrid")
   asked = []
-  monkeypatch.setattr(disk, "need", lambda place, num_bytes, what: asked.append(num_bytes))
+  monkeypatch.setattr(atomic, "need", lambda place, num_bytes, what: asked.append(num_bytes))
   for scores in ("encoder", "hybrid"):
     export.export(workdir, str(tmp_path / scores), scores=scores)
     export.add_labels(tmp_path / scores, [NEW])

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from tests import tiny_runs
-from xmc_jax import mesh
-from xmc_jax import run as runs
+from xmc_jax.distributed import sharding
+from xmc_jax.runs import run as runs
 
 BERT = "BERT"  # stands for `tiny_bert`'s folder
 _LEAVES = {"method.labels": "in_batch", "method.loss": "margin", "encoder.embedding_dropout": 0.0}
@@ -83,7 +83,7 @@ def save(run: runs.Run) -> None:
   if "centroids" in aux:
     aux["centroids"] = jax.random.normal(jax.random.key(1), aux["centroids"].shape)
   trained = {"params": params, "aux": aux}
-  placed = jax.tree.map(mesh.place, trained, mesh.shard_tree(trained, run.method.rules, run.mesh))
+  placed = jax.tree.map(sharding.place, trained, sharding.shard_tree(trained, run.method.rules, run.mesh))
   best = run.best()
   best.save(1, placed, {}, {"best": 0.5})
   best.close()

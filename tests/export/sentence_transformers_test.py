@@ -9,7 +9,7 @@ import pytest
 
 from tests.export import made_runs
 from xmc_jax import export
-from xmc_jax.predict import Model
+from xmc_jax.runs.model import Model
 
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "Ramarass, SUTH!"]
 _CODE = """

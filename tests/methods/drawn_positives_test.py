@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh
 from xmc_jax.data.truth import unfiltered
-from xmc_jax.methods.pool_losses import pool_loss
+from xmc_jax.distributed import sharding
+from xmc_jax.methods.components.pool_losses import pool_loss
 from xmc_jax.types import Batch, DatasetInfo
 
 _SAMPLED = {"method.loss": "softmax", "method.labels": "in_batch", "method.shortlist_size": 8}
@@ -29,7 +29,7 @@ def _gradient_by_scores(loss, scores, positives, weights, **options):
     {"method": {"loss": loss, "score_chunk": 0, "temperature": 1.0, "num_positives": 1, "k": 5.0} | options}
   )
   info = DatasetInfo(
-    num_points=1, num_labels=len(scores), max_length=8, vocab_size=9, special_ids=(), mesh=mesh.make(1, 1)
+    num_points=1, num_labels=len(scores), max_length=8, vocab_size=9, special_ids=(), mesh=sharding.make(1, 1)
   )
   batch = Batch(
     rows=np.zeros(1, np.int32),

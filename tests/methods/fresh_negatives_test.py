@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import loop, mesh, refresh
+from xmc_jax import refresh
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.methods import fresh_negatives
-from xmc_jax.metric_writer import Report
+from xmc_jax.methods.components import cached_negatives
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.training import loop
 
 FRESH = {
   "method.labels": "in_batch",
@@ -35,7 +37,7 @@ def _start(run):
   params, aux = run.initial_parameters()
   definitions = run.method.refreshes
   (name,) = definitions
-  aux = jax.device_put(aux, mesh.shard_tree(aux, run.method.rules, run.mesh))
+  aux = jax.device_put(aux, sharding.shard_tree(aux, run.method.rules, run.mesh))
   return params, refresh.renew(name, definitions[name], run.snapshot(params, aux, 0), {}, aux)[1]
 
 
@@ -63,19 +65,19 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
   run = make_run()
   params, aux = _start(run)
   # A cache that is not what the encoder says: only this one can lead to what is chosen.
-  stale = np.random.default_rng(0).normal(size=aux[fresh_negatives.CACHE].shape).astype(np.float32)
+  stale = np.random.default_rng(0).normal(size=aux[cached_negatives.CACHE].shape).astype(np.float32)
   stale /= np.linalg.norm(stale, axis=1, keepdims=True)
   batch, chosen = _batch(run), []
-  original = fresh_negatives._largest
+  original = cached_negatives._largest
 
   def spy(*args):
     chosen.append(original(*args))
     return chosen[-1]
 
-  monkeypatch.setattr(fresh_negatives, "_largest", spy)
-  aux = jax.device_put({fresh_negatives.CACHE: stale})
+  monkeypatch.setattr(cached_negatives, "_largest", spy)
+  aux = jax.device_put({cached_negatives.CACHE: stale})
   _, _, new_aux = run.method.loss(params, aux, {}, batch, jax.random.key(0))
-  chosen, cache = np.asarray(chosen[0]), np.asarray(new_aux[fresh_negatives.CACHE])
+  chosen, cache = np.asarray(chosen[0]), np.asarray(new_aux[cached_negatives.CACHE])
 
   fresh = run.embed_labels(params, {}).astype(np.float64)
   queries = run.embed_queries(params, {}, run.train.tokens).astype(np.float64)
@@ -108,7 +110,7 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
 def test_the_first_refresh_fills_the_cache_with_all_labels(make_run):
   run = make_run(**{"mesh.data": 2, "mesh.label": 4})  # 60 labels on 8 devices
   params, aux = _start(run)
-  cache = aux[fresh_negatives.CACHE]
+  cache = aux[cached_negatives.CACHE]
   assert cache.shape == (64, 16) and cache.sharding.shard_shape(cache.shape) == (8, 16)
   np.testing.assert_allclose(cache[:60], run.embed_labels(params, {}), atol=1e-6)
 
@@ -152,13 +154,13 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
         loop.train(run, Report(workdir))
       except KeyboardInterrupt:
         return None
-    return jax.device_get(run.checkpoints(read_only=True).restore_state(22, mesh.replicated(run.mesh)))
+    return jax.device_get(run.checkpoints(read_only=True).restore_state(22, sharding.replicated(run.mesh)))
 
   whole = run_to(tmp_path / "whole", 100)
   assert run_to(tmp_path / "stopped", 15) is None
   resumed = run_to(tmp_path / "stopped", 100)
   jax.tree.map(np.testing.assert_array_equal, resumed, whole)
-  assert np.any(whole["aux"][fresh_negatives.CACHE] != 0)
+  assert np.any(whole["aux"][cached_negatives.CACHE] != 0)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,14 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import loop, mesh, methods, optim, refresh, train_step, workflow
+from xmc_jax import methods, refresh
+from xmc_jax.cli import commands
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.metric_writer import Report
-from xmc_jax.ops import sparse_rows
+from xmc_jax.ops import lazy_adam
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.training import loop, optimizer
+from xmc_jax.training import step as train_step
 from xmc_jax.types import Tokens
 
 LABELS = ["all", "in_batch"]
@@ -113,7 +117,7 @@ def data(tmp_path_factory):
 def encoder_run(data, tmp_path_factory):
   """A finished run, for methods that stand on one."""
   workdir = tmp_path_factory.mktemp("encoder") / "run"
-  workflow.train_and_test(tiny_runs.config(data, **CASES["ngame"], **{"train.num_epochs": 1}), workdir)
+  commands.train_and_test(tiny_runs.config(data, **CASES["ngame"], **{"train.num_epochs": 1}), workdir)
   return workdir
 
 
@@ -130,7 +134,7 @@ def make_run(data, tmp_path, request):
 
 
 def _batch(run, step, fresh=MappingProxyType({})):
-  placed = mesh.put_batch(run.batches.build(step, fresh), run.mesh)
+  placed = sharding.put_batch(run.batches.build(step, fresh), run.mesh)
   return placed._replace(**loop._static_labels(run))
 
 
@@ -139,13 +143,13 @@ def test_every_method_is_put_through():
 
 
 def _start(run, total_steps=40, optimiser=None):
-  optimiser = optimiser or optim.make(run.config.train, total_steps)
+  optimiser = optimiser or optimizer.make(run.config.train, total_steps)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
   run.freeze_queries(state.params, state.aux)
   fresh, aux = {}, state.aux
   for name, definition in run.method.refreshes.items():
     fresh, aux = refresh.renew(name, definition, run.snapshot(state.params, aux, 0), fresh, aux)
-  rate = optim.table_schedule(run.config.train, total_steps)
+  rate = optimizer.table_schedule(run.config.train, total_steps)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
   return step, state._replace(aux=aux), fresh
 
@@ -154,7 +158,7 @@ def _loss_and_gradient(run, params, aux, batch):
   def loss(params):
     return run.method.loss(params, aux, {}, batch, jax.random.key(3))[0]
 
-  rows = {name: sparse_rows.take(params[name], of(batch, aux)) for name, of in run.method.tables.items()}
+  rows = {name: lazy_adam.take(params[name], of(batch, aux)) for name, of in run.method.tables.items()}
   return jax.jit(jax.value_and_grad(loss))({**params, **rows})
 
 

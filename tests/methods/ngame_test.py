@@ -11,13 +11,17 @@ import tiny_runs
 
 from experiments import ngame_classifier, prime_classifier, ramen_classifier
 from xmc_jax import config as configs
-from xmc_jax import loop, mesh, new_run, refresh, train_step, workflow
-from xmc_jax import run as runs
+from xmc_jax import refresh
+from xmc_jax.cli import commands
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.methods import label_clusters, rhythms
-from xmc_jax.metric_writer import Report
-from xmc_jax.predict import Model
-from xmc_jax.runs import fused
+from xmc_jax.methods.components import label_clusters, refreshes
+from xmc_jax.runs import create, fused
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.model import Model
+from xmc_jax.training import loop
+from xmc_jax.training import step as train_step
 from xmc_jax.types import DatasetInfo
 
 NGAME = {
@@ -52,7 +56,7 @@ def data(tmp_path_factory):
 def encoder_run(data, tmp_path_factory):
   """The folder of a finished run of DEXA."""
   workdir = tmp_path_factory.mktemp("runs") / "dexa"
-  workflow.train_and_test(tiny_runs.config(data, **DEXA), workdir)
+  commands.train_and_test(tiny_runs.config(data, **DEXA), workdir)
   return workdir
 
 
@@ -60,7 +64,7 @@ def encoder_run(data, tmp_path_factory):
 def classifier_run(data, encoder_run, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "classifier"
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "eval.num_candidates": 20}
-  workflow.train_and_test(tiny_runs.config(data, **settings), workdir)
+  commands.train_and_test(tiny_runs.config(data, **settings), workdir)
   return workdir
 
 
@@ -171,7 +175,7 @@ def test_without_clusters_dexa_is_ngame(data, tmp_path):
 
 def test_leaves_double_by_the_epoch():
   settings = configs.default().method
-  assert [rhythms.leaf_size(settings, epoch) for epoch in (0, 9, 10, 24, 25, 199, 200, 300)] == [
+  assert [refreshes.leaf_size(settings, epoch) for epoch in (0, 9, 10, 24, 25, 199, 200, 300)] == [
     4, 4, 8, 8, 16, 512, 1024, 1024,
   ]  # fmt: skip
 
@@ -198,7 +202,7 @@ def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
 
 def _info(counts):
   counts = np.asarray(counts)
-  return DatasetInfo(100, len(counts), 8, 50, (), mesh.make(), counts)
+  return DatasetInfo(100, len(counts), 8, 50, (), sharding.make(), counts)
 
 
 def test_head_labels_by_number_and_by_points():
@@ -252,7 +256,7 @@ def test_renumbering_only_renames():
 @pytest.mark.slow
 def test_clusters_can_follow_the_texts(data, tmp_path):
   settings = {**DEXA, "method.label_clusters_every_epochs": 1.0, "train.num_epochs": 3}
-  workflow.train_and_test(tiny_runs.config(data, **settings), tmp_path / "run")
+  commands.train_and_test(tiny_runs.config(data, **settings), tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
   assert "time/refresh_label_cluster" in (tmp_path / "run" / "metrics.jsonl").read_text()
   assert sorted(set(np.asarray(run.trained()[1]["label_cluster"]).tolist())) == list(range(8))
@@ -352,7 +356,7 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
   before = jax.device_get(state)
   step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
   batch = run.batches.build(0)
-  after = jax.device_get(step(state, {}, mesh.put_batch(batch, run.mesh))[0])
+  after = jax.device_get(step(state, {}, sharding.put_batch(batch, run.mesh))[0])
   for one, other in zip(jax.tree.leaves(before.aux), jax.tree.leaves(after.aux), strict=True):
     np.testing.assert_array_equal(one, other)
   moved = np.flatnonzero(np.any(before.params["classifiers"] != after.params["classifiers"], axis=1))
@@ -380,7 +384,7 @@ def test_three_ways_to_rank(classifier_run, capsys):
 
 @pytest.mark.slow
 def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
-  means = {scores: workflow.test(classifier_run, scores=scores) for scores in ("encoder", "classifier", "")}
+  means = {scores: commands.test(classifier_run, scores=scores) for scores in ("encoder", "classifier", "")}
   printed = capsys.readouterr().out
   assert means[""] != means["encoder"] != means["classifier"]
   names = (["fused"], ["encoder"], ["classifier"])
@@ -442,17 +446,17 @@ def test_settings_that_are_the_encoders_cannot_be_given(changed, message, data, 
   made.data.update(configs.default().data)
   made.encoder.update(configs.default().encoder)
   made.data.cache_dir = str(tmp_path / "cache")
-  run = new_run.create(made, tmp_path / "a", Report(tmp_path / "a"))
+  run = create.create(made, tmp_path / "a", Report(tmp_path / "a"))
   assert run.config.data.cache_dir == str(tmp_path / "cache")  # where things are is no setting of theirs
   made.update_from_flattened_dict(changed)
   with pytest.raises(ConfigError, match=message):
-    new_run.create(made, tmp_path / "b", Report(tmp_path / "b"))
+    create.create(made, tmp_path / "b", Report(tmp_path / "b"))
 
 
 @pytest.mark.slow
 def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_path):
   ova = {"method.name": "ova", "method.loss": "binary", "method.labels": "table", "train.num_epochs": 1}
-  workflow.train_and_test(tiny_runs.config(data, **ova), tmp_path / "ova")
+  commands.train_and_test(tiny_runs.config(data, **ova), tmp_path / "ova")
   for folder in (tmp_path / "ova", classifier_run):
     settings = {**CLASSIFIER, "init_from": str(folder), "data.path": ""}
     run = tiny_runs.open_run(data, tmp_path / "new", **settings)
@@ -494,17 +498,17 @@ def test_stale_files_of_a_killed_run_are_not_used(data, encoder_run, classifier_
   tiny_runs.open_run(data, tmp_path / "run", **settings)  # the folder, and nothing trained
   vectors = np.load(classifier_run / "vectors.npy")
   np.save(tmp_path / "run" / "vectors.npy", -vectors)
-  means = workflow.train_and_test(config, tmp_path / "run")
+  means = commands.train_and_test(config, tmp_path / "run")
   np.testing.assert_array_equal(np.load(tmp_path / "run" / "vectors.npy"), vectors)
   newest = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name))
   shutil.rmtree(newest)
   (tmp_path / "run" / "fusion.npz").write_bytes(b"")
-  assert workflow.train_and_test(config, tmp_path / "run") == means
+  assert commands.train_and_test(config, tmp_path / "run") == means
   assert (tmp_path / "run" / "fusion.npz").stat().st_size > 0
   (tmp_path / "run" / "vectors.npy").write_bytes(b"\x93NUMPY")
   shutil.rmtree(max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name)))
   with pytest.raises(UserError, match=r"vectors.npy: not readable .*delete it, and it is made again"):
-    workflow.train_and_test(config, tmp_path / "run")
+    commands.train_and_test(config, tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -519,7 +523,7 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
     _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.aux)
     before = np.asarray(state.params["auxiliary"])
     step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
-    after, _ = step(state._replace(aux=aux), {}, mesh.put_batch(run.batches.build(0), run.mesh))
+    after, _ = step(state._replace(aux=aux), {}, sharding.put_batch(run.batches.build(0), run.mesh))
     moved.append(float(np.abs(np.asarray(after.params["auxiliary"]) - before).max()))
   assert moved[0] == pytest.approx(0.01, rel=0.01) and 0 < moved[1] < 0.003
 
@@ -528,8 +532,8 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
 def test_a_dual_encoder_has_one_kind_of_scores(data, encoder_run, tmp_path):
   with pytest.raises(ConfigError, match=r"scores = 'classifier': this run has no classifiers"):
     tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"eval.scores": "classifier"})
-  assert workflow.test(encoder_run, scores="encoder") == workflow.test(encoder_run)
+  assert commands.test(encoder_run, scores="encoder") == commands.test(encoder_run)
   with pytest.raises(UserError, match=r"scores = 'classifier': this run has no classifiers"):
-    workflow.test(encoder_run, scores="classifier")
+    commands.test(encoder_run, scores="classifier")
   with pytest.raises(UserError, match=r"scores = 'text'"):
     Model.load(encoder_run, scores="text")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh
-from xmc_jax.methods import prime_losses, triplet_pairs
+from xmc_jax.distributed import sharding
+from xmc_jax.methods.components import prime_loss, triplet_pairs
 
 SETTINGS = {
   "loss": "dynamic_margin",
@@ -28,7 +28,7 @@ SETTINGS = {
   "regulariser_margin": 0.1,
   "regulariser_hinge": True,
 }
-INFO = types.SimpleNamespace(mesh=mesh.make(1, 1))
+INFO = types.SimpleNamespace(mesh=sharding.make(1, 1))
 
 
 def _unit(rng, *shape):
@@ -103,7 +103,7 @@ def _reference(batch, queries, texts, prototypes, settings, picked=None):
 
 def _total(batch, *vectors, info=INFO, key=0, **changes):
   config = types.SimpleNamespace(method=types.SimpleNamespace(**SETTINGS | changes))
-  total = jax.jit(lambda *given: prime_losses.total(config, info, *given[1:], given[0], jax.random.key(key)))
+  total = jax.jit(lambda *given: prime_loss.total(config, info, *given[1:], given[0], jax.random.key(key)))
   return total(batch, *map(jnp.asarray, vectors))
 
 
@@ -176,7 +176,7 @@ def test_the_loss_over_devices_is_that_of_one(shape, positives):
     weights=pad(batch.weights, 0),
     excluded=pad(batch.excluded, -1),
   )
-  devices = mesh.make(*shape)
+  devices = sharding.make(*shape)
   total = functools.partial(_total, batch, triplet_positives=positives)
   one = jax.value_and_grad(lambda *given: total(*given)[0], (0, 1, 2))
   many = jax.value_and_grad(

@@ -9,23 +9,27 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh, methods, optim, refresh, train_step, workflow
-from xmc_jax import run as runs
+from xmc_jax import methods, refresh
+from xmc_jax.cli import commands
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.methods import label_centroids, label_prototypes, prime_losses
-from xmc_jax.metric_writer import Report
-from xmc_jax.ops import sparse_rows
-from xmc_jax.refresh.index import Index
+from xmc_jax.methods.components import label_centroids, label_prototypes, prime_loss
+from xmc_jax.ops import lazy_adam
+from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.ranking import ranker
+from xmc_jax.training import optimizer
+from xmc_jax.training import step as train_step
 
 
 def _moved(centroids, queries, batch, shape=(1, 1), **changes):
   settings = types.SimpleNamespace(**{"centroid_momentum": 0.95, "num_positives": 2} | changes)
-  info = types.SimpleNamespace(mesh=mesh.make(*shape))
+  info = types.SimpleNamespace(mesh=sharding.make(*shape))
   aux = {"centroids": jnp.asarray(centroids)}
   update = label_centroids.moved(aux, jnp.asarray(queries), batch, settings, info)
-  return sparse_rows.put(aux["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
+  return lazy_adam.put(aux["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
 
 
 def _batch_by_hand():
@@ -55,7 +59,7 @@ def test_centroids_move_by_hand(shape):
 def test_centroids_without_the_batch_by_hand(shape):
   """Label 3 has 4 points, two in the batch; 6 has one, so its text stands in; 1 is not drawn."""
   batch = _batch_by_hand()
-  info = types.SimpleNamespace(mesh=mesh.make(*shape), label_counts=np.array([9, 5, 9, 4, 9, 9, 1, 9]))
+  info = types.SimpleNamespace(mesh=sharding.make(*shape), label_counts=np.array([9, 5, 9, 4, 9, 9, 1, 9]))
   centroids = jnp.asarray(np.tile(np.arange(8.0)[:, None], (1, 2)), jnp.float32)
   queries = np.array([[1, 0], [0, 2], [9, 9], [7, 7]], np.float32)
   texts = np.array([[1, 1], [2, 2], [0.5, 0.25], [4, 4]], np.float32)
@@ -79,11 +83,14 @@ def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
     changes = {"method.leave_batch_out": left_out, "method.prototype_dropout": 0.0}
     run = _open(data, tmp_path / f"run{left_out}", **changes)
     params, aux, _ = _started(run)
-    state = train_step.first_state(run, optim.make(run.config.train, 10), params, aux)
+    state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, aux)
     step = train_step.TrainStep(
-      run, optim.make(run.config.train, 10), Report(run.workdir), optim.table_schedule(run.config.train, 10)
+      run,
+      optimizer.make(run.config.train, 10),
+      Report(run.workdir),
+      optimizer.table_schedule(run.config.train, 10),
     )
-    state, metrics = step(state, {}, mesh.put_batch(run.batches.build(0), run.mesh))
+    state, metrics = step(state, {}, sharding.put_batch(run.batches.build(0), run.mesh))
     found.append(float(metrics["prototype_loss"]))
   assert abs(found[0] - found[1]) > 1e-3
 
@@ -122,14 +129,14 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
   sizes = {"mesh.data": axes[0], "mesh.label": axes[1]}
   run = _open(data, tmp_path / "run", **sizes, **{"method.prototype_dropout": 0.0}, **changes)
   params, aux, _ = _started(run)
-  original = prime_losses.total
+  original = prime_loss.total
 
   def total(config, info, queries, texts, prototypes, batch, key):
     value, parts = original(config, info, queries, texts, prototypes, batch, key)
     return value, {"prototypes": prototypes, "texts": texts, **parts}
 
-  monkeypatch.setattr(prime_losses, "total", total)
-  batch = mesh.put_batch(run.batches.build(0), run.mesh)
+  monkeypatch.setattr(prime_loss, "total", total)
+  batch = sharding.put_batch(run.batches.build(0), run.mesh)
   rows = {name: params[name][jnp.maximum(of(batch, aux), 0)] for name, of in run.method.tables.items()}
   loss = jax.jit(run.method.loss)
   _, caught, _ = loss({**params, **rows}, aux, {}, batch, jax.random.key(0))
@@ -199,12 +206,12 @@ def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   run = _open(data, tmp_path / "run", **{"method.centroids": kind})
   params, aux, _ = _started(run)
   start = np.asarray(aux["centroids"])
-  optimiser = optim.make(run.config.train, 10)
+  optimiser = optimizer.make(run.config.train, 10)
   state = train_step.first_state(run, optimiser, params, aux)
-  rate = optim.table_schedule(run.config.train, 10)
+  rate = optimizer.table_schedule(run.config.train, 10)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
   for number in range(run.batches.steps_per_epoch):
-    state, _ = step(state, {}, mesh.put_batch(run.batches.build(number), run.mesh))
+    state, _ = step(state, {}, sharding.put_batch(run.batches.build(number), run.mesh))
   moved = np.abs(np.asarray(state.aux["centroids"]) - start).max()
   assert moved > 0.01 if kind == "momentum" else moved == 0
 
@@ -229,12 +236,14 @@ def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
   """Through TrainStep: centroids of drawn labels, free vectors and moments of their clusters; bit by bit."""
   run = _open(data, tmp_path / "run", **{"train.batch_size": 8, "method.num_label_clusters": 32})
   params, aux, _ = _started(run)
-  optimiser = optim.make(run.config.train, 10)
+  optimiser = optimizer.make(run.config.train, 10)
   state = train_step.first_state(run, optimiser, params, aux)
   before = jax.device_get((state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.aux))
-  step = train_step.TrainStep(run, optimiser, Report(run.workdir), optim.table_schedule(run.config.train, 10))
+  step = train_step.TrainStep(
+    run, optimiser, Report(run.workdir), optimizer.table_schedule(run.config.train, 10)
+  )
   batch = run.batches.build(0)
-  state, _ = step(state, {}, mesh.put_batch(batch, run.mesh))
+  state, _ = step(state, {}, sharding.put_batch(batch, run.mesh))
   after = jax.device_get((state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.aux))
   drawn = {int(batch.columns[c]) for c in batch.positives[batch.weights > 0]}
   clusters = {int(before[2]["label_cluster"][label]) for label in batch.columns[batch.columns >= 0]}
@@ -272,7 +281,7 @@ def test_texts_of_any_length_and_dropout(data, tmp_path, unit):
 def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path):
   run = _open(data, tmp_path / "run")
   params, aux, _ = _started(run)
-  batch = mesh.put_batch(run.batches.build(0), run.mesh)
+  batch = sharding.put_batch(run.batches.build(0), run.mesh)
   clusters = np.asarray(run.method.tables["free_vectors"](batch, aux))
   columns = np.asarray(batch.columns)
   real = columns >= 0
@@ -282,14 +291,14 @@ def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path
   by_table = lambda table: loss(table[np.maximum(clusters, 0)])
   gradients = jax.jit(jax.grad(loss))(params["free_vectors"][np.maximum(clusters, 0)])
   through_table = jax.jit(jax.grad(by_table))(params["free_vectors"])
-  ids, sums = sparse_rows.merge(jnp.asarray(clusters), gradients)
+  ids, sums = lazy_adam.merge(jnp.asarray(clusters), gradients)
   np.testing.assert_allclose(sums[ids >= 0], through_table[ids[ids >= 0]], atol=1e-6)
 
 
 def test_tables_lie_split_over_the_devices(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"mesh.data": 2, "mesh.label": 4})
   params, aux = run.initial_parameters()
-  state = train_step.first_state(run, optim.make(run.config.train, 10), params, aux)
+  state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, aux)
   for table, rows in ((state.aux["centroids"], 64), (state.params["free_vectors"], 8)):
     assert table.sharding.shard_shape(table.shape) == (rows // 8, 16)
 
@@ -306,7 +315,7 @@ def test_positives_are_drawn_by_inverse_propensity(data, tmp_path):
 def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   source = tmp_path / "source"
   config = tiny_runs.config(data, **tiny_runs.PRIME, **{"method.exact_centroids": True})
-  workflow.train_and_test(config, source)
+  commands.train_and_test(config, source)
   run = runs.reopen(source)
   params, aux, _ = run.trained()
   expected = run.embed_labels(params, run.aux_to_rank(params, aux))
@@ -323,7 +332,7 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   found, _ = classifiers.initial_parameters()
   np.testing.assert_allclose(np.asarray(found["classifiers"])[: tiny_runs.NUM_LABELS], expected, atol=1e-6)
   # And prototypes cannot begin from classifiers, whose encoder is not theirs.
-  workflow.train_and_test(
+  commands.train_and_test(
     tiny_runs.config(data, **settings | {"data.path": str(data), "train.num_epochs": 1}), tmp_path / "trained"
   )
   with pytest.raises(ConfigError, match=r"init_from = .*has trained no encoder"):
@@ -333,19 +342,19 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
 @pytest.mark.slow
 def test_it_begins_from_another_encoder_or_from_a_run_of_its_own(data, tmp_path):
   ngame = {"method.name": "ngame", "method.loss": "margin", "method.labels": "in_batch"}
-  workflow.train_and_test(tiny_runs.config(data, **ngame, **{"train.num_epochs": 1}), tmp_path / "ngame")
+  commands.train_and_test(tiny_runs.config(data, **ngame, **{"train.num_epochs": 1}), tmp_path / "ngame")
   run = _open(data, tmp_path / "run", init_from=str(tmp_path / "ngame"))
   params, aux, _ = _started(run)
   theirs, _, _ = runs.reopen(tmp_path / "ngame").trained()
   jax.tree.map(np.testing.assert_array_equal, params["encoder"], theirs["encoder"])
 
   dexa = {**ngame, "method.name": "dexa", "method.num_label_clusters": 16}  # clusters of another table
-  workflow.train_and_test(tiny_runs.config(data, **dexa, **{"train.num_epochs": 1}), tmp_path / "dexa")
+  commands.train_and_test(tiny_runs.config(data, **dexa, **{"train.num_epochs": 1}), tmp_path / "dexa")
   _, aux, _ = _started(_open(data, tmp_path / "after_dexa", init_from=str(tmp_path / "dexa")))
   assert set(np.asarray(aux["label_cluster"]).tolist()) == set(range(8))
 
   short = tiny_runs.config(data, **tiny_runs.PRIME, **{"train.num_epochs": 1})
-  workflow.train_and_test(short, tmp_path / "prime")
+  commands.train_and_test(short, tmp_path / "prime")
   params, aux, _ = runs.reopen(tmp_path / "prime").trained()
   run = _open(data, tmp_path / "more", init_from=str(tmp_path / "prime"))
   found_params, found_aux, _ = _started(run)  # its refreshes keep what came with the parameters

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import evaluate, run_folder, workflow
-from xmc_jax import run as runs
+from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.methods.rae_xmc import memory_loss
-from xmc_jax.predict import Model
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.key_memory import UNCHOSEN, KeyMemory
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import fused
+from xmc_jax.runs import evaluate, fused
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.model import Model
 from xmc_jax.runs.ranking import ranker
+from xmc_jax.storage import run_folder
 
 SETTINGS = tiny_runs.RAE_XMC
 POINTS = {"method.point_positive_weight": 0.5, "method.leaves_first_epoch": 0.0}
@@ -33,7 +34,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "rae_xmc"
-  workflow.train_and_test(tiny_runs.config(data, **SETTINGS), workdir)
+  commands.train_and_test(tiny_runs.config(data, **SETTINGS), workdir)
   return workdir
 
 
@@ -329,7 +330,7 @@ def test_the_test_table_is_by_the_memory_with_the_encoders_beside_it(trained):
 
 def test_a_run_evaluated_by_another_weight(weighted):
   """`--mode=evaluate` ranks by the weight in the folder; figures by the encoder go to a file of their own."""
-  by_memory, by_encoder = workflow.test(weighted), workflow.test(weighted, scores="encoder")
+  by_memory, by_encoder = commands.test(weighted), commands.test(weighted, scores="encoder")
   files = [weighted / "report" / f"metrics{suffix}.json" for suffix in ("", "_encoder")]
   kept = [json.loads(path.read_text())["metrics"] for path in files]
   assert kept == [pytest.approx(by_memory), pytest.approx(by_encoder)] and by_memory != by_encoder
@@ -342,7 +343,7 @@ def test_a_weight_that_is_damaged_or_gone(trained, tmp_path):
   kept = path.read_text()
   path.write_text("{")
   with pytest.raises(UserError, match=r"key_weight\.json: not readable"):
-    workflow.test(workdir)
+    commands.test(workdir)
   path.unlink()
   expected = Model.load(trained).predict(["bama relt"], 5)
   assert Model.load(workdir).predict(["bama relt"], 5)[2] == expected[2]
@@ -369,14 +370,14 @@ def test_labels_that_are_not_reached_are_not_predicted(weighted, tmp_path):
   ids, scores, names = Model.load(workdir).predict(["bama relt"], 20)
   reached = int(np.sum(ids >= 0))
   assert 0 < reached < 20 and len(names[0]) == reached and np.all(np.isneginf(scores[0, reached:]))
-  workflow.predict(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), 20)
+  commands.predict(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), 20)
   lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
   assert len(lines[0]["labels"]) == reached and all(label["id"] >= 0 for label in lines[0]["labels"])
 
 
 def test_a_page_of_a_run_that_ranks_by_the_memory(data, tmp_path):
   workdir = tmp_path / "run"
-  workflow.train_and_test(
+  commands.train_and_test(
     tiny_runs.config(data, **SETTINGS, **{"eval.report_page": True, "train.num_epochs": 1}), workdir
   )
   page = (workdir / "report" / "index.html").read_text()

@@ -5,9 +5,9 @@ import json
 import pytest
 import tiny_runs
 
-from xmc_jax import run as runs
-from xmc_jax import workflow
+from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
+from xmc_jax.runs import run as runs
 
 WORDS, LABELS, LENGTH = "words_trn_X_Y.txt", "words_lbl_X_Y.txt", "length_trn_X_Y.txt"
 
@@ -28,7 +28,7 @@ def test_sides_without_links_are_left_out_and_those_of_held_out_points_are_not_p
   points = set(tiny_runs.open_run(data, tmp_path / "points", **tiny_runs.RAMEN).train.row_numbers.tolist())
   _unlink(data / LABELS)
   _unlink(data / LENGTH, kept=set(range(200)) - points)
-  workflow.train_and_test(tiny_runs.config(data, **tiny_runs.RAMEN), tmp_path / "run")
+  commands.train_and_test(tiny_runs.config(data, **tiny_runs.RAMEN), tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
   assert run.dataset.graph_kinds == {"words": ("query",), "length": ("query",)}
   assert run.sides.keys() == {"words_query", "length_query"} and run.sides["length_query"].edges.nnz == 0

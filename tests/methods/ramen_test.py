@@ -11,12 +11,14 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax import graph_sides, refresh, workflow
-from xmc_jax import run as runs
+from xmc_jax import refresh
+from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, DataError, UserError
-from xmc_jax.methods import graph_terms
-from xmc_jax.predict import Model
-from xmc_jax.refresh import pruning
+from xmc_jax.methods.components import graph_regularizer
+from xmc_jax.refresh import graph_pruning
+from xmc_jax.runs import graph_edges
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.model import Model
 from xmc_jax.types import DatasetInfo, Links
 
 NOWHERE = pathlib.Path("nowhere")
@@ -39,7 +41,7 @@ def data(tmp_path_factory):
 def trained(data, tmp_path_factory):
   """A finished run, and its test metrics."""
   workdir = tmp_path_factory.mktemp("trained") / "run"
-  return workdir, workflow.train_and_test(tiny_runs.config(data, **tiny_runs.RAMEN), workdir)
+  return workdir, commands.train_and_test(tiny_runs.config(data, **tiny_runs.RAMEN), workdir)
 
 
 def _open(data, tmp_path, **changes):
@@ -106,7 +108,7 @@ def test_regularisers_are_their_formula(unit):
   batch = tiny_runs.pool_batch(np.arange(9), np.zeros((6, 1)), np.zeros((6, 1)), np.zeros((6, 1)))
 
   def total(queries, labels, anchors):
-    return graph_terms.add_up(config, _info(), queries, labels, anchors, batch._replace(links=links))
+    return graph_regularizer.add_up(config, _info(), queries, labels, anchors, batch._replace(links=links))
 
   arrays = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32), (given(queries), given(labels), jax.tree.map(given, anchors))
@@ -139,9 +141,9 @@ def test_weights_of_graphs(weights, expected):
     NOWHERE, **{"method.query_graph_weights": weights, "method.label_graph_weights": (0.0,)}
   )
   info = _info(a=("query",), b=("query", "label"), c=("query",))
-  assert graph_terms.weights(config, info) == pytest.approx(expected)
+  assert graph_regularizer.weights(config, info) == pytest.approx(expected)
   config.method.graphs, config.method.query_graph_weights = ("b",), ()
-  assert graph_terms.weights(config, info) == {"b_query": 1.0}
+  assert graph_regularizer.weights(config, info) == {"b_query": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_data_without_graphs_are_refused(tmp_path):
 
 def test_kept_edges_are_those_of_like_ends(monkeypatch):
   """Against the dense product, some edges at a time."""
-  monkeypatch.setattr(pruning, "_CHUNK", 7)
+  monkeypatch.setattr(graph_pruning, "_CHUNK", 7)
   rng = np.random.default_rng(0)
   edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
   edges.sort_indices()
@@ -217,7 +219,7 @@ def test_kept_edges_are_those_of_like_ends(monkeypatch):
 @pytest.mark.parametrize("threshold", [0.0, 0.3])
 def test_centred_cosines_are_of_vectors_less_their_mean(threshold, monkeypatch):
   """Of vectors that all point one way every edge is kept; centred, what is like and unlike tells again."""
-  monkeypatch.setattr(pruning, "_CHUNK", 7)
+  monkeypatch.setattr(graph_pruning, "_CHUNK", 7)
   rng = np.random.default_rng(0)
   edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
   edges.sort_indices()
@@ -262,7 +264,7 @@ def test_who_judges_edges(by, unit, data, tmp_path):
 def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, data, tmp_path):
   """By what the run starts with, whatever it becomes; and its checkpoints know what was kept."""
   config = tiny_runs.config(data, **tiny_runs.RAMEN, **{"method.pruning_by": by})
-  workflow.train_and_test(config, tmp_path / "run")
+  commands.train_and_test(config, tmp_path / "run")
   lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
   seen = [(line["step"], line["refresh/kept_words_label"]) for line in lines if _SHARE in line]
   run = runs.reopen(tmp_path / "run")
@@ -279,18 +281,18 @@ def test_walks_are_done_once_and_validation_points_have_no_part(data, tmp_path, 
   graph = run.dataset.graphs["words"]
   edges = graph.query_edges[run.train.row_numbers]
   expected = refresh.with_walks(
-    edges, num_hops=20, num_kept=3, seed=graph_sides._seed("words_query", run.config)
+    edges, num_hops=20, num_kept=3, seed=graph_edges._seed("words_query", run.config)
   )
   assert expected.nnz > edges.nnz
   np.testing.assert_array_equal(run.sides["words_query"].edges.toarray(), expected.toarray())
   assert sorted(run.sides) == ["length_query", "words_label", "words_query"]
   monkeypatch.setattr(refresh, "with_walks", lambda *args, **options: pytest.fail("walked again"))
-  again = graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
+  again = graph_edges.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
   np.testing.assert_array_equal(again["words_query"].edges.toarray(), expected.toarray())
   with pytest.raises(UserError, match=r"words_query.*indices.npy.*delete it"):
     (path,) = (run.workdir / "graphs").glob("words_query.*.indices.npy")
     path.write_bytes(path.read_bytes()[:-8])
-    graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
+    graph_edges.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
 
 
 def test_walks_of_data_that_have_changed_are_done_anew(tmp_path):
@@ -336,13 +338,13 @@ def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, d
 def test_odds_of_visits_are_kept_and_drawn_by(data, tmp_path, monkeypatch):
   run = _open(data, tmp_path, **{"method.anchor_sampling": "visits"})
   edges = run.dataset.graphs["words"].query_edges[run.train.row_numbers]
-  seed = graph_sides._seed("words_query", run.config)
+  seed = graph_edges._seed("words_query", run.config)
   expected = refresh.with_visits(edges, num_hops=20, num_kept=3, seed=seed)
   plain = refresh.with_walks(edges, num_hops=20, num_kept=3, seed=seed)
   monkeypatch.setattr(refresh, "with_visits", lambda *args, **options: pytest.fail("walked again"))
   for sides in (
     run.sides,
-    graph_sides.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir),
+    graph_edges.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir),
   ):
     side = sides["words_query"]
     np.testing.assert_array_equal(side.edges.toarray(), plain.toarray())
@@ -434,7 +436,7 @@ def test_a_trained_run_knows_no_graph(trained, tmp_path):
   assert gone
   for path in gone:
     path.unlink()
-  assert workflow.test(moved) == means
+  assert commands.test(moved) == means
   texts = ["barn kelt", "suss"]
   assert Model.load(moved).predict(texts)[2] == Model.load(workdir).predict(texts)[2]
   with pytest.raises(DataError, match=r"graph\..* is missing; prepare the data again"):
@@ -471,7 +473,7 @@ def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
   found = []
   for name, changes in ((base, {}), ("ramen", off)):
     run_settings = settings | {"method.name": name} | changes
-    workflow.train_and_test(tiny_runs.config(data, **run_settings), tmp_path / name)
+    commands.train_and_test(tiny_runs.config(data, **run_settings), tmp_path / name)
     found.append(runs.reopen(tmp_path / name).trained()[0])
   for left, right in zip(*map(jax.tree.leaves, found), strict=True):
     np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
@@ -530,11 +532,11 @@ def test_the_truth_is_augmented_block_by_block(paths, data, tmp_path, monkeypatc
   run = _open(data, tmp_path, **{"method.augment_truth": True})
   whole, seen = run.truth, []
   assert run.truth.dtype == np.float32
-  monkeypatch.setattr(graph_sides, "_BLOCK_PATHS", paths)
-  blocks = graph_sides._blocks
-  monkeypatch.setattr(graph_sides, "_blocks", lambda *args: seen.extend(blocks(*args)) or seen)
+  monkeypatch.setattr(graph_edges, "_BLOCK_PATHS", paths)
+  blocks = graph_edges._blocks
+  monkeypatch.setattr(graph_edges, "_blocks", lambda *args: seen.extend(blocks(*args)) or seen)
   points = run.train.row_numbers
-  found = graph_sides.augmented(run.train.truth, run.dataset, points, run.config.method)
+  found = graph_edges.augmented(run.train.truth, run.dataset, points, run.config.method)
   for part in ("indptr", "indices", "data"):
     np.testing.assert_array_equal(
       getattr(found.sorted_indices(), part), getattr(whole.sorted_indices(), part)
@@ -552,17 +554,17 @@ def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
   run = _open(data, tmp_path, **settings)
   added = run.truth.nnz - run.train.truth.nnz
   run.config.method.max_augmented_pairs = added
-  augmented = lambda: graph_sides.augmented(
+  augmented = lambda: graph_edges.augmented(
     run.train.truth, run.dataset, run.train.row_numbers, run.config.method
   )
   assert augmented().nnz == run.truth.nnz
   run.config.method.max_augmented_pairs = added - 1
   with pytest.raises(ConfigError, match=rf"graph words adds some {added:,} label pairs.*has room for"):
     augmented()
-  monkeypatch.setattr(graph_sides, "_BLOCK_PATHS", 1)
-  run.config.method.max_augmented_pairs, made, blocks = 10, [], graph_sides._blocks
+  monkeypatch.setattr(graph_edges, "_BLOCK_PATHS", 1)
+  run.config.method.max_augmented_pairs, made, blocks = 10, [], graph_edges._blocks
   monkeypatch.setattr(
-    graph_sides, "_blocks", lambda *args: (made.append(block) or block for block in blocks(*args))
+    graph_edges, "_blocks", lambda *args: (made.append(block) or block for block in blocks(*args))
   )
   with pytest.raises(ConfigError, match=r"--config.method.max_augmented_pairs has room for 10; raise it"):
     augmented()

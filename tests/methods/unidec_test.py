@@ -13,16 +13,20 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import loop, losses, mesh, optim, refresh, train_step, workflow
-from xmc_jax import run as runs
+from xmc_jax import losses, refresh
+from xmc_jax.cli import commands
 from xmc_jax.data import special_ids
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods import unidec
-from xmc_jax.methods.pool_losses import log_odds_of_pool
-from xmc_jax.metric_writer import Report
-from xmc_jax.predict import Model
-from xmc_jax.refresh import index
+from xmc_jax.methods.components.pool_losses import log_odds_of_pool
+from xmc_jax.retrieval import index
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.model import Model
 from xmc_jax.runs.ranking import ranker
+from xmc_jax.training import loop, optimizer
+from xmc_jax.training import step as train_step
 
 UNIDEC = tiny_runs.UNIDEC
 DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
@@ -38,7 +42,7 @@ def trained(data, tmp_path_factory):
   """The folder of a finished run."""
   workdir = tmp_path_factory.mktemp("runs") / "unidec"
   settings = {**UNIDEC, "train.num_epochs": 12, "method.leaves_every_epochs": 6.0}
-  workflow.train_and_test(tiny_runs.config(data, **settings), workdir)
+  commands.train_and_test(tiny_runs.config(data, **settings), workdir)
   return workdir
 
 
@@ -258,11 +262,11 @@ def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run)
   run = make_run(**{**UNIDEC, **case})
   params, aux = run.initial_parameters()
   batch = run.batches.build(0, _fresh(run, params, aux))
-  optimiser, rate = (make(run.config.train, 10) for make in (optim.make, optim.table_schedule))
+  optimiser, rate = (make(run.config.train, 10) for make in (optimizer.make, optimizer.table_schedule))
   state = train_step.first_state(run, optimiser, params, aux)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
   before = np.asarray(params[unidec.TABLE])
-  state, _ = step(state, {}, mesh.put_batch(batch, run.mesh))
+  state, _ = step(state, {}, sharding.put_batch(batch, run.mesh))
   pool = set(batch.columns[batch.columns >= 0].tolist())
   assert 0 < len(pool) < tiny_runs.NUM_LABELS
   for array, old in (
@@ -460,7 +464,7 @@ def test_a_report_has_each_half_and_the_run_learns(trained):
 
 @pytest.mark.slow
 def test_depsl_has_no_classifiers(data, tmp_path):
-  means = workflow.train_and_test(tiny_runs.config(data, **DEPSL), tmp_path / "run")
+  means = commands.train_and_test(tiny_runs.config(data, **DEPSL), tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
   params, aux, _ = run.trained()
   assert set(params) == {"encoder", "text_head"} and not run.method.tables and not run.method.views
@@ -524,9 +528,9 @@ def test_a_run_is_searched_as_told(trained, monkeypatch):
 @pytest.mark.slow
 def test_a_search_that_is_not_the_runs_own_has_a_report_of_its_own(trained):
   before = (trained / "report" / "metrics.json").read_text()
-  workflow.test(trained, backend="scann")
-  workflow.test(trained, scores="encoder", backend="scann")
-  workflow.test(trained, scores="fused", backend="exact")  # as the run itself
+  commands.test(trained, backend="scann")
+  commands.test(trained, scores="encoder", backend="scann")
+  commands.test(trained, scores="fused", backend="exact")  # as the run itself
   assert (trained / "report" / "metrics.json").read_text() == before
   names = {path.name for path in (trained / "report").glob("metrics*.json")}
   assert names == {"metrics.json", "metrics_scann.json", "metrics_encoder_scann.json"}

@@ -10,7 +10,7 @@ import pytest
 
 from xmc_jax import models
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.models import compute
+from xmc_jax.models import hardware
 from xmc_jax.types import Tokens
 
 KEY = jax.random.key(0)
@@ -200,11 +200,11 @@ def test_sizes_that_do_not_fit_are_named(tiny):
 
 
 def test_auto_dtype_follows_the_hardware(monkeypatch):
-  monkeypatch.setattr(compute, "_cpu_has_amx", lambda: True)
+  monkeypatch.setattr(hardware, "_cpu_has_amx", lambda: True)
   assert models.choose_dtype("auto") == jnp.float32  # eight simulated devices
   monkeypatch.setattr(jax, "device_count", lambda: 1)
   assert models.choose_dtype("auto") == jnp.bfloat16
-  monkeypatch.setattr(compute, "_cpu_has_amx", lambda: False)
+  monkeypatch.setattr(hardware, "_cpu_has_amx", lambda: False)
   assert models.choose_dtype("auto") == jnp.float32
   assert models.choose_attention(jnp.bfloat16, 32) is None
 

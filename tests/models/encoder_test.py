@@ -75,9 +75,9 @@ def test_hidden_states_and_gradients_equal_hugging_face(kind):
   np.testing.assert_allclose(jax.jit(ours)(tensors)[mask], expected[mask], atol=1e-5)
 
   gradients = jax.jit(jax.grad(lambda t: loss(ours(t))))(tensors)
-  theirs_gradients = jax.jit(
-    jax.grad(lambda p: loss(encoder_references.flax_hidden(model, p, ids, mask)))
-  )(theirs)
+  theirs_gradients = jax.jit(jax.grad(lambda p: loss(encoder_references.flax_hidden(model, p, ids, mask))))(
+    theirs
+  )
   expected_gradients = encoder_references.to_torch_names(theirs_gradients)
   for name in hf_names.names(spec).values():
     np.testing.assert_allclose(gradients[name], expected_gradients[name], atol=1e-5, err_msg=name)

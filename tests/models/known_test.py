@@ -9,7 +9,7 @@ import pytest
 
 from xmc_jax import models
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.models import hf_names, sources
+from xmc_jax.models import hf_names, locate
 from xmc_jax.models.pretrained import load_pretrained
 
 KEY = jax.random.key(0)
@@ -142,7 +142,7 @@ def test_a_tokenizer_is_fetched_without_the_weights(tmp_path, monkeypatch):
     return str(tmp_path)
 
   monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-  assert sources.tokenizer_file("bert-base-uncased") == tmp_path / "tokenizer.json"
+  assert locate.tokenizer_file("bert-base-uncased") == tmp_path / "tokenizer.json"
   assert patterns and not any("safetensors" in pattern or ".bin" in pattern for pattern in patterns)
   monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(tmp_path))
-  assert sources.tokenizer_file("bert-base-uncased") == tmp_path / "tokenizer.json"  # from the cache
+  assert locate.tokenizer_file("bert-base-uncased") == tmp_path / "tokenizer.json"  # from the cache

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmc_jax import models
-from xmc_jax.models import compute
+from xmc_jax.models import hardware
 from xmc_jax.models.encoder import Encoder, EncoderSpec
-from xmc_jax.models.packing import find_places
+from xmc_jax.models.unpadding import find_places
 from xmc_jax.types import Tokens
 
 KEY = jax.random.key(0)
@@ -91,5 +91,5 @@ def test_padding_costs_no_products_where_space_is_told():
     tokens = Tokens(np.zeros((64, 32), np.int32), np.full(64, 8, np.int32), space)
     return jax.jit(embedder.embed).lower(params, tokens).compile().cost_analysis()["flops"]
 
-  assert compute.packing_pays()
+  assert hardware.packing_pays()
   assert flops(np.zeros(64 * 8, np.int8)) < 0.6 * flops(())

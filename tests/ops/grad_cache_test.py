@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import mesh, models
+from xmc_jax import models
+from xmc_jax.distributed import sharding
 from xmc_jax.ops.grad_cache import embed_groups, embed_parts
 from xmc_jax.types import Tokens
 
@@ -136,13 +137,15 @@ def test_activations_of_one_chunk_are_kept():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape, axes", [((2, 1), ("data",)), ((2, 4), ("data",)), ((2, 4), mesh.LABEL_ROWS)])
+@pytest.mark.parametrize(
+  "shape, axes", [((2, 1), ("data",)), ((2, 4), ("data",)), ((2, 4), sharding.LABEL_ROWS)]
+)
 def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
-  devices = mesh.make(*shape)
+  devices = sharding.make(*shape)
   groups, others = (_group(24, 8, 5), _group(16, 16, 6)), (_group(8, 16, 7),)
   num_shards = int(np.prod([devices.shape[axis] for axis in axes]))
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
-  placed = mesh.split_tree([groups, others], devices, *axes)
+  placed = sharding.split_tree([groups, others], devices, *axes)
   embed = jax.jit(lambda p, g: embed_parts(embedder.embed, p, g, chunk=2, devices=devices, axes=axes))
   found, beside = embed(params, placed)
   plain = [np.asarray(embedder.embed(params, group)) for group in groups]
@@ -156,12 +159,14 @@ def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
 @pytest.mark.slow
 def test_both_passes_drop_the_same_on_a_mesh(embedder):
   """Two chunks of one row on each of eight devices, against one call a chunk with nothing cached."""
-  devices, group = mesh.make(2, 4), _group(16, 8, 9)
+  devices, group = sharding.make(2, 4), _group(16, 8, 9)
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
 
   def cached(params, group):
     groups = (group,)
-    return embed_groups(embedder.embed, params, groups, KEY, chunk=1, devices=devices, axes=mesh.LABEL_ROWS)
+    return embed_groups(
+      embedder.embed, params, groups, KEY, chunk=1, devices=devices, axes=sharding.LABEL_ROWS
+    )
 
   def plain(params, group):
     key, rows = jax.random.split(KEY, 1)[0], [None] * 16
@@ -175,7 +180,7 @@ def test_both_passes_drop_the_same_on_a_mesh(embedder):
     return jax.jit(jax.value_and_grad(loss))(params)
 
   (loss, gradients), (expected, expected_gradients) = (
-    run(cached, mesh.split_tree(group, devices, *mesh.LABEL_ROWS)),
+    run(cached, sharding.split_tree(group, devices, *sharding.LABEL_ROWS)),
     run(plain, group),
   )
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -190,20 +195,23 @@ def test_both_passes_drop_the_same_on_a_mesh(embedder):
   [
     ((1, 1), ("data",), 4),
     ((2, 4), ("data",), 2 * 4),
-    ((2, 4), mesh.LABEL_ROWS, 8 * 4),
-    ((1, 8), mesh.LABEL_ROWS, 8 * 4),
+    ((2, 4), sharding.LABEL_ROWS, 8 * 4),
+    ((1, 8), sharding.LABEL_ROWS, 8 * 4),
   ],
 )
 def test_a_chunk_counts_rows_of_one_device(shape, axes, rows_at_once):
   """DEXML, section B.5: each device cuts its own share of the labels into sub-batches, here of four."""
-  devices, group = mesh.make(*shape), _group(96, 8, 0)  # in chunks of 4 on 8 devices: three, without a rest
+  devices, group = (
+    sharding.make(*shape),
+    _group(96, 8, 0),
+  )  # in chunks of 4 on 8 devices: three, without a rest
   calls = []
 
   def embed(params, tokens, key):
     calls.append(tokens.ids.shape)
     return tokens.ids @ params
 
-  placed = mesh.split_tree([group], devices, *axes)
+  placed = sharding.split_tree([group], devices, *axes)
   run = lambda p, g: embed_groups(embed, p, g, chunk=4, devices=devices, axes=axes)
   found = jax.jit(run)(np.ones((8, 3), np.float32), placed)
   assert {*calls} == {(rows_at_once, 8)}
@@ -213,15 +221,15 @@ def test_a_chunk_counts_rows_of_one_device(shape, axes, rows_at_once):
 @pytest.mark.parametrize("rows_of_a_device, rows_at_once", [(4, 4), (5, 3), (9, 3)])
 def test_chunks_of_a_device_are_alike_and_no_larger_than_asked(rows_of_a_device, rows_at_once):
   """Five rows in chunks of at most four are three and two, the latter padded."""
-  devices, group = mesh.make(2, 4), _group(8 * rows_of_a_device, 8, 0)
+  devices, group = sharding.make(2, 4), _group(8 * rows_of_a_device, 8, 0)
   calls = []
 
   def embed(params, tokens, key):
     calls.append(len(tokens.ids))
     return tokens.ids @ params
 
-  placed = mesh.split_tree([group], devices, *mesh.LABEL_ROWS)
-  run = lambda p, g: embed_groups(embed, p, g, chunk=4, devices=devices, axes=mesh.LABEL_ROWS)
+  placed = sharding.split_tree([group], devices, *sharding.LABEL_ROWS)
+  run = lambda p, g: embed_groups(embed, p, g, chunk=4, devices=devices, axes=sharding.LABEL_ROWS)
   found = jax.jit(run)(np.ones((8, 3), np.float32), placed)
   assert {*calls} == {8 * rows_at_once}
   np.testing.assert_allclose(found, group.ids @ np.ones((8, 3)))

@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from xmc_jax import mesh as meshes
-from xmc_jax.ops import sparse_rows
+from xmc_jax.distributed import sharding as meshes
+from xmc_jax.ops import lazy_adam
 
 MESHES = [(1, 1), (2, 1), (1, 4), (2, 4)]
 NUM_ROWS, WIDTH = 16, 3
@@ -46,10 +46,10 @@ def make_step(mesh=None):
 
   @functools.partial(jax.jit, donate_argnums=(0, 1))
   def step(table, moments, ids, gradients, count, learning_rate):
-    rows = sparse_rows.take(table, ids, mesh)
-    merged = sparse_rows.merge(ids, gradients)
+    rows = lazy_adam.take(table, ids, mesh)
+    merged = lazy_adam.merge(ids, gradients)
     options = {"count": count, "learning_rate": learning_rate, "mesh": mesh}
-    return *sparse_rows.adam(table, moments, *merged, **options), rows
+    return *lazy_adam.adam(table, moments, *merged, **options), rows
 
   return step
 
@@ -58,7 +58,7 @@ def train(table, batches, learning_rate=0.1, mesh=None):
   """All steps; the table, its moments and the rows that were taken, as numpy."""
   sharding = NamedSharding(mesh, P(meshes.LABEL_ROWS)) if mesh else None
   table = jax.device_put(table, sharding)
-  moments, taken = sparse_rows.init(table), []
+  moments, taken = lazy_adam.init(table), []
   for count, batch in enumerate(batches, 1):
     batch = jax.device_put(batch, meshes.replicated(mesh)) if mesh else batch
     table, moments, rows = make_step(mesh)(table, moments, *batch, jnp.int32(count), learning_rate)
@@ -167,7 +167,7 @@ def test_take_stands_inside_a_differentiated_step():
 
   @jax.jit
   def loss(scale, table):
-    return jax.value_and_grad(lambda s: jnp.sum(s * sparse_rows.take(table, ids, mesh)))(scale)
+    return jax.value_and_grad(lambda s: jnp.sum(s * lazy_adam.take(table, ids, mesh)))(scale)
 
   value, grad = loss(2.0, table)
   np.testing.assert_allclose(value, 4 * table_of()[3].sum(), rtol=1e-5)
@@ -181,7 +181,7 @@ def test_merge_equals_a_dictionary_of_sums(ids, seed):
   rows = np.random.default_rng(seed).integers(-9, 9, (len(ids), 2)).astype(np.float32)
   rows[ids < 0] = np.nan  # never read
   sums = {i: rows[ids == i].sum(axis=0) for i in sorted({*ids.tolist()} - {-1})}
-  got_ids, got = sparse_rows.merge(jnp.asarray(ids), jnp.asarray(rows))
+  got_ids, got = lazy_adam.merge(jnp.asarray(ids), jnp.asarray(rows))
   assert got_ids.dtype == jnp.int32 and got.shape == rows.shape
   padding = len(ids) - len(sums)
   np.testing.assert_array_equal(got_ids, [*sums, *[-1] * padding])
@@ -197,13 +197,13 @@ def test_a_step_is_in_place_and_traced_once(shape):
 
   @functools.partial(jax.jit, donate_argnums=(0, 1))
   def step(table, moments, ids, targets, count):
-    rows = sparse_rows.take(table, ids, mesh)
+    rows = lazy_adam.take(table, ids, mesh)
     loss, gradients = jax.value_and_grad(lambda rows: jnp.sum((rows - targets) ** 2))(rows)
-    merged = sparse_rows.merge(ids, gradients)
-    return *sparse_rows.adam(table, moments, *merged, count=count, learning_rate=0.1, mesh=mesh), loss
+    merged = lazy_adam.merge(ids, gradients)
+    return *lazy_adam.adam(table, moments, *merged, count=count, learning_rate=0.1, mesh=mesh), loss
 
   table = jax.device_put(table_of(num_rows, width), split)
-  moments, rng = sparse_rows.init(table), np.random.default_rng(0)
+  moments, rng = lazy_adam.init(table), np.random.default_rng(0)
   sharding, targets = table.sharding, jax.device_put(table_of(num_ids, width), everywhere)
   for count in range(1, 4):
     ids = jax.device_put(rng.integers(-1, num_rows, num_ids, dtype=np.int32), everywhere)
@@ -221,19 +221,19 @@ def test_moments_lie_as_the_table_does():
   mesh = meshes.make(2, 4)
   sharding = NamedSharding(mesh, P(meshes.LABEL_ROWS))
   table = jax.device_put(table_of().astype(jnp.bfloat16), sharding)
-  moments = sparse_rows.init(table)
+  moments = lazy_adam.init(table)
   for moment in moments:
     assert moment.sharding.is_equivalent_to(sharding, 2) and moment.dtype == jnp.float32
     assert moment.shape == table.shape and not np.any(moment)
   pointers = [m.addressable_shards[0].data.unsafe_buffer_pointer() for m in moments]
   assert pointers[0] != pointers[1]  # or they could not be donated both
-  assert jax.eval_shape(sparse_rows.init, table) == jax.eval_shape(lambda: moments)
+  assert jax.eval_shape(lazy_adam.init, table) == jax.eval_shape(lambda: moments)
 
 
 def test_a_table_that_does_not_divide_is_refused():
   mesh = meshes.make(2, 4)
   with pytest.raises(ValueError, match="18 rows does not divide by a mesh of 8 devices: pad it to 24"):
-    sparse_rows.take(jnp.zeros((18, 2)), jnp.array([1]), mesh)
+    lazy_adam.take(jnp.zeros((18, 2)), jnp.array([1]), mesh)
 
 
 @pytest.mark.parametrize("shape", MESHES)
@@ -244,5 +244,5 @@ def test_put_sets_the_rows_of_its_ids_alone(shape):
   expected = table.copy()
   expected[[15, 0, 7]] = rows[[0, 1, 3]]
   ids = jnp.array([15, 0, -1, 7])
-  found = jax.jit(lambda table: sparse_rows.put(table, ids, rows, mesh if mesh.size > 1 else None))(placed)
+  found = jax.jit(lambda table: lazy_adam.put(table, ids, rows, mesh if mesh.size > 1 else None))(placed)
   np.testing.assert_array_equal(found, expected)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xmc_jax.ops import find_threshold, threshold
+from xmc_jax.ops import find_threshold, soft_top_k_threshold
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +35,15 @@ def sums(logits):
 
 def find(logits, k):
   """The number of passes and the thresholds `[B]` of float32 logits whose largest is 0."""
-  low, high = threshold.bracket(
+  low, high = soft_top_k_threshold.bracket(
     jnp.full(len(logits), k, jnp.float32),
     jnp.full(len(logits), logits.shape[1], jnp.float32),
     -logits.min(axis=1),
   )
 
   def measure(t):
-    seen = threshold.tally(logits, lambda block: block + t[:, None])
-    return threshold.log_odds(seen, jnp.float32(k), jnp.float32(logits.shape[1]))
+    seen = soft_top_k_threshold.tally(logits, lambda block: block + t[:, None])
+    return soft_top_k_threshold.log_odds(seen, jnp.float32(k), jnp.float32(logits.shape[1]))
 
   counted = Counted(measure)
   with jax.disable_jit():
@@ -58,7 +58,7 @@ def draw_logits(spread, shape=(8, 10_000), seed=0):
 
 def test_a_tally_by_hand():
   # σ(log 3) = 3/4, σ(-log 4) = 1/5, σ(0) = 1/2.
-  seen = threshold.tally(jnp.log(jnp.array([[3.0, 1 / 4, 1.0, 0.0]])), as_they_are)
+  seen = soft_top_k_threshold.tally(jnp.log(jnp.array([[3.0, 1 / 4, 1.0, 0.0]])), as_they_are)
   np.testing.assert_allclose(
     np.stack(seen)[:, 0], [1, 1 / 4, 1 / 5 + 1 / 2, 3 / 16 + 4 / 25 + 1 / 4], rtol=1e-6
   )
@@ -66,7 +66,7 @@ def test_a_tally_by_hand():
 
 def test_a_tally_keeps_the_digits_of_what_is_settled():
   # The sum would be 1000 in float32.
-  seen = threshold.tally(jnp.full(1000, 30.0), as_they_are)
+  seen = soft_top_k_threshold.tally(jnp.full(1000, 30.0), as_they_are)
   assert float(seen.above) == 1000
   np.testing.assert_allclose(seen.over, 1000 * np.exp(-30.0), rtol=1e-5)
 
@@ -74,7 +74,7 @@ def test_a_tally_keeps_the_digits_of_what_is_settled():
 @pytest.mark.parametrize("shape", [(3, 0), (7,), (2, 3, 5000), (5, 700_001)])
 def test_a_tally_in_blocks_is_the_tally(shape):
   logits = 3 * np.random.default_rng(0).standard_normal(shape, np.float32)
-  for tally in (threshold.tally, jax.jit(threshold.tally, static_argnums=1)):
+  for tally in (soft_top_k_threshold.tally, jax.jit(soft_top_k_threshold.tally, static_argnums=1)):
     seen = tally(logits, as_they_are)
     total, spread, above = sums(logits)
     np.testing.assert_array_equal(seen.above, above)
@@ -84,17 +84,17 @@ def test_a_tally_in_blocks_is_the_tally(shape):
 
 def test_blocks_of_equal_entries_do_not_drift():
   # One by one, float32 would round the same way 700,000 times.
-  seen = threshold.tally(jnp.full((2, 700_000), -1.1), as_they_are)
+  seen = soft_top_k_threshold.tally(jnp.full((2, 700_000), -1.1), as_they_are)
   np.testing.assert_allclose(seen.under, 700_000 / (1 + np.exp(1.1)), rtol=3e-6)
 
 
 def test_the_largest_values_in_blocks():
   scores = np.random.default_rng(0).standard_normal((3, 400_000), np.float32)
-  highest, lowest = threshold.reduce_rows(lambda block: (block, -block), scores, by="max")
+  highest, lowest = soft_top_k_threshold.reduce_rows(lambda block: (block, -block), scores, by="max")
   np.testing.assert_array_equal(highest, scores.max(axis=1))
   np.testing.assert_array_equal(lowest, -scores.min(axis=1))
   np.testing.assert_array_equal(
-    threshold.reduce_rows(lambda block: (block,), scores[:, :0], by="max"), -np.inf
+    soft_top_k_threshold.reduce_rows(lambda block: (block,), scores[:, :0], by="max"), -np.inf
   )
 
 
@@ -106,7 +106,9 @@ def test_log_odds_and_their_slope_equal_the_definition(logits, share):
   count = len(logits)
   k = share * count
   with jax.enable_x64(True):
-    value, slope = threshold.log_odds(threshold.tally(logits, as_they_are), k, float(count))
+    value, slope = soft_top_k_threshold.log_odds(
+      soft_top_k_threshold.tally(logits, as_they_are), k, float(count)
+    )
   total, spread, _ = sums(logits)
   assert np.sign(value) == np.sign(total - k) or abs(total - k) < 1e-12
   if abs(np.sum(logits > 0) - k) > 0.01:  # else it is another function, with the same root
@@ -116,19 +118,21 @@ def test_log_odds_and_their_slope_equal_the_definition(logits, share):
 
 def test_log_odds_in_a_gap_tell_how_far_its_middle_is():
   # One entry 20 above and two 30 below: the misses e^-20 and 2 e^-30 balance at t = 5 - log(2) / 2.
-  seen = threshold.tally(jnp.array([20.0, -30.0, -30.0]), as_they_are)
-  value, slope = threshold.log_odds(seen, 1.0, 3.0)
+  seen = soft_top_k_threshold.tally(jnp.array([20.0, -30.0, -30.0]), as_they_are)
+  value, slope = soft_top_k_threshold.log_odds(seen, 1.0, 3.0)
   np.testing.assert_allclose([-value / slope, slope], [5 - np.log(2) / 2, 2], rtol=1e-5)
 
 
 def test_a_gap_that_is_not_felt_has_no_slope():
-  value, slope = threshold.log_odds(threshold.tally(jnp.array([500.0, -500.0]), as_they_are), 1.0, 2.0)
+  value, slope = soft_top_k_threshold.log_odds(
+    soft_top_k_threshold.tally(jnp.array([500.0, -500.0]), as_they_are), 1.0, 2.0
+  )
   assert (float(value), float(slope)) == (0, 0)
 
 
 def test_the_bracket_by_hand():
   k, count, span = jnp.array([1.0, 0.0, 4.0, 9.0, -1.0, 3.0]), jnp.array([4.0, 4, 4, 4, 4, 0]), 2.0
-  low, high = threshold.bracket(k, count, jnp.full(6, span))
+  low, high = soft_top_k_threshold.bracket(k, count, jnp.full(6, span))
   np.testing.assert_allclose(low, [-np.log(3), -10, 12, 12, -10, 0], rtol=1e-6)
   np.testing.assert_allclose(high, [2 - np.log(3), -10, 12, 12, -10, 0], rtol=1e-6)
 
@@ -139,7 +143,9 @@ def test_the_bracket_by_hand():
 def test_the_bracket_holds_the_root(logits, share):
   logits = np.array(logits) - max(logits)
   k = share * len(logits)
-  low, high = threshold.bracket(jnp.float32(k), jnp.float32(len(logits)), jnp.float32(-logits.min()))
+  low, high = soft_top_k_threshold.bracket(
+    jnp.float32(k), jnp.float32(len(logits)), jnp.float32(-logits.min())
+  )
   assert sums(logits + float(low) - 1e-4)[0] <= k <= sums(logits + float(high) + 1e-4)[0]
 
 

@@ -11,9 +11,10 @@ import scipy.sparse as sp
 from html_test import check_page
 from page_runs import NAME, made_run
 
-from xmc_jax import evaluate, metrics, page
+from xmc_jax import metrics, report
 from xmc_jax.errors import UserError
-from xmc_jax.page import comparison, differing, finished
+from xmc_jax.report import comparison, differing, finished
+from xmc_jax.runs import evaluate
 from xmc_jax.runs.ranking import ranker
 
 
@@ -33,13 +34,13 @@ def _copy(made, folder):
 
 def _refused(workdirs):
   with pytest.raises(UserError) as error:
-    page.compare(workdirs)
+    report.compare(workdirs)
   assert "\n" not in str(error.value)
   return str(error.value)
 
 
 def test_a_table_and_a_page(first, second, plain_run, fused_run, capsys):
-  page.compare([first, second])
+  report.compare([first, second])
   shown, path = capsys.readouterr().out, first / "report" / "compare.html"
   text = path.read_text(encoding="utf-8")
   checked = check_page(text)
@@ -71,11 +72,11 @@ def test_differences_are_marked_and_adjusted(first, second, plain_run, tmp_path,
 
 
 def test_another_destination(first, second, tmp_path, undrawn):
-  page.compare([first, second], str(tmp_path / "side.html"))
+  report.compare([first, second], str(tmp_path / "side.html"))
   check_page((tmp_path / "side.html").read_text())
   assert not (first / "report" / "compare.html").exists()
   with pytest.raises(UserError, match="cannot be written"):
-    page.compare([first, second], str(tmp_path / "nowhere" / "side.html"))
+    report.compare([first, second], str(tmp_path / "nowhere" / "side.html"))
 
 
 def test_what_cannot_be_compared_is_refused(first, second, tmp_path):
@@ -126,7 +127,7 @@ def test_damaged_reports_are_refused_and_readings_are_left_out(first, second, un
   (second / "report" / "metrics.json").write_text('{"step": 3}')
   (second / "metrics.jsonl").write_text("nothing of ours")
   (second / "report" / "seconds.json").write_text("[]")
-  page.compare([first, second])
+  report.compare([first, second])
 
 
 def _ranked_by(made, folder, scores):
@@ -143,7 +144,7 @@ def _ranked_by(made, folder, scores):
 def test_another_ranking_of_the_runs(fused_run, hybrid_run, tmp_path, undrawn, capsys):
   folders = [tmp_path / "first", tmp_path / "second"]
   rankings = [_ranked_by(made, folder, "memory") for made, folder in zip((fused_run, hybrid_run), folders)]
-  page.compare(folders, scores="memory")
+  report.compare(folders, scores="memory")
   shown, truth = capsys.readouterr().out, hybrid_run.run.dataset.test.counted
   means = [metrics.evaluate(ranking.ids, truth)["P@5"] for ranking in rankings]
   row = next(line for line in shown.splitlines() if line.startswith("P@5"))
@@ -158,11 +159,11 @@ def test_another_ranking_of_the_runs(fused_run, hybrid_run, tmp_path, undrawn, c
 
 def test_runs_by_their_own_scores_say_which(first, hybrid_run, tmp_path, undrawn, capsys):
   other = _copy(hybrid_run, tmp_path / "hybrid")
-  page.compare([first, other])
+  report.compare([first, other])
   shown = capsys.readouterr().out
   assert "ranked by fused)" in shown and "ranked by hybrid)" in shown
   with pytest.raises(UserError, match=r"--mode=evaluate --workdir=\S+ .* --scores=hybrid first"):
-    page.compare([other, first], scores="hybrid")
+    report.compare([other, first], scores="hybrid")
   # A run's own ranking has no name behind its files.
   assert finished._files(other, "hybrid")[1].name == "test.npz"
 
@@ -170,7 +171,7 @@ def test_runs_by_their_own_scores_say_which(first, hybrid_run, tmp_path, undrawn
 def test_rankings_that_are_not_there_are_refused(first, second, tmp_path):
   def refused(scores):
     with pytest.raises(UserError) as error:
-      page.compare([first, second], scores=scores)
+      report.compare([first, second], scores=scores)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -195,7 +196,7 @@ def test_rows_that_gain_most():
 
 def test_shallow_rankings_and_no_validation(data_folder, first, tmp_path, undrawn, capsys):
   other = made_run(data_folder, tmp_path / "shallow", epochs=1, **{"eval.k": 3, "data.num_validation": 0})
-  page.compare([first, other.run.workdir])
+  report.compare([first, other.run.workdir])
   shown = capsys.readouterr().out
   assert "P@3" in shown and "P@5" not in shown
   assert json.loads((other.run.workdir / "report" / "metrics.json").read_text())["step"] == 6

@@ -4,7 +4,7 @@ import pytest
 import tiny_runs
 from page_runs import NAME, hostile_data, made_run
 
-from xmc_jax.page import drawing
+from xmc_jax.report import drawing
 
 
 @pytest.fixture

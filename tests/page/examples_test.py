@@ -6,8 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax.metrics.hits import as_truth, find_hits
-from xmc_jax.page import examples
-from xmc_jax.refresh.search import Ranking
+from xmc_jax.report import examples
+from xmc_jax.retrieval.search import Ranking
 
 TRUTH = sp.csr_matrix(
   np.array(

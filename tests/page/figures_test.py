@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from xmc_jax import metrics
-from xmc_jax.page import drawing, figures, side_figures
-from xmc_jax.page.readings import Curve
-from xmc_jax.page.scores import Sample
+from xmc_jax.report import drawing, figures, side_figures
+from xmc_jax.report.readings import Curve
+from xmc_jax.report.scores import Sample
 
 matplotlib = pytest.importorskip("matplotlib")
 

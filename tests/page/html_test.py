@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from xmc_jax.page import html as pages
-from xmc_jax.page.html import Markup, element, words
+from xmc_jax.report import html as pages
+from xmc_jax.report.html import Markup, element, words
 
 _VOID = {"meta", "img", "br"}
 

@@ -9,8 +9,9 @@ import pytest
 from html_test import check_page
 from page_runs import HOSTILE
 
-from xmc_jax import evaluate, page
-from xmc_jax.page import score_section, scores
+from xmc_jax import report as page
+from xmc_jax.report import score_section, scores
+from xmc_jax.runs import evaluate
 from xmc_jax.runs.ranking import rank_test, ranker
 
 

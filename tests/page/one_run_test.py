@@ -10,15 +10,17 @@ import scipy.sparse as sp
 from html_test import check_page
 from page_runs import HOSTILE, made_run, of_test
 
-from xmc_jax import evaluate, page, runtime
-from xmc_jax.page import drawing, figures, one_run
+from xmc_jax import report
+from xmc_jax.distributed import runtime
+from xmc_jax.report import drawing, figures, one_run
+from xmc_jax.runs import evaluate
 from xmc_jax.runs.ranking import ranker
 
 FIGURES = {"loss", "validation", "deciles", "found", "precision_recall", "scores"}
 
 
 def _write(made, **kwargs):
-  path = page.write(made.run, made.ranking, made.queries, made.params, made.aux, **kwargs)
+  path = report.write(made.run, made.ranking, made.queries, made.params, made.aux, **kwargs)
   text = path.read_text(encoding="utf-8")
   assert not list(path.parent.glob("*.tmp"))
   assert not re.search(r"\bnan\b|\binf\b", re.sub(r"base64,[^\"]*", "", text), re.IGNORECASE)
@@ -132,7 +134,7 @@ def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   before = {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()}
   monkeypatch.setattr(one_run, "runtime", types.SimpleNamespace(is_main_process=lambda: False))
   made = plain_run
-  page.write(made.run, made.ranking, made.queries, made.params, made.aux)
+  report.write(made.run, made.ranking, made.queries, made.params, made.aux)
   assert {path: path.stat().st_mtime_ns for path in (made.run.workdir / "report").iterdir()} == before
   assert runtime.is_main_process()
 
@@ -141,5 +143,5 @@ def test_a_page_that_cannot_be_finished_leaves_the_old_one(plain_run, monkeypatc
   path, before, _ = _write(plain_run)
   monkeypatch.setattr(one_run.tables, "stages", lambda _: 1 / 0)
   with pytest.raises(ZeroDivisionError):
-    page.write(plain_run.run, plain_run.ranking, plain_run.queries, plain_run.params, plain_run.aux)
+    report.write(plain_run.run, plain_run.ranking, plain_run.queries, plain_run.params, plain_run.aux)
   assert path.read_text() == before

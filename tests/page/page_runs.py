@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import tiny_runs
 
-from xmc_jax import evaluate
-from xmc_jax import run as runs
+from xmc_jax.runs import evaluate
+from xmc_jax.runs import run as runs
 from xmc_jax.runs.fused import fit_fusion
 from xmc_jax.runs.ranking import gives_probabilities, rank_test
 

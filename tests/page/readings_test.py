@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from xmc_jax.page import readings
+from xmc_jax.report import readings
 from xmc_jax.types import Refresh
 
 

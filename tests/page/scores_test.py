@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax import evaluate, metrics
+from xmc_jax import metrics
 from xmc_jax.metrics.hits import as_truth, find_hits
-from xmc_jax.page import scores
-from xmc_jax.refresh.search import Ranking
+from xmc_jax.report import scores
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.runs import evaluate
 from xmc_jax.runs.ranking import ranker
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import threadpoolctl
 
-from xmc_jax.refresh import cores
+from xmc_jax.retrieval import cores
 
 
 def test_side_by_side_each_product_takes_one_thread():

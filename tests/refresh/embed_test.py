@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax.refresh import embed_table
+from xmc_jax.retrieval import embed_table
 
 
 class _Embed:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmc_jax import ops
-from xmc_jax.refresh import host_search
+from xmc_jax.retrieval import host_search
 
 
 def _sorted(scores, k):

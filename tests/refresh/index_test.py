@@ -10,9 +10,10 @@ import pytest
 import scipy.sparse as sp
 from nearest_by_sort import by_hand, clustered, overlap
 
-from xmc_jax import checks, mesh, runtime
-from xmc_jax.refresh import Index, index
-from xmc_jax.refresh.search import Ranking, contained
+from xmc_jax.config import checks
+from xmc_jax.distributed import runtime, sharding
+from xmc_jax.retrieval import Index, index
+from xmc_jax.retrieval.search import Ranking, contained
 
 K = 20
 # What is not marked holds for exact search, too, which then takes ScaNN's place.
@@ -83,7 +84,7 @@ def test_it_is_built_once_and_tuned_for_each_k(vectors, builds, capfd):
 def test_excluded_pairs_are_left_out(vectors, devices):
   queries, labels = vectors
   exclude = near_ones_excluded(queries, labels, 30)
-  made = Index(labels, backend="scann", devices=devices and mesh.make(*devices))
+  made = Index(labels, backend="scann", devices=devices and sharding.make(*devices))
   assert_right(made.search(queries, K), queries, labels, K)
   found = made.search(queries, K, exclude=exclude)
   assert_right(found, queries, labels, K, exclude)
@@ -216,7 +217,7 @@ def test_one_of_several_processes(vectors, builds, backend, built, monkeypatch):
   monkeypatch.setattr(runtime, "is_alone", lambda: False)
   monkeypatch.setattr(index, "_choose", lambda *sizes: "scann")
   queries, labels = vectors
-  made = Index(labels, backend=backend, devices=mesh.make(1, 2))
+  made = Index(labels, backend=backend, devices=sharding.make(1, 2))
   assert_right(made.search(queries, K), queries, labels, K)
   assert len(builds) == built and (made._devices is None) == bool(built)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax import mesh
-from xmc_jax.refresh.search import search
+from xmc_jax.distributed import sharding
+from xmc_jax.retrieval.search import search
 
 
 def _csr(rows, num_labels):
@@ -46,7 +46,7 @@ def test_blocks_and_filters_equal_a_full_sort(block, shape):
   rng = np.random.default_rng(0)
   queries, labels = (rng.integers(-2, 3, (rows, 4)).astype(np.float32) for rows in (23, 40))
   filtered = _csr([rng.choice(40, rng.integers(0, 4), replace=False) for _ in range(23)], 40)
-  found = search(queries, labels, 10, exclude=filtered, block=block, devices=shape and mesh.make(*shape))
+  found = search(queries, labels, 10, exclude=filtered, block=block, devices=shape and sharding.make(*shape))
   scores = np.where(filtered.toarray(), -np.inf, queries @ labels.T)
   expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
   np.testing.assert_array_equal(found.ids, expected)

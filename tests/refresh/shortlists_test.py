@@ -10,9 +10,10 @@ import pytest
 import scipy.sparse as sp
 from nearest_by_sort import by_hand, clustered, overlap
 
-from xmc_jax import mesh, refresh
+from xmc_jax import refresh
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.refresh import index
+from xmc_jax.retrieval import index
 
 K = 20
 BACKEND = pytest.mark.parametrize("backend", ["exact", "scann"])
@@ -75,7 +76,7 @@ def test_many_excluded_labels_leave_k_where_they_exist(backend, devices):
   queries, labels = clustered(num_queries, num_labels)
   counts = [0, 1, 2, 3, 7, 100, 1000, num_labels, num_labels - 1, num_labels - K, num_labels - K - 1, 5]
   truth = _truth(counts, num_labels)
-  devices = devices and mesh.make(*devices)
+  devices = devices and sharding.make(*devices)
   found = refresh.shortlist(queries, labels, K, backend=backend, exclude=truth, devices=devices)
   assert np.sum(found >= 0, axis=1).tolist() == [min(K, num_labels - count) for count in counts]
   assert np.all(np.diff((found < 0).astype(int), axis=1) >= 0)  # padding comes last
@@ -182,7 +183,7 @@ def test_auto_is_what_it_chooses(where, monkeypatch):
   monkeypatch.setattr(index, "_choose", lambda *sizes: chosen.append(sizes) or "exact")
   queries, labels = clustered(4, 30)
   placed = jax.device_put(labels) if where == "device" else labels
-  found = refresh.shortlist(queries, placed, 3, devices=mesh.make(1, 2) if where == "mesh" else None)
+  found = refresh.shortlist(queries, placed, 3, devices=sharding.make(1, 2) if where == "mesh" else None)
   np.testing.assert_array_equal(found, by_hand(queries, labels, 3))
   assert chosen == [(4, (30, 16), "cpu")]
 

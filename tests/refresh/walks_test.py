@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax.refresh import walks
+from xmc_jax.refresh import graph_walks
 
 
 def _graph(seed, num_points=9, num_anchors=6, density=0.3):
@@ -34,8 +34,8 @@ def test_visits_are_the_exact_ones(restart, monkeypatch):
       counted[int(anchor)] = np.bincount(visited[:, place], minlength=6)
     return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64)
 
-  monkeypatch.setattr(walks, "_most_visited", count)
-  walks.random_walks(graph, num_hops=40_000, restart=restart)
+  monkeypatch.setattr(graph_walks, "_most_visited", count)
+  graph_walks.random_walks(graph, num_hops=40_000, restart=restart)
   expected = _visits(graph.toarray().astype(float), 40_000, restart)
   for anchor in range(6):
     found = counted.get(anchor, np.zeros(6))
@@ -47,10 +47,10 @@ def test_the_most_visited_are_kept():
   chain = np.zeros((5, 6), bool)
   for point, pair in enumerate([(0, 1), (1, 2), (2, 3), (4, 5), (4, 5)]):
     chain[point, list(pair)] = True
-  found = walks.random_walks(chain, num_kept=2).toarray()
+  found = graph_walks.random_walks(chain, num_kept=2).toarray()
   assert found[0].nonzero()[0].tolist() == [0, 1] and found[5].nonzero()[0].tolist() == [4, 5]
-  assert walks.random_walks(chain, num_kept=1).sum(axis=1).tolist() == [[1]] * 6
-  whole = walks.random_walks(chain, num_hops=4000, num_kept=6).toarray()
+  assert graph_walks.random_walks(chain, num_kept=1).sum(axis=1).tolist() == [[1]] * 6
+  whole = graph_walks.random_walks(chain, num_hops=4000, num_kept=6).toarray()
   assert whole[:4, :4].all() and whole[4:, 4:].all() and not whole[:4, 4:].any()
 
 
@@ -60,7 +60,7 @@ def test_the_most_visited_are_kept():
 @hypothesis.settings(max_examples=30)
 def test_a_walk_stays_within_reach(seed, num_kept, density):
   graph = _graph(seed, density=density)
-  found = walks.random_walks(graph, num_hops=50, num_kept=num_kept, seed=seed).toarray()
+  found = graph_walks.random_walks(graph, num_hops=50, num_kept=num_kept, seed=seed).toarray()
   reachable = np.linalg.matrix_power((graph.T @ graph).toarray().astype(float), 12) > 0
   assert not np.any(found & ~reachable)
   linked = graph.toarray().any(axis=0)
@@ -70,18 +70,20 @@ def test_a_walk_stays_within_reach(seed, num_kept, density):
 def test_edges_are_added_and_none_is_lost():
   """A point of anchor 0 alone gets anchor 1, which another of its points has; edge values do not matter."""
   edges = sp.csr_matrix(np.array([[0.5, 0, 0], [2.0, 1.0, 0], [0, 0, 7.0]]))
-  found = walks.with_walks(edges, num_kept=2)
+  found = graph_walks.with_walks(edges, num_kept=2)
   assert found.dtype == bool
   np.testing.assert_array_equal(found.toarray(), [[1, 1, 0], [1, 1, 0], [0, 0, 1]])
-  alone = walks.with_walks(edges, num_kept=1, restart=0.99)
+  alone = graph_walks.with_walks(edges, num_kept=1, restart=0.99)
   assert np.all(alone.toarray() >= (edges.toarray() > 0))
 
 
 def test_edges_are_added_some_rows_at_a_time(monkeypatch):
   graph = _graph(4, 40, 12)
-  whole = walks.with_walks(graph, num_hops=50, num_kept=3)
-  monkeypatch.setattr(walks, "_ROWS", 7)
-  np.testing.assert_array_equal(walks.with_walks(graph, num_hops=50, num_kept=3).toarray(), whole.toarray())
+  whole = graph_walks.with_walks(graph, num_hops=50, num_kept=3)
+  monkeypatch.setattr(graph_walks, "_ROWS", 7)
+  np.testing.assert_array_equal(
+    graph_walks.with_walks(graph, num_hops=50, num_kept=3).toarray(), whole.toarray()
+  )
 
 
 def _odds(edges, visits, num_hops):
@@ -96,7 +98,7 @@ def _odds(edges, visits, num_hops):
 def test_weights_by_hand():
   """Two anchors, four hops: from 0 three visits to itself and one to 1, from 1 four to itself."""
   edges = sp.csr_matrix(np.array([[7.0, 0], [0.5, 1], [0, 1], [0, 0]]))
-  found = walks.weighted(edges, sp.csr_matrix([[3, 1], [0, 4]]), 4)
+  found = graph_walks.weighted(edges, sp.csr_matrix([[3, 1], [0, 4]]), 4)
   np.testing.assert_array_equal(found.toarray(), [[1.75, 0.25], [1.75, 2.25], [0, 2], [0, 0]])
   assert found.dtype == np.float32 and found.nnz == 5
 
@@ -107,10 +109,10 @@ def test_weights_by_hand():
 @hypothesis.settings(max_examples=30)
 def test_weights_are_their_formula_and_leave_own_edges_half_of_the_draws(seed, num_kept, density):
   graph, options = _graph(seed, 12, 8, density), {"num_hops": 60, "num_kept": num_kept, "seed": seed}
-  visits, found = walks.walk_visits(graph, **options), walks.with_visits(graph, **options)
+  visits, found = graph_walks.walk_visits(graph, **options), graph_walks.with_visits(graph, **options)
   assert visits.sum(axis=1).max() <= 60
   np.testing.assert_allclose(found.toarray(), _odds(graph.toarray(), visits.toarray(), 60), rtol=1e-6)
-  linked = walks.with_walks(graph, **options)  # the same edges, in the same order
+  linked = graph_walks.with_walks(graph, **options)  # the same edges, in the same order
   np.testing.assert_array_equal(found.indptr, linked.indptr)
   np.testing.assert_array_equal(found.indices, linked.indices)
   own = np.where(graph.toarray(), found.toarray(), 0).sum(axis=1)
@@ -119,29 +121,33 @@ def test_weights_are_their_formula_and_leave_own_edges_half_of_the_draws(seed, n
 
 def test_all_hops_are_counted_where_nothing_is_dropped():
   graph = _graph(2, 12, 8, 0.4)
-  visits = walks.walk_visits(graph, num_hops=50, num_kept=8).toarray()
+  visits = graph_walks.walk_visits(graph, num_hops=50, num_kept=8).toarray()
   np.testing.assert_array_equal(visits.sum(axis=1), np.where(graph.toarray().any(axis=0), 50, 0))
 
 
 def test_weights_are_made_some_rows_at_a_time(monkeypatch):
   graph = _graph(4, 40, 12)
-  whole = walks.with_visits(graph, num_hops=50, num_kept=3)
-  monkeypatch.setattr(walks, "_ROWS", 7)
-  np.testing.assert_array_equal(walks.with_visits(graph, num_hops=50, num_kept=3).toarray(), whole.toarray())
+  whole = graph_walks.with_visits(graph, num_hops=50, num_kept=3)
+  monkeypatch.setattr(graph_walks, "_ROWS", 7)
+  np.testing.assert_array_equal(
+    graph_walks.with_visits(graph, num_hops=50, num_kept=3).toarray(), whole.toarray()
+  )
 
 
 def test_the_same_seed_walks_the_same_way(monkeypatch):
   graph, done = _graph(3, 40, 30), []
-  monkeypatch.setattr(walks, "_CHUNK", 7 * 20)
-  first, second = (walks.random_walks(graph, num_hops=20, seed=seed, progress=done.append) for seed in (1, 1))
+  monkeypatch.setattr(graph_walks, "_CHUNK", 7 * 20)
+  first, second = (
+    graph_walks.random_walks(graph, num_hops=20, seed=seed, progress=done.append) for seed in (1, 1)
+  )
   np.testing.assert_array_equal(first.toarray(), second.toarray())
   assert done[:5] == [7, 14, 21, 28, 30]
-  other = walks.random_walks(graph, num_hops=20, seed=2)
+  other = graph_walks.random_walks(graph, num_hops=20, seed=2)
   assert np.any(other.toarray() != first.toarray())
 
 
 def test_a_graph_without_anchors_or_edges():
-  assert walks.random_walks(sp.csr_matrix((3, 0))).shape == (0, 0)
-  assert walks.with_walks(sp.csr_matrix((3, 4))).nnz == 0
-  assert walks.with_visits(sp.csr_matrix((3, 4))).nnz == 0
-  assert walks.with_visits(sp.csr_matrix((0, 4))).shape == (0, 4)
+  assert graph_walks.random_walks(sp.csr_matrix((3, 0))).shape == (0, 0)
+  assert graph_walks.with_walks(sp.csr_matrix((3, 4))).nnz == 0
+  assert graph_walks.with_visits(sp.csr_matrix((3, 4))).nnz == 0
+  assert graph_walks.with_visits(sp.csr_matrix((0, 4))).shape == (0, 4)

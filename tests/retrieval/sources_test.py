@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
-from xmc_jax import limits
+from xmc_jax.config import limits
 from xmc_jax.retrieval.lexical import Lexicon
 from xmc_jax.retrieval.sources import SOURCES, Block, Corpus, Queries, Retriever, values_at
 

@@ -8,15 +8,17 @@ import pytest
 import tiny_runs
 
 from xmc_jax import config as configs
-from xmc_jax import methods, run_folder, workflow
-from xmc_jax import run as runs
-from xmc_jax.batching.pool_odds import log_pool_odds
+from xmc_jax import methods
+from xmc_jax.batching.inclusion_probabilities import log_pool_odds
+from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.make import export
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import frequency
+from xmc_jax.runs import run as runs
 from xmc_jax.runs.ranking import ranker
+from xmc_jax.storage import run_folder
 
 _QUICK = {"train.num_epochs": 1, "eval.scores": "fused", "eval.report_page": False, "eval.num_examples": 0}
 _UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
@@ -31,7 +33,7 @@ def data(tmp_path_factory):
 def chosen(data, tmp_path_factory):
   """A finished run whose α was chosen on validation rows."""
   workdir = tmp_path_factory.mktemp("frequency") / "run"
-  workflow.train_and_test(tiny_runs.config(data, **_QUICK, **_UNIT, **{"eval.log_frequency": -1.0}), workdir)
+  commands.train_and_test(tiny_runs.config(data, **_QUICK, **_UNIT, **{"eval.log_frequency": -1.0}), workdir)
   return workdir
 
 
@@ -69,7 +71,7 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
   assert kept.weight == frequency.GRID[int(np.argmax(earned))] and kept.metric == "P@1"
   assert frequency.weight_of(run) == kept.weight
   before = json.loads((chosen / "report" / "metrics.json").read_text())["metrics"]
-  assert workflow.test(chosen) == before
+  assert commands.test(chosen) == before
   (chosen / run_folder.FREQUENCY).write_text('{"weight": 3}')
   with pytest.raises(UserError, match=r"frequency\.json: not readable .*delete it"):
     frequency.weight_of(run)
@@ -79,7 +81,7 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
 def test_the_last_step_has_a_weight_of_its_own(chosen):
   kept = (chosen / run_folder.FREQUENCY).read_bytes()
   (chosen / run_folder.FREQUENCY).write_bytes(b"damaged")
-  workflow.test(chosen, checkpoint="last")
+  commands.test(chosen, checkpoint="last")
   (chosen / run_folder.FREQUENCY).write_bytes(kept)
 
 
@@ -114,12 +116,12 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
 def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch):
   said = []
   monkeypatch.setattr(frequency, "say", said.append)
-  workflow.test(chosen, scores="lexical_labels")
+  commands.test(chosen, scores="lexical_labels")
   assert len(said) == 1 and "not in 'lexical_labels' scores" in said[0]
-  monkeypatch.setattr(workflow.loop, "train", lambda *_: 1 / 0)  # said before it begins
+  monkeypatch.setattr(commands.loop, "train", lambda *_: 1 / 0)  # said before it begins
   with pytest.raises(ZeroDivisionError):
     config = tiny_runs.config(data, **tiny_runs.UNIDEC, **_QUICK, **{"eval.log_frequency": 1.0})
-    workflow.train_and_test(config, tmp_path / "run")
+    commands.train_and_test(config, tmp_path / "run")
   assert len(said) == 2 and "not in 'fused' scores" in said[1]
 
 

@@ -11,9 +11,10 @@ import types
 import pytest
 import tiny_runs
 
-from xmc_jax import run as runs
-from xmc_jax import run_folder, workflow
+from xmc_jax.cli import commands
 from xmc_jax.runs import checkpoints
+from xmc_jax.runs import run as runs
+from xmc_jax.storage import run_folder
 
 _COMMON = {
   "eval.scores": "hybrid",
@@ -34,13 +35,13 @@ CASES = {
 def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
   """As a copy of the run ranks that has no better parameters, and nothing that was fitted to them."""
   data, workdir, bare = tiny_runs.write_data(tmp_path / "data"), tmp_path / "run", tmp_path / "bare"
-  workflow.train_and_test(tiny_runs.config(data, **_COMMON, **CASES[name]), workdir)
+  commands.train_and_test(tiny_runs.config(data, **_COMMON, **CASES[name]), workdir)
   run = runs.reopen(workdir)
   best, last = run.trained()[2], run.trained(last=True)[2]
   assert best < last, "choose settings under which validation falls in the end"
   kept = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
   for scores in ("", "fused", "encoder"):
-    found = workflow.test(workdir, scores=scores, checkpoint="last")
+    found = commands.test(workdir, scores=scores, checkpoint="last")
     other = f"_{scores}" if scores not in ("", run.config.eval.scores) else ""
     report = json.loads((workdir / "report" / f"metrics{other}_last.json").read_text())
     assert report["step"] == last and report["metrics"] == found
@@ -50,8 +51,8 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
       (bare / made).unlink(missing_ok=True)
     if scores in ("", "fused"):  # what a training fits at its end
       alone = runs.reopen(bare)
-      workflow.fused.fit_fusion(alone, *alone.trained()[:2])
-    assert workflow.test(bare, scores=scores) == found
+      commands.fused.fit_fusion(alone, *alone.trained()[:2])
+    assert commands.test(bare, scores=scores) == found
     shutil.rmtree(bare)
   assert not (workdir / run_folder.LAST).exists()
   changed = [path.name for path, content in kept.items() if path.read_bytes() != content]

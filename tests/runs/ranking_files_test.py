@@ -10,11 +10,13 @@ import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import disk, loop, run_folder, workflow
+from xmc_jax.cli import commands
 from xmc_jax.errors import UserError
-from xmc_jax.predict import Model
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs import ranking
+from xmc_jax.runs.model import Model
+from xmc_jax.storage import atomic, run_folder
+from xmc_jax.training import loop
 
 OVERRIDES = {
   "eval.scores": "hybrid",
@@ -55,7 +57,7 @@ def copied(workdir, tmp_path):
 
 
 def train(data: pathlib.Path, workdir: pathlib.Path) -> None:
-  workflow.train_and_test(tiny_runs.config(data, **OVERRIDES), workdir)
+  commands.train_and_test(tiny_runs.config(data, **OVERRIDES), workdir)
 
 
 def predicted(workdir: pathlib.Path) -> tuple:
@@ -246,8 +248,8 @@ def test_a_folder_that_cannot_be_written_still_answers(copied, workdir, monkeypa
     return refuse(path) if "w" in mode else opened(path, mode, *more, **named)
 
   if full:
-    monkeypatch.setattr(disk, "need", no_room)
-  monkeypatch.setattr(disk, "write_text", refuse)
+    monkeypatch.setattr(atomic, "need", no_room)
+  monkeypatch.setattr(atomic, "write_text", refuse)
   monkeypatch.setattr(pathlib.Path, "open", only_read)
   assert_same(predicted(copied), expected)
   assert not [name for name in MADE if (copied / name).exists()]

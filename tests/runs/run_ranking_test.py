@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import run as runs
-from xmc_jax import workflow
+from xmc_jax.cli import commands
 from xmc_jax.errors import UserError
-from xmc_jax.predict import Model
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import ranking
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.model import Model
 
 HYBRID = {"eval.scores": "hybrid", "train.num_epochs": 1, "data.num_validation": 60, "eval.k": 7}
 TEXTS = ["barn kelt", "", "loma mive nuxo", "suss nothing known"]
@@ -35,7 +35,7 @@ def workdir(tmp_path_factory):
     patch.setattr(hybrid_model, "FEWEST_ROWS", 40)
     patch.setattr(hybrid_model, "_NUM_TREES", 10)
     patch.setenv("XMC_JAX_CACHE", str(place / "cache"))
-    workflow.train_and_test(config, place / "run")
+    commands.train_and_test(config, place / "run")
   return place / "run"
 
 
@@ -246,10 +246,10 @@ def test_what_fits_at_the_end_is_there_before_the_first_step(tmp_path, monkeypat
   for module in (ranking, hybrid_model):
     monkeypatch.setattr(module, "FEWEST_ROWS", 61)  # then nothing is fitted, and nothing needed
   monkeypatch.setitem(sys.modules, "lightgbm", None)
-  workflow.train_and_test(config, tmp_path / "few")
+  commands.train_and_test(config, tmp_path / "few")
   monkeypatch.setattr(ranking, "FEWEST_ROWS", 60)
   with pytest.raises(UserError, match=r"pip install lightgbm, .* in training --config\.eval\.scores=fused"):
-    workflow.train_and_test(config, tmp_path / "run")
+    commands.train_and_test(config, tmp_path / "run")
   assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
@@ -258,7 +258,7 @@ def test_a_source_alone_needs_no_fit(tmp_path, monkeypatch):
   changes = {"eval.scores": "memory_regression", "train.refit": True}
   config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **HYBRID | changes)
   monkeypatch.setitem(sys.modules, "lightgbm", None)
-  means = workflow.train_and_test(config, tmp_path / "run")
+  means = commands.train_and_test(config, tmp_path / "run")
   assert 0 < means["P@1"] <= 1 and not (tmp_path / "run" / "hybrid.json").exists()
   opened = []
   open_retriever = ranking.Retriever
@@ -292,7 +292,7 @@ def test_few_validation_rows_adapt_weights_of_other_data(
 ):
   monkeypatch.setattr(ranking, "FEWEST_ROWS", fewest)
   data, changes = tiny_runs.write_data(tmp_path / "data"), {"data.num_validation": held_out}
-  workflow.train_and_test(tiny_runs.config(data, **HYBRID | changes), tmp_path / "run")
+  commands.train_and_test(tiny_runs.config(data, **HYBRID | changes), tmp_path / "run")
   assert f"hybrid: {why}" in capsys.readouterr().err
   assert hybrid_model.HybridModel.load(tmp_path / "run" / "hybrid.json").num_rows == held_out
   assert Model.load(tmp_path / "run").predict(TEXTS, 60)[0].min() >= 0

@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from xmc_jax import disk
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import excerpt
 from xmc_jax.data.manifest import FILE_NAME, read_manifest
-from xmc_jax.digests import sha256
 from xmc_jax.errors import DataError
+from xmc_jax.storage import atomic
+from xmc_jax.storage.checksums import sha256
 
 TOKENIZER = "tokenizer.json"
 # A file changed this shortly before it was fingerprinted may change again without a new time stamp.
@@ -184,7 +184,7 @@ def _refuse_foreign(folder: Path) -> None:
 def _flush(folder: Path) -> None:
   """A rename must not reach the disk before what is renamed."""
   for path in (*folder.iterdir(), folder):
-    disk.flush(path)
+    atomic.flush(path)
 
 
 def _swap_in(beside: Path, folder: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xmc_jax import disk
 from xmc_jax.data import cache, formats
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, lengths_of
 from xmc_jax.data.formats.checks import cleaned
@@ -21,8 +20,9 @@ from xmc_jax.data.formats.source import GraphFiles, Options, Source
 from xmc_jax.data.manifest import read_manifest, write_manifest
 from xmc_jax.data.texts import well_formed
 from xmc_jax.data.tokens import Encoder
-from xmc_jax.digests import sha256
 from xmc_jax.errors import DataError
+from xmc_jax.storage import atomic
+from xmc_jax.storage.checksums import sha256
 
 Progress = Callable[[str, int, int | None], None]
 _AHEAD = 2  # chunks of texts that wait to be tokenized while others are read
@@ -88,7 +88,7 @@ def prepare(
       if why:
         _log.info("preparing %s: %s", folder, why)
         with cache.built_beside(folder) as beside:
-          disk.need(folder, _likely_bytes(source.files), "the prepared data")
+          atomic.need(folder, _likely_bytes(source.files), "the prepared data")
           sources = cache.fingerprints(source.files, root)
           _fill(beside, source, encoder, progress or _silent, {**identity, "sources": sources})
   return Prepared(folder, read_manifest(folder), why)

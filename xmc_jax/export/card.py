@@ -8,12 +8,13 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from xmc_jax import checks, data, plain
 from xmc_jax import config as configs
+from xmc_jax import data, sanitize
+from xmc_jax.config import checks
 from xmc_jax.export import measured
 from xmc_jax.export.exported import HYBRID
 from xmc_jax.export.sentence import Sentence
-from xmc_jax.run import Run
+from xmc_jax.runs.run import Run
 
 _PATHS = ("data.path", "data.label_file", "data.cache_dir", "init_from", "encoder.name", "encoder.init_table")
 _PATHS += ("encoder.tokenizer",)
@@ -132,7 +133,7 @@ def escaped(shown: str) -> str:
     >>> escaped("<b> [x](y)")
     '\\\\<b\\\\> \\\\[x\\\\]\\\\(y\\\\)'
   """
-  return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", plain.line(shown)[:_LONGEST])
+  return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", sanitize.line(shown)[:_LONGEST])
 
 
 def quoted(value: Any) -> str:
@@ -142,7 +143,7 @@ def quoted(value: Any) -> str:
 
 
 def _head(name: str, report: dict, sentence: Sentence) -> str:
-  name = plain.line(name)[:_LONGEST]
+  name = sanitize.line(name)[:_LONGEST]
   slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "data"
   means = report.get("metrics", {})
   metrics = [{"type": shown, "name": shown, "value": round(100 * means[shown], 2)} for shown in means]
@@ -231,7 +232,7 @@ def _limits(made: Made, run: Run) -> str:
 
 def _code(block: str, language: str = "text") -> str:
   """A block of code that nothing in it can end."""
-  return f"```{language}\n{plain.text(block).replace('`', chr(39))}\n```\n"
+  return f"```{language}\n{sanitize.text(block).replace('`', chr(39))}\n```\n"
 
 
 def _shareable(workdir: pathlib.Path) -> dict[str, Any]:

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xmc_jax import answers, data, disk, inside, mesh
+from xmc_jax import data
 from xmc_jax.console import say
 from xmc_jax.data.tokens import Encoder
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import DataError, UserError
-from xmc_jax.export import label_files, memory_files, whole
+from xmc_jax.export import label_files, memory_files
 from xmc_jax.export.programs import Programs
-from xmc_jax.refresh import Index, embed_table, texts_at_a_time
-from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval import Index, embed_table, texts_at_a_time
 from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs import answers
+from xmc_jax.storage import atomic, path_safety, whole_folder
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 2, "export.json"
 SENTENCE, PROGRAMS, INDEX, MEMORY = "sentence_transformers", "stablehlo", "index", "memory"
@@ -33,7 +36,7 @@ def is_export(folder: pathlib.Path) -> bool:
   """Whether a folder holds a whole export."""
   try:
     found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    return found["format"] == FORMAT and whole.is_finished(folder)
+    return found["format"] == FORMAT and whole_folder.is_finished(folder)
   except (OSError, ValueError, KeyError, TypeError, RecursionError):
     return False
 
@@ -66,7 +69,7 @@ class Exported:
     Raises:
       UserError: there is none, or it is damaged.
     """
-    folder = whole.standing(pathlib.Path(folder).expanduser())
+    folder = whole_folder.standing(pathlib.Path(folder).expanduser())
     if not is_export(folder):
       raise UserError(f"{folder} is no exported run; --mode=export --workdir=RUN makes one")
     return cls(folder, _facts(folder / MARKER), Programs(folder / PROGRAMS))
@@ -124,10 +127,10 @@ class Exported:
     """
     self._check_can_add()
     texts = _cleaned(texts)
-    inside.check(self._folder)
+    path_safety.check(self._folder)
     self._reread()
     if new := self._unknown(texts):
-      with whole.written_whole(self._folder / INDEX, _is_index) as part:
+      with whole_folder.written_whole(self._folder / INDEX, _is_index) as part:
         self._reread()  # somebody else may have added some meanwhile
         new = self._unknown(texts)
         self._write(part, new)
@@ -159,7 +162,7 @@ class Exported:
     """The index with new labels behind those that it has."""
     texts, width = [*self.labels, *new], self._vectors.shape[1]
     points = self._memory.points if self._memory else None
-    disk.need(
+    atomic.need(
       part,
       label_files.num_bytes(
         (len(texts), width),
@@ -174,7 +177,7 @@ class Exported:
       raise DataError(
         f"{self._folder}: functions give {vectors.shape[1]} numbers a label, its index has {width}"
       )
-    sample = label_files.read_sample(whole.standing(self._folder / INDEX), width)
+    sample = label_files.read_sample(whole_folder.standing(self._folder / INDEX), width)
     # Nothing but its text is known of a new label: to classifiers it is no label yet.
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
     views = {view: [array, added[view]] for view, array in self._by_view.items()}
@@ -192,7 +195,7 @@ class Exported:
     )
 
   def _reread(self) -> None:
-    folder, views = whole.standing(self._folder / INDEX), self._facts["views"]
+    folder, views = whole_folder.standing(self._folder / INDEX), self._facts["views"]
     self._vectors, self._texts = label_files.read(folder)
     self._by_view = {"encoder": self._vectors}
     if len(views) > 1:
@@ -208,7 +211,7 @@ class Exported:
     if not len(texts):
       return np.zeros((0, self._facts["width"]), np.float32)
     return embed_table(
-      lambda part, ids: mesh.fetch(self._programs(function, part)),
+      lambda part, ids: sharding.fetch(self._programs(function, part)),
       self._tokens.table(texts),
       batch_size=texts_at_a_time(len(texts), _BATCH_SIZE),
       max_length=self._facts["max_length"],

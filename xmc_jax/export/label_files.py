@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from xmc_jax import plain
+from xmc_jax import sanitize
 from xmc_jax.errors import DataError
-from xmc_jax.refresh import Index
+from xmc_jax.retrieval import Index
 from xmc_jax.retrieval.sources import unit_rows
 
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
@@ -91,7 +91,7 @@ def write_texts(path: Path, texts: Iterable[str]) -> None:
   """Writes texts and their numbers from 0 on, as a line of JSON each."""
   with path.open("w", encoding="utf-8") as file:
     for number, text in enumerate(texts):
-      file.write(plain.json(json.dumps({"id": number, "text": text}, ensure_ascii=False)) + "\n")
+      file.write(sanitize.json(json.dumps({"id": number, "text": text}, ensure_ascii=False)) + "\n")
 
 
 def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:

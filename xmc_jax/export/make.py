@@ -9,15 +9,17 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import disk, methods, runtime
-from xmc_jax import run as runs
+from xmc_jax import methods
 from xmc_jax.console import say
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence, whole
+from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence
 from xmc_jax.export.memory_files import Memory
 from xmc_jax.export.programs import Trained
 from xmc_jax.runs import frequency, ranking
+from xmc_jax.runs import run as runs
 from xmc_jax.runs.memory import point_vectors
+from xmc_jax.storage import atomic, whole_folder
 
 _PROBES = 8  # texts by which the folder of sentence-transformers is checked
 _SAMPLE = 200  # points that ScaNN's search is tuned by
@@ -80,7 +82,7 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   _check_scores(chosen, told)
   params, aux, step = told.trained()
   source = _Source(told, _in_float32(told), Trained(params, aux), step, chosen)
-  with whole.written_whole(folder.absolute(), exported.is_export) as part:
+  with whole_folder.written_whole(folder.absolute(), exported.is_export) as part:
     _write(part, source)
   say(f"exported to {folder}: README.md says what is there")
 
@@ -225,7 +227,7 @@ def _check_room(part: pathlib.Path, source: _Source, shape: tuple[int, int], mem
   size = label_files.num_bytes(shape, text_bytes, num_views=num_views, num_points=num_points)
   if memory:
     size += memory_files.num_bytes(num_points, shape[1], memory.truth.nnz, _text_bytes(memory.texts))
-  disk.need(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")
+  atomic.need(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")
 
 
 def _text_bytes(texts: Sequence[str]) -> int:

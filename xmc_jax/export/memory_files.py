@@ -18,13 +18,13 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax import digests
 from xmc_jax.errors import DataError
 from xmc_jax.export import label_files
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.retrieval.sources import Corpus, Retriever, source_names
+from xmc_jax.storage import checksums
 
 POINTS, TEXTS, MODEL = "points.npy", "points.jsonl", "hybrid.json"
 COLUMNS, OFFSETS = "point_labels.npy", "point_labels_offsets.npy"
@@ -70,7 +70,7 @@ def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndar
   np.save(folder / COLUMNS, memory.truth.indices.astype(np.int32))
   np.save(folder / OFFSETS, memory.truth.indptr.astype(np.int64))
   memory.model.save(folder / MODEL)
-  digests.seal(folder, {"temperature": memory.temperature})
+  checksums.seal(folder, {"temperature": memory.temperature})
   return label_files.open_array(folder / POINTS)
 
 
@@ -117,21 +117,21 @@ def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[st
 
 def _check_seal(folder: Path) -> None:
   try:
-    why = digests.why_broken(folder)
+    why = checksums.why_broken(folder)
   except (TypeError, KeyError, AttributeError):  # forged: its own checksum is right
-    why = f"{digests.FILE_NAME} is damaged"
+    why = f"{checksums.FILE_NAME} is damaged"
   if why:
     raise DataError(f"{folder}: {why}; export again")
 
 
 def _temperature(folder: Path) -> float:
   try:
-    found = digests.record(folder)["temperature"]
+    found = checksums.record(folder)["temperature"]
     if type(found) in (int, float) and math.isfinite(found) and found > 0:
       return float(found)
   except (ValueError, OSError, TypeError, KeyError):
     pass
-  raise DataError(f"{folder / digests.FILE_NAME}: expected a temperature above 0; export again")
+  raise DataError(f"{folder / checksums.FILE_NAME}: expected a temperature above 0; export again")
 
 
 def _read_truth(folder: Path, shape: tuple[int, int]) -> sp.csr_matrix:

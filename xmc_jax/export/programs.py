@@ -16,7 +16,7 @@ import safetensors
 import safetensors.numpy
 from jax import export as jax_export
 
-from xmc_jax import mesh
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.types import Array, PyTree, Tokens
 
@@ -191,7 +191,7 @@ def _lowered_whole(
 def _named(trained: Trained) -> dict[str, Array]:
   """Every array by its path: 'params/encoder/word'."""
   leaves = jax.tree_util.tree_leaves_with_path(trained)
-  return {mesh.path_name(path): leaf for path, leaf in leaves}
+  return {sharding.path_name(path): leaf for path, leaf in leaves}
 
 
 def _shapes(named: Mapping[str, Array]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -202,7 +202,7 @@ def _tree(trained: Trained, given: Mapping[str, Array]) -> Trained:
   """`trained` with the arrays that are given, and zeros for those that nobody reads."""
 
   def pick(path, leaf):
-    name = mesh.path_name(path)
+    name = sharding.path_name(path)
     return given[name] if name in given else jnp.zeros(leaf.shape, leaf.dtype)
 
   return jax.tree_util.tree_map_with_path(pick, trained)

@@ -11,9 +11,9 @@ import numpy as np
 
 from xmc_jax import data, models
 from xmc_jax.export.programs import Trained
-from xmc_jax.methods import two_heads
+from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models.pretrained import save_sentence_modules, write_json, write_safetensors
-from xmc_jax.run import Run
+from xmc_jax.runs.run import Run
 from xmc_jax.types import Array, PyTree
 
 _TOLERANCE = 1e-4  # of what it is against what the method embeds by, in float32, for vectors of length 1
@@ -96,8 +96,8 @@ def _encoder_of(trained: Trained) -> PyTree | None:
 
 
 def _head_of(root: PyTree) -> _Head:
-  if two_heads.TEXTS in root:
-    return _Head(root[two_heads.TEXTS]["projection"], tanh=True)
+  if unidec_heads.TEXTS in root:
+    return _Head(root[unidec_heads.TEXTS]["projection"], tanh=True)
   return _Head(root.get("projection"), tanh=False)
 
 

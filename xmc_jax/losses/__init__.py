@@ -5,10 +5,10 @@ entries that `where` marks as real, and returns one number per row, unreduced;
 `pick_some_labels` reduces any of them over a batch.
 """
 
+from xmc_jax.losses._hard_negatives import Hardest, hardest_of
 from xmc_jax.losses.binary import binary
 from xmc_jax.losses.decoupled import decoupled_softmax
 from xmc_jax.losses.dynamic_margin import dynamic_margin, dynamic_margin_of
-from xmc_jax.losses.hardest import Hardest, hardest_of
 from xmc_jax.losses.margin import margin, margin_of
 from xmc_jax.losses.pick_some_labels import pick_some_labels
 from xmc_jax.losses.soft_top_k import log_soft_top_k, soft_top_k, soft_top_k_loss

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.losses.rows import as_rows, log_sum_exp, positive_weights
+from xmc_jax.losses._inputs import as_rows, log_sum_exp, positive_weights
 from xmc_jax.types import Array
 
 

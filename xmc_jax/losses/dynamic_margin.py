@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.losses import rows as row_forms
-from xmc_jax.losses.hardest import Hardest, hardest_of
+from xmc_jax.losses import _inputs as row_forms
+from xmc_jax.losses._hard_negatives import Hardest, hardest_of
 from xmc_jax.types import Array
 
 

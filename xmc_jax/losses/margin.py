@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.losses import rows as row_forms
-from xmc_jax.losses.hardest import hardest_of
+from xmc_jax.losses import _inputs as row_forms
+from xmc_jax.losses._hard_negatives import hardest_of
 from xmc_jax.types import Array
 
 

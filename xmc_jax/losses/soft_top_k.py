@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.losses.rows import as_rows, positive_weights
-from xmc_jax.ops.threshold import locate, log_odds, reduce_rows, tally
+from xmc_jax.losses._inputs import as_rows, positive_weights
+from xmc_jax.ops.soft_top_k_threshold import locate, log_odds, reduce_rows, tally
 from xmc_jax.types import Array
 
 

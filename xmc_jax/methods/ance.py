@@ -4,7 +4,7 @@ Softmax, or a triplet loss, over the in-batch pool and labels drawn from each po
 anew every few epochs from the embeddings of the moment.
 """
 
-from xmc_jax.methods import dual_encoder
+from xmc_jax.methods.components import dual_encoder
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {

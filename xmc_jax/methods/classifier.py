@@ -8,13 +8,14 @@ Labels are then ranked by ẑ, by their classifiers, or by both (NGAME, section 
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax import mesh, models, refresh
+from xmc_jax import models, refresh
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
-from xmc_jax.methods import rhythms
-from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.methods.components import refreshes
+from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
-from xmc_jax.refresh.centroids import normalize_rows
+from xmc_jax.refresh.label_centroids import normalize_rows
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {"loss": ("margin",), "labels": ("in_batch_table",)}
@@ -28,7 +29,7 @@ _ENCODER = ("encoder", "projection")  # what an Embedder's parameters consist of
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; `config.encoder` is that of the run that it starts from."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)
+  num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)
 
   def init(key):
     nothing = np.zeros((num_rows, encoder.width), np.float32)
@@ -64,9 +65,9 @@ def make(config, info: DatasetInfo) -> Method:
     loss=loss,
     embed_queries=lambda params, aux, tokens: normalize(encoder.embed(aux["encoder"], tokens)),
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
-    batch=rhythms.of_leaves(batch, config.method),
-    rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
-    refreshes=rhythms.leaves(config),
+    batch=refreshes.of_leaves(batch, config.method),
+    rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (sharding.LABEL_ROWS,)), (".*", ())),
+    refreshes=refreshes.leaves(config),
     tables={TABLE: lambda batch, aux: batch.columns},
     views={"encoder": by_text, "classifier": by_classifier},
     adopt=adopt,

@@ -7,11 +7,12 @@ say can go into `a`, and need not distort the encoder. Frequent labels may have 
 
 import jax
 
-from xmc_jax import mesh
-from xmc_jax.methods import both_sides, label_clusters, ngame
-from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.distributed import sharding
+from xmc_jax.methods import ngame
+from xmc_jax.methods.components import embedding, label_clusters
+from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
-from xmc_jax.ops import sparse_rows
+from xmc_jax.ops import lazy_adam
 from xmc_jax.types import DatasetInfo, Method
 
 FIXED = {key: legal for key, legal in ngame.FIXED.items() if key not in ngame.NO_CLUSTERS}
@@ -24,8 +25,8 @@ def make(config, info: DatasetInfo) -> Method:
   if not num_clusters:
     return base
   settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
-  encoder, text_encoder = (both_sides.encoder(config, info, unit) for unit in (True, settings.unit_texts))
-  embed_points, embed_texts = both_sides.embedders(config, info)
+  encoder, text_encoder = (embedding.encoder(config, info, unit) for unit in (True, settings.unit_texts))
+  embed_points, embed_texts = embedding.embedders(config, info)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)
@@ -42,7 +43,7 @@ def make(config, info: DatasetInfo) -> Method:
     return mean_over_rows(per_row, batch), {}, aux
 
   def embed_labels(params, aux, tokens, ids):
-    vectors = sparse_rows.take(params[TABLE], label_clusters.of(aux, ids), mesh=devices)
+    vectors = lazy_adam.take(params[TABLE], label_clusters.of(aux, ids), mesh=devices)
     return normalize(text_encoder.embed(params, tokens) + vectors)
 
   def adopt(source):
@@ -56,7 +57,7 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=lambda params, aux, tokens: normalize(encoder.embed(params, tokens)),
     embed_labels=embed_labels,
     embed_texts=lambda params, aux, tokens, ids: normalize(text_encoder.embed(params, tokens)),
-    rules=((f"(^|/){TABLE}(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
+    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), (".*", ())),
     tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)},
     refreshes={**label_clusters.refreshes(config, info), **base.refreshes},
   )

@@ -7,7 +7,7 @@ one positive of a point in each step, SoftTop-k so many as it has places; binary
 """
 
 from xmc_jax.batching.positives import num_drawn
-from xmc_jax.methods import dual_encoder
+from xmc_jax.methods.components import dual_encoder
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {

@@ -4,7 +4,7 @@ Softmax over the in-batch pool: a point's other labels count as negatives where 
 positive is drawn per point.
 """
 
-from xmc_jax.methods import dual_encoder
+from xmc_jax.methods.components import dual_encoder
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {

@@ -5,7 +5,7 @@ a point's neighbours are its negatives. The loss looks at the hardest of them. M
 `methods/classifier.py`.
 """
 
-from xmc_jax.methods import dual_encoder, rhythms
+from xmc_jax.methods.components import dual_encoder, refreshes
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 NO_CLUSTERS = {"num_label_clusters": (0,), "num_head_labels": (0,), "head_label_points": (0,)}
@@ -28,4 +28,6 @@ def make(config, info: DatasetInfo) -> Method:
     num_random_negatives=settings.num_random_negatives,
   )
   method = dual_encoder.make(config, info, loss=settings.loss, batch=batch)
-  return method._replace(batch=rhythms.of_leaves(method.batch, settings), refreshes=rhythms.leaves(config))
+  return method._replace(
+    batch=refreshes.of_leaves(method.batch, settings), refreshes=refreshes.leaves(config)
+  )

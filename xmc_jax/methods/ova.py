@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax import mesh, models
-from xmc_jax.methods import both_sides
-from xmc_jax.methods.pool_losses import mean_over_rows, pool_loss
+from xmc_jax import models
+from xmc_jax.distributed import sharding
+from xmc_jax.methods.components import embedding
+from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}
@@ -20,9 +21,9 @@ FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; the table has its own rate, `config.train.table_learning_rate`."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)  # what is behind L is never looked at
+  num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)  # what is behind L is never looked at
 
-  embed_points, _ = both_sides.embedders(config, info)
+  embed_points, _ = embedding.embedders(config, info)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)

@@ -8,7 +8,7 @@ batches; labels are ranked by prototypes. `methods/classifier.py` is Module II.
 import jax
 
 from xmc_jax.errors import UserError
-from xmc_jax.methods import both_sides, label_centroids, label_prototypes, prime_losses, rhythms
+from xmc_jax.methods.components import embedding, label_centroids, label_prototypes, prime_loss, refreshes
 from xmc_jax.models import normalize
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
@@ -27,9 +27,9 @@ NEEDED = {"num_positives": 2, "prototype_width": 1024}
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; `config.method.prototype*`, `centroid*` and `*_weight` are its settings."""
   settings = config.method
-  encoder = both_sides.encoder(config, info, unit=False)  # the network sees texts before they are scaled
+  encoder = embedding.encoder(config, info, unit=False)  # the network sees texts before they are scaled
   prototypes = label_prototypes.build(config, info, encoder.width)
-  embed_points, embed_texts = both_sides.embedders(config, info)
+  embed_points, embed_texts = embedding.embedders(config, info)
 
   def init(key):
     encoder_key, prototypes_key = jax.random.split(key)
@@ -46,7 +46,7 @@ def make(config, info: DatasetInfo) -> Method:
     given = aux, queries, normalize(texts), batch, settings, info
     centroids = label_centroids.without_batch(*given) if settings.leave_batch_out else None
     pool = prototypes.of_pool(params, aux, texts, batch.columns, network_key, centroids)
-    value, parts = prime_losses.total(config, info, queries, normalize(texts), pool, batch, triplet_key)
+    value, parts = prime_loss.total(config, info, queries, normalize(texts), pool, batch, triplet_key)
     if settings.centroids == "momentum":  # for the next step: here they would know what they are asked
       aux = {**aux, label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
     return value, parts, aux
@@ -78,8 +78,8 @@ def make(config, info: DatasetInfo) -> Method:
     embed_texts=lambda params, aux, tokens, ids: normalize(encoder.embed(params, tokens)),
     aux_to_rank=label_centroids.with_exact if label_centroids.exact_at_the_end(settings) else None,
     adopt=adopt,
-    batch=rhythms.of_leaves(batch, settings),
+    batch=refreshes.of_leaves(batch, settings),
     rules=(label_prototypes.RULE, (".*", ())),
     tables=prototypes.tables,
-    refreshes={**prototypes.refreshes, **rhythms.leaves(config)},
+    refreshes={**prototypes.refreshes, **refreshes.leaves(config)},
   )

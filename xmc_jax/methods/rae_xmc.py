@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax import losses, models
-from xmc_jax.methods import both_sides, rhythms
-from xmc_jax.methods.pool_losses import known_columns, mean_over_rows
+from xmc_jax.methods.components import embedding, refreshes
+from xmc_jax.methods.components.pool_losses import known_columns, mean_over_rows
 from xmc_jax.types import Array, Batch, BatchSpec, DatasetInfo, Method
 
 FIXED = {
@@ -29,7 +29,7 @@ def make(config, info: DatasetInfo) -> Method:
   """Builds the method; `config.method` has its temperature τ, hard negatives and `point_positive_weight`."""
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  embed_points, embed_texts = both_sides.embedders(config, info)
+  embed_points, embed_texts = embedding.embedders(config, info)
 
   def loss(params, aux, fresh, batch, key):
     query_key, label_key = jax.random.split(key)
@@ -51,16 +51,16 @@ def make(config, info: DatasetInfo) -> Method:
     num_hard_negatives=settings.num_hard_negatives,
     shared=True,
   )
-  hard = rhythms.shortlists(config) if settings.num_hard_negatives else {}
+  hard = refreshes.shortlists(config) if settings.num_hard_negatives else {}
   clustered = settings.point_positive_weight > 0
   return Method(
     init=lambda key: (encoder.init(key), {}),
     loss=loss,
     embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
     embed_labels=by_text,
-    batch=rhythms.of_leaves(batch, settings) if clustered else batch,
+    batch=refreshes.of_leaves(batch, settings) if clustered else batch,
     rules=((".*", ()),),
-    refreshes={**hard, **(rhythms.leaves(config) if clustered else {})},
+    refreshes={**hard, **(refreshes.leaves(config) if clustered else {})},
     views={"encoder": by_text},
     key_temperature=settings.temperature,
   )

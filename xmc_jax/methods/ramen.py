@@ -10,10 +10,11 @@ import contextlib
 import functools
 
 from xmc_jax import refresh
+from xmc_jax.batching.graph_anchors import KEPT, is_of_labels
 from xmc_jax.console import Progress
-from xmc_jax.data.links import KEPT, is_of_labels
-from xmc_jax.methods import ance, dexml, graph_terms, ngame
-from xmc_jax.refresh.centroids import normalize_rows
+from xmc_jax.methods import ance, dexml, ngame
+from xmc_jax.methods.components import graph_regularizer
+from xmc_jax.refresh.label_centroids import normalize_rows
 from xmc_jax.types import Array, DatasetInfo, Method, Refresh
 
 BASES = {"ance": ance, "dexml": dexml, "ngame": ngame}  # by `config.method.base`
@@ -24,7 +25,7 @@ def make(config, info: DatasetInfo) -> Method:
   """Builds the method: the base, with graphs."""
   settings = config.method
   base = BASES[settings.base].make(config, info)
-  sides = tuple(graph_terms.weights(config, info))
+  sides = tuple(graph_regularizer.weights(config, info))
   pruned = {}
   if settings.graph_pruning:
     pruned = {KEPT + side: _pruning(side, config) for side in sides}

@@ -12,9 +12,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from xmc_jax import losses, mesh
-from xmc_jax.methods import both_sides, rhythms, two_heads
-from xmc_jax.methods.pool_losses import known_columns, log_odds_of_pool
+from xmc_jax import losses
+from xmc_jax.distributed import sharding
+from xmc_jax.methods.components import embedding, refreshes, unidec_heads
+from xmc_jax.methods.components.pool_losses import known_columns, log_odds_of_pool
 from xmc_jax.models import normalize
 from xmc_jax.types import Array, Batch, BatchSpec, DatasetInfo, Method
 
@@ -36,13 +37,13 @@ def make(config, info: DatasetInfo) -> Method:
   """Builds the method; with `config.method.encoder_weight = 1`, or no `classifier_dim`, it is DEPSL."""
   settings = config.method
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
-  heads = two_heads.build(config, info, dim)
-  embed_points, embed_texts = both_sides.embedders(config, info)
+  heads = unidec_heads.build(config, info, dim)
+  embed_points, embed_texts = embedding.embedders(config, info)
   log_odds = log_odds_of_pool(config, info) if settings.log_q else None
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
-    num_rows = mesh.rounded_up(info.num_labels, info.mesh.size)
+    num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)
     table = {TABLE: 0.02 * jax.random.normal(table_key, (num_rows, dim))} if dim else {}
     return {**heads.init(heads_key), **table}, {_DROPPED: jnp.zeros(2)} if settings.pool_size else {}
 
@@ -70,15 +71,15 @@ def make(config, info: DatasetInfo) -> Method:
     return jnp.pad(normalize(params[TABLE][jnp.maximum(ids, 0)]), ((0, 0), (heads.width, 0)))
 
   text_half = slice(heads.width)
-  hard = rhythms.shortlists(config, text_half) if settings.num_hard_negatives else {}
+  hard = refreshes.shortlists(config, text_half) if settings.num_hard_negatives else {}
   depsl = Method(
     init=init,
     loss=loss,
     embed_queries=embed_queries,
     embed_labels=by_text,
-    batch=rhythms.of_leaves(_batch(settings), settings),
-    rules=((f"(^|/){TABLE}(/|$)", (mesh.LABEL_ROWS,)), (".*", ())),
-    refreshes={**rhythms.leaves(config, text_half), **hard},
+    batch=refreshes.of_leaves(_batch(settings), settings),
+    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), (".*", ())),
+    refreshes={**refreshes.leaves(config, text_half), **hard},
   )
   if not dim:
     return depsl

@@ -1,16 +1,16 @@
 """Text encoders: transformers with pretrained weights, GRUs, bags of embeddings, and their heads."""
 
+from xmc_jax.models.architectures import KNOWN, known_spec
 from xmc_jax.models.bag import Bag, BagSpec
-from xmc_jax.models.build import Embedder, build, frozen_paths, packs_tokens
-from xmc_jax.models.compute import choose_attention, choose_dtype, resolve_dtype
+from xmc_jax.models.embedder import Embedder, build, frozen_paths, packs_tokens
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.gru import Gru, GruSpec
+from xmc_jax.models.hardware import choose_attention, choose_dtype, resolve_dtype
 from xmc_jax.models.heads import Head, mean_pool, normalize
-from xmc_jax.models.known import KNOWN, known_spec
 from xmc_jax.models.loading import load_encoder
+from xmc_jax.models.locate import copy_description, source_key, tokenizer_file
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.prototype import PrototypeNetwork
-from xmc_jax.models.sources import copy_description, source_key, tokenizer_file
 
 __all__ = [
   "KNOWN",

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout, gelu
-from xmc_jax.models.packing import find_places
+from xmc_jax.models.unpadding import find_places
 
 BLOCK_KEYS = 4  # dropout keys of a block
 NO_KEYS = (None,) * BLOCK_KEYS

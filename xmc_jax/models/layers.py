@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xmc_jax.models import compute
+from xmc_jax.models import hardware
 
 KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
 
@@ -37,7 +37,7 @@ def matmul(x, kernel, dtype):
 
 def _contract(a, b, axis_a, axis_b):
   """Contracts two matrices (`a` may have leading axes) into float32."""
-  if a.dtype == jnp.bfloat16 and not compute.multiplies_bfloat16():
+  if a.dtype == jnp.bfloat16 and not hardware.multiplies_bfloat16():
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # the same products and sums, without emulation
   product = jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
   return _row_major(product) if _pins_layouts(a) else product
@@ -70,7 +70,7 @@ def _matmul_backward(dtype, residuals, cotangent):
   cotangent = cotangent.astype(dtype)
   d_x = _contract(cotangent, kernel.astype(dtype), cotangent.ndim - 1, 1)
   rows, columns = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
-  if _pins_layouts(rows) and compute.multiplies_bfloat16():
+  if _pins_layouts(rows) and hardware.multiplies_bfloat16():
     d_kernel = _contract(_row_major(rows.T), columns, 1, 0)
   else:
     d_kernel = _contract(rows, columns, 0, 0)

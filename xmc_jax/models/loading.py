@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import jax
 
 from xmc_jax.errors import DataError
-from xmc_jax.models.build import build
+from xmc_jax.models.embedder import build
 from xmc_jax.models.pretrained import load_pretrained
 
 

@@ -12,9 +12,9 @@ import safetensors
 import safetensors.numpy
 
 from xmc_jax.errors import ConfigError, DataError
-from xmc_jax.models import hf_names, own_names, sources
+from xmc_jax.models import bag_gru_files, hf_names, locate
+from xmc_jax.models.architectures import known_spec
 from xmc_jax.models.encoder import EncoderSpec
-from xmc_jax.models.known import known_spec
 from xmc_jax.models.torch_files import read_torch_file
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -62,14 +62,14 @@ def load_pretrained(name, *, num_layers=0, weights=True):
   Raises:
     UserError, DataError: nothing found, or unreadable; the message names the file.
   """
-  folder, found = sources.locate(name)
+  folder, found = locate.locate(name)
   modules = _sentence_modules(folder)
   inner = folder / modules["path"]
   config_file = inner / "config.json"
   config = _read_json(config_file)
   tokenizer = next((f for f in (inner / "tokenizer.json", folder / "tokenizer.json") if f.is_file()), None)
-  if own_names.is_ours(config):
-    spec = own_names.spec_from_config(config, config_file)
+  if bag_gru_files.is_ours(config):
+    spec = bag_gru_files.spec_from_config(config, config_file)
   else:
     spec = _first_layers(hf_names.spec_from_config(config, config_file), num_layers, name)
   return Pretrained(
@@ -88,7 +88,7 @@ def load_pretrained(name, *, num_layers=0, weights=True):
 
 def describe(name, *, num_layers=0, pretrained=True):
   """`load_pretrained` without weights; if not `pretrained`, built-in sizes do for a name that is not here."""
-  spec = None if pretrained or sources.locate_here(name) else known_spec(name)
+  spec = None if pretrained or locate.locate_here(name) else known_spec(name)
   if spec is None:
     return load_pretrained(name, num_layers=num_layers, weights=False)
   spec = _first_layers(spec, num_layers, name)
@@ -108,7 +108,7 @@ def _read_params(folder, spec):
   tensors, file = _read_tensors(folder)
   if isinstance(spec, EncoderSpec):
     return hf_names.from_hf(tensors, spec, file)
-  return own_names.from_tensors(tensors, spec, file)
+  return bag_gru_files.from_tensors(tensors, spec, file)
 
 
 def _read_tensors(folder):
@@ -208,7 +208,7 @@ def save_pretrained(params, spec, folder, tokenizer_file=None):
   if isinstance(spec, EncoderSpec):
     config, tensors = hf_names.config_from_spec(spec), hf_names.to_hf(params, spec)
   else:
-    config, tensors = own_names.config_from_spec(spec), own_names.to_tensors(params, spec)
+    config, tensors = bag_gru_files.config_from_spec(spec), bag_gru_files.to_tensors(params, spec)
   write_safetensors(folder / "model.safetensors", tensors)
   write_json(folder / "config.json", config)
   for name in _TOKENIZER_FILES if tokenizer_file else ():

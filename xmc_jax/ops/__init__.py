@@ -1,7 +1,7 @@
 """Operations on large label tables that never hold all of [B, L] at once."""
 
+from xmc_jax.ops.soft_top_k_threshold import find_threshold
 from xmc_jax.ops.streaming import streaming_loss
-from xmc_jax.ops.threshold import find_threshold
 from xmc_jax.ops.top_k import top_k
 
 __all__ = ["find_threshold", "streaming_loss", "top_k"]

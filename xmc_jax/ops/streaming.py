@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from xmc_jax.ops import score_chunks
-from xmc_jax.ops.score_chunks import Pool
-from xmc_jax.ops.streaming_kinds import KINDS, Summary
+from xmc_jax.ops import chunked_scores
+from xmc_jax.ops.chunked_scores import Pool
+from xmc_jax.ops.streaming_losses import KINDS, Summary
 from xmc_jax.types import Array, PyTree
 
 
@@ -200,7 +200,7 @@ def _forward_shard(plan: _Plan, axis: str | None, pool: Pool, options: PyTree) -
   kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
 
   def fold(reduction):
-    return score_chunks.fold(pool, reduction, plan.chunk, with_positives=kind.with_positives, axis=axis)
+    return chunked_scores.fold(pool, reduction, plan.chunk, with_positives=kind.with_positives, axis=axis)
 
   return kind.summarise(fold, options)
 
@@ -215,7 +215,7 @@ def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> 
 
   dtype = pool.labels.dtype
   partial = axis is not None and plan.mesh.shape["data"] > 1  # then sums are taken in float32
-  d_queries, d_labels = score_chunks.gradients(
+  d_queries, d_labels = chunked_scores.gradients(
     pool, slope, at_positives, plan.chunk, labels_dtype=jnp.float32 if partial else dtype
   )
   if axis is None:

@@ -5,8 +5,9 @@ All count what one device has in work.
 
 import ml_collections
 
-from xmc_jax import models, runtime
+from xmc_jax import models
 from xmc_jax.console import say
+from xmc_jax.distributed import runtime
 from xmc_jax.plan import memory, shapes
 from xmc_jax.plan.chips import USABLE
 from xmc_jax.plan.sizes import Sizes, sizes_of_data

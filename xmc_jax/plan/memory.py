@@ -60,7 +60,7 @@ _OF_CARRIERS = 19.0  # and where all carriers of a label are its positives: PRIM
 _OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
 _ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
 _LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
-_SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of refresh.search and ops.top_k
+_SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of retrieval.search and ops.top_k
 _PADDING = 4.0  # tokens that a text gets on average in a width that is a multiple of 8
 
 

@@ -2,9 +2,9 @@
 
 import math
 
+from xmc_jax.batching.builder import epoch_shape
 from xmc_jax.batching.positives import num_drawn
-from xmc_jax.data.batches import epoch_shape
-from xmc_jax.limits import SOURCES
+from xmc_jax.config.limits import SOURCES
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.sizes import Sizes
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from xmc_jax.errors import ConfigError
 from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, load_pretrained
-from xmc_jax.models.sources import locate_here
+from xmc_jax.models.locate import locate_here
 
 _VOCABULARY = 30_522  # of a table from scratch; a tokenizer trained on the data has nearly as many tokens
 _LABELS_PER_POINT = 5.0

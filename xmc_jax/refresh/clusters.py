@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax import runtime
+from xmc_jax.distributed import runtime
 from xmc_jax.types import Array
 
 _STARTS = 6  # pairs of vectors from which a group's halves are sought; the best end counts

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import mesh, runtime
 from xmc_jax.console import say
+from xmc_jax.distributed import runtime, sharding
 from xmc_jax.refresh.snapshot import Snapshot
 from xmc_jax.types import Array, PyTree, Refresh
 
@@ -78,4 +78,4 @@ def shares(name: str, fresh: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 def _like(made: np.ndarray, before: Array) -> Array:
   """On the devices as what it takes the place of."""
-  return mesh.place(np.asarray(made, before.dtype), before.sharding)
+  return sharding.place(np.asarray(made, before.dtype), before.sharding)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from xmc_jax.data.links import Side, graph_of
+from xmc_jax.batching.graph_anchors import Side, graph_of
 from xmc_jax.data.truth import unfiltered
 
 

@@ -4,8 +4,8 @@ import json
 import pathlib
 from typing import NamedTuple
 
-from xmc_jax import disk
 from xmc_jax.errors import UserError
+from xmc_jax.storage import atomic
 
 
 class ChosenWeight(NamedTuple):
@@ -23,7 +23,7 @@ class ChosenWeight(NamedTuple):
 
   def save(self, path: pathlib.Path) -> None:
     """Writes a JSON file, whole or not at all."""
-    disk.write_text(path, json.dumps(self._asdict()) + "\n")
+    atomic.write_text(path, json.dumps(self._asdict()) + "\n")
 
   @classmethod
   def load(cls, path: pathlib.Path, most: float) -> "ChosenWeight":

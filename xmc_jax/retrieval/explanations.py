@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax import plain
+from xmc_jax import sanitize
 from xmc_jax.retrieval.sources import Found
 
 _SPEAKING = 10  # a source that ranks a label among so many is named as a reason for it
@@ -54,7 +54,7 @@ def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
   sources = ", ".join(f"{name.replace('_', ' ')} {_ordinal(rank)}" for name, rank in ranks.items())
   if not voters:
     return sources or "no source has it among its best ten"
-  text = plain.line(voters[0])
+  text = sanitize.line(voters[0])
   return (
     f"{sources or 'many sources a little'}; as «{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}»"
   )

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax.refresh.search import contained
 from xmc_jax.retrieval.memory import merged
+from xmc_jax.retrieval.search import contained
 from xmc_jax.retrieval.sources import SOURCES, Block, Found
 
 _KEPT = 150  # candidates of a query, at least

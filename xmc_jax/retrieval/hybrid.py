@@ -5,11 +5,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from xmc_jax.refresh import cores
-from xmc_jax.refresh.search import Ranking, contained
+from xmc_jax.retrieval import cores
 from xmc_jax.retrieval.explanations import Reason, explain
 from xmc_jax.retrieval.features import Candidates, candidates, feature_names
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
+from xmc_jax.retrieval.search import Ranking, contained
 from xmc_jax.retrieval.sources import Queries, Retriever
 
 _BLOCK = 64  # queries looked at together: their candidates' vectors fit into a cache

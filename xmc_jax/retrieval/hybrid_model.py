@@ -14,10 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xmc_jax import disk
 from xmc_jax.errors import DataError
-from xmc_jax.refresh import cores
-from xmc_jax.retrieval import tree_text
+from xmc_jax.retrieval import cores, tree_text
+from xmc_jax.storage import atomic
 
 FEWEST_ROWS = 50  # for trees; with fewer the regression is alone
 _TRUST = 30.0  # in the weights that were found on other data
@@ -90,7 +89,7 @@ class HybridModel:
       "joint": self._joint.tolist(),
       "trees": self._trees,
     }
-    disk.write_text(path, json.dumps({**content, "sha256": _checksum(content)}, indent=1) + "\n")
+    atomic.write_text(path, json.dumps({**content, "sha256": _checksum(content)}, indent=1) + "\n")
 
   @classmethod
   def load(

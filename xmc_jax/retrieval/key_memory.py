@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import metrics
-from xmc_jax.refresh.index import Index
-from xmc_jax.refresh.search import Ranking
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.retrieval.index import Index
+from xmc_jax.retrieval.search import Ranking
 
 GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # weights of points to choose from
 UNCHOSEN = 0.5  # where there are no rows to choose the weight on
@@ -40,7 +40,7 @@ class KeyMemory:
     temperature: τ.
     weight: λ.
     num_keys: b; where there are fewer, all.
-    backend: of `refresh.Index`, which searches the keys.
+    backend: of `retrieval.Index`, which searches the keys.
     devices: the mesh to search on; None is the device of the first.
 
   Attributes:

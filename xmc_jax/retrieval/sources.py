@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.refresh.index import Index
-from xmc_jax.refresh.search import Ranking
+from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
+from xmc_jax.retrieval.search import Ranking
 
 _NEAR = 64  # training queries that are looked at, by embedding and by words each
 _VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power

@@ -4,10 +4,11 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 
-from xmc_jax import run_folder, runtime
-from xmc_jax.run import Run
+from xmc_jax.distributed import runtime
 from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fit_fusion
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
 _LOCK = ".last.lock"  # one process at a time has the folder of the last step

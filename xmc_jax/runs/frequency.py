@@ -6,11 +6,13 @@ the label vectors holds the term, against a 1 in the queries, so that a search s
 
 import numpy as np
 
-from xmc_jax import metrics, run_folder, runtime
+from xmc_jax import metrics
 from xmc_jax.console import say
-from xmc_jax.refresh.index import Index
+from xmc_jax.distributed import runtime
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
-from xmc_jax.run import Run
+from xmc_jax.retrieval.index import Index
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # α's to choose from

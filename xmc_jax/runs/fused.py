@@ -4,14 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xmc_jax import run_folder, runtime
 from xmc_jax.console import say
-from xmc_jax.fusion import Fusion, Tree
-from xmc_jax.refresh.search import Ranking
+from xmc_jax.distributed import runtime
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.retrieval.fusion import Fusion, Tree
 from xmc_jax.retrieval.key_memory import KeyMemory
-from xmc_jax.run import Run
+from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.memory import point_vectors
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
 

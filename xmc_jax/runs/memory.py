@@ -4,9 +4,10 @@ import contextlib
 
 import numpy as np
 
-from xmc_jax import run_folder, runtime
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
-from xmc_jax.run import Run
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
 

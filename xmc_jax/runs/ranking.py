@@ -9,21 +9,23 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import methods, run_folder, runtime
+from xmc_jax import methods
 from xmc_jax.console import say
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
-from xmc_jax.refresh.index import Index
-from xmc_jax.refresh.search import Ranking
 from xmc_jax.retrieval import tree_text
 from xmc_jax.retrieval.explanations import in_words
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
+from xmc_jax.retrieval.index import Index
+from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
-from xmc_jax.run import Run
 from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fused_ranker
 from xmc_jax.runs.memory import is_refitted, point_vectors
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
 _PATIENCE = 50  # queries that are ranked exactly before an index is built for more

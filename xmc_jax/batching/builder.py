@@ -1,0 +1,293 @@
+"""Batches as a function of (seed, step, order): static shapes, built ahead of the device."""
+
+import concurrent.futures
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from xmc_jax.batching import length_buckets, ragged
+from xmc_jax.batching.graph_anchors import KEPT, LinkSampler, Side, is_of_labels
+from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
+from xmc_jax.batching.positives import choose_widths, expected_in_pool
+from xmc_jax.data.truth import unfiltered
+from xmc_jax.types import Batch, BatchSpec, Links
+
+_ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
+
+
+def is_for_batches(name: str) -> bool:
+  """Whether `build` reads this of `fresh`; steps get the rest."""
+  return name in ("leaves", "shortlist") or name.startswith(KEPT)
+
+
+class BatchBuilder:
+  """Builds the host side of any training step, in any order, from any thread.
+
+  Args:
+    queries: token table of the training points.
+    labels: token table of the labels.
+    truth: CSR `[N, L]`, true labels; rows without any are left out of training.
+    excluded: CSR `[N, L]`, pairs that the loss must not see, be they true or not.
+    spec: which labels join, how many positives are drawn.
+    batch_size: B, over all devices; at most, where leaves are batches.
+    max_length: the widest token row.
+    seed: of the order and of the draws.
+    data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
+    held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
+    label_odds: `[L]` positive, by which a row's positives are drawn; None is uniformly.
+    sides: of metadata graphs, by name.
+
+  Attributes:
+    rows: `[N']` int32, the training rows that have something to learn from.
+    steps_per_epoch: batches in an epoch; the last one, or where leaves are batches any one, is padded.
+    vectors: `[N, D]` points under a frozen encoder, where `spec.frozen`; set before the first batch.
+  """
+
+  def __init__(
+    self,
+    queries,
+    labels,
+    truth,
+    excluded,
+    spec: BatchSpec,
+    *,
+    batch_size: int,
+    max_length: int,
+    seed: int,
+    data_axis: int = 1,
+    label_axis: int = 1,
+    held_queries: length_buckets.Held | None = None,
+    held_labels: length_buckets.Held | None = None,
+    label_odds: np.ndarray | None = None,
+    sides: Mapping[str, Side] = MappingProxyType({}),
+  ):
+    self._queries, self._labels, self._label_odds = queries, labels, label_odds
+    truth = unfiltered(truth, excluded)
+    self._truth, self._excluded, self._spec = truth, excluded, spec
+    self._max_length, self._seed = max_length, seed
+    self._data_axis, self._held = data_axis, held_queries
+    self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
+    self.vectors, self._last_order = None, (None, None, None)
+    self.steps_per_epoch, batch_size = epoch_shape(len(self.rows), batch_size, data_axis, spec.whole_leaves)
+    self._batch_size = batch_size
+    clump = length_buckets.leaf_clump(batch_size) if spec.whole_leaves else spec.clump
+    lengths = queries.lengths[self.rows]
+    self._query_slots = length_buckets.plan(lengths, batch_size, max_length, multiple=data_axis, clump=clump)
+    self._query_spaces = None
+    if data_axis * label_axis == 1:
+      self._query_spaces = length_buckets.spaces(self._query_slots, lengths, clump=clump)
+    self._width_excluded = _longest_row(excluded)
+    self._pool = make_pool(
+      labels,
+      truth,
+      spec,
+      batch_size=batch_size,
+      max_length=max_length,
+      num_shards=data_axis * label_axis,
+      held=held_labels,
+      label_odds=label_odds,
+    )
+    self._samplers = self._link_samplers(sides, data_axis * label_axis, held_labels)
+    self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
+    self._positive_widths = self._choose_widths()
+    self.every_label = ()
+    if spec.num_fresh_negatives:
+      self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
+
+  def _choose_widths(self) -> tuple[int, ...]:
+    """How wide the positives of a batch may be."""
+    counts = np.diff(self._truth.indptr)[self.rows]
+    drawn = np.minimum(counts, self._spec.num_positives) if self._spec.num_positives else counts
+    in_pool = counts
+    if not self._pool.keeps_all:
+      in_pool = expected_in_pool(
+        counts, drawn, ragged.row_sums(self._truth, self._pool.odds)[self.rows] * (1 - drawn / counts)
+      )
+    return choose_widths(counts, in_pool, self._batch_size)
+
+  def _link_samplers(
+    self, sides, num_shards: int, held: length_buckets.Held | None
+  ) -> dict[str, LinkSampler]:
+    # How likely a batch has each point, and each label among those that are drawn for them.
+    points = np.zeros(self._truth.shape[0])
+    points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
+    labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_odds, 1))
+    return {
+      name: LinkSampler(
+        side,
+        num_rows=self._batch_size,
+        frequency=labels if is_of_labels(name) else points,
+        max_length=self._max_length,
+        num_shards=num_shards,
+        held=held,
+      )
+      for name, side in sides.items()
+    }
+
+  def real_token_fraction(self) -> float:
+    """Real tokens among the cells that queries are laid out in, for an average batch.
+
+    An encoder that packs tokens (`Tokens.space`) computes less padding than this says.
+    """
+    mean = np.minimum(self._queries.lengths[self.rows], self._max_length).mean() if len(self.rows) else 0.0
+    return float(self._batch_size * mean / sum(width * rows for width, rows in self._query_slots))
+
+  def real_label_token_fraction(self) -> float:
+    """The same for the labels, where all of them join; 0 where they do not."""
+    computed = sum(group.ids.size for group in self.label_groups)
+    lengths = np.minimum(self._labels.lengths, self._max_length)
+    return float(lengths.sum() / computed) if computed else 0.0
+
+  def epoch_order(self, epoch: int, leaves: np.ndarray | None = None) -> np.ndarray:
+    """`[N']` training rows in the order of one epoch.
+
+    Args:
+      epoch: counted from 0.
+      leaves: `[N]` cluster of each training row; those of one cluster stand together, clusters in random
+        order (NGAME, Dahiya et al. 2023). By default the order is random.
+    """
+    generator = self._generator(_ORDER, epoch)
+    order = generator.permutation(self.rows)
+    if leaves is None:
+      return order
+    place = generator.permutation(int(leaves.max()) + 1)
+    return order[np.argsort(place[leaves[order]], kind="stable")]
+
+  def _order(self, epoch: int, leaves: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """`epoch_order`, made once an epoch, and where its batches begin and end, `[steps_per_epoch + 1]`."""
+    known_epoch, known_leaves, found = self._last_order
+    if known_epoch != epoch or known_leaves is not leaves:
+      order = self.epoch_order(epoch, leaves)
+      found = order, self._cuts(order, leaves)
+      self._last_order = epoch, leaves, found
+    return found
+
+  def _cuts(self, order: np.ndarray, leaves: np.ndarray | None) -> np.ndarray:
+    steps = np.arange(self.steps_per_epoch + 1)
+    if not self._spec.whole_leaves:
+      return np.minimum(steps * self._batch_size, len(order))
+    if leaves is None:
+      return steps * len(order) // self.steps_per_epoch
+    begins = np.flatnonzero(np.diff(leaves[order], prepend=-1))
+    # A leaf without anything to learn from has no batch: then the last ones are empty.
+    return np.concatenate([begins, np.full(len(steps) - len(begins), len(order))])
+
+  def build(self, step: int, fresh: Mapping[str, np.ndarray] = MappingProxyType({})) -> Batch:
+    """The batch of one step.
+
+    Args:
+      step: counted from the start of training.
+      fresh: what refreshes made: 'leaves' `[N]`, clusters that batches are cut from (see `epoch_order`),
+        'shortlist' `[N, K]`, hard negatives of each row, padded with -1, and 'kept_SIDE' `[nnz]` bool, the
+        edges of a side that an anchor may be drawn by.
+
+    Returns:
+      A Batch of numpy arrays. Where every label is a column, `columns` and `labels` are
+      empty: they are `label_columns` and `label_groups` in every step, as `every_label` is.
+    """
+    epoch, position = divmod(step, self.steps_per_epoch)
+    order, cuts = self._order(epoch, fresh.get("leaves"))
+    rows, queries, vectors = self._points(order[cuts[position] : cuts[position + 1]])
+    generator = self._generator(_DRAW, step)
+    truth = ragged.of_matrix(self._truth, rows)
+    odds = None if self._label_odds is None else self._label_odds[truth.values]
+    drawn = ragged.draw(truth.counts, self._spec.num_positives, generator, odds)
+    listed = self._draw_hard(rows, fresh.get("shortlist"), generator)
+    pool = self._pool.draw(truth.values[drawn], truth.values[~drawn], listed, generator)
+    positives, weights = in_columns(truth, drawn, pool.column_of, self._positive_widths)
+    return Batch(
+      rows=rows,
+      queries=queries,
+      columns=pool.columns,
+      labels=pool.labels,
+      positives=positives,
+      weights=weights,
+      excluded=_columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded),
+      vectors=vectors,
+      dropped=pool.dropped,
+      links=self._links(rows, truth.only(drawn, truth.values), pool, step, fresh),
+      shared=ragged.common(truth, self._truth.shape[1]) if self._spec.shared else (),
+    )
+
+  def _links(self, rows: np.ndarray, drawn: ragged.Ragged, pool: Pool, step: int, fresh) -> dict[str, Links]:
+    """Of the batch's points, and of one label of each that was drawn for it, no label twice."""
+    if not self._samplers:
+      return {}
+    generator, labels = self._generator(_LINK, step), np.full(len(rows), -1, np.int32)
+    chosen = np.unique(drawn.values[ragged.draw(drawn.counts, 1, generator)])
+    labels[: len(chosen)] = chosen
+    of_points = rows, np.where(rows >= 0, np.arange(len(rows)), -1)
+    of_labels = labels, np.where(labels >= 0, pool.column_of[labels], -1)
+    return {
+      name: sampler.draw(*(of_labels if is_of_labels(name) else of_points), fresh.get(KEPT + name), generator)
+      for name, sampler in self._samplers.items()
+    }
+
+  def _points(self, chosen: np.ndarray) -> tuple[np.ndarray, tuple, np.ndarray | tuple[()]]:
+    """`(rows [B], queries, vectors)` of the training rows of a batch; one of the latter two is empty."""
+    if not self._spec.frozen:
+      laid_out = length_buckets.lay_out(
+        self._queries, chosen, self._query_slots, self._data_axis, self._held, self._query_spaces
+      )
+      return *laid_out, ()
+    rows = np.full(self._batch_size, -1, np.int32)
+    rows[: len(chosen)] = chosen
+    return rows, (), np.where(rows[:, None] >= 0, self.vectors[np.maximum(rows, 0)], 0)
+
+  def _generator(self, stream: int, index: int) -> np.random.Generator:
+    return np.random.default_rng((self._seed, stream, index))
+
+  def _draw_hard(self, rows: np.ndarray, shortlist, generator) -> np.ndarray | None:
+    """Labels drawn uniformly from each row's shortlist, `[H]`; None where there is no shortlist yet."""
+    if shortlist is None or not self._spec.num_hard_negatives:
+      return None
+    listed = ragged.of_padded(np.where(rows[:, None] >= 0, shortlist[rows], -1))
+    return listed.values[ragged.draw(listed.counts, self._spec.num_hard_negatives, generator)]
+
+
+def epoch_shape(
+  num_points: int, batch_size: int, multiple: int = 1, whole_leaves: bool = False
+) -> tuple[int, int]:
+  """`(steps, rows of a batch)` of an epoch.
+
+  Args:
+    num_points: to learn from.
+    batch_size: points in a batch; at most, where leaves are batches.
+    multiple: a batch's rows divide by it, as `batch_size` does.
+    whole_leaves: a batch is a leaf of a balanced binary tree over the points (UniDEC, Kharbanda et al. 2024).
+  """
+  if not whole_leaves:
+    return max(1, -(-num_points // batch_size)), batch_size
+  leaves = num_leaves(num_points, batch_size)
+  return leaves, max(1, -(-num_points // (leaves * multiple))) * multiple
+
+
+def num_leaves(num_points: int, size: int) -> int:
+  """2^⌈log2(N / C)⌉, at least 1: balanced leaves of at most `size` points."""
+  return 1 << max(0, (-(-max(1, num_points) // size) - 1).bit_length())
+
+
+def _longest_row(matrix) -> int:
+  return max(1, int(np.diff(matrix.indptr).max(initial=0)))
+
+
+def _columns(labels: ragged.Ragged, pool: Pool) -> ragged.Ragged:
+  """The columns of those labels that are in the pool."""
+  columns = pool.column_of[labels.values]
+  return labels.only(columns >= 0, columns)
+
+
+def ahead(build: Callable[[int], Batch], first: int, last: int, depth: int = 3) -> Iterator[Batch]:
+  """Batches of the steps `first .. last - 1`, built by a host thread up to `depth` steps ahead."""
+  with concurrent.futures.ThreadPoolExecutor(1, "batches") as pool:
+    waiting = [pool.submit(build, step) for step in range(first, min(first + depth, last))]
+    try:
+      for step in range(first, last):
+        batch = waiting.pop(0).result()
+        if step + depth < last:
+          waiting.append(pool.submit(build, step + depth))
+        yield batch
+    finally:
+      for future in waiting:
+        future.cancel()

@@ -1,0 +1,125 @@
+"""Anchors of a metadata graph in a batch: one for each of its points, or labels, that has some (RAMEN)."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmc_jax.batching import length_buckets, ragged
+from xmc_jax.batching.label_pools import DrawnPool, in_columns
+from xmc_jax.batching.positives import doublings
+from xmc_jax.types import LABEL, BatchSpec, Links
+
+_WIDTH = 256  # linked anchors of a row that a batch has room for, at most; one that needs more is widened
+KEPT = "kept_"  # before a side's name, in `fresh`: which of its edges were not pruned
+
+
+class Side(NamedTuple):
+  """One side of a metadata graph.
+
+  Attributes:
+    anchors: token table of the A anchors.
+    edges: CSR `[N, A]` of points, or `[L, A]` of labels, before anything is pruned.
+    odds: `[nnz]` above 0, by which a row's anchor is drawn among its edges; None is uniformly.
+  """
+
+  anchors: Any
+  edges: Any
+  odds: Any = None
+
+
+def side_name(graph: str, kind: str) -> str:
+  return f"{graph}_{kind}"
+
+
+def graph_of(side: str) -> str:
+  return side.rpartition("_")[0]
+
+
+def is_of_labels(side: str) -> bool:
+  return side.rpartition("_")[2] == LABEL
+
+
+class LinkSampler:
+  """Draws linked anchors, and lays their texts out as a pool's, with room for what batches usually draw.
+
+  A batch that draws more gets twice as much room, or four times.
+
+  Args:
+    side: what to draw from; a row without edges has no anchor.
+    num_rows: of a batch, at most.
+    frequency: `[N]` or `[L]`, how many times a batch has each row, on average.
+    max_length: the widest token row.
+    num_shards: devices that the anchors' texts are split over.
+    held: which of a group's rows this process reads; None is all.
+  """
+
+  def __init__(
+    self,
+    side: Side,
+    *,
+    num_rows: int,
+    frequency: np.ndarray,
+    max_length: int,
+    num_shards: int = 1,
+    held: length_buckets.Held | None = None,
+  ):
+    self._edges, self._odds = side.edges, side.odds
+    self._widths = doublings(_WIDTH, int(np.diff(side.edges.indptr).max(initial=0)))
+    self._usual = _usual_number(side, frequency)
+    self._make_pool = functools.cache(
+      lambda room: DrawnPool(
+        side.anchors,
+        side.edges,
+        BatchSpec(num_positives=1, pool_size=room),
+        batch_size=num_rows,
+        max_length=max_length,
+        num_shards=num_shards,
+        held=held,
+      )
+    )
+
+  def draw(
+    self, ids: np.ndarray, rows: np.ndarray, kept: np.ndarray | None, generator: np.random.Generator
+  ) -> Links:
+    """The links of one batch.
+
+    Args:
+      ids: `[n]` points, or labels, by their rows in the side's edges; -1 for none.
+      rows: `[n]` where they stand in the batch.
+      kept: `[nnz]` bool, the edges that were not pruned, of which an anchor is drawn; None is all.
+      generator: of the draws.
+    """
+    places = ragged.places_of(self._edges, ids)
+    linked = places._replace(values=self._edges.indices[places.values])
+    left = np.ones(len(linked.values), bool) if kept is None else np.asarray(kept[places.values])
+    drawn = np.zeros(len(linked.values), bool)
+    counts = linked.only(left, linked.values).counts
+    if self._odds is None:
+      drawn[left] = ragged.draw(counts, 1, generator)
+    else:
+      drawn[left] = ragged.draw_one(counts, generator, self._odds[places.values[left]])
+    chosen, room = np.unique(linked.values[drawn]), self._usual
+    while room < len(chosen):
+      room *= 2
+    pool = self._make_pool(room).draw(chosen, chosen[:0], None, generator)
+    positives, weights = in_columns(linked, drawn, pool.column_of, self._widths)
+    return Links(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
+
+
+def _usual_number(side: Side, frequency: np.ndarray) -> int:
+  """How many different anchors a batch draws: 4.5 standard deviations above the mean."""
+  edges, odds = side.edges, side.odds
+  totals = np.diff(edges.indptr) if odds is None else _row_sums(edges, odds)
+  shares = frequency / np.where(totals > 0, totals, 1)
+  drawn = -np.expm1(-ragged.column_sums(edges, shares, odds))
+  return max(1, math.ceil(drawn.sum() + length_buckets.MARGIN * math.sqrt((drawn * (1 - drawn)).sum())))
+
+
+def _row_sums(edges, odds: np.ndarray) -> np.ndarray:
+  """`[N]` what the odds `[nnz]` of each row's edges come to."""
+  begun = edges.indptr[:-1][np.diff(edges.indptr) > 0]  # reduceat takes an empty row for its first entry
+  sums = np.zeros(edges.shape[0])
+  sums[np.diff(edges.indptr) > 0] = np.add.reduceat(odds, begun, dtype=np.float64) if len(begun) else 0
+  return sums

@@ -1,0 +1,285 @@
+"""Which labels stand in a batch's pool, and how their texts are laid out.
+
+Columns stand in the order in which the devices hold them: the texts of every group are split over the
+devices, and a pool's columns are those of the first device, then those of the second
+(`buckets.device_major`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xmc_jax.batching import length_buckets, ragged
+from xmc_jax.batching.positives import suffices
+from xmc_jax.types import BatchSpec, Tokens
+
+
+class Pool(NamedTuple):
+  """The labels of one step.
+
+  Attributes:
+    columns: `[S]` int32 label ids, -1 for padding; empty where they are `static_columns` in every step.
+    labels: their texts as token groups; empty likewise.
+    column_of: `[L]` int32 column of each label, -1 where it is not in the pool; or the label itself, where
+      the method will add columns.
+    dropped: as in `Batch`.
+  """
+
+  columns: np.ndarray
+  labels: tuple[Tokens, ...]
+  column_of: np.ndarray
+  dropped: np.ndarray | tuple[()] = ()
+
+
+class StaticPool:
+  """Every label is a column, the same one in every step.
+
+  Attributes:
+    columns: `[S]` int32 label ids, -1 for padding.
+    groups: their texts, `[n, T]` each; empty where texts are not needed.
+    keeps_all: whether every label of a row may have a column.
+    odds: `[L]` about how likely each label is to have one.
+  """
+
+  keeps_all = True
+
+  def __init__(self, columns: np.ndarray, groups: tuple[Tokens, ...], num_labels: int):
+    self.columns, self.groups, self.odds = columns, groups, np.ones(num_labels)
+    self._column_of = _positions(columns, num_labels)
+
+  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+    return Pool(np.zeros(0, np.int32), (), self._column_of)
+
+
+class DrawnPool:
+  """The drawn positives of a batch, hard negatives from its rows' shortlists, and labels drawn uniformly.
+
+  Args:
+    labels: token table of the labels.
+    truth: CSR `[N, L]` that positives are drawn from.
+    spec: how many of each, and how many columns at most.
+    batch_size: B.
+    max_length: the widest token row.
+    num_shards: devices that the labels' texts are split over.
+    held: which of a group's rows this process reads; None is all.
+    label_odds: as in `BatchBuilder`.
+  """
+
+  columns, groups = np.zeros(0, np.int32), ()
+
+  def __init__(
+    self,
+    labels,
+    truth,
+    spec: BatchSpec,
+    *,
+    batch_size: int,
+    max_length: int,
+    num_shards: int,
+    held: length_buckets.Held | None = None,
+    label_odds: np.ndarray | None = None,
+  ):
+    self._labels, self._spec, self._shards = labels, spec, (num_shards, held)
+    self.keeps_all = spec.num_fresh_negatives > 0
+    self._own_ids = np.arange(len(labels.lengths), dtype=np.int32)
+    counts = np.diff(truth.indptr)
+    per_row = np.sort(np.minimum(counts, spec.num_positives) if spec.num_positives else counts)
+    num_drawn = int(per_row[-batch_size:].sum())  # at most
+    num_labels = len(labels.lengths)
+    most = min(num_labels, spec.pool_size or num_labels)
+    frequency = label_frequency(truth, label_odds, spec.num_positives)
+
+    by_frequency = most if spec.fill_pool else num_drawn
+
+    # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
+    def odds_with(num_uniform: int) -> np.ndarray:
+      return -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
+
+    def plan(num_uniform: int) -> tuple[length_buckets.Slots, tuple[int, ...] | None]:
+      size = max(1, min(by_frequency + num_uniform, most))
+      odds = odds_with(num_uniform)
+      clump = length_buckets.leaf_clump(size) if spec.whole_leaves else 1
+      rows = -(-size // num_shards) * num_shards
+      slots = length_buckets.plan(
+        labels.lengths, rows, max_length, weights=odds, multiple=num_shards, clump=clump
+      )
+      if num_shards > 1:
+        return slots, None
+      if spec.fill_pool or num_uniform > spec.num_random_negatives:  # what is drawn fills the pool
+        for _ in range(20):  # what frequent labels cannot take is the others'
+          odds = np.minimum(1.0, odds * max(1.0, rows / max(odds.sum(), 1e-9)))
+      return slots, length_buckets.spaces(slots, labels.lengths, weights=np.minimum(odds, 1), clump=clump)
+
+    self._slots = plan(spec.num_random_negatives)
+    # A shortlist's labels are no random ones; that is only a guess at their lengths.
+    num_uniform = spec.num_random_negatives + batch_size * spec.num_hard_negatives
+    self._slots_with_hard = plan(num_uniform)
+    self.odds = np.ones(num_labels) if self.keeps_all else np.minimum(1.0, odds_with(num_uniform))
+
+  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+    """The pool of one step.
+
+    Args:
+      drawn: positives, any number and order.
+      others: positives of the same rows that were not drawn.
+      listed: hard negatives likewise; None before there are shortlists.
+      generator: for what is drawn uniformly.
+    """
+    spec = self._spec
+    slots, spaces = self._slots if listed is None else self._slots_with_hard
+    num_labels = len(self._labels.lengths)
+    room = min(spec.pool_size or num_labels, length_buckets.num_rows(slots))
+    positives = np.unique(drawn)
+    pool, dropped = _at_most(room, positives, generator), [0, max(0, len(positives) - room)]
+    if listed is not None:
+      hard = np.setdiff1d(listed, positives)
+      dropped[0] = max(0, len(hard) - (room - len(pool)))
+      pool = np.concatenate([pool, _at_most(room - len(pool), hard, generator)])
+    if spec.fill_pool:
+      pool = np.concatenate([pool, _at_most(room - len(pool), np.setdiff1d(others, positives), generator)])
+    if extra := min(spec.num_random_negatives, room - len(pool)):
+      # So many hold `extra` that are not in the pool, and these are as random: few of many labels are drawn
+      # without a list of all.
+      candidates = generator.choice(num_labels, min(num_labels, extra + len(pool)), replace=False)
+      outside = candidates[~np.isin(candidates, pool)]
+      pool = np.concatenate([pool, outside[:extra].astype(np.int32)])
+    columns, groups = length_buckets.lay_out(
+      self._labels, pool.astype(np.int32), slots, *self._shards, spaces
+    )
+    column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
+    return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())
+
+
+def _at_most(number: int, labels: np.ndarray, generator) -> np.ndarray:
+  """So many of the labels, drawn uniformly; all, if there are no more."""
+  return labels if len(labels) <= number else generator.choice(labels, number, replace=False, shuffle=False)
+
+
+class TablePool:
+  """The drawn positives of a batch, as labels without texts.
+
+  There are as many columns as a usual batch needs; a batch that needs more gets twice as many, or four times.
+
+  Args:
+    truth: CSR `[N, L]` that positives are drawn from.
+    spec: how many.
+    batch_size: B.
+    label_odds: as in `BatchBuilder`.
+  """
+
+  columns, groups, keeps_all = np.zeros(0, np.int32), (), False
+
+  def __init__(self, truth, spec: BatchSpec, batch_size: int, label_odds: np.ndarray | None):
+    self._num_labels = truth.shape[1]
+    counts = np.diff(truth.indptr)
+    per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
+    per_row = per_row[per_row > 0]
+    drawn = batch_size * per_row.mean() if len(per_row) else 1.0
+    self.odds = -np.expm1(-drawn * label_frequency(truth, label_odds, spec.num_positives))
+    spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
+    self._size = _rounded(self.odds.sum() + length_buckets.MARGIN * spread)
+
+  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+    pool = np.unique(drawn)
+    size = self._size
+    while size < len(pool):
+      size *= 2
+    columns = np.full(size, -1, np.int32)
+    columns[: len(pool)] = pool
+    return Pool(columns, (), _positions(columns, self._num_labels))
+
+
+def label_frequency(truth, label_odds: np.ndarray | None, num_positives: int = 0) -> np.ndarray:
+  """`[L]` each label's share of the positives that are drawn, about: at most so many a row, 0 is all."""
+  counts = np.diff(truth.indptr)
+  taken = np.minimum(1.0, num_positives / np.maximum(counts, 1)) if num_positives else np.ones(len(counts))
+  frequency = ragged.column_sums(truth, taken)
+  frequency = frequency if label_odds is None else frequency * label_odds
+  return frequency / max(frequency.sum(), 1)
+
+
+def _rounded(size: float) -> int:
+  """Rounded up to a multiple of 128, which every mesh and every vector unit divides."""
+  return max(1, int(np.ceil(size / 128))) * 128
+
+
+def make_pool(
+  labels,
+  truth,
+  spec: BatchSpec,
+  *,
+  batch_size: int,
+  max_length: int,
+  num_shards: int,
+  held: length_buckets.Held | None = None,
+  label_odds: np.ndarray | None = None,
+):
+  """The pool that `spec.labels` names."""
+  if spec.labels == "all":
+    return all_labels(labels, max_length, num_shards, held)
+  if spec.labels == "in_batch_table":
+    return TablePool(truth, spec, batch_size, label_odds)
+  if spec.labels == "table":
+    num_labels = len(labels.lengths)
+    columns = np.full(-(-num_labels // num_shards) * num_shards, -1, np.int32)
+    columns[:num_labels] = np.arange(num_labels)
+    return StaticPool(columns, (), num_labels)
+  return DrawnPool(
+    labels,
+    truth,
+    spec,
+    batch_size=batch_size,
+    max_length=max_length,
+    num_shards=num_shards,
+    held=held,
+    label_odds=label_odds,
+  )
+
+
+def all_labels(labels, max_length: int, num_shards: int, held: length_buckets.Held | None) -> StaticPool:
+  """Every label once, in groups of one width each, which divide by the devices."""
+  columns, groups = [], []
+  for width, members in length_buckets.split_tightly(labels.lengths, max_length):
+    padded = np.full(-(-len(members) // num_shards) * num_shards, -1, np.int32)
+    padded[: len(members)] = members
+    groups.append(labels.gather(padded if held is None else np.where(held(len(padded)), padded, -1), width))
+    columns.append(padded)
+  return StaticPool(length_buckets.device_major(columns, num_shards), tuple(groups), len(labels.lengths))
+
+
+def label_table(labels, max_length: int, num_shards: int, held: length_buckets.Held | None) -> Tokens:
+  """Every label in its order, in rows of one width that divide by the devices."""
+  rows = np.full(-(-len(labels.lengths) // num_shards) * num_shards, -1, np.int32)
+  rows[: len(labels.lengths)] = np.arange(len(labels.lengths))
+  width = min(max_length, int(labels.lengths.max(initial=1)))
+  return labels.gather(rows if held is None else np.where(held(len(rows)), rows, -1), width)
+
+
+def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
+  """`[L]` where each label stands among the columns, -1 where it does not."""
+  column_of = np.full(num_labels, -1, np.int32)
+  column_of[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
+  return column_of
+
+
+def in_columns(
+  truth: ragged.Ragged, drawn: np.ndarray, column_of: np.ndarray, widths: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+  """The columns of each row's true labels `[B, P]`, and their weights, which add up to 1 over those drawn.
+
+  Of a pool that leaves labels out there are only those inside.
+
+  Args:
+    truth: true labels of B rows.
+    drawn: `[E]` bool, which of them were drawn.
+    column_of: `[L]` column of each label, -1 where the pool has it not.
+    widths: what P may be, ascending; the least that has room for each row.
+  """
+  columns = column_of[truth.values]
+  inside = columns >= 0
+  found = truth.only(inside, columns)
+  chosen = drawn[inside]
+  number = np.bincount(found.owners[chosen], minlength=len(found.counts))
+  weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
+  width = suffices(widths, found.counts.max(initial=0))
+  return found.padded(width), weights.padded(width)

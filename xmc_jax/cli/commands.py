@@ -1,0 +1,270 @@
+"""What each --mode does, from a config or a run's folder to what the user sees."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+import ml_collections
+
+from xmc_jax import config as configs
+from xmc_jax import console, data, methods, report, sanitize
+from xmc_jax import plan as plans
+from xmc_jax.config import checks
+from xmc_jax.console import say, show
+from xmc_jax.distributed import runtime
+from xmc_jax.distributed.preemption import Stop
+from xmc_jax.errors import UserError
+from xmc_jax.plan.table import table
+from xmc_jax.runs import checkpoints, create, evaluate, frequency, fused, ranking
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.storage import atomic, run_folder
+from xmc_jax.training import loop, refit
+
+
+def prepare(config) -> None:
+  """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained, no run's folder is made."""
+  prepared, config = create.prepare(config)
+  show(data.summary(prepared.manifest))
+  show(f"prepared in {prepared.folder}, where --mode=train finds it")
+  try:
+    create.fit_to_data(config, prepared)
+  except UserError as error:
+    say(f"note: with these settings --mode=train will refuse: {error}")
+
+
+def plan(config) -> None:
+  """`--mode=plan`: what a run would take, from the config alone; refuses what cannot fit."""
+  methods.check(config)
+  if methods.builds_on_a_run(config) and config.init_from:
+    config = create.with_encoder_of(config)
+  sizes = plans.sizes_of(config)
+  configs.check_against_encoder(config, getattr(sizes.encoder, "max_positions", 0))
+  config, chosen = create.fitted(config, sizes.num_points, sizes.num_labels)
+  if chosen:
+    print(chosen, file=sys.stderr)
+  configs.check_against_data(config, sizes.num_points or checks.LARGEST, sizes.num_labels)
+  made = plans.plan(config, sizes)
+  # Not `show`, which asks JAX for a device.
+  print(table(made), file=sys.stdout if made.total <= made.limit else sys.stderr)
+  plans.check(made)
+
+
+def train(config, workdir: str | pathlib.Path = ""):
+  """Trains and tests as `--mode=train` does, from Python.
+
+  Interrupted, as by a notebook's stop button, it saves what it has; the same call goes on.
+
+  Args:
+    config: as `experiments/*.py` make it, or `xmc_jax.config.default()` with changes.
+    workdir: the run's folder; '' is runs/<config.name>.
+
+  Returns:
+    The trained `Model`.
+
+  Raises:
+    UserError: a setting, the data, or the machine; one line that names it.
+
+  Example:
+    >>> config = xmc_jax.config.default()
+    >>> config.data.path, config.train.num_epochs = "mine.csv", 10
+    >>> model = xmc_jax.train(config, "runs/mine")
+  """
+  from xmc_jax.runs.model import Model
+
+  configs.check(config)
+  config = ml_collections.ConfigDict({**config.to_dict(), "name": configs.name_after_data(config)})
+  workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
+  with runtime.started(distributed=False):
+    train_and_test(config, workdir, owns_process=False)
+  return Model.load(workdir, warm=False)
+
+
+def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> dict[str, float]:
+  """`--mode=train`: everything from raw files to the test table.
+
+  Args:
+    config: checked already.
+    workdir: the run's folder.
+    owns_process: may end this process when it is asked to stop.
+
+  Returns:
+    The test metrics, as fractions.
+  """
+  stop = Stop(config.checkpoint.grace_seconds, owns_process)
+  with stop.heard(), contextlib.ExitStack() as stack:
+    if runtime.is_main_process():
+      stack.enter_context(run_folder.in_use(workdir))
+    voice = stack.enter_context(contextlib.closing(Report(workdir)))
+    run = create.create(config, workdir, voice)
+    ranking.check_installed(run)
+    say(data.summary(run.dataset.manifest))
+    say(_plan(run))
+    frequency.tell(run, run.config.eval.scores)
+    params, aux, step = loop.train(run, voice, stop)
+    with voice.stage("fuse"):
+      fused.fit_fusion(run, params, aux)
+      frequency.fit(run, params, aux)
+    with voice.stage("hybrid"):
+      ranking.fit_hybrid(run, params, aux)
+    if run.config.train.refit:  # then the validation rows are nobody's measure any more
+      params, aux, step = refit.train(run, voice, stop)
+    means, _ = _test(run, params, aux, step, voice)
+    show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
+    show(_invitation(run))
+    if runtime.is_main_process():
+      atomic.write_text(workdir / "report" / "seconds.json", json.dumps(dict(voice.seconds), indent=2) + "\n")
+    return means
+
+
+def test(
+  workdir: pathlib.Path,
+  destination: str = "",
+  scores: str = "",
+  backend: str = "",
+  checkpoint: str = "best",
+) -> dict[str, float]:
+  """`--mode=evaluate`: the test table of a run, from its folder alone.
+
+  Args:
+    workdir: the run's folder.
+    destination: a file for the test rows' labels in words, as JSON lines; '' for none.
+    scores: 'hybrid', 'fused', one of the method's views, or a source; '' is the run's own.
+    backend: what searches the labels, likewise.
+    checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
+  """
+  run, own = runs.reopen(workdir, backend=backend), configs.read(workdir / "config.json").eval
+  frequency.tell(run, scores or own.scores)
+  told = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
+  suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
+  writes = bool(destination) and runtime.is_main_process()
+  if writes:
+    atomic.check_place(destination)  # before the work
+  with checkpoints.trained(run, checkpoint) as trained:
+    means, ranked = _test(run, *trained, Report(workdir), scores, suffix)
+  if writes:
+    with atomic.written(destination) as out:
+      write_lines(run, ranked, out)
+    show(f"labels in words: {destination}")
+  return means
+
+
+def predict(
+  workdir: pathlib.Path,
+  source: str,
+  destination: str,
+  k: int,
+  scores: str = "",
+  backend: str = "",
+  explain: bool = False,
+) -> None:
+  """`--mode=predict`: texts in, JSON lines out, and nothing else there; at a terminal, a prompt."""
+  from xmc_jax.cli import interactive
+  from xmc_jax.runs.model import Model
+  from xmc_jax.runs.predict import predict_command
+
+  if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
+    return interactive.ask(Model.load(workdir, scores=scores, backend=backend, warm=False), k, explain)
+  predict_command(workdir, source, destination, k, scores, backend, explain)
+
+
+def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
+  """`--mode=export`: a run's folder as one for other tools; or new labels for one that is there.
+
+  Args:
+    workdir: the run's folder.
+    destination: the exported folder; '' is `export` in the run's.
+    added: a file of labels' texts, one a line, to add to what was exported; '' exports.
+    scores: what labels are ranked by; '' is the run's own.
+  """
+  from xmc_jax import export as exports
+  from xmc_jax.runs.predict import lines_of
+
+  if not added:
+    return exports.export(workdir, destination, scores)
+  folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
+  with contextlib.ExitStack() as files:
+    texts = [line.strip() for line in lines_of(added, files) if line.strip()]
+  exports.add_labels(folder, texts)
+
+
+def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
+  """`--mode=compare`: finished runs side by side, as a table and a page.
+
+  Args:
+    workdirs: the runs' folders.
+    destination: the page; '' is in the first run's report.
+    scores: what all of them are ranked by, as `--mode=evaluate` has ranked them; '' is each run's own.
+  """
+  report.compare(workdirs, destination, scores)
+
+
+def _entry(path: pathlib.Path) -> str:
+  return f"{path.name}/" if path.is_dir() else path.name
+
+
+def _invitation(run: runs.Run) -> str:
+  """A command to go on with, for the reader's own shell and data."""
+  python = os.path.relpath(sys.executable)
+  python = sys.executable if python.startswith("..") else python
+  texts = [sanitize.line(run.dataset.test.texts[row][:60]) for row in range(min(50, len(run.dataset.test)))]
+  text = shlex.quote(next((text for text in texts if text and "'" not in text), texts[0]))
+  return f"try: echo {text} | {python} -m xmc_jax.main --mode=predict --workdir={run.workdir}"
+
+
+def _plan(run: runs.Run) -> str:
+  batches, config = run.batches, run.config
+  return (
+    f"{run.method.batch.labels.replace('_', ' ')} labels, {len(batches.rows):,} training points, "
+    f"{len(run.validation):,} held out for validation; {config.train.num_epochs} epochs of "
+    f"{batches.steps_per_epoch} steps, {batches.real_token_fraction():.0%} of a batch's tokens are real"
+    + (f", {labels:.0%} of the labels'" if (labels := batches.real_label_token_fraction()) else "")
+  )
+
+
+def _test(
+  run: runs.Run, params, aux, step: int, voice: Report, scores: str = "", suffix: str = ""
+) -> tuple[dict[str, float], evaluate.Ranking]:
+  test, chosen = run.dataset.test, scores or run.config.eval.scores
+  methods.check_scores(chosen, run.config, run.method)
+  with voice.stage("test"):
+    queries = evaluate.embed_split(run, params, aux, test)
+    ranked, why = ranking.rank_test(run, params, aux, queries, chosen)
+    chosen_ranking = ranked.pop(chosen)
+    alone = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
+    # Under another name, where it is not ranked as the run was told to.
+    probable = ranking.gives_probabilities(chosen)
+    means = evaluate.write_report(run, test, chosen_ranking, step, alone, suffix, probable)
+  if run.config.eval.report_page:
+    with voice.stage("page"):
+      seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
+      report.write(
+        run, chosen_ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds, why=why
+      )
+  by = f", by {'both' if chosen == 'fused' else chosen}" if alone else ""
+  show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
+  show(console.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in alone.items()}}))
+  if run.config.eval.num_examples:
+    show("\nexamples (✓ is a true label, ○ one that is not among the first three)")
+    show(evaluate.examples(run, run.dataset.test, chosen_ranking, run.config.eval.num_examples, why))
+  looks = f"report/index{suffix}.html to look at, " if run.config.eval.report_page else ""
+  written = f"{looks}report/metrics{suffix}.json, predictions/test{suffix}.npz"
+  show(f"\nwritten to {run.workdir}/: {written}")
+  say(voice.stage_summary())
+  return means, chosen_ranking
+
+
+def write_lines(run: runs.Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
+  """The test rows in words: their ranked labels as `--mode=predict` writes them, and the true ones."""
+  from xmc_jax.runs.predict import json_line
+
+  names, test = run.dataset.labels.texts, run.dataset.test
+  for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
+    found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
+    true = [{"id": label, "text": names[label]} for label in test.counted[row].indices.tolist()]
+    out.write(json_line(test.texts[row], found, true=true))

@@ -1,0 +1,116 @@
+"""The command line's flags; what config files and overrides raise becomes one line. Knows nothing of jax."""
+
+import pathlib
+import re
+
+from absl import flags
+from ml_collections import config_flags
+
+from xmc_jax import config as configs
+from xmc_jax.cli import error_lines
+from xmc_jax.config import checks
+from xmc_jax.errors import UserError
+
+CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
+MODE = flags.DEFINE_enum(
+  "mode",
+  "train",
+  ["prepare", "train", "evaluate", "predict", "export", "compare", "plan"],
+  "train: from raw files to the test table. evaluate, predict, export: need --workdir alone. compare: needs "
+  "the folders of two runs or more. plan: what would fit",
+)
+WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
+INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line; standard input if not given")
+OUTPUT = flags.DEFINE_string(
+  "output",
+  "",
+  "predict: a file for JSON lines, or .npz for a matrix; else standard output. evaluate: a file for JSON "
+  "lines. export: a folder; export/ in the run's if not given. compare: a file for the page",
+)
+ADD_LABELS = flags.DEFINE_string(
+  "add_labels", "", "export: a file of new labels for the exported folder, one a line"
+)
+DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
+SCORES = flags.DEFINE_string(
+  "scores", "", "hybrid, fused, encoder, classifier, memory, ...: what ranks; the run's if not given"
+)
+EXPLAIN = flags.DEFINE_bool(
+  "explain",
+  False,
+  "predict: say why, for each label: which sources rank it high, which training texts have it",
+)
+BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
+CHECKPOINT = flags.DEFINE_enum(
+  "checkpoint", "best", ["best", "last"], "evaluate: the parameters best by validation, or the last step's"
+)
+K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
+
+# Flags that not every mode looks at, and those that do.
+_CONFIGURED, _ANSWERING = ("prepare", "train", "plan"), ("evaluate", "predict")
+_USED_BY = {
+  "config": _CONFIGURED,
+  "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export"),
+  "input": ("predict",),
+  "k": ("predict",),
+  "output": (*_ANSWERING, "export", "compare"),
+  "add_labels": ("export",),
+  "scores": (*_ANSWERING, "export", "compare"),
+  "explain": ("predict",),
+  "backend": _ANSWERING,
+  "checkpoint": ("evaluate",),
+}
+
+
+def parse(argv: list[str]) -> list[str]:
+  """absl's parser; `--help` exits with 0.
+
+  Raises:
+    UserError: a config file or an override that cannot work.
+  """
+  argv = [argv[0], *map(_beside_package, argv[1:])]
+  try:
+    rest = flags.FLAGS(argv)
+    getattr(CONFIG.value, "name", None)  # a file that cannot be read raises at the first use
+    return rest
+  except SystemExit as error:
+    raise SystemExit(0 if error_lines.asks_help(argv) else error.code or 1) from None
+  except (UserError, BrokenPipeError):
+    raise
+  except Exception as error:  # a config file is code: it can raise anything
+    raise UserError(error_lines.of_flags(argv, error, configs.default())) from None
+
+
+def check(argv: list[str]) -> None:
+  """Refuses what the mode would not look at."""
+  mode = MODE.value
+  if len(argv) > 1 and mode != "compare":
+    raise UserError(f"{argv[1]!r} is not understood; options start with --, see --help")
+  for name, modes in _USED_BY.items():
+    if not flags.FLAGS[name].present or mode in modes:
+      continue
+    if mode not in _CONFIGURED:
+      folders = "the folders of runs" if mode == "compare" else "the run's folder"
+      raise UserError(f"--mode={mode} takes its settings from {folders}; leave --{name} out")
+    instead = f"set --config.eval.{name}, or " if name in ("scores", "backend", "k") else ""
+    raise UserError(f"--mode={mode} does not look at --{name}; {instead}leave it out")
+
+
+def checked_config():
+  """The config that --config names, with its overrides."""
+  if not CONFIG.present:
+    raise UserError(
+      "--config is missing; for instance --config=experiments/dexml.py to train, or --mode=predict "
+      "--workdir=RUN to use what was trained; --help has more"
+    )
+  configs.check(CONFIG.value)
+  CONFIG.value.name = configs.name_after_data(CONFIG.value)
+  return CONFIG.value
+
+
+def _beside_package(argument: str) -> str:
+  """`--config=experiments/...` is the file installed with the package where there is none here."""
+  found = re.fullmatch(r"(--?config=)(experiments/[^:]+)(:.*)?", argument)
+  if not found or pathlib.Path(found[2]).exists():
+    return argument
+  installed = pathlib.Path(__file__).parents[1] / found[2]
+  return f"{found[1]}{installed}{found[3] or ''}" if installed.is_file() else argument

@@ -1,0 +1,68 @@
+"""A prompt at which a run's best labels stand below the text, and follow it as it is typed."""
+
+import functools
+import shutil
+import textwrap
+from collections.abc import Mapping
+
+from xmc_jax import sanitize
+from xmc_jax.console import say
+from xmc_jax.retrieval import explanations
+from xmc_jax.runs.model import Model
+
+_KEPT = 256  # texts whose labels are remembered: a text grows and shrinks by single keys
+
+
+def ask(model: Model, k: int, explain: bool = False) -> None:
+  """Answers texts until Ctrl-D or Ctrl-C; Enter leaves a text and its labels on the screen.
+
+  Args:
+    model: what answers.
+    k: labels that are shown.
+    explain: below each label stands why.
+  """
+  # Two thirds of a second of imports that nothing else needs.
+  from prompt_toolkit import PromptSession
+  from prompt_toolkit.application import get_app
+  from prompt_toolkit.styles import Style
+
+  model.check_k(k)
+  answer = functools.lru_cache(_KEPT)(functools.partial(answered, model, k=k, explain=explain))
+  say(f"{len(model.labels):,} labels; type a text, and its labels follow; Enter keeps them, Ctrl-D leaves")
+  answer("a first text, so that all is compiled")
+  session = PromptSession(
+    "text> ",
+    bottom_toolbar=lambda: answer(get_app().current_buffer.text),
+    style=Style.from_dict({"bottom-toolbar": "noreverse"}),
+  )
+  while True:
+    try:
+      text = session.prompt()
+    except (EOFError, KeyboardInterrupt):
+      return
+    if text.strip():
+      print(answer(text), end="\n\n")
+
+
+def answered(model: Model, text: str, k: int, explain: bool = False) -> str:
+  """The k best labels of a text, a line each with its score, below it why; '' of an empty text."""
+  if not text.strip():
+    return ""
+  more = {"explain": True} if explain else {}
+  ids, scores, names, *reasons = model.predict([text], k, **more)
+  width, lines = max(20, shutil.get_terminal_size().columns - 10), []
+  for id_, score, name, *why in zip(
+    ids[0].tolist(), scores[0].tolist(), names[0], *(of[0] for of in reasons)
+  ):
+    if id_ >= 0:
+      lines.append(f"{score:8.3f}  {_cut(sanitize.line(name), width)}")
+      lines += [f"{'':10}{part}" for reason in why for part in textwrap.wrap(_in_words(reason), width)]
+  return "\n".join(lines)
+
+
+def _in_words(why: Mapping) -> str:
+  return explanations.line(why["sources"], [voter["text"] for voter in why["voters"]])
+
+
+def _cut(name: str, width: int) -> str:
+  return name if len(name) < width else name[: width - 2] + "…"

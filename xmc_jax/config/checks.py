@@ -1,0 +1,237 @@
+"""What a config's values must be, alone and together. Knows nothing of jax.
+
+A fault is one line that says key, value, limit and remedy; what it names after
+`--config.` is accepted.
+"""
+
+import difflib
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from xmc_jax.config import method_checks
+from xmc_jax.config.limits import AT_LEAST, AT_MOST, CHOICES, LARGEST, POSITIVE, SHARES
+
+_NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
+_PATHS = (  # what is, or may be, a place on the disk
+  *("name", "init_from", "data.path", "data.label_file", "data.cache_dir"),
+  *("encoder.name", "encoder.tokenizer", "encoder.init_table"),
+)
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000
+
+_TYPES = {
+  bool: "True or False",
+  int: "a whole number",
+  float: "a number",
+  str: "a text",
+  tuple: "a list in parentheses",
+}
+
+
+def faults(config: Any, default: Mapping) -> Iterator[str]:
+  """What is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
+
+  Args:
+    config: a ConfigDict, or whatever a config file made instead.
+    default: every key with its default.
+  """
+  wanted = "it must return xmc_jax.config.default() with other values"
+  if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
+    yield f"get_config() gave {_shown(config)}; {wanted}"
+    return
+  try:
+    values, known = flatten(config), flatten(default)
+  except Exception as error:  # a value that is computed when it is looked at can raise anything
+    yield f"get_config() gave values that cannot be read ({type(error).__name__}: {error!s:.80}); {wanted}"
+    return
+  yield from _key_faults(values, known)
+  if not hasattr(config, "to_dict"):
+    yield f"get_config() gave a {type(config).__name__}; {wanted}"
+  for key, usual in known.items():
+    if fault := type_fault(key, values[key], usual):
+      yield fault
+  yield from _choice_faults(values)
+  yield from _text_faults(values)
+  yield from _range_faults(values, known)
+  yield from method_checks.faults(values, LARGEST)
+  yield from _joint_faults(values)
+  if values["encoder.name"] in ("bag", "gru"):
+    yield from _table_faults(values)
+
+
+def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
+  """Nested sections as one dict with dotted keys."""
+  flat = {}
+  for key, value in section.items():
+    nested = (isinstance(value, Mapping) or hasattr(value, "to_dict")) and len(value)
+    flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
+  return flat
+
+
+def depth_of(metric: str) -> int:
+  """The k of 'P@k'."""
+  return int(metric.partition("@")[2])
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+  """What to say of a key that a config does not have."""
+  known = list(known)
+  if below := [name for name in known if name.startswith(f"{key}.")]:
+    return f"config.{key} is a section, not a value; set one of {', '.join(below)}"
+  if above := [name for name in known if key.startswith(f"{name}.")]:
+    return f"config.{above[0]} is a value, not a section; set --config.{above[0]}, not {_shown(key)}"
+  near = [name for name in known if name.rpartition(".")[2] == key]
+  near = near or _nearest(key, known)
+  if near:
+    return f"config has no key {_shown(key)}; did you mean {' or '.join(map(repr, near))}?"
+  section = key.partition(".")[0]
+  beside = [name for name in known if name.startswith(f"{section}.")]
+  options = beside or dict.fromkeys(name.partition(".")[0] for name in known)
+  return f"config has no key {_shown(key)}; there are {', '.join(options)}"
+
+
+def _nearest(key: str, known: list[str]) -> list[str]:
+  """The known keys that are most like this one: one, or some that are equally so."""
+  near = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
+  return [name for name in near if _likeness(name, key) == _likeness(near[0], key)]
+
+
+def _likeness(name: str, key: str) -> float:
+  return difflib.SequenceMatcher(None, name, key).ratio()
+
+
+def type_fault(key: str, value: Any, usual: Any) -> str:
+  """What to say of a value of the wrong type; '' if it is of the right one."""
+  wanted = type(usual)
+  legal = (int, float) if wanted is float else wanted
+  if isinstance(value, legal) and (wanted is bool or not isinstance(value, bool)):
+    return ""
+  example = f'"{usual}"' if wanted is tuple else usual  # a shell would take parentheses for its own
+  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={example}"
+  return f"{key} = {_shown(value)} is not {_TYPES[wanted]}; {remedy}"
+
+
+def _shown(value: Any) -> str:
+  try:
+    text = " ".join(repr(value).split())  # some take several lines
+  except ValueError:  # a whole number with more digits than Python prints
+    return "a huge number"
+  return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _key_faults(values: dict, known: dict) -> Iterator[str]:
+  for key in values.keys() - known.keys():
+    yield unknown_key(str(key), known)
+  for key in known.keys() - values.keys():
+    yield f"config has no {key}; start from xmc_jax.config.default(), which has every key"
+
+
+def _choice_faults(values: dict) -> Iterator[str]:
+  for key, legal in CHOICES.items():
+    value = values[key]
+    if value not in legal:
+      near = difflib.get_close_matches(value, legal, n=1)
+      hint = f"did you mean --config.{key}={near[0]}?" if near else f"set --config.{key}={legal[0]}"
+      yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}; {hint}"
+
+
+def _text_faults(values: dict) -> Iterator[str]:
+  """Texts that name nothing, or what no file can be called."""
+  for key in _NEEDED:
+    if not values[key].strip():
+      yield f"{key} is empty; it must name something"
+  for key in _PATHS:
+    text = values[key]
+    try:
+      longest = max(map(len, os.fsencode(text).split(b"/")))
+    except UnicodeEncodeError:
+      longest = None
+    if longest is None or "\0" in text:
+      yield f"{key} = {_shown(text)} holds a character that no file's name can have; leave it out"
+    elif longest > _LONGEST_NAME or len(text) > _LONGEST_PATH:
+      yield (
+        f"{key} = {_shown(text)} is longer than the name of a file can be: {_LONGEST_NAME} bytes between "
+        f"slashes, {_LONGEST_PATH} in all; give a shorter one"
+      )
+  name = pathlib.PurePath(values["name"])
+  if name.is_absolute() or ".." in name.parts or not name.parts:
+    yield (
+      f"name = {_shown(values['name'])} is no folder below runs/; set --config.name=run, and give another "
+      "place by --workdir"
+    )
+
+
+def _range_faults(values: dict, default: dict) -> Iterator[str]:
+  for key, low in AT_LEAST.items():
+    value = values[key]
+    if not value >= low:
+      yield f"{key} = {_shown(value)} is less than {low}; set --config.{key}={low} or more"
+    if value > (most := AT_MOST.get(key, LARGEST)):
+      yield f"{key} = {_shown(value)} is more than {most}; set --config.{key}={most} or less"
+  for key in POSITIVE:
+    most = AT_MOST.get(key, LARGEST)
+    if not 0 < values[key] <= most:
+      usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else default[key]
+      yield (
+        f"{key} = {_shown(values[key])} must be more than 0 and at most {most}; "
+        f"for instance --config.{key}={usual}"
+      )
+  for key in SHARES:
+    if not 0 <= values[key] < 1:
+      yield (
+        f"{key} = {_shown(values[key])} must be at least 0 and less than 1; "
+        f"for instance --config.{key}={default[key]}"
+      )
+
+
+def _joint_faults(values: dict) -> Iterator[str]:
+  batch, devices = values["train.batch_size"], values["mesh.data"]
+  if batch % devices:
+    down = batch // devices * devices
+    up = down + devices
+    nearest = down if down and (batch - down <= up - batch or up > LARGEST) else up
+    yield (
+      f"train.batch_size = {batch} does not divide by mesh.data = {devices}; "
+      f"the nearest that does: --config.train.batch_size={nearest}"
+    )
+  depth = depth_of(values["eval.metric"])
+  if depth > values["eval.k"]:
+    yield (
+      f"eval.metric = {values['eval.metric']!r} looks at {depth} labels per point, and eval.k = "
+      f"{values['eval.k']} keeps fewer; set --config.eval.k={depth}, or --config.eval.metric=P@1"
+    )
+  patience = values["train.early_stop_evals"]
+  if values["train.refit"] and not values["data.num_validation"]:
+    yield (
+      "train.refit = True trains again with the rows held out, and data.num_validation = 0; "
+      "set --config.train.refit=False, or --config.data.num_validation=-1"
+    )
+  if patience and not values["data.num_validation"]:
+    yield (
+      f"train.early_stop_evals = {patience} needs validation rows, and data.num_validation = 0; "
+      "set --config.train.early_stop_evals=0, or --config.data.num_validation=-1"
+    )
+
+
+def _table_faults(values: dict) -> Iterator[str]:
+  """Of what starts from a table of token embeddings: a bag, or a GRU."""
+  name, width = values["encoder.name"], values["encoder.width"]
+  if values["encoder.pooling"] != "mean":
+    yield (
+      f"encoder.pooling = {values['encoder.pooling']!r}: encoder.name = {name!r} is a mean over all tokens; "
+      "set --config.encoder.pooling=mean"
+    )
+  for key in ("encoder.num_layers", "encoder.num_frozen_layers"):
+    if values[key]:
+      yield f"{key} = {values[key]}: encoder.name = {name!r} has no layers to count; set --config.{key}=0"
+  if rate := values["encoder.attention_dropout"]:
+    yield (
+      f"encoder.attention_dropout = {rate}: encoder.name = {name!r} has no attention; "
+      "set --config.encoder.attention_dropout=0.0"
+    )
+  if name == "gru" and width % 2:
+    yield (
+      f"encoder.width = {width} is odd, and each of a GRU's two directions has half of it; "
+      f"set --config.encoder.width={width + 1 if width < LARGEST else width - 1}"
+    )

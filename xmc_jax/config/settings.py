@@ -1,0 +1,157 @@
+"""Configs: made of defaults.py, checked by checks.py, written and read; durations in steps. Knows no jax."""
+
+import difflib
+import json
+import os
+import pathlib
+import re
+
+import ml_collections
+
+from xmc_jax import sanitize
+from xmc_jax.config import checks
+from xmc_jax.config.defaults import DEFAULTS
+from xmc_jax.errors import ConfigError
+
+_BUNDLED = "debian"  # what presets for the bundled data are called
+
+
+def default() -> ml_collections.ConfigDict:
+  """Every key with its default (defaults.py). Experiments change values, never the set of keys."""
+  return ml_collections.ConfigDict(DEFAULTS)
+
+
+def cache_root() -> pathlib.Path:
+  """Where prepared data and compiled programs are kept: `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`."""
+  return pathlib.Path(os.environ.get("XMC_JAX_CACHE") or "~/.cache/xmc_jax").expanduser()
+
+
+def name_after_data(config: ml_collections.ConfigDict) -> str:
+  """`config.name`; of a preset for the bundled data that was given others, 'dexml-recipes', after these."""
+  if not config.data.path or not config.name.endswith(f"-{_BUNDLED}"):
+    return config.name
+  stem = pathlib.Path(config.data.path).name.partition(".")[0]
+  return config.name.removesuffix(_BUNDLED) + (re.sub(r"[^\w-]+", "_", stem) or "data")
+
+
+def steps(epochs: float, steps_per_epoch: int) -> int:
+  """A duration in steps: at least one; 0 epochs is 0, which means never."""
+  return max(1, round(epochs * steps_per_epoch)) if epochs > 0 else 0
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Raises ConfigError at the first value that cannot work, before any data is read.
+
+  Args:
+    config: one that `default` made; anything else is refused with what it lacks.
+  """
+  for message in checks.faults(config, default()):
+    raise ConfigError(message)
+
+
+def check_against_data(config: ml_collections.ConfigDict, num_points: int, num_labels: int) -> None:
+  """The checks that need sizes: k against L, validation rows against N. All faults are told at once."""
+  faults = []
+  depth = checks.depth_of(config.eval.metric)
+  if depth > num_labels:
+    faults.append(
+      f"eval.metric = {config.eval.metric!r} looks at {depth} labels per point, more than the data's "
+      f"{num_labels}; set --config.eval.metric=P@1"
+    )
+  if config.eval.k > num_labels:
+    faults.append(
+      f"eval.k = {config.eval.k} is more than the data's {num_labels} labels; "
+      f"set --config.eval.k={num_labels} or less"
+    )
+  if config.data.num_validation >= num_points:
+    faults.append(
+      f"data.num_validation = {config.data.num_validation} leaves nothing of {num_points} labelled training "
+      f"rows; set --config.data.num_validation={num_points // 10}, or at most {num_points - 1}"
+    )
+  if faults:
+    raise ConfigError("; and ".join(faults))
+
+
+def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int) -> None:
+  """Token lengths against what the encoder has positions for."""
+  if max_positions and config.data.max_length > max_positions:
+    raise ConfigError(
+      f"data.max_length = {config.data.max_length} is more than the {max_positions} "
+      f"positions of {config.encoder.name}; set --config.data.max_length={max_positions} "
+      "or less"
+    )
+
+
+def check_against_devices(config: ml_collections.ConfigDict, num_devices: int) -> None:
+  """The mesh against the machine."""
+  data, label = config.mesh.data, config.mesh.label
+  here = f"{num_devices} {'is' if num_devices == 1 else 'are'} here"
+  if label > num_devices:
+    raise ConfigError(
+      f"mesh.label = {label} needs as many devices, and {here}; set --config.mesh.label={num_devices}"
+    )
+  if data * label > num_devices:
+    fits = num_devices // label
+    beside = f" beside mesh.label = {label}" if label > 1 else ""
+    raise ConfigError(
+      f"mesh.data = {data}{beside} needs {data * label} devices, and {here}; set --config.mesh.data={fits}"
+    )
+
+
+def to_json(config: ml_collections.ConfigDict) -> str:
+  """The resolved config, sorted and indented: one key a line, so that a diff reads well."""
+  text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
+  return re.sub(r"\[\n[\s\d,]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
+
+
+def read(path: pathlib.Path) -> ml_collections.ConfigDict:
+  """The config of a run folder; keys that it lacks, as an older version did not know them, get their default.
+
+  Raises:
+    ConfigError: there is none, or it is not one that this version can use.
+  """
+  try:
+    stored = json.loads(path.read_text(encoding="utf-8"))
+  except (FileNotFoundError, NotADirectoryError):
+    runs = [str(other.parent) for other in path.parent.parent.glob("*/config.json")]
+    near = difflib.get_close_matches(str(path.parent), runs, 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    told = f"{path}: no such file; {path.parent} is not the folder of a run{meant}"
+    raise ConfigError(sanitize.line(told)) from None
+  except (OSError, ValueError, RecursionError) as error:
+    raise ConfigError(f"{path}: not readable as a run's config ({error})") from None
+  try:
+    if not isinstance(stored, dict) or not stored:
+      raise ConfigError("it holds no keys")
+    config = ml_collections.ConfigDict(_filled(stored, default().to_dict()))
+    check(config)
+  except (ConfigError, TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
+    reason = " ".join(str(error).split())[:200]
+    raise ConfigError(f"{path}: not a config of this version of xmc_jax ({reason})") from None
+  return config
+
+
+def _filled(stored: dict, usual: dict) -> dict:
+  """What is stored, and the default of what is not; JSON knows no tuples."""
+  stored = {
+    key: tuple(value) if isinstance(value, list) and isinstance(usual.get(key), tuple) else value
+    for key, value in stored.items()
+  }
+  both = {key for key in stored.keys() & usual.keys() if isinstance(stored[key], dict)}
+  return {
+    **usual,
+    **stored,
+    **{key: _filled(stored[key], usual[key]) for key in both if isinstance(usual[key], dict)},
+  }
+
+
+def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
+  """The keys whose values differ, as 'key: old -> new'."""
+  found = []
+  for key in sorted(old.keys() | new.keys()):
+    a, b = old.get(key), new.get(key)
+    if isinstance(a, dict) and isinstance(b, dict):
+      found += differences(a, b, f"{prefix}{key}.")
+    elif a != b:
+      found.append(f"{prefix}{key}: {a!r} -> {b!r}")
+  return found

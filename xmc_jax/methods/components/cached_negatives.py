@@ -1,0 +1,103 @@
+"""Fresh negatives from a cache of all label embeddings (Lindgren et al., 2021; DEXML, section C.3).
+
+A step embeds its own labels anew, and so their rows of the cache. Of all other labels, those whose cached
+embeddings have the largest loss gradients join the pool, embedded as they are now.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import refresh
+from xmc_jax.distributed import sharding
+from xmc_jax.types import Array, Batch, DatasetInfo, Refresh, Tokens
+
+CACHE = "label_cache"  # in `aux`: `[L', D]`, L' = L rounded up to the devices
+RULE = (f"(^|/){CACHE}$", (sharding.LABEL_ROWS,))
+
+
+def empty(info: DatasetInfo, width: int) -> dict[str, Array]:
+  """The cache before its first refresh."""
+  return {CACHE: jnp.zeros((_num_rows(info), width))}
+
+
+def refreshes(info: DatasetInfo) -> Mapping[str, Refresh]:
+  """All label embeddings, once, before the first step."""
+
+  def compute(snapshot: refresh.Snapshot) -> Array:
+    return np.pad(snapshot.labels, ((0, _num_rows(info) - info.num_labels), (0, 0)))
+
+  return {CACHE: Refresh(every_epochs=0.0, compute=compute, into_aux=True)}
+
+
+def extend(
+  cache: Array,
+  queries: Array,
+  labels: Array,
+  batch: Batch,
+  *,
+  number: int,
+  info: DatasetInfo,
+  embed: Callable[[Tokens], Array],
+  loss: Callable[[Array, Array, Batch], Array],
+) -> tuple[Array, Array, Batch]:
+  """A pool with fresh negatives.
+
+  Args:
+    cache: `[L', D]`.
+    queries: `[B, D]`.
+    labels: `[S, D]`, the pool's, under `batch.columns`.
+    batch: its positives and excluded pairs are label ids.
+    number: m, how many labels join, at most L.
+    info: of the data.
+    embed: tokens -> vectors.
+    loss: `(queries, labels, batch) -> scalar`, by which the labels are chosen.
+
+  Returns:
+    `(new cache, labels [S + m', D], batch)` with the columns of that pool; m' is m rounded up to the devices.
+  """
+  cache = _update(cache, batch.columns, labels)
+  everything = jnp.arange(len(cache), dtype=jnp.int32)
+  over_all = batch._replace(columns=jnp.where(everything < info.num_labels, everything, -1))
+  gradients = jax.grad(lambda vectors: loss(jax.lax.stop_gradient(queries), vectors, over_all))(cache)
+  chosen = _largest(gradients, over_all.columns, batch.columns, number)
+  chosen = jnp.pad(chosen, (0, -number % info.mesh.size), constant_values=-1)
+  texts = jax.tree.map(lambda leaf: leaf[jnp.maximum(chosen, 0)], batch.every_label)
+  fresh = embed(texts._replace(lengths=jnp.where(chosen >= 0, texts.lengths, 0)))
+  columns = jnp.concatenate([batch.columns, chosen])
+  cache = _update(cache, chosen, fresh)
+  return cache, jnp.concatenate([labels, fresh]), _in_columns(batch, columns, len(cache))
+
+
+def _num_rows(info: DatasetInfo) -> int:
+  return sharding.rounded_up(info.num_labels, info.mesh.size)
+
+
+def _update(cache: Array, columns: Array, vectors: Array) -> Array:
+  """The cache with the rows of these labels made anew; column -1 is padding."""
+  rows = jnp.where(columns >= 0, columns, len(cache))
+  return cache.at[rows].set(jax.lax.stop_gradient(vectors), mode="drop")
+
+
+def _largest(gradients: Array, real: Array, taken: Array, number: int) -> Array:
+  """`[number]` real labels with the largest gradients, those taken left out; -1 where none is left."""
+  size = jnp.where(real >= 0, jnp.sum(gradients**2, axis=1), -1.0)
+  size = size.at[jnp.where(taken >= 0, taken, len(size))].set(-1.0, mode="drop")
+  top, labels = jax.lax.top_k(size, number)
+  return jnp.where(top >= 0, labels, -1)
+
+
+def _in_columns(batch: Batch, columns: Array, num_rows: int) -> Batch:
+  """The batch with label ids turned into columns; -1 is a label that is not in the pool."""
+  positions = jnp.arange(len(columns), dtype=jnp.int32)
+  column_of = jnp.full(num_rows, -1, jnp.int32)
+  column_of = column_of.at[jnp.where(columns >= 0, columns, num_rows)].set(positions, mode="drop")
+
+  def to_columns(labels: Array) -> Array:
+    return jnp.where(labels >= 0, column_of[jnp.maximum(labels, 0)], -1)
+
+  return batch._replace(
+    columns=columns, positives=to_columns(batch.positives), excluded=to_columns(batch.excluded)
+  )

@@ -1,0 +1,72 @@
+"""What DEXML, DPR, ANCE and NGAME share: one encoder for points and labels, a loss over a pool of labels.
+
+Where batches bring anchors of metadata graphs, RAMEN's regularisers are added.
+"""
+
+from collections.abc import Mapping
+
+import jax
+
+from xmc_jax import models
+from xmc_jax.methods.components import cached_negatives, embedding, graph_regularizer, refreshes
+from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.types import BatchSpec, DatasetInfo, Method, Refresh
+
+
+def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options) -> Method:
+  """A dual encoder.
+
+  Args:
+    config: `config.encoder` and what `config.method` says of temperature, chunks and dropout are used.
+    info: of the data.
+    loss: one of `pool_losses.pool_loss`; `loss_options` go there.
+    batch: how batches are built; hard and fresh negatives bring their refreshes with them.
+  """
+  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  num_fresh = batch.num_fresh_negatives
+  embed_points, embed_texts = embedding.embedders(config, info)
+  embed_parts = embedding.part_embedder(config, info)
+
+  def init(key):
+    return encoder.init(key), cached_negatives.empty(info, encoder.width) if num_fresh else {}
+
+  def mean_loss(queries, labels, batch):
+    return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, **loss_options), batch)
+
+  def total_loss(params, aux, fresh, batch, key):
+    query_key, label_key, fresh_key = jax.random.split(key, 3)
+    queries = embed_points(encoder.embed, params, batch.queries, query_key)
+    links = dict(batch.links)
+    texts = [batch.labels, *(side.anchors for side in links.values())]
+    labels, *anchors = embed_parts(encoder.embed, params, texts, label_key)
+    regulariser, metrics = graph_regularizer.add_up(
+      config, info, queries, labels, dict(zip(links, anchors)), batch
+    )
+    if num_fresh:
+      cache, labels, batch = cached_negatives.extend(
+        aux[cached_negatives.CACHE],
+        queries,
+        labels,
+        batch,
+        number=num_fresh,
+        info=info,
+        embed=lambda tokens: embed_texts(encoder.embed, params, (tokens,), fresh_key),
+        loss=mean_loss,
+      )
+      aux = {**aux, cached_negatives.CACHE: cache}
+    return mean_loss(queries, labels, batch) + regulariser, metrics, aux
+
+  return Method(
+    init=init,
+    loss=total_loss,
+    embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
+    embed_labels=lambda params, aux, tokens, ids: encoder.embed(params, tokens),
+    batch=batch,
+    rules=(cached_negatives.RULE, (".*", ())),
+    refreshes=_refreshes(config, info, batch),
+  )
+
+
+def _refreshes(config, info: DatasetInfo, batch: BatchSpec) -> Mapping[str, Refresh]:
+  hard = refreshes.shortlists(config) if batch.num_hard_negatives else {}
+  return {**hard, **(cached_negatives.refreshes(info) if batch.num_fresh_negatives else {})}

@@ -1,0 +1,45 @@
+"""How a step embeds its two sides: a batch's points, and the label texts of its pool."""
+
+from collections.abc import Callable
+
+import ml_collections
+
+from xmc_jax import models
+from xmc_jax.distributed import sharding
+from xmc_jax.ops.grad_cache import embed_groups, embed_parts
+from xmc_jax.types import Array, DatasetInfo
+
+
+def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable[..., Array]]:
+  """`(points, texts)`: each `(embed, params, groups, key) -> [n, D]`, under the gradient cache.
+
+  Args:
+    config: of `config.method`, the chunks, and whether labels are embedded with dropout.
+    info: points are split over the mesh's 'data', texts over all its devices.
+  """
+  settings = config.method
+
+  def points(embed, params, groups, key):
+    return embed_groups(embed, params, groups, key, chunk=settings.query_chunk, devices=info.mesh)
+
+  parts = part_embedder(config, info)
+  return points, lambda embed, params, groups, key: parts(embed, params, [groups], key)[0]
+
+
+def part_embedder(config, info: DatasetInfo) -> Callable[..., list[Array]]:
+  """`(embed, params, parts, key) -> [[n, D], ...]`: label texts, and others with them, in one pass."""
+  settings = config.method
+
+  def embed_all(embed, params, parts, key):
+    key = key if settings.dropout_on_labels else None
+    return embed_parts(
+      embed, params, parts, key, chunk=settings.label_chunk, devices=info.mesh, axes=sharding.LABEL_ROWS
+    )
+
+  return embed_all
+
+
+def encoder(config, info: DatasetInfo, unit: bool) -> models.Embedder:
+  """The encoder of `config.encoder`, whose embeddings have length 1, or are as they come."""
+  settings = ml_collections.ConfigDict({**config.encoder.to_dict(), "normalize": unit})
+  return models.build(settings, vocab_size=info.vocab_size, special_ids=info.special_ids)

@@ -1,0 +1,110 @@
+"""Which cluster a label belongs to: what shares an auxiliary vector (DEXA, section 4; its Tables 6 and 7).
+
+`aux['label_cluster']` `[L]` int32 holds -1 until the first refresh, before the first step, has made clusters
+from the embeddings of the label texts. Clusters 0 .. K-1 are theirs; behind these are those of head labels.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import refresh
+from xmc_jax.console import say
+from xmc_jax.distributed import sharding
+from xmc_jax.types import Array, DatasetInfo, PyTree, Refresh
+
+NAME = "label_cluster"
+
+
+def number(settings, info: DatasetInfo) -> int:
+  """K and the number of head labels."""
+  return settings.num_label_clusters + len(head_labels(settings, info))
+
+
+def head_labels(settings, info: DatasetInfo) -> np.ndarray:
+  """Labels with a cluster of their own, rising: the most frequent, or those with enough training points."""
+  counts = np.asarray(info.label_counts)
+  if settings.num_head_labels:
+    return np.sort(np.argsort(-counts, kind="stable")[: settings.num_head_labels])
+  return np.flatnonzero(counts >= settings.head_label_points) if settings.head_label_points else counts[:0]
+
+
+def none_yet(info: DatasetInfo) -> dict[str, Array]:
+  """`aux` before there are clusters."""
+  return {NAME: jnp.full(info.num_labels, -1, jnp.int32)}
+
+
+def first_vectors(key, number: int, width: int, info: DatasetInfo) -> Array:
+  """`[K', D]` a random vector for each cluster, by Xavier's rule; K' is K rounded up to the devices."""
+  limit = (6 / (number + width)) ** 0.5
+  shape = (sharding.rounded_up(number, info.mesh.size), width)
+  return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
+
+
+def of(aux: PyTree, labels: Array) -> Array:
+  """The cluster of each label; -1 for label -1, and for all where there are none yet."""
+  return jnp.where(labels >= 0, aux[NAME][jnp.maximum(labels, 0)], -1)
+
+
+def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
+  """The clustering, once before the first step or every few epochs (DEXA's dynamic assignment)."""
+  settings = config.method
+
+  def compute(snapshot: refresh.Snapshot) -> Array | None:
+    before = np.asarray(jax.device_get(snapshot.aux[NAME]))
+    if np.any(before >= 0) and not snapshot.step:  # those of the run that this one began from
+      return None
+    head = head_labels(settings, info)
+    rest = np.setdiff1d(np.arange(info.num_labels), head)
+    found = np.empty(info.num_labels, np.int32)
+    found[head] = settings.num_label_clusters + np.arange(len(head))
+    if settings.num_label_clusters and len(rest):
+      found[rest] = _of_rest(config, snapshot, rest)
+    else:
+      found[rest] = -1
+    return renumbered(found, before, rest) if np.any(before[rest] >= 0) else found
+
+  every = settings.label_clusters_every_epochs
+  return {NAME: Refresh(every_epochs=every, compute=compute, into_aux=True)}
+
+
+def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
+  """Clusters of the labels that are no head labels."""
+  kind, count = config.method.label_clustering, config.method.num_label_clusters
+  alone = "; each has a vector of its own: fewer would be shared" if count >= len(rest) else ""
+  say(f"refresh: {len(rest):,} labels in {count:,} clusters{alone}")
+  key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
+  if kind == "kmeans":
+    return refresh.spherical_kmeans(snapshot.texts[rest], min(count, len(rest)), key=key)
+  vectors = snapshot.texts
+  if kind == "balanced_centroids":
+    vectors = refresh.label_centroids(snapshot.queries, snapshot.truth, lambda: snapshot.texts)
+  return refresh.balanced_clusters(vectors[rest], count, key=key)
+
+
+def renumbered(new: np.ndarray, old: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """New clusters under the numbers of the old ones that they share the most labels with.
+
+  An auxiliary vector so stays with most of its labels. Pairs of clusters are matched greedily, largest
+  overlap first; what is left over takes the numbers that are left over.
+
+  Args:
+    new, old: `[L]` cluster of each label.
+    rows: the labels that count.
+  """
+  pairs, overlap = np.unique(np.stack([new[rows], old[rows]]), axis=1, return_counts=True)
+  number_of, taken = {}, set()
+  for one, other in pairs[:, np.argsort(-overlap, kind="stable")].T.tolist():
+    if one not in number_of and other not in taken:
+      number_of[one] = other
+      taken.add(other)
+  clusters = np.union1d(new[rows], old[rows]).tolist()
+  free = iter([cluster for cluster in clusters if cluster not in taken])
+  for cluster in np.unique(new[rows]).tolist():
+    if cluster not in number_of:
+      number_of[cluster] = next(free)
+  out = new.copy()
+  out[rows] = [number_of[cluster] for cluster in new[rows].tolist()]
+  return out

@@ -1,0 +1,94 @@
+"""What a small transformer makes of a label's text, centroid and free vector (PRIME, section 3.2)."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from xmc_jax import models
+from xmc_jax.distributed import sharding
+from xmc_jax.methods.components import label_centroids, label_clusters
+from xmc_jax.models import normalize
+from xmc_jax.ops import lazy_adam
+from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh
+
+TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
+NETWORK = "prototype"  # in `params`
+# Of what is in `aux`, the parameters that it was made for: without these it means nothing.
+OWNERS = {label_clusters.NAME: TABLE, label_centroids.NAME: NETWORK}
+RULE = (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (sharding.LABEL_ROWS,))
+
+
+class Prototypes(NamedTuple):
+  """The label side of PRIME.
+
+  Attributes:
+    init: `key -> (params, aux)`, the network and what it looks at beside texts.
+    of_pool: `(params, aux, texts [S, D], labels [S], key, centroids=None) -> [S, D]`, of length 1;
+      `params[TABLE]` is the pool's rows, `centroids` `[S, D]` take the place of those in `aux`, and dropout
+      acts.
+    of_labels: the same from the whole table, without dropout.
+    tables, refreshes: as a Method has them.
+  """
+
+  init: Callable[..., tuple[PyTree, PyTree]]
+  of_pool: Callable[..., Array]
+  of_labels: Callable[..., Array]
+  tables: Mapping[str, Callable[[Batch, PyTree], Array]]
+  refreshes: Mapping[str, Refresh]
+
+
+def build(config, info: DatasetInfo, width: int) -> Prototypes:
+  """What `config.method` asks for; without `num_label_clusters`, or `centroids`, prototypes do without.
+
+  Args:
+    config: of the run.
+    info: of the data.
+    width: D.
+  """
+  settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
+  num_clusters, centroids = label_clusters.number(settings, info), settings.centroids != "none"
+  network = models.PrototypeNetwork(
+    settings.prototype_width, settings.prototype_dropout, models.choose_dtype(config.encoder.dtype)
+  )
+
+  def init(key):
+    network_key, table_key = jax.random.split(key)
+    params = {NETWORK: network.init(network_key, jnp.zeros((1, 1, width)))["params"]}
+    aux = label_centroids.none_yet(info, width) if centroids else {}
+    if num_clusters:
+      params[TABLE] = label_clusters.first_vectors(table_key, num_clusters, width, info)
+      aux |= label_clusters.none_yet(info)
+    return params, aux
+
+  def mixed(params, aux, texts, labels, free_vectors, key=None, given=None):
+    parts = [normalize(texts) if settings.unit_texts else texts]
+    if centroids:
+      parts.append(label_centroids.of(aux, labels, info) if given is None else given)
+    vectors = jnp.stack([*parts, *free_vectors], axis=1)
+    if devices:  # as the texts are: else every device would make all prototypes
+      vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(sharding.LABEL_ROWS)))
+    return normalize(network.apply({"params": params[NETWORK]}, vectors, key))
+
+  def of_pool(params, aux, texts, labels, key, centroids=None):
+    return mixed(params, aux, texts, labels, [params[TABLE]] if num_clusters else [], key, centroids)
+
+  def of_labels(params, aux, texts, labels):
+    vectors = []
+    if num_clusters:
+      vectors = [lazy_adam.take(params[TABLE], label_clusters.of(aux, labels), mesh=devices)]
+    return mixed(params, aux, texts, labels, vectors)
+
+  return Prototypes(
+    init=init,
+    of_pool=of_pool,
+    of_labels=of_labels,
+    tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)} if num_clusters else {},
+    refreshes={
+      **(label_clusters.refreshes(config, info) if num_clusters else {}),
+      **(label_centroids.refreshes(settings) if centroids else {}),
+    },
+  )

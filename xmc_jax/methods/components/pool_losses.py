@@ -1,0 +1,131 @@
+"""Losses of a batch's queries against a pool of labels, by the columns that are their positives."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from xmc_jax import ops
+from xmc_jax.batching.builder import num_leaves
+from xmc_jax.batching.inclusion_probabilities import log_pool_odds
+from xmc_jax.batching.positives import num_drawn
+from xmc_jax.losses.margin import margin_of
+from xmc_jax.types import Array, Batch, DatasetInfo
+
+
+def mean_over_rows(per_row: Array, batch: Batch) -> Array:
+  """The mean over the batch's rows, padding apart."""
+  return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1)
+
+
+def drawn_positives(batch: Batch, most: int) -> tuple[Array, Array]:
+  """`(columns [B, n], weights [B, n])` of the positives that were drawn, at most so many; 0 is any number.
+
+  Weight 0 is none. A batch's pool may hold far more positives of a row than it drew.
+  """
+  weights = jnp.where(batch.positives >= 0, batch.weights, 0.0)
+  if not 0 < most < weights.shape[1]:
+    return batch.positives, weights
+  weights, places = jax.lax.top_k(weights, most)
+  return jnp.take_along_axis(batch.positives, places, axis=1), weights
+
+
+def known_columns(columns: Array, num_columns: int) -> Array:
+  """`[B, S]` bool, True at each row's columns `[B, P]`; -1 is none."""
+  rows = jnp.arange(len(columns))[:, None]
+  places = jnp.where(columns >= 0, columns, num_columns)
+  return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
+
+
+def log_odds_of_pool(config, info: DatasetInfo) -> Array:
+  """`[L]` about the log of how likely each label is to be in a batch's pool, where batches are leaves.
+
+  Leaves are a power of two, so a batch may have little more than half of `train.batch_size` rows.
+  """
+  settings, num_points = config.method, info.num_labelled or info.num_points
+  num_rows = num_points / num_leaves(num_points, config.train.batch_size)
+  others = settings.num_random_negatives + num_rows * settings.num_hard_negatives
+  return jnp.asarray(
+    log_pool_odds(
+      info.label_counts,
+      num_points,
+      num_rows,
+      settings.num_positives,
+      others,
+      settings.pool_size,
+      fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives,
+    )
+  )
+
+
+def pool_loss(
+  config, info: DatasetInfo, loss: str, queries: Array, labels: Array, batch: Batch, **options
+) -> Array:
+  """`[B]` losses of queries `[B, D]` against the pool's labels `[S, D]`; padding rows have 0.
+
+  Positives that were not drawn stay in softmax's denominator (DEXML, eq. 4). Decoupled softmax (eq. 5) and
+  the margin leave them out, and so does SoftTop-k, as its authors' code does: they are not pushed below the
+  threshold. Binary cross-entropy takes all positives, drawn or not.
+
+  Args:
+    config: of it `config.method` is used.
+    info: of the data.
+    loss: 'margin', or a kind of `ops.streaming_loss`, where `options` go; of 'margin' there is one,
+      `num_positives`, how many of a row's lowest-scoring count at most.
+    queries, labels: embeddings; for 'margin' of length 1.
+    batch: which columns are whose positives.
+  """
+  if loss == "margin":
+    return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
+  settings = config.method
+  positives, weights, excluded = batch.positives, batch.weights, batch.excluded
+  if loss in ("softmax", "soft_top_k"):  # the drawn ones alone have a term
+    positives, weights = drawn_positives(batch, num_drawn(settings))
+    positives = jnp.where(weights > 0, positives, -1)
+  if loss == "soft_top_k":
+    undrawn = jnp.where(batch.weights > 0, -1, batch.positives)
+    excluded = jnp.concatenate([excluded, undrawn], axis=1)
+  per_row = ops.streaming_loss(
+    loss,
+    queries,
+    labels,
+    positives,
+    chunk=settings.score_chunk or len(labels),
+    temperature=settings.temperature,
+    weights=None if loss == "binary" else weights,
+    excluded=excluded,
+    where=batch.columns >= 0,
+    mesh=info.mesh if info.mesh.size > 1 else None,
+    **options,
+  )
+  return jnp.where(batch.rows >= 0, per_row, 0.0)
+
+
+def _margin(
+  settings, info: DatasetInfo, queries: Array, labels: Array, batch: Batch, num_positives: int | None = None
+) -> Array:
+  """NGAME's loss of each row, by cosine; the pool is small enough to score whole."""
+
+  most = (settings.margin_positives or settings.num_positives) if num_positives is None else num_positives
+
+  def of_rows(queries, labels, columns, positives, weights, excluded):
+    scores = jnp.matmul(queries, labels.T, precision="highest")  # in float32 on any device
+    known = jnp.concatenate([positives, excluded], axis=1)
+    return margin_of(
+      jnp.take_along_axis(scores, jnp.maximum(positives, 0), axis=1),
+      jnp.where(positives >= 0, weights, 0.0),
+      scores,
+      ~known_columns(known, len(labels)) & (columns >= 0),
+      margin=settings.margin,
+      num_negatives=settings.margin_negatives,
+      weight_temperature=settings.weight_temperature,
+      differentiable_weights=settings.differentiable_weights,
+      num_positives=most,
+      margin_mean=settings.margin_mean,
+    )
+
+  rows, whole = P("data"), P()
+  if info.mesh.size > 1:  # left to itself, top_k would gather all scores on every device
+    of_rows = jax.shard_map(
+      of_rows, mesh=info.mesh, in_specs=(rows, whole, whole, rows, rows, rows), out_specs=rows
+    )
+  return of_rows(queries, labels, batch.columns, batch.positives, batch.weights, batch.excluded)

@@ -1,0 +1,151 @@
+"""PRIME's loss: triplets of queries and prototypes, of queries and texts both ways, and a regulariser.
+
+The loss of a batch is T(q, z) + T(q, h) + T(h, q) + λR (Dahiya et al., NAACL 2025, eq. 5), where q are its
+points, h the texts and z the prototypes of its pool's labels, all of length 1.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from xmc_jax import losses
+from xmc_jax.distributed import sharding
+from xmc_jax.methods.components import triplet_pairs
+from xmc_jax.methods.components.pool_losses import known_columns, mean_over_rows
+from xmc_jax.types import Array, Batch, DatasetInfo
+
+_products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
+
+
+def total(
+  config, info: DatasetInfo, queries: Array, texts: Array, prototypes: Array, batch: Batch, key: Array
+) -> tuple[Array, dict[str, Array]]:
+  """`(loss, its parts)`; a part of weight 0 is not computed.
+
+  Args:
+    config: of it `config.method` is used.
+    info: of the data.
+    queries: `[B, D]`.
+    texts, prototypes: `[S, D]`, under `batch.columns`.
+    batch: which columns are whose positives.
+    key: of what `config.method.triplet_positives = 'released'` draws.
+  """
+  settings = config.method
+  weights = {
+    "prototype_loss": settings.prototype_weight,
+    "text_loss": settings.text_weight,
+    "reverse_loss": settings.reverse_weight,
+    "regulariser": settings.regulariser_weight,
+  }
+  pairs = triplet_pairs.of_batch(settings, batch, key)
+  by_query = _by_query(settings, info, queries, texts, prototypes, batch, pairs)
+  parts = {
+    name: mean_over_rows(by_query[name], batch) for name in ("prototype_loss", "text_loss") if weights[name]
+  }
+  if weights["reverse_loss"]:
+    parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch, pairs)
+  if weights["regulariser"]:
+    gaps = (by_query["positive_gaps"], by_query["negative_gaps"])
+    parts["regulariser"] = sum(_mean_gap(settings, *gap) for gap in gaps) / len(gaps)
+  return sum(weights[name] * part for name, part in parts.items()), parts
+
+
+def _triplets(settings, scores: Array, weights: Array, hardest: losses.Hardest) -> Array:
+  """`losses.dynamic_margin_of`; with `config.method.loss = 'margin'` all margins are the same."""
+  fixed = settings.loss == "margin"
+  minimum = settings.margin if fixed else settings.margin_minimum
+  maximum = settings.margin if fixed else settings.margin_maximum
+  return losses.dynamic_margin_of(scores, weights, hardest, minimum=minimum, maximum=maximum)
+
+
+def _hardest(settings, scores: Array, negative: Array) -> losses.Hardest:
+  options = settings.margin_negatives, settings.weight_temperature, settings.differentiable_weights
+  return losses.hardest_of(scores, negative, *options)
+
+
+def _by_query(
+  settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch, pairs: triplet_pairs.Pairs
+) -> dict[str, Any]:
+  """What each query has: both of its losses `[B]`, and how far the prototypes are behind the texts.
+
+  The pairs that R looks at are those of T(q, z): its positives, and the hardest negatives by the prototypes.
+  """
+
+  def of_rows(queries, texts, prototypes, labels, rows, pairs):
+    negative = ~known_columns(pairs.known, len(labels)) & (labels >= 0) & (rows >= 0)[:, None]
+    by_prototype, by_text = _products(queries, prototypes), _products(queries, texts)
+    hardest = _hardest(settings, by_prototype, negative)
+    at = lambda scores, columns: jnp.take_along_axis(scores, jnp.maximum(columns, 0), axis=1)
+    (columns, weights), (text_columns, text_weights) = pairs.of_prototypes, pairs.of_texts
+    positives = at(by_prototype, columns)
+    of_prototypes = _triplets(settings, positives, weights, hardest)
+    hardest_texts = _hardest(settings, by_text, negative)
+    of_texts = _triplets(settings, at(by_text, text_columns), text_weights, hardest_texts)
+    some = hardest.scores > -jnp.inf
+    texts_there = at(by_text, hardest.places)
+    return {
+      "prototype_loss": of_prototypes.sum(axis=1),
+      "text_loss": of_texts.sum(axis=1),
+      "positive_gaps": (at(by_text, columns) - positives, weights > 0),
+      "negative_gaps": (jnp.where(some, hardest.scores, 0) - texts_there, some),
+    }
+
+  rows, whole = P("data"), P()
+  if info.mesh.size > 1:  # left to itself, top_k would gather all scores on every device
+    specs = (rows, whole, whole, whole, rows, rows)
+    of_rows = jax.shard_map(of_rows, mesh=info.mesh, in_specs=specs, out_specs=rows)
+  return of_rows(queries, texts, prototypes, batch.columns, batch.rows, pairs)
+
+
+def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: triplet_pairs.Pairs) -> Array:
+  """T(h, q): of each text, the queries that drew, or carry, its label against the hardest that have it not.
+
+  The mean over the labels that have such queries, each of them the mean over these.
+  """
+
+  def of_labels(texts, labels, queries, rows, pairs, *, first=0):
+    own = lambda places: jnp.where((places >= first) & (places < first + len(texts)), places - first, -1)
+    negative = ~known_columns(own(pairs.known), len(texts)).T & (labels >= 0)[:, None] & (rows >= 0)
+    scores = _products(texts, queries)  # [S, B]
+    hardest = _hardest(settings, scores, negative)
+    columns = jnp.where(pairs.of_labels[1] > 0, own(pairs.of_labels[0]), -1)
+    if settings.triplet_positives == "released":  # carriers may be many: by scores, not pair by pair
+      carried = known_columns(columns, len(texts)).T
+      shares = carried / jnp.maximum(jnp.sum(carried, axis=1, keepdims=True), 1)
+      return _triplets(settings, scores, shares, hardest).sum(), jnp.sum(jnp.any(carried, axis=1))
+    counted, columns = columns >= 0, jnp.maximum(columns, 0)
+    shares = jnp.zeros(len(texts)).at[columns].add(counted)
+    of_pairs = jax.tree.map(lambda leaf: leaf[columns], hardest)  # [B, n, η]
+    pair_scores = scores[columns, jnp.arange(len(queries))[:, None]]
+    pair_weights = counted / jnp.maximum(shares[columns], 1)
+    losses_of_pairs = _triplets(settings, pair_scores[..., None], pair_weights[..., None], of_pairs)
+    return losses_of_pairs.sum(), jnp.sum(shares > 0)
+
+  given = (texts, batch.columns, queries, batch.rows, pairs)
+  if info.mesh.size == 1:
+    summed, number = of_labels(*given)
+  else:
+    split, whole = P(sharding.LABEL_ROWS), P()
+    specs = {"in_specs": (split, split, whole, whole, whole), "out_specs": (whole, whole)}
+
+    @functools.partial(jax.shard_map, mesh=info.mesh, **specs)
+    def of_shards(texts, labels, *given):
+      first = jax.lax.axis_index(sharding.LABEL_ROWS) * len(texts)
+      return jax.lax.psum(of_labels(texts, labels, *given, first=first), sharding.LABEL_ROWS)
+
+    summed, number = of_shards(*given)
+  return summed / jnp.maximum(number, 1)
+
+
+def _mean_gap(settings, gaps: Array, where: Array) -> Array:
+  """R_p, or R_n, of which R is the average: the mean of [gap + m']_+ over those that are not 0 (as released).
+
+  Without a hinge it is the mean over all (the paper's eq. 6 and 7). Where there is nothing, it is 0.
+  """
+  excess = gaps + settings.regulariser_margin
+  if settings.regulariser_hinge:
+    where &= excess > 0
+  return jnp.sum(jnp.where(where, excess, 0)) / jnp.maximum(jnp.sum(where), 1)

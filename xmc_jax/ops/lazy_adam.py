@@ -1,0 +1,202 @@
+"""Row-sparse ("lazy") Adam: of a large table, only the rows that a step touches are read and written.
+
+For tables with a row per label or per cluster, of which a batch touches a few. A step takes its rows out of
+the table, differentiates with respect to these, and hands rows and gradients back:
+
+  rows = take(table, ids)
+  loss, gradients = jax.value_and_grad(loss_of_rows)(rows)
+  table, moments = adam(table, moments, *merge(ids, gradients), count=count, learning_rate=1e-3)
+
+Inside a jitted function that donates table and moments, all is done in place, provided that the gradients
+depend on whatever else that function reads of the table: what may as well be read after the rows were written
+makes XLA keep a copy of the table.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from xmc_jax.distributed.sharding import LABEL_ROWS
+from xmc_jax.types import Array
+
+
+class RowMoments(NamedTuple):
+  """Adam's running means for every row of a table.
+
+  Attributes:
+    mean: `[L, D]` of the gradient.
+    square: `[L, D]` of its square.
+  """
+
+  mean: Array
+  square: Array
+
+
+def init(table: Array) -> RowMoments:
+  """Zeros for a table `[L, D]`, float32 at least, made where the table's rows lie."""
+  dtype = jnp.promote_types(table.dtype, jnp.float32)
+  zeros = lambda: RowMoments(jnp.zeros(table.shape, dtype), jnp.zeros(table.shape, dtype))
+  placed = isinstance(table, jax.Array) and not isinstance(table, jax.core.Tracer) and table.committed
+  return jax.jit(zeros, out_shardings=table.sharding if placed else None)()
+
+
+def take(table: Array, ids: Array, mesh: Mesh | None = None) -> Array:
+  """The rows `[R, D]` of a table `[L, D]` that have these ids `[R]`; zeros for an id of -1.
+
+  Over a mesh, the table's rows are split over `mesh.LABEL_ROWS`; every device has the ids and the result.
+  """
+  if mesh is None:
+    return _gather(table, _places(ids, table.shape[0]))
+
+  @_island(table, mesh, in_specs=(P(LABEL_ROWS), P()), out_specs=P())
+  def take_shard(table, ids):
+    return jax.lax.psum(_gather(table, _own_places(ids, table.shape[0])), LABEL_ROWS)
+
+  return take_shard(table, ids)
+
+
+def put(table: Array, ids: Array, rows: Array, mesh: Mesh | None = None) -> Array:
+  """The table `[L, D]` with rows `[R, D]` in the places of these ids `[R]`: no id twice, -1 for none.
+
+  Over a mesh as for `take`.
+  """
+  if mesh is None:
+    return _set(table, _places(ids, table.shape[0]), rows)
+
+  @_island(table, mesh, in_specs=(P(LABEL_ROWS), P(), P()), out_specs=P(LABEL_ROWS))
+  def put_shard(table, ids, rows):
+    return _set(table, _own_places(ids, table.shape[0]), rows)
+
+  return put_shard(table, ids, rows)
+
+
+def merge(ids: Array, rows: Array) -> tuple[Array, Array]:
+  """Sums the rows that have the same id.
+
+  Args:
+    ids: `[R]` int32, -1 for a row that does not count, whatever stands in it.
+    rows: `[R, D]`, for instance the gradients of the rows that `take` gave out.
+
+  Returns:
+    `(ids, sums)`: the different ids `[R]` int32, rising, padded with -1; the sums `[R, D]`, float32 at least,
+    zeros at the padding.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> ids, sums = merge(jnp.array([7, -1, 3, 7]), jnp.array([[1.0], [9.0], [2.0], [10.0]]))
+    >>> ids, sums[:, 0]
+    (Array([ 3,  7, -1, -1], dtype=int32), Array([ 2., 11.,  0.,  0.], dtype=float32))
+  """
+  num_rows = ids.shape[0]
+  last = jnp.iinfo(jnp.int32).max
+  ids = jnp.where(ids < 0, last, ids).astype(jnp.int32)
+  order = jnp.argsort(ids)
+  ordered = ids[order]
+  first = jnp.diff(ordered, prepend=-1) > 0
+  slots = jnp.where(ordered < last, jnp.cumsum(first) - 1, num_rows)
+  unique = jnp.full(num_rows, -1, jnp.int32).at[slots].set(ordered, mode="drop")
+  rows = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
+  # By slots in the order of the rows: it adds up without a sorted copy of them.
+  slots = jnp.zeros(num_rows, jnp.int32).at[order].set(slots.astype(jnp.int32), unique_indices=True)
+  return unique, jnp.zeros_like(rows).at[slots].add(rows, mode="drop")
+
+
+def adam(
+  table: Array,
+  moments: RowMoments,
+  ids: Array,
+  gradients: Array,
+  *,
+  count: int | Array,
+  learning_rate: float | Array,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  epsilon: float = 1e-8,
+  mesh: Mesh | None = None,
+) -> tuple[Array, RowMoments]:
+  r"""One step of Adam on the rows that have a gradient; all others stay as they are, bit by bit.
+
+  .. math::
+    m_l \gets \beta_1 m_l + (1 - \beta_1) g_l, \quad v_l \gets \beta_2 v_l + (1 - \beta_2) g_l^2, \quad
+    z_l \gets z_l - \lambda \frac{m_l / (1 - \beta_1^t)}{\sqrt{v_l / (1 - \beta_2^t)} + \epsilon}
+
+  The count t is that of all steps, not of those that touched row l, as in PyTorch's SparseAdam and
+  TensorFlow's LazyAdam. A row that a step does not touch neither moves by its moments nor lets them decay: it
+  is not Adam with a gradient of 0. Where every step touches all rows, it is Adam as in optax, ε included
+  (PyTorch's SparseAdam adds ε before v is corrected).
+
+  Args:
+    table: `[L, D]`.
+    moments: as `init` made them, or the last step.
+    ids: `[R]` int32 as from `merge`: no id twice, -1 for none. R may exceed L.
+    gradients: `[R, D]`, a row for each id.
+    count: t, the number of this step, counted from 1.
+    learning_rate: λ.
+    b1: β₁.
+    b2: β₂.
+    epsilon: ε.
+    mesh: devices over which the rows of table and moments are split, by `mesh.LABEL_ROWS`; L divides by their
+      number, and each of them works on its own rows. By default the one on which the inputs are.
+
+  Returns:
+    `(table, moments)` after the step.
+  """
+  step = functools.partial(_adam_rows, b1=b1, b2=b2, epsilon=epsilon)
+  scalars = (jnp.asarray(count, jnp.int32), jnp.asarray(learning_rate, moments.mean.dtype))
+  if mesh is None:
+    return step(table, moments, _places(ids, table.shape[0]), gradients, *scalars)
+
+  split = P(LABEL_ROWS)
+
+  @_island(table, mesh, in_specs=(split, split, P(), P(), P()), out_specs=split)
+  def adam_shard(table, moments, ids, gradients, scalars):
+    return step(table, moments, _own_places(ids, table.shape[0]), gradients, *scalars)
+
+  return adam_shard(table, moments, ids, gradients, scalars)
+
+
+def _adam_rows(table, moments, places, gradients, count, learning_rate, *, b1, b2, epsilon):
+  """`adam` on one device; a place beyond the table is no row."""
+  gradients = gradients.astype(moments.mean.dtype)
+  mean = b1 * _gather(moments.mean, places) + (1 - b1) * gradients
+  square = b2 * _gather(moments.square, places) + (1 - b2) * gradients**2
+  corrected_mean, corrected_square = mean / (1 - b1**count), square / (1 - b2**count)
+  change = -learning_rate * corrected_mean / (jnp.sqrt(corrected_square) + epsilon)
+  moments = RowMoments(
+    _set(moments.mean, places, mean),
+    _set(moments.square, places, square),
+  )
+  return table.at[places].add(change.astype(table.dtype), mode="drop", unique_indices=True), moments
+
+
+def _gather(table: Array, places: Array) -> Array:
+  return table.at[places].get(mode="fill", fill_value=0)
+
+
+def _set(table: Array, places: Array, rows: Array) -> Array:
+  return table.at[places].set(rows.astype(table.dtype), mode="drop", unique_indices=True)
+
+
+def _places(ids: Array, num_rows: int) -> Array:
+  """The rows of the ids; one that the table has not is its own place beyond it (a negative would wrap)."""
+  beyond = num_rows + jnp.arange(ids.shape[0], dtype=jnp.int32)
+  return jnp.where((ids >= 0) & (ids < num_rows), ids, beyond)
+
+
+def _own_places(ids: Array, num_rows: int) -> Array:
+  """`_places` among the rows of this device."""
+  return _places(ids - jax.lax.axis_index(LABEL_ROWS) * num_rows, num_rows)
+
+
+def _island(table: Array, mesh: Mesh, *, in_specs, out_specs):
+  """`jax.shard_map`, for a table whose rows divide by the mesh."""
+  if table.shape[0] % mesh.size:
+    raise ValueError(
+      f"a table of {table.shape[0]} rows does not divide by a mesh of {mesh.size} devices: "
+      f"pad it to {table.shape[0] + -table.shape[0] % mesh.size}"
+    )
+  return functools.partial(jax.shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs)

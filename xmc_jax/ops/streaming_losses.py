@@ -1,0 +1,224 @@
+"""The losses that `streaming_loss` knows: each a summary of a row's scores, and a sum over its positives."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from xmc_jax.ops.chunked_scores import Reduction
+from xmc_jax.ops.soft_top_k_threshold import Tally, locate, log_odds, tally
+from xmc_jax.types import Array, PyTree
+
+
+class Summary(NamedTuple):
+  """What one pass over a row's labels leaves.
+
+  Attributes:
+    value: `[B]` the number that the loss needs, a function of the scores.
+    anchor: `[B]` what the positives' scores are taken relative to, a constant: large scores keep their
+      digits where both sides of a difference are relative to the same number.
+    rows: more of each row, `[B]` each, that `Kind.slope` needs.
+    found: `[B, P]` scores of the positives, -inf where there is none.
+  """
+
+  value: Array
+  anchor: Array
+  rows: PyTree
+  found: Array
+
+
+class Kind(NamedTuple):
+  """A loss in two parts.
+
+  Attributes:
+    with_positives: whether a row's positives take part in its summary.
+    weighted: whether positives have weights.
+    options: names of its own keyword arguments, and their defaults (None: it must be given).
+    summarise: `(fold, options) -> Summary`, with `fold(reduction) -> (state, found)` a pass over all labels.
+    slope: `(rows, options, scores [B, n]) -> [B, n]`, the derivative of the summary's value by each score.
+    combine: `(value [B], relative [B, P], real [B, P], weights [B, P], options) -> [B]`, the loss, from the
+      positives' scores relative to the anchor; differentiable.
+  """
+
+  with_positives: bool
+  weighted: bool
+  options: dict[str, float | None]
+  summarise: Callable[..., Summary]
+  slope: Callable[..., Array]
+  combine: Callable[..., Array]
+
+
+def _filled(num_rows: int, value: float) -> Array:
+  return jnp.full((num_rows,), value, jnp.float32)
+
+
+def _peak_of(peak: Array) -> Array:
+  """A peak that can be subtracted: 0 where there was nothing to take the maximum of."""
+  return jnp.where(jnp.isneginf(peak), 0, peak)
+
+
+def _start_log_sum_exp(num_rows):
+  return _filled(num_rows, -jnp.inf), _filled(num_rows, 0)
+
+
+def _add_log_sum_exp(state, scores):
+  peak, total = state
+  higher = jnp.maximum(peak, jnp.max(scores, axis=1))
+  base = _peak_of(higher)
+  return higher, total * jnp.exp(peak - base) + jnp.sum(jnp.exp(scores - base[:, None]), axis=1)
+
+
+def _merge_log_sum_exp(state, axis):
+  peak, total = state
+  highest = jax.lax.pmax(peak, axis)
+  return highest, jax.lax.psum(total * jnp.exp(peak - _peak_of(highest)), axis)
+
+
+# State: the largest score, -inf if none, and the sum of exp(score - largest).
+LOG_SUM_EXP = Reduction(_start_log_sum_exp, _add_log_sum_exp, _merge_log_sum_exp)
+
+
+def _sum_of_softplus(prior):
+  """The reduction that finds Σ softplus(s - prior), the prior `[B]`."""
+  return Reduction(
+    start=lambda num_rows: _filled(num_rows, 0),
+    add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores - prior[:, None]), axis=1),
+    merge=jax.lax.psum,
+  )
+
+
+def _summarise_log_sum_exp(fold, options):
+  """log Σ exp(s - peak): -inf where there is nothing to sum."""
+  (peak, total), found = fold(LOG_SUM_EXP)
+  anchor, empty = _peak_of(peak), total == 0
+  log_total = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)))
+  return Summary(log_total, anchor, (anchor, log_total), found)
+
+
+def _slope_log_sum_exp(rows, options, scores):
+  anchor, log_total = rows
+  return jnp.exp((scores - anchor[:, None]) - log_total[:, None])
+
+
+def _combine_softmax(value, relative, real, weights, options):
+  return jnp.sum(weights * jnp.where(real, value[:, None] - relative, 0), axis=1)
+
+
+def _combine_decoupled(value, relative, real, weights, options):
+  # softplus(-inf) is 0 with gradient 0: that settles padding and the rows without negatives.
+  return jnp.sum(weights * jax.nn.softplus(jnp.where(real, value[:, None] - relative, -jnp.inf)), axis=1)
+
+
+def _summarise_softplus(fold, options):
+  total, found = fold(_sum_of_softplus(options["prior"]))
+  return Summary(total, options["prior"], (), found)
+
+
+def _slope_softplus(rows, options, scores):
+  return jax.nn.sigmoid(scores - options["prior"][:, None])
+
+
+def _combine_binary(value, relative, real, weights, options):
+  return value + jnp.sum(jax.nn.softplus(jnp.where(real, -relative, -jnp.inf)), axis=1)
+
+
+def _start_extremes(num_rows):
+  return _filled(num_rows, 0), _filled(num_rows, -jnp.inf), _filled(num_rows, jnp.inf)
+
+
+def _add_extremes(state, scores):
+  count, peak, floor = state
+  real = scores > -jnp.inf
+  lowest = jnp.min(jnp.where(real, scores, jnp.inf), axis=1)
+  return count + jnp.sum(real, axis=1), jnp.maximum(peak, jnp.max(scores, axis=1)), jnp.minimum(floor, lowest)
+
+
+def _merge_extremes(state, axis):
+  count, peak, floor = state
+  return jax.lax.psum(count, axis), jax.lax.pmax(peak, axis), jax.lax.pmin(floor, axis)
+
+
+# State: how many scores there are, the largest and the smallest.
+EXTREMES = Reduction(_start_extremes, _add_extremes, _merge_extremes)
+
+
+def _logits(scores, center, offset, alpha):
+  """α (s - center) + offset: scores near the threshold keep their digits, however large they are."""
+  return alpha[:, None] * (scores - center[:, None]) + offset[:, None]
+
+
+def _log_pull(logits):
+  """log of σ(x) σ(-x)."""
+  distance = jnp.abs(logits)
+  return -distance - 2 * jnp.log1p(jnp.exp(-distance))
+
+
+def _tallies(to_logits):
+  """The reduction that finds a `Tally` at a threshold."""
+  return Reduction(
+    start=lambda num_rows: Tally(*(_filled(num_rows, 0) for _ in Tally._fields)),
+    add=lambda state, scores: jax.tree.map(jnp.add, state, tally(scores, to_logits)),
+    merge=jax.lax.psum,
+  )
+
+
+def _pulls(to_logits):
+  """The reduction that finds the log of Σ σ(x) σ(-x), apart for the logits above 0 and for the others."""
+
+  def add(state, scores):
+    logits = to_logits(scores)
+    pull, above = _log_pull(logits), logits > 0
+    sides = jnp.where(above, pull, -jnp.inf), jnp.where(above, -jnp.inf, pull)
+    return tuple(_add_log_sum_exp(*side) for side in zip(state, sides))
+
+  def merge(state, axis):
+    return tuple(_merge_log_sum_exp(side, axis) for side in state)
+
+  return Reduction(lambda num_rows: (_start_log_sum_exp(num_rows),) * 2, add, merge)
+
+
+def _summarise_threshold(fold, options):
+  """The threshold of soft top-k, as an offset of the logits of scores relative to one near it."""
+  k, alpha = options["k"], options["alpha"]
+  (count, peak, floor), found = fold(EXTREMES)
+  k = jnp.clip(k, 0, count)
+  peak, floor = jnp.where(count > 0, peak, 0), jnp.where(count > 0, floor, 0)
+
+  def measure_around(center):
+    def measure(offset):
+      seen, _ = fold(_tallies(lambda scores: _logits(scores, center, offset, alpha)))
+      return log_odds(seen, k, count)
+
+    return measure
+
+  center, offset, unfelt = locate(measure_around, k, count, peak, floor, alpha)
+  sides, _ = fold(_pulls(lambda scores: _logits(scores, center, offset, alpha)))
+  above, below = (jnp.log(total) + _peak_of(highest) for highest, total in sides)
+  log_pull = jnp.logaddexp(above, below)
+  # Where no entry is felt, the threshold is put where those above and those below miss equally much.
+  offset = jnp.where(unfelt, offset + (above - below) / 2, offset)
+  log_pull = jnp.where(unfelt, (above + below) / 2 + jnp.log(2.0), log_pull)
+  return Summary(offset, center, (center, offset, log_pull), found)
+
+
+def _slope_threshold(rows, options, scores):
+  # Σ σ(α (s + t)) stays k: dt = -Σ v ds / Σ v, of which the offset is α t and a constant.
+  center, offset, log_pull = rows
+  share = jnp.exp(_log_pull(_logits(scores, center, offset, options["alpha"])) - log_pull[:, None])
+  return -options["alpha"][:, None] * share
+
+
+def _combine_soft_top_k(value, relative, real, weights, options):
+  logits = options["alpha"][:, None] * relative + value[:, None]
+  return jnp.sum(weights * jax.nn.softplus(jnp.where(real, -logits, -jnp.inf)), axis=1)
+
+
+KINDS = {
+  "softmax": Kind(True, True, {}, _summarise_log_sum_exp, _slope_log_sum_exp, _combine_softmax),
+  "decoupled_softmax": Kind(False, True, {}, _summarise_log_sum_exp, _slope_log_sum_exp, _combine_decoupled),
+  "binary": Kind(False, False, {"prior": 0.0}, _summarise_softplus, _slope_softplus, _combine_binary),
+  "soft_top_k": Kind(
+    True, True, {"k": None, "alpha": 1.0}, _summarise_threshold, _slope_threshold, _combine_soft_top_k
+  ),
+}

@@ -1,0 +1,268 @@
+"""Several runs side by side: what differs, and whether it may be chance."""
+
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import metrics, sanitize
+from xmc_jax.errors import UserError
+from xmc_jax.report import differing, drawing, finished, readings, scores, side_figures, tables
+from xmc_jax.report.finished import Finished
+from xmc_jax.report.html import Markup, document, element, image, isolated, note, paragraph, table
+from xmc_jax.storage import atomic
+
+LEVEL = 0.05
+_KS, _SEED = (1, 3, 5, 10, 100), 0
+_CURVE = "P@1"
+
+Differences = Sequence[Mapping[str, metrics.Difference]]
+
+
+def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
+  """`--mode=compare RUN RUN ...`: prints a table of test metrics, and writes compare.html.
+
+  Differences are to the first run, with 95 % intervals and p-values of a paired bootstrap over test points;
+  p-values of several runs are adjusted by Holm's method, metric by metric. Nothing is ranked anew: the runs'
+  predictions/test.npz are read, or predictions/test_SCORES.npz.
+
+  Args:
+    workdirs: folders of two or more finished runs, tested on the same points.
+    destination: the page; '' is report/compare.html of the first run, or report/compare_SCORES.html.
+    scores: what the test points are ranked by in all runs; '' is each run's own.
+
+  Raises:
+    UserError: fewer than two, one that is not finished or not ranked by these scores, other test data, or a
+      page that cannot be written.
+  """
+  runs = finished.opened(workdirs, scores)
+  means, differences = measured(runs)
+  print(sanitize.text(console_table(runs, means, differences)))
+  usual = runs[0].workdir / "report" / f"compare{f'_{scores}' if scores else ''}.html"
+  path = pathlib.Path(destination).expanduser() if destination else usual
+  if not drawing.available():
+    print(drawing.MISSING)
+  try:
+    atomic.write_text(path, _page(runs, means, differences))
+  except OSError as error:
+    raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+  print(sanitize.text(f"\nwritten to {path}"))
+
+
+def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dict[str, metrics.Difference]]]:
+  """Means of each run, and what it differs by from the first, p-values adjusted for the number of runs.
+
+  The propensities are those of the first run's training points and settings, for all.
+  """
+  first = runs[0]
+  settings, truth = first.config.eval, first.dataset.test.counted
+  inverse = metrics.inverse_propensity(
+    first.dataset.train.truth, settings.propensity_a, settings.propensity_b
+  )
+  deepest = min(run.config.eval.k for run in runs)
+  with_ks = {"ks": [k for k in _KS if k <= deepest], "inverse_propensity": inverse}
+  rankings = [run.ranking.ids for run in runs]
+  means = [metrics.evaluate(ids, truth, **with_ks) for ids in rankings]
+  found = metrics.paired_differences(rankings, truth, seed=_SEED, **with_ks)
+  for name in found[0]:
+    adjusted = metrics.holm([each[name].p_value for each in found])
+    for each, p_value in zip(found, adjusted.tolist()):
+      each[name] = each[name]._replace(p_value=p_value)
+  return means, found
+
+
+def parts_by_decile(runs: Sequence[Finished]) -> list[dict[str, np.ndarray]]:
+  """What each decile of labels adds to the metrics at 1 and 5, for each run."""
+  groups, truth = metrics.frequency_deciles(runs[0].frequency), runs[0].dataset.test.counted
+  return [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
+
+
+def console_table(runs: Sequence[Finished], means, differences: Differences) -> str:
+  """Metrics in percent, a row each; '*' marks a difference that chance hardly explains."""
+  names = [name for name in configs.METRICS if name in means[0]]
+  cells = [["", *(run.letter for run in runs)]]
+  for name in names:
+    first = f"{100 * means[0][name]:.2f}"
+    cells.append(
+      [name, first, *(_console_cell(mean[name], each[name]) for mean, each in zip(means[1:], differences))]
+    )
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in cells]
+  legend = [f"{run.letter}  {run.workdir}  ({_method(run)})" for run in runs]
+  return "\n".join([*legend, "", *lines, "", _explained(runs)])
+
+
+def _console_cell(mean: float, found: metrics.Difference) -> str:
+  star = "*" if found.p_value < LEVEL else " "
+  between = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
+  return f"{100 * mean:.2f} {100 * found.value:+.2f}{star} {between} {_p(found.p_value)}"
+
+
+def _p(value: float) -> str:
+  return f"p={value:.3f}" if value >= 0.0005 else "p<.001"
+
+
+def _explained(runs: Sequence[Finished]) -> str:
+  several = (
+    f", adjusted for {len(runs) - 1} runs by Holm's method, each metric for itself" if len(runs) > 2 else ""
+  )
+  return (
+    f"Percent on {len(runs[0].dataset.test):,} test points; differences to A with 95 % intervals, of a "
+    f"paired bootstrap over points, and two-sided p-values{several}; * is p < {LEVEL}, which "
+    "chance alone gives one metric in 20. Another seed may move a run by more than other points do."
+  )
+
+
+def _method(run: Finished) -> str:
+  encoder = pathlib.PurePath(run.config.encoder.name).name
+  return f"{run.config.method.name}, encoder {encoder}, ranked by {run.scores}"
+
+
+def _page(runs: Sequence[Finished], means, differences: Differences) -> str:
+  title = f"Comparison of {len(runs)} runs"
+  parts = [
+    element("h1", title),
+    paragraph(f"On the {len(runs[0].dataset.test):,} test points and {runs[0].dataset.num_labels:,} labels "
+              f"of {runs[0].dataset.name}. A is what the others are held against."),
+    *([] if drawing.available() else [note(drawing.MISSING)]),
+    _runs(runs),
+    element("h2", "How good they are"),
+    note(_explained(runs)),
+    *_every_metric(runs, means, differences),
+    *_figures(runs),
+    *_by_frequency(runs, parts_by_decile(runs)),
+    element("h2", "Where they differ most"),
+    *differing.sections(runs),
+    element("h2", "Time"),
+    _times(runs),
+    element("h2", "Settings that differ"),
+    _settings(runs),
+  ]  # fmt: skip
+  return document(title, *parts)
+
+
+def _runs(runs: Sequence[Finished]) -> Markup:
+  rows = [
+    [element("b", run.letter), isolated(run.name, 80), run.config.method.name,
+     pathlib.PurePath(run.config.encoder.name).name, run.scores.replace("_", " "),
+     f"{run.step:,}", f"{run.config.train.seed}",
+     tables.duration(run.seconds.get("train", 0.0))]
+    for run in runs
+  ]  # fmt: skip
+  head = ["", "run", "method", "encoder", "ranked by", "step tested", "seed", "training"]
+  return table(head, rows, text_columns=(1, 2, 3, 4))
+
+
+def _metrics(runs: Sequence[Finished], means, differences: Differences, names: Sequence[str]) -> Markup:
+  def cells(name: str) -> Iterator[object]:
+    yield f"{100 * means[0][name]:.2f}"
+    for mean, each in zip(means[1:], differences):
+      found = each[name]
+      sure = found.p_value < LEVEL
+      yield f"{100 * mean[name]:.2f}"
+      yield element("b" if sure else "span", f"{_signed(found.value)}{' *' if sure else ''}")
+      yield element("small", f"{_signed(found.low)} to {_signed(found.high)}")
+      yield element("small", _p(found.p_value).lstrip("p="))
+
+  head = [side_figures.name(runs[0])]
+  for run in runs[1:]:
+    head += [side_figures.name(run), f"{run.letter} − A", "95 % interval", "p-value"]
+  return table(["percent", *head], [[name, *cells(name)] for name in names])
+
+
+def _signed(value: float) -> str:
+  return f"{100 * value:+.2f}".replace("-", "−")
+
+
+def _every_metric(runs: Sequence[Finished], means, differences: Differences) -> list[Markup]:
+  main = [name for name in configs.METRICS if name in means[0]]
+  kinds = [f"{kind}@{k}" for kind in tables.FAMILIES for k in tables.cutoffs(means[0])]
+  others = [name for name in kinds if name in means[0] and name not in main]
+  parts = [_metrics(runs, means, differences, main)]
+  if others:
+    summary = Markup("<summary>The other metrics</summary>")
+    parts.append(element("details", summary, _metrics(runs, means, differences, others)))
+  return parts
+
+
+def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndarray]]) -> list[Markup]:
+  """What labels of each decile add to P@1 and P@5, run beside run."""
+  names = [name for name in ("P@1", "P@5") if name in parts[0]]
+  pictures = [
+    (
+      side_figures.deciles(runs, name, [found[name] for found in parts]),
+      f"What labels of each decile add to {name}.",
+    )
+    for name in names
+    if drawing.available()
+  ]
+  head = [f"{name} {run.letter}" for name in names for run in runs]
+  rows = [
+    [f"{decile + 1}", *(f"{100 * found[name][decile]:.2f}" for name in names for found in parts)]
+    for decile in range(len(parts[0]["P@1"]))
+  ]
+  said = "In percentage points. Deciles are of labels by their training points in A, the most frequent first."
+  return [
+    element("h2", "On frequent and on rare labels"),
+    note(said),
+    _shown(pictures),
+    table(["decile", *head], rows),
+  ]
+
+
+def _shown(drawn: Sequence[tuple[Any, str]]) -> Markup:
+  """Figures with their captions."""
+  pictures = [image(drawing.png(figure), f"Figure: {caption}", caption) for figure, caption in drawn]
+  return element("div", *pictures, css="figures") if pictures else Markup("")
+
+
+def _figures(runs: Sequence[Finished]) -> list[Markup]:
+  """Curves over one another; what the runs have none of is left out."""
+  if not drawing.available():
+    return []
+  drawn = []
+  if any(f"eval/{_CURVE}" in run.curves for run in runs):
+    drawn += [
+      (side_figures.validation(runs, _CURVE), f"{_CURVE} on the rows held out, by vectors, over epochs."),
+      (side_figures.validation(runs, _CURVE, by_time=True), "The same over the time of training steps."),
+    ]
+  if any("train/loss" in run.curves for run in runs):
+    drawn.append((side_figures.losses(runs), "Only losses of one kind and one temperature compare."))
+  num_true = runs[0].dataset.test.counted.nnz
+  found = [scores.precision_recall(run.ranking, run.hits, num_true, _SEED) for run in runs]
+  if any(len(precision) for precision, _ in found):
+    caption = "All points together, one threshold of scores for all, within each point's ranking."
+    drawn.append((side_figures.precision_recall(runs, found), caption))
+  return [element("h2", "Curves"), _shown(drawn)] if drawn else []
+
+
+def _times(runs: Sequence[Finished]) -> Markup:
+  stages = dict.fromkeys(stage for run in runs for stage in run.seconds)
+  rows = [
+    [
+      tables.stage(stage),
+      *(tables.duration(run.seconds[stage]) if stage in run.seconds else "" for run in runs),
+    ]
+    for stage in stages
+  ]
+  rows.append(
+    [element("b", "all"), *(element("b", tables.duration(sum(run.seconds.values()))) for run in runs)]
+  )
+  rows.append(["peak memory of the process", *(_memory(readings.memory(run.curves)) for run in runs)])
+  return table(["stage", *(run.letter for run in runs)], rows)
+
+
+def _memory(peaks: Mapping[str, float]) -> str:
+  return f"{peaks['host'] / 1e9:.2f} GB" if "host" in peaks else ""
+
+
+def _settings(runs: Sequence[Finished]) -> Markup:
+  every = [tables.settings(run.config) for run in runs]
+  keys = [key for key in every[0] if any(other[key] != every[0][key] for other in every)]
+  if not keys:
+    return note("None.")
+  columns = range(1, len(runs) + 1)
+  rows = [[key, *(isolated(settings[key], 80) for settings in every)] for key in keys]
+  return table(["setting", *(run.letter for run in runs)], rows, text_columns=columns)

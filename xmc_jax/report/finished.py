@@ -1,0 +1,209 @@
+"""A finished run as a comparison sees it: from its folder, without parameters and devices."""
+
+import json
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import config as configs
+from xmc_jax import data
+from xmc_jax.config import limits
+from xmc_jax.errors import UserError
+from xmc_jax.metrics.hits import Hits, as_truth, find_hits
+from xmc_jax.report import readings
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.storage import path_safety
+
+# Of a prepared folder, what makes a test: the same bytes are the same texts, truth and filter.
+_TEST_FILES = (
+  *("test.texts", "test.texts_offsets", "test.truth.columns", "test.truth.columns_offsets"),
+  *("test.filter.columns", "test.filter.columns_offsets", "labels.texts", "labels.texts_offsets"),
+)
+_BLOCK = 1 << 22
+# What NumPy and SciPy raise at a damaged file.
+_DAMAGED = (
+  OSError,
+  ValueError,
+  KeyError,
+  IndexError,
+  TypeError,
+  OverflowError,
+  EOFError,
+  NotImplementedError,
+)
+
+
+class Finished(NamedTuple):
+  """A run that was trained and tested.
+
+  Attributes:
+    letter, name: what it is called: 'A', and its folder's name.
+    workdir, config, dataset: as of any run.
+    scores: what the test points are ranked by.
+    step: of the parameters that were tested.
+    frequency: `[L]` training points of each label.
+    ranking: of the test points, of predictions/test.npz or another file beside it.
+    hits: its true pairs.
+    curves, seconds: its training.
+  """
+
+  letter: str
+  name: str
+  workdir: pathlib.Path
+  config: Any
+  dataset: data.Dataset
+  scores: str
+  step: int
+  frequency: np.ndarray
+  ranking: Ranking
+  hits: Hits
+  curves: readings.Curves
+  seconds: Mapping[str, float]
+
+
+def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]:
+  """Opens runs to compare, all of them tested on the same.
+
+  Args:
+    workdirs: their folders.
+    scores: which ranking of them; '' is each run's own.
+
+  Raises:
+    UserError: fewer than two, one twice, one that is not finished or not ranked by these scores, or that has
+      other test data.
+  """
+  known = limits.CHOICES["eval.scores"]
+  if scores and scores not in known:
+    raise UserError(f"--scores={scores} is no ranking; there are {', '.join(known)}")
+  workdirs = [pathlib.Path(workdir).expanduser() for workdir in workdirs]
+  if len(workdirs) < 2:
+    raise UserError(
+      f"{len(workdirs)} run{'' if len(workdirs) == 1 else 's'} given; a comparison needs two or more"
+    )
+  if len(workdirs) > len(_LETTERS):
+    raise UserError(f"{len(workdirs)} runs given; {len(_LETTERS)} can be compared")
+  places = [workdir.resolve() for workdir in workdirs]
+  for number, place in enumerate(places):
+    if place in places[:number]:
+      raise UserError(f"{workdirs[number]} is given twice; a run does not differ from itself")
+  for workdir in workdirs:
+    _check_finished(workdir)
+    _check_ranked(workdir, scores)
+  for workdir in workdirs[1:]:
+    _check_same_test(workdirs[0], workdir)
+  return [_opened(letter, workdir, scores) for letter, workdir in zip(_LETTERS, workdirs)]
+
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRST"
+
+
+def _check_finished(workdir: pathlib.Path) -> None:
+  configs.read(workdir / "config.json")
+  path_safety.check(workdir)
+  for name in ("report/metrics.json", "predictions/test.npz", "report/seconds.json"):
+    if not (workdir / name).is_file():
+      raise UserError(
+        f"{workdir}: not finished, as {name} is missing; give its --mode=train command again, and it goes on"
+      )
+
+
+def _check_ranked(workdir: pathlib.Path, scores: str) -> None:
+  for path in _files(workdir, scores):
+    if not path.is_file():
+      raise UserError(
+        f"{workdir}: not ranked by {scores} yet, as {path.relative_to(workdir)} is missing; give "
+        f"--mode=evaluate --workdir={workdir} --scores={scores} first"
+      )
+
+
+def _files(workdir: pathlib.Path, scores: str) -> tuple[pathlib.Path, pathlib.Path]:
+  """The report and the predictions by these scores; a run's own stand under no name."""
+  own = configs.read(workdir / "config.json").eval.scores
+  suffix = f"_{scores}" if scores not in ("", own) else ""
+  return workdir / "report" / f"metrics{suffix}.json", workdir / "predictions" / f"test{suffix}.npz"
+
+
+def _check_same_test(first: pathlib.Path, other: pathlib.Path) -> None:
+  for name in _TEST_FILES:
+    one, two = (workdir / "data" / f"{name}.npy" for workdir in (first, other))
+    if not _same_bytes(one, two):
+      what = {"test": "test points", "labels": "labels"}[name.partition(".")[0]]
+      raise UserError(f"{other} was not tested on what {first} was: other {what} ({name}.npy differs)")
+
+
+def _same_bytes(one: pathlib.Path, two: pathlib.Path) -> bool:
+  try:
+    if one.samefile(two):  # both linked from the cache
+      return True
+    if one.stat().st_size != two.stat().st_size:
+      return False
+    with one.open("rb") as left, two.open("rb") as right:
+      while block := left.read(_BLOCK):
+        if block != right.read(_BLOCK):
+          return False
+    return True
+  except OSError as error:
+    raise UserError(f"{error.filename or one}: not readable ({error.strerror})") from None
+
+
+def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
+  config, dataset = configs.read(workdir / "config.json"), data.load_prepared(workdir / "data")
+  report, predictions = _files(workdir, scores)
+  ranking = _ranking(predictions, len(dataset.test), dataset.num_labels)
+  return Finished(
+    letter=letter,
+    name=workdir.resolve().name,
+    workdir=workdir,
+    config=config,
+    dataset=dataset,
+    scores=scores or config.eval.scores,
+    step=_step(report),
+    frequency=np.asarray((dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
+    ranking=ranking,
+    hits=find_hits(ranking.ids, as_truth(dataset.test.counted)),
+    curves=readings.curves(workdir),
+    seconds=readings.seconds(workdir),
+  )
+
+
+def _step(path: pathlib.Path) -> int:
+  """Which parameters were tested, of metrics.json."""
+  try:
+    return int(json.loads(path.read_text(encoding="utf-8"))["step"])
+  except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError):
+    raise UserError(f"{path}: damaged; {_again(path)}") from None
+
+
+def _again(path: pathlib.Path) -> str:
+  scores = path.stem.partition("_")[2]
+  given = f" --scores={scores}" if scores else ""
+  return f"--mode=evaluate --workdir={path.parent.parent}{given} makes it again"
+
+
+def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
+  """What `evaluate.save_predictions` wrote: each row's labels, best first."""
+  again = _again(path)
+  try:
+    with path.open("rb") as file:
+      found = sp.csr_matrix(sp.load_npz(file))
+    found.check_format(full_check=True)
+    if not np.isfinite(found.data).all():
+      raise ValueError("a score is not finite")
+  except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
+    raise UserError(f"{path}: not readable ({' '.join(str(error).split())[:200]}); {again}") from None
+  if found.shape != (num_rows, num_labels):
+    raise UserError(f"{path}: {found.shape} scores, and the test has {(num_rows, num_labels)}; {again}")
+  counts = np.diff(found.indptr)
+  ids = np.full((num_rows, counts.max(initial=1)), -1, np.int32)
+  scores = np.full(ids.shape, -np.inf, np.float32)
+  real = np.arange(ids.shape[1]) < counts[:, None]
+  ids[real], scores[real] = found.indices, found.data
+  twice = np.sort(ids, axis=1)
+  if np.any((twice[:, 1:] == twice[:, :-1]) & (twice[:, 1:] >= 0)):
+    raise UserError(f"{path}: a row names a label twice; {again}")
+  return Ranking(ids, scores)

@@ -1,0 +1,278 @@
+"""The page of one run: how it learnt, how good it is, on what, and at what price."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import metrics
+from xmc_jax.distributed import runtime
+from xmc_jax.metrics.hits import Hits, as_truth, find_hits
+from xmc_jax.report import drawing, examples, figures, readings, score_section, scores, tables
+from xmc_jax.report.html import Markup, document, element, image, joined, note, paragraph
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.runs.evaluate import Why
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import atomic
+from xmc_jax.types import PyTree
+
+_SEED = 0
+_SOURCES = (
+  "Its sources: vectors of texts (encoder) and of labels (classifier); labels of training points that are "
+  "near by vector (memory), by words (lexical memory) or by both, each vote less what others say already "
+  "(memory regression); words of label texts (lexical labels)."
+)
+_SHARES = (5, 100)  # found among the first so many, decile by decile
+
+
+class _Material(NamedTuple):
+  """What a page is made of.
+
+  Attributes:
+    report: what metrics.json says.
+    curves, refreshed: the training's readings, and the steps of its refreshes.
+    hits: the ranking's true pairs.
+    sample: scores; None where no test point has a label.
+    choices: points to show.
+    reasons: of each, why labels were ranked, a line by label; empty where the ranking does not tell.
+    frequency: `[L]` training points of each label.
+    seconds: by stage.
+  """
+
+  report: Mapping[str, Any]
+  curves: readings.Curves
+  refreshed: Mapping[str, np.ndarray]
+  hits: Hits
+  sample: scores.Sample | None
+  choices: list[examples.Choice]
+  reasons: Mapping[int, Mapping[int, str]]
+  frequency: np.ndarray
+  seconds: Mapping[str, float]
+
+
+def write(
+  run: Run,
+  ranking: Ranking,
+  queries: np.ndarray,
+  params: PyTree,
+  aux: PyTree,
+  *,
+  scores: str = "",
+  suffix: str = "",
+  seconds: Mapping[str, float] | None = None,
+  why: Why | None = None,
+) -> pathlib.Path:
+  """Writes report/index.html, and its figures beside it; `suffix` stands behind the files' names.
+
+  report/metrics.json must be there. With several processes all of them call this, and the main one writes.
+  Labels are embedded for a sample of points alone: some thousands, whatever the data's size.
+
+  Args:
+    run: the run.
+    ranking: of the test points, `config.eval.k` deep.
+    queries: `[N, D]` the test points' embeddings.
+    params, aux: as trained.
+    scores: what the ranking is by: 'hybrid', 'fused', a view, a source; '' is `config.eval.scores`.
+    suffix: of report/metrics.json.
+    seconds: time by stage so far; None is what the folder says.
+    why: says why labels were ranked, as `evaluate.examples` has it; None where the ranking does not tell.
+
+  Returns:
+    The page's path.
+  """
+  folder = run.workdir / "report"
+  chosen = scores or run.config.eval.scores
+  hits = find_hits(ranking.ids, as_truth(run.dataset.test.counted))
+  sample, choices = _looked_at(run, ranking, queries, params, aux, chosen, hits)
+  reasons = examples.reasons(choices, ranking, run.dataset.test.counted, why) if why else {}
+  page = folder / f"index{suffix}.html"
+  if not runtime.is_main_process():
+    return page
+  curves = readings.curves(run.workdir)
+  material = _Material(
+    report=json.loads((folder / f"metrics{suffix}.json").read_text(encoding="utf-8")),
+    curves=curves,
+    refreshed=readings.refreshed(run.method.refreshes, curves),
+    hits=hits,
+    sample=sample,
+    choices=choices,
+    reasons=reasons,
+    frequency=np.asarray((run.dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
+    seconds=readings.seconds(run.workdir) if seconds is None else dict(seconds),
+  )
+  atomic.write_text(page, _page(run, ranking, chosen, material, suffix))
+  return page
+
+
+def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hits: Hits):
+  """A sample of scores, and the points to show: what needs label vectors, made by all processes together."""
+  truth = run.dataset.test.counted
+  outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
+  if not truth.nnz:
+    return None, []
+  planned, near = scores.plan(truth, _SEED), examples.near_pairs(ranking, outcome, truth, _SEED)
+  filtered, of_keys = run.dataset.test.filter, chosen == "fused" and run.method.key_temperature
+  by_vectors = scores.are_of_vectors(chosen) and not of_keys
+  ids = np.concatenate([*((planned.labels, planned.drawn) if by_vectors else ()), *near[1:]])
+  # How near labels are is looked up by their texts where the ranking is not by vectors.
+  view = chosen if by_vectors else "encoder"
+  aux = run.aux_to_rank(params, aux)
+  vectors = scores.LabelVectors(run, params, aux, view, ids) if len(ids) else None
+  if by_vectors:
+    sample = scores.sample(planned, vectors, queries, ranking, truth, filtered)
+  else:
+    sample = scores.sample_of_ranking(planned, ranking, truth, filtered)
+  return sample, list(examples.choose(ranking, outcome, near, vectors, _SEED))
+
+
+def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: str) -> str:
+  report, config, test = material.report, run.config, run.dataset.test
+  draw = _Figures(run.workdir / "report", suffix)
+  by = _ranked_by(chosen, bool(run.method.views))
+  lead = (
+    f"{config.method.name} with encoder {pathlib.PurePath(config.encoder.name).name}, on {run.dataset.name}: "
+    f"{len(run.train):,} training points, {len(run.validation):,} for validation, {len(test):,} for "
+    f"this test, {run.dataset.num_labels:,} labels. Parameters of step {report['step']:,}{by}."
+  )
+  parts = [
+    element("h1", f"{config.name}: test report"),
+    paragraph(lead),
+    *([] if draw.on else [note(drawing.MISSING)]),
+    *_quality(material, chosen),
+    *_training(run, material, chosen, draw),
+    *_by_frequency(run, ranking, material, draw),
+    *score_section.section(
+      ranking, material.hits, material.sample, test.counted, report.get("calibration"), draw.side_by_side
+    ),
+    *_examples(run, ranking, material),
+    *_price(material),
+    *_settings(config),
+  ]
+  return document(f"{config.name}: test report", *parts)
+
+
+def _ranked_by(chosen: str, has_views: bool) -> str:
+  if chosen == "hybrid":
+    return ", ranked by all sources together, whose scores are probabilities that a label is right"
+  if not scores.are_of_vectors(chosen):
+    return f", ranked by the source {chosen.replace('_', ' ')} alone"
+  if not has_views:
+    return ""
+  return f", ranked by {'both scores' if chosen == 'fused' else f'the {chosen}'}"
+
+
+class _Figures:
+  """Draws figures into a folder and a page, where there is anything to draw with."""
+
+  def __init__(self, folder: pathlib.Path, suffix: str):
+    self._folder, self._suffix, self.on = folder, suffix, drawing.available()
+
+  def side_by_side(self, *drawn: tuple[str, Any, str]) -> list[Markup]:
+    """Figures `(name, () -> figure, caption)`."""
+    if not self.on:
+      return []
+    made = []
+    for name, make, caption in drawn:
+      png = drawing.png(make())
+      drawing.write_png(self._folder / f"{name}{self._suffix}.png", png)
+      made.append(image(png, f"Figure: {caption}", caption))
+    return [element("div", *made, css="figures")] if made else []
+
+
+def _quality(material: _Material, chosen: str) -> list[Markup]:
+  report = material.report
+  without = report["rows_without_labels"]
+  parts = [
+    element("h2", "How good it is"),
+    note("In percent; below each the 95 % interval that other test points of the same kind would give "
+         "(bootstrap over points). It says nothing of how another seed would come out."),
+    tables.metrics(report["metrics"], report["intervals_95"]),
+  ]  # fmt: skip
+  if without:
+    parts.append(
+      note(f"{without:,} of {report['rows']:,} test points have no label: they count as 0, and not in R.")
+    )
+  if others := report.get("by_source"):
+    parts += [element("h3", "By other scores"), tables.by_source(others, chosen, report["metrics"])]
+    if chosen == "hybrid":
+      parts.append(note(_SOURCES))
+  return parts
+
+
+def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> list[Markup]:
+  curves, refreshed, step = material.curves, material.refreshed, material.report["step"]
+  drawn = []
+  if "train/loss" in curves:
+    drawn.append(("loss", lambda: figures.loss(curves, refreshed), "The loss of each epoch's last step."))
+  if any(f"eval/{name}" in curves for name in figures.VALIDATION):
+    caption = "Metrics on the rows held out, as training went on; dotted, the parameters that were tested."
+    if not scores.are_of_vectors(chosen):
+      caption += " Here the method's own vectors rank; the test's metrics are of the other ranking."
+    drawn.append(("validation", lambda: figures.validation(curves, refreshed, step), caption))
+  said = []
+  if per_epoch := readings.steps_per_epoch(curves):
+    last = int(curves["train/loss"].steps[-1])
+    said.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
+  if not len(run.validation):
+    said.append("No rows were held out for validation: the last parameters were tested.")
+  if run.config.train.refit:
+    said.append("Then all rows were trained on, for as many epochs as were best; that was tested.")
+  times = (f"{name} {len(steps)} time{'s' * (len(steps) != 1)}" for name, steps in refreshed.items())
+  said.append(f"Made anew on the way (marks below the figures): {', '.join(times)}." if refreshed else "")
+  text = " ".join(filter(None, said)) or "No readings were kept."
+  return [element("h2", "How it learnt"), note(text), *draw.side_by_side(*drawn)]
+
+
+def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> list[Markup]:
+  groups, parts = metrics.frequency_deciles(material.frequency), material.report["slices"]["deciles"]
+  count = int(groups.max(initial=-1)) + 1
+  true = np.bincount(groups[run.dataset.test.counted.indices], minlength=count)
+  hits, depth = material.hits, ranking.ids.shape[1]
+  shares = {
+    f"first {k}": np.bincount(groups[hits.labels[hits.ranks < k]], minlength=count) / np.maximum(true, 1)
+    for k in dict.fromkeys(min(k, depth) for k in _SHARES)
+  }
+  left = "What each decile adds to a metric: the parts add up to it."
+  right = "The share of a decile's true (point, label) pairs that stands among the first labels."
+  return [
+    element("h2", "On frequent and on rare labels"),
+    note("Labels in ten groups of equal size, from the one with the most training points down. Labels of one "
+         "number stand in the order of their ids."),
+    *draw.side_by_side(
+      ("deciles", lambda: figures.deciles(parts), left), ("found", lambda: figures.found(shares), right)
+    ),
+    tables.deciles(material.frequency, groups, true, parts, shares),
+  ]  # fmt: skip
+
+
+def _examples(run: Run, ranking: Ranking, material: _Material) -> list[Markup]:
+  test, names = run.dataset.test, run.dataset.labels.texts
+  cards = examples.section(material.choices, test, names, ranking, material.frequency, material.reasons)
+  legend = (
+    f"The first {examples.SHOWN} labels of each point with their scores: ✓ is a true label, ✗ is not "
+    "labelled as true, ○ is a true label that is missing above."
+  )
+  if material.reasons:
+    legend += (
+      " Below each label stand the sources that have it among their best ten, with its rank there, and "
+      "behind “as” the training text whose vote for it counts most."
+    )
+  return [element("h2", "Examples"), note(legend), cards] if material.choices else []
+
+
+def _price(material: _Material) -> list[Markup]:
+  parts = [element("h2", "Time and memory")]
+  if material.seconds:
+    parts.append(tables.stages(material.seconds))
+  return [*parts, tables.memory(readings.memory(material.curves))]
+
+
+def _settings(config) -> list[Markup]:
+  changed = tables.settings(config, configs.default().to_dict())
+  rows = [[key, value] for key, value in changed.items()]
+  shown = tables.table(["setting", "value"], rows, text_columns=(1,)) if rows else note("None.")
+  inner = joined([Markup("<summary>Settings that differ from the defaults</summary>"), shown])
+  return [element("h2", "Settings"), element("details", inner)]

@@ -1,0 +1,229 @@
+"""Scores of pairs, and how well they tell true labels from others.
+
+Where labels are ranked by vectors, pairs that the ranking does not reach are scored as well. Other rankings
+(the hybrid's probabilities, a source's votes) have a scale of their own and score only what they rank, so
+that a sample of theirs holds nothing else.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax.metrics.hits import Hits
+from xmc_jax.retrieval.fusion import Tree
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import run_folder
+from xmc_jax.types import PyTree
+
+_BLOCK = 4096  # pairs whose vectors are gathered at a time
+_ROWS, _LABELS, _RANDOM = 2000, 2000, 128  # points, labels and random labels of a sample, at most
+_CURVE_ROWS, _CURVE_POINTS = 20_000, 400
+_STEADY = 20  # pairs above a threshold, before a share of them says anything
+
+
+class LabelVectors:
+  """Some labels under a trained run, and scores of pairs with them, as they are ranked.
+
+  Args:
+    run: the run.
+    params, aux: as trained.
+    scores: 'fused' or one of the method's views; of a method without views any is its only one.
+    ids: `[n]` label ids; each is embedded once.
+  """
+
+  def __init__(self, run: Run, params: PyTree, aux: PyTree, scores: str, ids: np.ndarray):
+    self._ids = np.unique(ids).astype(np.int64)
+    fitted = run.ranking_folder / run_folder.FUSION
+    views = run.method.views
+    self._tree = Tree.load(fitted) if views and scores == "fused" and fitted.exists() else None
+    self._propensity = run.inverse_propensity.astype(np.float32) if self._tree else None
+    names = ("classifier", "encoder") if self._tree else (scores if scores in views else "",)
+    self._vectors = [run.embed_labels(params, aux, name, self._ids) for name in names]
+
+  def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """`[n]` float32 scores of points `[n, D]` with a label each, `[n]`."""
+    out = np.empty(len(labels), np.float32)
+    for start in range(0, len(labels), _BLOCK):
+      part = slice(start, start + _BLOCK)
+      found = [np.einsum("nd,nd->n", queries[part], each) for each in self._of(labels[part])]
+      out[part] = self._fused(found, labels[part])
+    return out
+
+  def of_all(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """`[n, m]` float32 scores of points `[n, D]` with labels `[m]`."""
+    return self._fused([queries @ each.T for each in self._of(labels)], labels)
+
+  def nearness(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """`[n]` cosine of two labels' vectors, by text where there are several."""
+    left, right = self._of(one)[-1], self._of(other)[-1]
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return np.einsum("nd,nd->n", left, right) / np.maximum(lengths, 1e-12)
+
+  def _of(self, labels: np.ndarray) -> list[np.ndarray]:
+    places = np.searchsorted(self._ids, labels)
+    return [vectors[places] for vectors in self._vectors]
+
+  def _fused(self, scores: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
+    if self._tree is None:
+      return scores[0]
+    rarity = np.broadcast_to(self._propensity[labels], scores[0].shape)
+    return scores[0] + scores[1] + self._tree.predict(np.stack([*scores, rarity], axis=-1))
+
+
+class Sample(NamedTuple):
+  """Scores of pairs of a sample of points.
+
+  Attributes:
+    rows: `[n]` the points.
+    true: `[t]` of their true labels.
+    best_wrong: `[n']` of the first label in each ranking that is not true.
+    random: `[n * m]` of labels drawn at random, less the true and the filtered ones; empty where they have
+      no scores.
+    above_random: share of (true, random) pairs of a point whose true label scores more; a tie is a half. None
+      where random labels have no scores.
+    above_wrong: share of true labels that score more than all wrong ones of their point.
+  """
+
+  rows: np.ndarray
+  true: np.ndarray
+  best_wrong: np.ndarray
+  random: np.ndarray
+  above_random: float | None
+  above_wrong: float
+
+
+class Plan(NamedTuple):
+  """Which pairs a sample is made of.
+
+  Attributes:
+    rows: `[n]` points, all of them with true labels.
+    of, labels: `[t]` place in `rows`, and label, of each true pair.
+    drawn: `[m]` labels drawn at random.
+  """
+
+  rows: np.ndarray
+  of: np.ndarray
+  labels: np.ndarray
+  drawn: np.ndarray
+
+
+def plan(truth, seed: int) -> Plan:
+  """Draws points and labels, few enough that their labels are embedded in seconds.
+
+  Args:
+    truth: CSR `[N, L]`.
+    seed: of the draw; the same on every process.
+  """
+  rng = np.random.default_rng(seed)
+  counts = np.diff(truth.indptr)
+  order = rng.permutation(np.flatnonzero(counts))[:_ROWS]
+  # At least one point, however many labels it has.
+  rows = np.sort(order[: max(1, np.searchsorted(np.cumsum(counts[order]), _LABELS, side="right"))])
+  chosen = truth[rows]
+  drawn = np.sort(rng.choice(truth.shape[1], min(_RANDOM, truth.shape[1]), replace=False))
+  return Plan(
+    rows, np.repeat(np.arange(len(rows)), np.diff(chosen.indptr)), chosen.indices.astype(np.int64), drawn
+  )
+
+
+def are_of_vectors(chosen: str) -> bool:
+  """Returns whether scores of this name are of vectors: 'fused' or a view, neither 'hybrid' nor a source."""
+  return chosen != "hybrid" and chosen not in configs.SOURCES
+
+
+def sample(
+  planned: Plan, vectors: LabelVectors, queries: np.ndarray, ranking: Ranking, truth, filtered
+) -> Sample:
+  """Scores a plan's pairs by vectors, which the ranking is by.
+
+  Args:
+    planned: its labels are among those of `vectors`.
+    vectors: of labels.
+    queries: `[N, D]` points.
+    ranking: of them.
+    truth, filtered: CSR `[N, L]` true labels, and pairs that count for nothing.
+  """
+  rows, points = planned.rows, queries[planned.rows]
+  true = vectors.of_pairs(points[planned.of], planned.labels)
+  known = (truth[rows] + filtered[rows]).astype(bool)
+  is_wrong = ~np.asarray(known[:, planned.drawn].toarray(), bool)
+  scores = vectors.of_all(points, planned.drawn)
+  more = _share_above(true, scores[planned.of], is_wrong[planned.of])
+  first_wrong, has_wrong = _first_wrong(ranking.ids[rows], known)
+  best = ranking.scores[rows, first_wrong]
+  beaten = np.where(has_wrong[planned.of], true > best[planned.of], True)
+  return Sample(
+    rows, true, best[has_wrong], scores[is_wrong], more, float(beaten.mean()) if len(beaten) else 0.0
+  )
+
+
+def sample_of_ranking(planned: Plan, ranking: Ranking, truth, filtered) -> Sample:
+  """Looks a plan's true pairs up in a ranking; what it does not reach has no score, and is below the rest.
+
+  Args:
+    planned: of points of the ranking.
+    ranking: of N points.
+    truth, filtered: CSR `[N, L]` true labels, and pairs that count for nothing.
+  """
+  rows, of = planned.rows, planned.of
+  first_wrong, has_wrong = _first_wrong(ranking.ids[rows], (truth[rows] + filtered[rows]).astype(bool))
+  best = ranking.scores[rows, first_wrong]
+  is_there = ranking.ids[rows[of]] == planned.labels[:, None]
+  is_found, places = is_there.any(axis=1), is_there.argmax(axis=1)
+  true = ranking.scores[rows[of], places]
+  beaten = is_found & ((true > best[of]) | ~has_wrong[of])
+  above = float(beaten.mean()) if len(beaten) else 0.0
+  return Sample(rows, true[is_found], best[has_wrong], np.zeros(0, np.float32), None, above)
+
+
+def _share_above(true: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> float:
+  """Of true scores `[t]` against others `[t, m]`, where these count."""
+  won = (true[:, None] > scores) + 0.5 * (true[:, None] == scores)
+  return float(won[counts].mean()) if counts.any() else 0.0
+
+
+def _first_wrong(ids: np.ndarray, known) -> tuple[np.ndarray, np.ndarray]:
+  """`[n]` the first rank whose label is not known, and whether there is one."""
+  pairs = np.repeat(np.arange(len(ids)), np.diff(known.indptr)) * known.shape[1] + known.indices
+  is_known = np.isin(np.arange(len(ids))[:, None] * known.shape[1] + ids, pairs)
+  wrong = ~is_known & (ids >= 0)
+  return wrong.argmax(axis=1), wrong.any(axis=1)
+
+
+def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+  """Precision and recall of all pairs that score at least a threshold, over thresholds.
+
+  Thresholds that fewer than 20 pairs reach are left out. Pairs beyond the ranking's depth count as below
+  every threshold. Of more than 20,000 points a sample is taken, and recall is scaled to it.
+
+  Args:
+    ranking: of N points.
+    hits: those of its pairs that are true.
+    num_true: true pairs in all.
+    seed: of the sample.
+
+  Returns:
+    (precision `[n]`, recall `[n]`), from the highest threshold down; empty where nothing is true.
+  """
+  num_rows = len(ranking.ids)
+  is_hit = np.zeros(ranking.ids.shape, bool)
+  is_hit[hits.rows, hits.ranks] = True
+  found, scores, real = is_hit, ranking.scores, ranking.ids >= 0
+  share = 1.0
+  if num_rows > _CURVE_ROWS:
+    rows = np.sort(np.random.default_rng(seed).choice(num_rows, _CURVE_ROWS, replace=False))
+    found, scores, real = found[rows], scores[rows], real[rows]
+    share = _CURVE_ROWS / num_rows
+  found, scores = found[real], scores[real]
+  if not num_true or not found.any():
+    return np.zeros(0), np.zeros(0)
+  order = np.argsort(-scores, kind="stable")
+  right, ordered = np.cumsum(found[order]), scores[order]
+  ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # pairs of one score come together
+  ends = ends[ends + 1 >= min(_STEADY, len(ordered))]
+  precision, recall = right[ends] / (ends + 1), right[ends] / (num_true * share)
+  even = np.searchsorted(recall, np.linspace(recall[0], recall[-1], _CURVE_POINTS))
+  kept = np.unique(np.minimum(even, len(ends) - 1))
+  return precision[kept], np.minimum(recall[kept], 1.0)

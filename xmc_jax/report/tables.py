@@ -1,0 +1,182 @@
+"""The tables of a page: metrics, slices by frequency, times, settings."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax.report.html import Markup, bar, element, joined, note, table
+
+FAMILIES = {
+  "P": "precision: the share of the first k labels that is true",
+  "nDCG": "as precision, with more for true labels further up",
+  "PSP": "precision, with more for rare labels",
+  "PSnDCG": "nDCG, with more for rare labels",
+  "R": "recall: the share of a point's true labels among the first k",
+  "coverage": "the share of labels that are rightly found for some point",
+}
+_STAGES = {
+  "prepare": "preparing data",
+  "restore": "making or restoring the state",
+  "freeze": "embedding under a frozen encoder",
+  "compile": "compiling",
+  "train": "training steps",
+  "refit": "training again on all rows",
+  "evaluate": "validation",
+  "save": "saving",
+  "fuse": "fitting the fusion of scores",
+  "hybrid": "fitting the hybrid ranker",
+  "test": "ranking test points",
+}
+
+
+def percent(value: float) -> str:
+  return f"{100 * value:.1f}"
+
+
+def cutoffs(means: Mapping[str, float]) -> list[int]:
+  """The k of 'P@k' that there are."""
+  return [int(name[2:]) for name in means if name.startswith("P@") and name[2:].isdecimal()]
+
+
+def metrics(means: Mapping[str, float], intervals: Mapping[str, Sequence[float]]) -> Markup:
+  """Means in percent with their intervals, a row for each kind of metric, a column for each k."""
+  ks = cutoffs(means)
+
+  def cell(name: str) -> object:
+    if name not in means:
+      return ""
+    small = ""
+    if name in intervals:
+      low, high = intervals[name]
+      small = element("small", Markup("<br>"), f"{percent(low)}–{percent(high)}")
+    return joined([element("b", percent(means[name])), small])
+
+  kinds = [kind for kind in FAMILIES if any(f"{kind}@{k}" in means for k in ks)]
+  rows = [
+    [joined([element("b", f"{kind}@k"), element("small", Markup("<br>"), FAMILIES[kind])])]
+    + [cell(f"{kind}@{k}") for k in ks]
+    for kind in kinds
+  ]
+  return table(["percent", *(f"k = {k}" for k in ks)], rows)
+
+
+def by_source(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapping[str, float]) -> Markup:
+  """Shows metrics by other scores beside those by the scores that were chosen."""
+  columns = [(chosen, means), *((name, other) for name, other in found.items() if name != chosen)]
+  rows = [
+    [name, *(percent(other[name]) if name in other else "" for _, other in columns)]
+    for name in configs.METRICS
+    if any(name in other for _, other in columns)
+  ]
+  return table(["percent", *(name.replace("_", " ") for name, _ in columns)], rows)
+
+
+def deciles(
+  frequency: np.ndarray, groups: np.ndarray, num_true: np.ndarray, contributions: Mapping, shares
+) -> Markup:
+  """Labels, training points, true test pairs, and what is found, decile by decile.
+
+  Args:
+    frequency: `[L]` training points of each label.
+    groups: `[L]` its decile.
+    num_true: `[G]` true test pairs.
+    contributions: metric -> `[G]` parts.
+    shares: name -> `[G]`.
+  """
+  names = [name for name in ("P@1", "P@5") if len(contributions.get(name, ())) == len(num_true)]
+  rows = []
+  for group, pairs in enumerate(num_true.tolist()):
+    counts = frequency[groups == group]
+    span = (f"{counts.min():,}", f"{counts.max():,}") if len(counts) else ("", "")
+    rows.append(
+      [f"{group + 1}", f"{len(counts):,}", span[0] if span[0] == span[1] else "–".join(span), f"{pairs:,}"]
+      + [f"{100 * contributions[name][group]:.2f}" for name in names]
+      + [percent(values[group]) if pairs else "–" for values in shares.values()]
+    )
+  head = ["decile", "labels", "training points", "true test pairs"]
+  return table([*head, *(f"part of {name}" for name in names), *(f"in {name}, %" for name in shares)], rows)
+
+
+def reliability(bins: Sequence[Mapping[str, float]], num_rows: int) -> Markup:
+  """Shows bins of probabilities, the highest first, and what a threshold at the lower end of each keeps.
+
+  Args:
+    bins: as `metrics.reliability` has them.
+    num_rows: test points.
+  """
+  rows, pairs, right = [], 0, 0.0
+  for found in reversed(bins):
+    pairs += found["pairs"]
+    right += found["pairs"] * found["right"]
+    rows.append(
+      [f"{found['low']:.2f}–{found['high']:.2f}", f"{found['pairs']:,}", f"{100 * found['share']:.2f}"]
+      + [percent(found["predicted"]), percent(found["right"])]
+      + [f"{pairs / max(num_rows, 1):.2f}", percent(right / max(pairs, 1))]
+    )
+  head = ["probability", "pairs", "% of all", "predicted, %", "right, %"]
+  return table([*head, "labels a point that a threshold keeps", "of them right, %"], rows)
+
+
+def stages(seconds: Mapping[str, float]) -> Markup:
+  """Time by stage, with its share of the whole."""
+  total = sum(seconds.values())
+  rows = [
+    [
+      stage(name),
+      duration(spent),
+      percent(spent / total) + " %" if total else "",
+      bar(spent / total if total else 0),
+    ]
+    for name, spent in seconds.items()
+    if spent >= 0.05
+  ]
+  rows.append([element("b", "all"), element("b", duration(total)), "", ""])
+  return table(["stage", "time", "share", ""], rows, text_columns=(3,))
+
+
+def stage(name: str) -> str:
+  """What a stage is, in words."""
+  if name.startswith("refresh_"):
+    return f"refresh of {name.removeprefix('refresh_')}"
+  return _STAGES.get(name, name)
+
+
+def duration(seconds: float) -> str:
+  """'0.8 s', '12 min 5 s', '3 h 20 min'."""
+  if seconds < 99.95:
+    return f"{seconds:.1f} s"
+  minutes, left = divmod(round(seconds), 60)
+  return f"{minutes} min {left} s" if minutes < 100 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def memory(peaks: Mapping[str, float]) -> Markup:
+  """Peak memory in words."""
+  if not peaks:
+    return note("No reading of memory was taken.")
+  parts = ", ".join(f"{peak / 1e9:.2f} GB {'of the process' if where == 'host' else f'on the {where}'}"
+                    for where, peak in sorted(peaks.items(), reverse=True))  # fmt: skip
+  return note(f"Peak memory: {parts}.")
+
+
+def settings(config, reference: Mapping | None = None) -> dict[str, str]:
+  """Every setting, or those that differ from a reference, as JSON shows them; `plan` is no part of a run."""
+  flat = flattened(config.to_dict() if hasattr(config, "to_dict") else config)
+  usual = flattened(reference) if reference is not None else None
+  return {
+    key: json.dumps(value, ensure_ascii=False)
+    for key, value in sorted(flat.items())
+    if not key.startswith("plan.") and (usual is None or key not in usual or usual[key] != value)
+  }
+
+
+def flattened(tree: Mapping, prefix: str = "") -> dict[str, object]:
+  """{'a': {'b': 1}} as {'a.b': 1}; lists as tuples, which JSON does not tell apart."""
+  flat = {}
+  for key, value in tree.items():
+    if isinstance(value, Mapping):
+      flat |= flattened(value, f"{prefix}{key}.")
+    else:
+      flat[f"{prefix}{key}"] = tuple(value) if isinstance(value, list) else value
+  return flat

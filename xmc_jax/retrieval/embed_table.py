@@ -1,0 +1,86 @@
+"""Embedding a whole table of texts, with few shapes and little padding."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from xmc_jax.batching import length_buckets
+from xmc_jax.distributed import sharding
+from xmc_jax.types import Array, Tokens
+
+_FEW_CHUNKS = 4
+
+
+def embed_table(
+  embed: Callable[[Tokens, np.ndarray], Array],
+  table,
+  *,
+  batch_size: int,
+  max_length: int,
+  held: np.ndarray | None = None,
+  packed: bool = False,
+  progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+  """Embeds every text of a table.
+
+  Args:
+    embed: `(tokens, ids [batch_size]) -> [batch_size, D]`, jitted; ids are row numbers, -1 for padding.
+    table: TokenTable of n texts.
+    batch_size: texts at a time; with the width, the only shapes that `embed` sees; with `packed` one
+      number of tokens a width besides.
+    max_length: the widest row.
+    held: `[batch_size]` bool, the places of a batch whose texts this process reads; None is all.
+    packed: chunks say how many real tokens they have at most, for an encoder that computes no others. Where a
+      width has few chunks they do not: each number is a compilation.
+    progress: called with the number of texts done.
+
+  Returns:
+    `[n, D]` float32, in the table's order.
+  """
+  out, waiting = None, None
+
+  def store(rows: np.ndarray, vectors: Array) -> None:
+    nonlocal out
+    vectors = sharding.fetch(vectors)
+    if out is None:
+      out = np.empty((len(table), vectors.shape[1]), np.float32)
+    out[rows[rows >= 0]] = vectors[rows >= 0]
+
+  done = 0
+  for width, rows, most in _chunks(table.lengths, batch_size, max_length):
+    tokens = table.gather(rows if held is None else np.where(held, rows, -1), width)
+    vectors = embed(tokens._replace(space=np.zeros(most, np.int8)) if packed and most else tokens, rows)
+    if waiting:  # the device works on this chunk while the host stores the one before
+      store(*waiting)
+    waiting = (rows, vectors)
+    done += int(np.sum(rows >= 0))
+    if progress:
+      progress(done)
+  if waiting:
+    store(*waiting)
+  return out if out is not None else np.zeros((0, 0), np.float32)
+
+
+def texts_at_a_time(num_texts: int, batch_size: int) -> int:
+  """A batch, or less for few texts, which somebody waits for; each size is a compilation."""
+  return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
+
+
+def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[int, np.ndarray, int]]:
+  """`(width, rows [size], most)` from short to long; what does not fill a chunk moves up to the next width.
+
+  `most` is the tokens of that width's fullest chunk, a multiple of `size`, or 0 where it has few chunks.
+  """
+  carried = np.zeros(0, np.int64)
+  groups = length_buckets.split_by_width(lengths, max_length)
+  for position, (width, rows) in enumerate(groups):
+    rows = np.concatenate([carried, rows])
+    last = position == len(groups) - 1
+    whole = len(rows) if last else len(rows) // size * size
+    starts = np.arange(0, whole, size)
+    tokens = np.add.reduceat(np.minimum(lengths[rows[:whole]], width), starts) if whole else starts
+    most = -(-int(tokens.max()) // size) * size if len(starts) >= _FEW_CHUNKS else 0
+    for start in starts:
+      chunk = rows[start : min(start + size, whole)]
+      yield width, np.pad(chunk, (0, size - len(chunk)), constant_values=-1), most
+    carried = rows[whole:]

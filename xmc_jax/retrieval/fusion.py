@@ -1,0 +1,173 @@
+"""Two scores of a label made one: a small decision tree on both (NGAME, Dahiya et al. 2023, section 3).
+
+A label's text and its classifier each rank all labels; the best of both lists are the candidates. What a
+tree that was fitted on training rows says of (classifier score, text similarity, inverse propensity) is added
+to the two scores.
+"""
+
+import pathlib
+import zipfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.tree import DecisionTreeClassifier
+
+from xmc_jax.errors import UserError
+from xmc_jax.retrieval.search import Ranking, contained, place, search
+
+_NUM_FEATURES = 3
+_BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
+
+
+class Tree(NamedTuple):
+  """A decision tree as arrays, a node each; leaves have feature -1.
+
+  Attributes:
+    feature: `[n]` int32, which of the features a node looks at.
+    threshold: `[n]` float64; what is at most this goes left.
+    left, right: `[n]` int32 nodes.
+    probability: `[n]` float32, share of relevant pairs.
+  """
+
+  feature: np.ndarray
+  threshold: np.ndarray
+  left: np.ndarray
+  right: np.ndarray
+  probability: np.ndarray
+
+  def predict(self, features: np.ndarray) -> np.ndarray:
+    """The probability of `[..., F]` features, `[...]` float32."""
+    node = np.zeros(features.shape[:-1], np.int32)
+    while np.any(inner := self.feature[node] >= 0):
+      looked_at = np.maximum(self.feature[node], 0)
+      value = np.take_along_axis(features, looked_at[..., None], axis=-1)[..., 0]
+      below = np.where(value <= self.threshold[node], self.left[node], self.right[node])
+      node = np.where(inner, below, node)
+    return self.probability[node]
+
+  def save(self, path: pathlib.Path) -> None:
+    """Writes an .npz file, whole or not at all."""
+    beside = path.with_name(path.name + ".tmp.npz")
+    np.savez(beside, **self._asdict())
+    beside.replace(path)
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> "Tree":
+    """Reads what `save` wrote.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    try:
+      with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+        return cls(*(found[name] for name in cls._fields))._checked()
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+      raise UserError(f"{path}: not readable ({error}); delete it to rank by the plain sum") from None
+
+  def _checked(self) -> "Tree":
+    """Itself; raises ValueError where `predict` would not come to an end in it."""
+    nodes = np.arange(len(self.feature))
+    shapes_agree = all(array.shape == nodes.shape for array in self)
+    if not shapes_agree or not len(nodes) or any(self[at].dtype.kind != "i" for at in (0, 2, 3)):
+      raise ValueError("not the arrays of a tree")
+    inner = self.feature >= 0
+    for children in (self.left[inner], self.right[inner]):  # a node stands before its children
+      if np.any(children <= nodes[inner]) or np.any(children >= len(nodes)):
+        raise ValueError("its nodes make no tree")
+    if np.any(self.feature >= _NUM_FEATURES) or self.threshold.dtype != np.float64:
+      raise ValueError("it looks at features that there are not")
+    return self
+
+
+class Fusion:
+  """Ranks labels by two kinds of vectors.
+
+  Args:
+    texts, classifiers: `[L, D]` float32 each.
+    inverse_propensity: `[L]`.
+    num_candidates: taken from each ranking.
+    devices: the mesh to search on.
+    tree: None ranks candidates by the plain sum.
+  """
+
+  def __init__(
+    self,
+    texts: np.ndarray,
+    classifiers: np.ndarray,
+    inverse_propensity: np.ndarray,
+    *,
+    num_candidates: int,
+    devices,
+    tree: Tree | None = None,
+  ):
+    self._vectors, self._inverse_propensity = (classifiers, texts), inverse_propensity.astype(np.float32)
+    self._placed = [place(vectors, devices) for vectors in self._vectors]
+    self._num_candidates, self._devices, self.tree = num_candidates, devices, tree
+
+  def fit(self, queries: np.ndarray, truth, exclude, *, depth: int) -> None:
+    """Fits the tree.
+
+    Args:
+      queries: `[n, D]` training rows; some 20 bytes for each of their candidates are held.
+      truth: CSR `[n, L]`.
+      exclude: CSR `[n, L]`, pairs that are no candidates: those of the *training* filter file.
+      depth: of the tree.
+    """
+    found, relevant = [], []
+    for start, ids, features in self._candidates(queries, exclude, self._num_candidates):
+      real = ids >= 0
+      found.append(features[real])
+      relevant.append(contained(ids, truth[start : start + len(ids)])[real])
+    self.tree = _fitted(np.concatenate(found), np.concatenate(relevant), depth)
+
+  def rank(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
+    """The k labels with the largest p_tree + similarity + classifier score; see `retrieval.search`."""
+    out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
+    for start, ids, features in self._candidates(queries, exclude, max(k, self._num_candidates)):
+      scores = features[..., 0] + features[..., 1]
+      scores = scores + self.tree.predict(features) if self.tree else scores
+      scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
+      best = np.lexsort((ids, -scores), axis=-1)[:, :k]  # ties in the order of ids
+      rows = slice(start, start + len(ids))
+      out.ids[rows, : best.shape[1]] = np.take_along_axis(ids, best, axis=1)
+      out.scores[rows, : best.shape[1]] = np.take_along_axis(scores, best, axis=1)
+    return out
+
+  def _candidates(
+    self, queries: np.ndarray, exclude, count: int
+  ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """`(first row, ids [b, C] padded with -1, features [b, C, 3])`, block by block of the queries."""
+    count = min(count, len(self._inverse_propensity))
+    lists = [
+      search(queries, placed, count, exclude=exclude, devices=self._devices).ids for placed in self._placed
+    ]
+    for start in range(0, len(queries), _BLOCK):
+      rows = slice(start, start + _BLOCK)
+      ids = _union(*(found[rows] for found in lists))
+      safe, block = np.maximum(ids, 0), queries[rows, :, None]
+      scores = [np.matmul(vectors[safe], block)[..., 0] for vectors in self._vectors]
+      yield start, ids, np.stack([*scores, self._inverse_propensity[safe]], axis=-1)
+
+
+def _union(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+  """The ids of two rankings `[b, n]`, `[b, 2 n]`, those that stand in both once; the rest is -1."""
+  ids = np.sort(np.concatenate([one, other], axis=1), axis=1)
+  again = np.zeros(ids.shape, bool)
+  again[:, 1:] = ids[:, 1:] == ids[:, :-1]
+  return np.where(again, -1, ids)
+
+
+def _fitted(features: np.ndarray, relevant: np.ndarray, depth: int) -> Tree:
+  """Scikit-learn's tree as arrays."""
+  made = DecisionTreeClassifier(max_depth=depth, random_state=0).fit(features, relevant)
+  tree = made.tree_
+  shares = tree.value[:, 0] / tree.value[:, 0].sum(axis=1, keepdims=True)
+  share = shares[:, list(made.classes_).index(True)] if True in made.classes_ else np.zeros(len(shares))
+  return Tree(
+    np.where(tree.children_left >= 0, tree.feature, -1).astype(np.int32),
+    tree.threshold,
+    tree.children_left.astype(np.int32),
+    tree.children_right.astype(np.int32),
+    share.astype(np.float32),
+  )

@@ -1,0 +1,297 @@
+"""An index of labels: made once, searched many times, exactly or by ScaNN."""
+
+import functools
+import math
+import pathlib
+import threading
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import console
+from xmc_jax.distributed import runtime, sharding
+from xmc_jax.errors import ConfigError
+from xmc_jax.retrieval.search import Ranking, place, search, without
+from xmc_jax.types import Array
+
+BACKENDS = ("auto", "exact", "scann")
+RECALL = 0.95  # of the exact nearest k, which ScaNN's search is widened to reach
+_AIM = RECALL + 0.01  # on the sample, which is off by some 0.005
+
+_SMALLEST = 1000  # labels; ScaNN's codes need at least 16, and below this a tree is no help
+# For 'auto' on a CPU. From 10,000 labels on, a query costs ScaNN a quarter to two thirds of the exact
+# search's time, and 60 to 130 queries for each dimension make up for the index: its time grows with L as the
+# exact search's does, so that this number hardly depends on L (docs/performance.md).
+_PAYS_LABELS, _PAYS_QUERIES = 10_000, 150
+_SAMPLE = 200  # queries that are also searched exactly
+_BLOCK = 1 << 20  # candidates at a time
+_LEAVES = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 3 / 4, 1)  # of all, to search
+_REORDERED = (8, 4, 2)  # times the depth
+_SHALLOWEST = 10  # searched, at least: of the best 8 by their codes, the very best is missing once in ten
+_PER_LEAF, _CODES = 128, 20_000  # labels that the tree and the codes are learnt from
+_DIMS = 2  # a code's dimensions
+
+
+class _Searcher(NamedTuple):
+  """ScaNN's index, and how far it is looked into.
+
+  Attributes:
+    scann: its own.
+    num_labels: L.
+    num_leaves: of the tree.
+    leaves: searched for k labels.
+    reordered: labels scored exactly, in multiples of those wanted.
+  """
+
+  scann: Any
+  num_labels: int
+  num_leaves: int
+  leaves: int
+  reordered: int
+
+
+class Index:
+  """Labels to search again and again.
+
+  ScaNN (Guo et al., ICML 2020, anisotropic vector quantization) finds nearly all of the nearest labels in a
+  part of the time: a tree of sqrt(L) leaves learnt from 128 labels each, 4-bit codes for every two dimensions
+  learnt from 20,000 labels, and exact scores for the best by these codes. How many leaves are searched (1/32
+  to all) and how many labels are scored exactly (8, 4 or 2 for each that is wanted) is measured: the fewest
+  that bring 0.96 of what exact search finds for 200 of the queries. One line says what was built and its
+  recall. It is built once, and tuned once for each k that is asked for (up to 10 as for 10), by the same
+  queries.
+
+  These are drawn from all queries up to the call that it is built in. With `patience`, queries are searched
+  exactly until so many have come: an index is not worth building for a handful, and labels in their place
+  tell little. On clustered labels with queries spread wider, the leaves that brought 0.998 for labels brought
+  0.75 for queries, while 50 queries sufficed to hold 0.95.
+
+  The same calls in the same order give the same rankings, in any process and with any number of threads;
+  ties stand in any order. Scores are inner products by either backend.
+
+  Args:
+    labels: `[L, D]` float32.
+    backend: 'exact' is a blocked search on the device. 'scann' is ScaNN on the host's CPU; exact where it is
+      not installed, for fewer than 1,000 labels and where vectors are not finite. 'auto' is ScaNN where that
+      is faster on this device: on CPUs, with many labels, from the call on with which the queries are many;
+      but exact where ScaNN cannot be tuned to a recall of 0.95, as among vectors without clusters.
+    devices: the mesh to search on; None is the device that `labels` are on.
+    name: what its line starts with.
+    patience: queries to see before ScaNN is built.
+
+  Raises:
+    ConfigError: no such backend.
+  """
+
+  def __init__(
+    self, labels: Array, *, backend: str = "auto", devices=None, name: str = "index", patience: int = 0
+  ):
+    if backend not in BACKENDS:
+      raise ConfigError(f"{name} backend {backend!r} is not one of {', '.join(map(repr, BACKENDS))}")
+    if not runtime.is_alone():
+      # Several processes search together what is exact. ScaNN is built on each, which then works alone:
+      # another may have no ScaNN, and not join a common search.
+      backend, devices = ("scann", None) if backend == "scann" else ("exact", devices)
+    self._placed, self._backend, self._devices = place(labels, devices), backend, devices
+    self._name, self._patience, self._lock = name, patience, threading.Lock()
+    self._shape = len(self._placed), self._placed.vectors.shape[1]
+    self._asked, self._tickets = 0, np.zeros(0)
+    self._sample = (np.zeros((0, self._shape[1]), np.float32), _no_pairs(0, self._shape[0]))
+    self._built: _Searcher | None = None
+    self._tuned: dict[int, _Searcher | None] = {}  # of each k; None is an exact search
+
+  def search(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
+    """The k best labels of each query by inner product, some pairs left out; padded where fewer are left.
+
+    Args:
+      queries: `[N, D]` float32.
+      k: labels per query, at most L.
+      exclude: CSR `[N, L]` pairs to leave out; None for none.
+    """
+    queries = np.asarray(queries, np.float32)
+    depth = max(k, min(_SHALLOWEST, len(self._placed)))
+    searcher = self._searcher(queries, depth, exclude)
+    if searcher is None:
+      return search(queries, self._placed, k, exclude=exclude, devices=self._devices)
+    scores, ids = _find(searcher, queries, depth, exclude)
+    return Ranking(ids[:, :k], scores[:, :k])
+
+  def save(self, folder: pathlib.Path) -> dict[str, int] | None:
+    """Writes ScaNN's own files, and gives how they are searched for the k that was tuned for last.
+
+    Returns:
+      Arguments of its `search_batched_parallel`; None, and no files, where search was exact so far.
+    """
+    tuned = [(depth, searcher) for depth, searcher in self._tuned.items() if searcher]
+    if not tuned:
+      return None
+    depth, searcher = tuned[-1]
+    folder.mkdir(parents=True, exist_ok=True)
+    searcher.scann.serialize(str(folder), relative_path=True)  # the folder may move
+    return {
+      "final_num_neighbors": depth,
+      "pre_reorder_num_neighbors": min(searcher.reordered * depth, searcher.num_labels),
+      "leaves_to_search": searcher.leaves,
+    }
+
+  def _searcher(self, queries: np.ndarray, k: int, exclude) -> _Searcher | None:
+    """ScaNN, tuned for this k; None where these queries are to be searched exactly."""
+    # ScaNN will not search for no query, and finds nothing for one that is not finite.
+    if self._backend == "exact" or not len(queries) or not np.isfinite(queries.sum(axis=1)).all():
+      return None
+    with self._lock:
+      if self._built is None and not self._pays(queries, exclude):
+        return None
+      start = time.perf_counter()
+      if self._built is None:
+        on_host = np.asarray(sharding.fetch(self._placed.vectors)[: self._shape[0]], np.float32)
+        # It ends the process on labels that are not finite.
+        usable = len(on_host) >= _SMALLEST and np.isfinite(on_host.sum(axis=1)).all()
+        if not usable or _load() is None:
+          self._backend = "exact"
+          return None
+        self._built = _build(on_host, k)
+      if k not in self._tuned:
+        self._tuned[k] = self._tune(k, start)
+      return self._tuned[k]
+
+  def _pays(self, queries: np.ndarray, exclude) -> bool:
+    """Whether ScaNN is to be built with these queries; keeps a sample of all that there were."""
+    kept, left_out = self._sample
+    # Each query draws a ticket when it comes; the lowest of all stay.
+    drawn = np.random.default_rng((0, self._asked)).random(len(queries))
+    tickets = np.concatenate([self._tickets, drawn])
+    rows = np.sort(np.argsort(tickets, kind="stable")[:_SAMPLE])
+    old, new = rows[rows < len(kept)], rows[rows >= len(kept)] - len(kept)
+    pairs = _no_pairs(len(queries), self._shape[0]) if exclude is None else exclude
+    self._sample = np.concatenate([kept[old], queries[new]]), sp.vstack([left_out[old], pairs[new]], "csr")
+    self._tickets, self._asked = tickets[rows], self._asked + len(queries)
+    platform = next(iter(self._placed.vectors.devices())).platform
+    chosen = self._backend if self._backend == "scann" else _choose(self._asked, self._shape, platform)
+    return chosen == "scann" and self._asked >= self._patience
+
+  def _tune(self, k: int, start: float) -> _Searcher | None:
+    """For this k, by the sample; says what came out. Under 'auto' too low a recall is None: exact search."""
+    built, (sample, left_out) = time.perf_counter(), self._sample
+    truth = search(sample, self._placed, k, exclude=left_out, devices=self._devices)
+    searcher, recall = _tune(self._built, sample, k, left_out, truth)
+    by_build = "" if self._tuned else f"built in {built - start:.1f} s, "
+    misses = recall < RECALL and self._backend == "auto"
+    remedy = "searching exactly instead" if misses else "backend 'exact' would miss nothing"
+    short = "" if recall >= RECALL else f", less than {RECALL}: {remedy}"
+    console.say(
+      f"{self._name} by ScaNN: {searcher.num_labels:,} labels, {searcher.leaves:,} of "
+      f"{searcher.num_leaves:,} leaves searched, {_DIMS} dimensions a code, {searcher.reordered} x {k} "
+      f"scored exactly; {by_build}tuned in {time.perf_counter() - built:.1f} s; recall@{k} {recall:.3f} of "
+      f"{len(sample)} queries{short}"
+    )
+    return None if misses else searcher
+
+
+def _no_pairs(num_rows: int, num_labels: int) -> sp.csr_matrix:
+  return sp.csr_matrix((num_rows, num_labels), dtype=bool)
+
+
+def _choose(num_queries: int, shape: tuple[int, int], platform: str) -> str:
+  """What 'auto' stands for, with labels `[L, D]` of this shape."""
+  pays = shape[0] >= _PAYS_LABELS and num_queries >= _PAYS_QUERIES * shape[1]
+  return "scann" if platform == "cpu" and pays else "exact"
+
+
+@functools.cache
+def _load() -> Any:
+  """The library, or None, which is said once."""
+  try:
+    import scann
+  except ImportError as error:
+    console.say(f"search: exact, as ScaNN cannot be loaded ({error}); on Linux x86-64: pip install scann")
+    return None
+  return scann
+
+
+def _build(labels: np.ndarray, k: int) -> _Searcher:
+  """A tree and codes for `[L, D]` labels.
+
+  The tree starts from k-means++: from ScaNN's other start, random centres, every build comes out otherwise.
+  """
+  num_leaves = max(1, round(len(labels) ** 0.5))
+  builder = _load().scann_ops_pybind.builder(labels, k, "dot_product")
+  builder = builder.tree(
+    num_leaves, num_leaves, training_sample_size=min(len(labels), _PER_LEAF * num_leaves), random_init=False
+  )
+  builder = builder.score_ah(
+    _DIMS, anisotropic_quantization_threshold=0.2, training_sample_size=min(len(labels), _CODES)
+  )
+  with runtime.notes_left_out():
+    scann = builder.reorder(_REORDERED[0] * k).build()
+  return _Searcher(scann, len(labels), num_leaves, leaves=num_leaves, reordered=_REORDERED[0])
+
+
+def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude, truth) -> tuple[_Searcher, float]:
+  """Narrowed to as few leaves as reach `_AIM`, and then to as few labels scored exactly; and its recall."""
+
+  def measured(searcher: _Searcher) -> tuple[_Searcher, float]:
+    return searcher, _recall(_find(searcher, queries, k, exclude)[0], truth)
+
+  holding = math.ceil(2 * k * searcher.num_leaves / searcher.num_labels)  # leaves with some 2 k labels
+  for part in _LEAVES:
+    leaves = min(max(holding, round(part * searcher.num_leaves)), searcher.num_leaves)
+    best = measured(searcher._replace(leaves=leaves))
+    if best[1] >= _AIM:
+      break
+  for reordered in _REORDERED[1:]:
+    fewer = measured(best[0]._replace(reordered=reordered))
+    if fewer[1] < _AIM:
+      break
+    best = fewer
+  return best
+
+
+def _recall(scores: np.ndarray, truth) -> float:
+  """The part of the exact shortlists that was found: what scores as high as their last label counts."""
+  wanted = np.sum(truth.ids >= 0, axis=1, keepdims=True)
+  last = np.min(np.where(truth.ids >= 0, truth.scores, np.inf), axis=1, keepdims=True)
+  tolerance = 1e-5 * np.abs(np.where(np.isfinite(last), last, 0))  # rounding, of two ways to sum
+  found = np.minimum(np.sum(scores >= last - tolerance, axis=1, keepdims=True), wanted)
+  return float(np.sum(found) / max(np.sum(wanted), 1))
+
+
+def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude) -> tuple[np.ndarray, np.ndarray]:
+  """`(scores, ids)` `[N, k]`, excluded pairs left out.
+
+  As in `search`, a row with n excluded labels is searched n deeper, rounded up to a power of two, and in as
+  many more leaves. A row whose leaves held too few labels is searched once more, in all leaves.
+  """
+  counts = np.zeros(len(queries), np.int64) if exclude is None else np.diff(exclude.indptr)
+  deeper = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64), 0)
+  depths = np.minimum(k + deeper, searcher.num_labels)
+  ids = np.full((len(queries), k), -1, np.int32)
+  scores = np.full((len(queries), k), -np.inf, np.float32)
+
+  def fill(rows: np.ndarray, leaves: int) -> None:
+    for depth in np.unique(depths[rows]).tolist():
+      members = rows[depths[rows] == depth]
+      searched, size = min(searcher.num_leaves, -(-leaves * depth // k)), max(1, _BLOCK // depth)
+      for start in range(0, len(members), size):
+        block = members[start : start + size]
+        found = _find_block(searcher, queries[block], depth, searched)
+        found = found if exclude is None else without(*found, exclude[block])
+        scores[block], ids[block] = (array[:, :k] for array in found)
+
+  fill(np.arange(len(queries)), searcher.leaves)
+  if searcher.leaves < searcher.num_leaves:
+    wanted = np.minimum(k, searcher.num_labels - counts)
+    fill(np.flatnonzero(np.sum(ids >= 0, axis=1) < wanted), searcher.num_leaves)
+  return scores, ids
+
+
+def _find_block(
+  searcher: _Searcher, queries: np.ndarray, depth: int, leaves: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """`(scores, ids)` `[n, depth]`; what ScaNN did not find it gives the score NaN and the id of a label."""
+  reordered = min(searcher.reordered * depth, searcher.num_labels)
+  ids, scores = searcher.scann.search_batched_parallel(queries, depth, reordered, leaves)
+  missing = np.isnan(scores)
+  return np.where(missing, -np.inf, scores), np.where(missing, -1, ids.astype(np.int32))

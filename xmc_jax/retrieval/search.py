@@ -1,0 +1,138 @@
+"""Ranking labels for many queries: exact, in blocks, some pairs left out."""
+
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from xmc_jax import ops
+from xmc_jax.distributed import sharding
+from xmc_jax.retrieval import cores, host_search
+from xmc_jax.types import Array
+
+_SMALL_BLOCK = 64  # queries; smaller products are slow
+_Finder = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # (queries, k) -> (scores, ids)
+
+
+class Ranking(NamedTuple):
+  """Labels for each row, best first.
+
+  Attributes:
+    ids: `[N, k]` int32, padded with -1.
+    scores: `[N, k]` float32, -inf for padding.
+  """
+
+  ids: np.ndarray
+  scores: np.ndarray
+
+
+class Placed(NamedTuple):
+  """Labels to search, on their devices.
+
+  Attributes:
+    vectors: `[L', D]`, rows from L on are padding.
+    num_labels: L.
+  """
+
+  vectors: Array
+  num_labels: int
+
+  def __len__(self) -> int:
+    return self.num_labels
+
+
+def place(labels: Array, devices=None) -> Placed:
+  """Labels `[L, D]`, split over a mesh's 'label' axis, or on the device where they are.
+
+  Who searches them more than once places them once.
+  """
+  vectors = jnp.asarray(labels) if devices is None else sharding.split_rows(labels, devices, "label")
+  return Placed(vectors, len(labels))
+
+
+def search(
+  queries: np.ndarray,
+  labels: Array | Placed,
+  k: int,
+  *,
+  exclude=None,
+  block: int = 512,
+  devices=None,
+) -> Ranking:
+  """The k best labels of each query by inner product, some pairs taken out before ranking.
+
+  A row with n excluded labels is searched n deeper, so that k candidates stay. Rows are taken in the order
+  of n, and the depth is that of their block, rounded up to a power of two: one row with thousands of
+  excluded labels does not make the search deep for all. On one CPU device NumPy searches, a block to each
+  core (host_search.py); everywhere else `ops.top_k` does.
+
+  Args:
+    queries: `[N, D]` float32.
+    labels: `[L, D]` float32; with `devices`, on the host; or what `place` made of them for these devices.
+    k: labels per query, at most L.
+    exclude: CSR `[N, L]` pairs to leave out; None for none.
+    block: queries at a time.
+    devices: the mesh to search on; None is the device that `labels` are on.
+  """
+  labels, num_labels = labels if isinstance(labels, Placed) else place(labels, devices)
+  num_queries = len(queries)
+  counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
+  ids = np.full((num_queries, k), -1, np.int32)
+  scores = np.full((num_queries, k), -np.inf, np.float32)
+  hosted = _on_one_cpu(labels)
+  num_threads = cores.num_cores() if hosted else 1  # several devices must all be called in one order
+  # Of the number of queries alone: a product's last bits depend on its size, and must not on the machine.
+  block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
+  best = _on_the_host(labels, num_labels) if hosted else _on_devices(labels, num_labels, devices, block)
+  order = np.argsort(counts, kind="stable")
+
+  def find(start: int) -> None:
+    rows = order[start : start + block]
+    deepest = int(counts[rows[-1]])
+    depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
+    found = best(queries[rows], depth)
+    if deepest:
+      found = without(*found, exclude[rows])
+    scores[rows], ids[rows] = (array[:, :k] for array in found)
+
+  one_core_each = cores.one_thread_a_call if hosted else contextlib.nullcontext()
+  with one_core_each:
+    cores.in_order(find, num_threads, range(0, num_queries, block))
+  return Ranking(ids, scores)
+
+
+def _on_the_host(labels: Array, num_labels: int) -> _Finder:
+  on_host = np.asarray(labels, np.float32)[:num_labels]
+  return lambda queries, k: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
+
+
+def _on_devices(labels: Array, num_labels: int, devices, block: int) -> _Finder:
+  def best(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    part = np.pad(queries, ((0, block - len(queries)), (0, 0)))
+    part = part if devices is None else sharding.split_rows(part, devices, "data")
+    found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels)
+    return tuple(sharding.fetch(array)[: len(queries)] for array in found)
+
+  return best
+
+
+def _on_one_cpu(labels: Array) -> bool:
+  devices = list(labels.devices())
+  return len(devices) == 1 and devices[0].platform == "cpu"
+
+
+def contained(ids: np.ndarray, matrix) -> np.ndarray:
+  """Which of the ids `[n, k]` are entries of their row in a CSR matrix `[n, L]`; id -1 says nothing."""
+  rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+  pairs = rows * matrix.shape[1] + matrix.indices
+  return np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * matrix.shape[1] + ids, pairs)
+
+
+def without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:
+  """Moves excluded pairs behind all others, as padding; the rest keeps its order."""
+  out = contained(ids, exclude) | (ids < 0)
+  order = np.argsort(out, axis=1, kind="stable")
+  ids, scores = np.where(out, -1, ids), np.where(out, -np.inf, scores)
+  return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)

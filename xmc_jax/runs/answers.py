@@ -1,0 +1,74 @@
+"""What may be asked of a model, in one way of a run and of what it has exported."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from xmc_jax.errors import UserError
+from xmc_jax.retrieval.explanations import as_dict
+from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.retrieval.sources import Queries
+
+
+def check_texts(texts: Sequence[str]) -> None:
+  """Raises UserError unless these are texts: a list, an array, a column of str."""
+  if (
+    isinstance(texts, str)
+    or not hasattr(texts, "__len__")
+    or not all(isinstance(text, str) for text in texts)
+  ):
+    raise UserError("texts must be a list of str, such as ['a window manager']")
+
+
+def check_k(k: int, num_labels: int) -> None:
+  """Raises UserError unless k labels per text can be had."""
+  if not 1 <= k <= num_labels:
+    raise UserError(f"k = {k}: there are {num_labels} labels; set 1 to {num_labels}")
+
+
+Why = Callable[[Queries, np.ndarray], list[list[dict]]]  # (texts, ids [n, k]) -> a dict for each label
+
+
+def best_labels(
+  texts: Sequence[str],
+  k: int,
+  labels: Sequence[str],
+  embed: Callable[[Sequence[str]], np.ndarray],
+  rank: Callable[[Queries, int], Ranking],
+  why: Why | None = None,
+) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
+  """The k best labels of each text.
+
+  Args:
+    texts: n texts.
+    k: labels per text.
+    labels: the texts of all labels, by id.
+    embed: at least one text -> `[n, D]`.
+    rank: these, and k -> the best labels.
+    why: says why labels were ranked; None to leave it out.
+
+  Returns:
+    ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
+    Where fewer are ranked, -1 and -inf stand behind them, and a list is shorter. With `why`, what it says
+    is the fourth.
+
+  Raises:
+    UserError: k is out of range, or `texts` is not a list of texts.
+  """
+  check_k(k, len(labels))
+  check_texts(texts)
+  queries = Queries(embed(texts) if len(texts) else np.zeros((0, 0), np.float32), texts)
+  none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
+  ranking = rank(queries, k) if len(texts) else none
+  names = [[labels[label] for label in row if label >= 0] for row in ranking.ids]
+  found = ranking.ids, ranking.scores, names
+  if why is None:
+    return found
+  return *found, why(queries, ranking.ids) if len(texts) else []
+
+
+def reasons(ranker: HybridRanker, queries: Queries, ids: np.ndarray) -> list[list[dict]]:
+  """Says why labels `[n, k]` were ranked: of each text a dict for each label; see `Model.predict`."""
+  told = ranker.explain(queries, ids)
+  return [[as_dict(reason, ranker.point_texts) for reason in of_text] for of_text in told]

@@ -1,0 +1,237 @@
+"""The beginning of a run: from a config to a folder that holds all that training needs."""
+
+import pathlib
+import tempfile
+
+import jax
+import ml_collections
+
+from xmc_jax import config as configs
+from xmc_jax import data, methods, models
+from xmc_jax.config import checks, fitting
+from xmc_jax.console import Progress, say
+from xmc_jax.distributed import runtime
+from xmc_jax.errors import ConfigError
+from xmc_jax.plan import chunks
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import path_safety, run_folder
+
+_TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
+# Of config.data: what says which training rows there are.
+_WHICH_ROWS = (
+  *("path", "layout", "text", "label_column", "label_separator", "label_file"),
+  *("test_fraction", "split_seed"),
+)
+
+
+def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Report) -> Run:
+  """Makes the run folder, or opens the one that the same command made before.
+
+  Raises:
+    ConfigError: the folder holds a run with other settings.
+    UserError, DataError: the folder, the encoder or the data cannot be used.
+  """
+  path_safety.check(workdir)
+  begun = run_folder.has_checkpoints(workdir)
+  config = with_encoder_of(config, workdir if begun else None)
+  _check_before_data(config, begun)
+  # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
+  config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
+  with runtime.main_process_first("run folder"), report.stage("prepare"):
+    with run_folder.claimed(config, workdir):
+      prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
+      refuse_other_data(prepared, workdir)
+      config = fit_to_data(config, prepared, configs.read(workdir / "config.json") if begun else None)
+      run_folder.claim(config, workdir)
+    data.link_into(prepared.folder, workdir / "data")
+    described = config.encoder[models.source_key(config.encoder)]
+    if described:
+      models.copy_description(described, workdir / "encoder")
+  dataset = data.load_prepared(workdir / "data")
+  with runtime.main_process_first("chunks"):
+    config.method.update(run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset)))
+  run = Run(config, workdir, dataset)
+  if run.method.batch.links:
+    with report.stage("walk"):
+      _ = run.sides
+  elif config.method.name == "ramen" and not config.method.augment_truth:
+    say(f"note: no graph has a weight above 0 and links: this is {config.method.base} alone")
+  return run
+
+
+def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
+  """Raises ConfigError if the folder holds a run that was trained on other data."""
+  if not run_folder.has_checkpoints(workdir) or not (workdir / "data").is_dir():
+    return
+  files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
+  if files != known:
+    name = min(name for name in files.keys() | known.keys() if files.get(name) != known.get(name))
+    raise ConfigError(
+      f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
+      "or delete this one to start anew"
+    )
+
+
+def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collections.ConfigDict]:
+  """The prepared data of a config, in the cache, and the config with what it takes over; no run is made."""
+  config = with_encoder_of(config)
+  _check_before_data(config, begun=False)
+  with tempfile.TemporaryDirectory() as scratch:  # a tokenizer trained here comes out the same in a run
+    return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config)), config
+
+
+def fit_to_data(
+  config: ml_collections.ConfigDict, dataset: data.Dataset, begun: ml_collections.ConfigDict | None = None
+) -> ml_collections.ConfigDict:
+  """`fitted` to a data set; says what was chosen.
+
+  Raises:
+    ConfigError: a setting that cannot work with these data.
+  """
+  counts = dataset.train.num_labelled, dataset.num_labels
+  config, chosen = fitted(config, *counts, begun)
+  if chosen:
+    say(chosen)
+  configs.check_against_data(config, *counts)
+  configs.check(config)
+  return config
+
+
+def fitted(
+  config: ml_collections.ConfigDict,
+  num_labelled: int,
+  num_labels: int,
+  begun: ml_collections.ConfigDict | None = None,
+) -> tuple[ml_collections.ConfigDict, str]:
+  """The config fitted to so many rows and labels, and the line that says what was chosen (fitting.py).
+
+  Where the number of validation rows is automatic, and the run goes on with another or begins from one on the
+  same data, it is that run's: what was held out there is held out here.
+
+  Args:
+    config: as asked for.
+    num_labelled, num_labels: as in `fitting.fitted`.
+    begun: the config of the run that goes on.
+  """
+  other, given = begun, config
+  if not begun and config.init_from:
+    other = configs.read(pathlib.Path(config.init_from) / "config.json")
+  same_rows = other and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
+  if same_rows and config.data.num_validation == fitting.AUTOMATIC:
+    given = ml_collections.ConfigDict(config.to_dict())
+    given.data.num_validation = other.data.num_validation
+  found = fitting.fitted(given, num_labelled, num_labels, begun)
+  return found, fitting.note(config, found, num_labelled, num_labels)
+
+
+def with_encoder_of(
+  config: ml_collections.ConfigDict, begun: pathlib.Path | None = None
+) -> ml_collections.ConfigDict:
+  """The config with encoder, data, propensity and depth of another run, where the method stands on one.
+
+  Args:
+    config: as asked for.
+    begun: the folder of the run that goes on; None is a new one, which takes things from `config.init_from`.
+  """
+  config = ml_collections.ConfigDict(config.to_dict())
+  source = begun or pathlib.Path(config.init_from)
+  methods.check(config)
+  if not methods.builds_on_a_run(config):
+    return config
+  name = config.method.name
+  if not config.init_from:
+    raise ConfigError(
+      f"method.name = {name!r} stands on a trained encoder; set --config.init_from=FOLDER of a run that has "
+      "one, such as --config=experiments/ngame.py, dexa.py, prime.py or ramen.py makes"
+    )
+  other = configs.read(source / "config.json")
+  theirs, usual = checks.flatten(other), checks.flatten(configs.default())
+  for key, value in checks.flatten(config).items():
+    taken = key.startswith(("data.", "encoder.", "eval.propensity")) and key != "data.cache_dir"
+    if taken and value not in (usual[key], theirs[key]):
+      raise ConfigError(
+        f"{key} = {value!r}, and {theirs[key]!r} in {source}: classifiers are trained on the data of their "
+        f"encoder, as it saw them; leave --config.{key} out"
+      )
+  if other.train.refit:
+    say(f"note: {source} was trained on all rows (train.refit), so validation here is too good")
+  if config.train.seed != other.train.seed:
+    say(
+      f"note: train.seed = {config.train.seed}, and {other.train.seed} in {source}: rows held out here were "
+      "trained on there, so validation is too good"
+    )
+  cache_dir, config.encoder, config.data = config.data.cache_dir, other.encoder, other.data
+  config.data.cache_dir = cache_dir
+  config.eval.propensity_a, config.eval.propensity_b = other.eval.propensity_a, other.eval.propensity_b
+  if config.eval.k == usual["eval.k"]:
+    config.eval.k = other.eval.k
+  configs.check(config)
+  return config
+
+
+def _check_before_data(config, begun: bool) -> None:
+  """What can be known to fail without looking at the data, which may take an hour to prepare."""
+  configs.check_against_devices(config, len(jax.devices()))
+  if config.init_from and not begun:
+    configs.read(pathlib.Path(config.init_from) / "config.json")
+  described = models.build(config.encoder, vocab_size=1)  # reads no weights
+  configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
+
+
+def _tokenizer(config, workdir: pathlib.Path):
+  """The tokenizer that the encoder goes with; trained on the data's own texts if asked for."""
+  name = _tokenizer_name(config)
+  if name == "train":
+    return _trained_tokenizer(config, workdir / "tokenizer.json")
+  if not name:
+    raise ConfigError(
+      f"encoder.tokenizer = '': a {config.encoder.name} from scratch brings none; set "
+      "--config.encoder.tokenizer=train, or a package, folder or hub id that has one"
+    )
+  return data.load_tokenizer(models.tokenizer_file(name))
+
+
+def _tokenizer_name(config) -> str:
+  return config.encoder.tokenizer or config.encoder[models.source_key(config.encoder)]
+
+
+def _trained_tokenizer(config, kept: pathlib.Path):
+  if not kept.exists():
+    say("prepare: training a tokenizer on the data's texts")
+    raw = load_data(config, None, "")
+    beside = kept.with_suffix(".tmp")
+    data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY).save(str(beside))
+    beside.replace(kept)
+  return data.load_tokenizer(kept)
+
+
+def load_data(config, tokenizer, tokenizer_name: str) -> data.Dataset:
+  """The data of a config, prepared in the cache if they are not there yet."""
+  section = config.data
+  bars = {}
+
+  def progress(stage: str, done: int, total: int | None) -> None:
+    if stage not in bars:
+      bars[stage] = Progress(f"prepare: {stage}", total, unit="row")
+    bars[stage].update(done)
+
+  try:
+    return data.load(
+      section.path,
+      layout=section.layout,
+      text=section.text,
+      tokenizer=tokenizer,
+      tokenizer_name=tokenizer_name,
+      max_length=section.max_length,
+      cache_dir=section.cache_dir or None,
+      progress=progress,
+      label_column=section.label_column,
+      label_separator=section.label_separator,
+      label_file=section.label_file,
+      test_fraction=section.test_fraction,
+      split_seed=section.split_seed,
+    )
+  finally:
+    for bar in bars.values():
+      bar.close()

@@ -1,0 +1,174 @@
+"""Scores rankings of a split: the metrics, their report, examples in words."""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import config as configs
+from xmc_jax import data, metrics, sanitize
+from xmc_jax.console import Progress
+from xmc_jax.distributed import runtime
+from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.retrieval.search import Ranking
+from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs.ranking import Rank, plain_ranker
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import atomic
+from xmc_jax.types import PyTree
+
+SHOWN = configs.METRICS
+_KS = (1, 3, 5, 10, 100)
+_SHOWN = 3  # labels of an example
+
+# (rows [n], labels [n, k] padded with -1) -> a line by label, for each row
+Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
+
+
+def embed_split(run: Run, params: PyTree, aux: PyTree, split: data.Split) -> np.ndarray:
+  """`[n, D]` embeddings of a split's points."""
+  with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
+    return run.embed_queries(params, aux, split.tokens, bar.update)
+
+
+def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
+  """The ranking of a split's embedded points, `config.eval.k` labels deep."""
+  return rank(Queries(queries, split.texts), run.config.eval.k, exclude=split.filter)
+
+
+def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
+  """Every metric, at every k of 1, 3, 5, 10, 100 that `config.eval.k` reaches, as fractions."""
+  truth, ks = split.counted, _depths(run)
+  found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.inverse_propensity)
+  return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
+
+
+def validate(run: Run, params: PyTree, aux: PyTree) -> dict[str, float]:
+  """Returns what `score` says of the rows held out, ranked without fusion."""
+  rank = plain_ranker(run, params, aux)
+  queries = embed_split(run, params, aux, run.validation)
+  return score(run, run.validation, rank_split(run, rank, queries, run.validation))
+
+
+def shown(means: dict[str, float]) -> dict[str, float]:
+  """Those of `SHOWN` that are there: what the console prints."""
+  return {name: means[name] for name in SHOWN if name in means}
+
+
+def _depths(run: Run) -> tuple[int, ...]:
+  return tuple(k for k in _KS if k <= run.config.eval.k)
+
+
+def write_report(
+  run: Run,
+  split: data.Split,
+  ranking: Ranking,
+  step: int,
+  by_source: Mapping[str, dict[str, float]] = MappingProxyType({}),
+  suffix: str = "",
+  probabilities: bool = False,
+) -> dict[str, float]:
+  """Scores the test rows; writes report/metrics.json and predictions/test.npz, `suffix` behind their names.
+
+  metrics.json holds the means, their bootstrap 95 % intervals (coverage has none),
+  and the parts of the metrics at 1 and 5 by label frequency; `by_source`, the means of other rankings, goes
+  there as it is. Where scores are `probabilities`, `calibration` says how well they hold: `ece` and `bins` of
+  all ranked labels, `ece_first` of the first label of each row.
+
+  Returns:
+    The means.
+  """
+  means, truth = score(run, split, ranking), split.counted
+  frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
+  intervals = metrics.bootstrap_intervals(
+    ranking.ids, truth, ks=_depths(run), inverse_propensity=run.inverse_propensity, seed=0
+  )
+  report = {
+    "step": step,
+    "rows": len(split),
+    "rows_without_labels": metrics.num_rows_without_labels(truth),
+    "metrics": means,
+    "intervals_95": {name: list(map(float, pair)) for name, pair in intervals.items()},
+    "slices": _slices(ranking.ids, truth, frequency),
+    **({"calibration": calibration(ranking, truth)} if probabilities else {}),
+    **({"by_source": dict(by_source)} if by_source else {}),
+  }
+  if not runtime.is_main_process():
+    return means
+  folder = run.workdir / "report"
+  folder.mkdir(exist_ok=True)
+  atomic.write_text(folder / f"metrics{suffix}.json", json.dumps(report, indent=2) + "\n")
+  save_predictions(ranking, run.dataset.num_labels, run.workdir / "predictions" / f"test{suffix}.npz")
+  return means
+
+
+def calibration(ranking: Ranking, truth) -> dict[str, object]:
+  """Compares the probabilities of a ranking with the truth CSR `[N, L]`, as metrics.json has it."""
+  hits = find_hits(ranking.ids, as_truth(truth))
+  right, real = np.zeros(ranking.ids.shape, bool), ranking.ids >= 0
+  right[hits.rows, hits.ranks] = True
+  every, first = (
+    metrics.reliability(ranking.scores[:, :depth][real[:, :depth]], right[:, :depth][real[:, :depth]])
+    for depth in (ranking.ids.shape[1], 1)
+  )
+  return {"ece": every.ece, "ece_first": first.ece, "bins": [found._asdict() for found in every.bins]}
+
+
+def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
+  """What labels contribute to the metrics at 1 and 5, by frequency; each list adds up to the total."""
+  groups = {
+    "deciles": metrics.frequency_deciles(frequency),
+    "head_torso_tail": metrics.head_torso_tail(frequency),
+  }
+  return {
+    name: {
+      metric: list(map(float, parts))
+      for metric, parts in metrics.contributions(ids, truth, group, ks=(1, 5)).items()
+    }
+    for name, group in groups.items()
+  }
+
+
+def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> None:
+  """Writes a ranking as CSR `[N, L]` of scores; a row's entries stand best first."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  real = ranking.ids >= 0
+  indptr = np.concatenate([[0], np.cumsum(real.sum(1))])
+  matrix = sp.csr_matrix((ranking.scores[real], ranking.ids[real], indptr), shape=(len(real), num_labels))
+  beside = path.with_name(path.name + ".tmp.npz")
+  sp.save_npz(beside, matrix)
+  beside.replace(path)
+
+
+def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:
+  """Reads `[N, k]` label ids that `save_predictions` has written, best first, padded with -1."""
+  stored = sp.csr_matrix(sp.load_npz(path))
+  place = np.arange(k)
+  real = place < np.diff(stored.indptr)[:, None]
+  ids = np.full(real.shape, -1, np.int32)
+  ids[real] = stored.indices[(stored.indptr[:-1, None] + place)[real]]
+  return ids
+
+
+def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why | None = None) -> str:
+  """Shows a few points in words, with their first labels.
+
+  A tick marks the true ones, a ring those missed; a line says why the first stands there, where `why` can.
+  """
+  rows = np.random.default_rng(0).permutation(len(split))[:count]
+  reasons = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
+  truth, lines = split.counted, []
+  for row, reason in zip(rows, reasons):
+    true = set(truth[row].indices.tolist())
+    lines.append(f"  {sanitize.line(split.texts[row])}")
+    found = [label for label in ranking.ids[row, :_SHOWN].tolist() if label >= 0]
+    missed = sorted(true - set(found))[:_SHOWN]
+    marks = [*("✓" if label in true else "·" for label in found), *("○" for _ in missed)]
+    for mark, label in zip(marks, found + missed):
+      lines.append(f"    {mark} {sanitize.line(run.dataset.labels.texts[label])}")
+    lines += [f"      why the first: {words}" for words in reason.values()]
+  return "\n".join(lines)

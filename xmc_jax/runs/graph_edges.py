@@ -1,0 +1,181 @@
+"""What a run takes of its data's metadata graphs: edges to points and labels, with those of random walks.
+
+They are made once and kept in the run's folder, `graphs/`, of which training alone knows.
+"""
+
+import contextlib
+import hashlib
+import pathlib
+import zlib
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import data, refresh
+from xmc_jax.batching.graph_anchors import Side, graph_of, is_of_labels
+from xmc_jax.console import Progress, say
+from xmc_jax.distributed import runtime
+from xmc_jax.errors import ConfigError
+from xmc_jax.storage import run_folder
+from xmc_jax.types import LABEL, QUERY
+
+_TOO_DENSE = 0.5  # a graph that links so many of all pairs
+_BLOCK_PATHS = 1 << 24  # from points by anchors to labels, that `augmented` follows at a time
+
+
+def load(
+  names: tuple[str, ...], dataset: data.Dataset, points: np.ndarray, config, workdir: pathlib.Path
+) -> dict[str, Side]:
+  """The sides of these names, their walks done now or before.
+
+  Args:
+    names: of sides.
+    dataset: whose graphs they are of.
+    points: `[N]` the training rows of a run, of all that the data have.
+    config: of `config.method` the `walk_*`, `anchor_sampling` and `random_edges` are used, and the seed.
+    workdir: the run's folder.
+  """
+  found = {}
+  for name in names:
+    graph = dataset.graphs[graph_of(name)]
+    edges = graph.label_edges if is_of_labels(name) else graph.query_edges[points]
+    if config.method.random_edges:
+      edges = _with_random(edges, config.method.random_edges, _seed(name, config))
+    said, odds = f"graph: {name} has {edges.nnz:,} links", None
+    if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
+      edges, odds = _walked(edges, name, config, workdir / run_folder.GRAPHS)
+      said += f", {edges.nnz:,} with those of walks"
+    say(said + _warning(edges))
+    found[name] = Side(graph.anchors.tokens, edges, odds)
+  return found
+
+
+def _kind(name: str) -> str:
+  return LABEL if is_of_labels(name) else QUERY
+
+
+def _warning(edges) -> str:
+  share = edges.nnz / max(1, edges.shape[0] * edges.shape[1])
+  if share < _TOO_DENSE:
+    return ""
+  return (
+    f": {share:.0%} of all pairs, so few anchors are left as negatives; try --config.method.walk_kept=3, or "
+    "--config.method.walk_hops=0"
+  )
+
+
+def _with_random(edges, share: float, seed: int):
+  """Edges, and so many for each of them between any two ends."""
+  generator, number = np.random.default_rng(seed), round(share * edges.nnz)
+  ends = (generator.integers(0, size, number) for size in edges.shape)
+  return (edges + sp.csr_matrix((np.ones(number, np.float32), tuple(ends)), shape=edges.shape)).tocsr()
+
+
+def _walked(edges, name: str, config, folder: pathlib.Path):
+  """Returns `(edges, odds)`: CSR `[N, A]` bool with those of walks, and `[nnz]` or None, uniform draws."""
+  by_visits = config.method.anchor_sampling == "visits"
+  digest, parts = _digest(edges, name, config), ("indptr", "indices", *(["odds"] if by_visits else []))
+  paths = [folder / f"{name}.{digest}.{part}.npy" for part in parts]
+  with runtime.main_process_first(f"walks of {name}"):
+    if not all(path.exists() for path in paths):
+      walked = _walk(edges, name, config)
+      folder.mkdir(parents=True, exist_ok=True)
+      for path, array in zip(paths, (walked.indptr, walked.indices, walked.data)):
+        run_folder.write_array(path, array)
+  indptr = run_folder.open_array(paths[0], edges.shape[0] + 1)
+  indices = run_folder.open_array(paths[1], int(indptr[-1]))
+  odds = run_folder.open_array(paths[2], len(indices)) if by_visits else None
+  return sp.csr_matrix((np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape), odds
+
+
+def _digest(edges, name: str, config) -> str:
+  """Of all that a walk depends on: files of another are not taken for this one's."""
+  settings = config.method
+  of_walk = settings.walk_hops, settings.walk_restart, settings.walk_kept, edges.shape[1], _seed(name, config)
+  found = hashlib.blake2b(repr(of_walk).encode(), digest_size=6)
+  found.update(edges.indptr.astype(np.int64))
+  found.update(edges.indices.astype(np.int32))
+  return found.hexdigest()
+
+
+def _seed(name: str, config) -> int:
+  """No two sides have the same random numbers."""
+  return zlib.crc32(f"{name} {config.train.seed}".encode())
+
+
+def _walk(edges, name: str, config):
+  settings = config.method
+  walk = refresh.with_visits if settings.anchor_sampling == "visits" else refresh.with_walks
+  with contextlib.closing(Progress(f"walks of {name}", edges.shape[1], unit="anchor")) as bar:
+    return walk(
+      edges,
+      num_hops=settings.walk_hops,
+      restart=settings.walk_restart,
+      num_kept=settings.walk_kept,
+      seed=_seed(name, config),
+      progress=bar.update,
+    )
+
+
+def augmented(truth, dataset: data.Dataset, points: np.ndarray, settings):
+  """True labels, and those that share an anchor of some graph with the point (RAMEN's Table 8, AugGT).
+
+  Made block by block of points. Beside the result, 8 bytes a pair and as much again while its blocks are
+  joined, a block takes some 500 MB, and an edge 8 bytes; a point with more ways to labels than a block has
+  room for is a block of its own.
+
+  Args:
+    truth: CSR `[N, L]`.
+    dataset: whose graphs they are; those with one side add nothing.
+    points: `[N]` training rows, of all that the data have.
+    settings: `config.method`; `graphs` () is all of them, and no more than `max_augmented_pairs` are added.
+
+  Returns:
+    CSR `[N, L]` float32, 1 for what was added.
+
+  Raises:
+    ConfigError: that would be too many; it ends where the limit is passed.
+  """
+  left = settings.max_augmented_pairs
+  for name in settings.graphs or dataset.graphs:
+    graph = dataset.graphs[name]
+    if graph.query_edges is None or graph.label_edges is None:
+      continue
+    with contextlib.closing(Progress(f"label pairs of {name}", len(points), unit="point")) as bar:
+      more = _with_shared(truth, graph.query_edges[points], graph.label_edges, name, left, bar.update)
+    say(f"graph: {name} adds {more.nnz - truth.nnz:,} label pairs to {truth.nnz:,}")
+    truth, left = more, left - (more.nnz - truth.nnz)
+  return truth.tocsr()
+
+
+def _with_shared(truth, of_points, of_labels, name: str, most: int, progress):
+  """Adds to truth `[N, L]` what shares an anchor by edges `[N, A]` and `[L, A]`, at most so many pairs."""
+  of_points, labels_of = of_points.astype(bool), of_labels.astype(bool).T.tocsr()
+  parts, added = [], 0
+  for start, end in _blocks(of_points, np.diff(labels_of.indptr)):
+    true = truth[start:end]
+    shared = (of_points[start:end] @ labels_of).astype(np.float32)  # bool until then
+    parts.append((true + (shared - shared.multiply(true > 0))).tocsr())
+    added += parts[-1].nnz - true.nnz
+    if added > most:
+      raise ConfigError(_too_many(name, added * truth.shape[0] / end, most))
+    progress(end)
+  return sp.vstack(parts, "csr") if parts else truth
+
+
+def _blocks(of_points, degrees: np.ndarray):
+  """Yields `(start, end)` of points with up to `_BLOCK_PATHS` ways to labels; a point with more is alone."""
+  ends = np.concatenate([[0], np.cumsum(degrees[of_points.indices], dtype=np.int64)])[of_points.indptr]
+  start = 0
+  while start < of_points.shape[0]:
+    end = int(np.searchsorted(ends, ends[start] + _BLOCK_PATHS, side="right")) - 1
+    yield start, max(end, start + 1)
+    start = max(end, start + 1)
+
+
+def _too_many(name: str, expected: float, most: int) -> str:
+  return (
+    f"method.augment_truth = True: graph {name} adds some {round(expected):,} label pairs, by the points so "
+    f"far, and --config.method.max_augmented_pairs has room for {most:,}; raise it, at 16 bytes a pair, "
+    "leave the graph out of --config.method.graphs, or set --config.method.augment_truth=False"
+  )

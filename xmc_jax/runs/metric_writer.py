@@ -1,0 +1,107 @@
+"""Writes what a run measures: stage times, metrics.jsonl, TensorBoard."""
+
+import collections
+import contextlib
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+
+from xmc_jax.console import say
+from xmc_jax.distributed import runtime
+from xmc_jax.errors import UserError
+from xmc_jax.storage import atomic
+
+
+class Report:
+  """The voice of one run.
+
+  Args:
+    workdir: where metrics.jsonl and TensorBoard files go.
+
+  Attributes:
+    seconds: time by stage, over all the processes that worked on the run.
+  """
+
+  def __init__(self, workdir: pathlib.Path):
+    self.seconds: collections.Counter[str] = collections.Counter()
+    self._workdir, self._tensorboard = workdir, None
+
+  def resume(self, first_step: int, seconds: dict[str, float], unscored: bool = False) -> None:
+    """Goes on with a run's story: its stage times so far, its metrics up to a checkpoint.
+
+    What a killed process wrote past its last checkpoint is dropped, as is the checkpoint's own validation
+    where it is still to be made: they will be written again.
+    """
+    self.seconds.update(seconds)
+    if runtime.is_main_process():
+      _drop_later_lines(self._workdir / "metrics.jsonl", first_step, unscored)
+      self._tensorboard = _tensorboard_writer(self._workdir / "tensorboard")
+
+  @contextlib.contextmanager
+  def stage(self, name: str, less: str = "") -> Iterator[None]:
+    """Adds the time inside to `seconds[name]`, without what the stage `less` took meanwhile."""
+    start, apart = time.perf_counter(), self.seconds[less]
+    try:
+      yield
+    finally:
+      self.seconds[name] += time.perf_counter() - start - (self.seconds[less] - apart)
+
+  def scalars(self, step: int, values: dict[str, float]) -> None:
+    """One line of metrics.jsonl; also to TensorBoard, where it is installed."""
+    if not runtime.is_main_process():
+      return
+    line = {"step": step, "time": round(time.time(), 3), **values}
+    path = self._workdir / "metrics.jsonl"
+    try:
+      with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    except OSError as error:
+      what = f"{path}: cannot be written ({error.strerror or error})"
+      raise UserError(f"{what}; the same command goes on from the newest checkpoint") from None
+    if self._tensorboard:
+      with self._leaving_tensorboard():
+        for name, value in values.items():
+          self._tensorboard.add_scalar(name, value, step)
+
+  def stage_summary(self) -> str:
+    """'prepare 2.1 s · train 93.0 s ... · peak memory 1.4 GB'."""
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items() if seconds >= 0.05]
+    peaks = [f"{bytes_ / 1e9:.2f} GB {where}" for where, bytes_ in runtime.peak_memory().items()]
+    return " · ".join(parts) + " · peak memory " + ", ".join(peaks)
+
+  def close(self) -> None:
+    if self._tensorboard:
+      with self._leaving_tensorboard():
+        self._tensorboard.close()
+
+  @contextlib.contextmanager
+  def _leaving_tensorboard(self) -> Iterator[None]:
+    """Where its files cannot be written, a training does without."""
+    try:
+      yield
+    except OSError as error:
+      self._tensorboard = None
+      say(f"{self._workdir}: no more is written for TensorBoard ({error.strerror or error})")
+
+
+def _drop_later_lines(path: pathlib.Path, first_step: int, unscored: bool) -> None:
+  if not path.exists():
+    return
+  kept = []
+  for line in path.read_text().splitlines():
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # a line cut short by a kill, or none of ours
+      found = json.loads(line)
+      is_validation = any(name.startswith("eval/") for name in found)
+      comes_again = unscored and is_validation and found["step"] == first_step
+      if found["step"] <= first_step and not comes_again:
+        kept.append(line + "\n")
+  atomic.write_text(path, "".join(kept))
+
+
+def _tensorboard_writer(folder: pathlib.Path):
+  try:
+    from tensorboard.summary import Writer
+  except ImportError:
+    return None
+  return Writer(str(folder))

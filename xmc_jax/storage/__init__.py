@@ -1,0 +1,1 @@
+"""Files on disk: written whole, locked, checked; run folders and checkpoints."""

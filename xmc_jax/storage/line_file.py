@@ -1,0 +1,62 @@
+"""A file of lines that is there whole or not at all, and that a killed process's successor goes on with."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from xmc_jax.errors import UserError
+from xmc_jax.storage import atomic
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO[str], int]]:
+  """Opens `PATH.part`, which takes the place of `path` when the block is left well.
+
+  Args:
+    path: the file.
+    made_of: what its lines follow from, as JSON has it. Another process that gives the same goes on.
+    block: lines are gone on with in whole blocks of so many, so that they are computed together as before.
+
+  Yields:
+    The file to write to, and how many lines it has already.
+
+  Raises:
+    UserError: it cannot be written.
+  """
+  if not path.absolute().parent.is_dir():
+    raise UserError(f"{path}: cannot be written (there is no folder {path.parent})")
+  part, notes = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
+  try:
+    part.touch()
+    with part.open("r+", encoding="utf-8") as out:
+      atomic.lock(out, str(path))
+      done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
+      out.seek(end)
+      out.truncate()  # before the notes: of the lines of others they must not speak
+      notes.write_text(json.dumps(made_of))
+      yield out, done
+    part.replace(path)
+    notes.unlink()
+  except OSError as error:
+    what = f"{path}: cannot be written ({error.strerror or error})"
+    raise UserError(f"{what}; the same command goes on with {part.name}") from None
+
+
+def _read(notes: Path) -> Mapping | None:
+  try:
+    return json.loads(notes.read_text())
+  except (OSError, ValueError, RecursionError):
+    return None
+
+
+def _whole_blocks(part: Path, block: int) -> tuple[int, int]:
+  """How many lines a file has, in whole blocks, and where they end."""
+  done = end = place = 0
+  with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
+    for number, line in enumerate(file, 1):
+      place += len(line)
+      if number % block == 0 and line.endswith(b"\n"):
+        done, end = number, place
+  return done, end

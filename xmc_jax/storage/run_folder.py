@@ -1,0 +1,201 @@
+"""A run's folder: who may write into it, and what it was begun with.
+
+Layout of a run's folder, which is all that evaluation and prediction need:
+
+  config.json     the resolved config; chunks.json: chunk sizes that it leaves open
+  data/           the prepared data, hard-linked from the cache
+  encoder/        the encoder's description (no weights)
+  graphs/         edges of metadata graphs with those of random walks, where the method learns from them
+  vectors.npy     training points under a frozen encoder, where the method has one
+  checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
+  best/           the parameters with the best validation metric
+  refit/          the training on all rows, where `train.refit`: its own checkpoints, metrics and best
+  metrics.jsonl   one line per reading
+  hybrid.json     how sources are joined; memory.npy: training points embedded; fusion.npz: two views fused
+  report/  predictions/
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax.config import fitting
+from xmc_jax.distributed import runtime
+from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.storage import atomic
+
+# What may differ between the command that began a run and the one that goes on with it.
+_MAY_CHANGE = (
+  *("data.cache_dir", "eval.num_examples", "eval.report_page", "eval.batch_size"),
+  *("checkpoint.keep", "checkpoint.grace_seconds"),
+  *("train.max_skipped_steps", "mesh.", "plan."),
+)
+
+GRAPHS, REFIT, LAST = "graphs", "refit", "last"
+VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
+MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
+AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # made of trained parameters, for ranking
+# What a command makes for its own settings before it trains.
+_TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
+_MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
+
+
+_TRAINS = "trains in this folder; wait for it, or stop it"
+
+
+@contextlib.contextmanager
+def in_use(workdir: pathlib.Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator[None]:
+  """Keeps a second training out of the folder. A killed process lets go; disks without locks keep nobody out.
+
+  Args:
+    workdir: the run's folder.
+    name: the lock's file, one for each thing to do.
+    doing: what the first process does, and what to do about it, for the message.
+
+  Raises:
+    UserError: another process trains here, or whatever it is; the message names that process.
+  """
+  try:
+    import fcntl
+
+    workdir.mkdir(parents=True, exist_ok=True)
+    lock = os.open(workdir / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+  except (ImportError, OSError):  # no locks here; a folder that cannot be written is refused by who writes
+    yield
+    return
+  try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.truncate(lock, 0)
+    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+  except BlockingIOError:
+    who = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
+    os.close(lock)
+    raise UserError(f"{workdir}: {who} {doing}") from None
+  except OSError:  # a disk without locks
+    pass
+  try:
+    yield
+  finally:
+    with contextlib.suppress(OSError):
+      if os.listdir(workdir) == [name]:  # nothing came of it
+        (workdir / name).unlink()
+        workdir.rmdir()
+    os.close(lock)
+
+
+@contextlib.contextmanager
+def claimed(config, workdir: pathlib.Path) -> Iterator[None]:
+  """`claim`, before the data are known: what fits itself to them is left open, and the block claims it.
+
+  Where there is no run yet and the block fails, nothing of one is left.
+  """
+  is_new = not (workdir / "config.json").exists()
+  claim(config, workdir, leaving_open=fitting.KEYS)
+  try:
+    yield
+  except UserError:
+    if is_new:
+      for made in ("config.json", *_MADE):
+        (workdir / made).unlink(missing_ok=True)
+    raise
+
+
+def claim(config, workdir: pathlib.Path, leaving_open: tuple[str, ...] = ()) -> None:
+  """Writes config.json; refuses a folder where something was trained with other settings.
+
+  Args:
+    config: the settings to train with.
+    workdir: the run's folder.
+    leaving_open: keys that may differ from what the folder has.
+  """
+  path, stays = workdir / "config.json", ()
+  if path.exists():
+    changed = configs.differences(configs.read(path).to_dict(), config.to_dict())
+    changed = [line for line in changed if not line.startswith((*_MAY_CHANGE, *leaving_open))]
+    if not changed:
+      return
+    if all(line.startswith(fitting.KEYS) for line in changed):
+      stays = (_TOKENIZER, _ENCODER)  # all texts made it, whichever rows are held out
+    if has_checkpoints(workdir):
+      more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+      raise ConfigError(
+        f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
+        "--workdir=ANOTHER_FOLDER, or delete this one to start anew"
+      )
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    # What a command that got no further made for its own settings.
+    for made in {_ENCODER, GRAPHS, REFIT}.difference(stays):
+      shutil.rmtree(workdir / made, ignore_errors=True)
+    for made in set(_MADE).difference(stays):
+      (workdir / made).unlink(missing_ok=True)
+    atomic.write_text(path, configs.to_json(config))
+  except OSError as error:
+    raise UserError(f"{workdir}: cannot write the run here ({error.strerror})") from None
+
+
+def has_checkpoints(workdir: pathlib.Path) -> bool:
+  return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
+
+
+def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
+  """The chunks that a config leaves open, as chosen when the run began: dropout depends on them."""
+  path = workdir / _CHUNKS
+  if path.exists():
+    chosen = None
+    with contextlib.suppress(ValueError, RecursionError):
+      chosen = json.loads(path.read_text())
+    whole = isinstance(chosen, dict) and all(type(value) is int and value >= 0 for value in chosen.values())
+    if not whole:
+      raise UserError(f"{path}: damaged; delete it, and sizes are chosen anew, where dropout may then differ")
+    return chosen
+  chosen = choose()
+  atomic.write_text(path, json.dumps(chosen) + "\n")
+  return chosen
+
+
+def save_array(path: pathlib.Path, array: np.ndarray) -> None:
+  """Writes an .npy file whole or not at all, from the main process; all wait for it."""
+  if runtime.is_main_process():
+    write_array(path, array)
+  runtime.barrier(path.name)
+
+
+def write_array(path: pathlib.Path, array: np.ndarray) -> None:
+  """Writes an .npy file whole or not at all."""
+  atomic.need(path.parent, array.nbytes, path.name)
+  beside = path.with_suffix(".tmp")
+  with beside.open("wb") as file:
+    np.save(file, array)
+  beside.replace(path)
+
+
+def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
+  """What `save_array` wrote, mapped from the disk.
+
+  Raises:
+    UserError: it is damaged.
+  """
+  try:
+    found = np.load(path, mmap_mode="r", allow_pickle=False)
+    if isinstance(found, np.ndarray) and found.ndim and len(found) == num_rows:
+      return found
+    reason = f"it holds no array of {num_rows} rows"
+  except Exception as error:  # a header is Python text, and numpy lets its parsers' errors through
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+  raise UserError(f"{path}: not readable ({reason}); delete it, and it is made again")
+
+
+def forget(workdir: pathlib.Path, *names: str) -> None:
+  """Deletes what was made of parameters that a run no longer has."""
+  if runtime.is_main_process():
+    for name in names:
+      (workdir / name).unlink(missing_ok=True)
+  runtime.barrier("forgotten files")

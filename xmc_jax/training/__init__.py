@@ -1,0 +1,1 @@
+"""The loop of training steps, and what it saves."""

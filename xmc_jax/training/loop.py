@@ -1,0 +1,234 @@
+"""The one loop: batches, steps, evaluations, checkpoints."""
+
+import contextlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import models, refresh
+from xmc_jax.batching.builder import ahead, is_for_batches
+from xmc_jax.console import Progress, say
+from xmc_jax.distributed import runtime, sharding
+from xmc_jax.distributed.preemption import Asked, Stop
+from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.run import Run
+from xmc_jax.storage import run_folder
+from xmc_jax.training import optimizer, validation
+from xmc_jax.training.saver import Saves
+from xmc_jax.training.step import TrainStep, Watch, first_state
+from xmc_jax.types import Batch, PyTree, TrainState
+
+
+def train(
+  run: Run, report: Report, stop: Stop | None = None, last_step: int | None = None
+) -> tuple[PyTree, PyTree, int]:
+  """Trains a run to its end, from where its folder stands.
+
+  Args:
+    run: what to train.
+    report: its voice.
+    stop: asked after every step whether to save and leave; None goes on to the end.
+    last_step: to end after, the schedule being that of all steps; None is all.
+
+  Returns:
+    `(params, aux, step)`: the best on validation rows, or the last where none are held out.
+
+  Raises:
+    UserError: the loss is not finite, or the folder cannot be written.
+    SystemExit, KeyboardInterrupt: `stop` was asked to; all is saved.
+  """
+  stop = stop or Stop(0.0)
+  total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
+  optimiser = optimizer.make(run.config.train, total_steps, frozen=models.frozen_paths(run.config.encoder))
+  last_step, saves = min(last_step or total_steps, total_steps), Saves(run)
+  with report.stage("restore"):
+    state, fresh = _start(run, optimiser, saves)
+  first, host = int(state.step), saves.host
+  report.resume(first, host["seconds"], host["unscored"])
+  if first:
+    say(f"train: going on from step {first:,} of {last_step:,}")
+  if host["unscored"] or (first < last_step and not host["stopped"]):
+    saves.check_room(state)
+    # Made of parameters that are gone: a killed run's, a later step's; in the end, those of steps before.
+    run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
+    with report.stage("freeze"):
+      run.freeze_queries(state.params, state.aux)
+    step = TrainStep(run, optimiser, report, optimizer.table_schedule(run.config.train, total_steps))
+    loop = _Loop(run, report, stop, step, state, fresh, saves)
+    try:
+      with stop.saving():
+        loop.go(first, last_step)
+      stop.check()
+    except Asked:
+      say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
+      stop.leave()
+    run_folder.forget(run.workdir, *run_folder.AFTERWARDS)
+  saves.close()
+  return run.trained()
+
+
+def _start(run: Run, optimiser, saves: Saves) -> tuple[TrainState, PyTree]:
+  """The newest checkpoint, or step 0."""
+  step = saves.checkpoints.usable()
+  # A run that goes on needs shapes alone, and no longer what config.init_from names.
+  params, aux = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
+  return saves.restore(step, first_state(run, optimiser, params, aux))
+
+
+class _Loop:
+  """Steps, and what happens between them: refreshes, evaluations, checkpoints."""
+
+  def __init__(
+    self,
+    run: Run,
+    report: Report,
+    stop: Stop,
+    train_step: TrainStep,
+    state: TrainState,
+    fresh: dict[str, np.ndarray],
+    saves: Saves,
+  ):
+    self._run, self._report, self._stop, self._train_step = run, report, stop, train_step
+    self._state, self._fresh, self._saves, self._host = state, fresh, saves, saves.host
+    self._watch = Watch(saves, run.workdir / "report", run.config.train.max_skipped_steps)
+    self._static = _static_labels(run)
+    self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
+
+  def go(self, first: int, total_steps: int) -> None:
+    """Trains from step `first` to the last, or until validation stops rising."""
+    refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
+    progress = contextlib.closing(Progress("train", total_steps, first=first))
+    with progress as bar, self._run.embedding_under(self._stop.check):
+      if self._host["unscored"]:
+        self._conclude(first, evaluates=True, saves=True)
+      while first < total_steps and not self._host["stopped"]:
+        if names := refresh.due(refreshes, first, per_epoch):
+          self._refresh(names, first)
+        last = refresh.next_due(refreshes, first, total_steps, per_epoch)
+        self._steps(first, last, total_steps, bar)
+        first = last
+    if self._host["stopped"]:
+      metric, waited = self._run.config.eval.metric, self._host["evals_since_best"]
+      say(f"train: {metric} has not risen for {waited} evaluations; stopping")
+
+  @property
+  def _rate(self) -> float:
+    return self._seen / (self._report.seconds["train"] - self._seconds_before)
+
+  def _refresh(self, names: list[str], step: int) -> None:
+    before = self._state, self._fresh
+    try:
+      self._renew(names, step)
+    except Asked:
+      self._state, self._fresh = before
+      if step:
+        self._save()
+      raise
+
+  def _renew(self, names: list[str], step: int) -> None:
+    snapshot = None
+    for name in names:
+      say(f"refresh: {name} at step {step:,}")
+      definition = self._run.method.refreshes[name]
+      with self._report.stage(f"refresh_{name}"):
+        snapshot = snapshot or self._run.snapshot(self._state.params, self._state.aux, step)
+        self._fresh, aux = refresh.renew(name, definition, snapshot, self._fresh, self._state.aux)
+      if shares := refresh.shares(name, self._fresh):
+        self._report.scalars(step + 1, shares)  # the first step that it acts on
+      if definition.into_aux:  # embeddings may depend on it
+        self._state, snapshot = self._state._replace(aux=aux), None
+
+  def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
+    """The steps between two refreshes."""
+    config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
+    build = lambda step, fresh=self._fresh: self._run.batches.build(step, fresh)
+    on_device = {name: value for name, value in self._fresh.items() if not is_for_batches(name)}
+    with contextlib.closing(ahead(build, first, last)) as batches:
+      for step in range(first + 1, last + 1):
+        self._step(step, next(batches), on_device, flush=step == last or step % per_epoch == 0)
+        bar.update(step, _note(step, per_epoch, self._watch.last, self._host["best"], config.eval.metric))
+        self._after(step, ends=step == total_steps)
+        if self._stop.asked(step):
+          self._save()
+          raise Asked
+        if self._host["stopped"]:
+          return
+
+  def _step(self, step: int, batch: Batch, fresh: PyTree, flush: bool) -> None:
+    with self._report.stage("train", less="compile"):
+      placed = sharding.put_batch(batch, self._run.mesh)._replace(**self._static)
+      self._state, metrics = self._train_step(self._state, fresh, placed)
+      rows = self._run.train.row_numbers[batch.rows[batch.rows >= 0]]
+      self._watch.add(step, rows, metrics)
+      if flush:
+        self._watch.flush()
+    self._seen += len(rows)
+
+  def _after(self, step: int, ends: bool) -> None:
+    """Does what is due after a step: an epoch's readings, the validation, the checkpoint."""
+    config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
+    eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
+    save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
+    evaluates = len(self._run.validation) > 0 and (ends or bool(eval_steps and step % eval_steps == 0))
+    saves = ends or bool(save_steps and step % save_steps == 0)
+    if evaluates or saves:
+      with self._report.stage("train"):
+        self._watch.flush()
+    if ends or step % per_epoch == 0:
+      self._report.scalars(step, _readings(self._watch.last, self._rate, self._report))
+    self._conclude(step, evaluates, saves)
+
+  def _conclude(self, step: int, evaluates: bool, saves: bool) -> None:
+    """The validation, then the checkpoint that knows of it, then the best parameters."""
+    improved = False
+    if evaluates:
+      try:
+        improved = validation.update(self._run, self._report, self._state, step, self._host)
+      except Asked:
+        self._host["unscored"] = True
+        self._save()
+        raise
+    self._host["unscored"] = False
+    if saves or self._host["stopped"] or (improved and self._run.config.checkpoint.every_epochs):
+      self._save()
+    if improved:
+      with self._report.stage("save"):
+        self._saves.keep_best(self._state)
+
+  def _save(self) -> None:
+    with self._report.stage("train"):
+      self._watch.flush()
+    with self._report.stage("save"):
+      self._saves.save(self._state, self._fresh, self._report.seconds)
+
+
+def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
+  """Returns what an epoch's line of metrics.jsonl holds."""
+  return {
+    **{f"train/{name}": value for name, value in numbers.items()},
+    "train/examples_per_second": rate,
+    **{f"time/{stage}": seconds for stage, seconds in report.seconds.items()},
+    **{f"memory/{where}_bytes": peak for where, peak in runtime.peak_memory().items()},
+  }
+
+
+def _static_labels(run: Run) -> dict[str, Any]:
+  """What is the same in every batch, put on the device once: the texts of all labels."""
+  batches, static = run.batches, {}
+  if len(batches.label_columns):
+    static["columns"] = sharding.place(batches.label_columns, sharding.replicated(run.mesh))
+    static["labels"] = sharding.put_labels(batches.label_groups, run.mesh)
+  if batches.every_label:
+    static["every_label"] = sharding.put_labels(batches.every_label, run.mesh)
+  return static
+
+
+def _note(step: int, per_epoch: int, numbers: dict[str, float], best: float | None, metric: str) -> str:
+  parts = [f"epoch {1 + (step - 1) // per_epoch}"]
+  if numbers:
+    parts.append(f"loss {numbers['loss']:.4f}")
+  if best is not None:
+    parts.append(f"best {metric} {100 * best:.2f}")
+  return ", ".join(parts)
