@@ -9,7 +9,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "xmc_jax"
 # Examples of these need a trained run or files of the user's; the tests of their rooms show that they work.
 _STORIES = {
-  "xmc_jax.runs.predict",
+  "xmc_jax.runs.model",
   "xmc_jax.cli.commands",
   "xmc_jax.export.exported",
   "xmc_jax.models.loading",
