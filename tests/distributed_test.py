@@ -21,7 +21,8 @@ HERE = pathlib.Path(__file__).parent
 # The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
 DRIVER = """
 import os, signal
-from xmc_jax import loop, main
+from xmc_jax import main
+from xmc_jax.training import loop
 
 stop, original = int(os.environ.get("STOP", 0)), loop.TrainStep.__call__
 own = os.environ.get("JAX_PROCESS_ID")

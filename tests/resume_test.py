@@ -29,7 +29,9 @@ HERE = pathlib.Path(__file__).parent
 # Runs the command line, and kills itself at the point and count in $KILL.
 DRIVER = """
 import os, pathlib, signal, sys
-from xmc_jax import checkpoint, main, loop
+from xmc_jax import main
+from xmc_jax.storage import checkpoints as checkpoint
+from xmc_jax.training import loop
 from xmc_jax.runs import ranking
 
 point, left = os.environ["KILL"].split(":")

@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 # The command line; its step waits where $SLOW says so, and says when it was there.
 DRIVER = """
 import os, signal, sys, time
-from xmc_jax import main, loop
+from xmc_jax import main
+from xmc_jax.training import loop
 
 original = loop.TrainStep.__call__
 
@@ -252,7 +253,7 @@ def test_outside_a_main_thread_nothing_is_heard():
 
 DEAF = """
 import time
-from xmc_jax.stopping import Stop
+from xmc_jax.distributed.preemption import Stop
 with Stop(1.0).heard():
   print("here", flush=True)
   time.sleep(60)

@@ -112,5 +112,5 @@ def _beside_package(argument: str) -> str:
   found = re.fullmatch(r"(--?config=)(experiments/[^:]+)(:.*)?", argument)
   if not found or pathlib.Path(found[2]).exists():
     return argument
-  installed = pathlib.Path(__file__).parents[1] / found[2]
+  installed = pathlib.Path(__file__).parents[2] / found[2]
   return f"{found[1]}{installed}{found[3] or ''}" if installed.is_file() else argument
