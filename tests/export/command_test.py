@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.main_test import command, folder, trained  # noqa: F401
+from tests.cli.main_test import command, folder, trained  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from xmc_jax.cli import flags as options
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/claims/*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 _SCRIPT = re.compile(

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.documents_test import ROOT
+from tests.docs.documents_test import ROOT
 from tests.golden_test import PRESETS
 from xmc_jax import config as configs
 from xmc_jax import methods

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from tests.documents_test import FENCED, PAGES, ROOT, blocks
+from tests.docs.documents_test import FENCED, PAGES, ROOT, blocks
 
 # --- links ---
 
@@ -50,7 +50,7 @@ CODE = {
   f"{page.name} {number}": block
   for page in PAGES
   for number, block in enumerate(blocks(page, "python"))
-  if page.name != "extending.md"  # pieces of a file that tests/extending_test.py runs
+  if page.name != "extending.md"  # pieces of a file that tests/docs/extending_test.py runs
 }
 # Packages of the reader's, which tests do without.
 _THEIRS = {"faiss", "sentence_transformers", "pandas"}

@@ -1,6 +1,6 @@
 """The notebooks run as they stand, on a small setting; and what is committed of them is whole.
 
-python -m tests.notebooks_test [NAME ...]     executes them at their own settings, and keeps the outputs
+python -m tests.docs.notebooks_test [NAME ...]     executes them at their own settings, and keeps the outputs
 """
 
 import base64
@@ -15,7 +15,7 @@ import sys
 import nbformat
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 NAMES = ("quick_start", "your_own_data", "compare_methods")
 _LARGEST = 200_000  # bytes

@@ -20,7 +20,7 @@ from xmc_jax.runs import evaluate
 from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.training import loop
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 # The command line; its step waits where $SLOW says so, and says when it was there.
 DRIVER = """
 import os, signal, sys, time

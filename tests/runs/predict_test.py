@@ -27,7 +27,7 @@ from xmc_jax.retrieval import explanations
 from xmc_jax.runs import predict, ranking
 from xmc_jax.runs.predict import predict_command, predict_lines
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = {"encoder", "memory", "memory_regression", "lexical_memory", "lexical_labels"}
 TEXTS = ["barn kelt", "", "loma mive nuxo", "suss"] * 3
 

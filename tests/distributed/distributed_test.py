@@ -17,7 +17,7 @@ import tiny_runs
 from xmc_jax.distributed import sharding
 from xmc_jax.storage.checkpoints import Checkpoints
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 # The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
 DRIVER = """
 import os, signal

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-PACKAGE = pathlib.Path(__file__).parent.parent / "xmc_jax"
+PACKAGE = pathlib.Path(__file__).parents[2] / "xmc_jax"
 # Examples of these need a trained run or files of the user's; the tests of their rooms show that they work.
 _STORIES = {
   "xmc_jax.runs.model",

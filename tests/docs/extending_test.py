@@ -8,18 +8,18 @@ import sys
 import jax
 import numpy as np
 import pytest
-import resume_test
 import tiny_runs
 from same_runs import assert_same_runs
 
 from docs.examples import siglip, siglip_experiment
+from tests.training import resume_test
 from xmc_jax import config as configs
 from xmc_jax import methods, plan
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
 from xmc_jax.training import step
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "methods"))
 checks = importlib.import_module("methods_test")
 data, encoder_run, make_run = checks.data, checks.encoder_run, checks.make_run  # its fixtures

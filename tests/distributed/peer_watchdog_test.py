@@ -1,4 +1,4 @@
-"""The connections between processes: who is let in, what is heard. Real deaths: tests/distributed_test.py."""
+"""The connections between processes: who is let in, what is heard. Real deaths: distributed_test.py."""
 
 import socket
 import struct

@@ -25,7 +25,7 @@ from xmc_jax.runs import evaluate
 from xmc_jax.storage import run_folder
 from xmc_jax.training import loop
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 DEXML = f"--config={ROOT / 'experiments' / 'dexml.py'}"
 TINY = {
   "encoder.name": "bag",

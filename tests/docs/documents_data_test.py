@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.documents_test import FENCED, ROOT
+from tests.docs.documents_test import FENCED, ROOT
 from xmc_jax import data
 from xmc_jax.errors import DataError
 

@@ -14,9 +14,9 @@ import pytest
 from absl import flags
 
 from tests import tiny_runs
-from tests.config_test import DEFAULT, made, remedies
+from tests.cli.main_test import DEXML, child
+from tests.config.config_test import DEFAULT, made, remedies
 from tests.golden_test import PRESETS
-from tests.main_test import DEXML, child
 from xmc_jax import config as configs
 from xmc_jax.cli import commands
 from xmc_jax.cli import flags as options

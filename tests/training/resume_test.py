@@ -25,7 +25,7 @@ from xmc_jax.storage import checksums
 from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.training import loop
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 # Runs the command line, and kills itself at the point and count in $KILL.
 DRIVER = """
 import os, pathlib, signal, sys

@@ -69,7 +69,7 @@ def test_each_claim_stands_on_a_page_or_has_not_been_run():
 
 def _make_tables(tmp_path, monkeypatch):
   """The script, and experiments' results, in an empty docs folder."""
-  path = run.pathlib.Path(__file__).parents[1] / "docs" / "make_tables.py"
+  path = run.pathlib.Path(__file__).parents[2] / "docs" / "make_tables.py"
   spec = importlib.util.spec_from_file_location("make_tables", path)
   make_tables = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(make_tables)
