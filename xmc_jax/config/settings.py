@@ -1,4 +1,4 @@
-"""Configs: made of defaults.py, checked by checks.py, written and read; durations in steps. Knows no jax."""
+"""Configs: made of defaults, checked, written and read; durations in steps. Loads no jax."""
 
 import difflib
 import json
