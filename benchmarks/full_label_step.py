@@ -152,7 +152,7 @@ class Ours:
 
   def step(self, batch: Batch) -> float:
     placed = sharding.put_batch(batch, self._mesh)._replace(**self._static)
-    self._state, metrics = self._step(self._state, {}, placed)
+    self._state, metrics = self._step(self._state, placed)
     return float(metrics["loss"])
 
   def gradients(self):

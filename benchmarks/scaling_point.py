@@ -31,7 +31,6 @@ import made_up
 
 from xmc_jax import config as configs
 from xmc_jax import data, refresh
-from xmc_jax.batching.builder import is_for_batches
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.plan import chunks
 from xmc_jax.runs import evaluate
@@ -170,7 +169,6 @@ def steps(meter: Meter, run: Run, state, fresh, step: train_step.TrainStep):
   meter.often("batch", build, runs=20)
   sizes = {"rows": int((batches[0].rows >= 0).sum()), "columns": len(batches[0].columns)}
   static = loop._static_labels(run)
-  on_device = {name: value for name, value in fresh.items() if not is_for_batches(name)}
   # Batches that need another shape, as some do where they are leaves, would be compiled anew.
   shape = lambda batch: [leaf.shape for leaf in jax.tree.leaves(batch)]
   batches = [batch for batch in batches if shape(batch) == shape(batches[0])]
@@ -179,7 +177,7 @@ def steps(meter: Meter, run: Run, state, fresh, step: train_step.TrainStep):
     nonlocal state, number
     number += 1
     placed = sharding.put_batch(batches[number % len(batches)], run.mesh)._replace(**static)
-    state, metrics = step(state, on_device, placed)
+    state, metrics = step(state, placed)
     return metrics
 
   def account():

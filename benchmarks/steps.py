@@ -23,6 +23,7 @@ from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.training import optimizer
 from xmc_jax.training import step as train_step
+from xmc_jax.types import EXTRA_STATE
 
 _ALIKE = {
   "method.num_positives": 1,
@@ -47,14 +48,14 @@ class Step:
     state = train_step.first_state(run, optimiser, *run.initial_parameters())
     snapshot, aux = run.snapshot(state.params, state.aux, 0), state.aux
     for name, definition in run.method.refreshes.items():
-      if definition.into_aux:
+      if definition.target == EXTRA_STATE:
         _, aux = refresh.renew(name, definition, snapshot, {}, aux)
     self._state = state._replace(aux=aux)
     self._step = train_step.TrainStep(run, optimiser, report, rate)
     self.host_batches = [run.batches.build(step) for step in range(num_batches)]
     self._batches = [sharding.put_batch(batch, run.mesh) for batch in self.host_batches]
     start = time.perf_counter()
-    self._state, metrics = self._step(self._state, {}, self._batches[0])
+    self._state, metrics = self._step(self._state, self._batches[0])
     self.first_loss = float(metrics["loss"])
     (program,) = self._step._programs.values()
     found = program.memory_analysis()
@@ -67,7 +68,7 @@ class Step:
 
   def run(self) -> None:
     for batch in self._batches:
-      self._state, metrics = self._step(self._state, {}, batch)
+      self._state, metrics = self._step(self._state, batch)
     jax.block_until_ready(metrics)
 
 

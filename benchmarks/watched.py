@@ -41,10 +41,10 @@ def _watch_stages() -> None:
 def _watch_steps(log: str) -> None:
   original = step.TrainStep.__call__
 
-  def watched(self, state, fresh, batch):
+  def watched(self, state, batch):
     with open(log, "a") as file:
       file.write(f"{int(state.step) + 1}\n")
-    return original(self, state, fresh, batch)
+    return original(self, state, batch)
 
   step.TrainStep.__call__ = watched
 

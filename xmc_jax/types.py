@@ -12,6 +12,7 @@ Array = Any  # a numpy or a JAX array
 PyTree = Any
 
 QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
+BATCHES, EXTRA_STATE = "batches", "extra_state"  # who gets what a refresh makes
 
 
 class Tokens(NamedTuple):
@@ -133,7 +134,8 @@ class Refresh(NamedTuple):
     compute: `snapshot -> array`, the same on every process, or None to leave things as they are; see
       refresh/snapshot.py.
     first_epoch: before this there is none.
-    into_aux: what it makes does not go to `fresh`: it takes the place of `aux[name]`.
+    target: who gets what it makes: BATCHES, which are then built by it, or EXTRA_STATE, where it takes the
+      place of `aux[name]`.
     every_steps: how often, where it is not 0; `every_epochs` does not count then.
     at_epoch_start: what is due inside an epoch waits for the next one, because it shapes the order of points.
   """
@@ -141,7 +143,7 @@ class Refresh(NamedTuple):
   every_epochs: float
   compute: Callable[[Any], Array]
   first_epoch: float = 0.0
-  into_aux: bool = False
+  target: str = BATCHES
   every_steps: int = 0
   at_epoch_start: bool = False
 
@@ -191,14 +193,14 @@ class Method(NamedTuple):
 
   Attributes:
     init: `key -> (params, aux)`.
-    loss: `(params, aux, fresh, batch, key) -> (loss, metrics, new_aux)`; in `new_aux` a RowUpdate may stand
-      for a table.
+    loss: `(params, aux, batch, key) -> (loss, metrics, new_aux)`; in `new_aux` a RowUpdate may stand for a
+      table.
     embed_queries: `(params, aux, tokens) -> [n, D]`.
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
     rules: (path regex, partition axes) pairs; the first match wins.
-    refreshes: what stands in `fresh`, by name. 'leaves' `[N]` and 'shortlist' `[N, K]` shape the batches
-      on the host; everything else is handed to `loss`.
+    refreshes: what is made anew between steps, by name. Of those for batches, 'leaves' `[N]` and 'shortlist'
+      `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are drawn.
     tables: parameters with a row per label or per cluster, by name, of which a step reads and writes only
       some (row-sparse Adam): `(batch, aux) -> ids [R]`, padded with -1. In `loss`, `params[name]` is these
       rows `[R, D]`; everywhere else it is the whole table, its rows rounded up to the devices.

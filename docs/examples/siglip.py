@@ -34,7 +34,7 @@ def make(config, info: DatasetInfo) -> Method:
   def embed(params, tokens, key=None):
     return encoder.embed({name: params[name] for name in params if name != "pairs"}, tokens, key)
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_points(embed, params, batch.queries, query_key)
     labels = embed_texts(embed, params, batch.labels, label_key)

@@ -94,7 +94,7 @@ def test_the_example_is_its_formula(make_run):
       out = filtered[row, at]
       expected.append(_reference(scores, truth[row, at] & ~out, (batch.columns >= 0) & ~out))
       num_undrawn += int(np.sum((positives >= 0) & (weights == 0)))
-    found, metrics, _ = jax.jit(run.method.loss)(params, aux, {}, batch, jax.random.key(0))
+    found, metrics, _ = jax.jit(run.method.loss)(params, aux, batch, jax.random.key(0))
     assert float(found) == pytest.approx(np.mean(expected), rel=1e-4)
     assert float(metrics["gain"]) == pytest.approx(np.exp(0.3)) and float(metrics["bias"]) == -4
   assert num_undrawn > 0

@@ -1,6 +1,7 @@
 """Every registered method goes through these; DEXML's loss also against a float64 reference."""
 
 import itertools
+import types
 from types import MappingProxyType
 
 import jax
@@ -9,6 +10,7 @@ import optax
 import pytest
 import tiny_runs
 
+from xmc_jax import config as configs
 from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
@@ -17,7 +19,7 @@ from xmc_jax.ops import lazy_adam
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.training import loop, optimizer
 from xmc_jax.training import step as train_step
-from xmc_jax.types import Tokens
+from xmc_jax.types import BatchSpec, Method, Refresh, Tokens
 
 LABELS = ["all", "in_batch"]
 SETTINGS = {"all": {}, "in_batch": {"method.num_random_negatives": 7, "method.num_positives": 2}}
@@ -142,6 +144,16 @@ def test_every_method_is_put_through():
   assert {settings["method.name"] for settings in CASES.values()} == set(methods.names())
 
 
+def test_a_refresh_for_batches_that_no_batch_reads_is_refused(monkeypatch):
+  refreshes = {"leaves": Refresh(1.0, print), "means": Refresh(1.0, print)}
+  made = Method(None, None, None, None, BatchSpec(), (), refreshes)
+  monkeypatch.setattr(methods, "_module", lambda name: types.SimpleNamespace(make=lambda *_: made))
+  config = configs.default()
+  config.method.name = "dexml"
+  with pytest.raises(ValueError, match=r"'means'.*target=EXTRA_STATE"):
+    methods.make(config, None)
+
+
 def _start(run, total_steps=40, optimiser=None):
   optimiser = optimiser or optimizer.make(run.config.train, total_steps)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
@@ -156,7 +168,7 @@ def _start(run, total_steps=40, optimiser=None):
 
 def _loss_and_gradient(run, params, aux, batch):
   def loss(params):
-    return run.method.loss(params, aux, {}, batch, jax.random.key(3))[0]
+    return run.method.loss(params, aux, batch, jax.random.key(3))[0]
 
   rows = {name: lazy_adam.take(params[name], of(batch, aux)) for name, of in run.method.tables.items()}
   return jax.jit(jax.value_and_grad(loss))({**params, **rows})
@@ -176,7 +188,7 @@ def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
   losses = []
   for number in range(4 * run.batches.steps_per_epoch):
     before = state
-    state, metrics = step(state, {}, _batch(run, number, fresh))
+    state, metrics = step(state, _batch(run, number, fresh))
     losses.append(float(metrics["loss"]))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))
   per_epoch = np.array(losses).reshape(4, -1).mean(1)
@@ -270,7 +282,7 @@ def test_meshes_agree(settings, make_run):
     run = make_run(**settings | changes | {"method.label_chunk": 3})
     step, state, fresh = _start(run, optimiser=optax.sgd(1.0))
     for number in range(2):
-      state, metrics = step(state, {}, _batch(run, number, fresh))
+      state, metrics = step(state, _batch(run, number, fresh))
     assert all(len(leaf.sharding.device_set) == data * label for leaf in jax.tree.leaves(state))
     assert step.num_programs == 1
     params = jax.device_get(state.params)
@@ -354,7 +366,7 @@ def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
   queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
   vectors = run.embed_labels(params, aux).astype(np.float64)
   truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[0])
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[0])
   num_filtered = 0
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number)
@@ -395,7 +407,7 @@ def test_a_filtered_label_is_in_no_denominator(loss, make_run):
     filled = batch._replace(columns=static["columns"], labels=tuple(groups))
     return float(loss_of(filled))
 
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[0])
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[0])
   plain = changed(batch, -2)
   assert changed(batch, label) == plain
   assert changed(batch._replace(excluded=np.full_like(batch.excluded, -1)), label) != plain

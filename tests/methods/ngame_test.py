@@ -111,7 +111,7 @@ def test_ngame_is_its_formula(num_positives, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"method.num_positives": num_positives})
   params, aux = run.initial_parameters()
   queries, labels = run.embed_queries(params, aux, run.train.tokens), run.embed_labels(params, aux)
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[0])
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[0])
   for number in (0, run.batches.steps_per_epoch - 1):  # the last one has padding
     batch = run.batches.build(number)
     expected = _expected(run, batch, _unit(queries), _unit(labels))
@@ -146,7 +146,7 @@ def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   np.testing.assert_allclose(run.embed_labels(params, aux), labels, atol=1e-5)
   batch = run.batches.build(1)
   rows = {"auxiliary": params["auxiliary"][run.method.tables["auxiliary"](batch, aux)]}
-  found = run.method.loss({**params, **rows}, aux, {}, batch, jax.random.key(0))[0]
+  found = run.method.loss({**params, **rows}, aux, batch, jax.random.key(0))[0]
   assert float(found) == pytest.approx(_expected(run, batch, queries, labels), rel=1e-4)
 
 
@@ -162,7 +162,7 @@ def test_without_clusters_dexa_is_ngame(data, tmp_path):
     run = tiny_runs.open_run(data, tmp_path / name, **settings)
     params, aux = run.initial_parameters()
     batch = run.batches.build(0)
-    return jax.value_and_grad(lambda p: run.method.loss(p, aux, {}, batch, jax.random.key(1))[0])(params)
+    return jax.value_and_grad(lambda p: run.method.loss(p, aux, batch, jax.random.key(1))[0])(params)
 
   one = loss_and_gradient("ngame", NGAME)
   other = loss_and_gradient("dexa", {**DEXA, "method.num_label_clusters": 0})
@@ -333,7 +333,7 @@ def test_the_classifier_loss_is_its_formula(mean, data, encoder_run, tmp_path):
   run.freeze_queries(params, aux)
   batch = run.batches.build(1)
   rows = {"classifiers": params["classifiers"][batch.columns]}
-  found = run.method.loss(rows, aux, {}, batch, jax.random.key(0))[0]
+  found = run.method.loss(rows, aux, batch, jax.random.key(0))[0]
   expected = _expected(run, batch, _unit(run.batches.vectors), _unit(params["classifiers"]))
   assert expected > 0.001 and float(found) == pytest.approx(expected, rel=1e-4)
 
@@ -356,7 +356,7 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
   before = jax.device_get(state)
   step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
   batch = run.batches.build(0)
-  after = jax.device_get(step(state, {}, sharding.put_batch(batch, run.mesh))[0])
+  after = jax.device_get(step(state, sharding.put_batch(batch, run.mesh))[0])
   for one, other in zip(jax.tree.leaves(before.aux), jax.tree.leaves(after.aux), strict=True):
     np.testing.assert_array_equal(one, other)
   moved = np.flatnonzero(np.any(before.params["classifiers"] != after.params["classifiers"], axis=1))
@@ -523,7 +523,7 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
     _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.aux)
     before = np.asarray(state.params["auxiliary"])
     step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
-    after, _ = step(state._replace(aux=aux), {}, sharding.put_batch(run.batches.build(0), run.mesh))
+    after, _ = step(state._replace(aux=aux), sharding.put_batch(run.batches.build(0), run.mesh))
     moved.append(float(np.abs(np.asarray(after.params["auxiliary"]) - before).max()))
   assert moved[0] == pytest.approx(0.01, rel=0.01) and 0 < moved[1] < 0.003
 

@@ -90,7 +90,7 @@ def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
       Report(run.workdir),
       optimizer.table_schedule(run.config.train, 10),
     )
-    state, metrics = step(state, {}, sharding.put_batch(run.batches.build(0), run.mesh))
+    state, metrics = step(state, sharding.put_batch(run.batches.build(0), run.mesh))
     found.append(float(metrics["prototype_loss"]))
   assert abs(found[0] - found[1]) > 1e-3
 
@@ -139,7 +139,7 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
   batch = sharding.put_batch(run.batches.build(0), run.mesh)
   rows = {name: params[name][jnp.maximum(of(batch, aux), 0)] for name, of in run.method.tables.items()}
   loss = jax.jit(run.method.loss)
-  _, caught, _ = loss({**params, **rows}, aux, {}, batch, jax.random.key(0))
+  _, caught, _ = loss({**params, **rows}, aux, batch, jax.random.key(0))
   real = np.asarray(batch.columns) >= 0
   labels = np.asarray(batch.columns)[real]
   snapshot = run.snapshot(params, aux, 0)
@@ -211,7 +211,7 @@ def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   rate = optimizer.table_schedule(run.config.train, 10)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
   for number in range(run.batches.steps_per_epoch):
-    state, _ = step(state, {}, sharding.put_batch(run.batches.build(number), run.mesh))
+    state, _ = step(state, sharding.put_batch(run.batches.build(number), run.mesh))
   moved = np.abs(np.asarray(state.aux["centroids"]) - start).max()
   assert moved > 0.01 if kind == "momentum" else moved == 0
 
@@ -243,7 +243,7 @@ def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
     run, optimiser, Report(run.workdir), optimizer.table_schedule(run.config.train, 10)
   )
   batch = run.batches.build(0)
-  state, _ = step(state, {}, sharding.put_batch(batch, run.mesh))
+  state, _ = step(state, sharding.put_batch(batch, run.mesh))
   after = jax.device_get((state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.aux))
   drawn = {int(batch.columns[c]) for c in batch.positives[batch.weights > 0]}
   clusters = {int(before[2]["label_cluster"][label]) for label in batch.columns[batch.columns >= 0]}
@@ -287,7 +287,7 @@ def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path
   real = columns >= 0
   np.testing.assert_array_equal(clusters[real], np.asarray(aux["label_cluster"])[columns[real]])
   assert len(set(clusters[real].tolist())) < real.sum() and np.all(clusters[~real] == -1)
-  loss = lambda rows: run.method.loss({**params, "free_vectors": rows}, aux, {}, batch, jax.random.key(0))[0]
+  loss = lambda rows: run.method.loss({**params, "free_vectors": rows}, aux, batch, jax.random.key(0))[0]
   by_table = lambda table: loss(table[np.maximum(clusters, 0)])
   gradients = jax.jit(jax.grad(loss))(params["free_vectors"][np.maximum(clusters, 0)])
   through_table = jax.jit(jax.grad(by_table))(params["free_vectors"])

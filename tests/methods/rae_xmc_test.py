@@ -168,7 +168,7 @@ def test_the_method_is_its_formula(extra, data, tmp_path):
   queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
   vectors = run.embed_labels(params, aux).astype(np.float64)
   truth, filtered, settings = run.train.counted, run.train.filter, run.config.method
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[:2])
+  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[:2])
   shortlist = np.random.default_rng(1).integers(0, tiny_runs.NUM_LABELS, (len(run.train), 8))
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number, {"shortlist": np.where(truth.toarray()[

@@ -172,7 +172,7 @@ def test_unidec_is_its_formula(case, make_run):
   params, aux = run.initial_parameters()
   params = jax.tree.map(lambda leaf: 8 * leaf, params)  # tanh bends, and classifiers tell labels apart
   fresh = _fresh(run, params, aux)
-  loss_of = jax.jit(lambda params, batch: run.method.loss(params, aux, {}, batch, jax.random.key(0))[:2])
+  loss_of = jax.jit(lambda params, batch: run.method.loss(params, aux, batch, jax.random.key(0))[:2])
   for number in (0, 1):
     batch = run.batches.build(number, fresh)
     found, metrics = loss_of(_of_rows(run, params, batch), batch)
@@ -190,7 +190,7 @@ def test_log_q_is_subtracted_from_scores_by_texts_alone(make_run):
   params = jax.tree.map(lambda leaf: 8 * leaf, params)
   batch, rng = run.batches.build(0), np.random.default_rng(0)
   assert np.ptp(_log_odds(run)) > 1
-  loss_of = lambda params: run.method.loss(_of_rows(run, params, batch), aux, {}, batch, jax.random.key(0))[0]
+  loss_of = lambda params: run.method.loss(_of_rows(run, params, batch), aux, batch, jax.random.key(0))[0]
   found, gradient = jax.jit(jax.value_and_grad(loss_of))(params)
   assert float(found) == pytest.approx(_reference(run, params, batch), rel=1e-4)
   way = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), params)
@@ -228,7 +228,7 @@ def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
   for number in range(run.batches.steps_per_epoch):
     batch = run.batches.build(number)._replace(**loop._static_labels(run))
-    found = run.method.loss(params, aux, {}, batch, jax.random.key(0))[0]
+    found = run.method.loss(params, aux, batch, jax.random.key(0))[0]
     assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
 
 
@@ -239,7 +239,7 @@ def test_what_a_pool_drops_is_counted_over_the_whole_run(make_run):
   fresh, total = _fresh(run, params, aux), np.zeros(2)
   for number in range(6):
     batch = run.batches.build(number, fresh)
-    _, metrics, aux = run.method.loss(_of_rows(run, params, batch), aux, {}, batch, jax.random.key(0))
+    _, metrics, aux = run.method.loss(_of_rows(run, params, batch), aux, batch, jax.random.key(0))
     total += batch.dropped
     assert [metrics["dropped_negatives"], metrics["dropped_positives"]] == total.tolist()
   assert total[0] > 0
@@ -266,7 +266,7 @@ def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run)
   state = train_step.first_state(run, optimiser, params, aux)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
   before = np.asarray(params[unidec.TABLE])
-  state, _ = step(state, {}, sharding.put_batch(batch, run.mesh))
+  state, _ = step(state, sharding.put_batch(batch, run.mesh))
   pool = set(batch.columns[batch.columns >= 0].tolist())
   assert 0 < len(pool) < tiny_runs.NUM_LABELS
   for array, old in (
@@ -285,7 +285,7 @@ def test_the_encoder_learns_from_both_heads(make_run):
 
   @functools.partial(jax.jit, static_argnums=1)
   def part(params, name):
-    return run.method.loss(_of_rows(run, params, batch), aux, {}, batch, jax.random.key(0))[1][name]
+    return run.method.loss(_of_rows(run, params, batch), aux, batch, jax.random.key(0))[1][name]
 
   by_text, by_table = (jax.grad(part)(params, name) for name in ("encoder_loss", "classifier_loss"))
   for gradient, head, other in ((by_text, "text", "classifier"), (by_table, "classifier", "text")):
@@ -303,7 +303,7 @@ def test_binary_cross_entropy_does_not_reach_the_text_head(make_run):
     params, aux = run.initial_parameters()
     params[unidec.TABLE] = 50 * params[unidec.TABLE]
     batch = run.batches.build(0, _fresh(run, params, aux))
-    loss = lambda params: run.method.loss(params, aux, {}, batch, jax.random.key(0))[0]
+    loss = lambda params: run.method.loss(params, aux, batch, jax.random.key(0))[0]
     return jax.jit(jax.grad(loss))(_of_rows(run, params, batch))
 
   without, small, large = map(gradients, (0.0, 0.5, 1.0))
@@ -326,7 +326,7 @@ def test_dropout_is_on_both_heads(make_run):
   batch = run.batches.build(0, _fresh(run, params, aux))
   rows = _of_rows(run, params, batch)
   for name in ("encoder_loss", "classifier_loss"):
-    found = {float(run.method.loss(rows, aux, {}, batch, jax.random.key(k))[1][name]) for k in range(3)}
+    found = {float(run.method.loss(rows, aux, batch, jax.random.key(k))[1][name]) for k in range(3)}
     assert len(found) == 3
 
 

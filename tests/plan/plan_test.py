@@ -115,7 +115,7 @@ def compiled(config):
   run = types.SimpleNamespace(config=config, method=method, mesh=devices)
   step = TrainStep(run, optimiser, None, lambda count: 1e-3)
   program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))
-  return program.lower(state, {}, batch).compile().memory_analysis()
+  return program.lower(state, batch).compile().memory_analysis()
 
 
 _MARGIN = {"method.loss": "margin", "method.labels": "in_batch"}

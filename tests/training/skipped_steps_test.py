@@ -33,15 +33,15 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def poisoned(monkeypatch):
-  """Every method's loss has `fresh["poison"]` added, where it is given."""
+  """Every method's loss has a poison added, which comes in a field of the batch that none of them reads."""
   make = methods.make
 
   def with_poison(config, info):
     made = make(config, info)
 
-    def loss(params, aux, fresh, batch, key):
-      value, metrics, aux = made.loss(params, aux, fresh, batch, key)
-      poison = fresh.get("poison", 0.0)
+    def loss(params, aux, batch, key):
+      poison = batch.shared
+      value, metrics, aux = made.loss(params, aux, batch._replace(shared=()), key)
       return value + poison, metrics, jax.tree.map(lambda leaf: leaf + poison.astype(leaf.dtype), aux)
 
     return made._replace(loss=loss)
@@ -63,15 +63,15 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
   )
   state = loop._start(run, optimizer.make(run.config.train, 6), Saves(run))[0]
   batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(**loop._static_labels(run))
-  state, _ = step(state, {"poison": jnp.float32(0.0)}, batch)
+  state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
   before = jax.device_get(state)
-  state, found = step(state, {"poison": jnp.float32(value)}, batch)
+  state, found = step(state, batch._replace(shared=jnp.float32(value)))
   after = jax.device_get(state)
   assert not np.isfinite(found["loss"]) and step.num_programs == 1
   assert after.step == before.step + 1
   for left, right in zip(jax.tree.leaves(after._replace(step=0)), jax.tree.leaves(before._replace(step=0))):
     np.testing.assert_array_equal(left, right)
-  state, found = step(state, {"poison": jnp.float32(0.0)}, batch)
+  state, found = step(state, batch._replace(shared=jnp.float32(0.0)))
   assert np.isfinite(found["loss"])
   moved = zip(jax.tree.leaves(jax.device_get(state.params)), jax.tree.leaves(before.params), strict=True)
   assert any((left != right).any() for left, right in moved)
@@ -83,11 +83,11 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   settings = types.SimpleNamespace(centroid_momentum=0.95, num_positives=1)
   train = types.SimpleNamespace(max_skipped_steps=max_skipped_steps, seed=0, clip_norm=0.0)
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     queries = params["points"][batch.rows]
     scores = queries @ label_centroids.of(aux, batch.columns, info).T
     aux = {label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
-    return jnp.sum(jax.nn.softplus(scores)) + fresh["poison"], {}, aux
+    return jnp.sum(jax.nn.softplus(scores)) + batch.shared, {}, aux
 
   rng = np.random.default_rng(0)
   vectors = lambda *shape: rng.standard_normal(shape).astype(np.float32)
@@ -110,7 +110,7 @@ def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):
   for allowed in (0, 1):
     step, state, batch = _centroid_step(tmp_path, allowed)
     before = np.asarray(state.aux["centroids"])
-    state, _ = step(state, {"poison": jnp.float32(0.0)}, batch)
+    state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
     (program,) = step._programs.values()
     sizes[allowed] = program.memory_analysis().temp_size_in_bytes
     after = np.asarray(state.aux["centroids"])
@@ -118,7 +118,7 @@ def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):
     assert set(moved.tolist()) == set(np.asarray(batch.columns)[[0, 3, 6]].tolist())
   assert sizes[1] < sizes[0] + 0.01 * table and sizes[0] < 0.1 * table
   for poison in (np.nan, np.inf):
-    state, found = step(state, {"poison": jnp.float32(poison)}, batch)
+    state, found = step(state, batch._replace(shared=jnp.float32(poison)))
     assert not np.isfinite(found["loss"])
     np.testing.assert_array_equal(state.aux["centroids"], after)
 
@@ -127,11 +127,11 @@ def _poison_steps(patch, *steps, kill_at=0):
   """These steps of a training are broken; one of them may be the process's last."""
   original = loop.TrainStep.__call__
 
-  def call(self, state, fresh, batch):
+  def call(self, state, batch):
     number = int(state.step) + 1
     if number == kill_at:
       raise KeyboardInterrupt
-    return original(self, state, {**fresh, "poison": jnp.float32(np.nan if number in steps else 0.0)}, batch)
+    return original(self, state, batch._replace(shared=jnp.float32(np.nan if number in steps else 0.0)))
 
   patch.setattr(loop.TrainStep, "__call__", call)
 

@@ -185,10 +185,10 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   """The parameters are poisoned before step 9; an epoch has 6, so the last good checkpoint is that of 6."""
   calls, original = itertools.count(1), loop.TrainStep.__call__
 
-  def poisoned(self, state, fresh, batch):
+  def poisoned(self, state, batch):
     if next(calls) == 9:
       state = state._replace(params=jax.tree.map(lambda leaf: leaf.at[:].set(jnp.nan), state.params))
-    return original(self, state, fresh, batch)
+    return original(self, state, batch)
 
   monkeypatch.setattr(loop.TrainStep, "__call__", poisoned)
   config = tiny_runs.config(data)
@@ -231,7 +231,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   told = iter([0.3, 0.5, 0.4, 0.5, 0.9])
   monkeypatch.setattr(evaluate, "score", lambda *_: {"P@1": next(told)})
 
-  def nothing_but_a_step(self, state, fresh, batch):
+  def nothing_but_a_step(self, state, batch):
     return state._replace(step=state.step + 1), {"loss": jnp.float32(1), "gradient_norm": jnp.float32(1)}
 
   monkeypatch.setattr(loop.TrainStep, "__call__", nothing_but_a_step)
@@ -337,10 +337,10 @@ def test_no_transfer_is_implicit(data, tmp_path):
   for number in range(2):
     batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(**loop._static_labels(run))
     if number == 0:
-      state, _ = step(state, {}, batch)
+      state, _ = step(state, batch)
     else:
       with jax.transfer_guard("disallow"):
-        step(state, {}, batch)
+        step(state, batch)
 
 
 # --- prediction ---

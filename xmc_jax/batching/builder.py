@@ -16,8 +16,8 @@ from xmc_jax.types import Batch, BatchSpec, Links
 _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
 
 
-def is_for_batches(name: str) -> bool:
-  """Whether `build` reads this of `fresh`; steps get the rest."""
+def reads(name: str) -> bool:
+  """Whether `build` reads what a refresh of this name made."""
   return name in ("leaves", "shortlist") or name.startswith(KEPT)
 
 

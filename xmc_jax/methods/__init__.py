@@ -4,8 +4,9 @@ import difflib
 import importlib
 
 from xmc_jax import config as configs
+from xmc_jax.batching import builder
 from xmc_jax.errors import ConfigError
-from xmc_jax.types import DatasetInfo, Method
+from xmc_jax.types import BATCHES, DatasetInfo, Method
 
 _METHODS = {
   "ance": "xmc_jax.methods.ance",
@@ -105,9 +106,13 @@ def make(config, info: DatasetInfo) -> Method:
 
   Raises:
     ConfigError: no such method.
+    ValueError: the method has a refresh for batches that no batch reads.
   """
   check(config)
   method = _module(config.method.name).make(config, info)
+  for name, refresh in method.refreshes.items():
+    if refresh.target == BATCHES and not builder.reads(name):
+      raise ValueError(f"no batch reads the refresh {name!r}; give it target=EXTRA_STATE")
   return method._replace(batch=method.batch._replace(positive_sampling=config.method.positive_sampling))
 
 

@@ -47,7 +47,7 @@ def make(config, info: DatasetInfo) -> Method:
     encoder_params = {name: source.params[name] for name in _ENCODER if name in source.params}
     return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     queries = normalize(dropout(batch.vectors, config.method.query_dropout, key))
     labels = normalize(params[TABLE])
     per_row = pool_loss(config, info, "margin", queries, labels, batch)

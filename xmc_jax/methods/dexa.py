@@ -33,7 +33,7 @@ def make(config, info: DatasetInfo) -> Method:
     table = label_clusters.first_vectors(table_key, num_clusters, encoder.width, info)
     return {**encoder.init(encoder_key), TABLE: table}, label_clusters.none_yet(info)
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     query_key, label_key = jax.random.split(key)
     shared = {name: value for name, value in params.items() if name != TABLE}
     queries = embed_points(encoder.embed, shared, batch.queries, query_key)

@@ -36,7 +36,7 @@ def make(config, info: DatasetInfo) -> Method:
     vectors = encoder.embed({name: params[name] for name in params if name != "table"}, tokens, key)
     return jnp.concatenate([vectors, jnp.ones((len(vectors), 1), vectors.dtype)], axis=1)
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     queries = embed_points(embed, params, batch.queries, key)
     per_row = pool_loss(config, info, "binary", queries, params["table"], batch)
     return mean_over_rows(per_row, batch), {}, aux

@@ -36,7 +36,7 @@ def make(config, info: DatasetInfo) -> Method:
     params, aux = prototypes.init(prototypes_key)
     return {**encoder.init(encoder_key), **params}, aux
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     query_key, label_key, network_key = jax.random.split(key, 3)
     triplet_key = jax.random.fold_in(key, 3)
     own = (label_prototypes.TABLE, label_prototypes.NETWORK)

@@ -31,7 +31,7 @@ def make(config, info: DatasetInfo) -> Method:
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   embed_points, embed_texts = embedding.embedders(config, info)
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
     labels = embed_texts(encoder.embed, params, batch.labels, label_key)

@@ -47,7 +47,7 @@ def make(config, info: DatasetInfo) -> Method:
     table = {TABLE: 0.02 * jax.random.normal(table_key, (num_rows, dim))} if dim else {}
     return {**heads.init(heads_key), **table}, {_DROPPED: jnp.zeros(2)} if settings.pool_size else {}
 
-  def loss(params, aux, fresh, batch, key):
+  def loss(params, aux, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_points(heads.of_points, params, batch.queries, query_key)
     texts = embed_texts(heads.of_texts, params, batch.labels, label_key)

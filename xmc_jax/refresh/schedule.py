@@ -8,7 +8,7 @@ from xmc_jax import config as configs
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.refresh.snapshot import Snapshot
-from xmc_jax.types import Array, PyTree, Refresh
+from xmc_jax.types import BATCHES, Array, PyTree, Refresh
 
 
 def due(refreshes: Mapping[str, Refresh], step: int, steps_per_epoch: int) -> list[str]:
@@ -61,7 +61,7 @@ def renew(
   if made is None:
     return dict(fresh), aux
   made = runtime.from_main_process(made)
-  if not refresh.into_aux:
+  if refresh.target == BATCHES:
     return {**fresh, name: made}, aux
   return dict(fresh), {**aux, name: _like(made, aux[name])}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import models, refresh
-from xmc_jax.batching.builder import ahead, is_for_batches
+from xmc_jax.batching.builder import ahead
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.distributed.preemption import Asked, Stop
@@ -18,7 +18,7 @@ from xmc_jax.storage import run_folder
 from xmc_jax.training import optimizer, validation
 from xmc_jax.training.saver import Saves
 from xmc_jax.training.step import TrainStep, Watch, first_state
-from xmc_jax.types import Batch, PyTree, TrainState
+from xmc_jax.types import EXTRA_STATE, Batch, PyTree, TrainState
 
 
 def train(
@@ -137,17 +137,16 @@ class _Loop:
         self._fresh, aux = refresh.renew(name, definition, snapshot, self._fresh, self._state.aux)
       if shares := refresh.shares(name, self._fresh):
         self._report.scalars(step + 1, shares)  # the first step that it acts on
-      if definition.into_aux:  # embeddings may depend on it
+      if definition.target == EXTRA_STATE:  # embeddings may depend on it
         self._state, snapshot = self._state._replace(aux=aux), None
 
   def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
     """The steps between two refreshes."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     build = lambda step, fresh=self._fresh: self._run.batches.build(step, fresh)
-    on_device = {name: value for name, value in self._fresh.items() if not is_for_batches(name)}
     with contextlib.closing(ahead(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
-        self._step(step, next(batches), on_device, flush=step == last or step % per_epoch == 0)
+        self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
         bar.update(step, _note(step, per_epoch, self._watch.last, self._host["best"], config.eval.metric))
         self._after(step, ends=step == total_steps)
         if self._stop.asked(step):
@@ -156,10 +155,10 @@ class _Loop:
         if self._host["stopped"]:
           return
 
-  def _step(self, step: int, batch: Batch, fresh: PyTree, flush: bool) -> None:
+  def _step(self, step: int, batch: Batch, flush: bool) -> None:
     with self._report.stage("train", less="compile"):
       placed = sharding.put_batch(batch, self._run.mesh)._replace(**self._static)
-      self._state, metrics = self._train_step(self._state, fresh, placed)
+      self._state, metrics = self._train_step(self._state, placed)
       rows = self._run.train.row_numbers[batch.rows[batch.rows >= 0]]
       self._watch.add(step, rows, metrics)
       if flush:

@@ -57,7 +57,7 @@ class TrainStep:
     self._programs: dict[Any, Any] = {}
     self._report = report
 
-  def _step(self, state: TrainState, fresh: PyTree, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+  def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
     method, devices = self._run.method, self._run.mesh if self._run.mesh.size > 1 else None
     key = jax.random.fold_in(jax.random.key(self._run.config.train.seed), state.step)
     dense, tables = _split(state.params, method.tables)
@@ -65,7 +65,7 @@ class TrainStep:
     taken = {name: lazy_adam.take(table, ids[name], mesh=devices) for name, table in tables.items()}
 
     def total_loss(dense, taken):
-      loss, metrics, aux = method.loss({**dense, **taken}, state.aux, fresh, batch, key)
+      loss, metrics, aux = method.loss({**dense, **taken}, state.aux, batch, key)
       return loss, (metrics, aux)
 
     differentiate = jax.value_and_grad(total_loss, argnums=(0, 1), has_aux=True)
@@ -103,14 +103,14 @@ class TrainStep:
   def num_programs(self) -> int:
     return len(self._programs)
 
-  def __call__(self, state: TrainState, fresh: PyTree, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+  def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
     shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
     if shapes not in self._programs:
       with self._report.stage("compile"):
         layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # what goes in comes out the same way
         program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
-        self._programs[shapes] = program.lower(state, fresh, batch).compile()
-    return self._programs[shapes](state, fresh, batch)
+        self._programs[shapes] = program.lower(state, batch).compile()
+    return self._programs[shapes](state, batch)
 
 
 def _written(aux: PyTree, before: PyTree, is_whole: Array | None, devices) -> PyTree:

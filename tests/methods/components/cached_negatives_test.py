@@ -46,7 +46,7 @@ def _batch(run, step=0):
 
 
 def _loss(run, params, aux, batch):
-  found = jax.jit(run.method.loss)(params, aux, {}, batch, jax.random.key(0))
+  found = jax.jit(run.method.loss)(params, aux, batch, jax.random.key(0))
   return float(found[0]), found[2]
 
 
@@ -76,7 +76,7 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
 
   monkeypatch.setattr(cached_negatives, "_largest", spy)
   aux = jax.device_put({cached_negatives.CACHE: stale})
-  _, _, new_aux = run.method.loss(params, aux, {}, batch, jax.random.key(0))
+  _, _, new_aux = run.method.loss(params, aux, batch, jax.random.key(0))
   chosen, cache = np.asarray(chosen[0]), np.asarray(new_aux[cached_negatives.CACHE])
 
   fresh = run.embed_labels(params, {}).astype(np.float64)

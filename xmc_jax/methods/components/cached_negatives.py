@@ -12,7 +12,7 @@ import numpy as np
 
 from xmc_jax import refresh
 from xmc_jax.distributed import sharding
-from xmc_jax.types import Array, Batch, DatasetInfo, Refresh, Tokens
+from xmc_jax.types import EXTRA_STATE, Array, Batch, DatasetInfo, Refresh, Tokens
 
 CACHE = "label_cache"  # in `aux`: `[L', D]`, L' = L rounded up to the devices
 RULE = (f"(^|/){CACHE}$", (sharding.LABEL_ROWS,))
@@ -29,7 +29,7 @@ def refreshes(info: DatasetInfo) -> Mapping[str, Refresh]:
   def compute(snapshot: refresh.Snapshot) -> Array:
     return np.pad(snapshot.labels, ((0, _num_rows(info) - info.num_labels), (0, 0)))
 
-  return {CACHE: Refresh(every_epochs=0.0, compute=compute, into_aux=True)}
+  return {CACHE: Refresh(every_epochs=0.0, compute=compute, target=EXTRA_STATE)}
 
 
 def extend(

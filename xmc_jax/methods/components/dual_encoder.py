@@ -33,7 +33,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   def mean_loss(queries, labels, batch):
     return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, **loss_options), batch)
 
-  def total_loss(params, aux, fresh, batch, key):
+  def total_loss(params, aux, batch, key):
     query_key, label_key, fresh_key = jax.random.split(key, 3)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
     links = dict(batch.links)

@@ -17,7 +17,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.methods.components.pool_losses import drawn_positives
 from xmc_jax.ops import lazy_adam
 from xmc_jax.refresh.label_centroids import normalize_rows
-from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
+from xmc_jax.types import EXTRA_STATE, Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
 
 NAME = "centroids"
 
@@ -42,7 +42,7 @@ def refreshes(settings) -> Mapping[str, Refresh]:
     means = _means(snapshot)
     return _as_rows(means if exact or settings.leave_batch_out else normalize_rows(means), snapshot)
 
-  return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, into_aux=True)}
+  return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, target=EXTRA_STATE)}
 
 
 def exact_at_the_end(settings) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from xmc_jax import refresh
 from xmc_jax.console import say
 from xmc_jax.distributed import sharding
-from xmc_jax.types import Array, DatasetInfo, PyTree, Refresh
+from xmc_jax.types import EXTRA_STATE, Array, DatasetInfo, PyTree, Refresh
 
 NAME = "label_cluster"
 
@@ -67,7 +67,7 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
     return renumbered(found, before, rest) if np.any(before[rest] >= 0) else found
 
   every = settings.label_clusters_every_epochs
-  return {NAME: Refresh(every_epochs=every, compute=compute, into_aux=True)}
+  return {NAME: Refresh(every_epochs=every, compute=compute, target=EXTRA_STATE)}
 
 
 def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
