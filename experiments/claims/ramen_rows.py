@@ -47,7 +47,11 @@ REAL = {
     for suffix, more in (("", {}), ("_unpruned", _UNPRUNED))
   },
 }
-# The two graphs of LF-CppDocs-SeeAlso apart.
+# On LF-CppDocs-SeeAlso alone: its two graphs apart, and random edges judged by other vectors.
 CPP = {
-  "graph_parts": {f"{graph}_alone": {**_ANCE, "method.graphs": (graph,)} for graph in ("dir", "hyperlink")}
+  "graph_parts": {f"{graph}_alone": {**_ANCE, "method.graphs": (graph,)} for graph in ("dir", "hyperlink")},
+  "graph_noise": {
+    f"50_percent_random_by_{vectors}": _noisy(50, **{"method.pruning_by": vectors})
+    for vectors in ("pretrained", "centred")
+  },
 }

@@ -51,7 +51,7 @@ def test_presets_pass_the_checks(name):
 _NOT_RUN = {
   *("auxiliary_vectors_cpp", "baselines", "baselines_tate", "baselines_wordnet", "dropout", "dropout_cpp"),
   *("frequency", "label_clusters_cpp", "more_compute", "prime_and_others_cpp"),
-  *("prime_centroids", "prime_factorial", "prime_parts_cpp", "prime_positives_tate"),
+  *("prime_centroids", "prime_factorial", "prime_parts_cpp"),
 }
 
 

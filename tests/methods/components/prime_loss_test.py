@@ -19,6 +19,7 @@ SETTINGS = {
   "margin_maximum": 0.3,
   "margin_negatives": 3,
   "weight_temperature": 0.1,
+  "differentiable_weights": False,
   "num_positives": 2,
   "triplet_positives": "drawn",
   "prototype_weight": 1.0,
@@ -127,6 +128,25 @@ def test_the_loss_is_its_formula(changes, seed):
   total = sum((0.1 if name == "regulariser" else 1) * x for name, x in expected.items())
   assert float(value) == pytest.approx(total, rel=1e-6)
   assert all(expected.values())
+
+
+@pytest.mark.parametrize("through", [True, False])
+def test_the_gradient_goes_through_the_weights_where_it_is_asked_to(through):
+  """Central differences of the formula, whose margins are fixed and whose weights move with the vectors."""
+  batch, *vectors = _example()
+  changes = {"loss": "margin", "weight_temperature": 0.5, "differentiable_weights": through}
+  rng = np.random.default_rng(0)
+  steps = [1e-6 * rng.standard_normal(x.shape) for x in vectors]
+
+  def formula(sign):
+    found = _reference(batch, *(x + sign * step for x, step in zip(vectors, steps)), SETTINGS | changes)
+    return sum((0.1 if name == "regulariser" else 1) * part for name, part in found.items())
+
+  with jax.enable_x64(True):
+    slopes = jax.grad(lambda *given: _total(batch, *given, **changes)[0], (0, 1, 2))(*vectors)
+  slope = sum(float(np.sum(np.asarray(of) * step)) for of, step in zip(slopes, steps))
+  difference = (formula(1) - formula(-1)) / 2
+  assert (slope == pytest.approx(difference, rel=1e-5)) == through
 
 
 def test_released_pairs_are_one_of_all_positives_of_a_query_and_all_carriers_of_a_label():
