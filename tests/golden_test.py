@@ -11,6 +11,7 @@ import pathlib
 import pytest
 
 from xmc_jax import config as configs
+from xmc_jax.errors import ConfigError
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
 EXPERIMENTS = pathlib.Path(__file__).parent.parent / "experiments"
@@ -68,7 +69,7 @@ def test_the_first_preset_is_the_default(module):
 @pytest.mark.parametrize("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
 def test_unknown_presets(module):
   first = next(iter(module.PRESETS))
-  with pytest.raises(configs.ConfigError, match=f"did you mean '{first}'"):
+  with pytest.raises(ConfigError, match=f"did you mean '{first}'"):
     module.get_config(first + "x")
 
 

@@ -350,7 +350,7 @@ def test_the_presets_of_module_ii_divide_by_all_pairs(data):
 def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "train.batch_size": 4}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  optimiser = loop.optim.make(run.config.train, 10)
+  optimiser = loop.optimizer.make(run.config.train, 10)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
   run.freeze_queries(state.params, state.aux)
   before = jax.device_get(state)
@@ -517,7 +517,7 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
   moved = []
   for limit in (0.0, 1e-9):
     run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
-    optimiser = loop.optim.make(run.config.train, 10)
+    optimiser = loop.optimizer.make(run.config.train, 10)
     state = train_step.first_state(run, optimiser, *run.initial_parameters())
     snapshot = run.snapshot(state.params, state.aux, 0)
     _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.aux)

@@ -87,7 +87,7 @@ def test_hidden_states_and_gradients_equal_hugging_face(kind):
 @pytest.mark.parametrize("native", [True, False])
 def test_bfloat16_is_close_to_float32(native, monkeypatch):
   # Eight simulated devices switch native bfloat16 products off; one device is enough here.
-  monkeypatch.setattr(layers.compute, "multiplies_bfloat16", lambda: native)
+  monkeypatch.setattr(layers.hardware, "multiplies_bfloat16", lambda: native)
   ids, mask = _inputs()
   exact, exact_gradients = _loss_and_gradients(Encoder(SPEC), ids, mask)
   rounded, gradients = _loss_and_gradients(Encoder(SPEC, jnp.bfloat16), ids, mask)
@@ -99,7 +99,7 @@ def test_bfloat16_is_close_to_float32(native, monkeypatch):
 
 @pytest.mark.slow
 def test_native_bfloat16_products_survive_transposes_vmap_and_scan(monkeypatch):
-  monkeypatch.setattr(layers.compute, "multiplies_bfloat16", lambda: True)
+  monkeypatch.setattr(layers.hardware, "multiplies_bfloat16", lambda: True)
   x, kernel = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(6, 4, 8), (8, 12)]))
 
   def loss(x, kernel):

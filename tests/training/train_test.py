@@ -331,7 +331,7 @@ def test_a_reader_leaves_a_save_in_progress_alone(finished, tmp_path):
 def test_no_transfer_is_implicit(data, tmp_path):
   """A step on a placed batch moves nothing between host and device."""
   run = tiny_runs.open_run(data, tmp_path / "run")
-  optimiser = loop.optim.make(run.config.train, 6)
+  optimiser = loop.optimizer.make(run.config.train, 6)
   step = loop.TrainStep(run, optimiser, Report(run.workdir))
   state = loop._start(run, optimiser, loop.Saves(run))[0]
   for number in range(2):
