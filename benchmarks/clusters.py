@@ -24,9 +24,9 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
-import limits
 import numpy as np
-import turns
+import paired_timing
+import roofline
 from sklearn.cluster import BisectingKMeans
 
 from xmc_jax.refresh.clusters import balanced_clusters
@@ -139,9 +139,9 @@ def main():
   ours.run()
   print(f"first call {time.perf_counter() - start:.1f} s", flush=True)
   check_balance(ours.clusters, options.num_clusters)
-  seconds = turns.compare(ours, theirs, options.rounds)
+  seconds = paired_timing.compare(ours, theirs, options.rounds)
   levels = (options.num_clusters - 1).bit_length()
-  limits.say_bandwidth(
+  roofline.say_bandwidth(
     levels * vectors.nbytes, seconds, f"reading the vectors once for each of {levels} levels"
   )
   plain.run()

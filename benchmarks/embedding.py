@@ -33,8 +33,8 @@ import sentence_transformers
 import torch
 import transformers
 from encoder import BUNDLED, read_texts
-from limits import say_limit, transformer_work
-from turns import compare
+from paired_timing import compare
+from roofline import say_limit, transformer_work
 
 from xmc_jax import data, models
 from xmc_jax.models.locate import locate

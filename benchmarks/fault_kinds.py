@@ -16,7 +16,7 @@ _NUM_TEXTS = 20_000
 
 
 def command(*flags: str) -> list[str]:
-  return [sys.executable, "-m", "benchmarks.watched", *flags]
+  return [sys.executable, "-m", "benchmarks.instrumented_main", *flags]
 
 
 def environment(cache: pathlib.Path, **more: str) -> dict[str, str]:

@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
-import limits
 import numpy as np
+import roofline
 import torch
 from full_label_torch import TOTAL_STEPS, Torch
 
@@ -209,7 +209,7 @@ def report(options, problem, systems, seconds):
   print(f"compiled in {systems[0].compile_seconds[0]:.0f} s; seconds a step:")
   # Under the gradient cache: forward, forward again, and twice as much backward.
   work = 4 * options.num_layers * 12 * options.width**2 * real
-  limits.say_limit(work, np.median(seconds[:, 0, 0]), "products of real label tokens through whole layers")
+  roofline.say_limit(work, np.median(seconds[:, 0, 0]), "products of real label tokens through whole layers")
   for i, system in enumerate(systems):
     wall, cpu = np.median(seconds[:, i], axis=0)
     ratios = seconds[:, i] / seconds[:, 0]

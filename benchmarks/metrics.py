@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import scipy.sparse as sp
-from limits import say_bandwidth
+from roofline import say_bandwidth
 
 from xmc_jax import metrics
 

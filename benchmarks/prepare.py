@@ -17,7 +17,7 @@ import tempfile
 import time
 
 import numpy as np
-import turns
+import paired_timing
 
 from xmc_jax import data
 from xmc_jax.models.locate import locate
@@ -102,7 +102,7 @@ def main() -> None:
     found = data.load_prepared(ours.out).labels.tokens.gather(np.arange(1000), _LENGTH)
     for encoding, ids, length in zip(bare.encode_batch_fast(texts[:1000]), found.ids, found.lengths):
       assert encoding.ids == ids[:length].tolist()
-    seconds = turns.compare(ours, theirs, given.rounds)
+    seconds = paired_timing.compare(ours, theirs, given.rounds)
   print(f"{len(texts) / seconds:,.0f} texts a second")
 
 

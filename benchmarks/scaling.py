@@ -5,7 +5,7 @@
   PYTHONPATH=.:benchmarks python benchmarks/scaling.py --only_table
   python docs/make_figures.py                                         # docs/figures/scaling.png
 
-All methods have the same small encoder, a bag of 64 dimensions, batches of 256 and made-up data (made_up.py):
+All methods have the same small encoder, a bag of 64 dimensions, batches of 256 and synthetic data:
 16,000 points with 10,000 to 3 million labels, and 16,000 to 1 million points with 30,000 labels. Every point
 of this grid is a process of its own (scaling_point.py). What takes more than --limit CPU seconds or
 --most_memory is left out, and docs/results/scaling.json, which is rewritten after each point, says so.
@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 
-import made_up
+import synthetic_data
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "scaling.json"
@@ -111,7 +111,7 @@ def sweep(methods: list[str], by: str, again: bool, limit: float, most_gb: float
     if not wanted:
       continue
     with tempfile.TemporaryDirectory() as place:
-      folder = made_up.write(pathlib.Path(place) / "data", size[0] + size[0] // 8, size[1])
+      folder = synthetic_data.write(pathlib.Path(place) / "data", size[0] + size[0] // 8, size[1])
       for method in wanted:
         start = time.perf_counter()
         record = measured(method, size, folder, limit, most_gb)

@@ -1,6 +1,6 @@
 """One point of benchmarks/scaling.py: what a method costs with so many points and labels.
 
-  PYTHONPATH=.:benchmarks python benchmarks/scaling_point.py dpr 16000 30000 FOLDER   # made_up.write's folder
+  PYTHONPATH=.:benchmarks python benchmarks/scaling_point.py dpr 16000 30000 FOLDER  # of synthetic_data.write
 
 Prints a line of JSON for each unit as soon as it is known: its name, `wall` and `cpu` seconds (the median of
 up to three runs after one that compiles; `once` where that one took too long for another), and `peak_mb`, the
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 
 import jax
-import made_up
+import synthetic_data
 
 from xmc_jax import config as configs
 from xmc_jax import data, refresh
@@ -55,7 +55,7 @@ def config_of(method: str, num_points: int, num_labels: int):
   config = importlib.import_module(f"experiments.{method}").get_config("")
   values = {
     "data.num_validation": num_points // SHARE,
-    "data.max_length": made_up.LONGEST,
+    "data.max_length": synthetic_data.LONGEST,
     "encoder.name": "bag",
     "encoder.init_table": "",
     "encoder.width": WIDTH,
@@ -194,7 +194,7 @@ def main() -> None:
   parser.add_argument("method")
   parser.add_argument("points", type=int, help="trained on")
   parser.add_argument("labels", type=int)
-  parser.add_argument("folder", type=pathlib.Path, help="of made_up.write, with N / 8 points more")
+  parser.add_argument("folder", type=pathlib.Path, help="of synthetic_data.write, with N / 8 points more")
   given = parser.parse_args()
   runtime.start()
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # methods share refreshes

@@ -19,10 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
 import jax.numpy as jnp
-import limits
 import numpy as np
+import paired_timing
+import roofline
 import torch
-import turns
 
 from xmc_jax import losses
 
@@ -118,8 +118,8 @@ def main():
   positives = np.stack([rng.choice(options.num_labels, 5, replace=False) for _ in scores]).astype(np.int32)
   systems = [kind(scores, positives, options.k, options.alpha) for kind in (Ours, Torch)]
   check_equal(*systems)
-  seconds = turns.compare(*systems, options.rounds)
-  limits.say_bandwidth(2 * scores.nbytes, seconds, "reading scores and writing gradients once")
+  seconds = paired_timing.compare(*systems, options.rounds)
+  roofline.say_bandwidth(2 * scores.nbytes, seconds, "reading scores and writing gradients once")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 import jax
-from turns import compare
+from paired_timing import compare
 
 from xmc_jax import refresh
 from xmc_jax.distributed import sharding

@@ -25,8 +25,8 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
-import limits
 import numpy as np
+import roofline
 
 TEMPERATURE = 0.05
 NUM_POSITIVES = 5
@@ -199,7 +199,7 @@ def run_alone(options):
 def say_products(options, seconds):
   """How far ours is from the machine's limit: scores, and a product for each of two gradients."""
   work = 3 * options.num_rows * options.num_labels * options.dim
-  limits.say_limit(work, seconds, "scores and the products of both gradients")
+  roofline.say_limit(work, seconds, "scores and the products of both gradients")
 
 
 def main():

@@ -20,9 +20,9 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import faiss
-import limits
 import numpy as np
-import turns
+import paired_timing
+import roofline
 
 from xmc_jax import retrieval
 from xmc_jax.distributed import sharding
@@ -91,8 +91,8 @@ def main():
   print(f"top {options.k} of {len(queries):,} queries in {len(labels):,} x {options.dim}, float32")
   systems = [kind(queries, labels, options.k) for kind in (Ours, Faiss)]
   check_equal(*systems)
-  seconds = turns.compare(*systems, options.rounds)
-  limits.say_limit(options.num_queries * options.num_labels * options.dim, seconds, "the scores' products")
+  seconds = paired_timing.compare(*systems, options.rounds)
+  roofline.say_limit(options.num_queries * options.num_labels * options.dim, seconds, "the scores' products")
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np
 import sentence_transformers
 import torch
-from limits import say_limit, transformer_work
+from paired_timing import compare
+from roofline import say_limit, transformer_work
 from steps import Step
-from turns import compare
 
 from xmc_jax.models.locate import locate
 

@@ -10,7 +10,7 @@ A table stands between a mark and `<!-- end -->`, in percent, minutes and GB:
                                      or CLAIM/ROW; METRIC@last is of the last epoch, METRIC-ROW and
                                      METRIC@last-ROW are differences to a row, seed by seed
   <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
-  <!-- faults -->                    what benchmarks.faults and benchmarks.disks found
+  <!-- faults -->                    what benchmarks.faults and benchmarks.disk_faults found
   <!-- leaderboard: BOARD -->        what benchmarks.leaderboard keeps; BOARD may be left out, or followed by
                                      metrics: means over seeds, their 95 % interval over test points
   <!-- accuracy: SET ROW METRIC ... -->  what benchmarks.accuracy keeps; of all where none is named

@@ -16,8 +16,9 @@ from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.training import optimizer, validation
+from xmc_jax.training.nonfinite_guard import NonFiniteGuard
 from xmc_jax.training.saver import Saves
-from xmc_jax.training.step import TrainStep, Watch, first_state
+from xmc_jax.training.step import TrainStep, first_state
 from xmc_jax.types import EXTRA_STATE, Batch, PyTree, TrainState
 
 
@@ -92,7 +93,7 @@ class _Loop:
   ):
     self._run, self._report, self._stop, self._train_step = run, report, stop, train_step
     self._state, self._fresh, self._saves, self._host = state, fresh, saves, saves.host
-    self._watch = Watch(saves, run.workdir / "report", run.config.train.max_skipped_steps)
+    self._guard = NonFiniteGuard(saves, run.workdir / "report", run.config.train.max_skipped_steps)
     self._static = _static_labels(run)
     self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
 
@@ -147,7 +148,7 @@ class _Loop:
     with contextlib.closing(ahead(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
-        bar.update(step, _note(step, per_epoch, self._watch.last, self._host["best"], config.eval.metric))
+        bar.update(step, _note(step, per_epoch, self._guard.last, self._host["best"], config.eval.metric))
         self._after(step, ends=step == total_steps)
         if self._stop.asked(step):
           self._save()
@@ -160,9 +161,9 @@ class _Loop:
       placed = sharding.put_batch(batch, self._run.mesh)._replace(**self._static)
       self._state, metrics = self._train_step(self._state, placed)
       rows = self._run.train.row_numbers[batch.rows[batch.rows >= 0]]
-      self._watch.add(step, rows, metrics)
+      self._guard.add(step, rows, metrics)
       if flush:
-        self._watch.flush()
+        self._guard.flush()
     self._seen += len(rows)
 
   def _after(self, step: int, ends: bool) -> None:
@@ -174,9 +175,9 @@ class _Loop:
     saves = ends or bool(save_steps and step % save_steps == 0)
     if evaluates or saves:
       with self._report.stage("train"):
-        self._watch.flush()
+        self._guard.flush()
     if ends or step % per_epoch == 0:
-      self._report.scalars(step, _readings(self._watch.last, self._rate, self._report))
+      self._report.scalars(step, _readings(self._guard.last, self._rate, self._report))
     self._conclude(step, evaluates, saves)
 
   def _conclude(self, step: int, evaluates: bool, saves: bool) -> None:
@@ -198,7 +199,7 @@ class _Loop:
 
   def _save(self) -> None:
     with self._report.stage("train"):
-      self._watch.flush()
+      self._guard.flush()
     with self._report.stage("save"):
       self._saves.save(self._state, self._fresh, self._report.seconds)
 

@@ -1,6 +1,6 @@
 """Speed and memory of row-sparse Adam on a table of 1.3 million labels, beside dense Adam on a smaller one.
 
-  PYTHONPATH=. .venv/bin/python benchmarks/sparse_rows.py
+  PYTHONPATH=. .venv/bin/python benchmarks/lazy_adam.py
 
 First `xmc_jax.ops.lazy_adam` takes turns with `optax.adam` on a table `[--compared_labels, --dim]`: a step
 of either differentiates a quadratic loss of --rows drawn rows, by the rows in ours and by the whole table in
@@ -16,10 +16,10 @@ import resource
 
 import jax
 import jax.numpy as jnp
-import limits
 import numpy as np
 import optax
-import turns
+import paired_timing
+import roofline
 
 from xmc_jax.ops import lazy_adam
 
@@ -94,7 +94,7 @@ def compare(options):
   if not (abs(losses[0] / losses[1] - 1) < 1e-5 and difference < 1e-6):
     raise SystemExit(f"not the same: losses {losses}, rows differ by {difference:.1e}")
   print(f"{options.rows:,} rows a step of {size[0]:,} x {size[1]}; the first agrees to {difference:.0e}")
-  turns.compare(ours, theirs, options.turns)
+  paired_timing.compare(ours, theirs, options.turns)
 
 
 def resident_gb():
@@ -113,11 +113,11 @@ def train_large(options):
   jax.block_until_ready((ours.table, ours.moments))
   print("made: resident {:.1f} GiB, peak {:.1f} GiB".format(*resident_gb()), flush=True)
   ours.run()
-  seconds = sorted(turns.timed(ours)[0] for _ in range(options.steps))
+  seconds = sorted(paired_timing.timed(ours)[0] for _ in range(options.steps))
   median, (now, peak) = seconds[len(seconds) // 2], resident_gb()
   print(f"{median:.3f} s a step, {seconds[0]:.3f} to {seconds[-1]:.3f}; {options.rows / median:,.0f} rows/s")
   moved = 4 * options.rows * options.dim * 7  # a gradient read; row and moments read and written
-  limits.say_bandwidth(moved, median, "moving the rows, their moments and gradients")
+  roofline.say_bandwidth(moved, median, "moving the rows, their moments and gradients")
   print(f"trained: resident {now:.1f} GiB, peak {peak:.1f} GiB, {peak * 2**30 / 1e9:.1f} GB", flush=True)
   return peak * 2**30 / 1e9
 

@@ -1,7 +1,7 @@
 """How long training waits for the host to build its batches: each method's share of the time that steps take.
 
-  PYTHONPATH=.:benchmarks python benchmarks/idle.py dexml ngame unidec            # bags: the shortest steps
-  PYTHONPATH=.:benchmarks python benchmarks/idle.py ngame ramen --preset=debian_minilm3 --num_epochs=1
+  PYTHONPATH=.:benchmarks python benchmarks/input_wait.py dexml ngame unidec       # bags: the shortest steps
+  PYTHONPATH=.:benchmarks python benchmarks/input_wait.py ngame ramen --preset=debian_minilm3 --num_epochs=1
 
 A real training on the bundled data, refreshes and all, by the library's own loop. Waiting is the time that
 the loop stands still for want of a batch; while it does, the device may still be at work, so that the
@@ -25,7 +25,7 @@ _ALIKE = {"eval.every_epochs": 0.0, "checkpoint.every_epochs": 0.0}
 
 
 class Watched:
-  """`data.batches.ahead`, watched: seconds that each batch took to build, and to be waited for."""
+  """`batching.builder.ahead`, watched: seconds that each batch took to build, and to be waited for."""
 
   def __init__(self):
     self.built, self.waited = [], []

@@ -1,6 +1,6 @@
 """Disks that fill up at a random moment, and read-only ones: what training, preparing and predicting do then.
 
-  python -m benchmarks.disks --trials=10
+  python -m benchmarks.disk_faults --trials=10
 
 Needs Linux and `unshare` (util-linux): it mounts a small disk of its own. In each trial something else fills
 the disk; the command must end in one line, or well where it needed no more room. With room again, the same
@@ -178,7 +178,7 @@ def main() -> None:
   given = parser.parse_args()
   if _OWN not in os.environ:
     os.environ[_OWN] = "1"
-    arguments = ["-m", "benchmarks.disks", *sys.argv[1:]]
+    arguments = ["-m", "benchmarks.disk_faults", *sys.argv[1:]]
     os.execvp("unshare", ["unshare", "--map-root-user", "--mount", sys.executable, *arguments])
   sys.path.insert(0, str(_ROOT / "tests"))
   with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:  # a failure leaves a mounted disk

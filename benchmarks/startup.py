@@ -1,6 +1,6 @@
 """How long the command line takes to answer: --help, --version, a config error, a missing run.
 
-  PYTHONPATH=.:benchmarks python benchmarks/starts.py
+  PYTHONPATH=.:benchmarks python benchmarks/startup.py
 
 Each is a new process, in turns with an interpreter that imports nothing but absl and ml_collections, which is
 the limit. The medians are over --rounds turns; the first turn, which fills the disk's cache, does not count.

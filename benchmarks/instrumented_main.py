@@ -1,6 +1,6 @@
 """The command line, watched: it notes its stages and steps, and meets with a signal where it is told to.
 
-  STAGES=FILE STEPS=FILE FAULT=stage,entry,seconds,signal python -m benchmarks.watched --config=...
+  STAGES=FILE STEPS=FILE FAULT=stage,entry,seconds,signal python -m benchmarks.instrumented_main --config=...
 
 STAGES takes a line `[stage, seconds]` for each stage that ends, STEPS the number of each step that begins.
 FAULT sends the process a signal so many seconds after it entered a stage for the so-manieth time.

@@ -1,0 +1,66 @@
+"""Stops a training whose numbers are no longer finite."""
+
+import math
+import pathlib
+
+import jax
+import numpy as np
+
+from xmc_jax.console import say
+from xmc_jax.errors import UserError
+from xmc_jax.training.saver import Saves
+from xmc_jax.types import Array
+
+
+class NonFiniteGuard:
+  """Reads a step's numbers one step late, so that the device never waits; stops on NaN and Inf.
+
+  Args:
+    saves: the newest checkpoint is the last good one; its record counts the steps skipped so far.
+    folder: where a broken step's row ids are written.
+    max_skipped: how many broken steps may be skipped, as TrainStep does, before it stops.
+
+  Attributes:
+    last: the numbers of the last step that was not broken.
+  """
+
+  def __init__(self, saves: Saves, folder: pathlib.Path, max_skipped: int = 0):
+    self._saves, self._folder, self._max_skipped, self._pending = saves, folder, max_skipped, None
+    self.last: dict[str, float] = {}
+
+  def add(self, step: int, rows: np.ndarray, metrics: dict[str, Array]) -> None:
+    pending, self._pending = self._pending, (step, rows, metrics)
+    self._read(pending)
+
+  def flush(self) -> None:
+    pending, self._pending = self._pending, None
+    self._read(pending)
+
+  def _read(self, pending) -> None:
+    if pending is None:
+      return
+    step, rows, metrics = pending
+    found = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    broken = [name for name in ("loss", "gradient_norm") if not math.isfinite(found[name])]
+    if not broken:
+      self.last = found
+      return
+    what = f"train/{broken[0]} is {found[broken[0]]} at step {step}, {self._named(step, rows)}"
+    if self._saves.host["skipped"] < self._max_skipped:
+      self._saves.host["skipped"] += 1
+      say(f"{what}; skipped, as {self._saves.host['skipped']} of at most {self._max_skipped} steps")
+      return
+    raise UserError(
+      f"{what}; {self._saves.checkpoints.last_good()}; try a lower train.learning_rate, or "
+      "table_learning_rate where there are tables, or train.clip_norm=1; or leave some such steps out, by "
+      "train.max_skipped_steps"
+    )
+
+  def _named(self, step: int, rows: np.ndarray) -> str:
+    """The batch's training rows: a few in words, all of them in a file."""
+    if len(rows) <= 10:
+      return f"training rows {', '.join(map(str, rows.tolist()))}"
+    path = self._folder / f"rows_of_step_{step}.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{row}\n" for row in rows.tolist()))
+    return f"training rows {', '.join(map(str, rows[:10].tolist()))}, ... (all {len(rows)} in {path})"
