@@ -198,7 +198,7 @@ class Method(NamedTuple):
     embed_queries: `(params, aux, tokens) -> [n, D]`.
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
-    rules: (path regex, partition axes) pairs; the first match wins.
+    rules: (path regex, partition axes) pairs; the first match wins, and every array has one.
     refreshes: what is made anew between steps, by name. Of those for batches, 'leaves' `[N]` and 'shortlist'
       `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are drawn.
     tables: parameters with a row per label or per cluster, by name, of which a step reads and writes only

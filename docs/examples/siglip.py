@@ -54,7 +54,7 @@ def make(config, info: DatasetInfo) -> Method:
       num_random_negatives=settings.num_random_negatives,
       num_hard_negatives=settings.num_hard_negatives,
     ),
-    rules=((".*", ()),),
+    rules=(embedding.ENCODER_RULE,),
     refreshes=refreshes.shortlists(config) if settings.num_hard_negatives else {},
   )
 

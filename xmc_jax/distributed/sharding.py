@@ -39,12 +39,12 @@ def shard_tree(tree: PyTree, rules: tuple[tuple[str, tuple], ...], mesh: Mesh) -
     mesh: the mesh.
 
   Raises:
-    ValueError: a path that no rule matches, so that nothing is sharded by accident.
+    ValueError: no rule matches an array's path, so that nothing is split, or whole on every device, by
+      accident. Scalars need no rule.
   """
 
   def sharding(path, leaf):
-    axes = _axes(path_name(path), rules)
-    return NamedSharding(mesh, PartitionSpec(*axes) if np.ndim(leaf) else PartitionSpec())
+    return NamedSharding(mesh, PartitionSpec(*_axes(path_name(path), rules) if np.ndim(leaf) else ()))
 
   return jax.tree_util.tree_map_with_path(sharding, tree)
 

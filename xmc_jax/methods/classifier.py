@@ -11,7 +11,7 @@ import numpy as np
 from xmc_jax import models, refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
-from xmc_jax.methods.components import refreshes
+from xmc_jax.methods.components import embedding, refreshes
 from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
@@ -23,7 +23,6 @@ NEEDS_INIT = True  # `config.init_from` must name a run
 
 TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the devices
 _LABELS = "label_vectors"  # in `aux`: ẑ, likewise
-_ENCODER = ("encoder", "projection")  # what an Embedder's parameters consist of
 
 
 def make(config, info: DatasetInfo) -> Method:
@@ -44,7 +43,7 @@ def make(config, info: DatasetInfo) -> Method:
     vectors = np.zeros((num_rows, encoder.width), np.float32)
     vectors[: info.num_labels] = source.labels
     normalize_rows(vectors)
-    encoder_params = {name: source.params[name] for name in _ENCODER if name in source.params}
+    encoder_params = {name: source.params[name] for name in models.PARAMETERS if name in source.params}
     return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}
 
   def loss(params, aux, batch, key):
@@ -66,7 +65,7 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=lambda params, aux, tokens: normalize(encoder.embed(aux["encoder"], tokens)),
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
     batch=refreshes.of_leaves(batch, config.method),
-    rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (sharding.LABEL_ROWS,)), (".*", ())),
+    rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (sharding.LABEL_ROWS,)), embedding.ENCODER_RULE),
     refreshes=refreshes.leaves(config),
     tables={TABLE: lambda batch, aux: batch.columns},
     views={"encoder": by_text, "classifier": by_classifier},

@@ -57,7 +57,7 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=lambda params, aux, tokens: normalize(encoder.embed(params, tokens)),
     embed_labels=embed_labels,
     embed_texts=lambda params, aux, tokens, ids: normalize(text_encoder.embed(params, tokens)),
-    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), (".*", ())),
+    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), label_clusters.RULE, embedding.ENCODER_RULE),
     tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)},
     refreshes={**label_clusters.refreshes(config, info), **base.refreshes},
   )

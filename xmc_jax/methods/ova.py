@@ -47,5 +47,5 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=lambda params, aux, tokens: embed(params, tokens),
     embed_labels=lambda params, aux, tokens, ids: params["table"][jnp.maximum(ids, 0)],
     batch=BatchSpec(labels="table", num_positives=0),
-    rules=(("(^|/)table$", ("label",)), (".*", ())),
+    rules=(("(^|/)table$", ("label",)), embedding.ENCODER_RULE),
   )

@@ -79,7 +79,7 @@ def make(config, info: DatasetInfo) -> Method:
     aux_to_rank=label_centroids.with_exact if label_centroids.exact_at_the_end(settings) else None,
     adopt=adopt,
     batch=refreshes.of_leaves(batch, settings),
-    rules=(label_prototypes.RULE, (".*", ())),
+    rules=(*label_prototypes.RULES, embedding.ENCODER_RULE),
     tables=prototypes.tables,
     refreshes={**prototypes.refreshes, **refreshes.leaves(config)},
   )

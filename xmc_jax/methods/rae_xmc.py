@@ -59,7 +59,7 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
     embed_labels=by_text,
     batch=refreshes.of_leaves(batch, settings) if clustered else batch,
-    rules=((".*", ()),),
+    rules=(embedding.ENCODER_RULE,),
     refreshes={**hard, **(refreshes.leaves(config) if clustered else {})},
     views={"encoder": by_text},
     key_temperature=settings.temperature,

@@ -78,7 +78,7 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=embed_queries,
     embed_labels=by_text,
     batch=refreshes.of_leaves(_batch(settings), settings),
-    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), (".*", ())),
+    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), ("(^|/)dropped$", ()), embedding.ENCODER_RULE),
     refreshes={**refreshes.leaves(config, text_half), **hard},
   )
   if not dim:

@@ -2,7 +2,7 @@
 
 from xmc_jax.models.architectures import KNOWN, known_spec
 from xmc_jax.models.bag import Bag, BagSpec
-from xmc_jax.models.embedder import Embedder, build, frozen_paths, packs_tokens
+from xmc_jax.models.embedder import PARAMETERS, Embedder, build, frozen_paths, packs_tokens
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.hardware import choose_attention, choose_dtype, resolve_dtype
@@ -14,6 +14,7 @@ from xmc_jax.models.prototype import PrototypeNetwork
 
 __all__ = [
   "KNOWN",
+  "PARAMETERS",
   "Bag",
   "BagSpec",
   "Embedder",

@@ -21,6 +21,9 @@ from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained
 _OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from a table in some
 
 
+PARAMETERS = ("encoder", "projection")  # what an Embedder's parameters consist of, by name
+
+
 class Embedder(NamedTuple):
   """A text encoder as pure functions.
 

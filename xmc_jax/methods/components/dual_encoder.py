@@ -62,7 +62,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
     embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
     embed_labels=lambda params, aux, tokens, ids: encoder.embed(params, tokens),
     batch=batch,
-    rules=(cached_negatives.RULE, (".*", ())),
+    rules=(cached_negatives.RULE, embedding.ENCODER_RULE),
     refreshes=_refreshes(config, info, batch),
   )
 

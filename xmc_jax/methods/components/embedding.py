@@ -9,6 +9,9 @@ from xmc_jax.distributed import sharding
 from xmc_jax.ops.grad_cache import embed_groups, embed_parts
 from xmc_jax.types import Array, DatasetInfo
 
+# An encoder's parameters are whole on every device.
+ENCODER_RULE = (rf"(^|/)({'|'.join(models.PARAMETERS)})/", ())
+
 
 def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable[..., Array]]:
   """`(points, texts)`: each `(embed, params, groups, key) -> [n, D]`, under the gradient cache.

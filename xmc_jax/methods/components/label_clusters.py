@@ -16,6 +16,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.types import EXTRA_STATE, Array, DatasetInfo, PyTree, Refresh
 
 NAME = "label_cluster"
+RULE = (f"(^|/){NAME}$", ())
 
 
 def number(settings, info: DatasetInfo) -> int:

@@ -19,7 +19,11 @@ TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, ro
 NETWORK = "prototype"  # in `params`
 # Of what is in `aux`, the parameters that it was made for: without these it means nothing.
 OWNERS = {label_clusters.NAME: TABLE, label_centroids.NAME: NETWORK}
-RULE = (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (sharding.LABEL_ROWS,))
+RULES = (
+  (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (sharding.LABEL_ROWS,)),
+  ("(^|/)prototype/", ()),
+  label_clusters.RULE,
+)
 
 
 class Prototypes(NamedTuple):
