@@ -18,10 +18,8 @@ from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, mean_pool
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
 
-_OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from a table in some
-
-
 PARAMETERS = ("encoder", "projection")  # what an Embedder's parameters consist of, by name
+_OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from a table in some
 
 
 class Embedder(NamedTuple):
