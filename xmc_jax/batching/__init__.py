@@ -1,1 +1,1 @@
-"""What batches are built of."""
+"""The parts of a training batch and the builder that joins them."""

@@ -1,4 +1,4 @@
-"""Batches as a function of (seed, step, order): static shapes, built ahead of the device."""
+"""Training batches as a function of (seed, step, order): static shapes, built ahead of the device."""
 
 import concurrent.futures
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
 
 
 def reads(name: str) -> bool:
-  """Whether `build` reads what a refresh of this name made."""
+  """Returns whether `build` uses the result of the refresh with this name."""
   return name in ("leaves", "shortlist") or name.startswith(KEPT)
 
 
@@ -27,21 +27,21 @@ class BatchBuilder:
   Args:
     queries: token table of the training points.
     labels: token table of the labels.
-    truth: CSR `[N, L]`, true labels; rows without any are left out of training.
-    excluded: CSR `[N, L]`, pairs that the loss must not see, be they true or not.
-    spec: which labels join, how many positives are drawn.
-    batch_size: B, over all devices; at most, where leaves are batches.
+    truth: CSR `[N, L]`, true labels; rows without labels are left out of training.
+    excluded: CSR `[N, L]`, pairs that the loss must not see, whether true or not.
+    spec: which labels are in the pool, and how many positives are drawn.
+    batch_size: B, over all devices; an upper bound where each batch is a cluster (`spec.whole_leaves`).
     max_length: the widest token row.
-    seed: of the order and of the draws.
-    data_axis, label_axis: of the mesh; query groups divide by the first, label groups by their product.
-    held_queries, held_labels: which rows of a group this process holds: it reads no other texts. None is all.
-    label_odds: `[L]` positive, by which a row's positives are drawn; None is uniformly.
-    sides: of metadata graphs, by name.
+    seed: fixes the order of the points and every sample.
+    data_axis, label_axis: mesh sizes; query groups divide by the first, label groups by their product.
+    held_queries, held_labels: which rows of a group this process holds; it reads only those. None is all.
+    label_odds: `[L]` positive sampling weights of a row's positives; None samples uniformly.
+    sides: the sides of metadata graphs, by name.
 
   Attributes:
-    rows: `[N']` int32, the training rows that have something to learn from.
-    steps_per_epoch: batches in an epoch; the last one, or where leaves are batches any one, is padded.
-    vectors: `[N, D]` points under a frozen encoder, where `spec.frozen`; set before the first batch.
+    rows: `[N']` int32, the training rows that have at least one label to learn.
+    steps_per_epoch: batches in an epoch; only the last is padded, or any one where batches are clusters.
+    vectors: `[N, D]` embeddings of the points if `spec.frozen`; must be set before the first batch.
   """
 
   def __init__(
@@ -96,7 +96,7 @@ class BatchBuilder:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
 
   def _choose_widths(self) -> tuple[int, ...]:
-    """How wide the positives of a batch may be."""
+    """Returns the widths that a batch's array of positives may have."""
     counts = np.diff(self._truth.indptr)[self.rows]
     drawn = np.minimum(counts, self._spec.num_positives) if self._spec.num_positives else counts
     in_pool = counts
@@ -109,7 +109,7 @@ class BatchBuilder:
   def _link_samplers(
     self, sides, num_shards: int, held: length_buckets.Held | None
   ) -> dict[str, LinkSampler]:
-    # How likely a batch has each point, and each label among those that are drawn for them.
+    # Probability that a batch has each point, and each label among the positives drawn for its points.
     points = np.zeros(self._truth.shape[0])
     points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
     labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_odds, 1))
@@ -126,26 +126,26 @@ class BatchBuilder:
     }
 
   def real_token_fraction(self) -> float:
-    """Real tokens among the cells that queries are laid out in, for an average batch.
+    """Returns the fraction of a batch's query token cells that hold real tokens, on average.
 
-    An encoder that packs tokens (`Tokens.space`) computes less padding than this says.
+    An encoder that packs tokens (`Tokens.space`) computes less padding than this fraction implies.
     """
     mean = np.minimum(self._queries.lengths[self.rows], self._max_length).mean() if len(self.rows) else 0.0
     return float(self._batch_size * mean / sum(width * rows for width, rows in self._query_slots))
 
   def real_label_token_fraction(self) -> float:
-    """The same for the labels, where all of them join; 0 where they do not."""
+    """Returns the same for the labels if every label is in the pool, otherwise 0."""
     computed = sum(group.ids.size for group in self.label_groups)
     lengths = np.minimum(self._labels.lengths, self._max_length)
     return float(lengths.sum() / computed) if computed else 0.0
 
   def epoch_order(self, epoch: int, leaves: np.ndarray | None = None) -> np.ndarray:
-    """`[N']` training rows in the order of one epoch.
+    """Returns `[N']`, the training rows in the order of one epoch.
 
     Args:
       epoch: counted from 0.
-      leaves: `[N]` cluster of each training row; those of one cluster stand together, clusters in random
-        order (NGAME, Dahiya et al. 2023). By default the order is random.
+      leaves: `[N]` cluster of each training row. Rows of one cluster are kept together and the clusters are
+        in random order (NGAME, Dahiya et al. 2023). None puts the rows in random order.
     """
     generator = self._generator(_ORDER, epoch)
     order = generator.permutation(self.rows)
@@ -155,7 +155,7 @@ class BatchBuilder:
     return order[np.argsort(place[leaves[order]], kind="stable")]
 
   def _order(self, epoch: int, leaves: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """`epoch_order`, made once an epoch, and where its batches begin and end, `[steps_per_epoch + 1]`."""
+    """Returns the cached `epoch_order` and the bounds of its batches, `[steps_per_epoch + 1]`."""
     known_epoch, known_leaves, found = self._last_order
     if known_epoch != epoch or known_leaves is not leaves:
       order = self.epoch_order(epoch, leaves)
@@ -170,21 +170,21 @@ class BatchBuilder:
     if leaves is None:
       return steps * len(order) // self.steps_per_epoch
     begins = np.flatnonzero(np.diff(leaves[order], prepend=-1))
-    # A leaf without anything to learn from has no batch: then the last ones are empty.
+    # A cluster without labelled points has no batch; the last batches of the epoch are then empty.
     return np.concatenate([begins, np.full(len(steps) - len(begins), len(order))])
 
   def build(self, step: int, fresh: Mapping[str, np.ndarray] = MappingProxyType({})) -> Batch:
-    """The batch of one step.
+    """Builds the batch of one step.
 
     Args:
       step: counted from the start of training.
-      fresh: what refreshes made: 'leaves' `[N]`, clusters that batches are cut from (see `epoch_order`),
-        'shortlist' `[N, K]`, hard negatives of each row, padded with -1, and 'kept_SIDE' `[nnz]` bool, the
-        edges of a side that an anchor may be drawn by.
+      fresh: the results of refreshes: 'leaves' `[N]`, the cluster of each row (see `epoch_order`);
+        'shortlist' `[N, K]`, the hard negatives of each row, padded with -1; and 'kept_SIDE' `[nnz]` bool,
+        the edges of that side that were not pruned, from which anchors are drawn.
 
     Returns:
-      A Batch of numpy arrays. Where every label is a column, `columns` and `labels` are
-      empty: they are `label_columns` and `label_groups` in every step, as `every_label` is.
+      A Batch of numpy arrays. If every label is a column, `columns` and `labels` are left empty: use the
+      builder's `label_columns` and `label_groups`. `every_label` is left empty too: use the builder's.
     """
     epoch, position = divmod(step, self.steps_per_epoch)
     order, cuts = self._order(epoch, fresh.get("leaves"))
@@ -211,7 +211,7 @@ class BatchBuilder:
     )
 
   def _links(self, rows: np.ndarray, drawn: ragged.Ragged, pool: Pool, step: int, fresh) -> dict[str, Links]:
-    """Of the batch's points, and of one label of each that was drawn for it, no label twice."""
+    """Draws the anchors of the batch's points, and of one drawn positive of each point (no label twice)."""
     if not self._samplers:
       return {}
     generator, labels = self._generator(_LINK, step), np.full(len(rows), -1, np.int32)
@@ -225,7 +225,7 @@ class BatchBuilder:
     }
 
   def _points(self, chosen: np.ndarray) -> tuple[np.ndarray, tuple, np.ndarray | tuple[()]]:
-    """`(rows [B], queries, vectors)` of the training rows of a batch; one of the latter two is empty."""
+    """Returns `(rows [B], queries, vectors)` of a batch; either `queries` or `vectors` is empty."""
     if not self._spec.frozen:
       laid_out = length_buckets.lay_out(
         self._queries, chosen, self._query_slots, self._data_axis, self._held, self._query_spaces
@@ -239,7 +239,7 @@ class BatchBuilder:
     return np.random.default_rng((self._seed, stream, index))
 
   def _draw_hard(self, rows: np.ndarray, shortlist, generator) -> np.ndarray | None:
-    """Labels drawn uniformly from each row's shortlist, `[H]`; None where there is no shortlist yet."""
+    """Draws labels uniformly from each row's shortlist, `[H]`; returns None if there is no shortlist yet."""
     if shortlist is None or not self._spec.num_hard_negatives:
       return None
     listed = ragged.of_padded(np.where(rows[:, None] >= 0, shortlist[rows], -1))
@@ -249,13 +249,13 @@ class BatchBuilder:
 def epoch_shape(
   num_points: int, batch_size: int, multiple: int = 1, whole_leaves: bool = False
 ) -> tuple[int, int]:
-  """`(steps, rows of a batch)` of an epoch.
+  """Returns `(steps, rows of a batch)` of an epoch.
 
   Args:
-    num_points: to learn from.
-    batch_size: points in a batch; at most, where leaves are batches.
-    multiple: a batch's rows divide by it, as `batch_size` does.
-    whole_leaves: a batch is a leaf of a balanced binary tree over the points (UniDEC, Kharbanda et al. 2024).
+    num_points: number of points with a label to learn.
+    batch_size: points in a batch; an upper bound if `whole_leaves`.
+    multiple: the rows of a batch are a multiple of it; `batch_size` must be one.
+    whole_leaves: each batch is a leaf of a balanced binary tree over points (UniDEC, Kharbanda et al. 2024).
   """
   if not whole_leaves:
     return max(1, -(-num_points // batch_size)), batch_size
@@ -264,7 +264,7 @@ def epoch_shape(
 
 
 def num_leaves(num_points: int, size: int) -> int:
-  """2^⌈log2(N / C)⌉, at least 1: balanced leaves of at most `size` points."""
+  """Returns 2^⌈log2(N / C)⌉, at least 1: the number of balanced clusters of at most C = `size` points."""
   return 1 << max(0, (-(-max(1, num_points) // size) - 1).bit_length())
 
 
@@ -273,13 +273,13 @@ def _longest_row(matrix) -> int:
 
 
 def _columns(labels: ragged.Ragged, pool: Pool) -> ragged.Ragged:
-  """The columns of those labels that are in the pool."""
+  """Returns the columns of those labels that are in the pool."""
   columns = pool.column_of[labels.values]
   return labels.only(columns >= 0, columns)
 
 
 def ahead(build: Callable[[int], Batch], first: int, last: int, depth: int = 3) -> Iterator[Batch]:
-  """Batches of the steps `first .. last - 1`, built by a host thread up to `depth` steps ahead."""
+  """Yields the batches of steps `first .. last - 1`; a host thread builds them up to `depth` steps ahead."""
   with concurrent.futures.ThreadPoolExecutor(1, "batches") as pool:
     waiting = [pool.submit(build, step) for step in range(first, min(first + depth, last))]
     try:

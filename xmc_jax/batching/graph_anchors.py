@@ -1,4 +1,4 @@
-"""Anchors of a metadata graph in a batch: one for each of its points, or labels, that has some (RAMEN)."""
+"""Samples one linked metadata-graph anchor for each point, or label, of a batch that has links (RAMEN)."""
 
 import functools
 import math
@@ -11,17 +11,17 @@ from xmc_jax.batching.label_pools import DrawnPool, in_columns
 from xmc_jax.batching.positives import doublings
 from xmc_jax.types import LABEL, BatchSpec, Links
 
-_WIDTH = 256  # linked anchors of a row that a batch has room for, at most; one that needs more is widened
-KEPT = "kept_"  # before a side's name, in `fresh`: which of its edges were not pruned
+_WIDTH = 256  # linked anchors that a row has room for; the width doubles for a batch that needs more
+KEPT = "kept_"  # key prefix in `fresh`, before a side's name: marks the edges that were not pruned
 
 
 class Side(NamedTuple):
-  """One side of a metadata graph.
+  """Holds one side of a metadata graph: its links to points, or its links to labels.
 
   Attributes:
     anchors: token table of the A anchors.
-    edges: CSR `[N, A]` of points, or `[L, A]` of labels, before anything is pruned.
-    odds: `[nnz]` above 0, by which a row's anchor is drawn among its edges; None is uniformly.
+    edges: CSR `[N, A]` of points, or `[L, A]` of labels, before pruning.
+    odds: `[nnz]` positive sampling weights of the edges, for drawing a row's anchor; None is uniform.
   """
 
   anchors: Any
@@ -42,13 +42,14 @@ def is_of_labels(side: str) -> bool:
 
 
 class LinkSampler:
-  """Draws linked anchors, and lays their texts out as a pool's, with room for what batches usually draw.
+  """Draws linked anchors and lays out their texts like those of a label pool.
 
-  A batch that draws more gets twice as much room, or four times.
+  A pool has room for the anchors that a batch usually draws. For a batch with more, the room is doubled
+  until they fit.
 
   Args:
-    side: what to draw from; a row without edges has no anchor.
-    num_rows: of a batch, at most.
+    side: the links to draw from; a row without edges has no anchor.
+    num_rows: rows of a batch, at most.
     frequency: `[N]` or `[L]`, how many times a batch has each row, on average.
     max_length: the widest token row.
     num_shards: devices that the anchors' texts are split over.
@@ -83,13 +84,13 @@ class LinkSampler:
   def draw(
     self, ids: np.ndarray, rows: np.ndarray, kept: np.ndarray | None, generator: np.random.Generator
   ) -> Links:
-    """The links of one batch.
+    """Draws the links of one batch.
 
     Args:
-      ids: `[n]` points, or labels, by their rows in the side's edges; -1 for none.
-      rows: `[n]` where they stand in the batch.
-      kept: `[nnz]` bool, the edges that were not pruned, of which an anchor is drawn; None is all.
-      generator: of the draws.
+      ids: `[n]` points, or labels, as row numbers of the side's edges; -1 for none.
+      rows: `[n]` the batch row of each point, or the pool column of each label; -1 for none.
+      kept: `[nnz]` bool, the edges that were not pruned; anchors are drawn from these. None is all.
+      generator: the random numbers.
     """
     places = ragged.places_of(self._edges, ids)
     linked = places._replace(values=self._edges.indices[places.values])
@@ -109,7 +110,7 @@ class LinkSampler:
 
 
 def _usual_number(side: Side, frequency: np.ndarray) -> int:
-  """How many different anchors a batch draws: 4.5 standard deviations above the mean."""
+  """Estimates how many distinct anchors a batch draws: the mean plus 4.5 standard deviations."""
   edges, odds = side.edges, side.odds
   totals = np.diff(edges.indptr) if odds is None else _row_sums(edges, odds)
   shares = frequency / np.where(totals > 0, totals, 1)
@@ -118,8 +119,8 @@ def _usual_number(side: Side, frequency: np.ndarray) -> int:
 
 
 def _row_sums(edges, odds: np.ndarray) -> np.ndarray:
-  """`[N]` what the odds `[nnz]` of each row's edges come to."""
-  begun = edges.indptr[:-1][np.diff(edges.indptr) > 0]  # reduceat takes an empty row for its first entry
+  """Returns `[N]`, the sum of the weights `odds` `[nnz]` of each row's edges."""
+  begun = edges.indptr[:-1][np.diff(edges.indptr) > 0]  # for an empty row reduceat gives an entry, not 0
   sums = np.zeros(edges.shape[0])
   sums[np.diff(edges.indptr) > 0] = np.add.reduceat(odds, begun, dtype=np.float64) if len(begun) else 0
   return sums

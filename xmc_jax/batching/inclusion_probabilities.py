@@ -1,4 +1,4 @@
-"""How likely a label is to be in a batch's pool: what sampled softmax corrects for (logQ)."""
+"""The probability that a label is in a batch's pool, for the logQ correction of sampled softmax."""
 
 import numpy as np
 
@@ -19,22 +19,22 @@ def log_pool_odds(
     a_l = 1 - \Bigl(1 - \frac{n_l}{N}\Bigr)^B, \qquad
     d_l = 1 - \Bigl(1 - p \frac{n_l}{N}\Bigr)^B
 
-  A row of a batch has label l with probability n_l / N, and draws it then with p = min(1, β N / Σ_k n_k) for
-  β positives a row, or 1 for all: d_l is the chance that a row draws it, a_l that a row has it. Where other
-  positives of the rows fill a pool, a share s of those not drawn finds room; s is 0 otherwise. M is how many
-  other labels a pool has.
+  A row of a batch has label l with probability n_l / N and then draws it with probability p, which is
+  min(1, β N / Σ_k n_k) for β positives per row, or 1 if all are drawn. So a_l is the probability that some
+  row has the label, and d_l that some row draws it. If other positives of the rows fill the pool, a fraction
+  s of those not drawn fits in; otherwise s is 0. M is the number of other labels in a pool.
 
-  Three things are approximate: rows are taken for independent, though points of a leaf are alike; all labels
-  of a row for equally many, on average Σ_k n_k / N; and room is shared out as if each pool held its mean.
+  Three assumptions are approximate: rows are independent (points of a cluster are alike); every row has
+  the mean number of labels, Σ_k n_k / N; and every pool has its mean amount of free room.
 
   Args:
     label_counts: `[L]` training points n_l of each label.
-    num_points: N, which batches are drawn from.
+    num_points: N, the points that batches are drawn from.
     num_rows: B, rows of a batch, on average.
-    num_positives: β, drawn of each row; 0 is all that a row has.
-    num_others: M, hard or random negatives of a batch, taken for uniform.
+    num_positives: β, positives drawn for each row; 0 draws all that a row has.
+    num_others: M, hard or random negatives of a batch, treated as uniform.
     pool_size: labels in a pool, at most; 0 is no limit.
-    fill_pool: whether positives of the rows that were not drawn fill what room is left.
+    fill_pool: whether positives of the rows that were not drawn fill the room that is left.
 
   Returns:
     `[L]` float32, at most 0.
@@ -49,7 +49,7 @@ def log_pool_odds(
     recommendations, RecSys 2019.
   """
   counts = np.asarray(label_counts, np.float64)
-  of_row = np.minimum(counts / max(num_points, 1), 1)  # that a row has it
+  of_row = np.minimum(counts / max(num_points, 1), 1)  # probability that a row has the label
   taken = min(1.0, num_positives / max(of_row.sum(), 1e-9)) if num_positives else 1.0
   odds = 1 - (1 - taken * of_row) ** num_rows
   if pool_size:

@@ -1,8 +1,8 @@
-"""Which labels stand in a batch's pool, and how their texts are laid out.
+"""The labels of a batch's pool, and the layout of their texts.
 
-Columns stand in the order in which the devices hold them: the texts of every group are split over the
-devices, and a pool's columns are those of the first device, then those of the second
-(`buckets.device_major`).
+The columns of a pool are in device order. The texts of every group are split over the devices; the pool has
+first the columns of the first device, then those of the second, and so on
+(`length_buckets.device_major`).
 """
 
 from typing import NamedTuple
@@ -15,13 +15,13 @@ from xmc_jax.types import BatchSpec, Tokens
 
 
 class Pool(NamedTuple):
-  """The labels of one step.
+  """Holds the labels of one step.
 
   Attributes:
-    columns: `[S]` int32 label ids, -1 for padding; empty where they are `static_columns` in every step.
-    labels: their texts as token groups; empty likewise.
-    column_of: `[L]` int32 column of each label, -1 where it is not in the pool; or the label itself, where
-      the method will add columns.
+    columns: `[S]` int32 label ids, -1 for padding; empty for a StaticPool, whose own `columns` apply.
+    labels: their texts as token groups; empty in the same case.
+    column_of: `[L]` int32 column of each label, -1 if it is not in the pool. If the method adds columns
+      on the device, it is the label id itself.
     dropped: as in `Batch`.
   """
 
@@ -32,13 +32,13 @@ class Pool(NamedTuple):
 
 
 class StaticPool:
-  """Every label is a column, the same one in every step.
+  """Holds every label as a column, the same one in every step.
 
   Attributes:
     columns: `[S]` int32 label ids, -1 for padding.
-    groups: their texts, `[n, T]` each; empty where texts are not needed.
-    keeps_all: whether every label of a row may have a column.
-    odds: `[L]` about how likely each label is to have one.
+    groups: their texts, `[n, T]` each; empty if texts are not needed.
+    keeps_all: whether `column_of` has an entry for every label, so that no positive is left out.
+    odds: `[L]` approximate probability that each label has a column.
   """
 
   keeps_all = True
@@ -52,12 +52,12 @@ class StaticPool:
 
 
 class DrawnPool:
-  """The drawn positives of a batch, hard negatives from its rows' shortlists, and labels drawn uniformly.
+  """Draws pools: the drawn positives of a batch, hard negatives of its rows' shortlists, random labels.
 
   Args:
     labels: token table of the labels.
     truth: CSR `[N, L]` that positives are drawn from.
-    spec: how many of each, and how many columns at most.
+    spec: how many labels of each kind, and how many columns at most.
     batch_size: B.
     max_length: the widest token row.
     num_shards: devices that the labels' texts are split over.
@@ -91,7 +91,7 @@ class DrawnPool:
 
     by_frequency = most if spec.fill_pool else num_drawn
 
-    # A label has one slot, however often it is drawn, so its share is its chance to be drawn at all.
+    # A label has one row, however often it is drawn, so its weight is the chance to be drawn at all.
     def odds_with(num_uniform: int) -> np.ndarray:
       return -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
 
@@ -105,25 +105,25 @@ class DrawnPool:
       )
       if num_shards > 1:
         return slots, None
-      if spec.fill_pool or num_uniform > spec.num_random_negatives:  # what is drawn fills the pool
-        for _ in range(20):  # what frequent labels cannot take is the others'
+      if spec.fill_pool or num_uniform > spec.num_random_negatives:  # drawn labels fill the pool
+        for _ in range(20):  # capped at 1, frequent labels leave the rest to others
           odds = np.minimum(1.0, odds * max(1.0, rows / max(odds.sum(), 1e-9)))
       return slots, length_buckets.spaces(slots, labels.lengths, weights=np.minimum(odds, 1), clump=clump)
 
     self._slots = plan(spec.num_random_negatives)
-    # A shortlist's labels are no random ones; that is only a guess at their lengths.
+    # Hard negatives are not uniform; to treat them so is only a guess at their lengths.
     num_uniform = spec.num_random_negatives + batch_size * spec.num_hard_negatives
     self._slots_with_hard = plan(num_uniform)
     self.odds = np.ones(num_labels) if self.keeps_all else np.minimum(1.0, odds_with(num_uniform))
 
   def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
-    """The pool of one step.
+    """Builds the pool of one step.
 
     Args:
-      drawn: positives, any number and order.
+      drawn: the drawn positives, in any order, with repeats.
       others: positives of the same rows that were not drawn.
-      listed: hard negatives likewise; None before there are shortlists.
-      generator: for what is drawn uniformly.
+      listed: hard negatives, in any order, with repeats; None before there are shortlists.
+      generator: the random numbers.
     """
     spec = self._spec
     slots, spaces = self._slots if listed is None else self._slots_with_hard
@@ -138,8 +138,8 @@ class DrawnPool:
     if spec.fill_pool:
       pool = np.concatenate([pool, _at_most(room - len(pool), np.setdiff1d(others, positives), generator)])
     if extra := min(spec.num_random_negatives, room - len(pool)):
-      # So many hold `extra` that are not in the pool, and these are as random: few of many labels are drawn
-      # without a list of all.
+      # Of `extra + len(pool)` distinct random labels at least `extra` are outside the pool, and these are
+      # uniform too. So no list of all labels is needed.
       candidates = generator.choice(num_labels, min(num_labels, extra + len(pool)), replace=False)
       outside = candidates[~np.isin(candidates, pool)]
       pool = np.concatenate([pool, outside[:extra].astype(np.int32)])
@@ -151,18 +151,18 @@ class DrawnPool:
 
 
 def _at_most(number: int, labels: np.ndarray, generator) -> np.ndarray:
-  """So many of the labels, drawn uniformly; all, if there are no more."""
+  """Returns `number` of the labels, drawn uniformly; all of them if there are no more."""
   return labels if len(labels) <= number else generator.choice(labels, number, replace=False, shuffle=False)
 
 
 class TablePool:
-  """The drawn positives of a batch, as labels without texts.
+  """Draws pools: the drawn positives of a batch, as labels without texts.
 
-  There are as many columns as a usual batch needs; a batch that needs more gets twice as many, or four times.
+  There are as many columns as a usual batch needs. For a batch that needs more, they double until it fits.
 
   Args:
     truth: CSR `[N, L]` that positives are drawn from.
-    spec: how many.
+    spec: how many positives are drawn per row.
     batch_size: B.
     label_odds: as in `BatchBuilder`.
   """
@@ -190,7 +190,7 @@ class TablePool:
 
 
 def label_frequency(truth, label_odds: np.ndarray | None, num_positives: int = 0) -> np.ndarray:
-  """`[L]` each label's share of the positives that are drawn, about: at most so many a row, 0 is all."""
+  """Estimates `[L]`, each label's share of the drawn positives: `num_positives` per row, or all if 0."""
   counts = np.diff(truth.indptr)
   taken = np.minimum(1.0, num_positives / np.maximum(counts, 1)) if num_positives else np.ones(len(counts))
   frequency = ragged.column_sums(truth, taken)
@@ -199,7 +199,7 @@ def label_frequency(truth, label_odds: np.ndarray | None, num_positives: int = 0
 
 
 def _rounded(size: float) -> int:
-  """Rounded up to a multiple of 128, which every mesh and every vector unit divides."""
+  """Rounds up to a multiple of 128, which mesh sizes and vector widths divide."""
   return max(1, int(np.ceil(size / 128))) * 128
 
 
@@ -214,7 +214,7 @@ def make_pool(
   held: length_buckets.Held | None = None,
   label_odds: np.ndarray | None = None,
 ):
-  """The pool that `spec.labels` names."""
+  """Builds the pool that `spec.labels` names."""
   if spec.labels == "all":
     return all_labels(labels, max_length, num_shards, held)
   if spec.labels == "in_batch_table":
@@ -237,7 +237,7 @@ def make_pool(
 
 
 def all_labels(labels, max_length: int, num_shards: int, held: length_buckets.Held | None) -> StaticPool:
-  """Every label once, in groups of one width each, which divide by the devices."""
+  """Builds a pool of all labels, in groups of one width each; a group's rows divide by `num_shards`."""
   columns, groups = [], []
   for width, members in length_buckets.split_tightly(labels.lengths, max_length):
     padded = np.full(-(-len(members) // num_shards) * num_shards, -1, np.int32)
@@ -248,7 +248,7 @@ def all_labels(labels, max_length: int, num_shards: int, held: length_buckets.He
 
 
 def label_table(labels, max_length: int, num_shards: int, held: length_buckets.Held | None) -> Tokens:
-  """Every label in its order, in rows of one width that divide by the devices."""
+  """Lays out all labels in id order as one group; its rows divide by `num_shards`."""
   rows = np.full(-(-len(labels.lengths) // num_shards) * num_shards, -1, np.int32)
   rows[: len(labels.lengths)] = np.arange(len(labels.lengths))
   width = min(max_length, int(labels.lengths.max(initial=1)))
@@ -256,7 +256,7 @@ def label_table(labels, max_length: int, num_shards: int, held: length_buckets.H
 
 
 def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
-  """`[L]` where each label stands among the columns, -1 where it does not."""
+  """Returns `[L]`, the position of each label among the columns, -1 if it has none."""
   column_of = np.full(num_labels, -1, np.int32)
   column_of[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
   return column_of
@@ -265,15 +265,15 @@ def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
 def in_columns(
   truth: ragged.Ragged, drawn: np.ndarray, column_of: np.ndarray, widths: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The columns of each row's true labels `[B, P]`, and their weights, which add up to 1 over those drawn.
+  """Returns the columns of each row's true labels `[B, P]`, and their weights.
 
-  Of a pool that leaves labels out there are only those inside.
+  The weights of the drawn labels sum to 1. Labels outside the pool are left out.
 
   Args:
     truth: true labels of B rows.
     drawn: `[E]` bool, which of them were drawn.
-    column_of: `[L]` column of each label, -1 where the pool has it not.
-    widths: what P may be, ascending; the least that has room for each row.
+    column_of: `[L]` column of each label, -1 if it is not in the pool.
+    widths: the allowed values of P, ascending; the smallest that fits every row is used.
   """
   columns = column_of[truth.values]
   inside = columns >= 0

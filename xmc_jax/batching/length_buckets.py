@@ -1,9 +1,9 @@
-"""Token lengths in a few static widths, so that short texts do not pay for long ones.
+"""Layout of texts in groups of a few fixed widths, so that short texts are not padded like long ones.
 
 A step function is compiled for fixed shapes. A batch is therefore laid out in
 slots, `(width, rows)` groups such as ((16, 130), (24, 300), (32, 82)), planned
-once from the data's length distribution: any text may stand in a wider slot
-than it needs, none in a narrower one.
+once from the data's length distribution. A text may be put into a wider slot
+than it needs, but not into a narrower one.
 """
 
 import itertools
@@ -17,14 +17,14 @@ from xmc_jax.types import Tokens
 WIDTH_STEP = 8
 _FINE_STEP, _MOST_GROUPS = 4, 8
 _TRIALS = 400
-MARGIN = 4.5  # standard deviations kept free, so that practically every batch fits
+MARGIN = 4.5  # standard deviations of spare room, so that practically every batch fits
 
 Slots = tuple[tuple[int, int], ...]
 Held = Callable[[int], np.ndarray]  # n -> [n] bool: the rows of a group of n that this process holds
 
 
 def widths(max_length: int) -> list[int]:
-  """The widths in use: multiples of 8 below `max_length`, and `max_length` itself."""
+  """Returns the widths in use: multiples of 8 below `max_length`, and `max_length` itself."""
   return [*range(WIDTH_STEP, max_length, WIDTH_STEP), max_length]
 
 
@@ -38,24 +38,24 @@ def plan(
   multiple: int = 1,
   clump: int = 1,
 ) -> Slots:
-  """Slots for batches of `num_rows` texts drawn at random from `lengths`.
+  """Plans slots for batches of `num_rows` texts that are drawn at random.
 
   Args:
     lengths: `[n]` token counts of the texts that batches are drawn from.
     num_rows: rows in a batch.
-    max_length: the widest slot; every text fits there, truncated if need be.
-    weights: `[n]` how likely each text is drawn, up to a factor; None is all alike.
-    max_groups: more groups pad less and compile longer.
+    max_length: the widest slot; every text fits there, truncated if necessary.
+    weights: `[n]` sampling weights of the texts, up to a factor; None is uniform.
+    max_groups: groups at most; more groups need less padding and compile longer.
     multiple: every group's rows divide by this (the mesh's data axis).
-    clump: texts are drawn so many at a time, and those may be of one length.
+    clump: texts are drawn in groups of this size, and the texts of a group may have the same length.
 
   Returns:
-    `((width, rows), ...)`, widths rising, the rows adding up to `num_rows`.
+    `((width, rows), ...)`, widths ascending; the rows sum to `num_rows`.
   """
   every = widths(max_length)
   weights = np.ones(len(lengths)) if weights is None else weights
   tails = [np.average(lengths > width, weights=weights) if weights.any() else 0.0 for width in every[:-1]]
-  longer = {0: num_rows, max_length: 0}  # how many rows may need more than this width
+  longer = {0: num_rows, max_length: 0}  # width -> how many rows may need more
   for width, tail in zip(every[:-1], tails):
     need = num_rows * tail + MARGIN * math.sqrt(clump * num_rows * tail * (1 - tail))
     longer[width] = min(num_rows, math.ceil(need / multiple) * multiple)
@@ -78,15 +78,15 @@ def spaces(
   weights: np.ndarray | None = None,
   clump: int = 1,
 ) -> tuple[int, ...]:
-  """How many real tokens each slot holds at most, in practically every batch drawn at random.
+  """Estimates the most real tokens that each slot holds, in practically every random batch.
 
-  Batches are drawn on paper, `_TRIALS` of them, and `MARGIN` standard deviations added to the mean.
+  Simulates `_TRIALS` batches and adds `MARGIN` standard deviations to the mean.
 
   Args:
     slots: from `plan`.
     lengths: `[n]` token counts of the texts that batches are drawn from.
-    weights: `[n]` the chance, at most 1, that a batch has each text, whatever else it has; None is batches
-      full of texts that are all alike.
+    weights: `[n]` probability, at most 1, that a batch has each text, independently of the others; None is
+      full batches of uniformly drawn texts.
     clump: as for `plan`.
   """
   widest, total = slots[-1][0], num_rows(slots)
@@ -100,7 +100,7 @@ def spaces(
     counts = np.maximum(0, generator.normal(histogram, spread, (_TRIALS, widest + 1)))
   counts, long_first = counts[:, ::-1], np.arange(widest, -1, -1)
   ends = np.cumsum(counts, axis=1)
-  # A batch's longest texts stand in the last slot, whatever their length: see `assign`.
+  # `assign` puts a batch's longest texts into the last slot, whatever their length.
   found, top = [], 0
   for width, rows in reversed(slots):
     held = np.clip(np.minimum(ends, top + rows) - np.maximum(ends - counts, top), 0, None)
@@ -112,24 +112,24 @@ def spaces(
 
 
 def leaf_clump(num_rows: int) -> int:
-  """The `clump` of `plan` for texts of one leaf of a tree: they are alike, and so are their lengths.
+  """Returns the `clump` of `plan` for texts of one cluster: they are similar, and so are their lengths.
 
-  On LF-DebianTitles their number beyond a width varies some 30 times as much among leaves of 279 points as
-  among as many points drawn at random.
+  On LF-DebianTitles, the number of texts longer than a given width varies about 30 times as much among
+  clusters of 279 points as among 279 points drawn at random.
   """
   return 1 + num_rows // 20
 
 
 def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
-  """Which text stands in which slot.
+  """Assigns texts to slots, the longest texts to the widest slot.
 
   Args:
     slots: from `plan`.
-    lengths: `[n]` token counts, n at most the slots' rows; the rest is padding.
+    lengths: `[n]` token counts; n is at most the slots' rows, and the other rows are padding.
 
   Returns:
-    `[rows]` indices into `lengths`, -1 for padding; or None where the texts do
-    not fit, which a batch drawn at random does about once in 100,000 times.
+    `[rows]` indices into `lengths`, -1 for padding; or None if the texts do not
+    fit, which happens to about one in 100,000 random batches.
   """
   total = sum(rows for _, rows in slots)
   order = np.full(total, -1, np.int64)
@@ -141,12 +141,12 @@ def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
 
 
 def widest_only(slots: Slots) -> Slots:
-  """The fallback for a batch that does not fit: every row as wide as the widest."""
+  """Returns the fallback for a batch that does not fit: one slot of the largest width for all rows."""
   return ((slots[-1][0], sum(rows for _, rows in slots)),)
 
 
 def split_by_width(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.ndarray]]:
-  """All texts grouped by the narrowest width that holds them: `[(width, indices), ...]`."""
+  """Groups texts by the narrowest width that holds them: `[(width, indices), ...]`."""
   every = np.asarray(widths(max_length))
   slot = np.searchsorted(every, np.minimum(lengths, max_length))
   groups = [(int(width), np.flatnonzero(slot == position)) for position, width in enumerate(every)]
@@ -154,23 +154,23 @@ def split_by_width(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.n
 
 
 def split_tightly(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.ndarray]]:
-  """`split_by_width` for texts that are laid out once: widths are chosen from these lengths.
+  """Groups texts like `split_by_width`, with widths chosen for these lengths; for texts laid out once.
 
-  They are multiples of 4, and `max_length`. One more of them must save 1 % of the tokens: each is compiled.
+  Widths are multiples of 4, or `max_length`. Each is compiled, so one more must save 1 % of the tokens.
   """
   if not len(lengths):
     return []
   every = np.asarray([*range(_FINE_STEP, max_length, _FINE_STEP), max_length])
   lengths = np.minimum(lengths, max_length)
-  at_most = np.searchsorted(np.sort(lengths), every, side="right")  # texts that a width holds
-  # tokens[j], cuts[j]: the least with so many groups, of which width j is the last; and where the others end.
+  at_most = np.searchsorted(np.sort(lengths), every, side="right")  # how many texts each width holds
+  # tokens[j]: the fewest tokens with `count` groups, the last of width j; cuts[j]: widths of the others.
   tokens, cuts = at_most * every, [()] * len(every)
   best = None
   for count in range(1, _MOST_GROUPS + 1):
     cost = tokens[-1] * (1 + 0.01 * count)
     if best is None or cost < best[0]:
       best = (cost, [*cuts[-1], len(every) - 1])
-    # The group that ends at width j begins behind width i.
+    # The last group ends at width j, and the group before it at width i.
     longer = tokens + (at_most[:, None] - at_most) * every[:, None]
     longer = np.where(np.tri(len(every), k=-1, dtype=bool), longer, np.inf)
     before = longer.argmin(axis=1)
@@ -182,7 +182,7 @@ def split_tightly(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.nd
 
 
 def num_rows(slots: Slots) -> int:
-  """How many texts the slots hold."""
+  """Returns how many texts the slots hold."""
   return sum(rows for _, rows in slots)
 
 
@@ -194,11 +194,11 @@ def lay_out(
   held: Held | None = None,
   most: tuple[int, ...] | None = None,
 ) -> tuple[np.ndarray, tuple[Tokens, ...]]:
-  """Texts in slots: `[rows]` ids, -1 for padding, and a token group a width.
+  """Lays out texts in slots; returns `[rows]` ids, -1 for padding, and one token group per width.
 
-  The ids stand as the devices hold the rows: first those of every group that are on the first device.
-  Where `held` is given, only the texts that it marks are read; the others' tokens are 0. `most` is what
-  `spaces` says of the slots: groups say it too, unless one of them has more tokens.
+  The ids are in device order: first the rows of every group that are on the first device.
+  If `held` is given, only the texts that it marks are read; the tokens of the others are 0. `most` is the
+  result of `spaces`; it becomes `Tokens.space` of the groups, unless one of them has more tokens.
   """
   order = assign(slots, table.lengths[ids])
   if order is None:
@@ -214,5 +214,5 @@ def lay_out(
 
 
 def device_major(parts: list[np.ndarray], num_shards: int) -> np.ndarray:
-  """The rows of several groups, each split evenly over the devices, in the order of the devices."""
+  """Joins the rows of several groups in device order; each group is split evenly over the devices."""
   return np.concatenate([part.reshape(num_shards, -1) for part in parts], axis=1).ravel()

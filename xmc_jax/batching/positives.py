@@ -1,8 +1,8 @@
-"""How many positives of a row a step draws, and how wide a batch's array of positives is.
+"""The number of positives that a step draws per row, and the width of a batch's array of positives.
 
-An array is as wide as its own rows need it, in few widths: each is a program of its own. One width for all
-batches would be that of the longest row of the whole data, which most batches do without: 741 labels on a set
-with 3.4 a point.
+Each batch uses the smallest of a few widths that fits its rows; each width is compiled separately. A single
+width for all batches would have to fit the longest row of the data, which most batches do not contain:
+741 labels on a data set with 3.4 labels per point.
 """
 
 import math
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 _MULTIPLE = 8
-_USUAL, _MOST = 0.5, 0.9  # the share of batches that the first width, and the second, suffice for
+_USUAL, _MOST = 0.5, 0.9  # the fraction of batches that fit the first width, and the second
 
 
 def num_drawn(settings) -> int:
-  """Returns how many positives a step draws of a row; 0 is all of them.
+  """Returns how many positives a step draws per row; 0 is all of them.
 
-  Under SoftTop-k they are `num_positives`, and at least k: eq. 6 of DEXML asks for k labels at once.
+  Under SoftTop-k it is `num_positives`, but at least k, because eq. 6 of DEXML asks for k labels at once.
 
   Args:
     settings: `config.method`.
@@ -31,8 +31,8 @@ def choose_widths(counts: np.ndarray, in_pool: np.ndarray, batch_size: int) -> t
   """Returns at most three widths, ascending; the last has room for the longest row.
 
   Args:
-    counts: `[N]` true labels of each row; at least as many as of them can be in a pool.
-    in_pool: `[N]` about how many of these are in a batch's pool; not whole.
+    counts: `[N]` number of true labels of each row.
+    in_pool: `[N]` estimated number of these that are in a batch's pool; not necessarily whole.
     batch_size: B, rows in a batch, drawn at random.
   """
   if not len(counts):
@@ -52,10 +52,10 @@ def doublings(width: int, longest: int) -> tuple[int, ...]:
 
 
 def suffices(widths: Sequence[int], needed: int) -> int:
-  """Returns the least of the ascending widths that has room for so many.
+  """Returns the smallest of the ascending widths that has room for `needed` positives.
 
   Raises:
-    ValueError: the last is too small.
+    ValueError: the last width is too small.
   """
   if needed > widths[-1]:
     raise ValueError(f"{needed} positives of a row do not fit into the widths {tuple(widths)}")
@@ -63,21 +63,21 @@ def suffices(widths: Sequence[int], needed: int) -> int:
 
 
 def expected_in_pool(counts: np.ndarray, drawn: np.ndarray, others: np.ndarray) -> np.ndarray:
-  """Estimates how many labels of each row are in a batch's pool: the mean and two standard deviations.
+  """Estimates how many labels of each row are in a batch's pool: the mean plus two standard deviations.
 
   Args:
     counts: `[N]` true labels of each row.
     drawn: `[N]` how many of them the row itself draws.
-    others: `[N]` how many of them other rows bring, on average.
+    others: `[N]` how many of them are in the pool because of other rows, on average.
 
   Returns:
-    `[N]`, at most `counts`; not whole.
+    `[N]`, at most `counts`; not necessarily whole.
   """
   return np.minimum(counts, drawn + others + 2 * np.sqrt(others))
 
 
 def _longest_of_batch(counts: np.ndarray, batch_size: int, share: float) -> int:
-  """The longest row of a batch, in so large a share of batches: F(w)^B >= share for F of single rows."""
+  """Returns a width w that fits a fraction `share` of batches: F(w)^B >= share for the cdf F of a row."""
   return int(np.ceil(np.quantile(counts, share ** (1 / batch_size), method="higher")))
 
 

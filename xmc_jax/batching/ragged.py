@@ -1,21 +1,21 @@
-"""Rows of different lengths, one behind the other: the true labels of a batch's points, and draws from them.
+"""Rows of different lengths, stored one after the other: a batch's true labels, and samples of them.
 
-A point may have thousands of labels where others have two. Nothing here has a row as wide as the longest.
+Some points have thousands of labels, others two. So no array here is padded to the longest row.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-_ROWS = 1 << 16  # whose entries are looked at at a time
+_ROWS = 1 << 16  # rows of a matrix that are processed at a time
 
 
 class Ragged(NamedTuple):
-  """The entries of n rows.
+  """Holds the entries of n rows.
 
   Attributes:
     values: `[E]`, row by row.
-    counts: `[n]` int64 entries of each row.
+    counts: `[n]` int64, the number of entries of each row.
   """
 
   values: np.ndarray
@@ -23,11 +23,11 @@ class Ragged(NamedTuple):
 
   @property
   def owners(self) -> np.ndarray:
-    """`[E]` the row of each entry."""
+    """Returns `[E]`, the row of each entry."""
     return np.repeat(np.arange(len(self.counts)), self.counts)
 
   def padded(self, width: int) -> np.ndarray:
-    """`[n, width]`, 0 or -1 behind a row's end: -1 for whole numbers."""
+    """Returns the rows as `[n, width]`, padded with -1 if the values are integers, otherwise with 0."""
     fill = -1 if np.issubdtype(self.values.dtype, np.integer) else 0
     out = np.full((len(self.counts), width), fill, self.values.dtype)
     places = np.arange(len(self.values)) - np.repeat(_starts(self.counts), self.counts)
@@ -35,13 +35,13 @@ class Ragged(NamedTuple):
     return out
 
   def only(self, kept: np.ndarray, values: np.ndarray) -> "Ragged":
-    """Rows of other values `[E]`, of which those that `kept` `[E]` marks stay."""
+    """Returns the rows with `values` `[E]` in place of their own, and of these only the entries in `kept`."""
     counts = np.bincount(self.owners[kept], minlength=len(self.counts))
     return Ragged(values[kept], counts)
 
 
 def places_of(matrix, rows: np.ndarray) -> Ragged:
-  """Where the entries of some rows of a CSR matrix stand among all of its entries; row -1 is empty."""
+  """Returns the positions of some rows' entries among all entries of a CSR matrix; row -1 is empty."""
   safe = np.maximum(rows, 0)
   starts = matrix.indptr[safe].astype(np.int64)
   counts = np.where(rows >= 0, matrix.indptr[safe + 1] - starts, 0)
@@ -49,13 +49,13 @@ def places_of(matrix, rows: np.ndarray) -> Ragged:
 
 
 def of_matrix(matrix, rows: np.ndarray) -> Ragged:
-  """The column ids of some rows of a CSR matrix; row -1 is empty."""
+  """Returns the column ids of some rows of a CSR matrix; row -1 is empty."""
   places = places_of(matrix, rows)
   return places._replace(values=matrix.indices[places.values])
 
 
 def of_padded(array: np.ndarray) -> Ragged:
-  """The entries of `[n, K]` that are not -1."""
+  """Returns the entries of `[n, K]` that are not -1."""
   real = array >= 0
   return Ragged(array[real], real.sum(axis=1))
 
@@ -63,17 +63,17 @@ def of_padded(array: np.ndarray) -> Ragged:
 def draw(
   counts: np.ndarray, number: int, generator: np.random.Generator, odds: np.ndarray | None = None
 ) -> np.ndarray:
-  """Marks entries of rows, drawn without replacement, uniformly or by odds.
+  """Marks entries of rows, drawn without replacement, uniformly or by weight.
 
   Args:
-    counts: `[n]` entries of each row.
-    number: entries to draw of each row; a row with fewer gives all that it has. 0 draws everything.
-    generator: of the draws.
-    odds: `[counts.sum()]`, positive: of what a row has left, an entry is drawn next with a probability
-      proportional to its odds. None is uniformly.
+    counts: `[n]` number of entries of each row.
+    number: entries to draw per row; a row with fewer entries gives all that it has. 0 draws all.
+    generator: the random numbers.
+    odds: `[counts.sum()]` positive sampling weights: the next entry is drawn from those left in its row,
+      with a probability proportional to its weight. None is uniform.
 
   Returns:
-    `[counts.sum()]` bool, True for what was drawn.
+    `[counts.sum()]` bool, True for the drawn entries.
   """
   marked = np.zeros(int(counts.sum()), bool)
   if not number or number >= counts.max(initial=0):
@@ -86,31 +86,31 @@ def draw(
 
 
 def draw_one(counts: np.ndarray, generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
-  """Marks one entry of each row that has some, as `draw` of 1 by odds, from one random number a row.
+  """Marks one entry of each non-empty row, like `draw` of 1 by weight, from one random number per row.
 
   Args:
-    counts: `[n]` entries of each row.
-    generator: of the draws.
-    odds: `[counts.sum()]`, positive.
+    counts: `[n]` number of entries of each row.
+    generator: the random numbers.
+    odds: `[counts.sum()]` positive sampling weights.
 
   Returns:
-    `[counts.sum()]` bool, True for what was drawn.
+    `[counts.sum()]` bool, True for the drawn entries.
   """
   marked, tickets = np.zeros(len(odds), bool), generator.random(len(counts))
   begins, some = _starts(counts), counts > 0
   sums = np.concatenate([[0.0], np.cumsum(odds, dtype=np.float64)])
   low, high = sums[begins[some]], sums[(begins + counts)[some]]
   places = np.searchsorted(sums, low + tickets[some] * (high - low), side="right") - 1
-  marked[np.clip(places, begins[some], (begins + counts)[some] - 1)] = True  # rounding stays in its row
+  marked[np.clip(places, begins[some], (begins + counts)[some] - 1)] = True  # rounding must not leave the row
   return marked
 
 
 def _uniformly(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
-  """Floyd's algorithm, all rows at once."""
+  """Returns the places of uniformly drawn entries, by Floyd's algorithm for all rows at once."""
   places = np.full((len(counts), number), -1, np.int64)
   tickets = generator.random((number, len(counts)))
   for turn in range(number):
-    last = np.maximum(counts - number, 0) + turn  # of the places that this turn draws from
+    last = np.maximum(counts - number, 0) + turn  # the last place that this turn may draw
     place = (tickets[turn] * (last + 1)).astype(np.int64)
     place = np.where((places[:, :turn] == place[:, None]).any(axis=1), last, place)
     places[:, turn] = np.where(turn < counts, place, -1)
@@ -118,9 +118,9 @@ def _uniformly(counts: np.ndarray, number: int, generator: np.random.Generator) 
 
 
 def _by_odds(counts: np.ndarray, number: int, generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
-  """The first of each row by exponential waiting times (Efraimidis and Spirakis, 2006)."""
+  """Returns the places of each row's shortest exponential waiting times (Efraimidis and Spirakis, 2006)."""
   waiting = generator.standard_exponential(len(odds)) / odds
-  order = np.lexsort((waiting, np.repeat(np.arange(len(counts)), counts)))  # row by row, as they stand
+  order = np.lexsort((waiting, np.repeat(np.arange(len(counts)), counts)))  # within each row, by waiting time
   turn = np.arange(len(odds)) - np.repeat(_starts(counts), counts)
   return order[turn < number]
 
@@ -130,13 +130,13 @@ def _starts(counts: np.ndarray) -> np.ndarray:
 
 
 def common(rows: Ragged, num_values: int) -> np.ndarray:
-  """`[n, n]` bool, which rows have an entry in common; one with entries has some with itself.
+  """Returns `[n, n]` bool, which rows have an entry in common; a non-empty row has one with itself.
 
   Args:
-    rows: of ids below `num_values`.
+    rows: rows of ids below `num_values`.
     num_values: how many different ids there are.
   """
-  import scipy.sparse as sp  # which `import xmc_jax.data` does not wait for
+  import scipy.sparse as sp  # here, so that `import xmc_jax.data` does not wait for it
 
   ends = np.concatenate([[0], np.cumsum(rows.counts)])
   matrix = sp.csr_matrix((np.ones(len(rows.values), bool), rows.values, ends), (len(rows.counts), num_values))
@@ -144,9 +144,9 @@ def common(rows: Ragged, num_values: int) -> np.ndarray:
 
 
 def row_sums(matrix, weights: np.ndarray) -> np.ndarray:
-  """`[N]` what the weights `[L]` of columns come to in each row of a CSR matrix: an entry counts as 1.
+  """Returns `[N]`, the sum of the column weights `[L]` over each row's entries of a CSR matrix.
 
-  So many rows at a time that what is made meanwhile stays small beside the matrix.
+  Every entry counts as 1. `_ROWS` rows are processed at a time, so that temporary arrays stay small.
   """
   counts = np.diff(matrix.indptr)
   sums = np.zeros(len(counts))
@@ -159,10 +159,10 @@ def row_sums(matrix, weights: np.ndarray) -> np.ndarray:
 
 
 def column_sums(matrix, weights: np.ndarray, entries: np.ndarray | None = None) -> np.ndarray:
-  """`[L]` what the weights `[N]` of rows come to in each column of a CSR matrix.
+  """Returns `[L]`, the sum of the row weights `[N]` over each column's entries of a CSR matrix.
 
-  An entry counts as 1, or as `entries` `[nnz]` says. So many rows at a time that what is made meanwhile stays
-  small beside the matrix.
+  An entry counts as 1, or as its value in `entries` `[nnz]`. `_ROWS` rows are processed at a time, so that
+  temporary arrays stay small.
   """
   sums, counts = np.zeros(matrix.shape[1]), np.diff(matrix.indptr)
   for start in range(0, len(counts), _ROWS):

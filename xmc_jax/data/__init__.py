@@ -1,8 +1,8 @@
-"""Data: from what users have to memory-mapped token ids, relevance and graphs.
+"""Data: turns users' raw files into memory-mapped token ids, relevance and graphs.
 
-load, load_prepared      a Dataset from raw files, or from a prepared folder
-prepare, summary         raw files into a prepared folder, and what was counted
-encode_texts             texts into token ids, for prediction
+load, load_prepared      open a Dataset from raw files, or from a prepared folder
+prepare, summary         turn raw files into a prepared folder, and show its counts
+encode_texts             turns texts into token ids, for prediction
 load_tokenizer, train_tokenizer
 hold_out, link_into, bundled_path
 """

@@ -1,4 +1,4 @@
-"""Flat .npy files: written piece by piece, read memory-mapped."""
+"""One-dimensional .npy files: written piece by piece, read memory-mapped."""
 
 import contextlib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from xmc_jax.errors import DataError
 
 
 class ArrayFile:
-  """A one-dimensional .npy file of a length that is known only at its end; see ArrayFolder."""
+  """Writes a one-dimensional .npy file whose length is known only at the end; see ArrayFolder."""
 
   def __init__(self, path: Path, dtype):
     self.length = 0
@@ -25,7 +25,7 @@ class ArrayFile:
   def __exit__(self, kind, *_) -> None:
     with self._file:
       if kind is None:
-        # numpy leaves room in the header for a longer shape, so that it can be written again in place.
+        # numpy leaves room in the header for a longer shape, so the header can be rewritten in place.
         self._file.seek(0)
         self._write_header()
 
@@ -39,7 +39,7 @@ class ArrayFile:
 
 
 class ArrayFolder(contextlib.ExitStack):
-  """The .npy files of a folder, all open until it is left."""
+  """Holds the .npy files of a folder open for writing; closes all of them on exit."""
 
   def __init__(self, path: Path):
     super().__init__()
@@ -51,7 +51,10 @@ class ArrayFolder(contextlib.ExitStack):
 
 
 class RaggedFile:
-  """Rows of different lengths: `NAME.npy`, one behind the other, and `NAME_offsets.npy`, `[n + 1]` int64."""
+  """Writes rows of different lengths one after the other to `NAME.npy`.
+
+  Writes their `[n + 1]` int64 offsets to `NAME_offsets.npy`.
+  """
 
   def __init__(self, folder: ArrayFolder, name: str, dtype):
     self._values = folder.array(name, dtype)
@@ -64,7 +67,7 @@ class RaggedFile:
 
 
 class CsrFile:
-  """A sparse matrix: column ids as a RaggedFile, and their values, where they say anything."""
+  """Writes a sparse matrix: column ids as a RaggedFile and, if `with_values`, float32 values."""
 
   def __init__(self, folder: ArrayFolder, name: str, with_values: bool = True):
     self._columns = RaggedFile(folder, f"{name}.columns", np.int32)
@@ -77,20 +80,20 @@ class CsrFile:
 
 
 def read_array(path: Path, *types: str) -> np.ndarray:
-  """A .npy file, memory-mapped and read-only.
+  """Opens a one-dimensional .npy file, memory-mapped and read-only.
 
   Args:
     path: the file.
-    *types: those that its one dimension may have.
+    *types: the element types that it may have.
 
   Raises:
-    DataError: it cannot be read, or is something else.
+    DataError: the file cannot be read, or has another shape or type.
   """
   try:
     array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
   except OSError as error:
     raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from None
-  except Exception as error:  # a header is Python text, and numpy lets its parsers' errors through
+  except Exception as error:  # a header is Python text, and numpy does not catch its parser's errors
     why = f"expected a whole .npy file ({one_line(error)})"
     raise DataError(f"{path}: {why}; prepare the data again") from None
   if array.ndim != 1 or array.dtype not in map(np.dtype, types):
@@ -101,7 +104,7 @@ def read_array(path: Path, *types: str) -> np.ndarray:
 
 
 def read_ragged(folder: Path, name: str, *types: str) -> tuple[np.ndarray, np.ndarray]:
-  """What a RaggedFile holds: values of one of these types, offsets. Offsets are checked, values are not."""
+  """Reads a RaggedFile: values of one of these types, and offsets. Checks the offsets, not the values."""
   values, path = read_array(folder / f"{name}.npy", *types), folder / f"{name}_offsets.npy"
   offsets = read_array(path, "int64")
   ends = offsets[[0, -1]].tolist() if len(offsets) else []
@@ -112,7 +115,7 @@ def read_ragged(folder: Path, name: str, *types: str) -> tuple[np.ndarray, np.nd
 
 
 def read_csr(folder: Path, name: str, shape: tuple[int, int]):
-  """What a CsrFile holds, as a scipy csr: float32 with values, bool without."""
+  """Reads a CsrFile as a scipy csr: float32 with values, bool without."""
   import scipy.sparse
 
   columns, offsets = read_ragged(folder, f"{name}.columns", "int32")
@@ -122,11 +125,11 @@ def read_csr(folder: Path, name: str, shape: tuple[int, int]):
     expected = f"{shape[0]} rows with as many values as columns"
     raise DataError(f"{folder}: expected {name} to have {expected}; prepare the data again")
   matrix = scipy.sparse.csr_matrix((values, columns, offsets), shape=shape)
-  # Written sorted and distinct. Without this scipy would check, and might try to sort in place.
+  # Columns were written sorted and distinct. Without this flag scipy would check, and may sort in place.
   matrix.has_canonical_format = True
   return matrix
 
 
 def lengths_of(rows: Iterable) -> np.ndarray:
-  """`[n]` int64 length of each row."""
+  """Returns `[n]` int64, the length of each row."""
   return np.fromiter(map(len, rows), np.int64)

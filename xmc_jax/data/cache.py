@@ -1,7 +1,7 @@
-"""Prepared folders on disk: whether one can be reused, and how one takes its place.
+"""Prepared folders on disk: whether one can be reused, and how a new one replaces it.
 
-A folder is built beside its place and renamed into it, under a lock, so that it is there whole or not
-at all, whatever is killed and whoever else prepares the same data at the same time.
+A folder is built next to its destination and renamed into place, under a lock. So it is complete or absent,
+even if a process is killed or other processes prepare the same data at the same time.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from xmc_jax.storage import atomic
 from xmc_jax.storage.checksums import sha256
 
 TOKENIZER = "tokenizer.json"
-# A file changed this shortly before it was fingerprinted may change again without a new time stamp.
+# A file modified less than this before its checksum was taken may change again with the same time stamp.
 _CLOCK_TICK_NS = 2_000_000_000
 _OURS = re.compile(r".+\.npy|" + re.escape(FILE_NAME) + "|" + re.escape(TOKENIZER))
 
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-  """Turns what can go wrong while a folder is written into one line."""
+  """Turns an OSError while a folder is written into a one-line DataError."""
   try:
     yield
   except OSError as error:
@@ -42,7 +42,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def fingerprints(files: Sequence[Path], root: Path) -> list[dict]:
-  """Name, size, time stamp and digest of source files."""
+  """Returns name, size, time stamp and checksum of source files."""
   prints = []
   for file in files:
     now = time.time_ns()
@@ -55,7 +55,7 @@ def fingerprints(files: Sequence[Path], root: Path) -> list[dict]:
 
 
 def why_stale(folder: Path, identity: dict, files: Sequence[Path], root: Path) -> str:
-  """Why a prepared folder cannot be reused, in a few words; '' if it can."""
+  """Returns why a prepared folder cannot be reused, in a few words; '' if it can."""
   if not folder.exists():
     return "not prepared yet"
   try:
@@ -70,19 +70,19 @@ def why_stale(folder: Path, identity: dict, files: Sequence[Path], root: Path) -
 
 
 def why_damaged(folder: Path, manifest: dict, graphs: bool = True) -> str:
-  """Which file of a prepared folder is missing or cut short; '' if none is.
+  """Returns which file of a prepared folder is missing or has the wrong size, or '' if none is.
 
   Args:
     folder: the prepared folder.
-    manifest: what it says of itself.
-    graphs: whether metadata graphs' files count.
+    manifest: its manifest.
+    graphs: whether the files of metadata graphs are checked.
   """
   for name, entry in manifest["files"].items():
     if name.startswith("graph.") and not graphs:
       continue
     try:
       size = (folder / name).stat().st_size
-    except (OSError, ValueError):  # a name that no file can have is a ValueError
+    except (OSError, ValueError):  # an impossible file name raises ValueError
       return f"{name if name.isprintable() else excerpt(name)} is missing"
     if size != entry["size"]:
       return f"{name} has {size} of {entry['size']} bytes"
@@ -109,7 +109,7 @@ def _why_sources_differ(known: list[dict], files: Sequence[Path], root: Path) ->
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-  """Lets one process at a time into what follows, and removes what killed ones have left."""
+  """Runs the body in one process at a time; first removes what killed processes have left."""
   folder.parent.mkdir(parents=True, exist_ok=True)
   path = folder.parent / f".{folder.name}.lock"
   handle = _locked(path)
@@ -126,7 +126,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | None:
-  """A handle on the lock file, held; a killed process lets go of it. None where there are no locks."""
+  """Locks the file; returns its handle, or None on systems without locks. A kill releases the lock."""
   try:
     import fcntl
   except ImportError:
@@ -135,7 +135,7 @@ def _locked(path: Path) -> int | None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
       fcntl.flock(handle, fcntl.LOCK_EX)
-      # Whoever held the lock before has removed its file: only the one that is still in place counts.
+      # The previous holder has deleted its lock file. The lock counts only if this file is still in place.
       if os.path.samestat(os.fstat(handle), os.stat(path)):
         return handle
     except FileNotFoundError:
@@ -158,10 +158,10 @@ def _fresh_name(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def built_beside(folder: Path) -> Iterator[Path]:
-  """A folder to fill, which then takes the place of `folder`; call it under `exclusive`.
+  """Yields a new folder to fill, which then replaces `folder`; call it under `exclusive`.
 
   Raises:
-    DataError: in its place stands something that is no prepared folder.
+    DataError: `folder` exists and is not a prepared folder.
   """
   _refuse_foreign(folder)
   beside = _fresh_name(folder)
@@ -182,36 +182,36 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-  """A rename must not reach the disk before what is renamed."""
+  """Flushes the folder to disk, because a rename must not reach the disk before the renamed files."""
   for path in (*folder.iterdir(), folder):
     atomic.flush(path)
 
 
 def _swap_in(beside: Path, folder: Path) -> None:
-  # A folder cannot be renamed over a full one. Processes that have the old files open keep them.
+  # A folder cannot be renamed over a non-empty one. Processes that have the old files open keep them.
   old = _fresh_name(folder)
   with contextlib.suppress(FileNotFoundError):
     os.rename(folder, old)
   try:
     os.rename(beside, folder)
   except OSError as error:
-    # Without locks somebody else may have been faster, with the same content.
+    # Without locks another process may have been faster, with the same content.
     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
       raise
   shutil.rmtree(old, ignore_errors=True)
 
 
 def link_into(folder: str | Path, destination: str | Path) -> Path:
-  """Puts a prepared folder at a second place, by hard links where the disk allows them.
+  """Copies a prepared folder to a second place, by hard links where the disk allows them.
 
-  A run that keeps its data this way does not lose them with the cache. Files are never changed in place,
-  so neither side can spoil the other.
+  A run that keeps its data this way still has them if the cache is deleted. Files are never changed in place,
+  so neither folder can damage the other.
 
   Returns:
-    The destination, left as it is where it already holds the same.
+    The destination, left unchanged if it already holds the same.
 
   Raises:
-    DataError: `folder` is no prepared folder, `destination` is something else, or cannot be written.
+    DataError: `folder` is not a prepared folder, or `destination` holds other files or cannot be written.
   """
   folder, destination = Path(folder), Path(destination)
   manifest = read_manifest(folder)
@@ -228,7 +228,7 @@ def link_into(folder: str | Path, destination: str | Path) -> Path:
 
 
 def why_stale_copy(destination: Path, manifest: dict) -> str:
-  """Why a linked folder is not (or no longer) the same as its source; '' if it is."""
+  """Returns why a linked folder is not (or no longer) the same as its source; '' if it is."""
   try:
     if read_manifest(destination)["files"] != manifest["files"]:
       return "prepared differently"

@@ -1,4 +1,4 @@
-"""A prepared folder as a Dataset: memory-mapped, so that opening it costs nothing."""
+"""A prepared folder as a Dataset: memory-mapped, so that it opens quickly."""
 
 import functools
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from xmc_jax.types import LABEL, QUERY
 
 
 class TextSet(NamedTuple):
-  """Labels, or the anchors of a graph.
+  """Holds the texts of labels, or of the anchors of a graph.
 
   Attributes:
-    texts: `[n]` texts, decoded when looked at.
-    tokens: their token ids; None where the data were prepared without a tokenizer.
+    texts: `[n]` texts, decoded on access.
+    tokens: their token ids; None if the data were prepared without a tokenizer.
   """
 
   texts: Texts
@@ -34,14 +34,14 @@ class TextSet(NamedTuple):
 
 
 class Split:
-  """Points with their labels.
+  """Holds points with their labels.
 
   Attributes:
-    texts: `[N]` texts, decoded when looked at.
-    tokens: their token ids; None where the data were prepared without a tokenizer.
+    texts: `[N]` texts, decoded on access.
+    tokens: their token ids; None if the data were prepared without a tokenizer.
     truth: csr `[N, L]` float32, the relevance of each true label, always positive. Read-only.
-    filter: csr `[N, L]` bool, pairs that are neither hit nor miss. Read-only.
-    row_numbers: `[N]` int64 row in the split as prepared.
+    filter: csr `[N, L]` bool, pairs that count neither as a hit nor as a miss. Read-only.
+    row_numbers: `[N]` int64, the row of each point in the split as prepared.
   """
 
   def __init__(self, texts: Texts, tokens: TokenTable | None, truth, filter, row_numbers: np.ndarray):
@@ -53,16 +53,16 @@ class Split:
 
   @property
   def num_labelled(self) -> int:
-    """How many of the points have a label."""
+    """Returns how many of the points have a label."""
     return int(np.count_nonzero(np.diff(self.truth.indptr)))
 
   @functools.cached_property
   def counted(self):
-    """csr `[N, L]`, the truth less the filtered pairs: what can be learnt, and what is a hit."""
+    """Returns csr `[N, L]`, the truth without the filter pairs: the labels to learn, and the hits."""
     return unfiltered(self.truth, self.filter)
 
   def rows(self, indices: Sequence[int] | np.ndarray) -> "Split":
-    """The split of these rows alone, in this order.
+    """Returns the split of these rows alone, in this order.
 
     Args:
       indices: `[n]` row numbers in this split.
@@ -77,10 +77,10 @@ class Split:
 
 
 class Graph(NamedTuple):
-  """A metadata graph: points and labels linked to anchors.
+  """Holds a metadata graph: points and labels linked to anchors.
 
   Attributes:
-    name: its name.
+    name: the graph's name.
     anchors: texts and tokens of the A anchors.
     query_edges: csr `[N, A]` float32 over training points (their `row_numbers`), or None.
     label_edges: csr `[L, A]` float32, or None.
@@ -93,23 +93,23 @@ class Graph(NamedTuple):
 
 
 class Truth(NamedTuple):
-  """The true labels: csr `[N, L]` of the training and of the test points."""
+  """Holds the true labels: csr `[N, L]` of the training and of the test points."""
 
   train: Any
   test: Any
 
 
 class Dataset:
-  """Everything a prepared folder holds.
+  """Holds the contents of a prepared folder.
 
   Attributes:
     folder: the prepared folder.
-    manifest: what it says of itself; `data.summary(manifest)` shows it.
+    manifest: its manifest; `data.summary(manifest)` returns it as a table.
     name: the data set's name.
     train, test: the points, as Split.
     labels: the label texts, as TextSet.
     graphs: name -> Graph.
-    graph_kinds: name -> the sides that it has links on, of 'query' and 'label'; graphs of none are not there.
+    graph_kinds: name -> the sides that have links: 'query', 'label' or both; graphs without links are absent.
     truth: NamedTuple (train, test) of csr.
     num_labels: L.
   """
@@ -128,20 +128,20 @@ class Dataset:
 
   @functools.cached_property
   def graphs(self) -> dict[str, Graph]:
-    """Opened when looked at.
+    """Opens the metadata graphs on first access.
 
     Raises:
-      DataError: a file of theirs is missing or damaged.
+      DataError: a file is missing or damaged.
     """
     if damaged := why_damaged(self.folder, self.manifest):
       raise DataError(f"{self.folder}: {damaged}; prepare the data again")
     return {name: self._graph(name) for name in self.graph_kinds}
 
   def tokenizer(self):
-    """The `tokenizers.Tokenizer` that the data were prepared with.
+    """Loads the `tokenizers.Tokenizer` that the data were prepared with.
 
     Raises:
-      DataError: they were prepared without one.
+      DataError: the data were prepared without a tokenizer.
     """
     return load_tokenizer(self.folder / TOKENIZER)
 
@@ -178,10 +178,10 @@ class Dataset:
 
 
 def load_prepared(folder: str | Path) -> Dataset:
-  """Opens a prepared folder. Metadata graphs may be gone from it: only training needs them.
+  """Opens a prepared folder. The files of metadata graphs may be missing: only training needs them.
 
   Raises:
-    DataError: it is none, of another version, or damaged.
+    DataError: `folder` is not a prepared folder, has another version, or is damaged.
   """
   folder = Path(folder).expanduser()
   manifest = read_manifest(folder)
@@ -195,14 +195,14 @@ def hold_out(split: Split, num: int, seed: int) -> tuple[Split, Split]:
 
   Args:
     split: the points to divide.
-    num: how many to hold out.
-    seed: which ones.
+    num: how many rows to hold out.
+    seed: seed of the random choice.
 
   Returns:
-    (the rest, the rows held out), both in their original order; `row_numbers` says which rows they are.
+    (the rest, the rows held out), both in their original order; `row_numbers` has their row numbers.
 
   Raises:
-    ConfigError: there are not more than `num` rows with labels.
+    ConfigError: `num` is negative, or there are not more than `num` rows with labels.
   """
   labelled = np.flatnonzero(np.diff(split.truth.indptr))
   if not 0 <= num < max(len(labelled), 1):

@@ -1,4 +1,4 @@
-"""`load`: from a path, whatever it holds, to a Dataset."""
+"""`load`: opens a Dataset from a path to raw files or to a prepared folder."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from xmc_jax.data.tokens import rust_tokenizer
 
 
 def bundled_path() -> Path:
-  """The raw files of the data set that comes with the package, LF-DebianTitles."""
+  """Returns the folder with the raw files of LF-DebianTitles, which come with the package."""
   return Path(__file__).parent / "bundled" / "LF-DebianTitles"
 
 
@@ -31,13 +31,13 @@ def load(
   """Opens a data set: raw files, which are prepared once and kept in a cache, or a prepared folder.
 
   Args:
-    path: a folder in any layout, a table, or a prepared folder, which is opened as it is; ''
+    path: a folder in any layout, a table, or a prepared folder, which is opened unchanged; ''
       or 'bundled' is the data set that comes with the package.
     layout, tokenizer, tokenizer_name, max_length, progress, **options: as in `prepare`.
     cache_dir: where prepared folders are kept; None is `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`.
 
   Raises:
-    DataError: bad input, or a cache that cannot be written; one line that names it.
+    DataError: bad input, or a cache that cannot be written; the message is one line that names the file.
     ConfigError: an option that cannot work.
 
   Example:

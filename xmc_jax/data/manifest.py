@@ -1,4 +1,4 @@
-"""`manifest.json`, which says what a prepared folder holds, and its table for the console."""
+"""`manifest.json`, which describes the contents of a prepared folder, and its table for the console."""
 
 import json
 from pathlib import Path
@@ -26,9 +26,9 @@ _ROWS = {
   "query_edges": "edges to training points",
   "label_edges": "edges to labels",
 }
-# What is only worth a line when there is any.
+# These rows are shown only if a count is not 0.
 _ONLY_IF_ANY = {"empty_texts", "duplicates", "zeros", "filter_duplicates"}
-# What stands in a manifest, beside format and version: types; [T] is a list of T, {str: T} names T's.
+# The types of all manifest entries but format and version: [T] is a list of T, {str: T} maps names to T.
 _COUNTS = {str: int}
 _CONTENT = {
   "name": str,
@@ -45,7 +45,7 @@ _LONGEST_NAME = 255
 
 
 def is_prepared(folder: Path) -> bool:
-  """Whether a folder is a prepared one, sound or damaged."""
+  """Returns whether a folder is a prepared folder, intact or damaged."""
   if (folder / "labels.texts.npy").is_file():
     return True
   try:
@@ -63,10 +63,10 @@ def _parsed(path: Path):
 
 
 def read_manifest(folder: str | Path) -> dict:
-  """The manifest of a prepared folder.
+  """Reads and checks the manifest of a prepared folder.
 
   Raises:
-    DataError: there is none, it cannot be read, or it is of another version.
+    DataError: there is no manifest, it cannot be read, or it is damaged or of another version.
   """
   path = Path(folder) / FILE_NAME
   try:
@@ -85,7 +85,7 @@ def read_manifest(folder: str | Path) -> dict:
   for key, content in _CONTENT.items():
     if not _is_made_of(content, manifest.get(key)):
       raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
-  # A name is a file of this folder, whatever else somebody has written there.
+  # A name must be a file of this folder. A damaged manifest might contain a path.
   for key, names in (("files", manifest["files"]), ("counts", manifest["counts"]["graphs"])):
     if any("/" in name or len(name) > _LONGEST_NAME for name in names):
       raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
@@ -93,7 +93,7 @@ def read_manifest(folder: str | Path) -> dict:
 
 
 def _is_made_of(content, value: object) -> bool:
-  """Whether a value is made as `content` says, in the notation of _CONTENT."""
+  """Returns whether a value has the type `content`, in the notation of _CONTENT."""
   match content:
     case tuple():
       return any(_is_made_of(one, value) for one in content)
@@ -107,14 +107,14 @@ def _is_made_of(content, value: object) -> bool:
 
 
 def write_manifest(folder: Path, manifest: dict) -> None:
-  """Writes the manifest; the last file to be written into a folder."""
+  """Writes the manifest; must be the last file written into a folder."""
   text = json.dumps({"format": FORMAT, "version": VERSION, **manifest}, indent=1, ensure_ascii=False)
-  # Names of files need not be UTF-8: Python holds their odd bytes as lone surrogates.
+  # File names need not be UTF-8. Python stores their invalid bytes as lone surrogates.
   (folder / FILE_NAME).write_bytes(f"{text}\n".encode("utf-8", "surrogatepass"))
 
 
 def summary(manifest: dict) -> str:
-  """What `prepare` counted, as an aligned table with one column for each group of texts."""
+  """Returns the counts of `prepare` as an aligned table with one column for each group of texts."""
   counts = manifest["counts"]
   columns = {"train": counts["train"], "test": counts["test"], "labels": counts["labels"], **counts["graphs"]}
   table = [["", *columns]]

@@ -1,4 +1,4 @@
-"""Raw files into one prepared folder: streamed, checked, counted, tokenized."""
+"""Turns raw files into one prepared folder: reads, checks, counts and tokenizes them as streams."""
 
 import hashlib
 import logging
@@ -25,17 +25,17 @@ from xmc_jax.storage import atomic
 from xmc_jax.storage.checksums import sha256
 
 Progress = Callable[[str, int, int | None], None]
-_AHEAD = 2  # chunks of texts that wait to be tokenized while others are read
+_AHEAD = 2  # chunks of texts that may wait for the tokenizer while others are read
 _log = logging.getLogger("xmc_jax.data")
 
 
 class Prepared(NamedTuple):
-  """What `prepare` hands back.
+  """Holds the result of `prepare`.
 
   Attributes:
     folder: the prepared folder.
-    manifest: what it holds; `summary` shows it.
-    why: why it was built just now, in a few words; '' where it was reused.
+    manifest: its manifest; `summary` returns it as a table.
+    why: why it was built in this call, in a few words; '' if it was reused.
   """
 
   folder: Path
@@ -54,20 +54,20 @@ def prepare(
   progress: Progress | None = None,
   **options,
 ) -> Prepared:
-  """Turns raw files into a prepared folder, or finds that it is there already.
+  """Turns raw files into a prepared folder, or reuses an existing one.
 
   Args:
     path: a folder in any layout, or a table.
-    out_dir: the prepared folder; a stale or damaged one is replaced, anything else is left alone.
+    out_dir: the prepared folder; a stale or damaged one is replaced, a folder with other files is refused.
     layout: one of `formats.LAYOUTS`.
     tokenizer: a `tokenizers.Tokenizer` or a fast Hugging Face tokenizer; None stores no tokens.
-    tokenizer_name: what to call it.
+    tokenizer_name: its name in the manifest.
     max_length: tokens kept of each text, special tokens included.
-    progress: called with (stage, rows done, rows in all or None).
-    **options: how to read: the fields of `formats.source.Options`.
+    progress: called with (stage, rows done, total rows or None).
+    **options: how to read the files: the fields of `formats.source.Options`.
 
   Raises:
-    DataError: bad input, or a place that cannot be written; one line that names it.
+    DataError: bad input, or a folder that cannot be written; the message is one line that names it.
     ConfigError: an option that cannot work.
   """
   source_path, folder = Path(path).expanduser(), Path(out_dir).expanduser()
@@ -83,7 +83,7 @@ def prepare(
     if not cache.why_stale(folder, identity, source.files, root):
       return Prepared(folder, read_manifest(folder), "")
     with cache.exclusive(folder):
-      # Somebody else may have prepared it while we waited for our turn.
+      # Another process may have prepared it while this one waited for the lock.
       why = cache.why_stale(folder, identity, source.files, root)
       if why:
         _log.info("preparing %s: %s", folder, why)
@@ -95,7 +95,7 @@ def prepare(
 
 
 def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progress, identity: dict) -> None:
-  """Writes everything that belongs into a prepared folder, the manifest last."""
+  """Writes all files of a prepared folder, the manifest last."""
   with ArrayFolder(folder) as arrays:
     counts = _Builder(source, arrays, encoder, progress).build()
   if encoder:
@@ -105,7 +105,7 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
   for path in written:
     progress("checksums", len(files), len(written))
     files[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
-  # Tables are read more than once, and say what they have to say each time.
+  # Tables are read more than once, and repeat their notices each time.
   notices = list(dict.fromkeys(source.notices))
   manifest = {"name": source.name, **identity, "counts": counts, "notices": notices, "files": files}
   write_manifest(folder, manifest)
@@ -113,7 +113,7 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
 
 
 def _likely_bytes(files: Sequence[Path]) -> float:
-  """What some source files come to: text, tokens and targets as text is, packed ones unpacked."""
+  """Estimates the prepared size of source files: as large as the files, or 3 times that if compressed."""
   return sum(
     (3.0 if file.suffix in (".gz", ".npz", ".parquet") else 1.0) * file.stat().st_size for file in files
   )
@@ -129,15 +129,15 @@ def _tokenizer_entry(encoder: Encoder, name: str) -> dict:
 
 
 class _TextFiles:
-  """The texts of one kind, with their tokens where there is an encoder, and what is counted of them.
+  """Writes the texts of one kind, and their tokens if there is an encoder, and counts them.
 
-  As a context: a thread tokenizes and writes while the next texts are read; on leaving, all is written and
-  counted.
+  A context manager. A thread tokenizes and writes while the next texts are read. On exit, all texts are
+  written and counted.
   """
 
   def __init__(self, folder: ArrayFolder, name: str, encoder: Encoder | None):
     self.counts: Counter[str] = Counter(texts=0, empty_texts=0)
-    self.num_texts = 0  # handed over so far
+    self.num_texts = 0  # passed to `append` so far
     self._encoder = encoder
     self._thread, self._under_way = ThreadPoolExecutor(1, "prepare"), deque()
     self._texts = RaggedFile(folder, f"{name}.texts", np.uint8)
@@ -173,7 +173,7 @@ class _TextFiles:
 
 
 class _Builder:
-  """Fills a folder from a source, labels first: everything else is checked against their number."""
+  """Fills a folder from a source, labels first, because other files are checked against their number."""
 
   def __init__(self, source: Source, folder: ArrayFolder, encoder: Encoder | None, progress: Progress):
     self._source, self._folder, self._encoder, self._progress = source, folder, encoder, progress

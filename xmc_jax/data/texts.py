@@ -1,4 +1,4 @@
-"""Texts as one run of UTF-8 bytes, and as a sequence that decodes them when asked."""
+"""Texts stored as one array of UTF-8 bytes, and a sequence that decodes them on access."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def well_formed(texts: list[str]) -> list[str]:
-  """The texts with lone surrogates (which JSON can spell, but no encoding holds) replaced by U+FFFD."""
+  """Returns the texts with U+FFFD for lone surrogates, which JSON can contain but UTF-8 cannot encode."""
   try:
     "".join(texts).encode()
     return texts
@@ -16,9 +16,9 @@ def well_formed(texts: list[str]) -> list[str]:
 
 
 class Texts(Sequence):
-  """Texts that are decoded when they are looked at.
+  """Holds texts that are decoded on access.
 
-  `texts[3]` is a str; a slice or an array of row numbers gives Texts again.
+  `texts[3]` is a str; a slice or an array of row numbers returns Texts.
   """
 
   def __init__(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray):
@@ -44,7 +44,7 @@ class Texts(Sequence):
       yield self._decoded(start, end)
 
   def _decoded(self, start: int, end: int) -> str:
-    # Written as UTF-8; a bad spot of the disk may cost a letter, but not the run.
+    # The bytes were written as UTF-8. A disk error should spoil a letter, not stop the run.
     return self._data[start:end].tobytes().decode(errors="replace")
 
   def __repr__(self) -> str:

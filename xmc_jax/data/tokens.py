@@ -1,4 +1,4 @@
-"""Texts as token ids: from texts, and out of flat arrays into padded ones."""
+"""Token ids of texts: the tokenization, flat tables of ids, and padded arrays."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
@@ -15,7 +15,7 @@ _CHUNK_ROWS = 8192
 
 
 class TokenTable:
-  """Token ids of many texts, without padding; in memory or memory-mapped.
+  """Holds the token ids of many texts without padding, in memory or memory-mapped.
 
   Attributes:
     lengths: `[n]` int32 number of tokens of each text.
@@ -27,28 +27,28 @@ class TokenTable:
 
   @classmethod
   def of_offsets(cls, ids: np.ndarray, offsets: np.ndarray) -> "TokenTable":
-    """From flat ids and `[n + 1]` offsets of the rows in them."""
+    """Builds a table from flat ids and the `[n + 1]` offsets of their rows."""
     return cls(ids, offsets[:-1], np.diff(offsets))
 
   def __len__(self) -> int:
     return len(self.lengths)
 
   def rows(self, indices: np.ndarray) -> "TokenTable":
-    """The table of these rows alone; shares the ids."""
+    """Returns the table of these rows alone; it shares the ids."""
     return TokenTable(self._ids, self._starts[indices], self.lengths[indices])
 
   def gather(self, rows: np.ndarray, width: int) -> Tokens:
-    """Rows as a padded array.
+    """Returns rows as a padded array.
 
     Args:
       rows: `[n]` row numbers; -1 gives an unused row, of length 0.
-      width: columns of the result; longer rows are cut.
+      width: columns of the result; longer rows are truncated.
 
     Returns:
-      ids `[n, width]` int32, 0 behind the length; lengths `[n]` int32.
+      ids `[n, width]` int32, padded with 0; lengths `[n]` int32.
 
     Raises:
-      IndexError: a row outside the table.
+      IndexError: a row number outside the table.
     """
     rows = np.asarray(rows)
     if not len(self._ids) or not len(rows):
@@ -58,18 +58,18 @@ class TokenTable:
     used = rows >= 0
     lengths = np.where(used, np.minimum(self.lengths[rows], width), 0).astype(np.int32)
     columns = np.arange(width)
-    # Reading past a row's end is harmless (it is blanked below) and cheaper than reading ragged rows.
+    # Reading past a row's end is harmless (it is masked below) and cheaper than reading ragged rows.
     ids = self._ids.take(self._starts[rows][:, None] + columns, mode="clip")
     return Tokens(np.where(columns < lengths[:, None], ids, 0).astype(np.int32, copy=False), lengths)
 
 
 class Encoder:
-  """A tokenizer set to one length: special tokens in, longer texts cut, no padding.
+  """Tokenizes texts at one maximum length: adds special tokens, truncates longer texts, does not pad.
 
   Attributes:
     max_length: tokens kept of each text.
     dtype: the smallest type that holds every id: uint16 or int32.
-    json: the tokenizer, free of its own settings for padding and truncation.
+    json: the tokenizer as JSON, without its own settings for padding and truncation.
   """
 
   def __init__(self, tokenizer: Any, max_length: int):
@@ -84,13 +84,13 @@ class Encoder:
     self.dtype = np.dtype(np.uint16 if largest < 65536 else np.int32)
 
   def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids one text behind the other, and `[n]` int64 lengths."""
+    """Returns the token ids, one text after the other, and the `[n]` int64 lengths of the texts."""
     rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
     lengths = lengths_of(rows)
     return np.fromiter(chain.from_iterable(rows), self.dtype, int(lengths.sum())), lengths
 
   def table(self, texts: Iterable[str]) -> TokenTable:
-    """Texts as a TokenTable in memory, as `prepare` would have stored them; lone surrogates become U+FFFD."""
+    """Encodes texts as a TokenTable in memory, like `prepare`; lone surrogates become U+FFFD."""
     ids, lengths = [np.zeros(0, self.dtype)], [np.zeros(1, np.int64)]
     source = iter(texts)
     while chunk := list(islice(source, _CHUNK_ROWS)):
@@ -101,7 +101,7 @@ class Encoder:
 
 
 def rust_tokenizer(tokenizer: Any):
-  """A copy of the `tokenizers.Tokenizer` in a Hugging Face tokenizer, without padding or truncation."""
+  """Copies the `tokenizers.Tokenizer` in a Hugging Face tokenizer, without padding or truncation."""
   from tokenizers import Tokenizer
 
   inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -115,14 +115,14 @@ def rust_tokenizer(tokenizer: Any):
 
 
 def encode_texts(tokenizer: Any, texts: Sequence[str] | Iterable[str], max_length: int) -> TokenTable:
-  """Texts as a TokenTable in memory, as `prepare` would have stored them; `Encoder.table` of many calls.
+  """Encodes texts as a TokenTable in memory, like `prepare`. For many calls use one `Encoder`.
 
   Args:
     tokenizer: a `tokenizers.Tokenizer`, or a fast Hugging Face tokenizer.
-    texts: what to encode; lone surrogates become U+FFFD.
+    texts: the texts to encode; lone surrogates become U+FFFD.
     max_length: tokens kept of each text, special tokens included.
 
   Raises:
-    ConfigError: max_length leaves no room between the special tokens.
+    ConfigError: max_length has no room for more than the special tokens.
   """
   return Encoder(tokenizer, max_length).table(texts)

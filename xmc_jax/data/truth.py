@@ -1,8 +1,8 @@
-"""The true labels of points, less the pairs that are neither hit nor miss."""
+"""The true labels of points, without the pairs that count neither as a hit nor as a miss."""
 
 
 def unfiltered(truth, filter_pairs):
-  """Returns CSR `[N, L]` true labels less the filter pairs: what can be learnt, and what counts as a hit.
+  """Returns CSR `[N, L]`, true labels without the filter pairs: those to learn, and those that are hits.
 
   Args:
     truth: CSR `[N, L]` relevance of each true label.

@@ -1,4 +1,4 @@
-"""Tokenizers: loaded from files, or trained on the user's own texts."""
+"""Tokenizers: loaded from files, or trained on the user's texts."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ _MAX_ALPHABET = 1000
 
 
 def load_tokenizer(path: str | Path):
-  """A `tokenizers.Tokenizer` from a `tokenizer.json`, or from the folder that holds one.
+  """Loads a `tokenizers.Tokenizer` from a `tokenizer.json`, or from the folder that contains it.
 
   Raises:
-    DataError: there is none, or it cannot be read.
+    DataError: there is no such file, or it cannot be read.
   """
   from tokenizers import Tokenizer
 
@@ -31,18 +31,18 @@ def load_tokenizer(path: str | Path):
 
 
 def special_ids(tokenizer) -> tuple[int, ...]:
-  """The ids of a `tokenizers.Tokenizer` that stand for no piece of text: [PAD], [CLS], [SEP], ..."""
+  """Returns the ids of a `tokenizers.Tokenizer` that stand for no text: [PAD], [CLS], [SEP], ..."""
   added = tokenizer.get_added_tokens_decoder().items()
   return tuple(sorted(number for number, token in added if token.special and token.content != "[UNK]"))
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int):
-  """A lower-casing WordPiece tokenizer with BERT's special tokens, trained on these texts.
+  """Trains a lower-casing WordPiece tokenizer with BERT's special tokens on these texts.
 
   The same texts give the same tokenizer.
 
   Args:
-    texts: training texts, gone through twice.
+    texts: training texts, read twice.
     vocab_size: most tokens to have, special ones included.
 
   Returns:
@@ -57,7 +57,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int):
   normalizer, words = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
   alphabet = _alphabet(texts, normalizer)
   # The trainer numbers letters inside words in an order that changes from run to run, and breaks
-  # ties by number. Listed up front, as if they were special tokens, they keep the order given here.
+  # ties by number. Listed up front, like special tokens, the letters keep the order given here.
   inside = [f"##{letter}" for letter in alphabet]
   fixed = [*_SPECIAL, *alphabet, *inside]
   if vocab_size < len(fixed):
@@ -83,7 +83,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int):
 
 
 def _alphabet(texts: Iterable[str], normalizer) -> list[str]:
-  """The letters of the texts, the most frequent ones where there are very many, in code order."""
+  """Returns the letters of the texts in code point order; at most `_MAX_ALPHABET`, the most frequent."""
   counts: Counter[str] = Counter()
   source = iter(texts)
   while chunk := list(islice(source, 1024)):

@@ -1,4 +1,4 @@
-"""Readers of the file layouts that users have; `recognise` finds out which one a path holds."""
+"""Readers of the supported file layouts; `recognise` detects the layout of a path."""
 
 import difflib
 from functools import partial
@@ -11,7 +11,7 @@ from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Options, Source
 from xmc_jax.errors import ConfigError, DataError
 
-# In order of detection: the first one whose files are there is taken.
+# In order of detection: the first layout whose files are present is used.
 _READERS = {
   "raw_json": (raw_json.recognise, raw_json.LOOKS_FOR),
   "index": (partial(paired.recognise, paired.INDEX), "trn_X_Y.txt, tst_X_Y.txt, trn_X.txt, tst_X.txt, Y.txt"),
@@ -22,16 +22,16 @@ LAYOUTS = ("auto", *_READERS)
 
 
 def recognise(path: Path, layout: str = "auto", options: Options | None = None) -> Source:
-  """The source at a path: a folder in one of the layouts, or one table.
+  """Returns the source at a path: a folder in one of the layouts, or a single table.
 
   Args:
     path: a folder or a file.
-    layout: one of LAYOUTS; 'auto' takes the first whose files are there.
-    options: how to read it.
+    layout: one of LAYOUTS; 'auto' uses the first whose files are present.
+    options: how to read the files.
 
   Raises:
     ConfigError: an unknown layout.
-    DataError: no such path, no permission, no known layout, or a file of it missing.
+    DataError: no such path, no permission, no known layout, or a missing file of the layout.
   """
   options = options or Options()
   if layout not in LAYOUTS:

@@ -1,4 +1,4 @@
-"""What is asked of every list of targets or edges, whatever file it comes from."""
+"""Checks of lists of targets or edges, the same for every file format."""
 
 from collections import Counter
 
@@ -8,13 +8,13 @@ from xmc_jax.data.formats.source import Pairs
 
 
 def cleaned(pairs: Pairs, num_columns: int, tally: Counter) -> Pairs:
-  """Rows with sorted, distinct columns and positive values.
+  """Returns the rows with sorted, distinct columns and positive values.
 
   Args:
     pairs: rows as read.
-    num_columns: ids must lie in [0, num_columns).
-    tally: counts what was merged ('duplicates', the larger value stays) and what was
-      left out ('zeros', a relevance of 0 is no label).
+    num_columns: ids must be in [0, num_columns).
+    tally: its 'duplicates' counts merged entries (the larger value is kept), and its
+      'zeros' entries left out (a relevance of 0 is not a label).
 
   Raises:
     DataError: an id out of range, a value that is NaN, infinite or negative.

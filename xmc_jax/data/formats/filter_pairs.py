@@ -1,4 +1,4 @@
-"""Filter files: "row label" pairs that neither count as a hit nor as a miss."""
+"""Filter files: "row label" pairs that count neither as a hit nor as a miss."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,19 +18,19 @@ _MANY = 1 << 20  # pairs
 
 
 def find_filters(folder: Path) -> dict[str, Path | None]:
-  """The filter file of each split, None without one."""
+  """Returns the filter file of each split, None if it has none."""
   return {split: find(folder, *names) for split, names in _NAMES.items()}
 
 
 def read_filter(
   path: Path | None, shape: tuple[int, int], tally: Counter, notices: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The pairs of a filter file, sorted and distinct: `[n]` int64 rows and labels.
+  """Reads the pairs of a filter file, sorted and distinct: `[n]` int64 rows and labels.
 
   Args:
     path: the file; None and an empty file give no pairs.
-    shape: rows and labels that a pair may name.
-    tally: `filter_duplicates` counts the pairs that stood there before.
+    shape: number of rows and of labels; ids must be below it.
+    tally: `filter_duplicates` counts the pairs that the file has more than once.
     notices: as in `Source`.
   """
   distinct, later, num = np.zeros(0, np.int64), [], 0
@@ -39,7 +39,7 @@ def read_filter(
       while block := lines.take():
         later.append(_keys(block, path, lines.taken - len(block) + 1, shape))
         num += len(later[-1])
-        # Now and then, so that a file which says the same over and over takes no more room than what it says.
+        # Merging from time to time bounds the memory for a file that repeats the same pairs.
         if sum(map(len, later)) > max(len(distinct), _MANY):
           distinct, later = np.unique(np.concatenate([distinct, *later])), []
   distinct = np.unique(np.concatenate([distinct, *later]))
@@ -48,7 +48,7 @@ def read_filter(
 
 
 def _keys(lines: list[bytes], path: Path, first: int, shape: tuple[int, int]) -> np.ndarray:
-  fields = [line.split(None, 2) for line in lines]  # a third word is wrong, whatever stands in it
+  fields = [line.split(None, 2) for line in lines]  # a third word is an error, whatever it is
   numbers = np.array([first + at for at, pair in enumerate(fields) if pair])
   try:
     if any(len(pair) not in (0, 2) for pair in fields):

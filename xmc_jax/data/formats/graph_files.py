@@ -1,4 +1,4 @@
-"""Metadata graphs: points and labels linked to anchors, which have texts of their own."""
+"""Files of metadata graphs: points and labels linked to anchors, which have texts of their own."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _EDGES = re.compile(r"(?P<name>.+)_(?P<side>trn|lbl)_X_Y\.(txt|npz)(\.gz)?")
 
 
 def find_graphs(folder: Path) -> tuple[GraphFiles, ...]:
-  """Every graph of a folder: `NAME_{trn,lbl}_X_Y.{txt,npz}` with `NAME_anchors.txt` or `NAME.raw.txt`."""
+  """Finds a folder's graphs: `NAME_{trn,lbl}_X_Y.{txt,npz}` with `NAME_anchors.txt` or `NAME.raw.txt`."""
   edges: dict[str, dict[str, Path]] = {}
   alone: dict[str, Path] = {}
   for path in sorted(folder.iterdir()):

@@ -1,6 +1,6 @@
-"""Labels as people write them in tables: lists, or strings with a separator, of names or ids.
+"""Label cells of tables: lists of names or ids, or strings with a separator.
 
-Held in memory: the distinct labels with their texts, in `Vocabulary`; nothing else of a table's cells.
+Only the distinct labels and their texts are kept in memory, in `Vocabulary`.
 """
 
 import json
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from xmc_jax.data.formats.source import Place
 
 _SEPARATORS = ("|", ";", "\t", ",")
-_ENOUGH = 1000  # letters of a cell to guess from
+_ENOUGH = 1000  # letters of a cell that are used to guess
 _ROW = re.compile(r"-?[0-9]{1,18}")
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
 
 
 def guess_separator(cells: Iterable[object]) -> str:
-  """The separator that most of the cells have; '' where a cell holds one label."""
+  """Returns the separator that most cells contain; '' if each cell is one label."""
   texts = [cell[:_ENOUGH] for cell in cells if _is_plain(cell)]
   if texts and all(_NUMBERS.fullmatch(text) or not text.strip() for text in texts):
     return " "
@@ -26,13 +26,13 @@ def guess_separator(cells: Iterable[object]) -> str:
 
 
 def _is_plain(cell: object) -> bool:
-  """Whether a cell is a text to be split, not a list."""
+  """Returns whether a cell is a text to split, not a list."""
   return isinstance(cell, str) and not cell.lstrip().startswith("[")
 
 
 def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str | int]:
-  """The labels of one cell; None and an empty text hold none."""
-  if cell is None or cell != cell:  # NaN is how data frames write a missing cell
+  """Returns the labels of one cell; None and an empty text have no labels."""
+  if cell is None or cell != cell:  # data frames store a missing cell as NaN
     return []
   if isinstance(cell, str) and cell.lstrip().startswith("["):
     try:
@@ -50,7 +50,7 @@ def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str
 
 
 class SplitTally:
-  """Counts which cells were split, so that what the user is told of the separator is true.
+  """Counts split cells, so that the notice about the separator is correct.
 
   Attributes:
     rows: the cells counted so far.
@@ -62,7 +62,7 @@ class SplitTally:
     self._has_texts = self._has_spaces = self._has_lists = False
 
   def add(self, cell: object, labels: list[str | int]) -> None:
-    """Counts a cell and the labels it was read as."""
+    """Counts a cell and the labels that it was split into."""
     self.rows += 1
     if not labels:
       return
@@ -74,19 +74,19 @@ class SplitTally:
     self._has_spaces = self._has_spaces or len(cell.split()) > 1
 
   def notice(self, separator: str, is_given: bool) -> str:
-    """What to tell of the separator; '' where there is nothing to tell."""
+    """Returns the notice about the separator; '' if there is nothing to report."""
     change = "(change with --config.data.label_separator)"
     if self._split:
       rows = f"{self._split:,} of {self.rows:,} rows"
       return "" if is_given else f"labels split at {separator!r} in {rows} {change}"
     if is_given:
       return f"no row has labels to split at {separator!r} {change}" if self._has_texts else ""
-    # One word a cell needs no comment, nor do lists.
+    # Cells of one word need no notice, and neither do lists.
     return f"each cell is one label {change}" if self._has_spaces and not self._has_lists else ""
 
 
 class Vocabulary:
-  """Label ids by name: those of a label file, or, without one, in order of appearance.
+  """Maps labels to ids: rows of a label file or, without one, numbers in order of appearance.
 
   Attributes:
     texts: the label texts, by id.
@@ -102,14 +102,14 @@ class Vocabulary:
       self._ids.setdefault(key, at)
 
   def add(self, labels: Iterable[str | int]) -> None:
-    """Makes room for labels not seen before; a label file is complete as it is."""
+    """Adds labels not seen before, unless a label file lists all labels."""
     if self._grows:
       for label in map(str, labels):
         if self._ids.setdefault(label, len(self.texts)) == len(self.texts):
           self.texts.append(label)
 
   def id_of(self, label: str | int, place: Place, row: int) -> int:
-    """The id of a label; against a file of bare texts a whole number is an id already."""
+    """Returns the id of a label; if the label file has only texts, a whole number is itself an id."""
     known = None if self._rows_are_ids and isinstance(label, int) else self._ids.get(str(label))
     if known is not None:
       return known

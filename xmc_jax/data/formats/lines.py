@@ -1,8 +1,8 @@
-"""Opening files, plain or gzip, and decoding their lines.
+"""Opens files, plain or gzip, and decodes their lines.
 
-Whatever a file holds, and however small it was packed, no more of it is held at a time than CHUNK_BYTES and
-one line; a line longer than MAX_LINE_BYTES is refused. What a line is parsed into (lists, small numbers) may
-take some forty times its room.
+At most CHUNK_BYTES plus one line of a file are in memory at a time, however well the file is compressed.
+A line longer than MAX_LINE_BYTES is refused. The parsed result of a line (lists, small numbers) may take
+about forty times the memory of the line.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from pathlib import Path
 from xmc_jax.data.formats.source import one_line, refusal
 from xmc_jax.errors import DataError
 
-# Large enough to keep the tokenizer's threads busy, small enough that long documents stay bounded.
+# Large enough to keep the tokenizer's threads busy, small enough to bound the memory for long documents.
 CHUNK_BYTES = 1 << 19
 CHUNK_ROWS = 8192
-# Far more than any text that a tokenizer cuts to some hundred tokens.
+# Far longer than the text of a document that a tokenizer truncates to a few hundred tokens.
 MAX_LINE_BYTES = 1 << 24
 
 
 @contextlib.contextmanager
 def reading(path: Path, after_line: int | None = None) -> Iterator[None]:
-  """Turns what can go wrong while a file is read into one line."""
+  """Turns errors while a file is read into a one-line DataError."""
   where = f"{path}" if after_line is None else f"{path}, after line {after_line}"
   try:
     yield
@@ -43,7 +43,7 @@ def reading(path: Path, after_line: int | None = None) -> Iterator[None]:
 
 
 def open_bytes(path: Path) -> io.BufferedIOBase:
-  """The file's bytes, unpacked where its name ends in `.gz`."""
+  """Opens a file for reading bytes; decompresses it if its name ends in `.gz`."""
   with reading(path):
     if path.suffix == ".gz":
       return io.BufferedReader(gzip.open(path), CHUNK_BYTES)
@@ -51,11 +51,11 @@ def open_bytes(path: Path) -> io.BufferedIOBase:
 
 
 class Lines:
-  """A text file, taken some lines at a time; remembers where it is.
+  """Reads a text file some lines at a time, and counts them.
 
   Attributes:
     path: the file.
-    taken: how many lines have been taken so far.
+    taken: how many lines have been read so far.
   """
 
   def __init__(self, path: Path, notices: list[str]):
@@ -75,7 +75,7 @@ class Lines:
     self._file.close()
 
   def take(self, num: int | None = None) -> list[bytes]:
-    """The next lines without their ends: about CHUNK_BYTES of them, `num` at most; none at the end."""
+    """Returns the next lines without line ends: about CHUNK_BYTES, at most `num`; none at the end."""
     lines, left = [], CHUNK_BYTES
     with reading(self.path, self.taken):
       while left > 0 and len(lines) != num and (line := self._file.readline(MAX_LINE_BYTES + 1)):
@@ -90,7 +90,7 @@ class Lines:
     return [line.rstrip(b"\r\n") for line in lines]
 
   def take_text(self, num: int | None = None) -> list[str]:
-    """As `take`, decoded."""
+    """Returns the same as `take`, decoded."""
     first = self.taken + 1
     lines = self.take(num)
     try:
@@ -99,7 +99,7 @@ class Lines:
       return [self._decode(line, first + offset) for offset, line in enumerate(lines)]
 
   def chunks(self) -> Iterator[tuple[int, list[str]]]:
-    """All remaining lines, decoded: (number of the first one, lines)."""
+    """Yields all remaining lines, decoded, as (number of the first line, lines)."""
     while True:
       first = self.taken + 1
       texts = self.take_text()
@@ -123,14 +123,14 @@ class Lines:
 
 
 def text_chunks(path: Path, notices: list[str]) -> Iterator[list[str]]:
-  """A file of one text a line."""
+  """Yields the texts of a file with one text per line."""
   with Lines(path, notices) as lines:
     for _, texts in lines.chunks():
       yield texts
 
 
 def keyed_text_chunks(path: Path, notices: list[str]) -> Iterator[list[str]]:
-  """A file of one "id->text" or "id<tab>text" a line, or of bare texts: the first line decides."""
+  """Yields the texts of "id->text", "id<tab>text" or bare text lines; the first line decides which."""
   mark = None
   with Lines(path, notices) as lines:
     for first, texts in lines.chunks():
@@ -149,12 +149,12 @@ def _after(mark: str, line: str, path: Path, number: int) -> str:
 
 
 def anywhere(*names: str) -> tuple[str, ...]:
-  """These names in the folders where text files are kept."""
+  """Returns these names in each folder that may contain text files."""
   return tuple(folder + name for folder in ("", "raw/", "raw_data/") for name in names)
 
 
 def find(folder: Path, *names: str) -> Path | None:
-  """The first of these names that the folder holds, plain or with `.gz`."""
+  """Returns the first of these names that the folder contains, plain or with `.gz`; None if none."""
   for name in names:
     for path in (folder / name, folder / f"{name}.gz"):
       if path.is_file():
@@ -163,7 +163,7 @@ def find(folder: Path, *names: str) -> Path | None:
 
 
 def need(folder: Path, *names: str, beside: Path) -> Path:
-  """As `find`; a missing file is refused, naming the one that made us look for it."""
+  """Returns the same as `find`; raises DataError if no file is found next to the existing `beside`."""
   path = find(folder, *names)
   if path is None:
     raise DataError(f"{folder}: {' or '.join(names)} (or .gz) is missing beside {beside.name}")

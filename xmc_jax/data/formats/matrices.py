@@ -11,14 +11,14 @@ from xmc_jax.data.formats.npz import NpzMatrix
 from xmc_jax.data.formats.source import Pairs, Place, Rows, refusal
 from xmc_jax.errors import DataError
 
-_COLON, _SPACES = ord(":"), b" \t\r\n\v\f"  # these are what bytes.split splits at
+_COLON, _SPACES = ord(":"), b" \t\r\n\v\f"  # these are the separators of bytes.split
 _LONGEST_NUMBER, _LONGEST_COUNT = 64, 18  # letters
-# numpy also takes 1_000 for a number, and forgets a zero byte behind one.
+# numpy also reads 1_000 as a number, and ignores a zero byte after one.
 _OF_INTEGERS, _OF_NUMBERS = b"0123456789+-", b"0123456789+-.eEaAfFiInNtTyY"
 
 
 class IndexMatrix:
-  """An index file. `shape` is what its header says; `take` holds the file to it."""
+  """Reads an index file. `shape` comes from its header; `take` checks the number of rows against it."""
 
   def __init__(self, path: Path, notices: list[str]):
     self.path = path
@@ -38,7 +38,7 @@ class IndexMatrix:
     return int(fields[0]), int(fields[1])
 
   def take(self, num: int) -> Pairs:
-    """Some of the next rows, at most `num`; none when all have been taken."""
+    """Returns some of the next rows, at most `num`; none after the last."""
     wanted = min(num, self._left)
     first = self._lines.taken + 1
     lines = self._lines.take(wanted)
@@ -56,7 +56,7 @@ class IndexMatrix:
 
 @contextlib.contextmanager
 def open_matrix(path: Path, notices: list[str]) -> Iterator[IndexMatrix | NpzMatrix]:
-  """A matrix in either form, told apart by its name."""
+  """Opens a matrix in either format, which its name tells."""
   matrix = NpzMatrix(path) if ".npz" in path.suffixes else IndexMatrix(path, notices)
   try:
     yield matrix
@@ -65,7 +65,7 @@ def open_matrix(path: Path, notices: list[str]) -> Iterator[IndexMatrix | NpzMat
 
 
 def matrix_chunks(path: Path, shape: tuple[int, int], what: tuple[str, str], notices) -> Iterator[Pairs]:
-  """All rows of a matrix that must have this shape; `what` names its rows and columns."""
+  """Yields all rows of a matrix that must have this shape; `what` names rows and columns in errors."""
   with open_matrix(path, notices) as matrix:
     for found, wanted, name in zip(matrix.shape, shape, what, strict=True):
       if found != wanted:
@@ -77,7 +77,7 @@ def matrix_chunks(path: Path, shape: tuple[int, int], what: tuple[str, str], not
 def points(
   texts: Iterator[list[str]], text_path: Path, targets: Path, num_labels: int, notices: list[str]
 ) -> Iterator[Rows]:
-  """Joins a file of texts with the matrix of their targets, row by row."""
+  """Yields points: joins a file of texts with the matrix of their targets, row by row."""
   with open_matrix(targets, notices) as matrix:
     num_rows, num_columns = matrix.shape
     if num_columns != num_labels:
@@ -102,24 +102,24 @@ def _unit(matrix) -> str:
 
 
 def parse_numbers(words: list[bytes], dtype) -> np.ndarray:
-  """Words as numbers, all at once; a ValueError or an OverflowError if one of them is none."""
+  """Converts words to numbers, all at once; raises ValueError or OverflowError if one is not a number."""
   letters = _OF_INTEGERS if np.issubdtype(dtype, np.integer) else _OF_NUMBERS
-  # numpy gives every word the room of the longest, so a long piece of garbage must stop here.
+  # numpy allocates the longest word's length for every word, so a very long word must be refused here.
   if max(map(len, words), default=0) > _LONGEST_NUMBER or b"".join(words).translate(None, letters):
     raise ValueError
-  with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+  with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
     return np.array(words, "S").astype(dtype) if words else np.zeros(0, dtype)
 
 
 def parse_pairs(lines: list[bytes], place: Place) -> Pairs:
-  """`id:value id:value ...` lines, all at once; a line at a time only to name the bad one."""
+  """Parses lines of `id:value id:value ...`, all at once; goes line by line only to find an error."""
   block = b"\n".join(lines) + b"\n"
   symbols = np.frombuffer(block, np.uint8)
   colons = np.flatnonzero(symbols == _COLON)
   blank = np.isin(symbols, np.frombuffer(_SPACES, np.uint8))
   starts = np.flatnonzero(~blank & np.concatenate([[True], blank[:-1]]))
   numbers = block.replace(b":", b" ").split()
-  # Each entry is one word with one colon inside: words and colons take turns, and give two numbers each.
+  # Each entry is one word with one colon in it: words and colons alternate, and give two numbers each.
   regular = len(starts) == len(colons) and len(numbers) == 2 * len(colons)
   if not (regular and np.all(starts < colons) and np.all(colons[:-1] < starts[1:])):
     raise _first_bad_line(lines, place)

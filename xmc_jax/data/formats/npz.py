@@ -1,4 +1,4 @@
-"""scipy's sparse matrices in .npz files, looked at before anything of them is held."""
+"""scipy's sparse matrices in .npz files, which are checked before they are loaded."""
 
 import math
 import zipfile
@@ -10,14 +10,14 @@ from xmc_jax.data.formats.lines import open_bytes, reading
 from xmc_jax.data.formats.source import Pairs, Place, one_line
 from xmc_jax.errors import DataError
 
-# Matrices of targets and edges pack to a tenth of their size; zeros pack to a thousandth.
+# Compression makes matrices of targets and edges ten times smaller, and zeros a thousand times.
 _MOST_UNPACKED, _MOST_RATIO = 1 << 28, 100
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_KINDS = {"data": "biuf", "format": "SU"}  # everything else in the file counts or points: whole numbers
+_KINDS = {"data": "biuf", "format": "SU"}  # all other arrays hold counts or indices: whole numbers
 
 
 class NpzMatrix:
-  """A scipy matrix; held in memory, as the format has it: its entries, and the row offsets of a CSR."""
+  """Reads a scipy matrix. Holds it in memory: its entries and, for CSR, the row offsets."""
 
   def __init__(self, path: Path):
     self.path = path
@@ -33,7 +33,7 @@ class NpzMatrix:
     self._done = 0
 
   def take(self, num: int) -> Pairs:
-    """The next `num` rows, or as many as are left; none when all have been taken."""
+    """Returns the next `num` rows, or the rest; none after the last."""
     first, end = self._done, min(self._done + num, self.shape[0])
     self._done = end
     if self._matrix.format == "csr":
@@ -41,11 +41,11 @@ class NpzMatrix:
       piece, ids = slice(indptr[0], indptr[-1]), self._matrix.indices
       counts = np.diff(indptr).astype(np.int64)
     else:
-      ends = np.array((first, end), self._matrix.row.dtype)  # of another type all rows would be converted
+      ends = np.array((first, end), self._matrix.row.dtype)  # with another type numpy would convert all rows
       piece, ids = slice(*np.searchsorted(self._matrix.row, ends)), self._matrix.col
       counts = np.bincount(self._matrix.row[piece] - first, minlength=end - first)
     place = Place(self.path, range(first + 1, end + 1), "row")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
+    with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
       values = self._matrix.data[piece].astype(np.float32)
     return Pairs(counts, ids[piece].astype(np.int64), values, place)
 
@@ -54,9 +54,9 @@ class NpzMatrix:
 
 
 def _load(file, size: int):
-  """The matrix: CSR as it stands, any other form as entries in the order of their rows.
+  """Loads the matrix: CSR as it is, any other format as COO entries ordered by row.
 
-  Entries, not CSR, as that would need a number for each row that the file claims to have.
+  COO, because CSR would need an offset for each row, however many rows the file claims to have.
   """
   import scipy.sparse
 
@@ -76,7 +76,7 @@ def _load(file, size: int):
 
 
 def _refuse_bad_members(file, size: int) -> None:
-  """Reads what the members say of themselves, and no more: a small file may unpack to no end."""
+  """Checks the members by their headers alone, because a small file may decompress to a huge size."""
   with zipfile.ZipFile(file) as archive:
     unpacked = sum(entry.file_size for entry in archive.infolist())
     if unpacked > max(_MOST_UNPACKED, _MOST_RATIO * size):

@@ -1,6 +1,6 @@
-"""Layouts that keep texts, one a line, and targets, a sparse matrix, in separate files.
+"""Layouts with separate files for texts, one per line, and targets, a sparse matrix.
 
-Both layouts of this kind live here: they differ in the names of their files alone.
+Both layouts of this kind are here: they differ only in their file names.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from xmc_jax.data.formats.source import Options
 
 
 class Names(NamedTuple):
-  """The names that a layout gives to its files; the first one found is taken."""
+  """Holds the file names of a layout; the first name found is used."""
 
   targets: dict[str, tuple[str, ...]]
   texts: dict[str, tuple[str, ...]]
@@ -40,7 +40,7 @@ PECOS = Names(
 
 
 def recognise(names: Names, folder: Path, options: Options, notices: list[str]) -> dict | None:
-  """What `Source` needs of such a layout, or None where the folder does not have it."""
+  """Returns the `Source` fields of such a layout, or None if the folder does not have its files."""
   first = find(folder, *names.targets["train"])
   if first is None:
     return None
@@ -60,6 +60,6 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
 
 
 def _texts(path: Path, notices: list[str]) -> Iterator[list[str]]:
-  """`Yf.txt` and the `*_map.txt` files put an id before each text."""
+  """Yields the texts of a file; `Yf.txt` and the `*_map.txt` files have an id before each text."""
   keyed = path.name.startswith("Yf.") or "_map." in path.name
   return (keyed_text_chunks if keyed else text_chunks)(path, notices)

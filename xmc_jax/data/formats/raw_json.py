@@ -1,4 +1,4 @@
-"""The XMC repository's raw text: `trn.json`, `tst.json`, `lbl.json`, one JSON object a line."""
+"""Raw text of the XMC repository: `trn.json`, `tst.json`, `lbl.json`, one JSON object per line."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LOOKS_FOR = "trn.json, tst.json, lbl.json"
 
 
 def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None:
-  """What `Source` needs of this layout, or None where the folder does not have it."""
+  """Returns the `Source` fields of this layout, or None if the folder does not have its files."""
   train = find(folder, "trn.json")
   if train is None:
     return None
@@ -32,8 +32,8 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
 
 
 def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
-  """A file of one JSON object a line; empty lines are only legal at its end."""
-  blank = 0  # the first of the empty lines behind all that has been read
+  """Yields the records of a file with one JSON object per line; empty lines are allowed only at its end."""
+  blank = 0  # number of the first empty line after the last record; 0 if there is none
   with Lines(path, notices) as lines:
     for first, texts in lines.chunks():
       end = first + len(texts)
@@ -50,7 +50,7 @@ def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]
 
 
 def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int) -> str:
-  """The record's text: these fields, joined by a space; null counts as empty."""
+  """Returns the record's text: these fields, joined by a space; null counts as empty."""
   parts = []
   for name in names:
     value = record.get(name, record)
@@ -91,7 +91,7 @@ def _targets(records: list[dict], place: Place) -> Pairs:
   ids, values = [], []
   for row, record in enumerate(records):
     ids.append(_numbers(record.get("target_ind"), (int,), "target_ind", place, row))
-    # A file without relevances means that every target counts alike.
+    # Without relevances, every target has relevance 1.
     relevance = record.get("target_rel")
     if relevance is None:
       values.append([1.0] * len(ids[-1]))
@@ -110,7 +110,7 @@ def _numbers(values: object, kinds: tuple, key: str, place: Place, row: int) -> 
   if not isinstance(values, list):
     raise place.refuse(row, f"a list of {what} under the key {key!r}", values)
   for value in values:
-    # `type`, not `isinstance`: true and false are no numbers here.
+    # `type`, not `isinstance`: true and false are not numbers here.
     if type(value) not in kinds or abs(value) >= 2**63:
       raise place.refuse(row, f"{what} in {key!r}", value)
   return values

@@ -1,4 +1,4 @@
-"""What every reader hands on: the one shape that all file layouts are brought into."""
+"""The types that every reader returns: the common form of all file layouts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,19 +9,19 @@ import numpy as np
 from xmc_jax.errors import DataError
 
 EXCERPT_LENGTH = 60
-_SAID_LENGTH = 160  # of a library's own message
+_SAID_LENGTH = 160  # letters kept of a library's error message
 
 
 class Options(NamedTuple):
-  """How to read a source; everything here has its say in the cache key.
+  """Holds the options for reading a source; each is part of the cache key.
 
   Attributes:
-    text: what a point's text is: a field or column, or several joined by '+'
+    text: the field or column with a point's text, or several joined by '+'
       ('title+content').
-    label_column: the labels' column in a table; '' guesses.
-    label_separator: what separates labels in one cell of a table; '' guesses.
-    label_file: label texts of a table, relative to it; '' looks for `labels.*`.
-    test_fraction: share of the rows to test on, where a table brings no test file.
+    label_column: the column of labels in a table; '' guesses it.
+    label_separator: the separator of labels in one cell of a table; '' guesses it.
+    label_file: label texts of a table, as a path relative to it; '' looks for `labels.*`.
+    test_fraction: share of the rows to test on, if a table has no test file.
     split_seed: the seed of that split.
   """
 
@@ -34,12 +34,12 @@ class Options(NamedTuple):
 
 
 class Place(NamedTuple):
-  """Where rows stand in their file, so that a refusal can point at one of them.
+  """Holds the position of rows in their file, so that an error can name the bad row.
 
   Attributes:
     path: the file.
     numbers: the line (or row) number of each row.
-    unit: 'line', or 'row' in files that have no lines.
+    unit: 'line', or 'row' in files without lines.
   """
 
   path: Path
@@ -47,16 +47,16 @@ class Place(NamedTuple):
   unit: str = "line"
 
   def refuse(self, row: int, expected: str, found: object = None) -> DataError:
-    """The error for one of these rows."""
+    """Returns the error for one of these rows."""
     return refusal(self.path, self.numbers[row], expected, found, self.unit)
 
 
 class Pairs(NamedTuple):
-  """Some rows of a sparse matrix, as they stand in the file.
+  """Holds some rows of a sparse matrix, as they are in the file.
 
   Attributes:
-    counts: `[n]` int64 entries of each row.
-    ids: `[sum(counts)]` int64 columns.
+    counts: `[n]` int64 number of entries of each row.
+    ids: `[sum(counts)]` int64 column ids.
     values: `[sum(counts)]` float32 relevance.
     place: where the rows come from.
   """
@@ -68,7 +68,7 @@ class Pairs(NamedTuple):
 
 
 class Rows(NamedTuple):
-  """Some points: their texts, their targets, and how many rows the file will give (None: unknown)."""
+  """Holds some points: texts, targets, and the number of rows in the whole file (None: unknown)."""
 
   texts: list[str]
   targets: Pairs
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
 
 
 class GraphFiles(NamedTuple):
-  """The files of one metadata graph; a side that is missing is None."""
+  """Holds the files of one metadata graph; a missing side is None."""
 
   name: str
   anchors: Path
@@ -85,19 +85,19 @@ class GraphFiles(NamedTuple):
 
 
 class Source(NamedTuple):
-  """A data set that has been recognised but not yet read.
+  """Holds a data set that has been recognised but not yet read.
 
   Attributes:
     layout: the name of its layout.
-    name: what to call the data set.
+    name: the name of the data set.
     files: every file that will be read.
-    labels_file: the one that labels come from.
+    labels_file: the file that labels come from.
     labels: yields label texts, some at a time.
     splits: 'train' and 'test'; each takes the number of labels (which are read first)
       and yields points, some at a time.
-    filters: file of "row label" pairs to leave out, for each split; None without one.
+    filters: the file of "row label" pairs to leave out of each split; None if there is none.
     graphs: metadata graphs.
-    notices: what the user should be told; readers add to it.
+    notices: messages for the user; readers add to them.
   """
 
   layout: str
@@ -112,8 +112,8 @@ class Source(NamedTuple):
 
 
 def excerpt(found: object) -> str:
-  """The smallest useful piece of what was found, quoted."""
-  if isinstance(found, bytes):  # a line may be long, and no letter has more than four of them
+  """Returns a short quoted excerpt of a value, for an error message."""
+  if isinstance(found, bytes):  # a line may be long, and a letter has at most four bytes
     found = found[: 4 * EXCERPT_LENGTH + 4].decode("utf-8", "replace")
   text = found if isinstance(found, str) else _shown(found)
   return repr(text if len(text) <= EXCERPT_LENGTH else text[:EXCERPT_LENGTH] + "...")
@@ -122,17 +122,17 @@ def excerpt(found: object) -> str:
 def _shown(value: object) -> str:
   try:
     return repr(value)
-  except RecursionError:  # a list can be nested just deeply enough to be read, and too deeply to be shown
+  except RecursionError:  # some nested lists can be parsed, but are too deep for repr
     return f"a {type(value).__name__}, nested deeply"
 
 
 def one_line(error: Exception) -> str:
-  """What a library says of a file, short and without line breaks."""
+  """Returns a library's error message, shortened and without line breaks."""
   said = " ".join(str(error).split())
   return said if len(said) <= _SAID_LENGTH else said[:_SAID_LENGTH] + "..."
 
 
 def refusal(path: Path, number: int, expected: str, found: object = None, unit: str = "line") -> DataError:
-  """The one line that refuses a file: name, line, what was expected, an excerpt."""
+  """Returns a one-line error that names file, line, what was expected and an excerpt of what was found."""
   tail = "" if found is None else f", found {excerpt(found)}"
   return DataError(f"{path}, {unit} {number}: expected {expected}{tail}")

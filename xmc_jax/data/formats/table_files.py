@@ -1,6 +1,6 @@
 """Rows of .jsonl, .csv, .tsv and .parquet files as records, with their line numbers.
 
-No more is held at a time than CHUNK_BYTES and one row, of at most MAX_LINE_BYTES; of parquet, _BATCH_ROWS.
+At most CHUNK_BYTES plus one row (MAX_LINE_BYTES) are in memory at a time; for parquet, plus _BATCH_ROWS rows.
 """
 
 import csv
@@ -17,12 +17,12 @@ _BATCH_ROWS = 256
 
 
 def suffix(path: Path) -> str:
-  """The file's kind: its suffix, a `.gz` behind it left out."""
+  """Returns the file's suffix, without a final `.gz`."""
   return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 def records(path: Path, columns: Sequence[str], notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
-  """The rows of a table, some at a time: at least these columns of each."""
+  """Yields the rows of a table, some at a time, with at least these columns."""
   match suffix(path):
     case ".jsonl":
       yield from objects(path, notices)
@@ -33,7 +33,7 @@ def records(path: Path, columns: Sequence[str], notices: list[str]) -> Iterator[
 
 
 def column_names(path: Path, notices: list[str]) -> list[str]:
-  """The columns of a table: its schema, its header, or the keys of its first record."""
+  """Returns the columns of a table: from its schema, its header, or the keys of its first record."""
   if suffix(path) == ".parquet":
     with open_bytes(path) as file:
       return list(_open_parquet(path, file).schema_arrow.names)
@@ -64,7 +64,7 @@ def _parquet_rows(path: Path, file, columns: list[str] | None) -> Iterator[list[
   parquet = _open_parquet(path, file)
   rows, size, done = [], 0, 0
   try:
-    # Small batches: what a few bytes of parquet unpack to is not known before.
+    # Small batches, because the size of decompressed parquet rows is not known in advance.
     for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
       rows += batch.to_pylist()
       size += batch.nbytes
@@ -94,7 +94,7 @@ def _separated(path: Path, delimiter: str, notices: list[str]) -> Iterator[tuple
 
 
 def _chunks(rows: Iterator[tuple[int, list[str], int]]) -> Iterator[list[tuple[int, list[str], int]]]:
-  """Rows, about CHUNK_BYTES of them, CHUNK_ROWS at most."""
+  """Yields lists of rows, each of about CHUNK_BYTES and at most CHUNK_ROWS rows."""
   chunk, size = [], 0
   for row in rows:
     chunk.append(row)
@@ -107,9 +107,9 @@ def _chunks(rows: Iterator[tuple[int, list[str], int]]) -> Iterator[list[tuple[i
 
 
 def _numbered(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str], int]]:
-  """Rows: the number of the line they start on (quoted cells may span lines), cells, and letters in all.
+  """Yields rows as (number of the first line, cells, letters). Quoted cells may span lines.
 
-  Empty lines are no rows.
+  Empty lines are skipped.
   """
   number = size = 0
 

@@ -1,4 +1,4 @@
-"""Tables that people have: a text column and a column of labels, with or without a test file."""
+"""Tables with a column of texts and a column of labels, with or without a test file."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,12 +18,12 @@ LOOKS_FOR = "train.* and test.*, or one file, in .jsonl, .csv, .tsv or .parquet"
 
 _TEXTS = ("title", "text", "query", "question", "sentence", "name", "description", "content", "body")
 _LABELS = ("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y")
-_MANY = 12  # columns in a message
+_MANY = 12  # columns shown in a message
 _KEYS = ("id", "uid", "key", "label", "label_id", "name")
 
 
 def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
-  """What `Source` needs of this layout, or None where there is no such table."""
+  """Returns the `Source` fields of this layout, or None if there is no such table."""
   labels = _label_file(path, options)
   if path.is_file():
     train, test = path, None
@@ -62,9 +62,9 @@ def _label_file(path: Path, options: Options) -> Path | None:
 
 
 class _Tables:
-  """One or two tables. Labels are numbered and rows split in a first pass, read in a second.
+  """Reads one or two tables: a first pass numbers labels and splits rows, a second reads the points.
 
-  Held in memory between them: the distinct labels (all of a label file's texts), and nine bytes for each row.
+  Keeps the distinct labels (or all texts of a label file) and nine bytes per row in memory in between.
   """
 
   def __init__(self, train: Path, test: Path | None, labels: Path | None, options: Options, notices: list):
@@ -76,7 +76,7 @@ class _Tables:
     self._is_test = np.zeros(0, bool)
 
   def unordered(self) -> dict[str, str]:
-    """Why nobody could say which row of a graph's file is which point, or label; by side."""
+    """Returns why the rows of a graph file cannot be matched to points or labels, by side of the graph."""
     found = {}
     if not self._test and self._options.test_fraction:
       found["query_edges"] = (
@@ -124,7 +124,7 @@ class _Tables:
     return tally
 
   def _columns_taken(self) -> list[str]:
-    """A line for each table on the columns it is read from, with some labels to recognise."""
+    """Returns a line for each table that names its columns and some of the labels."""
     label_file = f" in {self._label_file.name}" if self._label_file else ""
     some = list(islice((excerpt(text) for text in self._vocabulary.texts if text.strip()), 3))
     such_as = f", such as {', '.join(some)}{label_file}" if some else ""
@@ -139,7 +139,7 @@ class _Tables:
     return lines
 
   def rows(self, of_test: bool, num_labels: int) -> Iterator[Rows]:
-    """The points of one split."""
+    """Yields the points of one split."""
     done = 0
     for place, records_ in self._records(self._test if of_test and self._test else self._train):
       if self._test is None:
@@ -190,7 +190,7 @@ class _Tables:
       return Vocabulary(list(chain.from_iterable(text_chunks(path, self._notices))), file_name=path.name)
     have = column_names(path, self._notices)
     key = _guess(_KEYS, have)
-    # Its columns need not be called as the points' are, so a guess will do.
+    # Its columns may have other names than those of the points, so a guess is allowed.
     others = [name for name in have if name != key] or have
     wanted = self._options.text if self._options.text in others else "title"
     names = _text_columns(wanted, others)
@@ -209,17 +209,17 @@ def _guess(candidates: tuple[str, ...], have: list[str]) -> str:
 
 
 def _text_columns(wanted: str, have: list[str]) -> tuple[str, ...]:
-  """The columns that make up the text; none where they are not there."""
+  """Returns the columns that make up the text; none if they are missing."""
   for names in ((wanted,), tuple(wanted.split("+"))):
     if all(name in have for name in names):
       return names
-  # 'title' is the default, so it may stand for "whatever the text is called".
+  # 'title' is the default, so it may mean any usual name of a text column.
   guess = _guess(_TEXTS, have) if wanted == "title" else ""
   return (guess,) if guess else ()
 
 
 def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple, label: str) -> DataError:
-  """The one line for a table without a column of texts, of labels, or both."""
+  """Returns the one-line error for a table without a column of texts, of labels, or both."""
   if label and options.text == options.label_column:
     return DataError(f"{path}: expected texts and labels in two columns, found {excerpt(label)} for both")
   wanted, flags = [], []
@@ -240,6 +240,6 @@ def _shown(columns: list[str]) -> str:
 
 
 def _taken(key: str, names: tuple[str, ...], is_guess: bool) -> str:
-  """A column and, where it was guessed, how to take another."""
+  """Returns the column names and, if they were guessed, how to choose others."""
   shown = "column " + " and ".join(map(excerpt, names))
   return f"{shown} (guessed; change with --config.data.{key})" if is_guess else shown
