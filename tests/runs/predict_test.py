@@ -24,7 +24,8 @@ import xmc_jax
 from xmc_jax.cli import interactive
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import explanations
-from xmc_jax.runs import predict, ranking
+from xmc_jax.runs import model as model_of_run
+from xmc_jax.runs import ranking
 from xmc_jax.runs.predict import predict_command, predict_lines
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -96,7 +97,7 @@ def test_a_loaded_model_has_opened_all_that_it_answers_by(workdir, monkeypatch):
   def refuse(*_, **__):
     raise AssertionError("opened at the first answer")
 
-  for module, name in ((ranking, "hybrid"), (ranking, "ranker"), (predict, "Encoder")):
+  for module, name in ((ranking, "hybrid"), (ranking, "ranker"), (model_of_run, "Encoder")):
     monkeypatch.setattr(module, name, refuse)
   ids = model.predict(TEXTS[:1], 3)[0]
   assert ids.shape == (1, 3)

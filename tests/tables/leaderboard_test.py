@@ -107,7 +107,7 @@ def test_rows_held_out_vote_once_the_weight_is_chosen(tmp_path):
     json.loads((tmp_path / kind / "report" / "metrics.json").read_text()) for kind in ("both", "both_all")
   ]
   assert reports[0]["weights"] == reports[1]["weights"] and len(set(reports[0]["weights"].values())) > 1
-  dataset = tfidf.new_run.load_data(config, None, "")
+  dataset = tfidf.create.load_data(config, None, "")
   train = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)[0]
   weight = float(max(reports[0]["weights"], key=reports[0]["weights"].get))
   stored = []
