@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from xmc_jax.config import method_checks
-from xmc_jax.config.limits import AT_LEAST, AT_MOST, CHOICES, LARGEST, POSITIVE, SHARES
+from xmc_jax.config import registry
+from xmc_jax.config.keys import LARGEST, Key
 
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
 _PATHS = (  # what is, or may be, a place on the disk
@@ -29,32 +29,36 @@ _TYPES = {
 }
 
 
-def faults(config: Any, default: Mapping) -> Iterator[str]:
-  """What is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
+def faults(config: Any) -> Iterator[str]:
+  """Yields what is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
 
   Args:
     config: a ConfigDict, or whatever a config file made instead.
-    default: every key with its default.
   """
   wanted = "it must return xmc_jax.config.default() with other values"
   if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
     yield f"get_config() gave {_shown(config)}; {wanted}"
     return
   try:
-    values, known = flatten(config), flatten(default)
+    values = flatten(config)
   except Exception as error:  # a value that is computed when it is looked at can raise anything
     yield f"get_config() gave values that cannot be read ({type(error).__name__}: {error!s:.80}); {wanted}"
     return
+  name = values.get("method.name")
+  settings = registry.settings_of(name if name in registry.METHODS else registry.FIRST)
+  known = registry.keys_of(settings)
   yield from _key_faults(values, known)
   if not hasattr(config, "to_dict"):
     yield f"get_config() gave a {type(config).__name__}; {wanted}"
-  for key, usual in known.items():
-    if fault := type_fault(key, values[key], usual):
+  for key, declared in known.items():
+    if fault := type_fault(key, values[key], declared.default):
       yield fault
-  yield from _choice_faults(values)
   yield from _text_faults(values)
+  yield from registry.name_faults(name)
+  yield from _choice_faults(values, known)
   yield from _range_faults(values, known)
-  yield from method_checks.faults(values, LARGEST)
+  for check in settings.checks:
+    yield from check(values)
   yield from _joint_faults(values)
   if values["encoder.name"] in ("bag", "gru"):
     yield from _table_faults(values)
@@ -77,6 +81,8 @@ def depth_of(metric: str) -> int:
 def unknown_key(key: str, known: Iterable[str]) -> str:
   """What to say of a key that a config does not have."""
   known = list(known)
+  if owners := registry.owners(key):
+    return f"config has no key {_shown(key)}: it is a setting of method.name = {' or '.join(map(repr, owners))}"
   if below := [name for name in known if name.startswith(f"{key}.")]:
     return f"config.{key} is a section, not a value; set one of {', '.join(below)}"
   if above := [name for name in known if key.startswith(f"{name}.")]:
@@ -127,10 +133,10 @@ def _key_faults(values: dict, known: dict) -> Iterator[str]:
     yield f"config has no {key}; start from xmc_jax.config.default(), which has every key"
 
 
-def _choice_faults(values: dict) -> Iterator[str]:
-  for key, legal in CHOICES.items():
+def _choice_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
+  for key, legal in ((key, declared.choices) for key, declared in known.items()):
     value = values[key]
-    if value not in legal:
+    if legal and value not in legal:
       near = difflib.get_close_matches(value, legal, n=1)
       hint = f"did you mean --config.{key}={near[0]}?" if near else f"set --config.{key}={legal[0]}"
       yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}; {hint}"
@@ -162,27 +168,28 @@ def _text_faults(values: dict) -> Iterator[str]:
     )
 
 
-def _range_faults(values: dict, default: dict) -> Iterator[str]:
-  for key, low in AT_LEAST.items():
-    value = values[key]
-    if not value >= low:
-      yield f"{key} = {_shown(value)} is less than {low}; set --config.{key}={low} or more"
-    if value > (most := AT_MOST.get(key, LARGEST)):
+def _range_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
+  for key, declared in known.items():
+    if not declared.is_number:
+      continue
+    value, least, most = values[key], declared.least, declared.most
+    if declared.above is not None:
+      if not declared.above < value <= most:
+        usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else declared.default
+        yield (
+          f"{key} = {_shown(value)} must be more than {declared.above} and at most {most}; "
+          f"for instance --config.{key}={usual}"
+        )
+    elif declared.below is not None:
+      if not least <= value < declared.below:
+        yield (
+          f"{key} = {_shown(value)} must be at least {least} and less than {declared.below}; "
+          f"for instance --config.{key}={declared.default}"
+        )
+    elif not value >= least:
+      yield f"{key} = {_shown(value)} is less than {least}; set --config.{key}={least} or more"
+    elif value > most:
       yield f"{key} = {_shown(value)} is more than {most}; set --config.{key}={most} or less"
-  for key in POSITIVE:
-    most = AT_MOST.get(key, LARGEST)
-    if not 0 < values[key] <= most:
-      usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else default[key]
-      yield (
-        f"{key} = {_shown(values[key])} must be more than 0 and at most {most}; "
-        f"for instance --config.{key}={usual}"
-      )
-  for key in SHARES:
-    if not 0 <= values[key] < 1:
-      yield (
-        f"{key} = {_shown(values[key])} must be at least 0 and less than 1; "
-        f"for instance --config.{key}={default[key]}"
-      )
 
 
 def _joint_faults(values: dict) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Configs: made of defaults, checked, written and read; durations in steps. Loads no jax."""
+"""Configs: made of declared keys, checked, written and read; durations in steps."""
 
 import difflib
 import json
@@ -9,16 +9,28 @@ import re
 import ml_collections
 
 from xmc_jax import sanitize
-from xmc_jax.config import checks
-from xmc_jax.config.defaults import DEFAULTS
+from xmc_jax.config import checks, registry, renamed
 from xmc_jax.errors import ConfigError
 
 _BUNDLED = "debian"  # what presets for the bundled data are called
 
 
-def default() -> ml_collections.ConfigDict:
-  """Every key with its default (defaults.py). Experiments change values, never the set of keys."""
-  return ml_collections.ConfigDict(DEFAULTS)
+def default(method: str = registry.FIRST) -> ml_collections.ConfigDict:
+  """Returns every key with its default: those of all methods (defaults.py), and the method's own.
+
+  Experiments change values, never the set of keys.
+
+  Raises:
+    ConfigError: there is no such method.
+  """
+  for message in registry.name_faults(method):
+    raise ConfigError(message)
+  nested: dict = {"method": {}}
+  for key, declared in registry.keys_of(registry.settings_of(method)).items():
+    section, _, name = key.rpartition(".")
+    (nested.setdefault(section, {}) if section else nested)[name] = declared.default
+  nested["method"]["name"] = method
+  return ml_collections.ConfigDict(nested)
 
 
 def cache_root() -> pathlib.Path:
@@ -45,7 +57,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   Args:
     config: one that `default` made; anything else is refused with what it lacks.
   """
-  for message in checks.faults(config, default()):
+  for message in checks.faults(config):
     raise ConfigError(message)
 
 
@@ -123,12 +135,28 @@ def read(path: pathlib.Path) -> ml_collections.ConfigDict:
   try:
     if not isinstance(stored, dict) or not stored:
       raise ConfigError("it holds no keys")
-    config = ml_collections.ConfigDict(_filled(stored, default().to_dict()))
+    config = _of_this_version(stored)
     check(config)
   except (ConfigError, TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
     reason = " ".join(str(error).split())[:200]
     raise ConfigError(f"{path}: not a config of this version of xmc_jax ({reason})") from None
   return config
+
+
+def _of_this_version(stored: dict) -> ml_collections.ConfigDict:
+  """Returns a stored config with this version's keys.
+
+  Keys that were renamed get their new name. Earlier versions kept the settings of all methods in every
+  config: those that the run's method does not read are left out.
+  """
+  stored = renamed.in_sections(stored)
+  own = stored.get("method", {})
+  name = own.get("name", registry.FIRST) if isinstance(own, dict) else registry.FIRST
+  usual = default(name if name in registry.METHODS else registry.FIRST).to_dict()
+  if isinstance(own, dict):
+    foreign = [key for key in own if key not in usual["method"] and registry.owners(f"method.{key}")]
+    stored["method"] = {key: value for key, value in own.items() if key not in foreign}
+  return ml_collections.ConfigDict(_filled(stored, usual))
 
 
 def _filled(stored: dict, usual: dict) -> dict:
