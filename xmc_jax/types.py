@@ -13,6 +13,9 @@ PyTree = Any
 
 QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
 BATCHES, EXTRA_STATE = "batches", "extra_state"  # who gets what a refresh makes
+# Names of refreshes for batches: the clusters of points, their shortlists of labels, and, before a side's
+# name, which edges of a metadata graph are kept.
+CLUSTERS, SHORTLIST, KEPT = "clusters", "shortlist", "kept_"
 
 
 class Tokens(NamedTuple):
@@ -100,9 +103,9 @@ class BatchSpec(NamedTuple):
     num_fresh_negatives: labels that the method chooses on the device, from `Batch.every_label`, and adds to
       an in-batch pool.
     frozen: the encoder stays as it is: a batch has `vectors` in place of queries.
-    clump: points that stand together, so many at a time, are of like length.
-    whole_leaves: a batch is one leaf of `fresh['leaves']`; before there are leaves, as large a part of the
-      points.
+    cluster_size: points that share a batch, so many at a time, have similar lengths.
+    batch_is_cluster: a batch is one cluster of the refresh 'clusters'; before there are clusters, as large a
+      part of the points.
     pool_size: labels that an in-batch pool has room for; 0 is all that may be drawn. Where they are more,
       hard negatives are dropped first.
     fill_pool: what room is left goes to other positives of the batch's points.
@@ -117,8 +120,8 @@ class BatchSpec(NamedTuple):
   num_hard_negatives: int = 0
   num_fresh_negatives: int = 0
   frozen: bool = False
-  clump: int = 1
-  whole_leaves: bool = False
+  cluster_size: int = 1
+  batch_is_cluster: bool = False
   pool_size: int = 0
   fill_pool: bool = False
   positive_sampling: str = "uniform"
@@ -199,8 +202,8 @@ class Method(NamedTuple):
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
     rules: (path regex, partition axes) pairs; the first match wins, and every array has one.
-    refreshes: what is made anew between steps, by name. Of those for batches, 'leaves' `[N]` and 'shortlist'
-      `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are drawn.
+    refreshes: what is made anew between steps, by name. Of those for batches, 'clusters' `[N]` and
+      'shortlist' `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are drawn.
     tables: parameters with a row per label or per cluster, by name, of which a step reads and writes only
       some (row-sparse Adam): `(batch, aux) -> ids [R]`, padded with -1. In `loss`, `params[name]` is these
       rows `[R, D]`; everywhere else it is the whole table, its rows rounded up to the devices.

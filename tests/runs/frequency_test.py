@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.batching.inclusion_probabilities import log_pool_odds
 from xmc_jax.cli import commands
@@ -143,8 +142,7 @@ def test_illegal_weights_are_refused(data):
   ):
     with pytest.raises(ConfigError, match=message):
       config = tiny_runs.config(data, **values)
-      configs.check(config)
-      methods.check(config)
+      methods.check_config(config)
 
 
 def test_odds_of_a_pool_by_simulation():

