@@ -1,6 +1,6 @@
 """xmc_jax: extreme multi-label text classification in JAX.
 
-The public rooms are loaded on first use, so that `import xmc_jax`, `--help`
+The public subpackages are loaded on first use, so that `import xmc_jax`, `--help`
 and a config error cost no JAX start-up:
 
   xmc_jax.default_config   a method's config, to change and train
@@ -9,10 +9,10 @@ and a config error cost no JAX start-up:
   xmc_jax.metrics  evaluate, inverse_propensity, ...
   xmc_jax.data     load, prepare, ...
   xmc_jax.models   load_encoder, ...
-  xmc_jax.export   Exported: an exported run, which takes new labels
+  xmc_jax.export   Exported: an exported run, to which labels can be added
   xmc_jax.train    from a config to a trained run
   xmc_jax.Model    a trained run, ready to predict
-  xmc_jax.UserError   what a user can cause, in one line; DataError and ConfigError are such
+  xmc_jax.UserError   base of DataError and ConfigError: errors that users can fix, shown as one line
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""`python -m xmc_jax`, and `xmc-jax` where pip has installed it: the command line of main.py."""
+"""Entry point of `python -m xmc_jax` and of the installed command `xmc-jax`: runs main.py."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""Prints for people: lines and a progress bar on standard error; results and tables on standard output."""
+"""Console output: messages and a progress bar on standard error, results and tables on standard output."""
 
 import sys
 import time
@@ -9,24 +9,24 @@ from tqdm import tqdm
 from xmc_jax import sanitize
 from xmc_jax.distributed import runtime
 
-_PLAIN_SECONDS = 15.0  # between progress lines where there is no terminal
+_PLAIN_SECONDS = 15.0  # between progress lines without a terminal
 
 
 class Progress:
-  """One line that moves, or a plain line now and then where there is no terminal.
+  """Shows a progress bar, or prints a plain line every 15 seconds if there is no terminal.
 
   Args:
     what: the stage's name.
-    total: steps, texts, ...; None when it is not known.
-    first: where it starts, after a resume.
-    unit: of `total`.
+    total: number of units (steps, texts, ...); None if unknown.
+    first: number of units that were done before a resume.
+    unit: name of one unit.
   """
 
   def __init__(self, what: str, total: int | None, *, first: int = 0, unit: str = "step"):
     what = sanitize.line(what)
     self._what, self._total, self._first, self._unit = what, total, first, unit
     self._done, self._start = first, time.perf_counter()
-    self._spoken, self._since = self._start, (first, self._start)  # from when on the rate is taken
+    self._spoken, self._since = self._start, (first, self._start)  # the rate is measured from here on
     self._shown = runtime.is_main_process()
     self._bar = (
       tqdm(desc=what, total=total, initial=first, unit=unit, leave=False, dynamic_ncols=True)
@@ -35,8 +35,8 @@ class Progress:
     )
 
   def update(self, done: int, note: str = "") -> None:
-    """`done` of `total`, counted from the very start, and a few words behind it."""
-    if self._done == self._first < done:  # compiling takes longer than what follows
+    """Shows that `done` of `total` units are finished, counted from the very start, followed by `note`."""
+    if self._done == self._first < done:  # leaves compilation out of the rate
       self._since = done, time.perf_counter()
     self._done = done
     if self._bar is not None:
@@ -60,23 +60,23 @@ class Progress:
 
 
 def say(line: str) -> None:
-  """A line for people, on standard error; a progress bar steps aside for it."""
+  """Prints a message on standard error, without breaking a progress bar."""
   if runtime.is_main_process():
     tqdm.write(sanitize.text(line), file=sys.stderr)
 
 
 def show(text: str) -> None:
-  """A result, on standard output."""
+  """Prints a result on standard output."""
   if runtime.is_main_process():
     print(sanitize.text(text))
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:
-  """Lays metrics out in percent, one a line, 'P@1 41.23', with a column for each way to rank."""
+  """Formats metrics in percent, one metric per line ('P@1 41.23') and one column per way to rank."""
   (_, main), *others = columns.items()
   width = max(map(len, main))
   heads = [name.replace("_", " ") for name, _ in others]
-  # Heads stand above their columns where there are several: one alone needs none.
+  # A single column needs no heading.
   lines = [" ".join([" " * width, f"{next(iter(columns)):>6}", *heads])] if others else []
   for metric, value in main.items():
     cells = (f"{100 * found[metric]:{max(len(head), 6)}.2f}" for head, (_, found) in zip(heads, others))

@@ -1,13 +1,13 @@
-"""The exceptions that are meant for users: shown as one line, never as a traceback."""
+"""Exceptions for users: shown as one line, never as a traceback."""
 
 
 class UserError(Exception):
-  """Something that the user can mend."""
+  """Reports an error that the user can fix."""
 
 
 class ConfigError(UserError):
-  """A config value that cannot work: names key, value, limit and remedy."""
+  """Reports an invalid config value: names the key, its value, the limit and a remedy."""
 
 
 class DataError(UserError):
-  """Input that cannot be used: names file, line and what was expected."""
+  """Reports unusable input: names the file, the line and what was expected."""

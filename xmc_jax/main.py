@@ -9,7 +9,7 @@
 
 Installed by pip, it is `xmc-jax` for short. Presets stand behind a colon (experiments/dexml.py:minilm); every
 --config.KEY stands in docs/settings.md.
-"""  # `--help` shows this. Heavy imports come after the checks, so that it answers at once.
+"""  # `--help` shows this. Heavy imports come after the checks, so that `--help` answers at once.
 
 import pathlib
 
@@ -42,7 +42,7 @@ def _make(mode: str, config, workdir: pathlib.Path) -> None:
   from xmc_jax.distributed import runtime
 
   if mode == "plan":
-    return commands.plan(config)  # looks for no device
+    return commands.plan(config)  # needs no device
   with runtime.started(options.DISTRIBUTED.value):
     commands.prepare(config) if mode == "prepare" else commands.train_and_test(config, workdir)
 
@@ -72,7 +72,7 @@ def _compare(workdirs: list[pathlib.Path]) -> None:
 
 
 def cli() -> None:
-  """Runs `main`; whatever a user can cause ends in one line and a non-zero exit."""
+  """Runs `main`; prints a user's error as one line and exits with a non-zero status."""
   with error_lines.in_one_line():
     app.run(main, flags_parser=options.parse)
 

@@ -1,8 +1,8 @@
-"""Texts from data, made safe to show: a terminal obeys control characters, and they can be in any text."""
+"""Makes texts from data safe to print: they may contain control characters, which a terminal obeys."""
 
 import re
 
-# C0 and C1 without tab and line feed, delete, what turns the direction of reading, lone surrogates.
+# C0 and C1 controls except tab and line feed, delete, changes of text direction, lone surrogates.
 _UNSAFE = re.compile(
   "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -10,7 +10,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def text(shown: str) -> str:
-  """Some lines with every unsafe character replaced; tabs and line feeds stay.
+  """Replaces every unsafe character of a text; keeps tabs and line feeds.
 
   Example:
     >>> text("a\\x1b[2Jb")
@@ -20,10 +20,10 @@ def text(shown: str) -> str:
 
 
 def line(shown: str) -> str:
-  """`text` of one line: white space of any kind is one space."""
+  """Makes a text one safe line: replaces unsafe characters, and each run of white space by one space."""
   return text(" ".join(shown.split()))
 
 
 def json(dumped: str) -> str:
-  """JSON with every unsafe character escaped, which means the same."""
+  """Escapes every unsafe character of a JSON text; its meaning stays the same."""
   return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", dumped)

@@ -1,4 +1,4 @@
-"""The types that the rooms of xmc_jax exchange. Types only: no behaviour, no jax.
+"""Types that the subpackages of xmc_jax share. Types only: no behaviour, no jax.
 
 Shapes: N points, L labels, B batch rows, S pool columns, T tokens, D width,
 P positives, F excluded columns. Ids are int32, padded with -1.
@@ -19,13 +19,13 @@ CLUSTERS, SHORTLIST, KEPT = "clusters", "shortlist", "kept_"
 
 
 class Tokens(NamedTuple):
-  """Texts as token ids, padded on the right.
+  """Holds texts as token ids, padded on the right.
 
   Attributes:
-    ids: `[n, T]` int32 token ids; what stands behind a row's length is padding.
+    ids: `[n, T]` int32 token ids; those beyond a row's length are padding.
     lengths: `[n]` int32 number of real tokens in each row; 0 for an unused row.
-    space: `[P]` int8, of which only the size counts: the rows have P real tokens together at most, and an
-      encoder may lay these out without padding; () says nothing of their number, as where rows are split over
+    space: `[P]` int8; only its size matters. The rows have at most P real tokens together, so an encoder may
+      pack them without padding. () means that the number is unknown, for instance if rows are split over
       devices.
   """
 
@@ -35,14 +35,14 @@ class Tokens(NamedTuple):
 
 
 class Links(NamedTuple):
-  """One side of a metadata graph in a step: the anchors that were drawn for n points, or labels.
+  """Holds one side of a metadata graph in a step: the anchors that were sampled for n points or labels.
 
   Attributes:
-    rows: `[n]` int32 which of the batch's rows, or of its pool's columns, each of n is; -1 for padding.
+    rows: `[n]` int32 row of the batch, or column of its pool, of each point or label; -1 for padding.
     columns: `[S]` int32 anchor id of each column, -1 for padding.
-    anchors: their texts, in groups as a batch's labels are.
-    positives: `[n, P]` int32 columns of the row's linked anchors, pruned edges counted, -1 for padding.
-    weights: `[n, P]` float32, 1 for the anchor that was drawn for the row, 0 for others.
+    anchors: texts of the anchors, in groups like a batch's labels.
+    positives: `[n, P]` int32 columns of the row's linked anchors, pruned edges included, -1 for padding.
+    weights: `[n, P]` float32, 1 for the anchor that was sampled for the row, 0 for others.
   """
 
   rows: Array
@@ -53,27 +53,27 @@ class Links(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """One training step's input: static shapes, a function of (seed, step, order).
+  """Holds one training step's input: static shapes, a function of (seed, step, order).
 
   Attributes:
     rows: `[B]` int32 training rows, -1 for padding.
     queries: token groups `[n, T]`, whose rows are the batch's rows (in the order of
-      `data.buckets.device_major`). Each group has its own T, so that short texts do not
-      pay for long ones. None where the encoder is frozen.
+      `batching.length_buckets.device_major`). Each group has its own T, so that short texts are not
+      padded to the longest. Empty if the encoder is frozen.
     columns: `[S]` int32 label id of each pool column, -1 for padding.
-    labels: the pool's texts, in groups as the queries are; none where the method needs no texts.
+    labels: the pool's texts, in groups like the queries; empty if the method needs no texts.
     positives: `[B, P]` int32 columns of the row's true labels that are in the pool, -1 for padding.
-    weights: `[B, P]` float32 loss weight of each of these; 0 where the positive was not drawn in this step.
+    weights: `[B, P]` float32 loss weight of each positive; 0 if it was not sampled in this step.
     excluded: `[B, F]` int32 columns that the row's loss must not see (filter
       pairs: the label that is the point itself), -1 for padding.
-    every_label: the texts of all L labels, `[L', T]` with L' >= L, in their order, where the method
-      chooses among them on the device; then `positives` and `excluded` hold label ids, not columns.
-    vectors: `[B, D]` embeddings of the points, where the encoder is frozen.
-    dropped: `[2]` int32 hard negatives, and positives, that were drawn and found no room; empty where the
-      pool has room for all.
-    links: of each side of a metadata graph, by name: of the batch's points, or of a drawn label of each.
-    shared: `[B, B]` bool, which rows have a true label in common, be it in the pool or not; a row has its own
-      with itself. Empty where the method does not ask.
+    every_label: the texts of all L labels, `[L', T]` with L' >= L, in the order of ids, if the method
+      chooses negatives on the device; then `positives` and `excluded` hold label ids, not columns.
+    vectors: `[B, D]` embeddings of the points, if the encoder is frozen.
+    dropped: `[2]` int32 numbers of sampled hard negatives and of sampled positives that did not fit into the
+      pool; empty if the pool has room for all.
+    links: sides of metadata graphs, by name: of the batch's points, or of one sampled label of each.
+    shared: `[B, B]` bool, which rows have a true label in common, in the pool or not; a row with labels
+      shares them with itself. Empty if the method does not ask for it.
   """
 
   rows: Array
@@ -91,14 +91,14 @@ class Batch(NamedTuple):
 
 
 class BatchSpec(NamedTuple):
-  """How a method wants its batches built.
+  """Describes how a method wants its batches built.
 
   Attributes:
-    labels: 'all' (every label is a column), 'in_batch' (the drawn positives), or 'table' and 'in_batch_table'
-      (the same without texts).
-    num_positives: positives drawn per row and step; 0 means all of them.
-    num_random_negatives: labels drawn uniformly and added to an in-batch pool.
-    num_hard_negatives: labels drawn per row from its shortlist, `fresh['shortlist']`, and added
+    labels: 'all' (every label is a column), 'in_batch' (the sampled positives), or 'table' and
+      'in_batch_table' (the same without texts).
+    num_positives: positives sampled per row and step; 0 means all of them.
+    num_random_negatives: labels sampled uniformly and added to an in-batch pool.
+    num_hard_negatives: labels sampled per row from its shortlist, `fresh['shortlist']`, and added
       to an in-batch pool; none before there is a shortlist.
     num_fresh_negatives: labels that the method chooses on the device, from `Batch.every_label`, and adds to
       an in-batch pool.
@@ -130,17 +130,17 @@ class BatchSpec(NamedTuple):
 
 
 class Refresh(NamedTuple):
-  """Something that is made anew between steps, from the parameters as they are then.
+  """Describes an array that is recomputed between steps, from the parameters at that time.
 
   Attributes:
-    every_epochs: how often; at a multiple of it after `first_epoch`.
-    compute: `snapshot -> array`, the same on every process, or None to leave things as they are; see
+    every_epochs: the interval in epochs, counted from `first_epoch`.
+    compute: `snapshot -> array`, the same on every process, or None to keep the previous one; see
       refresh/snapshot.py.
-    first_epoch: before this there is none.
-    target: who gets what it makes: BATCHES, which are then built by it, or EXTRA_STATE, where it takes the
-      place of `aux[name]`.
-    every_steps: how often, where it is not 0; `every_epochs` does not count then.
-    at_epoch_start: what is due inside an epoch waits for the next one, because it shapes the order of points.
+    first_epoch: when the first refresh is due.
+    target: who receives the array: BATCHES, for the batch builder, or EXTRA_STATE, to replace
+      `aux[name]`.
+    every_steps: the interval in steps; if not 0, it replaces `every_epochs`.
+    at_epoch_start: a refresh due inside an epoch waits for the next epoch, as it sets the order of points.
   """
 
   every_epochs: float
@@ -152,18 +152,18 @@ class Refresh(NamedTuple):
 
 
 class DatasetInfo(NamedTuple):
-  """Holds what a method may know of the data when it is made.
+  """Holds what a method may know about the data when it is built.
 
   Attributes:
     num_points: N, training points.
     num_labels: L.
-    max_length: tokens per text, at most.
-    vocab_size: of the tokenizer.
-    special_ids: token ids that stand for no piece of text ([CLS], [SEP], ...).
+    max_length: the most tokens per text.
+    vocab_size: size of the tokenizer's vocabulary.
+    special_ids: ids of the special tokens ([CLS], [SEP], ...).
     mesh: the devices, axes ('data', 'label').
-    label_counts: `[L]` training points of each label.
-    graphs: metadata graphs, by name: which sides each has, of 'query' and 'label'.
-    num_labelled: of the N those with a label to learn, of which batches are drawn; 0 is all.
+    label_counts: `[L]` number of training points of each label.
+    graphs: metadata graphs, by name: which of the sides 'query' and 'label' each has.
+    num_labelled: number of points with a label to learn, from which batches are sampled; 0 means all.
   """
 
   num_points: int
@@ -178,13 +178,13 @@ class DatasetInfo(NamedTuple):
 
 
 class RowUpdate(NamedTuple):
-  """Holds rows that a step writes into a table of `aux`: a loss returns it in the table's place.
+  """Holds rows that a step writes into a table of `aux`: a loss returns it in place of the table.
 
-  So a step that is left out writes none, and needs no second table to choose from.
+  A skipped step then writes no rows, without a second copy of the table to select from.
 
   Attributes:
-    ids: `[R]` int32 the rows' places, no id twice, -1 for none.
-    rows: `[R, D]`.
+    ids: `[R]` int32 indices of the rows in the table, none twice, -1 for padding.
+    rows: `[R, D]` new values of these rows.
   """
 
   ids: Array
@@ -192,12 +192,14 @@ class RowUpdate(NamedTuple):
 
 
 class Method(NamedTuple):
-  """A paper as pure functions. docs/architecture.md tells how they are called; methods/dexml.py is one.
+  """Holds a paper's method as pure functions; docs/architecture.md tells how they are called.
+
+  methods/dexml.py is an example.
 
   Attributes:
     init: `key -> (params, aux)`.
-    loss: `(params, aux, batch, key) -> (loss, metrics, new_aux)`; in `new_aux` a RowUpdate may stand for a
-      table.
+    loss: `(params, aux, batch, key) -> (loss, metrics, new_aux)`; in `new_aux` a RowUpdate may
+      replace a table.
     embed_queries: `(params, aux, tokens) -> [n, D]`.
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
@@ -206,15 +208,15 @@ class Method(NamedTuple):
       'shortlist' `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are drawn.
     tables: parameters with a row per label or per cluster, by name, of which a step reads and writes only
       some (row-sparse Adam): `(batch, aux) -> ids [R]`, padded with -1. In `loss`, `params[name]` is these
-      rows `[R, D]`; everywhere else it is the whole table, its rows rounded up to the devices.
-    views: what labels can be ranked by, where there is more than one way, by name: functions like
-      `embed_labels`, against the same queries. `embed_labels` is then their sum.
-    embed_texts: like `embed_labels`, of the texts alone; None where labels are embedded by nothing else.
-    aux_to_rank: `Snapshot -> aux` to embed labels by when they are ranked; None is as trained.
-    adopt: `Snapshot -> (params, aux)`: begins from the finished run that `config.init_from` names, where that
-      is more than to take its parameters over.
-    key_temperature: of the softmax over the keys of a memory of training points and labels, by which 'fused'
-      then ranks (retrieval/key_memory.py); 0 is no memory.
+      rows `[R, D]`; everywhere else it is the whole table, padded to a multiple of the devices.
+    views: the kinds of label vectors to rank by, if there are several, by name: functions like
+      `embed_labels`, for the same queries. `embed_labels` is then their sum.
+    embed_texts: like `embed_labels`, but from the texts alone; None if `embed_labels` uses only texts.
+    aux_to_rank: `Snapshot -> aux`, the aux that label embeddings for ranking use; None keeps the trained one.
+    adopt: `Snapshot -> (params, aux)`: starts from the finished run that `config.init_from` names; None takes
+      over its parameters only.
+    key_temperature: temperature of the softmax over a memory of training points and labels, which the scores
+      'fused' then rank by (retrieval/key_memory.py); 0 means no memory.
   """
 
   init: Callable[..., tuple[PyTree, PyTree]]
@@ -233,13 +235,13 @@ class Method(NamedTuple):
 
 
 class TrainState(NamedTuple):
-  """Holds what training changes; lives on the devices, sharded and donated.
+  """Holds the state that training changes; it is on the devices, sharded and donated.
 
   Attributes:
-    step: int32 scalar, steps done.
+    step: int32 scalar, number of steps done.
     params: the method's parameters.
     opt_state: optax state.
-    aux: what a method updates without gradients (centroids, memory banks).
+    aux: state that a method updates without gradients (centroids, memory banks).
   """
 
   step: Array

@@ -1,4 +1,4 @@
-"""A trained run for other tools: sentence-transformers, FAISS, ScaNN, StableHLO; it takes new labels."""
+"""Exports trained runs for sentence-transformers, FAISS, ScaNN and StableHLO; exports accept new labels."""
 
 from xmc_jax.export.exported import Exported, add_labels
 from xmc_jax.export.make import export

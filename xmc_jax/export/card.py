@@ -1,6 +1,6 @@
-"""The model card of an export: README.md with the head that Hugging Face reads.
+"""The model card of an export: README.md with the metadata header that Hugging Face reads.
 
-Names and texts of data come from anybody: what is written of them can be neither Markdown, HTML nor YAML.
+Names and texts from the data are untrusted: they are escaped so that they act as no Markdown, HTML or YAML.
 """
 
 import json
@@ -17,7 +17,7 @@ from xmc_jax.runs.run import Run
 
 _PATHS = ("data.path", "data.label_file", "data.cache_dir", "init_from", "encoder.name", "encoder.init_table")
 _PATHS += ("encoder.tokenizer",)
-_LONGEST = 200  # letters of a name
+_LONGEST = 200  # characters of a name
 
 _USE = """\
 ```python
@@ -78,12 +78,12 @@ _TEXTS_INSIDE = (
 
 
 class Made(NamedTuple):
-  """What was exported.
+  """Describes what was exported.
 
   Attributes:
-    facts: of export.json.
-    sentence: of sentence-transformers' folder.
-    no_scann: why there is no ScaNN index; '' where there is one.
+    facts: the content of export.json.
+    sentence: what was written for sentence-transformers.
+    no_scann: why there is no ScaNN index; '' if there is one.
   """
 
   facts: dict[str, Any]
@@ -92,12 +92,12 @@ class Made(NamedTuple):
 
 
 def text(run: Run, made: Made, scores: str) -> str:
-  """The card.
+  """Returns the text of the model card.
 
   Args:
-    run: what was exported.
-    made: what of it.
-    scores: what ranks; '' is as the run was told.
+    run: the exported run.
+    made: what was exported of it.
+    scores: the scores that rank; '' for those of the run's own config.
   """
   config = _shareable(run.workdir)
   as_told = scores in ("", config["eval.scores"])
@@ -126,7 +126,7 @@ def text(run: Run, made: Made, scores: str) -> str:
 
 
 def escaped(shown: str) -> str:
-  """A text on one line of Markdown, every sign in it meaning itself.
+  """Returns a text as one line of Markdown, with every special character escaped.
 
   Example:
     >>> escaped("<b> [x](y)")
@@ -136,7 +136,7 @@ def escaped(shown: str) -> str:
 
 
 def quoted(value: Any) -> str:
-  """A value as YAML has it on one line; JSON of printable letters is YAML."""
+  """Returns a value as one line of YAML. It is JSON of printable characters, which is valid YAML."""
   dumped = json.dumps(value, ensure_ascii=False, allow_nan=False)
   return "".join(letter if letter.isprintable() else "\ufffd" for letter in dumped)
 
@@ -230,12 +230,12 @@ def _limits(made: Made, run: Run) -> str:
 
 
 def _code(block: str, language: str = "text") -> str:
-  """A block of code that nothing in it can end."""
+  """Returns a Markdown code block; replaces backticks, so that the content cannot end the block."""
   return f"```{language}\n{sanitize.text(block).replace('`', chr(39))}\n```\n"
 
 
 def _shareable(workdir: pathlib.Path) -> dict[str, Any]:
-  """The run's own config, flat, without what is of the machine that it was trained on."""
+  """Returns the run's config with dotted keys, without what describes the machine it was trained on."""
   config = checks.flatten(methods.read_config(workdir / "config.json"))
   for key in _PATHS:
     config[key] = pathlib.PurePath(str(config[key])).name

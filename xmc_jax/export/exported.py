@@ -1,4 +1,4 @@
-"""An exported run: predicts without the run's folder, and takes new labels by their texts."""
+"""An exported run: predicts without the run's folder, and accepts new labels by their texts."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ from xmc_jax.storage import atomic, path_safety, whole_folder
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 2, "export.json"
 SENTENCE, PROGRAMS, INDEX, MEMORY = "sentence_transformers", "stablehlo", "index", "memory"
-HYBRID = "hybrid"  # what `ranks_by` in export.json says where all sources rank
+HYBRID = "hybrid"  # value of `ranks_by` in export.json if all sources rank together
 POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
 _BATCH_SIZE = 256
 _FACTS = {"max_length": int, "width": int, "adds_labels": bool, "method": str, "encoder_run": str}
@@ -33,7 +33,7 @@ _LONGEST = 1 << 16  # tokens
 
 
 def is_export(folder: pathlib.Path) -> bool:
-  """Whether a folder holds a whole export."""
+  """Returns whether a folder holds a complete export."""
   try:
     found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     return found["format"] == FORMAT and whole_folder.is_finished(folder)
@@ -42,10 +42,10 @@ def is_export(folder: pathlib.Path) -> bool:
 
 
 class Exported:
-  """What `export` wrote, ready to predict.
+  """Predicts labels from what `export` wrote.
 
   Labels are ranked exactly, by all sources or by inner products: see `ranks_by` in export.json. Embeddings
-  come from the StableHLO functions, so nothing of the method's code takes part.
+  come from the StableHLO functions, so the method's code is not used.
 
   Example:
     >>> exported = xmc_jax.export.Exported.load("runs/dexml-debian/export")
@@ -67,7 +67,7 @@ class Exported:
     """Opens an exported folder.
 
     Raises:
-      UserError: there is none, or it is damaged.
+      UserError: the folder holds no export, or the export is damaged.
     """
     folder = whole_folder.standing(pathlib.Path(folder).expanduser())
     if not is_export(folder):
@@ -76,11 +76,11 @@ class Exported:
 
   @property
   def labels(self) -> Sequence[str]:
-    """The L label texts; a label's id is its position."""
+    """Returns the L label texts; a label's id is its position."""
     return self._texts
 
   def embed(self, texts: Sequence[str]) -> np.ndarray:
-    """`[n, D]` float32 embeddings of texts, as points.
+    """Returns `[n, D]` float32 embeddings of texts, as queries.
 
     Raises:
       UserError: `texts` is not a list of texts.
@@ -90,21 +90,21 @@ class Exported:
   def predict(
     self, texts: Sequence[str], k: int = 5, explain: bool = False
   ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
-    """The k best labels of each text.
+    """Returns the k best labels of each text.
 
     Args:
-      texts: n texts; an empty one is legal.
+      texts: n texts; an empty text is allowed.
       k: labels per text, 1 to L.
-      explain: also say why, as a fourth result.
+      explain: also return the reasons, as a fourth result.
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
-      Scores are probabilities that a label is right where all sources rank, else inner products. Where
-      fewer are found, -1 and -inf stand behind them, and a list is shorter. With `explain`, also what
-      `Model.predict` says.
+      Scores are probabilities that a label is right if all sources rank, else inner products. If fewer
+      labels are found, ids are padded with -1, scores with -inf, and the list is shorter. With `explain`,
+      also the reasons, as in `Model.predict`.
 
     Raises:
-      UserError: k is out of range, `texts` is not a list of texts, or `explain` where one source ranks.
+      UserError: k is out of range, `texts` is not a list of texts, or `explain` while one source ranks.
     """
     if explain and self._memory is None:
       raise UserError(f"explain=True: {self._folder} ranks by one source; export with --scores=hybrid")
@@ -114,16 +114,16 @@ class Exported:
   def add_labels(self, texts: Sequence[str]) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.
 
-    The index on the disk is replaced at once: a kill leaves the old one or the new one.
+    The index on the disk is replaced atomically: a killed process leaves the old index or the new one.
 
     Args:
-      texts: n texts; those that are labels already stay as they are.
+      texts: n texts; existing labels stay unchanged.
 
     Returns:
       `[n]` int32 ids of the labels with these texts.
 
     Raises:
-      UserError: the method's label vectors do not follow from texts, a text is empty, or there is no room.
+      UserError: the method cannot compute label vectors from texts, a text is empty, or the disk is full.
     """
     self._check_can_add()
     texts = _cleaned(texts)
@@ -131,7 +131,7 @@ class Exported:
     self._reread()
     if new := self._unknown(texts):
       with whole_folder.written_whole(self._folder / INDEX, _is_index) as part:
-        self._reread()  # somebody else may have added some meanwhile
+        self._reread()  # another process may have added labels meanwhile
         new = self._unknown(texts)
         self._write(part, new)
       self._reread()
@@ -155,11 +155,11 @@ class Exported:
     return memory_files.ranker(self._memory, vectors, self._texts)
 
   def _unknown(self, texts: Sequence[str]) -> list[str]:
-    """Those that are no labels yet, each once."""
+    """Returns the texts that are not labels yet, each once."""
     return [text for text in dict.fromkeys(texts) if text not in self._id_of]
 
   def _write(self, part: pathlib.Path, new: list[str]) -> None:
-    """The index with new labels behind those that it has."""
+    """Writes the index to `part`, with the new labels after the existing ones."""
     texts, width = [*self.labels, *new], self._vectors.shape[1]
     points = self._memory.points if self._memory else None
     atomic.need(
@@ -178,7 +178,7 @@ class Exported:
         f"{self._folder}: functions give {vectors.shape[1]} numbers a label, its index has {width}"
       )
     sample = label_files.read_sample(whole_folder.standing(self._folder / INDEX), width)
-    # Nothing but its text is known of a new label: to classifiers it is no label yet.
+    # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
     views = {view: [array, added[view]] for view, array in self._by_view.items()}
     views = views if len(views) > 1 else {}
@@ -219,15 +219,15 @@ class Exported:
 
 
 def add_labels(exported: pathlib.Path, texts: Sequence[str]) -> np.ndarray:
-  """`Exported.add_labels` of a folder."""
+  """Opens an exported folder and calls `Exported.add_labels`."""
   return Exported.load(exported).add_labels(texts)
 
 
 def _facts(path: pathlib.Path) -> dict:
-  """export.json.
+  """Reads export.json.
 
   Raises:
-    DataError: it is damaged, or of another version.
+    DataError: the file is damaged, or has another format version.
   """
   found = json.loads(path.read_text(encoding="utf-8"))
   if found.get("version") != VERSION:
@@ -248,7 +248,7 @@ def _is_index(folder: pathlib.Path) -> bool:
 
 
 def _cleaned(texts: Sequence[str]) -> list[str]:
-  """The texts, each one line without space around it."""
+  """Returns the texts, each as one line without surrounding space."""
   answers.check_texts(texts)
   texts = [" ".join(text.split()) for text in texts]
   texts = [text.encode("utf-8", "replace").decode() for text in texts]  # no lone surrogates

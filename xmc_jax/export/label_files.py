@@ -1,7 +1,7 @@
-"""An index of labels in files: `labels.npy`, `labels.jsonl`, `labels.faiss`, and ScaNN's own folder.
+"""Files of a label index: `labels.npy`, `labels.jsonl`, `labels.faiss`, and ScaNN's own folder.
 
-Of a hybrid ranker it has more: `labels_VIEW.npy` where there are several kinds of label vectors, and
-`both.faiss`, which has the training points too.
+The index of a hybrid ranker has more files: `labels_VIEW.npy` if there are several kinds of label vectors,
+and `both.faiss`, which also holds the training points.
 """
 
 import json
@@ -21,16 +21,16 @@ from xmc_jax.retrieval.sources import unit_rows
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
 BLOCK = 1 << 16  # vectors at a time
-_SCANN_DEPTH = 100  # labels for each query that ScaNN's search is tuned for
+_SCANN_DEPTH = 100  # ScaNN's search is tuned for so many labels per query
 
 
 def num_bytes(shape: tuple[int, int], text_bytes: int, *, num_views: int = 0, num_points: int = 0) -> int:
-  """Returns what an index takes on the disk, at most: vectors three times, ScaNN's codes and lists, texts.
+  """Returns the most bytes that an index takes on disk: three copies of the vectors, ScaNN's files, texts.
 
   Args:
     shape: `(L, D)` of the label vectors.
-    text_bytes: of the labels' texts.
-    num_views: other kinds of label vectors beside these.
+    text_bytes: bytes of the labels' texts.
+    num_views: number of other kinds of label vectors.
     num_points: training points in an index of both; 0 for none.
   """
   num_labels, width = shape
@@ -51,15 +51,15 @@ def write(
   """Writes an index of L labels.
 
   Args:
-    folder: made if missing.
-    parts: `[n, D]` arrays, L rows in all; may be mapped from a disk.
+    folder: created if missing.
+    parts: `[n, D]` arrays, L rows in all; may be memory-mapped.
     texts: L label texts.
-    sample: `[m, D]` queries, by which ScaNN's search is tuned; they are kept beside it.
+    sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     views: other kinds of label vectors by name, like `parts`.
     points: `[N, D]` training points, for an index of both; None for none.
 
   Returns:
-    Why there is no ScaNN index; '' where there is one.
+    Why there is no ScaNN index; '' if there is one.
   """
   folder.mkdir(parents=True, exist_ok=True)
   write_vectors(folder / VECTORS, len(texts), _blocks(parts))
@@ -76,7 +76,7 @@ def write(
 
 
 def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> None:
-  """Writes blocks `[n, D]`, `num_rows` rows in all and 1 at least, one behind the other as float32."""
+  """Writes blocks `[n, D]` one after the other as float32; `num_rows` >= 1 is their total number of rows."""
   blocks = iter(blocks)
   first = next(blocks)
   shape, start = (num_rows, first.shape[1]), 0
@@ -88,21 +88,21 @@ def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> No
 
 
 def write_texts(path: Path, texts: Iterable[str]) -> None:
-  """Writes texts and their numbers from 0 on, as a line of JSON each."""
+  """Writes each text and its number, counted from 0, as one line of JSON."""
   with path.open("w", encoding="utf-8") as file:
     for number, text in enumerate(texts):
       file.write(sanitize.json(json.dumps({"id": number, "text": text}, ensure_ascii=False)) + "\n")
 
 
 def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
-  """Writes `[L, D]` float32 vectors as `faiss.write_index` does an IndexFlatIP, numbers little-endian.
+  """Writes `[L, D]` float32 vectors in the format of `faiss.write_index` for an IndexFlatIP, little-endian.
 
   | bytes | what |
   |---|---|
   | 4 | 'IxFI' |
   | 4 | int32 D |
   | 8 | int64 L |
-  | 16 | two int64, 1 << 20, which nobody reads |
+  | 16 | two int64, 1 << 20, which are not used |
   | 1 | uint8 1: the index is trained |
   | 4 | int32 0: METRIC_INNER_PRODUCT |
   | 8 | uint64 L D: how many numbers follow |
@@ -121,7 +121,7 @@ def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]
 
 
 def read(folder: Path) -> tuple[np.ndarray, list[str]]:
-  """`(vectors [L, D] mapped from the disk, L texts)`.
+  """Reads an index: `(vectors [L, D], memory-mapped, L texts)`.
 
   Raises:
     DataError: a file is missing or damaged.
@@ -136,7 +136,7 @@ def read(folder: Path) -> tuple[np.ndarray, list[str]]:
 
 
 def read_view(folder: Path, view: str, shape: tuple[int, int]) -> np.ndarray:
-  """Reads another kind of label vectors, `[L, D]` mapped from the disk.
+  """Reads another kind of label vectors, `[L, D]`, memory-mapped.
 
   Raises:
     DataError: the file is missing or damaged, or has another shape.
@@ -149,17 +149,17 @@ def read_view(folder: Path, view: str, shape: tuple[int, int]) -> np.ndarray:
 
 
 def open_array(path: Path) -> np.ndarray:
-  """Opens an .npy file, mapped from the disk.
+  """Opens an .npy file, memory-mapped.
 
   Raises:
-    DataError: it is missing or damaged.
+    DataError: the file is missing or damaged.
   """
   try:
     found = np.load(path, mmap_mode="r", allow_pickle=False)
     if isinstance(found, np.ndarray):
       return found
     reason = "it holds no array"
-  except Exception as error:  # a header is Python text, and numpy lets its parsers' errors through
+  except Exception as error:  # a header is Python text, and numpy does not catch its parser's errors
     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
   raise DataError(f"{path}: not readable ({reason}); export again")
 
@@ -186,18 +186,18 @@ def read_texts(path: Path) -> list[str]:
 
 
 def read_sample(folder: Path, width: int) -> np.ndarray:
-  """The queries that ScaNN was tuned by; none where there are none, or not of this width."""
+  """Reads the queries that ScaNN was tuned with; returns none if they are missing or have another width."""
   try:
     found = np.load(folder / SAMPLE, allow_pickle=False)
     if found.ndim == 2 and found.shape[1] == width and found.dtype == np.float32:
       return found
-  except Exception:  # not there, or damaged: labels serve as well as they can
+  except Exception:  # missing or damaged: ScaNN is then tuned with label vectors
     pass
   return np.zeros((0, width), np.float32)
 
 
 def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:
-  """ScaNN's folder, how to search it, and the queries that say so."""
+  """Writes ScaNN's index, its search settings and sample queries; returns why there is none, or ''."""
   queries = sample if len(sample) else np.asarray(vectors[:200], np.float32)
   index = Index(np.asarray(vectors), backend="scann", name="export")
   index.search(queries, min(_SCANN_DEPTH, len(vectors)))
@@ -214,6 +214,6 @@ def _of_view(view: str) -> str:
 
 
 def _blocks(parts: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-  """The rows of the parts, one part behind the other, so many at a time."""
+  """Yields the rows of the parts in order, at most `BLOCK` at a time."""
   for part in parts:
     yield from (part[start : start + BLOCK] for start in range(0, len(part), BLOCK))

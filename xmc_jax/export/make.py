@@ -1,4 +1,4 @@
-"""`export`: from a run's folder to one for other tools."""
+"""`export`: writes a finished run as a folder for other tools."""
 
 import json
 import pathlib
@@ -21,20 +21,20 @@ from xmc_jax.runs import run as runs
 from xmc_jax.runs.memory import point_vectors
 from xmc_jax.storage import atomic, whole_folder
 
-_PROBES = 8  # texts by which the folder of sentence-transformers is checked
-_SAMPLE = 200  # points that ScaNN's search is tuned by
-_SLACK = 20e6  # bytes: tokenizers, programs, the card, the model that joins sources
+_PROBES = 8  # texts that the folder of sentence-transformers is checked with
+_SAMPLE = 200  # points that ScaNN's search is tuned with
+_SLACK = 20e6  # bytes: tokenizers, programs, the card, the model that combines the sources
 
 
 class _Source(NamedTuple):
   """Holds what is exported.
 
   Attributes:
-    told: the run as it was trained.
-    run: the same in float32.
+    told: the run with its own config.
+    run: the same run in float32.
     trained: its parameters.
-    step: theirs.
-    scores: what ranks: 'hybrid', 'fused', or one of the method's views.
+    step: the training step of the parameters.
+    scores: the scores that rank: 'hybrid', 'fused', or one of the method's views.
   """
 
   told: runs.Run
@@ -45,38 +45,38 @@ class _Source(NamedTuple):
 
   @property
   def view(self) -> str:
-    """Names what `index/` ranks by, of a method's views; '' for their sum, or where there are none."""
+    """Returns the method's view that `index/` ranks by; '' for the sum of the views, or if it has none."""
     method = self.run.method
     alone = self.scores if self.scores in method.views else ""
     return alone or ("encoder" if method.key_temperature else "")
 
   @property
   def views(self) -> list[str]:
-    """The kinds of label vectors that are looked at."""
+    """Returns the kinds of label vectors that rank."""
     views = self.run.method.views if self.scores == exported.HYBRID else ()
     return list(views or ("encoder",))
 
 
 def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> None:
-  """Writes a finished run for other tools; docs/export.md says what stands where.
+  """Writes a finished run for other tools; docs/export.md describes the files.
 
-  Killed, it leaves no such folder, and the same call begins anew.
+  If the process is killed, the destination is not created, and the same call starts again.
 
   Args:
     workdir: the run's folder.
-    destination: the folder to write; '' is `export` in the run's. An earlier export there is replaced.
-    scores: what `Exported` ranks by: 'hybrid', all sources; or of a method that has several, 'encoder',
-      'classifier', or 'fused', which here is their sum, or of a memory of keys label texts alone; '' is as
-      the run was told.
+    destination: the folder to write; '' is `export` in `workdir`. An earlier export there is replaced.
+    scores: what `Exported` ranks by. 'hybrid' is all sources. For a method with views: 'encoder',
+      'classifier', or 'fused', which here is their sum. For a method with a memory of keys, 'fused' ranks
+      by label texts alone. '' takes the scores of the run's config.
 
   Raises:
-    UserError: no run, nothing trained, no such scores, no room, or something else at the destination.
+    UserError: no run, nothing trained, unknown scores, a full disk, or other files at the destination.
   """
   if not runtime.is_alone():
     raise UserError("an export is made by one process; leave --distributed out")
   programs.check_available()
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
-  # On one device and in float32, which is what all of an export is made in.
+  # The whole export is made on one device and in float32.
   told = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
   chosen = scores or told.config.eval.scores
   _check_scores(chosen, told)
@@ -147,7 +147,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
 
 
 def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, programs.Function]:
-  """The functions that embed, by name, and the tokenizer."""
+  """Writes the embedding functions and the tokenizer; returns the functions by name."""
   run, max_length = source.run, source.run.config.data.max_length
   functions = {
     exported.POINTS: lambda params, aux, tokens, ids: run.method.embed_queries(params, aux, tokens)
@@ -167,7 +167,7 @@ def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, programs
 def _write_index(
   folder: pathlib.Path, source: _Source, vectors: np.ndarray, points: np.ndarray | None
 ) -> str:
-  """Why there is no ScaNN index; '' where there is one."""
+  """Writes the label index; returns why there is no ScaNN index, '' if there is one."""
   run, views = source.run, {}
   if len(source.views) > 1:
     views = {view: [array] for view, array in ranking.label_vectors(run, *source.trained).items()}
@@ -180,7 +180,7 @@ def _write_index(
 
 
 def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
-  """Collects what the hybrid ranker knows besides labels, but for points, and the training rows they are."""
+  """Returns the hybrid ranker's memory, with `points` still empty, and the training rows of its points."""
   train = source.run.dataset.train
   rows, truth = ranking.labelled(source.run, np.arange(len(train)))
   none = np.zeros((0, 0), np.float32)
@@ -189,7 +189,7 @@ def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
 
 
 def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
-  """`[n, D]` embeddings of these training rows, some at a time, in float32."""
+  """Yields `[n, D]` float32 embeddings of these training rows, block by block."""
   run, trained = source.run, source.trained
   kept = point_vectors(run, *trained) if run is source.told else None
   for start in range(0, len(rows), label_files.BLOCK):
@@ -201,7 +201,7 @@ def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _by_text(run: runs.Run, trained: Trained) -> programs.Function | None:
-  """What embeds a label that was not trained on, by its text alone; None where none of the method's does."""
+  """Returns the method's function that embeds an unseen label by its text alone; None if it has none."""
   method, max_length = run.method, run.config.data.max_length
   known = [method.embed_texts, method.embed_labels, *method.views.values()]
   following = (f for f in known if f and programs.follows_from_text(f, trained, max_length))
@@ -215,7 +215,7 @@ def _ranks_by(run: runs.Run, view: str) -> str:
 
 
 def _sample(run: runs.Run, trained: Trained) -> np.ndarray:
-  """`[m, D]` embeddings of training points."""
+  """Returns `[m, D]` embeddings of a random sample of training points."""
   rows = np.random.default_rng(0).permutation(len(run.train))[:_SAMPLE]
   return run.embed_queries(*trained, run.train.tokens.rows(np.sort(rows)))
 

@@ -1,4 +1,4 @@
-"""What was measured of a run on its test rows, for the model card of its export."""
+"""A run's metrics on its test rows, for the model card of its export."""
 
 import json
 import pathlib
@@ -12,16 +12,16 @@ _DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError
 
 
 def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
-  """Reads what was measured with the parameters of a step; {} where nothing was.
+  """Reads the test metrics of the parameters of a step; returns {} if there are none.
 
   Args:
     workdir: the run's folder.
-    scores: what ranked; '' is what the run was told.
-    step: of the parameters.
+    scores: the scores that ranked; '' for those of the run's config.
+    step: the step of the parameters.
 
   Returns:
-    'rows', 'metrics', 'intervals_95' (none where only the mean is known), and 'encoder', the metrics of the
-    encoder alone, where they are known.
+    'rows', 'metrics', 'intervals_95' (empty if only means are known), 'encoder', the metrics of the encoder
+    alone if they are known, and 'source', the one source in the report that was read ('' for the whole).
   """
   if not scores:
     return _report(workdir, "metrics.json", "", step)
@@ -31,11 +31,11 @@ def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
-  """Shows a report as a table in Markdown.
+  """Returns a report as a Markdown table.
 
   Args:
-    report: what `read` gives.
-    facts: of export.json.
+    report: as `read` returns it.
+    facts: the content of export.json.
   """
   if not report.get("metrics"):
     return "None were measured with these parameters; --mode=evaluate does it.\n"
@@ -53,7 +53,7 @@ def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
 
 
 def _report(workdir: pathlib.Path, name: str, source: str, step: int) -> dict[str, Any]:
-  """A report, or of one of the sources in it."""
+  """Reads a report, or one of the sources in it; returns {} if it is missing, damaged or of another step."""
   try:
     found = json.loads((workdir / "report" / name).read_text(encoding="utf-8"))
     if found["step"] != step or type(found["rows"]) is not int:

@@ -1,13 +1,13 @@
-"""The memory of an exported hybrid ranker in files: training points with labels and texts, the joining model.
+"""Files of an exported hybrid ranker: training points with labels and texts, and the combining model.
 
 | file | what |
 |---|---|
 | `points.npy` | `[N, D]` float32 embeddings of the training rows that have labels |
-| `points.jsonl` | their numbers, 0 to N - 1, and texts, one a line |
-| `point_labels.npy` | their label ids, one row behind the other, int32 |
+| `points.jsonl` | their numbers, 0 to N - 1, and texts, one per line |
+| `point_labels.npy` | their label ids, row after row, int32 |
 | `point_labels_offsets.npy` | `[N + 1]` int64: the ids of row i are those from offset i to offset i + 1 |
-| `hybrid.json` | the model that joins the sources |
-| `seal.json` | checksums of these, and the temperature |
+| `hybrid.json` | the model that combines the sources |
+| `seal.json` | checksums of these files, and the temperature |
 """
 
 import math
@@ -31,14 +31,14 @@ COLUMNS, OFFSETS = "point_labels.npy", "point_labels_offsets.npy"
 
 
 class Memory(NamedTuple):
-  """What the hybrid ranker knows besides labels.
+  """Holds what the hybrid ranker knows besides label vectors.
 
   Attributes:
     points: `[N, D]` float32.
     truth: CSR `[N, L]` float32, 1 for each label of a point.
     texts: N texts.
     temperature: scores of label vectors are divided by it.
-    model: what joins the sources.
+    model: combines the scores of the sources.
   """
 
   points: np.ndarray
@@ -49,7 +49,7 @@ class Memory(NamedTuple):
 
 
 def num_bytes(num_points: int, width: int, num_pairs: int, text_bytes: int) -> int:
-  """Returns what a memory takes on the disk, at most, but for the model."""
+  """Returns the most bytes that a memory takes on disk, without the model."""
   return num_points * (4 * width + 8 + 64) + 4 * num_pairs + 2 * text_bytes
 
 
@@ -57,12 +57,12 @@ def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndar
   """Writes a memory.
 
   Args:
-    folder: made if missing.
-    memory: what to write; its `points` are not looked at.
-    blocks: the points, `[n, D]` each, N rows in all: they need not be held together.
+    folder: created if missing.
+    memory: what to write; its `points` are ignored.
+    blocks: the points, `[n, D]` each, N rows in all; they need not fit in memory together.
 
   Returns:
-    The points as they are on the disk, mapped.
+    The written points, memory-mapped.
   """
   folder.mkdir(parents=True, exist_ok=True)
   label_files.write_vectors(folder / POINTS, len(memory.texts), blocks)
@@ -75,11 +75,11 @@ def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndar
 
 
 def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
-  """Reads what `write` wrote, every byte of it; points stay on the disk.
+  """Reads what `write` wrote and verifies its checksums; the points stay memory-mapped.
 
   Args:
     folder: the folder.
-    shape: `(L, D)` of the label vectors; there may be more labels than when it was written.
+    shape: `(L, D)` of the label vectors; labels may have been added since the memory was written.
     views: names of the kinds of label vectors.
 
   Raises:
@@ -102,12 +102,12 @@ def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
 
 
 def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[str]) -> HybridRanker:
-  """Opens the hybrid ranker.
+  """Builds the hybrid ranker.
 
   Args:
-    memory: what was read.
+    memory: as `read` returns it.
     vectors: `[L, D]` label vectors by view.
-    texts: L label texts; labels that were not there when the memory was written are in no point's truth.
+    texts: L label texts; labels that were added after the memory was written belong to no point.
   """
   known = memory.truth
   truth = sp.csr_matrix((known.data, known.indices, known.indptr), (known.shape[0], len(texts)))
@@ -118,7 +118,7 @@ def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[st
 def _check_seal(folder: Path) -> None:
   try:
     why = checksums.why_broken(folder)
-  except (TypeError, KeyError, AttributeError):  # forged: its own checksum is right
+  except (TypeError, KeyError, AttributeError):  # forged: its own checksum matches, but not its content
     why = f"{checksums.FILE_NAME} is damaged"
   if why:
     raise DataError(f"{folder}: {why}; export again")

@@ -1,7 +1,7 @@
-"""Embedding functions as StableHLO, with parameters beside them: tokens in, vectors out, no code of ours.
+"""Embedding functions as StableHLO files, with parameters beside them: tokens in, vectors out.
 
-A file is what `jax.export` serialises: one function for CPU, CUDA and TPU, of any number of texts and any
-length up to `max_length`. Products are in float32 wherever it runs.
+They run without this package. `jax.export` serialises each file: one function for CPU, CUDA and TPU, for any
+number of texts and any length up to `max_length`. Matrix products are in float32 on all platforms.
 """
 
 import re
@@ -23,9 +23,9 @@ from xmc_jax.types import Array, PyTree, Tokens
 PLATFORMS = ("cpu", "cuda", "tpu")
 PARAMETERS = "parameters.safetensors"
 _SUFFIX = ".stablehlo"
-_PRECISION = "highest"  # an accelerator's default rounds the factors of float32 products
-# What a program may call that is no operation of its own. A file from elsewhere could name any function of
-# the process that runs it.
+_PRECISION = "highest"  # by default, accelerators round the factors of float32 products
+# The only custom calls that a program may make. An untrusted file could otherwise name any function of the
+# process that runs it.
 _CALLS = ("shape_assertion",)
 _TEXTS = ("input_ids", "attention_mask")
 _IDS = "label_ids"
@@ -35,14 +35,14 @@ Function = Callable[..., Array]  # (params, aux, tokens, ids [b]) -> [b, D]
 
 
 class Trained(NamedTuple):
-  """What functions are called with; see `types.Method`."""
+  """Holds the trees that functions are called with; see `types.Method`."""
 
   params: PyTree
   aux: PyTree
 
 
 def check_available() -> None:
-  """Raises UserError where JAX cannot write or read such files."""
+  """Raises UserError if JAX cannot write or read StableHLO files."""
   try:
     import flatbuffers  # noqa: F401
   except ImportError:
@@ -50,14 +50,14 @@ def check_available() -> None:
 
 
 def reads(function: Function, trained: Trained, max_length: int) -> set[str]:
-  """What a function looks at: names of parameters, 'input_ids', 'attention_mask', 'label_ids'."""
+  """Returns what a function reads: names of parameters, 'input_ids', 'attention_mask', 'label_ids'."""
   named = _named(trained)
 
   def call(inputs):
     tokens = Tokens(inputs["input_ids"], inputs["attention_mask"].sum(axis=1))
     return function(*_tree(trained, inputs), tokens, inputs[_IDS])
 
-  # Fixed sizes: sizes that are found out at a call are read from every argument that has them.
+  # Sizes are fixed here: a symbolic size counts as a read of every argument that has it.
   texts, ids = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, max_length), (2,)))
   inputs = {**_shapes(named), **dict.fromkeys(_TEXTS, texts), _IDS: ids}
   kept = jax_export.export(jax.jit(call))(inputs).module_kept_var_idx
@@ -65,22 +65,22 @@ def reads(function: Function, trained: Trained, max_length: int) -> set[str]:
 
 
 def follows_from_text(function: Function, trained: Trained, max_length: int) -> bool:
-  """Whether a label's vector depends on its text and not on which label it is."""
+  """Returns whether a label's vector depends on its text alone, and not on its id."""
   read = reads(function, trained, max_length)
   return "input_ids" in read and _IDS not in read
 
 
 def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max_length: int) -> dict:
-  """Writes functions, and the parameters that any of them reads.
+  """Writes functions, and the parameters that they read.
 
   Args:
-    folder: for `NAME.stablehlo` and `parameters.safetensors`.
-    functions: by name.
+    folder: where `NAME.stablehlo` and `parameters.safetensors` are written.
+    functions: the functions by name.
     trained: the parameters.
-    max_length: of a text, in tokens.
+    max_length: the most tokens of a text.
 
   Returns:
-    What a reader must know, as JSON has it.
+    The signature that a reader needs, as a JSON object.
   """
   folder.mkdir(parents=True, exist_ok=True)
   read = [reads(function, trained, max_length) for function in functions.values()]
@@ -109,15 +109,15 @@ def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max
 
 
 def parameter_bytes(trained: Trained) -> int:
-  """The size of all parameters, read or not."""
+  """Returns the size of all parameters in bytes, including those that no function reads."""
   return sum(leaf.nbytes for leaf in jax.tree.leaves(trained))
 
 
 class Programs:
-  """Functions that `write` wrote.
+  """Loads and calls functions that `write` wrote.
 
   Raises:
-    DataError: a file is missing, damaged, or does what no export does.
+    DataError: a file is missing, damaged, or makes a custom call that no export makes.
   """
 
   def __init__(self, folder: Path):
@@ -132,7 +132,7 @@ class Programs:
     return (self._folder / f"{name}{_SUFFIX}").is_file()
 
   def __call__(self, name: str, tokens: Tokens) -> Array:
-    """`[b, D]` float32."""
+    """Returns `[b, D]` float32 embeddings of tokens by the function of this name."""
     if name not in self._functions:
       self._functions[name] = jax.jit(self._opened(name))
     mask = np.arange(tokens.ids.shape[1]) < np.asarray(tokens.lengths)[:, None]
@@ -153,15 +153,15 @@ class Programs:
 
 
 def _lowered(function: Function, trained: Trained, names: list[str], max_length: int) -> jax_export.Exported:
-  """A function `(parameters, input_ids, attention_mask)`, any of `parameters` by its name."""
+  """Returns the exported function of `(parameters by name, input_ids, attention_mask)`."""
   try:
     return _lowered_whole(function, trained, names, max_length)
-  except TypeError:  # a method asks for `len` of what has any number of rows
+  except TypeError:  # a method calls `len` on an array with a symbolic number of rows
     return _lowered_whole(_row_by_row(function), trained, names, max_length)
 
 
 def _row_by_row(function: Function) -> Function:
-  """A function of many texts as one that never sees more than one."""
+  """Returns the same function of many texts, which passes them to the original one text at a time."""
 
   def call(params, aux, tokens, ids):
     def of_one(row, length, number):
@@ -189,7 +189,7 @@ def _lowered_whole(
 
 
 def _named(trained: Trained) -> dict[str, Array]:
-  """Every array by its path: 'params/encoder/word'."""
+  """Returns every array by its path, such as 'params/encoder/word'."""
   leaves = jax.tree_util.tree_leaves_with_path(trained)
   return {sharding.path_name(path): leaf for path, leaf in leaves}
 
@@ -199,7 +199,7 @@ def _shapes(named: Mapping[str, Array]) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _tree(trained: Trained, given: Mapping[str, Array]) -> Trained:
-  """`trained` with the arrays that are given, and zeros for those that nobody reads."""
+  """Returns `trained` with the given arrays, and zeros in place of those that no function reads."""
 
   def pick(path, leaf):
     name = sharding.path_name(path)

@@ -1,4 +1,4 @@
-"""A run's encoder as a folder that sentence-transformers loads."""
+"""Writes a run's encoder as a folder that sentence-transformers can load."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ from xmc_jax.models.pretrained import save_sentence_modules, write_json, write_s
 from xmc_jax.runs.run import Run
 from xmc_jax.types import Array, PyTree
 
-_TOLERANCE = 1e-4  # of what it is against what the method embeds by, in float32, for vectors of length 1
+_TOLERANCE = 1e-4  # largest difference to the method's own embeddings: float32, for vectors of length 1
 _STATIC = "0_StaticEmbedding"
-# What names a role in the tokenizers of the day.
+# The special tokens that common tokenizers use for each role.
 _ROLES = {
   "pad_token": ("[PAD]", "<pad>"),
   "unk_token": ("[UNK]", "<unk>"),
@@ -29,12 +29,12 @@ _ROLES = {
 
 
 class Sentence(NamedTuple):
-  """What sentence-transformers can say of a run.
+  """Describes what was written for sentence-transformers.
 
   Attributes:
-    reason: why there is no folder; '' where there is one.
-    width: of its embeddings, which are the first columns of the run's own.
-    notes: what is not as in the run.
+    reason: why there is no folder; '' if there is one.
+    width: number of columns of its embeddings, which are the first columns of the run's own.
+    notes: differences to the run's own embeddings.
   """
 
   reason: str = ""
@@ -43,11 +43,11 @@ class Sentence(NamedTuple):
 
 
 class _Head(NamedTuple):
-  """A dense layer on the pooled vector.
+  """Describes a dense layer on the pooled vector.
 
   Attributes:
     projection: `{'kernel' [D, D'], 'bias' [D']}`, or None for no layer.
-    tanh: whether a tanh follows.
+    tanh: True if a tanh follows.
   """
 
   projection: Mapping[str, Array] | None
@@ -55,13 +55,13 @@ class _Head(NamedTuple):
 
 
 def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Sentence:
-  """Writes the folder, if the encoder is one that sentence-transformers has.
+  """Writes the folder, if sentence-transformers supports the encoder.
 
   Args:
-    folder: made if it is needed.
-    run: in float32.
+    folder: created if it is needed.
+    run: the run, in float32.
     trained: its parameters.
-    probes: texts by which is seen that the folder's embeddings are the run's.
+    probes: texts that check whether the folder's embeddings equal the run's.
   """
   root = _encoder_of(trained)
   if root is None:
@@ -81,14 +81,14 @@ def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Senten
 
 
 class _Unit(NamedTuple):
-  """A head, and whether vectors are scaled to length 1 behind it."""
+  """Holds a head, and whether vectors are scaled to length 1 after it."""
 
   head: _Head
   unit: bool
 
 
 def _encoder_of(trained: Trained) -> PyTree | None:
-  """The parameters that an Embedder takes; a frozen encoder is in `aux`."""
+  """Returns the parameters that an Embedder takes, or None. A frozen encoder is in `aux`."""
   for tree in (trained.params, trained.aux.get("encoder")):
     if isinstance(tree, Mapping) and "encoder" in tree:
       return tree
@@ -138,13 +138,13 @@ def _write(
 
 
 def _write_tokenizer(folder: Path, run: Run) -> None:
-  """The run's tokenizer, as transformers and sentence-transformers read it."""
+  """Writes the run's tokenizer in the files that transformers and sentence-transformers read."""
   longest, tokenizer = run.config.data.max_length, run.dataset.tokenizer()
   (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
   vocabulary = tokenizer.get_vocab()
   roles = {role: next((name for name in known if name in vocabulary), None) for role, known in _ROLES.items()}
   roles = {role: name for role, name in roles.items() if name}
-  roles.setdefault("pad_token", tokenizer.id_to_token(0))  # whatever it is, masks cover it
+  roles.setdefault("pad_token", tokenizer.id_to_token(0))  # any token will do: it is masked
   settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest}
   inputs = {"model_input_names": ["input_ids", "attention_mask"]}
   write_json(folder / "tokenizer_config.json", {**settings, **inputs, **roles})
@@ -153,7 +153,11 @@ def _write_tokenizer(folder: Path, run: Run) -> None:
 
 
 def _write_static(folder: Path, run: Run, root: PyTree, kind: _Unit, spec: models.BagSpec) -> None:
-  """A bag as StaticEmbedding: its tokenizer adds no special tokens, and cuts longer texts itself."""
+  """Writes a bag encoder as StaticEmbedding.
+
+  Its tokenizer adds no special tokens, and truncates longer texts itself.
+  """
+
   inner, tokenizer = folder / _STATIC, run.dataset.tokenizer()
   inner.mkdir(parents=True)
   table = np.asarray(root["encoder"]["word"], np.float32)

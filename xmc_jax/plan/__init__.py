@@ -1,7 +1,7 @@
-"""What a run would take: memory of each device by part, FLOPs of a step, and the time on a named chip.
+"""Estimates what a run takes: memory of each device by part, FLOPs of a step, and time on a named chip.
 
 Plain arithmetic on a config and a few sizes: no data, no weights, no device. docs/planning.md tells how the
-figures were fitted, and how far off they are.
+constants were fitted, and how large their errors are.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from xmc_jax.plan.work import Stage
 
 __all__ = ["CHIPS", "USABLE", "Chip", "Plan", "Sizes", "Stage", "check", "plan", "sizes_of"]
 
-# Where a part is the largest, the key to turn.
+# The config key to change if this part is the largest.
 _KEYS = {
   "label embeddings": "mesh.label",
   "their gradients": "mesh.label",
@@ -28,13 +28,13 @@ _KEYS = {
 
 
 class Plan(NamedTuple):
-  """What a run would take.
+  """Holds the memory, the work and the time that a run would take.
 
   Attributes:
-    config: the run's, its open chunks chosen for the chip.
-    sizes, chip: what was planned for.
-    moments: bytes on one device: 'scoring', 'encoding', 'evaluation' -> part -> bytes.
-    stages: what a step does, on one device.
+    config: the run's config, with open chunk sizes chosen for the chip.
+    sizes, chip: what the plan is for.
+    moments: bytes on one device, by moment ('scoring', 'encoding', 'evaluation') and by part.
+    stages: the work of a step on one device, by stage.
   """
 
   config: object
@@ -45,42 +45,42 @@ class Plan(NamedTuple):
 
   @property
   def moment(self) -> str:
-    """The one that takes the most."""
+    """Returns the moment that takes the most memory."""
     return max(self.moments, key=lambda moment: sum(self.moments[moment].values()))
 
   @property
   def parts(self) -> dict[str, float]:
-    """Bytes by part at that moment; they add up to `total`."""
+    """Returns the bytes by part at that moment; they add up to `total`."""
     return self.moments[self.moment]
 
   @property
   def total(self) -> float:
-    """Bytes on one device at that moment."""
+    """Returns the bytes on one device at that moment."""
     return sum(self.parts.values())
 
   @property
   def limit(self) -> float:
-    """Bytes that are counted on."""
+    """Returns the bytes of a device that a plan may use."""
     return USABLE * self.chip.memory
 
   @property
   def seconds(self) -> float:
-    """Of a step."""
+    """Returns the seconds of a step."""
     return sum(stage.seconds for stage in self.stages.values())
 
   @property
   def steps_per_epoch(self) -> int:
-    """0 where the number of points is not known."""
+    """Returns the steps of an epoch; 0 if the number of points is unknown."""
     return shapes.epoch(self.config, self.sizes)[0]
 
 
 def plan(config, sizes: Sizes, chip: Chip | None = None) -> Plan:
-  """The plan of a config, whether it fits or not.
+  """Returns the plan of a config, whether it fits or not.
 
   Args:
-    config: every key, as for training.
-    sizes: of data and encoder; `sizes_of(config)` has those that the config names.
-    chip: by default the one that `config.plan.chip` names.
+    config: a complete config, as for training.
+    sizes: of data and encoder; `sizes_of(config)` returns those that the config names.
+    chip: None is the one that `config.plan.chip` names.
   """
   chip = chip or CHIPS[config.plan.chip]
   chosen = chunks.choose(config, sizes, chip.memory, chip.kind)
@@ -89,7 +89,7 @@ def plan(config, sizes: Sizes, chip: Chip | None = None) -> Plan:
 
 
 def check(made: Plan) -> None:
-  """Raises ConfigError for a plan that does not fit; it names settings that do."""
+  """Raises ConfigError if a plan does not fit; the message names settings that do."""
   if made.total <= made.limit:
     return
   config, part = made.config, max(made.parts, key=made.parts.get)
@@ -111,7 +111,7 @@ def _key_of_weights(made: Plan) -> str:
 
 
 def _key(made: Plan, part: str) -> str:
-  """The setting behind the largest part."""
+  """Returns the config key that determines the size of the largest part."""
   if part == "chunk scores" and shapes.picks_some(made.config, made.sizes):
     return "method.pool_size" if shapes.setting(made.config, "pool_size") else "train.batch_size"
   if part == "points in memory":  # RAE-XMC's own ranking has them, too

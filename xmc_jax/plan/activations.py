@@ -1,4 +1,4 @@
-"""Bytes that an encoder keeps for its backward pass, a token: what XLA's compilers were seen to take.
+"""Bytes per token that an encoder keeps for its backward pass, as measured with XLA's compilers.
 
 Fitted to `compile().memory_analysis()` of the encoder's value and gradient, linear in the width D, the inner
 width F and heads x tokens H T; docs/planning.md has the residuals.
@@ -10,7 +10,7 @@ from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 
 
 class Rate(NamedTuple):
-  """Bytes a token: `width` for each of D, `inner` for each of F, `attention` for each of H T."""
+  """Holds bytes per token: `width` per unit of D, `inner` per unit of F, `attention` per unit of H T."""
 
   width: float
   inner: float = 0.0
@@ -21,13 +21,13 @@ class Rate(NamedTuple):
 
 
 class Rates(NamedTuple):
-  """What one compiler takes.
+  """Holds the rates of one compiler.
 
   Attributes:
-    layer: kept of each block from forward to backward pass.
-    work: beside that, while the backward pass runs.
-    first: kept of the last block under CLS pooling, where it has one query a text; there is no `work` then.
-    rematerialised: kept of each block under `encoder.remat`; None where the compiler undoes it.
+    layer: kept for each block from forward to backward pass.
+    work: in addition, while the backward pass runs.
+    first: kept for the last block under CLS pooling, which has one query per text; `work` is then 0.
+    rematerialised: kept for each block under `encoder.remat`; None if the compiler undoes it.
   """
 
   layer: Rate
@@ -36,7 +36,7 @@ class Rates(NamedTuple):
   rematerialised: Rate | None
 
 
-# bfloat16 and accelerators were fitted before `layers.gelu` kept its input alone: they say too much.
+# Rates of bfloat16 and of accelerators are too high: fitted before `layers.gelu` kept only its input.
 _RATES = {
   "float32": Rates(Rate(32, 12, 8), Rate(8), Rate(21), Rate(4)),
   "bfloat16": Rates(Rate(16, 8, 6), Rate(8), Rate(13), Rate(2)),
@@ -45,27 +45,27 @@ _RATES_OF_CPU = {
   "float32": Rates(Rate(56, 7.5, 15), Rate(20, 2), Rate(41), None),
   "bfloat16": Rates(Rate(40, 11, 10), Rate(20, 2), Rate(39), None),
 }
-_NARROW_HEADS = Rate(24)  # of each block more, in bfloat16 on a TPU with heads of less than 64
-_OVERLAP = 0.75  # of a block more, while several GPUs work: XLA then schedules for speed, not for memory
-# Of a GRU, seen on a CPU: waiting and working for each of D, without and with `encoder.remat`.
+_NARROW_HEADS = Rate(24)  # extra for each block, in bfloat16 on a TPU with heads narrower than 64
+_OVERLAP = 0.75  # extra share of a block with several GPUs: XLA then schedules for speed, not for memory
+# GRU, measured on a CPU: `Kept.waiting` and `.working` per unit of D, without and with `encoder.remat`.
 _OF_GRU = {"float32": ((38, 36), (16, 24)), "bfloat16": ((34, 32), (8, 26))}
-_OF_GRU_TABLE, _OF_GRU_TEXT = 4, 23  # waiting for each of the table's columns; working for each of D, a text
-_OF_BAG = {"gpu": (0, 0), "tpu": (4, 12), "cpu": (4, 12)}  # for each of D: a token, a text
+_OF_GRU_TABLE, _OF_GRU_TEXT = 4, 23  # waiting per column of the table; working per unit of D and text
+_OF_BAG = {"gpu": (0, 0), "tpu": (4, 12), "cpu": (4, 12)}  # per unit of D: bytes per token, and per text
 
 
-# Of dropout, kept from forward to backward pass, seen on a CPU, taken for all: for each of D (or F) and site
-# inside a block; for each of D on the embeddings; for each of H T.
+# Dropout: bytes kept from forward to backward pass, measured on a CPU and used for all chips: per unit of D
+# (or F) and site inside a block; per unit of D on the embeddings; per unit of H T.
 _OF_SITE, _OF_EMBEDDINGS, _OF_WEIGHTS = 8.0, 4.0, 4.0
 
 
 class Dropped(NamedTuple):
-  """Where a block drops while it trains.
+  """Describes where a block applies dropout in training.
 
   Attributes:
-    sites: on hidden states, of D each.
-    inner: whether on the feed-forward layer's inner ones, of F.
-    weights: whether on attention weights.
-    embeddings: whether before the first block.
+    sites: number of places on hidden states of width D.
+    inner: whether there is dropout inside the feed-forward layer, at width F.
+    weights: whether there is dropout on attention weights.
+    embeddings: whether there is dropout before the first block.
   """
 
   sites: int = 0
@@ -79,7 +79,7 @@ class Dropped(NamedTuple):
 
 
 def dropped_by_encoder(settings, spec: EncoderSpec) -> Dropped:
-  """Of `config.encoder`: DistilBERT's blocks have one site on hidden states, others have two."""
+  """Returns the dropout of `config.encoder`; DistilBERT's blocks have one site on hidden states, not two."""
   hidden = settings.dropout > 0
   sites = 1 if spec.kind == "distilbert" else 2
   return Dropped(
@@ -90,13 +90,13 @@ def dropped_by_encoder(settings, spec: EncoderSpec) -> Dropped:
 
 
 def dropped_by_network(settings) -> Dropped:
-  """Of `config.method`'s prototype network: all four sites of its layer."""
+  """Returns the dropout of `config.method`'s prototype network: all four sites of its layer."""
   drops = settings.prototype_dropout > 0
   return Dropped(sites=2 * drops, inner=drops, weights=drops)
 
 
 class Kept(NamedTuple):
-  """Bytes a token: kept until the backward pass, and more of them while that runs."""
+  """Holds bytes per token: `waiting` until the backward pass, and `working` in addition while it runs."""
 
   waiting: float
   working: float
@@ -105,14 +105,14 @@ class Kept(NamedTuple):
 def per_token(
   config, spec: EncoderSpec | BagSpec | GruSpec, tokens: float, kind: str, dropped: Dropped | None = None
 ) -> Kept:
-  """What one token of a text of `tokens` takes.
+  """Returns the bytes that one token takes in a text of `tokens` tokens.
 
   Args:
-    config: its encoder's settings and its mesh count.
+    config: only the encoder's settings and the mesh matter.
     spec: the encoder's sizes.
     tokens: T.
-    kind: of the chip.
-    dropped: by its blocks; None is what `config.encoder` says.
+    kind: kind of the chip.
+    dropped: dropout of the blocks; None is that of `config.encoder`.
   """
   if isinstance(spec, BagSpec):
     of_token, of_text = _OF_BAG[kind]

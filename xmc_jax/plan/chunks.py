@@ -1,6 +1,6 @@
-"""Chunk sizes from a device's memory, where a config leaves them open: `method.*_chunk` = 0.
+"""Chooses chunk sizes by a device's memory if a config leaves them open (`method.*_chunk` = 0).
 
-All count what one device has in work.
+All sizes are per device.
 """
 
 import ml_collections
@@ -12,24 +12,24 @@ from xmc_jax.plan import memory
 from xmc_jax.plan.chips import USABLE
 from xmc_jax.plan.sizes import Sizes, sizes_of_data
 
-# What keeps a CPU's caches happy; 0 is all at once.
+# Sizes that fit a CPU's caches; 0 means a single chunk.
 _ON_CPU = {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
-# More gains no speed. Texts are fewer where they are long.
+# Larger chunks are not faster. Chunks of long texts have fewer texts.
 _MOST_TEXTS, _MOST_TOKENS, _MOST_SCORED = 16_384, 131_072, 16_384
 _HALVINGS = 9
 
 
 def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
-  """The chunks that a config leaves open: the largest that fit, up to where more gains no speed.
+  """Returns the chunk sizes that a config leaves open: the largest that fit and still gain speed.
 
   Args:
-    config: the run's; its mesh counts.
+    config: the run's config, including its mesh.
     sizes: of its data and encoder.
-    memory_bytes: of one device.
-    kind: 'gpu', 'tpu' or 'cpu'; on the last, or where the memory is not known, chunks do not depend on it.
+    memory_bytes: memory of one device; 0 if unknown.
+    kind: 'gpu', 'tpu' or 'cpu'; for 'cpu', or if the memory is unknown, the sizes are constants.
 
   Returns:
-    Keys of `config.method` and their values; where nothing fits, those that take the least.
+    Keys of `config.method` and their values; if nothing fits, those that take the least memory.
   """
   open_keys = [key for key in _ON_CPU if key in config.method and not config.method[key]]
   if kind == "cpu" or not memory_bytes:
@@ -42,11 +42,11 @@ def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, in
     whole = changed(config, {f"method.{key}": value for key, value in values.items()})
     return max(memory.peak_of_steps(whole, sizes, kind), USABLE * memory_bytes)
 
-  return min(tried, key=taken)  # the first of the least
+  return min(tried, key=taken)  # all that fit are equal here, so the largest of them wins
 
 
 def choose_here(config, dataset) -> dict[str, int]:
-  """`choose` for this process's devices and a `data.Dataset`; says what was chosen."""
+  """Runs `choose` for this process's devices and a `data.Dataset`; prints the chosen sizes."""
   kind, memory_bytes = runtime.device()
   spec = models.build(config.encoder, vocab_size=dataset.tokenizer().get_vocab_size()).spec
   found = choose(config, sizes_of_data(config, dataset, spec), memory_bytes, kind)
@@ -56,7 +56,7 @@ def choose_here(config, dataset) -> dict[str, int]:
 
 
 def changed(config: ml_collections.ConfigDict, values: dict[str, object]) -> ml_collections.ConfigDict:
-  """A copy of a config with other values at dotted keys."""
+  """Returns a copy of a config with new values for dotted keys."""
   copy = ml_collections.ConfigDict(config.to_dict())
   copy.update_from_flattened_dict(values)
   return copy

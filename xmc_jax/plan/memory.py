@@ -1,4 +1,4 @@
-"""Bytes on one device, part by part, at the three moments when a step or an evaluation takes the most."""
+"""Bytes on one device, by part, at the three moments when a step or an evaluation takes the most memory."""
 
 import math
 from typing import NamedTuple
@@ -46,34 +46,34 @@ PARTS = (
 )
 
 _NUMBER = 4  # bytes of a float32 or an int32
-# What XLA was seen to hold while scores are multiplied back: copies of [B, chunk], and of the label
-# embeddings (or their table) beside the one that is scored.
+# Measured with XLA in the backward pass of the scores: copies of [B, chunk], and extra copies of the label
+# embeddings (or their table).
 _SCORES_AT_ONCE = 2
 _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
-# Copies of the scores [B, S] that a loss picks some labels of: at least; for each way (queries to labels, and
-# back); for each way of the classifiers' besides; for binary cross-entropy; and where both 'data' and 'label'
-# split them and the classifiers' change hands. Seen on a CPU, taken for all.
+# Copies of the scores [B, S] if `picks_some`: always; per direction (queries to labels, and back); extra per
+# direction for classifiers; extra for binary cross-entropy; extra if both 'data' and 'label' split the scores
+# and devices exchange the classifiers'. Measured on a CPU, used for all.
 _PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
-# Copies of the scores [B, S] of a margin loss; of two kinds that are scored at once, of each.
+# Copies of the scores [B, S] of a margin loss, for each kind of scores that it holds at once.
 _OF_MARGINS = 3.2
-_OF_CARRIERS = 19.0  # and where all carriers of a label are its positives: PRIME, as released
-# Copies of the scores [B, S + B] of labels and of other points; and where both 'data' and 'label' split them.
+_OF_CARRIERS = 19.0  # extra if all points with a label are its positives (PRIME's released code)
+# Copies of the scores [B, S + B] of labels and points; the second if 'data' and 'label' both split them.
 _OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
-_ROWS_AT_ONCE = 2  # copies of the classifiers of a pool, which every device has; and of their gradients
-_LONGEST_ROW = 10  # a batch has room for the longest row of positives: so many times the average
+_ROWS_AT_ONCE = 2  # copies of a pool's classifiers on every device, and as many of their gradients
+_LONGEST_ROW = 10  # times the average row of positives: assumed for the longest, which a batch has room for
 _SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of retrieval.search and ops.top_k
-_PADDING = 4.0  # tokens that a text gets on average in a width that is a multiple of 8
+_PADDING = 4.0  # average padding of a text, in tokens, as widths are multiples of 8
 
 
 class Texts(NamedTuple):
-  """Texts that a step encodes.
+  """Describes the texts that a step encodes.
 
   Attributes:
-    rows: on one device.
-    at_once: of these, rows that are encoded together.
-    tokens: of a text, on average, padding included.
-    longest: of a text.
-    cached: whether they are encoded in chunks, under the gradient cache.
+    rows: texts on one device.
+    at_once: how many of these are encoded together.
+    tokens: average tokens of a text, padding included.
+    longest: the most tokens of a text.
+    cached: whether they are encoded in chunks, with the gradient cache.
   """
 
   rows: int
@@ -84,11 +84,11 @@ class Texts(NamedTuple):
 
   @property
   def size(self) -> float:
-    """Bytes of their token ids and lengths."""
+    """Returns the bytes of their token ids and lengths."""
     return _NUMBER * self.rows * (self.tokens + 1)
 
   def activations(self, config, sizes: Sizes, kind: str) -> Kept:
-    """Bytes until the backward pass, and more while it runs; a chunk is taken to be of the longest texts."""
+    """Returns the bytes until and during the backward pass; assumes that a chunk has the longest texts."""
     tokens = self.longest if self.cached else self.tokens
     waiting, working = (
       self.at_once * tokens * kept for kept in per_token(config, sizes.encoder, tokens, kind)
@@ -100,7 +100,7 @@ _NO_TEXTS = Texts(0, 0, 1.0, 1.0, False)
 
 
 def query_texts(config, sizes: Sizes) -> Texts:
-  """Split over 'data', copied over 'label'; none where the encoder is frozen."""
+  """Returns the queries of a step: split over 'data', copied over 'label'; none if the encoder is frozen."""
   if not trains_encoder(sizes):
     return _NO_TEXTS
   rows, chunk = batch_rows(config, sizes), setting(config, "query_chunk")
@@ -108,7 +108,7 @@ def query_texts(config, sizes: Sizes) -> Texts:
 
 
 def label_texts(config, sizes: Sizes) -> Texts:
-  """Split over all devices, anchors of graphs with them; none where labels have a table."""
+  """Returns the label and anchor texts of a step, split over all devices; none if labels have a table."""
   if config.method.labels in ("table", "in_batch_table"):
     return _NO_TEXTS
   shards = config.mesh.data * config.mesh.label
@@ -117,7 +117,7 @@ def label_texts(config, sizes: Sizes) -> Texts:
 
 
 def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
-  """Those of a side, of which `shards` devices have a part each; `chunk` counts rows of one device."""
+  """Returns the texts of queries or labels, split over `shards` devices; `chunk` is rows per device."""
   longest = float(config.data.max_length)
   cached = 0 < chunk * shards < rows
   num_chunks = math.ceil(rows / (chunk * shards)) if cached else 1
@@ -126,12 +126,12 @@ def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
 
 
 def moments(config, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
-  """Bytes of each of PARTS on one device: in a step while 'scoring' and 'encoding', and in an 'evaluation'.
+  """Returns bytes on one device by moment ('scoring' and 'encoding' of a step, 'evaluation') and by PARTS.
 
   Args:
-    config: of the run.
+    config: the run's config.
     sizes: of data and encoder.
-    kind: of chip.
+    kind: kind of the chip.
   """
   fixed = _fixed(config, sizes)
   return {
@@ -142,18 +142,18 @@ def moments(config, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
 
 
 def peak_of_steps(config, sizes: Sizes, kind: str) -> float:
-  """Bytes on one device at the moment of a step that takes the most; chunks change nothing else."""
+  """Returns the most bytes that a step takes on one device; chunk sizes change no other moment."""
   every = moments(config, sizes, kind)
   return max(sum(every[moment].values()) for moment in ("scoring", "encoding"))
 
 
 def peak(config, sizes: Sizes, kind: str) -> float:
-  """Bytes on one device at the moment that takes the most."""
+  """Returns the bytes on one device at the moment that takes the most."""
   return max(sum(parts.values()) for parts in moments(config, sizes, kind).values())
 
 
 def _fixed(config, sizes: Sizes) -> dict[str, float]:
-  """What is on the device all the time."""
+  """Returns the bytes, by part, that are on the device all the time."""
   width, batch = embedding_width(config, sizes), batch_rows(config, sizes) / config.mesh.data
   table = 0
   if config.method.labels == "table":
@@ -181,17 +181,17 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
 
 
 def _embeddings(config, sizes: Sizes, num_labels: int, shards: int, width: int = 0) -> float:
-  """Bytes of so many label embeddings on a device that has one of their shards; by default those of texts."""
+  """Returns the bytes of one shard of `num_labels` label embeddings; the default width is that of texts."""
   return _NUMBER * math.ceil(num_labels / shards) * (width or embedding_width(config, sizes))
 
 
 def _classifiers(config, sizes: Sizes) -> float:
-  """Bytes of the pool's rows of a table that is trained with the encoder, or of their gradients."""
+  """Returns the bytes of the pool's classifiers that are trained with the encoder, or of their gradients."""
   return _ROWS_AT_ONCE * _NUMBER * pool_size(config, sizes) * classifier_dim(config, sizes)
 
 
 def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
-  """While scores are multiplied back into queries and labels."""
+  """Returns the bytes, by part, in the backward pass from scores to queries and labels."""
   label, devices = config.mesh.label, config.mesh.data * config.mesh.label
   labels, rows = scored_at_once(config, sizes), batch_rows(config, sizes) / config.mesh.data
   label = 1 if scores_whole(config) else label
@@ -200,7 +200,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
     embeddings = _MORE_EMBEDDINGS[kind] * scored
   elif setting(config, "num_fresh_negatives"):  # the cache as it lies on one device, gathered over several
     embeddings = 2 * scored if config.mesh.data > 1 else 0
-  else:  # embedded split over all devices, and gathered over 'data'
+  else:  # computed in shards on all devices, then gathered over 'data'
     embeddings = scored + _MORE_EMBEDDINGS[kind] * _embeddings(config, sizes, labels, devices)
   texts = query_texts(config, sizes), label_texts(config, sizes)
   anchors = _embeddings(config, sizes, anchor_rows(config, sizes), 1)
@@ -209,7 +209,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
     scores = copies * math.ceil((labels + batch_rows(config, sizes)) / label)
   else:
     scores = _scores_a_row(config, sizes, math.ceil(labels / label))
-  # Of a side, scores of the batch's points, or of a label of each, against as many anchors.
+  # Each side scores the batch's points, or one label of each, against as many anchors.
   scores += _OF_MARGINS * anchor_rows(config, sizes)
   return {
     "label embeddings": embeddings + anchors + _classifiers(config, sizes),
@@ -221,7 +221,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
 
 
 def _prototypes(config, sizes: Sizes, kind: str) -> float:
-  """Bytes of the prototype network's activations, where labels have one; its backward pass is under way."""
+  """Returns the activations' bytes of a prototype network in its backward pass; 0 if there is none."""
   network, tokens = prototype_network(config, sizes), vectors_of_label(config)
   if not network:
     return 0.0
@@ -231,7 +231,7 @@ def _prototypes(config, sizes: Sizes, kind: str) -> float:
 
 
 def _scores_a_row(config, sizes: Sizes, columns: int) -> float:
-  """Scores of a row, copies counted, that are in memory at once where a device has so many columns."""
+  """Returns how many scores of a row a device with this many columns holds at once, copies included."""
   if scores_whole(config):
     released = setting(config, "triplet_positives") == "released"
     carriers = released and setting(config, "reverse_weight") > 0
@@ -249,7 +249,7 @@ def _scores_a_row(config, sizes: Sizes, columns: int) -> float:
 
 
 def _margin_ways(config) -> float:
-  """How often a margin loss has all scores at once; PRIME's are by prototypes, by texts, and of texts."""
+  """Returns how many kinds of scores a margin loss holds at once; PRIME scores prototypes and texts."""
   if not has_prototypes(config):
     return 1.0
   if config.mesh.data * config.mesh.label > 1:  # of texts, a device has its own
@@ -258,13 +258,13 @@ def _margin_ways(config) -> float:
 
 
 def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
-  """While the encoder's backward pass runs; that of one kind of texts, while the other's waits."""
+  """Returns the bytes, by part, in the encoder's backward pass for queries or labels; the others wait."""
   texts = [query_texts(config, sizes), label_texts(config, sizes)]
   kept = [group.activations(config, sizes, kind) for group in texts]
   cached = any(group.cached for group in texts)
   shards = config.mesh.label * (1 if config.method.labels == "table" else config.mesh.data)
   return {
-    # Under the gradient cache there is the sum over chunks, and what the present one adds.
+    # The gradient cache needs the sum over chunks and the gradients of the current chunk.
     "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes) * trains_encoder(sizes),
     "label texts": fixed["label texts"] + (texts[1].size if texts[1].cached else 0),
     "their gradients": _embeddings(config, sizes, pool_size(config, sizes), shards)
@@ -274,7 +274,7 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
 
 
 def _evaluation(config, sizes: Sizes) -> dict[str, float]:
-  """While queries are ranked against all labels, and training points, embedded for that."""
+  """Returns the bytes, by part, while queries are ranked against all labels and, if used, training points."""
   block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
   sources = opens_sources(config)
   by_paper = not sources or ranks_twice(config, sizes)

@@ -1,4 +1,4 @@
-"""What to change in a config that does not fit: every value that is named was planned anew, and fits."""
+"""Suggests changes to a config that does not fit; every suggested value was planned again, and fits."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ import ml_collections
 from xmc_jax.plan.chunks import changed
 from xmc_jax.plan.shapes import opens_sources
 
-_FEWEST_TEXTS = 16  # encoded together on one device
-_FEWEST_SCORED = 256  # labels
+_FEWEST_TEXTS = 16  # texts encoded together on one device, at least
+_FEWEST_SCORED = 256  # labels scored at once, at least
 _MOST_DEVICES = 65_536
-# From what costs least time to what costs most, or changes what is learnt.
+# From the least to the most extra time; keys that change what is learnt come last.
 _KEYS = (
   "method.query_chunk",
   "method.label_chunk",
@@ -22,18 +22,18 @@ _KEYS = (
   "train.batch_size",
   "method.pool_size",
 )
-_TOLD = 3  # remedies in one line, at most
+_TOLD = 3  # suggestions in one line, at most
 
 Total = Callable[[ml_collections.ConfigDict], float]
 
 
 def remedy(config: ml_collections.ConfigDict, total: Total, limit: float) -> str:
-  """Says what to set, in words, so that a config fits.
+  """Describes which keys to set so that a config fits.
 
   Args:
-    config: one that does not.
-    total: bytes that a config takes on each device.
-    limit: bytes that there are.
+    config: a config that does not fit.
+    total: returns the bytes that a config takes on each device.
+    limit: the usable bytes of a device.
   """
   alone = []
   for key in _KEYS:
@@ -50,7 +50,7 @@ def remedy(config: ml_collections.ConfigDict, total: Total, limit: float) -> str
 
 
 def _together(config, total: Total, limit: float) -> dict[str, object]:
-  """Several keys at once: each time the first step that saves anything. Empty where that leads nowhere."""
+  """Returns several changes that fit together, each the first one that saves memory; {} if none fit."""
   values, size = {}, total(config)
   while size > limit:
     now = changed(config, values)
@@ -64,14 +64,14 @@ def _together(config, total: Total, limit: float) -> dict[str, object]:
 
 
 def _smaller(config, key: str) -> Iterator[object]:
-  """Values that take less memory than the present one, the mildest first."""
+  """Yields values that take less memory than the current one, the smallest change first."""
   section, name = key.split(".")
   if name not in config[section]:  # a setting that the method does not have
     return
   now, data = config[section][name], config.mesh.data
   if key == "encoder.remat":
     yield from () if now or config.encoder.name == "bag" else (True,)
-  elif key == "eval.scores":  # then no training points are looked up
+  elif key == "eval.scores":  # then no training points are searched
     yield from ("fused",) if opens_sources(config) else ()
   elif key == "mesh.label":
     yield from itertools.takewhile(lambda value: value * data <= _MOST_DEVICES, _doubled(now))

@@ -1,4 +1,4 @@
-"""How many points and labels stand in a step, how wide they are, and how many numbers are trained."""
+"""Sizes of a step: its points and labels, their embedding widths, and the numbers that are trained."""
 
 import math
 
@@ -15,7 +15,7 @@ def setting(config, name: str):
 
 
 def parameters(config, sizes: Sizes) -> int:
-  """Numbers in the encoder, its heads, and a prototype network."""
+  """Returns how many numbers the encoder, its heads and a prototype network have."""
   spec = sizes.encoder
   head = (spec.width + 1) * (config.encoder.projection_dim + classifier_dim(config, sizes))
   if network := prototype_network(config, sizes):
@@ -35,70 +35,70 @@ def _of_block(spec: EncoderSpec) -> int:
 
 
 def embedding_width(config, sizes: Sizes) -> int:
-  """D, of what is scored by texts."""
+  """Returns D, the width of embeddings of texts."""
   return config.encoder.projection_dim or sizes.encoder.width
 
 
 def ranked_width(config, sizes: Sizes) -> int:
-  """Of what labels are ranked by: D, and what a second head has beside it."""
+  """Returns the width of the vectors that labels are ranked by: D, plus that of a second head."""
   return embedding_width(config, sizes) + classifier_dim(config, sizes)
 
 
 def num_views(config, sizes: Sizes) -> int:
-  """Kinds of label vectors: of texts, and of classifiers where there are any."""
+  """Returns the number of kinds of label vectors: of texts, and of classifiers if there are any."""
   return 1 + (bool(classifier_dim(config, sizes)) or not trains_encoder(sizes))
 
 
 def views_width(config, sizes: Sizes) -> int:
-  """Columns of a label in all the ways that it can be ranked by, one beside the other."""
+  """Returns the summed width of all kinds of vectors that a label can be ranked by."""
   return ranked_width(config, sizes) + embedding_width(config, sizes) * (not trains_encoder(sizes))
 
 
 def papers_width(config, sizes: Sizes) -> int:
-  """Columns of a label in the ranking that is the paper's own: the sum of its views, or for a tree each."""
+  """Returns a label's width in the paper's own ranking: by the sum of its views, or by each for a tree."""
   is_tree = num_views(config, sizes) > 1 and config.eval.fusion_rows > 0
   return views_width(config, sizes) if is_tree else ranked_width(config, sizes)
 
 
 def opens_sources(config) -> bool:
-  """Whether an evaluation ranks by training points and words, too."""
+  """Returns whether an evaluation also ranks by training points and words."""
   return config.eval.scores == "hybrid" or config.eval.scores in SOURCES
 
 
 def ranks_twice(config, sizes: Sizes) -> bool:
-  """Whether the paper's own ranking stands beside the hybrid, by other vectors."""
+  """Returns whether the paper's own ranking is computed in addition to the hybrid one, by other vectors."""
   return config.eval.scores == "hybrid" and (num_views(config, sizes) > 1 or remembers_points(sizes))
 
 
 def batch_is_cluster(sizes: Sizes) -> bool:
-  """Returns whether a batch is one cluster of the points."""
+  """Returns whether a batch is a cluster of points, a leaf of a tree over them."""
   return sizes.batch.batch_is_cluster
 
 
 def picks_some(config, sizes: Sizes) -> bool:
-  """Returns whether all true labels in a cluster's pool count, whoever drew them (UniDEC, DEPSL)."""
+  """Returns whether batches are clusters whose losses use all true pairs in the pool (UniDEC, DEPSL)."""
   return batch_is_cluster(sizes) and not scores_whole(config)
 
 
 def classifier_dim(config, sizes: Sizes) -> int:
-  """D', of a second head and of the classifiers that are trained with the encoder; 0 where there are none."""
+  """Returns D', the width of a second head and its classifiers, trained with the encoder; 0 if none."""
   return setting(config, "classifier_dim") if setting(config, "encoder_weight") < 1 else 0
 
 
 def has_prototypes(config) -> bool:
-  """Whether labels are ranked by more than their texts, through a network (PRIME)."""
+  """Returns whether a network computes label prototypes from texts and other vectors (PRIME)."""
   return setting(config, "prototype_width") > 0
 
 
 def prototype_network(config, sizes: Sizes) -> EncoderSpec | None:
-  """The block that makes prototypes of labels; None where there are none."""
+  """Returns the block that computes label prototypes; None if there is none."""
   if not has_prototypes(config):
     return None
   return EncoderSpec("bert", 0, embedding_width(config, sizes), 1, 1, setting(config, "prototype_width"), 0)
 
 
 def vectors_of_label(config) -> int:
-  """What a prototype is made of: the text, and where there are some a centroid and a free vector."""
+  """Returns how many vectors a prototype is made of: text, and, if used, centroid and free vector."""
   clustered = any(
     setting(config, name) for name in ("num_label_clusters", "num_head_labels", "head_label_points")
   )
@@ -106,17 +106,17 @@ def vectors_of_label(config) -> int:
 
 
 def remembers_points(sizes: Sizes) -> bool:
-  """Returns whether training points are keys beside the labels: a batch scores its points, too (RAE-XMC)."""
+  """Returns whether points are keys like labels, so that a batch scores its other points too (RAE-XMC)."""
   return sizes.batch.shared
 
 
 def trains_encoder(sizes: Sizes) -> bool:
-  """Not where classifiers are trained on a frozen one."""
+  """Returns whether the encoder is trained; not if classifiers are trained on a frozen one."""
   return not sizes.batch.frozen
 
 
 def row_sparse(config, sizes: Sizes) -> int:
-  """Numbers in tables of which a step touches some rows, on one device."""
+  """Returns the numbers, on one device, in tables of which a step touches only some rows."""
   rows = setting(config, "num_label_clusters") + setting(config, "num_head_labels")
   width = embedding_width(config, sizes)
   if not trains_encoder(sizes):
@@ -127,12 +127,12 @@ def row_sparse(config, sizes: Sizes) -> int:
 
 
 def scores_whole(config) -> bool:
-  """Whether a row's scores are in memory all at once, on every device of 'label'."""
+  """Returns whether every device of the 'label' axis holds all scores of a row at once."""
   return config.method.loss in ("margin", "dynamic_margin")
 
 
 def epoch(config, sizes: Sizes) -> tuple[int, int]:
-  """`(steps of an epoch, B over all devices)`; where the number of points is not known there are no steps."""
+  """Returns `(steps of an epoch, B over all devices)`; 0 steps if the number of points is unknown."""
   size = config.train.batch_size
   if not sizes.num_points:
     return 0, size
@@ -140,12 +140,12 @@ def epoch(config, sizes: Sizes) -> tuple[int, int]:
 
 
 def batch_rows(config, sizes: Sizes) -> int:
-  """B, over all devices."""
+  """Returns B, over all devices."""
   return epoch(config, sizes)[1]
 
 
 def pool_size(config, sizes: Sizes) -> int:
-  """S: labels that a step's queries are scored against."""
+  """Returns S, the number of labels that a step's queries are scored against."""
   settings, batch = config.method, batch_rows(config, sizes)
   if settings.labels not in ("in_batch", "in_batch_table"):
     return sizes.num_labels
@@ -158,10 +158,10 @@ def pool_size(config, sizes: Sizes) -> int:
 
 
 def anchor_rows(config, sizes: Sizes) -> int:
-  """Anchors of a step, at most: one for each of its points, on every side."""
+  """Returns the most anchors of a step: one for each of its points, on every side."""
   return sizes.num_sides * batch_rows(config, sizes)
 
 
 def scored_at_once(config, sizes: Sizes) -> int:
-  """Labels in one call of the loss: the pool, or all of them where fresh negatives are looked for."""
+  """Returns the labels in one call of the loss: the pool, or all labels if fresh negatives are sought."""
   return sizes.num_labels if setting(config, "num_fresh_negatives") else pool_size(config, sizes)

@@ -1,4 +1,4 @@
-"""What a plan starts from: the counts in `config.plan`, and an encoder's sizes without its weights."""
+"""The inputs of a plan: the counts in `config.plan`, and an encoder's sizes without its weights."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, loa
 from xmc_jax.models.locate import locate_here
 from xmc_jax.types import LABEL, QUERY, BatchSpec, DatasetInfo
 
-_VOCABULARY = 30_522  # of a table from scratch; a tokenizer trained on the data has nearly as many tokens
+_VOCABULARY = 30_522  # of a new table; a tokenizer trained on the data has nearly as many tokens
 _LABELS_PER_POINT = 5.0
 
 
 class Sizes(NamedTuple):
-  """What a plan knows of the data and of the encoder.
+  """Holds what a plan knows about the data and the encoder.
 
   Attributes:
-    num_points: N; 0 where it is not known.
+    num_points: N; 0 if unknown.
     num_labels: L.
-    tokens_per_point, tokens_per_label: on average, special ones counted.
-    labels_per_point: true ones, on average.
+    tokens_per_point, tokens_per_label: averages, special tokens included.
+    labels_per_point: average number of true labels.
     encoder: EncoderSpec, BagSpec or GruSpec.
     source: where the encoder's sizes come from, in words.
     batch: how the method's batches are built.
@@ -44,10 +44,10 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(config) -> Sizes:
-  """The sizes that `config.plan` and `config.encoder` name. Reads no weights, asks no hub.
+  """Returns the sizes that `config.plan` and `config.encoder` name; reads no weights and asks no hub.
 
   Raises:
-    ConfigError: the number of labels is missing, or nothing on this machine knows the encoder.
+    ConfigError: the number of labels is missing, or the encoder's sizes are not known on this machine.
   """
   given, longest = config.plan, float(config.data.max_length)
   if not given.num_labels:
@@ -73,7 +73,7 @@ def sizes_of(config) -> Sizes:
 
 
 def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> Sizes:
-  """The sizes of prepared data, a `data.Dataset`, and of an encoder that is here."""
+  """Returns the sizes of prepared data, a `data.Dataset`, and of a local encoder."""
 
   def tokens(table) -> float:
     return float(np.minimum(table.lengths, config.data.max_length).mean())
@@ -130,7 +130,7 @@ def _encoder(settings) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
 
 
 def _described(key: str, name: str, num_layers: int = 0) -> EncoderSpec | BagSpec | GruSpec:
-  """An encoder's sizes, from its config.json on this machine, else from `KNOWN`."""
+  """Returns an encoder's sizes, from its config.json on this machine, else from `KNOWN`."""
   if locate_here(name):
     return load_pretrained(name, num_layers=num_layers, weights=False).spec
   spec = known_spec(name)

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from xmc_jax.plan import Plan, host, memory, shapes
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
 
-_FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # encoded together on one device
+_FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # tokens encoded together on one device
 _MUCH_ON_HOST = 16e9  # bytes
 
 _CHUNKS = ("query_chunk", "label_chunk", "score_chunk")
 
 
 def table(made: Plan) -> str:
-  """What is planned, memory by part and moment, the work of a step, and what there is to know besides."""
+  """Formats a plan: its sizes, the memory by part and moment, the work of a step, and notes."""
   lines = [*_about(made), "", _row("GB on each device", made.moments)]
   for part in memory.PARTS:
     sizes = [parts[part] for parts in made.moments.values()]
@@ -53,7 +53,7 @@ def _about(made: Plan) -> Iterator[str]:
 
 
 def _notes(made: Plan) -> Iterator[str]:
-  """Tells what a user should know before the first step."""
+  """Yields what a user should know before the first step."""
   config, sizes, chip = made.config, made.sizes, made.chip
   if chip.kind == "gpu" and PREALLOCATED * chip.memory < made.total <= made.limit:
     variable = f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE}"

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a step, and the time that a chip would take for them."""
+"""FLOPs and memory traffic of a step, and the time that a chip takes for them."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from xmc_jax.plan.shapes import (
 )
 from xmc_jax.plan.sizes import Sizes
 
-# Passes over all scores before the one that multiplies them back; SoftTop-k searches a threshold.
+# Passes over all scores before the backward pass; SoftTop-k searches for a threshold.
 _PASSES = {
   "softmax": 1,
   "decoupled_softmax": 1,
@@ -30,17 +30,17 @@ _PASSES = {
   "margin": 1,
   "dynamic_margin": 1,
 }
-_TRIPS = 4  # times that a chunk of scores goes to memory or comes from there, a pass
+_TRIPS = 4  # times that a pass writes or reads a chunk of scores in memory
 _NUMBER = 4
 
 
 class Stage(NamedTuple):
-  """A part of a step, on one device.
+  """Holds the cost of a part of a step, on one device.
 
   Attributes:
-    flops: of its products.
-    bytes: read and written.
-    seconds: the larger of what each of the two takes, at the assumed shares of the chip's peak.
+    flops: FLOPs of its products.
+    bytes: bytes read and written.
+    seconds: the larger of the times for the two, at the assumed shares of the chip's peak rates.
   """
 
   flops: float
@@ -49,7 +49,7 @@ class Stage(NamedTuple):
 
 
 def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
-  """What a step does, on one device; collectives, the host and input are left out."""
+  """Returns the stages of a step on one device, by name; leaves out collectives, the host and input."""
   settings = config.encoder
   encoder_rate = chip.bfloat16 / (2 if settings.dtype == "float32" else 1)
   heads = {
@@ -68,7 +68,7 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
     kept = per_token(config, network, vectors, chip.kind, dropped_by_network(config.method))
     size = rows * 3 * vectors * kept.waiting
     encoding["mix prototypes"] = _stage(flops, size, encoder_rate, chip)
-  table_weights = 0  # of which a step reads and writes the rows, moments and all
+  table_weights = 0  # in the table rows that a step reads and writes, with their moments
   if config.method.labels == "table":
     table_weights = columns / config.mesh.label * (embedding_width(config, sizes) + 1)
   if dim := classifier_dim(config, sizes):
@@ -76,13 +76,13 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
   return {
     **encoding,
     "score": _score(config, sizes, chip),
-    # Reads parameters, two moments and gradients, writes the first three.
+    # Reads parameters, two moments and gradients; writes the first three.
     "optimise": _stage(0, 7 * _NUMBER * (parameters(config, sizes) + table_weights), chip.float32, chip),
   }
 
 
 def _score(config, sizes: Sizes, chip: Chip) -> Stage:
-  """Scores and the loss, forward and backward."""
+  """Returns the cost of scores and loss, forward and backward."""
   rows, columns = batch_rows(config, sizes) / config.mesh.data, pool_size(config, sizes) / config.mesh.label
   if remembers_points(sizes):
     columns += batch_rows(config, sizes)
@@ -94,12 +94,12 @@ def _score(config, sizes: Sizes, chip: Chip) -> Stage:
     cells *= 2 + (setting(config, "reverse_weight") > 0)
   if not picks_some(config, sizes):
     return _stage(
-      2 * cells * scored * (passes + 3),  # again in the backward pass, and two products there
+      2 * cells * scored * (passes + 3),  # the backward pass scores again, and has two more products
       _NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (passes + 5)),
       chip.float32,
       chip,
     )
-  # Whole scores are kept, and not computed again; every loss over them reads them, each way.
+  # All scores are kept, not recomputed; every loss reads them, once per direction.
   with_binary = dim > 0 and setting(config, "binary_weight") > 0
   times = (1 + setting(config, "symmetric")) * (1 + (dim > 0)) + with_binary
   return _stage(
@@ -115,16 +115,16 @@ def _stage(flops: float, size: float, rate: float, chip: Chip) -> Stage:
 
 
 def _encode(texts: Texts, head: int, config, sizes: Sizes, chip: Chip, rate: float) -> Stage:
-  """Forward and backward passes over texts, once more forward under the gradient cache and with remat.
+  """Returns the cost of encoding texts; the gradient cache and remat each add a forward pass.
 
-  `head` is the width of what is made of a pooled vector; 0 is no layer.
+  `head` is the output width of the layers on the pooled vector; 0 means no layer.
   """
   settings, spec, tokens = config.encoder, sizes.encoder, texts.tokens
   again = texts.cached + (settings.remat and not isinstance(spec, BagSpec))
   if isinstance(spec, BagSpec):
     pooled = 2 * tokens * spec.width
     flops = (3 + again) * pooled
-    size = _NUMBER * tokens * spec.width * (1 + again + 2)  # gathered, and scattered back: read and written
+    size = _NUMBER * tokens * spec.width * (1 + again + 2)  # gathered, and scattered back (read, written)
   elif isinstance(spec, GruSpec):
     flops = (3 + again) * tokens * (6 * spec.embedding_width * spec.width + 3 * spec.width**2)
     size = 3 * tokens * per_token(config, spec, tokens, chip.kind).waiting
@@ -134,15 +134,15 @@ def _encode(texts: Texts, head: int, config, sizes: Sizes, chip: Chip, rate: flo
       forward_flops(settings, spec, tokens) - forward_flops(settings, spec, tokens, frozen)
     )
     kept = per_token(config, spec, tokens, chip.kind)
-    size = 3 * tokens * kept.waiting  # written, read, and written or read once more between fused loops
+    size = 3 * tokens * kept.waiting  # written, read, and once more written or read between fused loops
   flops += (3 + again) * 2 * spec.width * head
   return _stage(texts.rows * flops, texts.rows * size, rate, chip)
 
 
 def forward_flops(settings, spec, tokens: float, first_layer: int = 0) -> float:
-  """FLOPs of the blocks from `first_layer` on, for one text: two for each weight and token, and attention.
+  """Returns one text's FLOPs of the blocks from `first_layer` on: two per weight and token, and attention.
 
-  With CLS pooling the last block takes keys and values of all tokens, and all else of one.
+  With CLS pooling the last block computes keys and values for all tokens, and the rest for one token.
   """
   width, inner = spec.width, spec.ffn_width
   block = block_flops(spec, tokens)
@@ -154,5 +154,5 @@ def forward_flops(settings, spec, tokens: float, first_layer: int = 0) -> float:
 
 
 def block_flops(spec, tokens: float) -> float:
-  """FLOPs of one block, for one text."""
+  """Returns the FLOPs of one block for one text."""
   return tokens * (8 * spec.width**2 + 4 * spec.width * spec.ffn_width) + 4 * tokens**2 * spec.width

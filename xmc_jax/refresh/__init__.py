@@ -1,4 +1,4 @@
-"""What is made anew between steps, on the host: clusters, centroids, walks over graphs; when it is due."""
+"""Refreshes, which recompute clusters, centroids and graph edges between steps, and their schedule."""
 
 from xmc_jax.refresh.clusters import balanced_clusters, spherical_kmeans
 from xmc_jax.refresh.graph_pruning import kept_edges

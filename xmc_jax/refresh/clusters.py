@@ -12,42 +12,42 @@ import numpy as np
 from xmc_jax.distributed import runtime
 from xmc_jax.types import Array
 
-_STARTS = 6  # pairs of vectors from which a group's halves are sought; the best end counts
-_ITERATIONS = 6  # of each start, at most
-_LAST_ITERATIONS = 10  # from the best end, at most
-_TOLERANCE = 1e-4  # gain in mean cosine below which an iteration was the last
-_SAMPLE = 1024  # vectors of a group that the starts look at; the last iterations look at all
-_PART_BYTES = 1 << 20  # groups that a core handles together: they stay in its cache
-_SCORE_BYTES = 1 << 26  # cosines of k-means at a time
+_STARTS = 6  # pairs of vectors that the search for a group's halves starts from; the best result wins
+_ITERATIONS = 6  # per start, at most
+_LAST_ITERATIONS = 10  # from the best result, at most
+_TOLERANCE = 1e-4  # iterations stop when the gain in mean cosine is below this
+_SAMPLE = 1024  # vectors of a group that the starts use; the last iterations use all
+_PART_BYTES = 1 << 20  # bytes of the groups that a core handles together: they stay in its cache
+_SCORE_BYTES = 1 << 26  # bytes of cosines that k-means computes at a time
 
 
 def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.ndarray:
-  r"""Clusters whose sizes differ by at most one, by halving all groups again and again.
+  r"""Finds clusters whose sizes differ by at most one, by repeatedly halving all groups.
 
-  A group X of unit vectors is cut into halves A and B, one as large as the other or larger by one, which
-  make this as large as Lloyd's iterations can:
+  A group X of unit vectors is split into halves A and B, whose sizes differ by at most one. Lloyd's
+  iterations approach a local maximum of:
 
   .. math::
     \Big\| \sum_{x \in A} x \Big\| + \Big\| \sum_{x \in B} x \Big\|
 
-  It is the sum of all cosines to the own half's centroid. An iteration takes the centroids' difference
-  as the direction, and the vectors that lie farthest along it as A. All groups of a level have one size or
-  one less, so a level is one batch of regular work; on a CPU it is cut into parts that fit into a core's
-  cache. The number of steps is bounded whatever the vectors are: equal or zero vectors are shared out.
+  This is the sum of the cosines of all vectors to the centroid of their half. An iteration takes the
+  difference of the centroids as direction, and the vectors farthest along it as A. The groups of a level
+  differ in size by at most one, so a level is one batch of regular work; on a CPU it is split into parts that
+  fit into a core's cache. The number of steps is bounded: equal or zero vectors are split arbitrarily.
 
-  Memory beside the vectors is twice theirs in float32, on the first device; the host's CPU takes the work
-  over where that has no room.
+  Takes twice the memory of the float32 vectors in addition to them, on the first device, or on the host's CPU
+  if the device has too little memory.
 
   Args:
     vectors: `[N, D]`, finite, of any length; N may be 0.
-    num_clusters: a power of two. Where it exceeds N, sizes are 0 and 1.
-    key: a JAX random key. The result depends on it and on the vectors alone.
+    num_clusters: a power of two. If it exceeds N, sizes are 0 and 1.
+    key: a JAX random key. The result depends only on it and the vectors.
 
   Returns:
-    `[N]` int32, the cluster of each vector. Siblings, the halves of one group, have adjacent numbers.
+    `[N]` int32, the cluster of each vector. The two halves of one group have adjacent numbers.
 
   Raises:
-    ValueError: for another number of clusters, and for vectors that are no finite `[N, D]`.
+    ValueError: `num_clusters` is not a power of two, or the vectors are not a finite `[N, D]`.
 
   Source: Dahiya et al., NGAME, WSDM 2023, section 3; the clustering is that of SiameseXML, ICML 2021.
 
@@ -66,7 +66,7 @@ def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.nd
   vectors = _finite_matrix(vectors)
   if num_vectors == 0:
     return np.zeros(0, np.int32)
-  levels = min(depth, (num_vectors - 1).bit_length())  # then every group holds one vector or none
+  levels = min(depth, (num_vectors - 1).bit_length())  # then every group has one vector or none
   order = _shuffled(num_vectors, key)
   rows = _unit_rows(vectors, order)[None]
   del vectors  # a copy on the device
@@ -80,12 +80,12 @@ def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.nd
 
 
 def _halve(parts: list[tuple[Array, Array]], levels: int) -> np.ndarray:
-  """Halves the one group, `[1, N, D]` and its numbers `[1, N]`, `levels` times; the leaves' numbers `[n, P]`.
+  """Halves one group, `[1, N, D]` and indices `[1, N]`, `levels` times; returns clusters' indices `[n, P]`.
 
-  What stands in `parts` is freed after the first level.
+  Frees the contents of `parts` after the first level.
   """
   devices = list(parts[0][0].devices())
-  on_cpu = len(devices) == 1 and devices[0].platform == "cpu"  # several must all be called in one order
+  on_cpu = len(devices) == 1 and devices[0].platform == "cpu"  # several devices need calls in one fixed order
 
   def split(part):
     return _split(*part, cut=on_cpu and part[0].nbytes > _PART_BYTES)
@@ -104,19 +104,19 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
   """Halves each group of a level.
 
   Args:
-    rows: `[G, P, D]` groups of unit vectors in random order, which stays; zero where a group is smaller.
-    order: `[G, P]` int32 their numbers, padded with -1 at the end.
-    cut: return the groups as two parts.
+    rows: `[G, P, D]` groups of unit vectors in random order, which is kept; padded with zeros.
+    order: `[G, P]` int32 indices of the vectors, padded with -1 at the end.
+    cut: whether to return the groups as two parts.
 
   Returns:
-    One part or two: `[n, ceil(P / 2), D]` and its numbers.
+    One part or two: `[n, ceil(P / 2), D]` and its indices.
   """
   num_groups, size, dim = rows.shape
   where = order >= 0
   half, num_first = -(-size // 2), (jnp.sum(where, axis=1) + 1) // 2
   scores = _turned(_scores(rows, _direction(rows, where)), where)
   keys, threshold = _largest(scores, where, num_first)
-  # What lies above the threshold, ties, what lies below, padding: each in the order that it had.
+  # First above the threshold, then ties, below it, and padding, each in its previous order.
   rank = jnp.where(where, 2 - (keys > threshold).astype(jnp.int32) - (keys >= threshold), 3)
   places = jnp.sort(rank * size + jnp.arange(size, dtype=jnp.int32), axis=1) % size
   starts = jnp.stack([jnp.zeros_like(num_first), num_first], axis=1)
@@ -132,14 +132,14 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
 
 
 def _turned(scores: Array, where: Array) -> Array:
-  """The scores `[G, P]` or their opposites: equal halves do either way, and rounding must not choose."""
+  """Returns scores `[G, P]`, or their negatives so that rounding never decides which half is first."""
   count = jnp.sum(where, axis=1)
   middle = jnp.sum(jnp.where(where, scores, 0), axis=1) / jnp.maximum(count, 1)
   return jnp.where(((count % 2 == 0) & (scores[:, 0] < middle))[:, None], -scores, scores)
 
 
 def _direction(rows: Array, where: Array) -> Array:
-  """The direction `[G, D]` along which each group `[G, P, D]` has the best halves that were found."""
+  """Returns the direction `[G, D]` that gives the best halves found for each group `[G, P, D]`."""
   sample, sampled = rows[:, :_SAMPLE], where[:, :_SAMPLE]
   count = jnp.maximum(jnp.sum(sampled, axis=1), 1)
 
@@ -157,14 +157,14 @@ def _direction(rows: Array, where: Array) -> Array:
 
 
 def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> tuple[Array, Array]:
-  """Lloyd's iterations for the halves of each group: the last direction `[G, D]` and similarity `[G]`."""
+  """Runs Lloyd's iterations on each group's halves; returns the last direction `[G, D]`, similarity `[G]`."""
   count = jnp.sum(where, axis=1)
   total = _weighted_sum(rows, where)
 
   def step(state):
     i, direction, last, _ = state
     keys, threshold = _largest(_scores(rows, direction), where, (count + 1) // 2)
-    first = _weighted_sum(rows, keys >= threshold)  # all ties; padding is zero
+    first = _weighted_sum(rows, keys >= threshold)  # includes all ties; padding is zero
     second = total - first
     similarity = jnp.linalg.norm(first, axis=1) + jnp.linalg.norm(second, axis=1)
     return i + 1, _unit(first) - _unit(second), similarity, jnp.any(similarity - last > _TOLERANCE * count)
@@ -175,7 +175,7 @@ def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> 
 
 
 def _largest(scores: Array, where: Array, count: Array) -> tuple[Array, Array]:
-  """Integers `[G, P]` in the order of the scores, and the `count`-th largest `[G, 1]` of each row."""
+  """Returns integers `[G, P]` in the order of the scores, and each row's `count`-th largest `[G, 1]`."""
   lowest = jnp.iinfo(jnp.int32).min
   bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
   keys = jnp.where(where, bits ^ ((bits >> 31) & jnp.iinfo(jnp.int32).max), lowest)
@@ -198,24 +198,24 @@ def _weighted_sum(rows: Array, where: Array) -> Array:
 def spherical_kmeans(
   vectors: Array, num_clusters: int, *, key: Array, num_iterations: int = 20
 ) -> np.ndarray:
-  """Clusters by Lloyd's iterations with cosines, of whatever sizes come out.
+  """Finds clusters of any size by Lloyd's iterations with cosines.
 
-  Starts from vectors chosen at random. A cluster that loses all its vectors starts again from one of
-  those that are least like their centroid, so it is empty in the end only where vectors are equal or
-  iterations too few. Stops as soon as nothing changes. Cosines are found for some vectors at a time,
-  never `[N, K]`.
+  Starts from randomly chosen vectors. A cluster that loses all its vectors restarts from one of the
+  vectors with the lowest cosine to their centroid, so at the end it is empty only if vectors are equal or
+  iterations too few. Stops when nothing changes. Computes cosines for a block of vectors at a time,
+  never the full `[N, K]`.
 
   Args:
     vectors: `[N, D]`, finite, of any length.
     num_clusters: K, from 1 to N.
-    key: a JAX random key. The result depends on it and on the vectors alone.
-    num_iterations: at most so many.
+    key: a JAX random key. The result depends only on it and the vectors.
+    num_iterations: the most iterations.
 
   Returns:
     `[N]` int32, the cluster of each vector.
 
   Raises:
-    ValueError: for another number of clusters or of iterations, and for vectors that are no finite `[N, D]`.
+    ValueError: a number is out of range, or the vectors are not a finite `[N, D]`.
 
   Source: Dhillon and Modha, Concept decompositions for large sparse text data, Machine Learning 42, 2001.
 
@@ -236,7 +236,7 @@ def spherical_kmeans(
 
 @jax.jit
 def _kmeans(rows: Array, seeds: Array, num_iterations: Array) -> Array:
-  """`spherical_kmeans` of unit rows `[N, D]` from the rows `seeds` `[K]`."""
+  """Runs `spherical_kmeans` on unit rows `[N, D]`, starting from the rows `seeds` `[K]`."""
   num_rows, num_clusters = len(rows), len(seeds)
   block = max(1, min(num_rows, _SCORE_BYTES // (4 * num_clusters)))
 
@@ -263,10 +263,10 @@ def _kmeans(rows: Array, seeds: Array, num_iterations: Array) -> Array:
 
 @jax.jit
 def _unit_rows(vectors: Array, order: Array) -> Array:
-  """The vectors `[N, D]` in `order`, float32 and of unit length; zero ones stay zero."""
+  """Returns the vectors `[N, D]` in `order`, as float32 scaled to length 1; zero vectors stay zero."""
   rows = jnp.take(vectors, order, axis=0, mode="clip").astype(jnp.float32)
   largest = jnp.max(jnp.abs(rows), axis=1, keepdims=True, initial=0)
-  return _unit(rows / _or_one(largest))  # so that squares neither overflow nor vanish
+  return _unit(rows / _or_one(largest))  # so that squares neither overflow nor underflow
 
 
 def _unit(rows: Array) -> Array:
@@ -278,12 +278,12 @@ def _or_one(lengths: Array) -> Array:
 
 
 def _shuffled(count: int, key: Array) -> np.ndarray:
-  """The numbers below `count` in a random order, `[count]` int32; JAX sorts for this, which takes longer."""
+  """Returns a random permutation `[count]` int32, by NumPy: JAX sorts for this, which takes longer."""
   return np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(count).astype(np.int32)
 
 
 def _finite_matrix(vectors: Array) -> Array:
-  """The vectors on the device, after a check."""
+  """Checks the vectors and returns them on the device."""
   if np.ndim(vectors) != 2:
     raise ValueError(f"vectors must be [N, D], got the shape {np.shape(vectors)}")
   vectors = jax.device_put(vectors, runtime.device_with_room(2.5 * 4 * np.size(vectors)))

@@ -1,4 +1,4 @@
-"""Edges of a metadata graph that an encoder believes in (RAMEN, Mittal et al. 2024)."""
+"""Prunes edges of a metadata graph whose ends have dissimilar embeddings (RAMEN, Mittal et al. 2024)."""
 
 import concurrent.futures
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import numpy as np
 
 from xmc_jax.refresh.label_centroids import normalize_rows
 
-_CHUNK = 1 << 13  # edges at a time, on each core
+_CHUNK = 1 << 13  # edges that a core scores at a time
 
 
 def kept_edges(
@@ -19,19 +19,19 @@ def kept_edges(
   centred: bool = False,
   progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-  """Which edges stay: those whose two ends are of a cosine above the threshold.
+  """Returns which edges stay: those whose ends have a cosine above the threshold.
 
   Args:
     edges: CSR `[N, A]`, points or labels by anchors.
-    rows: `[N, D]` embeddings of the former, of length 1.
-    anchors: `[A, D]` of the latter, likewise.
-    threshold: the paper's is 0.
-    centred: True takes the mean of `rows` off these and the mean of `anchors` off those before the cosine, so
-      that over all pairs the products of what is left add up to 0. Ours: the paper takes cosines as they are.
+    rows: `[N, D]` embeddings of the points or labels, of length 1.
+    anchors: `[A, D]` embeddings of the anchors, of length 1.
+    threshold: 0 in the paper.
+    centred: True subtracts the mean of `rows` from rows and the mean of `anchors` from anchors before the
+      cosine, so that the inner products of all pairs sum to 0. Our addition: the paper does not centre.
     progress: called with the number of edges done.
 
   Returns:
-    `[nnz]` bool, in the order of `edges.indices`. Memory beside it is 16,384 vectors a core.
+    `[nnz]` bool, in the order of `edges.indices`. Takes extra memory for 16,384 vectors per core.
   """
   kept, ends = np.empty(edges.nnz, bool), edges.indptr[1:]
   means = (

@@ -1,4 +1,4 @@
-"""Edges that a metadata graph lacks: random walks from anchor to anchor (RAMEN, Mittal et al. 2024)."""
+"""Adds edges to a metadata graph by random walks between anchors (RAMEN, Mittal et al. 2024)."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ _ROWS = 1 << 16  # points whose edges are added at a time
 
 
 def with_walks(edges, **options):
-  """A graph with the edges that random walks add: E' = binarise(E W), and all that it has.
+  """Returns a graph with its own edges and those that random walks add: E' = binarise(E W).
 
   Args:
     edges: CSR `[N, A]`, points or labels by anchors; every stored entry is an edge.
-    options: of `random_walks`.
+    options: keyword arguments of `random_walks`.
 
   Returns:
     CSR `[N, A]` bool.
@@ -23,26 +23,26 @@ def with_walks(edges, **options):
 
 
 def with_visits(edges, *, num_hops: int = 400, **options):
-  """Returns the edges of `with_walks`, each with how much of all walks it stands for: odds to draw it by.
+  """Returns the edges of `with_walks` with sampling weights, by how often walks visit them.
 
-  w_ip = e_ip + 1/H Σ_a e_ia v_ap, where e is 1 for an edge of the graph, v_ap are the visits to anchor p of
-  the walk from a, and H is `num_hops`: a row's own edge weighs 1, and a walk from one of its anchors shares
-  out 1, or less, as no more than `num_kept` of the visited are kept. So drawn in proportion to w, at least
-  half of a row's draws are of its own edges. The formula is ours: the paper draws uniformly (section 3.1).
+  w_ip = e_ip + 1/H Σ_a e_ia v_ap, where e is 1 for an edge of the graph, v_ap counts the visits to anchor p
+  of the walk from a, and H is `num_hops`. A row's own edge weighs 1. The walk from one of its anchors adds at
+  most 1 in total, less if it visits more than `num_kept` anchors. Sampling in proportion to w thus picks a
+  row's own edges at least half of the time. The formula is ours: the paper samples uniformly (section 3.1).
 
   Args:
     edges: as in `with_walks`.
-    num_hops: of each walk.
-    options: others of `walk_visits`.
+    num_hops: hops of each walk.
+    options: other keyword arguments of `walk_visits`.
 
   Returns:
-    CSR `[N, A]` float32, above 0. Of whole numbers until the end, so it is the same everywhere.
+    CSR `[N, A]` float32, above 0. Sums are over integers, so the result is the same on every machine.
   """
   return weighted(edges, walk_visits(edges, num_hops=num_hops, **options), num_hops)
 
 
 def weighted(edges, visits, num_hops: int):
-  """Returns w of `with_visits`, CSR `[N, A]`, of edges `[N, A]` and visits `[A, A]` that were counted."""
+  """Returns w of `with_visits`, CSR `[N, A]`, from edges `[N, A]` and counted visits `[A, A]`."""
   edges, visits = _binary(edges), sp.csr_matrix(visits, dtype=np.int64)
   parts = []
   for start in range(0, edges.shape[0], _ROWS):
@@ -54,7 +54,7 @@ def weighted(edges, visits, num_hops: int):
 
 
 def linked(edges, walks):
-  """A graph with the edges of walks that were made: CSR `[N, A]` bool of `[N, A]` and `[A, A]`."""
+  """Adds the edges of given walks, CSR `[A, A]`, to a graph, CSR `[N, A]`; returns CSR `[N, A]` bool."""
   edges = _binary(edges)
   starts = range(0, edges.shape[0], _ROWS)
   parts = (edges[start : start + _ROWS] for start in starts)
@@ -63,7 +63,7 @@ def linked(edges, walks):
 
 
 def random_walks(edges, **options):
-  """Returns W `[A, A]`, CSR bool: row a has the anchors that `walk_visits` counts of the walk from a."""
+  """Returns W, CSR `[A, A]` bool: row a has the anchors that the walk from a visits in `walk_visits`."""
   return _binary(walk_visits(edges, **options))
 
 
@@ -76,23 +76,23 @@ def walk_visits(
   seed: int = 0,
   progress: Callable[[int], None] | None = None,
 ):
-  """Counts the visits of a walk with restart from each anchor (Mittal et al., 2021, as in ECLARE).
+  """Counts the visits of one walk with restart from each anchor (ECLARE, Mittal et al., 2021).
 
-  A hop goes back to the anchor that the walk began at, with probability `restart`, and then on to a random
-  point of the anchor where it is, and to a random anchor of that point, which is visited. An anchor without
-  points goes nowhere.
+  A hop first returns to the walk's starting anchor with probability `restart`. It then moves to a random
+  point of the current anchor, and on to a random anchor of that point, which counts as visited. There is no
+  walk from an anchor without points.
 
   Args:
     edges: CSR `[N, A]`; every stored entry is an edge.
-    num_hops: of each walk.
-    restart: probability of beginning again.
-    num_kept: anchors kept of each walk, at most: the most visited, of equally visited ones the first.
-    seed: of the walks. The result is a function of it and of the graph.
+    num_hops: hops of each walk.
+    restart: probability of returning to the start.
+    num_kept: the most anchors kept per walk: the most visited, of equally visited ones the lowest ids.
+    seed: random seed of the walks. The result is a function of it and of the graph.
     progress: called with the number of anchors done.
 
   Returns:
-    CSR `[A, A]` int32: row a has how many of its hops ended at what the walk from a visited most. Memory
-    beside it is some 400 MB.
+    CSR `[A, A]` int32: row a has the numbers of visits to the anchors that the walk from a visited most.
+    Takes some 400 MB of extra memory.
   """
   edges = _binary(edges)
   points_of = edges.T.tocsr()
@@ -117,7 +117,7 @@ def walk_visits(
 
 
 def _binary(edges):
-  """CSR bool with an entry for each stored one, in order."""
+  """Returns CSR bool with a True for each stored entry, columns sorted."""
   edges = sp.csr_matrix(edges)
   made = sp.csr_matrix((np.ones(edges.nnz, bool), edges.indices, edges.indptr), shape=edges.shape)
   made.sum_duplicates()
@@ -125,14 +125,14 @@ def _binary(edges):
 
 
 def _random_entry(matrix, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-  """A column of each of these rows, drawn uniformly from those that it has; every row has some."""
+  """Samples one column of each given row uniformly from its entries; every row must have some."""
   starts = matrix.indptr[rows]
   counts = matrix.indptr[rows + 1] - starts
   return matrix.indices[starts + (generator.random(len(rows)) * counts).astype(starts.dtype)]
 
 
 def _most_visited(begun: np.ndarray, visited: np.ndarray, num_kept: int) -> tuple[np.ndarray, ...]:
-  """Returns `(anchors, visited anchors, visits)`, at most `num_kept` of each that walks `[H, n]` began at."""
+  """Returns `(start anchors, visited anchors, visits)` of walks `[H, n]`, at most `num_kept` per start."""
   num_hops, num_walks = visited.shape
   ordered = np.sort(visited, axis=0).T.ravel()  # walk by walk
   owners = np.repeat(np.arange(num_walks), num_hops)
@@ -140,6 +140,6 @@ def _most_visited(begun: np.ndarray, visited: np.ndarray, num_kept: int) -> tupl
   counts = np.diff(np.append(first, len(ordered)))
   anchors, owners = ordered[first], owners[first]
   order = np.lexsort((anchors, -counts, owners))
-  begins = np.searchsorted(owners, np.arange(num_walks))  # owners rise, before and after
+  begins = np.searchsorted(owners, np.arange(num_walks))  # owners are sorted, before and after
   kept = order[np.arange(len(order)) - begins[owners] < num_kept]
   return begun[owners[kept]], anchors[kept], counts[kept]

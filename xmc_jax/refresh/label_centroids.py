@@ -1,4 +1,4 @@
-"""Labels by what their training points look like."""
+"""Label centroids: the mean embeddings of labels' training points."""
 
 from collections.abc import Callable
 
@@ -6,15 +6,15 @@ import numpy as np
 
 
 def label_centroids(points: np.ndarray, truth, texts: Callable[[], np.ndarray]) -> np.ndarray:
-  """The mean embedding of each label's training points (DEXA, section 6; PRIME, section 3).
+  """Returns the mean embedding of each label's training points (DEXA, section 6; PRIME, section 3).
 
   Args:
     points: `[N, D]` float32.
-    truth: CSR `[N, L]`, true labels; what is greater than 0 counts as 1.
-    texts: `() -> [L, D]`, taken for labels that have no point; not called where all have some.
+    truth: CSR `[N, L]`, true labels; every value above 0 counts as 1.
+    texts: `() -> [L, D]`, used for labels without points; not called if every label has one.
 
   Returns:
-    `[L, D]` float32, not scaled to any length.
+    `[L, D]` float32, not normalised.
   """
   carries = (truth > 0).T.tocsr().astype(np.float32)
   counts = np.diff(carries.indptr)

@@ -1,4 +1,4 @@
-"""When refreshes are due, in steps, and where what they make goes."""
+"""Schedules refreshes in steps, and stores their results."""
 
 from collections.abc import Mapping
 
@@ -12,18 +12,18 @@ from xmc_jax.types import BATCHES, Array, PyTree, Refresh
 
 
 def due(refreshes: Mapping[str, Refresh], step: int, steps_per_epoch: int) -> list[str]:
-  """The refreshes to run after `step` steps, before the next one."""
+  """Returns the names of the refreshes to run after `step` steps, before the next one."""
   return [name for name, refresh in refreshes.items() if _next(refresh, step, steps_per_epoch) == step]
 
 
 def next_due(refreshes: Mapping[str, Refresh], step: int, last: int, steps_per_epoch: int) -> int:
-  """The first step after `step` at which a refresh is due; `last` if there is none before it."""
+  """Returns the first step after `step` at which a refresh is due, at most `last`."""
   later = (_next(refresh, step + 1, steps_per_epoch) for refresh in refreshes.values())
   return min([last, *(found for found in later if found is not None)])
 
 
 def _next(refresh: Refresh, step: int, steps_per_epoch: int) -> int | None:
-  """The first step from `step` on at which a refresh is due; None if there is none."""
+  """Returns the first step from `step` on at which a refresh is due; None if there is none."""
   first = configs.steps(refresh.first_epoch, steps_per_epoch)
   every = refresh.every_steps or configs.steps(refresh.every_epochs, steps_per_epoch)
   unit = steps_per_epoch if refresh.at_epoch_start else 1
@@ -35,7 +35,7 @@ def _next(refresh: Refresh, step: int, steps_per_epoch: int) -> int | None:
     return put_off(first)
   if not every:
     return None
-  # What was planned up to an epoch before may have waited until now.
+  # A refresh planned up to one epoch earlier may have been put off until now.
   planned = first + max(0, (step - unit - first) // every) * every
   while put_off(planned) < step:
     planned += every
@@ -45,17 +45,17 @@ def _next(refresh: Refresh, step: int, steps_per_epoch: int) -> int | None:
 def renew(
   name: str, refresh: Refresh, snapshot: Snapshot, fresh: Mapping[str, np.ndarray], aux: PyTree
 ) -> tuple[dict[str, np.ndarray], PyTree]:
-  """Runs one refresh; every process ends with what the main one made, to the bit.
+  """Runs one refresh; every process receives the main process's result, bit for bit.
 
   Args:
-    name: of the refresh.
+    name: name of the refresh.
     refresh: the refresh.
-    snapshot: what it may look at.
-    fresh: what refreshes made so far, on the host.
-    aux: the method's, on the devices.
+    snapshot: its input.
+    fresh: results of refreshes so far, on the host.
+    aux: the method's aux, on the devices.
 
   Returns:
-    `(fresh, aux)`, one of them with what was made.
+    `(fresh, aux)`, one of them with the new result.
   """
   made = refresh.compute(snapshot)
   if made is None:
@@ -67,7 +67,7 @@ def renew(
 
 
 def shares(name: str, fresh: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """What metrics.jsonl says of a refresh: of one that chooses, which share it chose."""
+  """Returns the fraction of True in a boolean refresh, for metrics.jsonl, and prints it; else {}."""
   made = fresh.get(name)
   if made is None or made.dtype != bool:
     return {}
@@ -77,5 +77,5 @@ def shares(name: str, fresh: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _like(made: np.ndarray, before: Array) -> Array:
-  """On the devices as what it takes the place of."""
+  """Places a result on the devices, with the type and sharding of the array that it replaces."""
   return sharding.place(np.asarray(made, before.dtype), before.sharding)

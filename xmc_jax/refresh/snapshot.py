@@ -1,4 +1,4 @@
-"""What a refresh may look at."""
+"""The input of refreshes: embeddings of points, labels and anchors, and the training truth."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -11,19 +11,19 @@ from xmc_jax.data.truth import unfiltered
 
 
 class Snapshot:
-  """The embeddings of the moment, made once, however many refreshes ask for them, and the training truth.
+  """Holds the current embeddings, computed once for all refreshes that use them, and the training truth.
 
   Args:
-    embed_queries: `() -> [N, D]`, of the training points.
-    embed_labels, embed_texts: `() -> [L, D]`; the latter of their texts alone.
+    embed_queries: `() -> [N, D]`, embeds the training points.
+    embed_labels, embed_texts: `() -> [L, D]`, embed the labels; the latter by their texts alone.
     truth: CSR `[N, L]`, true labels.
-    filtered: CSR `[N, L]`, pairs that count for nothing.
-    rows: `[N']` the points that have something to learn from.
-    step: steps done; `steps_per_epoch` in each epoch.
+    filtered: CSR `[N, L]`, filter pairs, which count neither as positives nor as negatives.
+    rows: `[N']` the points that have a label to learn.
+    step: number of steps done; an epoch has `steps_per_epoch`.
     devices: the mesh.
-    params, aux: the method's.
-    sides: of metadata graphs, by name.
-    embed_anchors: `side -> [A, D]`, of its anchors.
+    params, aux: the method's parameters and aux.
+    sides: sides of metadata graphs, by name.
+    embed_anchors: `side -> [A, D]`, embeds the anchors of a side's graph.
   """
 
   def __init__(
@@ -51,21 +51,21 @@ class Snapshot:
 
   @functools.cached_property
   def queries(self) -> np.ndarray:
-    """`[N, D]` float32."""
+    """Returns the points' embeddings, `[N, D]` float32."""
     return self._embed_queries()
 
   @functools.cached_property
   def labels(self) -> np.ndarray:
-    """`[L, D]` float32."""
+    """Returns the labels' embeddings, `[L, D]` float32."""
     return self._embed_labels()
 
   @functools.cached_property
   def texts(self) -> np.ndarray:
-    """`[L, D]` float32, the labels by their texts alone."""
+    """Returns the labels' embeddings by their texts alone, `[L, D]` float32."""
     return self._embed_texts()
 
   def anchors(self, side: str) -> np.ndarray:
-    """`[A, D]` float32, those of a side's graph; of one graph at a time they are kept."""
+    """Returns the anchors' embeddings of a side's graph, `[A, D]` float32; caches only the last graph's."""
     graph = graph_of(side)
     if graph not in self._anchors:
       self._anchors = {graph: self._embed_anchors(self.sides[side])}
@@ -73,10 +73,10 @@ class Snapshot:
 
   @functools.cached_property
   def learnable(self):
-    """CSR `[N, L]`, the true labels less the filtered pairs."""
+    """Returns CSR `[N, L]`, the true labels without the filter pairs."""
     return unfiltered(self.truth, self._filtered)
 
   @functools.cached_property
   def known(self):
-    """CSR `[N, L]`, pairs that are no negatives: true labels and filter pairs."""
+    """Returns CSR `[N, L]`, pairs that are no negatives: true labels and filter pairs."""
     return self.truth.astype(bool) + self._filtered

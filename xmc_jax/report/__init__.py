@@ -1,7 +1,7 @@
-"""Pages for people: what a run learnt and how good it is, and how several runs compare.
+"""HTML reports: the training and quality of one run, and a comparison of several runs.
 
-write      report/index.html of one run
-compare    compare.html of several, and their table on the console
+write      writes report/index.html of one run
+compare    writes compare.html of several runs, and prints their table on the console
 """
 
 from xmc_jax.report.comparison import compare

@@ -1,4 +1,4 @@
-"""Several runs side by side: what differs, and whether it may be chance."""
+"""Compares several runs: what differs, and whether chance can explain it."""
 
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,20 +22,20 @@ Differences = Sequence[Mapping[str, metrics.Difference]]
 
 
 def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
-  """`--mode=compare RUN RUN ...`: prints a table of test metrics, and writes compare.html.
+  """Prints a table of test metrics and writes compare.html, for `--mode=compare RUN RUN ...`.
 
-  Differences are to the first run, with 95 % intervals and p-values of a paired bootstrap over test points;
-  p-values of several runs are adjusted by Holm's method, metric by metric. Nothing is ranked anew: the runs'
-  predictions/test.npz are read, or predictions/test_SCORES.npz.
+  Each run is compared with the first, with 95 % intervals and p-values of a paired bootstrap over test
+  points. With several runs, p-values are adjusted by Holm's method, metric by metric. Test points are not
+  ranked again: the runs' predictions/test.npz or predictions/test_SCORES.npz are read.
 
   Args:
     workdirs: folders of two or more finished runs, tested on the same points.
     destination: the page; '' is report/compare.html of the first run, or report/compare_SCORES.html.
-    scores: what the test points are ranked by in all runs; '' is each run's own.
+    scores: the scores that rank the test points in all runs; '' is each run's own.
 
   Raises:
-    UserError: fewer than two, one that is not finished or not ranked by these scores, other test data, or a
-      page that cannot be written.
+    UserError: fewer than two runs, a run that is not finished or not ranked by these scores, other test
+      data, or a page that cannot be written.
   """
   runs = finished.opened(workdirs, scores)
   means, differences = measured(runs)
@@ -52,9 +52,9 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
 
 
 def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dict[str, metrics.Difference]]]:
-  """Means of each run, and what it differs by from the first, p-values adjusted for the number of runs.
+  """Returns the metric means of each run, and the differences of each later run to the first.
 
-  The propensities are those of the first run's training points and settings, for all.
+  Adjusts p-values for the number of runs. All runs use the propensities of the first run's data and config.
   """
   first = runs[0]
   settings, truth = first.config.eval, first.dataset.test.counted
@@ -74,13 +74,13 @@ def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dic
 
 
 def parts_by_decile(runs: Sequence[Finished]) -> list[dict[str, np.ndarray]]:
-  """What each decile of labels adds to the metrics at 1 and 5, for each run."""
+  """Returns what each decile of labels contributes to the metrics at 1 and 5, for each run."""
   groups, truth = metrics.frequency_deciles(runs[0].frequency), runs[0].dataset.test.counted
   return [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
 
 
 def console_table(runs: Sequence[Finished], means, differences: Differences) -> str:
-  """Metrics in percent, a row each; '*' marks a difference that chance hardly explains."""
+  """Returns metrics in percent as text, a row each; '*' marks a difference with an adjusted p < `LEVEL`."""
   names = [name for name in configs.METRICS if name in means[0]]
   cells = [["", *(run.letter for run in runs)]]
   for name in names:
@@ -188,7 +188,7 @@ def _every_metric(runs: Sequence[Finished], means, differences: Differences) -> 
 
 
 def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndarray]]) -> list[Markup]:
-  """What labels of each decile add to P@1 and P@5, run beside run."""
+  """Builds the section on what labels of each decile contribute to P@1 and P@5 in each run."""
   names = [name for name in ("P@1", "P@5") if name in parts[0]]
   pictures = [
     (
@@ -213,13 +213,13 @@ def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndar
 
 
 def _shown(drawn: Sequence[tuple[Any, str]]) -> Markup:
-  """Figures with their captions."""
+  """Returns figures with their captions."""
   pictures = [image(drawing.png(figure), f"Figure: {caption}", caption) for figure, caption in drawn]
   return element("div", *pictures, css="figures") if pictures else Markup("")
 
 
 def _figures(runs: Sequence[Finished]) -> list[Markup]:
-  """Curves over one another; what the runs have none of is left out."""
+  """Draws the curves of all runs into common figures; leaves out a figure if no run has its data."""
   if not drawing.available():
     return []
   drawn = []

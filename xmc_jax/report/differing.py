@@ -1,4 +1,4 @@
-"""Test points whose ranking differs most between two runs."""
+"""The test points whose rankings differ most between two runs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ _SEED = 0
 
 
 def sections(runs: Sequence[Finished]) -> Iterator[Markup]:
-  """Of the first run with each other one: how many points are ranked better, and those that gain most."""
+  """Yields the comparison of each other run with the first: counts of better points, and examples."""
   test, first = runs[0].dataset.test, runs[0]
   truth = as_truth(test.counted)
   gained = [by_row(run, truth) for run in runs]
@@ -38,13 +38,13 @@ def sections(runs: Sequence[Finished]) -> Iterator[Markup]:
 
 
 def by_row(run: Finished, truth) -> np.ndarray:
-  """`[N]` nDCG@5 of each test point."""
+  """Returns `[N]` nDCG@5 of each test point."""
   part = earnings(run.hits, truth, (DEPTH,))[f"nDCG@{DEPTH}"]
   return np.bincount(run.hits.rows, part.gains, minlength=len(truth.counts))
 
 
 def most(gain: np.ndarray) -> np.ndarray:
-  """The few rows that gain most; none that gains nothing."""
+  """Returns the few rows with the largest positive gain; orders ties at random."""
   shuffled = np.random.default_rng(_SEED).permutation(np.flatnonzero(gain > 0))
   return shuffled[np.argsort(-gain[shuffled], kind="stable")[:_EACH]]
 

@@ -1,4 +1,4 @@
-"""Figures, half a page wide, read without colour too. Matplotlib's, where it is installed."""
+"""Draws figures half a page wide, readable without colour, with Matplotlib if it is installed."""
 
 import importlib.util
 import io
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Okabe and Ito's, which are told apart whatever one sees of colours.
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -25,16 +25,16 @@ def available() -> bool:
 
 
 def name_of(text: str, longest: int = _LONGEST) -> str:
-  """A stranger's name, for a figure: what every font has, and no empty one."""
+  """Returns an untrusted name for a figure: only characters that every font has, shortened, never empty."""
   shown = "".join(letter if " " <= letter <= "~" else "?" for letter in " ".join(text[:200].split()))
   return (shown if len(shown) <= longest else shown[: longest - 1] + "…") or "?"
 
 
 def axes(title: str, x: str, y: str, *, strips: int = 0):
-  """A figure with one pair of axes, and below it a strip with so many rows.
+  """Builds a figure with one pair of axes, and below them a strip with `strips` rows.
 
   Returns:
-    `(figure, axes, strip)`; the strip shares the x axis, and is None where it has no rows.
+    `(figure, axes, strip)`; the strip shares the x axis, and is None if it has no rows.
   """
   from matplotlib.figure import Figure
 
@@ -55,7 +55,7 @@ def axes(title: str, x: str, y: str, *, strips: int = 0):
 
 
 def _plain(found) -> None:
-  """Little ink: two spines, a pale grid behind."""
+  """Styles axes plainly: two spines, and a pale grid behind the data."""
   for side in ("top", "right"):
     found.spines[side].set_visible(False)
   for side in ("left", "bottom"):
@@ -66,12 +66,12 @@ def _plain(found) -> None:
 
 
 def legend(found, names: Sequence[str], handles: Sequence | None = None) -> None:
-  """What the lines are, below the figure, their names taken literally."""
+  """Adds a legend below the figure; draws names literally, not as formulas."""
   handles = found.get_lines() if handles is None else handles
   columns = 2 if max(map(len, names), default=0) > 14 else 4
   made = found.figure.legend(
     handles,
-    [" " + name for name in names],  # matplotlib leaves out what begins with an underscore
+    [" " + name for name in names],  # matplotlib leaves out names that begin with an underscore
     loc="outside lower center",
     ncols=min(columns, max(len(names), 1)),
     fontsize=_FONT - 1,
@@ -82,7 +82,7 @@ def legend(found, names: Sequence[str], handles: Sequence | None = None) -> None
 
 
 def strip(found, rows: dict[str, Sequence[int]]) -> None:
-  """Marks at steps, a row for each name."""
+  """Draws marks at steps, one row for each name."""
   names = list(rows)
   for row, name in enumerate(names):
     steps = list(rows[name])
@@ -93,7 +93,7 @@ def strip(found, rows: dict[str, Sequence[int]]) -> None:
 
 
 def style(number: int) -> dict:
-  """How the lines of a figure are told apart: by colour, by dashes and by marks."""
+  """Returns the style of a line, by its number: lines differ in colour, dashes and markers."""
   return {
     "color": COLOURS[number % len(COLOURS)],
     "linestyle": LINES[number % len(LINES)],
@@ -104,7 +104,7 @@ def style(number: int) -> dict:
 
 
 def whole_numbers(found) -> None:
-  """Ticks of steps, few enough for half a page."""
+  """Sets integer ticks on the x axis, few enough for half a page."""
   from matplotlib.ticker import FuncFormatter, MaxNLocator
 
   found.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -112,7 +112,7 @@ def whole_numbers(found) -> None:
 
 
 def bars(found, groups: dict[str, np.ndarray]) -> None:
-  """Bars side by side at 1, 2, ...; a colour and a hatching for each group."""
+  """Draws bars side by side at 1, 2, ...; each group has its colour and hatching."""
   width = 0.8 / max(len(groups), 1)
   handles = []
   for number, values in enumerate(groups.values()):
@@ -127,14 +127,14 @@ def bars(found, groups: dict[str, np.ndarray]) -> None:
 
 
 def png(figure) -> bytes:
-  """A figure as a file, twice as fine as it is shown; the same bytes for the same figure."""
+  """Returns a figure as PNG bytes, at twice the shown resolution; equal figures give equal bytes."""
   out = io.BytesIO()
   figure.savefig(out, format="png", metadata={"Software": None})
   return out.getvalue()
 
 
 def write_png(path: pathlib.Path, data: bytes) -> None:
-  """Writes a picture whole or not at all."""
+  """Writes a picture atomically: completely or not at all."""
   beside = path.with_name(f"{path.name}.tmp")
   beside.write_bytes(data)
   beside.replace(path)

@@ -1,4 +1,4 @@
-"""Test points in words: what is right, what is wrong, what may only be unlabelled, what is missed."""
+"""Example test points: right labels, wrong ones, plausible ones that are not labelled, and missed ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -14,17 +14,17 @@ from xmc_jax.runs.evaluate import Why
 
 SHOWN = 5  # labels of a point
 _EACH, _LOOKED_AT = 6, 500
-_CANDIDATES, _MOST_TRUE = 150, 4  # points looked at for near labels, and true labels of each
+_CANDIDATES, _MOST_TRUE = 150, 4  # points that are searched for near labels, and true labels of each
 _NAME = 120
 _MISSED = 6
 
 
 class Choice(NamedTuple):
-  """Points of one kind.
+  """Holds example points of one kind.
 
   Attributes:
     title, how: what they are, and how they were chosen.
-    rows: `[n]`.
+    rows: `[n]` the points.
   """
 
   title: str
@@ -33,13 +33,13 @@ class Choice(NamedTuple):
 
 
 class Outcome(NamedTuple):
-  """What became of each point.
+  """Describes how well each point is ranked.
 
   Attributes:
-    best: `[N]` the rank of the first true label, from 0; the ranking's depth where none is found.
-    counts: `[N]` true labels.
-    all_first: `[N]` bool, whether the true labels are the first ones.
-    lead: `[N]` by how much the first label outscores the best true one, or the last of the ranking.
+    best: `[N]` the rank of the first true label, from 0; the ranking's depth if none is found.
+    counts: `[N]` number of true labels.
+    all_first: `[N]` bool, True if all true labels are ranked before any other.
+    lead: `[N]` score of the first label minus that of the best true one, or of the last if none is found.
   """
 
   best: np.ndarray
@@ -49,12 +49,12 @@ class Outcome(NamedTuple):
 
 
 def outcome(ranking: Ranking, hits: Hits, counts: np.ndarray) -> Outcome:
-  """Of a ranking and what is true of it.
+  """Computes the outcome of a ranking.
 
   Args:
-    ranking: of N points.
-    hits: those of its pairs that are true.
-    counts: `[N]` true labels.
+    ranking: the ranking of N points.
+    hits: its true pairs.
+    counts: `[N]` number of true labels.
   """
   num_rows, depth = ranking.ids.shape
   best = np.full(num_rows, depth)
@@ -72,10 +72,10 @@ def outcome(ranking: Ranking, hits: Hits, counts: np.ndarray) -> Outcome:
 def near_pairs(
   ranking: Ranking, found: Outcome, truth, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Points whose first label is wrong, and outscores all true ones: pairs of it with these.
+  """Pairs wrong first labels with true labels, for points whose first label is wrong.
 
   Returns:
-    (row, first label, true label), `[n]` each; of a few points, drawn at random, and of a few true labels.
+    (row, first label, true label), `[n]` each, for a few random points and a few true labels of each.
   """
   wrong = np.flatnonzero((found.best > 0) & (found.counts > 0) & (ranking.ids[:, :1] >= 0).all(axis=1))
   rows = np.random.default_rng(seed).permutation(wrong)[:_CANDIDATES]
@@ -93,14 +93,14 @@ def choose(
   vectors: LabelVectors | None,
   seed: int,
 ) -> Iterator[Choice]:
-  """The points to show, kind by kind; none is shown twice.
+  """Yields the points to show, kind by kind; no point is shown twice.
 
   Args:
-    ranking: of the points.
-    found: what became of each.
-    near: `near_pairs`.
-    vectors: of the labels in `near`; None where there are none.
-    seed: of what is drawn.
+    ranking: the ranking of the points.
+    found: the outcome of each point.
+    near: as `near_pairs` returns it.
+    vectors: vectors of the labels in `near`; None if there are none.
+    seed: seed of the random choices.
   """
   rng, depth = np.random.default_rng(seed), ranking.ids.shape[1]
   rows, first, true = near
@@ -144,7 +144,7 @@ def choose(
 
 
 def _varied(rows: list[int], ids: np.ndarray) -> list[int]:
-  """The first few, of one first label a single point where there are enough others."""
+  """Returns the first few rows, with different first labels if there are enough."""
   firsts, varied = set(), []
   for row in rows[:_LOOKED_AT]:
     first = int(ids[row, 0])
@@ -156,15 +156,15 @@ def _varied(rows: list[int], ids: np.ndarray) -> list[int]:
 
 
 def _once(rows: np.ndarray) -> np.ndarray:
-  """Each row at its first place."""
+  """Returns the rows without repeats, in the order of their first occurrence."""
   return rows[np.sort(np.unique(rows, return_index=True)[1])]
 
 
 def reasons(choices: Sequence[Choice], ranking: Ranking, truth, why: Why) -> dict[int, dict[int, str]]:
-  """Asks why the labels of the chosen points that are shown stand where they do.
+  """Explains why the shown labels of the chosen points were ranked.
 
   Returns:
-    For each point, a line by label: of its first labels, and of the true ones that they miss.
+    For each point, a line of text by label: for its first labels, and for the true labels they miss.
   """
   rows = np.concatenate([np.zeros(0, np.int64), *(choice.rows for choice in choices)])
   if not len(rows):
@@ -185,7 +185,7 @@ def section(
   frequency: np.ndarray,
   reasons: Mapping[int, Mapping[int, str]] = MappingProxyType({}),
 ) -> Markup:
-  """The chosen points as cards; `reasons` are as the function of this name returns them."""
+  """Returns the chosen points as cards; `reasons` are as the function of this name returns them."""
   parts = []
   for choice in choices:
     if len(choice.rows):
@@ -209,7 +209,7 @@ def labels(
   frequency: np.ndarray,
   reasons: Mapping[int, str] = MappingProxyType({}),
 ) -> Markup:
-  """The first labels of a point, marked, and its true ones that are not among them; reasons below them."""
+  """Lists the first labels of a point, marked, then its missed true labels, with reasons below each."""
   is_true, ids = set(true.tolist()), ranking.ids[row].tolist()
   places = {label: rank for rank, label in enumerate(ids) if label >= 0}
 
@@ -243,7 +243,7 @@ def labels(
 
 
 def _missed(ids: list[int], true: np.ndarray) -> list[int]:
-  """The true labels that are not among the first, those that are ranked in front."""
+  """Returns the true labels that are not among the first `SHOWN`; ranked ones come first."""
   places = {label: rank for rank, label in enumerate(ids) if label >= 0}
   missing = set(true.tolist()) - set(ids[:SHOWN])
   return sorted(missing, key=lambda label: (places.get(label, len(ids)), label))

@@ -11,12 +11,12 @@ from xmc_jax.report.scores import Sample
 VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _BINS = 60
 DECILES = "decile of labels, 1 has the most training points"
-_FEW = 40  # readings that are worth a mark each
-STEADY = 30  # pairs in a bin, before their share says much
+_FEW = 40  # curves with at most so many readings get a marker at each
+STEADY = 30  # bins with fewer pairs are drawn hollow, as their share is uncertain
 
 
 def loss(curves: Curves, refreshed: Mapping[str, Sequence[int]]):
-  """The loss at the end of each epoch, and below it when refreshes were made."""
+  """Draws the loss at the end of each epoch, and below it the steps of refreshes."""
   figure, axes, strip = drawing.axes("Training loss", "step", "loss", strips=len(refreshed))
   _line(axes, curves["train/loss"], 1.0, 0)
   _mark(axes, strip, refreshed, 0)
@@ -24,7 +24,7 @@ def loss(curves: Curves, refreshed: Mapping[str, Sequence[int]]):
 
 
 def validation(curves: Curves, refreshed: Mapping[str, Sequence[int]], step: int):
-  """Validation metrics over the steps, and which parameters were used."""
+  """Draws validation metrics over the steps, and marks the step of the tested parameters."""
   figure, axes, strip = drawing.axes("Validation", "step", "percent", strips=len(refreshed))
   names = [name for name in VALIDATION if f"eval/{name}" in curves]
   for number, name in enumerate(names):
@@ -53,7 +53,7 @@ def _mark(axes, strip, refreshed: Mapping[str, Sequence[int]], first: int) -> No
 
 
 def deciles(contributions: Mapping[str, Sequence[float]]):
-  """What labels of each decile add to two metrics (Gupta et al. 2024, Fig. 7)."""
+  """Draws what labels of each decile contribute to two metrics (Gupta et al. 2024, Fig. 7)."""
   names = [name for name in ("P@1", "P@5") if name in contributions]
   figure, axes, _ = drawing.axes("Contribution by label frequency", DECILES, "percentage points")
   drawing.bars(axes, {name: 100 * np.asarray(contributions[name], float) for name in names})
@@ -61,7 +61,7 @@ def deciles(contributions: Mapping[str, Sequence[float]]):
 
 
 def found(shares: Mapping[str, np.ndarray]):
-  """Which share of each decile's true pairs is found."""
+  """Draws the share of each decile's true pairs that is found."""
   figure, axes, _ = drawing.axes("True labels found, by label frequency", DECILES, "percent of true pairs")
   drawing.bars(axes, {name: 100 * values for name, values in shares.items()})
   axes.set_ylim(0, 100)
@@ -69,7 +69,7 @@ def found(shares: Mapping[str, np.ndarray]):
 
 
 def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]):
-  """Precision against recall, a line each (Gupta et al. 2024, Fig. 5)."""
+  """Draws precision against recall, one line per curve (Gupta et al. 2024, Fig. 5)."""
   figure, axes, _ = drawing.axes("Precision and recall", "recall, percent", "precision, percent")
   for number, (precision, recall) in enumerate(curves.values()):
     style = drawing.style(number)
@@ -80,10 +80,10 @@ def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]):
 
 
 def reliability(bins: Sequence[Mapping[str, float]]):
-  """The share that is right against the predicted probability (Guo et al. 2017, Fig. 1), and pairs by bin.
+  """Draws the share of right labels against predicted probability (Guo et al. 2017, Fig. 1), and bin sizes.
 
   Args:
-    bins: as `metrics.reliability` has them.
+    bins: as `metrics.reliability` returns them.
   """
   figure, axes, below = drawing.axes(
     "Reliability", "predicted probability, percent", "right, percent", strips=5
@@ -106,7 +106,7 @@ def reliability(bins: Sequence[Mapping[str, float]]):
 
 
 def scores(sample: Sample, kind: str = "scores"):
-  """Histograms of the scores of true, of wrong and of random labels (Gupta et al. 2024, Fig. 6)."""
+  """Draws histograms of the scores of true, wrong and random labels (Gupta et al. 2024, Fig. 6)."""
   figure, axes, _ = drawing.axes(f"{kind.capitalize()} of labels", kind, "percent of pairs in each bin")
   kinds = {"random": sample.random, "best wrong": sample.best_wrong, "true": sample.true}
   kinds = {name: values[np.isfinite(values)] for name, values in kinds.items()}

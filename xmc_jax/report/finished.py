@@ -1,4 +1,4 @@
-"""A finished run as a comparison sees it: from its folder, without parameters and devices."""
+"""Finished runs for a comparison: read from their folders, without parameters and devices."""
 
 import json
 import pathlib
@@ -18,13 +18,13 @@ from xmc_jax.report import readings
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.storage import path_safety
 
-# Of a prepared folder, what makes a test: the same bytes are the same texts, truth and filter.
+# The files of a prepared folder that define the test. Equal bytes mean equal texts, truth and filter.
 _TEST_FILES = (
   *("test.texts", "test.texts_offsets", "test.truth.columns", "test.truth.columns_offsets"),
   *("test.filter.columns", "test.filter.columns_offsets", "labels.texts", "labels.texts_offsets"),
 )
 _BLOCK = 1 << 22
-# What NumPy and SciPy raise at a damaged file.
+# What NumPy and SciPy raise for a damaged file.
 _DAMAGED = (
   OSError,
   ValueError,
@@ -38,17 +38,17 @@ _DAMAGED = (
 
 
 class Finished(NamedTuple):
-  """A run that was trained and tested.
+  """Describes a run that was trained and tested.
 
   Attributes:
-    letter, name: what it is called: 'A', and its folder's name.
+    letter, name: its names in the comparison: a letter such as 'A', and its folder's name.
     workdir, config, dataset: as of any run.
-    scores: what the test points are ranked by.
-    step: of the parameters that were tested.
-    frequency: `[L]` training points of each label.
-    ranking: of the test points, of predictions/test.npz or another file beside it.
-    hits: its true pairs.
-    curves, seconds: its training.
+    scores: the scores that rank the test points.
+    step: the step of the tested parameters.
+    frequency: `[L]` number of training points of each label.
+    ranking: the ranking of the test points, from predictions/test.npz or another file beside it.
+    hits: the true pairs of the ranking.
+    curves, seconds: its readings during training, and its time by stage.
   """
 
   letter: str
@@ -66,15 +66,15 @@ class Finished(NamedTuple):
 
 
 def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]:
-  """Opens runs to compare, all of them tested on the same.
+  """Opens runs to compare; checks that all were tested on the same points.
 
   Args:
     workdirs: their folders.
-    scores: which ranking of them; '' is each run's own.
+    scores: the scores that rank in all runs; '' is each run's own.
 
   Raises:
-    UserError: fewer than two, one twice, one that is not finished or not ranked by these scores, or that has
-      other test data.
+    UserError: fewer than two runs, too many, the same run twice, or a run that is not finished, not ranked
+      by these scores, or tested on other data.
   """
   known = KEYS["eval"]["scores"].choices
   if scores and scores not in known:
@@ -121,7 +121,7 @@ def _check_ranked(workdir: pathlib.Path, scores: str) -> None:
 
 
 def _files(workdir: pathlib.Path, scores: str) -> tuple[pathlib.Path, pathlib.Path]:
-  """The report and the predictions by these scores; a run's own stand under no name."""
+  """Returns the paths of the report and the predictions by these scores; a run's own have no suffix."""
   own = methods.read_config(workdir / "config.json").eval.scores
   suffix = f"_{scores}" if scores not in ("", own) else ""
   return workdir / "report" / f"metrics{suffix}.json", workdir / "predictions" / f"test{suffix}.npz"
@@ -171,7 +171,7 @@ def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
 
 
 def _step(path: pathlib.Path) -> int:
-  """Which parameters were tested, of metrics.json."""
+  """Returns the step of the tested parameters, from metrics.json."""
   try:
     return int(json.loads(path.read_text(encoding="utf-8"))["step"])
   except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError):
@@ -185,7 +185,7 @@ def _again(path: pathlib.Path) -> str:
 
 
 def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
-  """What `evaluate.save_predictions` wrote: each row's labels, best first."""
+  """Reads what `evaluate.save_predictions` wrote: each row's labels, best first."""
   again = _again(path)
   try:
     with path.open("rb") as file:

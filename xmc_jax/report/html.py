@@ -1,4 +1,4 @@
-"""Pages as text. Whatever is not `Markup` comes from strangers, and is escaped."""
+"""Builds HTML pages as text. Whatever is not `Markup` is untrusted, and is escaped."""
 
 import base64
 import html
@@ -9,7 +9,7 @@ from xmc_jax import sanitize
 LONGEST = 300  # characters of a text that are shown
 _CUT = " …"
 
-# No script, and nothing from elsewhere, even where a text found a way in.
+# Blocks scripts and outside resources, even if an untrusted text were not escaped.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
 :root { color-scheme: light; }
@@ -56,13 +56,13 @@ details { margin: .75rem 0; } summary { cursor: pointer; }
 
 
 class Markup(str):
-  """Text that is HTML already."""
+  """Marks text that is HTML already."""
 
   __slots__ = ()
 
 
 def words(text: object, longest: int = LONGEST) -> Markup:
-  """Any text as one line of HTML, its direction its own; cut where it is long."""
+  """Returns any text as one escaped line of HTML, cut if it is longer than `longest`."""
   if isinstance(text, Markup):
     return text
   shown = sanitize.line(str(text)[: 8 * longest])
@@ -72,12 +72,12 @@ def words(text: object, longest: int = LONGEST) -> Markup:
 
 
 def isolated(text: object, longest: int = LONGEST) -> Markup:
-  """`words` that do not turn the direction of what stands around them."""
+  """Returns `words` that do not change the text direction of what is around them."""
   return Markup(f"<bdi>{words(text, longest)}</bdi>")
 
 
 def element(name: str, *parts: object, css: str = "") -> Markup:
-  """One element around parts, each escaped where it is no markup."""
+  """Returns an element around parts; escapes each part that is no `Markup`."""
   of_class = f' class="{css}"' if css else ""
   return Markup(f"<{name}{of_class}>{''.join(map(words, parts))}</{name}>")
 
@@ -101,13 +101,13 @@ def table(
   caption: str = "",
   text_columns: Sequence[int] = (),
 ) -> Markup:
-  """A table that scrolls by itself where the screen is narrow.
+  """Returns a table that scrolls by itself on a narrow screen.
 
   Args:
-    head: what stands above the columns.
-    rows: cells; the first of each names the row.
-    caption: what it shows.
-    text_columns: columns of words, which may break.
+    head: the column headings.
+    rows: the cells; the first of each row names the row.
+    caption: what the table shows.
+    text_columns: positions of columns with words, which may wrap.
   """
 
   def row(cells: Sequence[object], kinds: str) -> Markup:
@@ -126,19 +126,20 @@ def table(
 
 
 def bar(share: float) -> Markup:
-  """A bar of `share` of 8 em."""
+  """Returns a horizontal bar; its width is `share` times 8 em."""
   return Markup(f'<span class="bar" style="width:{8 * min(max(share, 0.0), 1.0):.2f}em"></span>')
 
 
 def image(png: bytes, alternative: str, caption: str) -> Markup:
-  """A picture that is part of the page, at half its pixels' size."""
+  """Returns a picture with a caption; the picture is embedded in the page."""
   data = base64.b64encode(png).decode("ascii")
   source = f'<img alt="{words(alternative, 1000)}" src="data:image/png;base64,{data}">'
   return element("figure", Markup(source), element("figcaption", caption))
 
 
 def document(title: str, *parts: object) -> str:
-  """A page that needs nothing else."""
+  """Returns a complete page that needs no other files."""
+
   return (
     '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'

@@ -1,4 +1,4 @@
-"""The page of one run: how it learnt, how good it is, on what, and at what price."""
+"""The page of one run: its training, its quality, examples, and its cost in time and memory."""
 
 import json
 import pathlib
@@ -24,21 +24,21 @@ _SOURCES = (
   "near by vector (memory), by words (lexical memory) or by both, each vote less what others say already "
   "(memory regression); words of label texts (lexical labels)."
 )
-_SHARES = (5, 100)  # found among the first so many, decile by decile
+_SHARES = (5, 100)  # k: the share of true labels among the first k, decile by decile
 
 
 class _Material(NamedTuple):
-  """What a page is made of.
+  """Holds the contents of a page.
 
   Attributes:
-    report: what metrics.json says.
-    curves, refreshed: the training's readings, and the steps of its refreshes.
+    report: the content of metrics.json.
+    curves, refreshed: the readings during training, and the steps of its refreshes.
     hits: the ranking's true pairs.
-    sample: scores; None where no test point has a label.
-    choices: points to show.
-    reasons: of each, why labels were ranked, a line by label; empty where the ranking does not tell.
-    frequency: `[L]` training points of each label.
-    seconds: by stage.
+    sample: a sample of scores; None if no test point has a label.
+    choices: the points to show.
+    reasons: for each point, a line by label on why it was ranked; empty if the ranking gives no reasons.
+    frequency: `[L]` number of training points of each label.
+    seconds: time by stage.
   """
 
   report: Mapping[str, Any]
@@ -64,20 +64,20 @@ def write(
   seconds: Mapping[str, float] | None = None,
   why: Why | None = None,
 ) -> pathlib.Path:
-  """Writes report/index.html, and its figures beside it; `suffix` stands behind the files' names.
+  """Writes report/index.html, with its figures beside it; `suffix` is appended to the files' names.
 
-  report/metrics.json must be there. With several processes all of them call this, and the main one writes.
-  Labels are embedded for a sample of points alone: some thousands, whatever the data's size.
+  report/metrics.json must exist. With several processes, all of them call this, and the main one writes.
+  Labels are embedded only for a sample of points: some thousands of labels, whatever the data's size.
 
   Args:
     run: the run.
-    ranking: of the test points, `config.eval.k` deep.
+    ranking: the ranking of the test points, `config.eval.k` deep.
     queries: `[N, D]` the test points' embeddings.
     params, aux: as trained.
-    scores: what the ranking is by: 'hybrid', 'fused', a view, a source; '' is `config.eval.scores`.
-    suffix: of report/metrics.json.
-    seconds: time by stage so far; None is what the folder says.
-    why: says why labels were ranked, as `evaluate.examples` has it; None where the ranking does not tell.
+    scores: the scores that rank: 'hybrid', 'fused', a view, a source; '' is `config.eval.scores`.
+    suffix: the suffix of report/metrics.json.
+    seconds: time by stage so far; None reads it from the folder.
+    why: explains why labels were ranked, as in `evaluate.examples`; None if the ranking gives no reasons.
 
   Returns:
     The page's path.
@@ -107,7 +107,7 @@ def write(
 
 
 def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hits: Hits):
-  """A sample of scores, and the points to show: what needs label vectors, made by all processes together."""
+  """Returns a sample of scores and the points to show. All processes call it, to embed labels together."""
   truth = run.dataset.test.counted
   outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
   if not truth.nnz:
@@ -116,7 +116,7 @@ def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hi
   filtered, of_keys = run.dataset.test.filter, chosen == "fused" and run.method.key_temperature
   by_vectors = scores.are_of_vectors(chosen) and not of_keys
   ids = np.concatenate([*((planned.labels, planned.drawn) if by_vectors else ()), *near[1:]])
-  # How near labels are is looked up by their texts where the ranking is not by vectors.
+  # If the ranking is not by vectors, the embeddings of label texts tell how near two labels are.
   view = chosen if by_vectors else "encoder"
   aux = run.aux_to_rank(params, aux)
   vectors = scores.LabelVectors(run, params, aux, view, ids) if len(ids) else None
@@ -164,13 +164,13 @@ def _ranked_by(chosen: str, has_views: bool) -> str:
 
 
 class _Figures:
-  """Draws figures into a folder and a page, where there is anything to draw with."""
+  """Draws figures into a folder and a page, if matplotlib is installed."""
 
   def __init__(self, folder: pathlib.Path, suffix: str):
     self._folder, self._suffix, self.on = folder, suffix, drawing.available()
 
   def side_by_side(self, *drawn: tuple[str, Any, str]) -> list[Markup]:
-    """Figures `(name, () -> figure, caption)`."""
+    """Returns figures side by side; each is given as `(name, () -> figure, caption)`."""
     if not self.on:
       return []
     made = []

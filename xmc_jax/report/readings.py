@@ -1,4 +1,4 @@
-"""What a run's folder tells of its training: metrics.jsonl and seconds.json."""
+"""Reads the records of a run's training: metrics.jsonl and seconds.json."""
 
 import json
 import math
@@ -11,16 +11,16 @@ import numpy as np
 from xmc_jax import refresh
 from xmc_jax.types import Refresh
 
-# Names that a page shows; a file may be a stranger's, and hold any.
+# Prefixes of names that a page shows. A file may be untrusted, and hold any names.
 _KINDS = ("train/", "eval/", "time/", "memory/")
 _MOST_REFRESHES = 5000
 
 
 class Curve(NamedTuple):
-  """A reading over the training.
+  """Holds one quantity that was recorded during training.
 
   Attributes:
-    steps: `[n]` int64, rising.
+    steps: `[n]` int64, ascending.
     values: `[n]` float64, finite.
   """
 
@@ -32,7 +32,7 @@ Curves = Mapping[str, Curve]
 
 
 def curves(workdir: pathlib.Path) -> dict[str, Curve]:
-  """Everything in metrics.jsonl that is a finite number, by name; lines that are none of ours are skipped."""
+  """Reads the curves in metrics.jsonl by name; skips malformed lines and values that are no finite number."""
   found: dict[str, dict[int, float]] = {}
   try:
     lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -47,7 +47,7 @@ def curves(workdir: pathlib.Path) -> dict[str, Curve]:
       continue
     for name, value in numbers(line).items():
       if name.startswith(_KINDS):
-        found.setdefault(name, {})[line["step"]] = value  # what was written again counts
+        found.setdefault(name, {})[line["step"]] = value  # the last record of a step counts
   made = {}
   for name, points in found.items():
     steps = np.array(sorted(points), np.int64)
@@ -56,7 +56,7 @@ def curves(workdir: pathlib.Path) -> dict[str, Curve]:
 
 
 def numbers(found: object) -> dict[str, float]:
-  """The finite numbers of a JSON object."""
+  """Returns the finite numbers of a JSON object, by name."""
   entries = found.items() if isinstance(found, dict) else ()
   return {
     name: float(value)
@@ -66,15 +66,15 @@ def numbers(found: object) -> dict[str, float]:
 
 
 def steps_per_epoch(found: Curves) -> int:
-  """Of a run's curves: an epoch ends with a reading of the loss. 0 where there is none yet."""
+  """Returns the steps per epoch. An epoch ends with a reading of the loss; 0 if there is none yet."""
   loss = found.get("train/loss")
   return int(loss.steps[0]) if loss else 0
 
 
 def refreshed(refreshes: Mapping[str, Refresh], found: Curves) -> dict[str, np.ndarray]:
-  """After which steps each refresh was made, `[n]` int64, of those that took time.
+  """Returns the steps `[n]` int64 after which each refresh was made, for refreshes with a recorded time.
 
-  When one is due follows from the settings alone, so that a resumed run has the same steps.
+  The steps follow from the settings alone, so that a resumed run has the same steps.
   """
   per_epoch = steps_per_epoch(found)
   last = int(found["train/loss"].steps[-1]) if per_epoch else 0
@@ -91,7 +91,7 @@ def refreshed(refreshes: Mapping[str, Refresh], found: Curves) -> dict[str, np.n
 
 
 def seconds(workdir: pathlib.Path) -> dict[str, float]:
-  """Time by stage, of report/seconds.json; of metrics.jsonl, where the run has not come so far."""
+  """Reads the time by stage from report/seconds.json, or from metrics.jsonl if the run has not ended."""
   try:
     kept = numbers(json.loads((workdir / "report" / "seconds.json").read_text(encoding="utf-8")))
   except (OSError, ValueError, RecursionError):
@@ -105,7 +105,7 @@ def seconds(workdir: pathlib.Path) -> dict[str, float]:
 
 
 def memory(found: Curves) -> dict[str, float]:
-  """The largest reading of bytes, by 'host' and 'device'."""
+  """Returns the peak memory in bytes, by 'host' and 'device'."""
   return {
     name.removeprefix("memory/").removesuffix("_bytes"): float(curve.values.max())
     for name, curve in found.items()

@@ -1,4 +1,4 @@
-"""What the scores of a run's ranking tell, as a part of its page."""
+"""The section of a run's page on its scores: how well they separate true labels from wrong ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from xmc_jax.report.html import Markup, element, joined, note
 from xmc_jax.retrieval.search import Ranking
 
 _SEED = 0
-_DEEPEST = 100  # number of labels that precision and recall are drawn to
+_DEEPEST = 100  # the largest number of labels that precision and recall are drawn for
 
 Draw = Callable[..., list[Markup]]  # (name, () -> figure, caption), ... -> figures of a page
 
@@ -24,15 +24,15 @@ def section(
   calibration: Mapping[str, Any] | None,
   draw: Draw,
 ) -> list[Markup]:
-  """Shows how well scores tell right labels from wrong ones, and whether probabilities hold.
+  """Shows how well scores separate right labels from wrong ones, and whether probabilities are calibrated.
 
   Args:
-    ranking: of N test points.
-    hits: those of its pairs that are true.
-    sample: scores of pairs; None where no test point has a label.
-    truth: CSR `[N, L]`.
-    calibration: as report/metrics.json has it; None where scores are no probabilities.
-    draw: what figures are put on the page with.
+    ranking: the ranking of N test points.
+    hits: its true pairs.
+    sample: scores of pairs; None if no test point has a label.
+    truth: CSR `[N, L]` true labels.
+    calibration: as in report/metrics.json; None if scores are no probabilities.
+    draw: puts figures on the page.
   """
   head = element("h2", "What scores tell")
   if sample is None:
@@ -81,7 +81,7 @@ def _said(sample: scores.Sample, num_rows: int, depth: int, *, is_probability: b
 def _precision_recall(
   ranking: Ranking, hits: Hits, num_true: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Precision and recall by one threshold, where there is a curve, and by a number of labels."""
+  """Returns precision and recall by a threshold of scores, if that gives a curve, and by number of labels."""
   depth = ranking.ids.shape[1]
   by_score = scores.precision_recall(ranking, hits, num_true, _SEED)
   right = np.cumsum(np.bincount(hits.ranks, minlength=depth))[:_DEEPEST]

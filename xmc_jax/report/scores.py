@@ -1,8 +1,8 @@
-"""Scores of pairs, and how well they tell true labels from others.
+"""Scores of (point, label) pairs, and how well they separate true labels from others.
 
-Where labels are ranked by vectors, pairs that the ranking does not reach are scored as well. Other rankings
-(the hybrid's probabilities, a source's votes) have a scale of their own and score only what they rank, so
-that a sample of theirs holds nothing else.
+If labels are ranked by vectors, pairs outside the ranking are scored as well. Other rankings (the hybrid's
+probabilities, a source's votes) have their own scale and score only the labels that they rank, so a sample
+of them holds only ranked labels.
 """
 
 from typing import NamedTuple
@@ -20,16 +20,16 @@ from xmc_jax.types import PyTree
 _BLOCK = 4096  # pairs whose vectors are gathered at a time
 _ROWS, _LABELS, _RANDOM = 2000, 2000, 128  # points, labels and random labels of a sample, at most
 _CURVE_ROWS, _CURVE_POINTS = 20_000, 400
-_STEADY = 20  # pairs above a threshold, before a share of them says anything
+_STEADY = 20  # thresholds that fewer pairs reach are left out, as their precision is too uncertain
 
 
 class LabelVectors:
-  """Some labels under a trained run, and scores of pairs with them, as they are ranked.
+  """Embeds some labels with a trained run, and scores pairs with them as the run's ranking does.
 
   Args:
     run: the run.
     params, aux: as trained.
-    scores: 'fused' or one of the method's views; of a method without views any is its only one.
+    scores: 'fused' or one of the method's views; ignored for a method without views.
     ids: `[n]` label ids; each is embedded once.
   """
 
@@ -43,7 +43,7 @@ class LabelVectors:
     self._vectors = [run.embed_labels(params, aux, name, self._ids) for name in names]
 
   def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """`[n]` float32 scores of points `[n, D]` with a label each, `[n]`."""
+    """Returns `[n]` float32 scores of points `[n, D]` with one label each, `[n]`."""
     out = np.empty(len(labels), np.float32)
     for start in range(0, len(labels), _BLOCK):
       part = slice(start, start + _BLOCK)
@@ -52,11 +52,11 @@ class LabelVectors:
     return out
 
   def of_all(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """`[n, m]` float32 scores of points `[n, D]` with labels `[m]`."""
+    """Returns `[n, m]` float32 scores of points `[n, D]` with labels `[m]`."""
     return self._fused([queries @ each.T for each in self._of(labels)], labels)
 
   def nearness(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """`[n]` cosine of two labels' vectors, by text where there are several."""
+    """Returns `[n]` cosines of two labels' vectors; those of their texts if there are several kinds."""
     left, right = self._of(one)[-1], self._of(other)[-1]
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return np.einsum("nd,nd->n", left, right) / np.maximum(lengths, 1e-12)
@@ -73,17 +73,17 @@ class LabelVectors:
 
 
 class Sample(NamedTuple):
-  """Scores of pairs of a sample of points.
+  """Holds scores of pairs for a sample of points.
 
   Attributes:
     rows: `[n]` the points.
-    true: `[t]` of their true labels.
-    best_wrong: `[n']` of the first label in each ranking that is not true.
-    random: `[n * m]` of labels drawn at random, less the true and the filtered ones; empty where they have
-      no scores.
-    above_random: share of (true, random) pairs of a point whose true label scores more; a tie is a half. None
-      where random labels have no scores.
-    above_wrong: share of true labels that score more than all wrong ones of their point.
+    true: `[t]` scores of their true labels.
+    best_wrong: `[n']` scores of the first label in each ranking that is not true.
+    random: at most `[n * m]` scores of random labels, without true and filtered ones; empty if random
+      labels have no scores.
+    above_random: share of a point's (true, random) pairs in which the true label scores higher; a tie counts
+      one half. None if random labels have no scores.
+    above_wrong: share of true labels that score higher than all wrong labels of their point.
   """
 
   rows: np.ndarray
@@ -95,12 +95,12 @@ class Sample(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """Which pairs a sample is made of.
+  """Defines the pairs of a sample.
 
   Attributes:
     rows: `[n]` points, all of them with true labels.
-    of, labels: `[t]` place in `rows`, and label, of each true pair.
-    drawn: `[m]` labels drawn at random.
+    of, labels: `[t]` position in `rows`, and label, of each true pair.
+    drawn: `[m]` random labels.
   """
 
   rows: np.ndarray
@@ -110,11 +110,11 @@ class Plan(NamedTuple):
 
 
 def plan(truth, seed: int) -> Plan:
-  """Draws points and labels, few enough that their labels are embedded in seconds.
+  """Samples points and labels, few enough that their labels are embedded in seconds.
 
   Args:
-    truth: CSR `[N, L]`.
-    seed: of the draw; the same on every process.
+    truth: CSR `[N, L]` true labels.
+    seed: seed of the sample; the same on every process.
   """
   rng = np.random.default_rng(seed)
   counts = np.diff(truth.indptr)
@@ -129,21 +129,21 @@ def plan(truth, seed: int) -> Plan:
 
 
 def are_of_vectors(chosen: str) -> bool:
-  """Returns whether scores of this name are of vectors: 'fused' or a view, neither 'hybrid' nor a source."""
+  """Returns whether scores of this name come from vectors: 'fused' or a view, not 'hybrid' or a source."""
   return chosen != "hybrid" and chosen not in configs.SOURCES
 
 
 def sample(
   planned: Plan, vectors: LabelVectors, queries: np.ndarray, ranking: Ranking, truth, filtered
 ) -> Sample:
-  """Scores a plan's pairs by vectors, which the ranking is by.
+  """Scores a plan's pairs by vectors, for a ranking that is by the same vectors.
 
   Args:
-    planned: its labels are among those of `vectors`.
-    vectors: of labels.
-    queries: `[N, D]` points.
-    ranking: of them.
-    truth, filtered: CSR `[N, L]` true labels, and pairs that count for nothing.
+    planned: the plan; its labels are among those of `vectors`.
+    vectors: the vectors of labels.
+    queries: `[N, D]` embeddings of points.
+    ranking: the ranking of the points.
+    truth, filtered: CSR `[N, L]` true labels, and pairs that are not counted.
   """
   rows, points = planned.rows, queries[planned.rows]
   true = vectors.of_pairs(points[planned.of], planned.labels)
@@ -160,12 +160,12 @@ def sample(
 
 
 def sample_of_ranking(planned: Plan, ranking: Ranking, truth, filtered) -> Sample:
-  """Looks a plan's true pairs up in a ranking; what it does not reach has no score, and is below the rest.
+  """Looks up a plan's true pairs in a ranking; a pair outside it has no score, and counts as the lowest.
 
   Args:
-    planned: of points of the ranking.
-    ranking: of N points.
-    truth, filtered: CSR `[N, L]` true labels, and pairs that count for nothing.
+    planned: the plan, for points of the ranking.
+    ranking: the ranking of N points.
+    truth, filtered: CSR `[N, L]` true labels, and pairs that are not counted.
   """
   rows, of = planned.rows, planned.of
   first_wrong, has_wrong = _first_wrong(ranking.ids[rows], (truth[rows] + filtered[rows]).astype(bool))
@@ -179,13 +179,13 @@ def sample_of_ranking(planned: Plan, ranking: Ranking, truth, filtered) -> Sampl
 
 
 def _share_above(true: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> float:
-  """Of true scores `[t]` against others `[t, m]`, where these count."""
+  """Returns the share of pairs in which a true score `[t]` is above another `[t, m]`, where `counts`."""
   won = (true[:, None] > scores) + 0.5 * (true[:, None] == scores)
   return float(won[counts].mean()) if counts.any() else 0.0
 
 
 def _first_wrong(ids: np.ndarray, known) -> tuple[np.ndarray, np.ndarray]:
-  """`[n]` the first rank whose label is not known, and whether there is one."""
+  """Returns `[n]` the first rank whose label is not in `known`, and `[n]` whether there is one."""
   pairs = np.repeat(np.arange(len(ids)), np.diff(known.indptr)) * known.shape[1] + known.indices
   is_known = np.isin(np.arange(len(ids))[:, None] * known.shape[1] + ids, pairs)
   wrong = ~is_known & (ids >= 0)
@@ -193,19 +193,19 @@ def _first_wrong(ids: np.ndarray, known) -> tuple[np.ndarray, np.ndarray]:
 
 
 def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-  """Precision and recall of all pairs that score at least a threshold, over thresholds.
+  """Computes precision and recall of all pairs that score at least a threshold, over thresholds.
 
   Thresholds that fewer than 20 pairs reach are left out. Pairs beyond the ranking's depth count as below
-  every threshold. Of more than 20,000 points a sample is taken, and recall is scaled to it.
+  every threshold. With more than 20,000 points, a sample is used and recall is scaled to it.
 
   Args:
-    ranking: of N points.
-    hits: those of its pairs that are true.
-    num_true: true pairs in all.
-    seed: of the sample.
+    ranking: the ranking of N points.
+    hits: its true pairs.
+    num_true: number of true pairs, ranked or not.
+    seed: seed of the sample.
 
   Returns:
-    (precision `[n]`, recall `[n]`), from the highest threshold down; empty where nothing is true.
+    (precision `[n]`, recall `[n]`), from the highest threshold down; empty if no pair is true.
   """
   num_rows = len(ranking.ids)
   is_hit = np.zeros(ranking.ids.shape, bool)

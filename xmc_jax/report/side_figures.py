@@ -1,4 +1,4 @@
-"""The figures of a comparison: a line, or a bar, for each run."""
+"""Figures of a comparison, with a line or a bar for each run."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from xmc_jax.report import drawing, readings
 from xmc_jax.report.figures import DECILES
 from xmc_jax.report.finished import Finished
 
-_FEW = 40  # readings that are worth a mark each
+_FEW = 40  # curves with at most so many readings get a marker at each
 
 
 def validation(runs: Sequence[Finished], metric: str, *, by_time: bool = False):
-  """A validation metric over epochs, or over minutes of training steps."""
+  """Draws a validation metric over epochs, or over minutes of training steps."""
   x = "minutes of training" if by_time else "epoch"
   figure, axes, _ = drawing.axes(f"Validation {metric}", x, "percent")
   curves = [run.curves.get(f"eval/{metric}") for run in runs]
@@ -22,7 +22,7 @@ def validation(runs: Sequence[Finished], metric: str, *, by_time: bool = False):
 
 
 def losses(runs: Sequence[Finished]):
-  """The training loss over epochs."""
+  """Draws the training loss over epochs."""
   figure, axes, _ = drawing.axes("Training loss", "epoch", "loss")
   _lines(axes, runs, [run.curves.get("train/loss") for run in runs], 1.0, False)
   return figure
@@ -43,7 +43,7 @@ def _lines(axes, runs: Sequence[Finished], curves, scale: float, by_time: bool) 
 
 
 def _places(run: Finished, curve: readings.Curve, by_time: bool) -> np.ndarray | None:
-  """`[n]` epochs, or minutes, of a curve's readings; None where the run does not tell."""
+  """Returns `[n]` epochs, or minutes, of a curve's readings; None if the run did not record them."""
   per_epoch = readings.steps_per_epoch(run.curves)
   if not by_time:
     return curve.steps / per_epoch if per_epoch else None
@@ -52,7 +52,7 @@ def _places(run: Finished, curve: readings.Curve, by_time: bool) -> np.ndarray |
 
 
 def precision_recall(runs: Sequence[Finished], found: Sequence[tuple[np.ndarray, np.ndarray]]):
-  """Precision against recall."""
+  """Draws precision against recall."""
   figure, axes, _ = drawing.axes("Precision and recall", "recall, percent", "precision, percent")
   for number, (precision, recall) in enumerate(found):
     axes.plot(100 * recall, 100 * precision, **{**drawing.style(number), "marker": ""})
@@ -62,12 +62,12 @@ def precision_recall(runs: Sequence[Finished], found: Sequence[tuple[np.ndarray,
 
 
 def deciles(runs: Sequence[Finished], metric: str, parts: Sequence[np.ndarray]):
-  """What labels of each decile add to a metric."""
+  """Draws what labels of each decile contribute to a metric."""
   figure, axes, _ = drawing.axes(f"{metric} by label frequency", DECILES, "percentage points")
   drawing.bars(axes, {name(run): 100 * values for run, values in zip(runs, parts)})
   return figure
 
 
 def name(run: Finished) -> str:
-  """A run's name that any font has."""
+  """Returns a run's letter and name, in characters that any font has."""
   return f"{run.letter} {drawing.name_of(run.name)}"

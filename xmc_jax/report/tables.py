@@ -1,4 +1,4 @@
-"""The tables of a page: metrics, slices by frequency, times, settings."""
+"""Tables of a page: metrics, slices by frequency, times, settings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,12 +36,12 @@ def percent(value: float) -> str:
 
 
 def cutoffs(means: Mapping[str, float]) -> list[int]:
-  """The k of 'P@k' that there are."""
+  """Returns every k for which there is a metric 'P@k'."""
   return [int(name[2:]) for name in means if name.startswith("P@") and name[2:].isdecimal()]
 
 
 def metrics(means: Mapping[str, float], intervals: Mapping[str, Sequence[float]]) -> Markup:
-  """Means in percent with their intervals, a row for each kind of metric, a column for each k."""
+  """Shows means in percent with their intervals, one row for each kind of metric, one column for each k."""
   ks = cutoffs(means)
 
   def cell(name: str) -> object:
@@ -63,7 +63,7 @@ def metrics(means: Mapping[str, float], intervals: Mapping[str, Sequence[float]]
 
 
 def by_source(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapping[str, float]) -> Markup:
-  """Shows metrics by other scores beside those by the scores that were chosen."""
+  """Shows metrics of rankings by other scores beside those by the chosen scores."""
   columns = [(chosen, means), *((name, other) for name, other in found.items() if name != chosen)]
   rows = [
     [name, *(percent(other[name]) if name in other else "" for _, other in columns)]
@@ -76,14 +76,14 @@ def by_source(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapp
 def deciles(
   frequency: np.ndarray, groups: np.ndarray, num_true: np.ndarray, contributions: Mapping, shares
 ) -> Markup:
-  """Labels, training points, true test pairs, and what is found, decile by decile.
+  """Shows labels, training points, true test pairs, and the found share, decile by decile.
 
   Args:
-    frequency: `[L]` training points of each label.
-    groups: `[L]` its decile.
-    num_true: `[G]` true test pairs.
-    contributions: metric -> `[G]` parts.
-    shares: name -> `[G]`.
+    frequency: `[L]` number of training points of each label.
+    groups: `[L]` decile of each label.
+    num_true: `[G]` number of true test pairs.
+    contributions: metric -> `[G]` contributions of the deciles.
+    shares: name -> `[G]` shares of true pairs that are found.
   """
   names = [name for name in ("P@1", "P@5") if len(contributions.get(name, ())) == len(num_true)]
   rows = []
@@ -103,8 +103,8 @@ def reliability(bins: Sequence[Mapping[str, float]], num_rows: int) -> Markup:
   """Shows bins of probabilities, the highest first, and what a threshold at the lower end of each keeps.
 
   Args:
-    bins: as `metrics.reliability` has them.
-    num_rows: test points.
+    bins: as `metrics.reliability` returns them.
+    num_rows: number of test points.
   """
   rows, pairs, right = [], 0, 0.0
   for found in reversed(bins):
@@ -120,7 +120,7 @@ def reliability(bins: Sequence[Mapping[str, float]], num_rows: int) -> Markup:
 
 
 def stages(seconds: Mapping[str, float]) -> Markup:
-  """Time by stage, with its share of the whole."""
+  """Shows the time of each stage, and its share of the total."""
   total = sum(seconds.values())
   rows = [
     [
@@ -137,14 +137,14 @@ def stages(seconds: Mapping[str, float]) -> Markup:
 
 
 def stage(name: str) -> str:
-  """What a stage is, in words."""
+  """Returns a description of a stage."""
   if name.startswith("refresh_"):
     return f"refresh of {name.removeprefix('refresh_')}"
   return _STAGES.get(name, name)
 
 
 def duration(seconds: float) -> str:
-  """'0.8 s', '12 min 5 s', '3 h 20 min'."""
+  """Formats a duration: '0.8 s', '12 min 5 s', '3 h 20 min'."""
   if seconds < 99.95:
     return f"{seconds:.1f} s"
   minutes, left = divmod(round(seconds), 60)
@@ -152,7 +152,7 @@ def duration(seconds: float) -> str:
 
 
 def memory(peaks: Mapping[str, float]) -> Markup:
-  """Peak memory in words."""
+  """Returns a sentence on peak memory."""
   if not peaks:
     return note("No reading of memory was taken.")
   parts = ", ".join(f"{peak / 1e9:.2f} GB {'of the process' if where == 'host' else f'on the {where}'}"
@@ -161,7 +161,7 @@ def memory(peaks: Mapping[str, float]) -> Markup:
 
 
 def settings(config, reference: Mapping | None = None) -> dict[str, str]:
-  """Every setting, or those that differ from a reference, as JSON shows them; `plan` is no part of a run."""
+  """Returns every setting, or those that differ from a reference, as JSON. Leaves out `plan`."""
   flat = flattened(config.to_dict() if hasattr(config, "to_dict") else config)
   usual = flattened(reference) if reference is not None else None
   return {
@@ -172,7 +172,8 @@ def settings(config, reference: Mapping | None = None) -> dict[str, str]:
 
 
 def flattened(tree: Mapping, prefix: str = "") -> dict[str, object]:
-  """{'a': {'b': 1}} as {'a.b': 1}; lists as tuples, which JSON does not tell apart."""
+  """Turns {'a': {'b': 1}} into {'a.b': 1}, and lists into tuples, as JSON does not distinguish the two."""
+
   flat = {}
   for key, value in tree.items():
     if isinstance(value, Mapping):

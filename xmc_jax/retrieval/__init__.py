@@ -1,4 +1,4 @@
-"""Ranks labels for queries: embedding and searching tables, sources of candidates, and what joins them."""
+"""Ranks labels for queries: embeds and searches tables, and combines several sources of candidates."""
 
 from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
 from xmc_jax.retrieval.index import Index

@@ -1,4 +1,4 @@
-"""A number that validation rows have chosen for a ranking, kept beside a run."""
+"""A ranking weight that was chosen on validation rows, stored with a run."""
 
 import json
 import pathlib
@@ -9,12 +9,12 @@ from xmc_jax.storage import atomic
 
 
 class ChosenWeight(NamedTuple):
-  """How much something weighs in a ranking, and what it was chosen by.
+  """Holds a weight in a ranking, and how it was chosen.
 
   Attributes:
-    weight: from 0 on.
-    metric: the metric that chose it; '' where nothing did.
-    values: what each number that was tried earned, a fraction; () where nothing was tried.
+    weight: at least 0.
+    metric: the metric that chose it; '' if none did.
+    values: the metric of each candidate weight, a fraction; () if none was tried.
   """
 
   weight: float
@@ -30,7 +30,7 @@ class ChosenWeight(NamedTuple):
     """Reads what `save` wrote.
 
     Raises:
-      UserError: it cannot be read, or holds no weight from 0 to `most`.
+      UserError: the file cannot be read, or its weight is not from 0 to `most`.
     """
     try:
       found = json.loads(path.read_text(encoding="utf-8"))

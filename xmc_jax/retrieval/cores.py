@@ -1,4 +1,4 @@
-"""The host's cores: how many there are, a block of work for each, and products that take no more than one."""
+"""Parallel work on the host's cores: their number, one block of work per core, single-threaded products."""
 
 import concurrent.futures
 import functools
@@ -13,14 +13,14 @@ _T = TypeVar("_T")
 
 
 def num_cores() -> int:
-  """Cores that this process may use."""
+  """Returns the number of cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _OneThread:
-  """A context in which a product of NumPy's takes one core, so that several run side by side.
+  """Limits each NumPy product to one core in a `with` block, so that several products run in parallel.
 
-  The limit is the whole process's: the first who enters sets it, and the last who leaves lifts it.
+  The limit holds for the whole process: the first thread that enters sets it, the last that leaves lifts it.
   """
 
   def __init__(self):
@@ -44,18 +44,18 @@ one_thread_a_call = _OneThread()
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-  return ThreadpoolController()  # looks through all libraries that are loaded
+  return ThreadpoolController()  # slow: searches all loaded libraries
 
 
 def in_order(work: Callable[..., _T], num_threads: int, *parts: Iterable) -> list[_T]:
-  """Does `work(a, b, ...)` for each a, b, ... of `parts`, side by side; returns the results in their order.
+  """Calls `work(a, b, ...)` for each a, b, ... of `parts` in parallel; returns the results in order.
 
-  A single piece of work is done here and now: to begin a thread takes longer than a small search.
+  A single call is made in the current thread: to start a thread takes longer than a small search.
 
   Args:
-    work: called once for each.
-    num_threads: at most so many at once.
-    parts: iterables of one length.
+    work: called once for each tuple.
+    num_threads: the most calls at once.
+    parts: iterables of equal length.
   """
   pieces = list(zip(*parts, strict=True))
   if len(pieces) < 2:

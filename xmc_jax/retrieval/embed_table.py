@@ -1,4 +1,4 @@
-"""Embedding a whole table of texts, with few shapes and little padding."""
+"""Embeds a whole table of texts, with few shapes and little padding."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,12 +26,12 @@ def embed_table(
   Args:
     embed: `(tokens, ids [batch_size]) -> [batch_size, D]`, jitted; ids are row numbers, -1 for padding.
     table: TokenTable of n texts.
-    batch_size: texts at a time; with the width, the only shapes that `embed` sees; with `packed` one
-      number of tokens a width besides.
+    batch_size: texts at a time. `embed` is compiled once per width, and with `packed` also for one number of
+      tokens per width.
     max_length: the widest row.
-    held: `[batch_size]` bool, the places of a batch whose texts this process reads; None is all.
-    packed: chunks say how many real tokens they have at most, for an encoder that computes no others. Where a
-      width has few chunks they do not: each number is a compilation.
+    held: `[batch_size]` bool, the rows of a batch whose texts this process reads; None is all.
+    packed: whether chunks tell the encoder their most real tokens (`Tokens.space`), so that it computes no
+      padding. Widths with few chunks do not, as each number of tokens is a compilation.
     progress: called with the number of texts done.
 
   Returns:
@@ -50,7 +50,7 @@ def embed_table(
   for width, rows, most in _chunks(table.lengths, batch_size, max_length):
     tokens = table.gather(rows if held is None else np.where(held, rows, -1), width)
     vectors = embed(tokens._replace(space=np.zeros(most, np.int8)) if packed and most else tokens, rows)
-    if waiting:  # the device works on this chunk while the host stores the one before
+    if waiting:  # the device works on this chunk while the host stores the previous one
       store(*waiting)
     waiting = (rows, vectors)
     done += int(np.sum(rows >= 0))
@@ -62,14 +62,14 @@ def embed_table(
 
 
 def texts_at_a_time(num_texts: int, batch_size: int) -> int:
-  """A batch, or less for few texts, which somebody waits for; each size is a compilation."""
+  """Returns the batch size: a smaller one for few texts, to cut latency; each size is a compilation."""
   return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
 
 
 def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[int, np.ndarray, int]]:
-  """`(width, rows [size], most)` from short to long; what does not fill a chunk moves up to the next width.
+  """Yields `(width, rows [size], most)` by rising width; rows left over move to the next width.
 
-  `most` is the tokens of that width's fullest chunk, a multiple of `size`, or 0 where it has few chunks.
+  `most` is the tokens of a width's fullest chunk, rounded up to a multiple of `size`; 0 if it has few chunks.
   """
   carried = np.zeros(0, np.int64)
   groups = length_buckets.split_by_width(lengths, max_length)

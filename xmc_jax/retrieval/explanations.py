@@ -1,4 +1,4 @@
-"""Says why a label was ranked: which sources put it there, and which training queries voted for it."""
+"""Explains why a label was ranked: which sources rank it high, and which training queries voted for it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,18 +9,18 @@ import scipy.sparse as sp
 from xmc_jax import sanitize
 from xmc_jax.retrieval.sources import Found
 
-_SPEAKING = 10  # a source that ranks a label among so many is named as a reason for it
-_VOTERS = 3  # training queries that are named for a label
+_SPEAKING = 10  # a source that ranks a label among this many is given as a reason for it
+_VOTERS = 3  # training queries that are shown for a label
 _LONGEST = 60  # characters of a text in a line
 
 
 class Reason(NamedTuple):
-  """Why a label was ranked where it is.
+  """Holds the reason why a label was ranked where it is.
 
   Attributes:
-    sources: the sources that have it among their best ten, with its rank there from 1, best first.
-    voters: training queries near the query that carry the label: row in the memory, and weight of the vote
-      in the source that gives it most, largest first.
+    sources: the sources that rank the label among their best ten, with its rank there from 1, best first.
+    voters: training queries near the query that have the label: row in the memory, and the largest weight of
+      its vote in any source; largest first.
   """
 
   sources: dict[str, int]
@@ -28,12 +28,12 @@ class Reason(NamedTuple):
 
 
 def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -> list[list[Reason]]:
-  """Says why labels were ranked.
+  """Returns why labels were ranked.
 
   Args:
-    found: of each source, what it found for n queries.
+    found: by source, what it found for n queries.
     ids: `[n, k]` labels, padded with -1.
-    truth: CSR `[N, L]` labels of the training queries in the memory.
+    truth: CSR `[N, L]`, labels of the training queries in the memory.
 
   Returns:
     For each query, a reason for each of its labels.
@@ -45,12 +45,12 @@ def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -
 
 
 def in_words(reason: Reason, point_texts: Sequence[str]) -> str:
-  """Writes a reason in one line, such as `memory 1st, encoder 3rd; as «mpd: Music Player Daemon»`."""
+  """Returns a reason as one line, such as `memory 1st, encoder 3rd; as «mpd: Music Player Daemon»`."""
   return line(reason.sources, [point_texts[point] for point, _ in reason.voters[:1]])
 
 
 def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
-  """Writes the sources that rank a label high, and the first of the texts that voted for it, in one line."""
+  """Returns, as one line, the sources that rank a label high and the first text that voted for it."""
   sources = ", ".join(f"{name.replace('_', ' ')} {_ordinal(rank)}" for name, rank in ranks.items())
   if not voters:
     return sources or "no source has it among its best ten"
@@ -61,7 +61,7 @@ def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
 
 
 def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict:
-  """Returns a reason as JSON has it: 'sources' with ranks; 'voters', a dict of 'text' and 'weight' each."""
+  """Returns a reason for JSON: 'sources' with ranks, and 'voters', each a dict of 'text' and 'weight'."""
   voters = [{"text": point_texts[point], "weight": round(weight, 6)} for point, weight in reason.voters]
   return {"sources": reason.sources, "voters": voters}
 
@@ -79,7 +79,7 @@ def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matr
 
 
 def _carriers(found: Found, row: int, label: int, truth: sp.csr_matrix) -> Iterator[tuple[int, float]]:
-  """Training queries that voted for the label, with their weights."""
+  """Yields the training queries that voted for the label, with their weights."""
   if found.voters is None:
     return
   for point, weight in zip(found.voters.ids[row].tolist(), found.voters.weights[row].tolist()):

@@ -1,4 +1,4 @@
-"""Describes candidates: how each source scores and ranks them, and how frequent they are."""
+"""Features of candidate labels: their score and rank in each source, and their frequency."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,19 +12,19 @@ from xmc_jax.retrieval.sources import SOURCES, Block, Found
 _KEPT = 150  # candidates of a query, at least
 _FLOOR = 1e-4  # added to scores before their logarithm
 _SMOOTH = 10  # added to ranks before their reciprocal (Cormack et al., 2009, have 60)
-_TOP = 10  # a source that has a label among so many speaks for it
+_TOP = 10  # a source that ranks a label among this many agrees on it
 _OF_SOURCE = ("score", "log_score", "log_rank")
 _OF_QUERY = ("nearest_cosine", "nearest_word_cosine")
 _OTHERS = ("log_frequency", "num_agreeing", *_OF_QUERY)
 
 
 class Candidates(NamedTuple):
-  """Labels of a block of queries, to be ranked.
+  """Holds the candidate labels of a block of queries, to be ranked.
 
   Attributes:
-    ids: `[n, C]` int32 rising, padded with -1.
+    ids: `[n, C]` int32, rising in each row, padded with -1.
     features: `[n, C, F]` float32.
-    found: what each source found.
+    found: by source, what it found.
   """
 
   ids: np.ndarray
@@ -33,20 +33,19 @@ class Candidates(NamedTuple):
 
 
 def feature_names(sources: Sequence[str]) -> list[str]:
-  """Names the F features of these sources, in the order of `Candidates.features`."""
+  """Returns the names of the F features of these sources, in the order of `Candidates.features`."""
   return [f"{source}.{what}" for source in sources for what in _OF_SOURCE] + list(_OTHERS)
 
 
 def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
   """Collects the best labels of all sources, and keeps those with the best ranks.
 
-  What is kept has the largest sum of 1 / (10 + rank) over sources (reciprocal rank fusion; Cormack et al.,
-  2009).
+  These have the largest sum of 1 / (10 + rank) over sources (reciprocal rank fusion; Cormack et al., 2009).
 
   Args:
     block: n queries.
     sources: names of SOURCES.
-    k: labels wanted of each query; half as many more are kept, and at least 150.
+    k: labels to rank per query; the candidates are 1.5 times as many, and at least 150.
   """
   found = {name: SOURCES[name](block) for name in sources}
   ids = np.zeros((len(block.unit), 0), np.int32)
@@ -78,12 +77,12 @@ def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarr
 
 
 def _first(scores: np.ndarray) -> np.ndarray:
-  """The best of each row's scores, 0 where a row has none."""
+  """Returns the best score of each row, at least 0."""
   return np.maximum(scores.max(axis=1, initial=0), 0)
 
 
 def _ranks(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
-  """The place `[n, C, S]` of each candidate by each source's scores, from 0; equal ones by rising id."""
+  """Returns the rank `[n, C, S]` from 0 of each candidate by each source's scores; ties by rising id."""
   order = np.argsort(np.where(ids[..., None] >= 0, -scores, np.inf), axis=1, kind="stable")
   ranks = np.empty(order.shape, np.float32)
   places = np.broadcast_to(np.arange(order.shape[1], dtype=np.float32)[None, :, None], order.shape)

@@ -1,8 +1,8 @@
-"""Two scores of a label made one: a small decision tree on both (NGAME, Dahiya et al. 2023, section 3).
+"""Joins two scores of a label with a small decision tree (NGAME, Dahiya et al. 2023, section 3).
 
-A label's text and its classifier each rank all labels; the best of both lists are the candidates. What a
-tree that was fitted on training rows says of (classifier score, text similarity, inverse propensity) is added
-to the two scores.
+Label texts and classifiers each rank all labels; the best of both lists are the candidates. A tree, fitted
+on training rows, predicts a probability from (classifier score, text similarity, inverse propensity). It is
+added to the two scores.
 """
 
 import pathlib
@@ -21,13 +21,13 @@ _BLOCK = 32  # queries whose candidates are scored together: their vectors fit i
 
 
 class Tree(NamedTuple):
-  """A decision tree as arrays, a node each; leaves have feature -1.
+  """Holds a decision tree as arrays with an entry per node; leaves have feature -1.
 
   Attributes:
-    feature: `[n]` int32, which of the features a node looks at.
-    threshold: `[n]` float64; what is at most this goes left.
-    left, right: `[n]` int32 nodes.
-    probability: `[n]` float32, share of relevant pairs.
+    feature: `[n]` int32, the feature that a node compares.
+    threshold: `[n]` float64; values up to this go left.
+    left, right: `[n]` int32, the child nodes.
+    probability: `[n]` float32, fraction of relevant pairs.
   """
 
   feature: np.ndarray
@@ -37,7 +37,7 @@ class Tree(NamedTuple):
   probability: np.ndarray
 
   def predict(self, features: np.ndarray) -> np.ndarray:
-    """The probability of `[..., F]` features, `[...]` float32."""
+    """Returns the probabilities `[...]` float32 of features `[..., F]`."""
     node = np.zeros(features.shape[:-1], np.int32)
     while np.any(inner := self.feature[node] >= 0):
       looked_at = np.maximum(self.feature[node], 0)
@@ -57,7 +57,7 @@ class Tree(NamedTuple):
     """Reads what `save` wrote.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: the file cannot be read.
     """
     try:
       with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
@@ -66,13 +66,13 @@ class Tree(NamedTuple):
       raise UserError(f"{path}: not readable ({error}); delete it to rank by the plain sum") from None
 
   def _checked(self) -> "Tree":
-    """Itself; raises ValueError where `predict` would not come to an end in it."""
+    """Returns the tree; raises ValueError if `predict` would fail or not end."""
     nodes = np.arange(len(self.feature))
     shapes_agree = all(array.shape == nodes.shape for array in self)
     if not shapes_agree or not len(nodes) or any(self[at].dtype.kind != "i" for at in (0, 2, 3)):
       raise ValueError("not the arrays of a tree")
     inner = self.feature >= 0
-    for children in (self.left[inner], self.right[inner]):  # a node stands before its children
+    for children in (self.left[inner], self.right[inner]):  # a node comes before its children
       if np.any(children <= nodes[inner]) or np.any(children >= len(nodes)):
         raise ValueError("its nodes make no tree")
     if np.any(self.feature >= _NUM_FEATURES) or self.threshold.dtype != np.float64:
@@ -86,9 +86,9 @@ class Fusion:
   Args:
     texts, classifiers: `[L, D]` float32 each.
     inverse_propensity: `[L]`.
-    num_candidates: taken from each ranking.
+    num_candidates: labels taken from each ranking.
     devices: the mesh to search on.
-    tree: None ranks candidates by the plain sum.
+    tree: None ranks candidates by the plain sum of scores.
   """
 
   def __init__(
@@ -109,10 +109,10 @@ class Fusion:
     """Fits the tree.
 
     Args:
-      queries: `[n, D]` training rows; some 20 bytes for each of their candidates are held.
+      queries: `[n, D]` training rows; takes some 20 bytes for each of their candidates.
       truth: CSR `[n, L]`.
       exclude: CSR `[n, L]`, pairs that are no candidates: those of the *training* filter file.
-      depth: of the tree.
+      depth: the largest depth of the tree.
     """
     found, relevant = [], []
     for start, ids, features in self._candidates(queries, exclude, self._num_candidates):
@@ -122,7 +122,7 @@ class Fusion:
     self.tree = _fitted(np.concatenate(found), np.concatenate(relevant), depth)
 
   def rank(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
-    """The k labels with the largest p_tree + similarity + classifier score; see `retrieval.search`."""
+    """Ranks the k labels with the largest p_tree + similarity + classifier score; see `retrieval.search`."""
     out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
     for start, ids, features in self._candidates(queries, exclude, max(k, self._num_candidates)):
       scores = features[..., 0] + features[..., 1]
@@ -137,7 +137,7 @@ class Fusion:
   def _candidates(
     self, queries: np.ndarray, exclude, count: int
   ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """`(first row, ids [b, C] padded with -1, features [b, C, 3])`, block by block of the queries."""
+    """Yields `(first row, ids [b, C] padded with -1, features [b, C, 3])` for each block of queries."""
     count = min(count, len(self._inverse_propensity))
     lists = [
       search(queries, placed, count, exclude=exclude, devices=self._devices).ids for placed in self._placed
@@ -151,7 +151,7 @@ class Fusion:
 
 
 def _union(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-  """The ids of two rankings `[b, n]`, `[b, 2 n]`, those that stand in both once; the rest is -1."""
+  """Returns the union `[b, 2 n]` of the ids of two rankings `[b, n]`, each id once, padded with -1."""
   ids = np.sort(np.concatenate([one, other], axis=1), axis=1)
   again = np.zeros(ids.shape, bool)
   again[:, 1:] = ids[:, 1:] == ids[:, :-1]
@@ -159,7 +159,7 @@ def _union(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _fitted(features: np.ndarray, relevant: np.ndarray, depth: int) -> Tree:
-  """Scikit-learn's tree as arrays."""
+  """Fits scikit-learn's decision tree; returns it as arrays."""
   made = DecisionTreeClassifier(max_depth=depth, random_state=0).fit(features, relevant)
   tree = made.tree_
   shares = tree.value[:, 0] / tree.value[:, 0].sum(axis=1, keepdims=True)

@@ -1,29 +1,29 @@
-"""Exact nearest labels on a CPU: products and selection in NumPy, a block of queries to each core.
+"""Exact nearest-label search on a CPU: products and selection in NumPy, one block of queries per core.
 
-XLA selects with one core and some 20 µs a row. Here a chunk's scores stay in the cache, and a comparison
-with each row's k-th best so far finds the few labels that are still of interest.
+XLA selects on one core, in some 20 µs per row. Here the scores of a chunk stay in the cache, and a comparison
+with each row's k-th best score so far finds the few labels that can still enter the top k.
 """
 
 import numpy as np
 
-CHUNK = 2048  # labels scored at a time: with 512 queries 4 MB, which a core's share of the cache holds
+CHUNK = 2048  # labels scored at a time: 4 MB with 512 queries, which fit into a core's share of the cache
 _NOTHING = np.iinfo(np.int64).min  # the key of an empty place
 
 
 def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """The k labels of largest inner product with each query, as `ops.top_k` gives them.
+  """Returns the k labels of largest inner product with each query, like `ops.top_k`.
 
   Args:
     queries: `[B, D]` float32.
-    labels: `[L, D]` float32. One whose score is NaN or -inf is not found: -inf and -1 stand last for it.
+    labels: `[L, D]` float32. A label with a score of NaN or -inf is not found; -inf and -1 pad its row.
     k: at most L.
 
   Returns:
-    `(scores, ids)`, float32 and int32 `[B, k]`, best first; equal scores in the order of ids.
+    `(scores, ids)`, float32 and int32 `[B, k]`, best first; ties by rising id.
   """
   num_labels = len(labels)
   best = np.full((len(queries), k), _NOTHING)
-  # Both arrays are written again and again: new ones of this size would come as untouched pages each time.
+  # Both arrays are reused: new arrays of this size would cost page faults each time.
   scores, rises = (np.empty(len(queries) * min(CHUNK, num_labels), kind) for kind in (np.float32, bool))
   for start in range(0, num_labels, CHUNK):
     chunk = labels[start : start + CHUNK]
@@ -34,15 +34,15 @@ def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, 
 
 
 def _merge(best: np.ndarray, scores: np.ndarray, start: int, rises: np.ndarray) -> np.ndarray:
-  """The k largest keys of those found before `[B, k]` and of a chunk's scores `[B, n]`, in any order.
+  """Returns the k largest keys among the best so far `[B, k]` and a chunk's scores `[B, n]`, unordered.
 
-  `rises`, `[B, n]` bool, is overwritten.
+  Overwrites the buffer `rises`, `[B, n]` bool.
   """
   (num_rows, k), width = best.shape, scores.shape[1]
   if start == 0 and k < width:
     np.greater_equal(scores, np.partition(scores, width - k, axis=1)[:, width - k, None], out=rises)
   else:
-    # A later label must be better than the k-th so far: with an equal score its id is the higher one.
+    # A later label must beat the k-th so far: in a tie its id is higher, so it loses.
     np.greater(scores, _read(best.min(axis=1, keepdims=True))[0], out=rises)
   found = np.flatnonzero(rises)
   if not len(found):
@@ -58,13 +58,13 @@ def _merge(best: np.ndarray, scores: np.ndarray, start: int, rises: np.ndarray) 
 
 
 def _keys(scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
-  """int64 keys in the order of scores, and among equal ones in the reverse order of ids."""
+  """Returns int64 keys that sort by score, and for equal scores by descending id."""
   bits = (scores + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0
   return (_flip(bits).astype(np.int64) << 32) | (np.iinfo(np.int32).max - ids)
 
 
 def _read(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The scores and ids of keys; -inf and -1 where there is nothing."""
+  """Returns the scores and ids of keys; -inf and -1 for empty places."""
   nothing = keys == _NOTHING
   scores = _flip((keys >> 32).astype(np.int32)).view(np.float32)
   ids = (np.iinfo(np.int32).max - (keys & np.iinfo(np.int32).max)).astype(np.int32)
@@ -72,5 +72,5 @@ def _read(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _flip(bits: np.ndarray) -> np.ndarray:
-  """Between the bits of a float32 and an int32 of the same order; its own inverse."""
+  """Maps the bits of a float32 to an int32 of the same order, and back: it is its own inverse."""
   return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))

@@ -1,4 +1,4 @@
-"""Ranks labels by all sources together."""
+"""The hybrid ranker: ranks labels by all sources together."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -12,8 +12,8 @@ from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
 from xmc_jax.retrieval.search import Ranking, contained
 from xmc_jax.retrieval.sources import Queries, Retriever
 
-_BLOCK = 64  # queries looked at together: their candidates' vectors fit into a cache
-_DEPTH = 100  # labels that each source finds, at least: what is ranked first must not depend on k
+_BLOCK = 64  # queries handled together: their candidates' vectors fit into a cache
+_DEPTH = 100  # least labels that each source finds, so that the top of the ranking does not depend on k
 _T = TypeVar("_T")
 
 
@@ -22,7 +22,7 @@ class HybridRanker:
 
   Args:
     retriever: the sources' indexes.
-    model: fitted on the features of just these sources.
+    model: fitted on the features of exactly these sources.
 
   Attributes:
     point_texts: texts of the training queries in the memory.
@@ -33,7 +33,7 @@ class HybridRanker:
     self.point_texts = retriever.corpus.point_texts
 
   def rank(self, queries: Queries, k: int, exclude=None) -> Ranking:
-    """Ranks the k most probable labels of each query, by probability; equal ones by rising id.
+    """Ranks the k most probable labels of each query, by probability; ties by rising id.
 
     Args:
       queries: n texts.
@@ -53,7 +53,7 @@ class HybridRanker:
     """Ranks as `rank` does, and by each source alone."""
 
     def work(found: Candidates) -> tuple[Ranking, dict[str, Ranking]]:
-      # In the order that they were found in: of labels far from the best, scores may be equally 0.
+      # Keeps the source's order: the scores of labels far from the best may all be 0.
       alone = {name: _first(one.ids, one.scores_of(one.ids), k) for name, one in found.found.items()}
       return _best(found.ids, self._probabilities(found), k), alone
 
@@ -62,7 +62,7 @@ class HybridRanker:
     return _joined([part[0] for part in parts], k), alone
 
   def rank_by(self, name: str, queries: Queries, k: int, exclude=None) -> Ranking:
-    """Ranks by one source alone, as `rank_with_sources` does; the others are not asked."""
+    """Ranks by one source alone, as `rank_with_sources` does, but without running the others."""
 
     def work(found: Candidates) -> Ranking:
       one = found.found[name]
@@ -71,12 +71,12 @@ class HybridRanker:
     return _joined(_each_block(self._retriever, queries, k, exclude, work, names=(name,)), k)
 
   def explain(self, queries: Queries, ids: np.ndarray, exclude=None) -> list[list[Reason]]:
-    """Says why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query.
+    """Returns why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query.
 
     Args:
       queries: n texts.
-      ids: as `rank` gave them.
-      exclude: as `rank` was given.
+      ids: the ids that `rank` returned.
+      exclude: the pairs that `rank` received.
     """
     truth, blocks = self._retriever.corpus.truth, range(0, len(ids), _BLOCK)
     parts = _each_block(
@@ -101,7 +101,7 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
   Args:
     retriever: the sources.
     queries: n texts.
-    truth: CSR `[n, L]` their labels.
+    truth: CSR `[n, L]`, the true labels of the queries.
     exclude: CSR `[n, L]` pairs that are no candidates.
   """
   labels, rows_alike = like_test_time(retriever, truth)
@@ -123,16 +123,16 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
 def like_test_time(retriever: Retriever, truth) -> tuple[np.ndarray, np.ndarray]:
   """Chooses the labels and the held-out queries that a model may be fitted on.
 
-  A label that only held-out queries have is right for one of them for sure. A model would learn to look for
-  such labels. At test time, with all queries in the memory, there are none, so they are left out. Some labels
-  may have no training query at all: for each of these, one of the others is kept to stand for it.
+  A label that only held-out queries have is certainly right for one of them, and a model would learn to look
+  for such labels. At test time, with all queries in the memory, there are none, so they are left out. Some
+  labels may have no training query at all: one held-out-only label is kept in place of each of these.
 
   Args:
-    retriever: its memory lacks the queries.
-    truth: CSR `[n, L]` their labels.
+    retriever: sources whose memory lacks the queries.
+    truth: CSR `[n, L]`, the true labels of the queries.
 
   Returns:
-    `[L]` bool, labels to fit on; `[n]` bool, queries that have such a label, or no label at all.
+    `[L]` bool, labels to fit on; `[n]` bool, queries with such a label, or without any label.
   """
   carried = np.bincount(truth.indices, minlength=truth.shape[1]) > 0
   unheard = retriever.log_frequency == 0
@@ -152,9 +152,9 @@ def _each_block(
   *more: Iterable,
   names: Sequence[str] = (),
 ) -> list[_T]:
-  """Does `work(candidates, *more)` for the queries, block by block; the cores take a block each.
+  """Calls `work(candidates, *more)` for each block of queries, one block per core; returns the results.
 
-  Candidates are those of the sources `names`, by default of all.
+  The candidates come from the sources `names`; the default is all.
   """
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
@@ -164,14 +164,14 @@ def _each_block(
 
 
 def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
-  """Ranks labels `[n, C]` by their scores, equal ones by rising id; the best k, padded."""
+  """Ranks labels `[n, C]` by score, ties by rising id; returns the best k, padded."""
   scores = np.where(ids >= 0, scores, -np.inf)
   best = np.lexsort((ids, -scores), axis=-1)
   return _first(np.take_along_axis(ids, best, axis=1), np.take_along_axis(scores, best, axis=1), k)
 
 
 def _first(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
-  """Returns the first k of labels `[n, C]` that stand best first, padded."""
+  """Returns the first k of labels `[n, C]`, which are sorted best first, padded."""
   padding = ((0, 0), (0, max(0, k - ids.shape[1])))
   scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
   return Ranking(

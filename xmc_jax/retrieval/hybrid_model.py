@@ -1,10 +1,10 @@
-"""The model that joins sources: candidates' features to the probability that a label is right.
+"""The model that joins sources: maps features of candidates to the probability that a label is right.
 
 Logistic regression and gradient-boosted trees (LightGBM; Ke et al., 2017) are fitted on the same rows. The
-regression starts from weights that were found on other data, and leaves them as far as its rows say so. A
-second regression on the log-odds of both, which each gave for rows that it was not fitted on, joins them
-(stacking; Wolpert, 1992): it leans on whichever does better on this data, and makes the result a calibrated
-probability (Platt, 1999).
+regression has a prior around weights that were fitted on other data. A second regression joins the two
+(stacking; Wolpert, 1992). It is fitted on the log-odds that both give for rows that they were not fitted on,
+so that it prefers the one that does better on this data, and its result is a calibrated probability
+(Platt, 1999).
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from xmc_jax.errors import DataError
 from xmc_jax.retrieval import cores, tree_text
 from xmc_jax.storage import atomic
 
-FEWEST_ROWS = 50  # for trees; with fewer the regression is alone
-_TRUST = 30.0  # in the weights that were found on other data
+FEWEST_ROWS = 50  # queries that trees need; with fewer there is only the regression
+_TRUST = 30.0  # strength of the prior around the weights that were fitted on other data
 _FORMAT, _VERSION = "xmc_jax hybrid", 1
 _FOLDS = 3
 _TREES = {
@@ -37,18 +37,18 @@ _ELSEWHERE = pathlib.Path(__file__).with_name("fixed_weights.json")
 
 
 class HybridModel:
-  """Gives candidates the probability that they are right.
+  """Predicts the probability that a candidate label is right.
 
   Args:
-    features: F names.
-    linear: `[F + 1]` float64 weights of the features as they are, and the intercept.
-    trees: LightGBM's text; '' is none.
+    features: names of the F features.
+    linear: `[F + 1]` float64 weights of the raw features, and the intercept.
+    trees: LightGBM's text; '' means no trees.
     joint: `[3]` weights of the log-odds by `linear` and by `trees`, and the intercept.
-    num_rows: queries that it was fitted on; 0 for weights that were found on other data.
+    num_rows: number of queries that it was fitted on; 0 for weights that were fitted on other data.
 
   Attributes:
     features, linear, num_rows: as given.
-    has_trees: whether there are any.
+    has_trees: whether the model has trees.
   """
 
   def __init__(
@@ -71,7 +71,7 @@ class HybridModel:
     return (1 / (1 + np.exp(-np.clip(log_odds, -80, 80)))).astype(np.float32)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
-    """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 where there are none)."""
+    """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
     out = np.zeros((len(features), 2))
     out[:, 0] = features.astype(np.float64) @ self.linear[:-1] + self.linear[-1]
     if self._booster is not None and len(features):
@@ -101,11 +101,11 @@ class HybridModel:
 
     Args:
       path: the file.
-      remedy: what to do where it cannot be read, for the message.
+      remedy: what to do if it cannot be read, for the error message.
 
     Raises:
-      DataError: it is damaged, or of another version.
-      UserError: it needs LightGBM, which is not installed.
+      DataError: the file is damaged, or of another version.
+      UserError: the model needs LightGBM, which is not installed.
     """
     try:
       content = json.loads(path.read_text(encoding="utf-8"))
@@ -132,17 +132,17 @@ class HybridModel:
 
 
 def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray) -> HybridModel:
-  """Fits the model on candidates of queries that are in no memory.
+  """Fits the model on candidates of queries that are not in the memory.
 
   Args:
-    names: of the F features.
+    names: names of the F features.
     features: `[n, F]` float32 of n candidates.
-    right: `[n]` bool.
-    rows: `[n]` int, the query of each.
+    right: `[n]` bool, whether each candidate is right.
+    rows: `[n]` int, the query of each candidate.
 
   Returns:
-    The model, the same with any number of threads. It has no trees where there are fewer than 50 queries, or
-    the candidates of two thirds of them are all right, or all wrong; where all are, it is that of `fixed`.
+    The model, the same with any number of threads. It has no trees if there are fewer than 50 queries, or if
+    two of the three folds have only right, or only wrong, candidates. If all folds do, it is that of `fixed`.
   """
   if right.all() or not right.any():
     return fixed(names)
@@ -160,21 +160,21 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
 
 
 def fixed(names: list[str]) -> HybridModel:
-  """Returns weights that were fitted on several data sets; features that they do not know count 0."""
+  """Returns a model with weights fitted on several other data sets; unknown features get weight 0."""
   content = json.loads(_ELSEWHERE.read_text(encoding="utf-8"))
   return HybridModel(names, [*(content["weights"].get(name, 0.0) for name in names), content["intercept"]])
 
 
 def _both(names: list[str], features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
-  """Fits both models; returns the weights of the regression `[F + 1]`, and the trees' text."""
+  """Fits both models; returns the regression's weights `[F + 1]` and the trees' text."""
   return _near_others(names, features, right), tree_text.fitted(features, right, _TREES, _NUM_TREES)
 
 
 def _near_others(names: list[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Fits a logistic regression that stays near the weights of `fixed`; returns its own `[F + 1]`.
+  """Fits a logistic regression with a prior around the weights of `fixed`; returns weights `[F + 1]`.
 
-  Of features scaled to variance 1, half the squared distance times `_TRUST` is added to the loss: that is a
-  normal prior around these weights. The intercept is free.
+  Adds to the loss `_TRUST` / 2 times the squared distance to these weights, for features of variance 1: a
+  normal prior. The intercept has no prior.
   """
   from scipy.optimize import minimize
 
@@ -195,7 +195,7 @@ def _near_others(names: list[str], features: np.ndarray, right: np.ndarray) -> n
 
 
 def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Fits how `[n, 2]` log-odds are joined; a model that would count below 0 is left out."""
+  """Fits the weights that join log-odds `[n, 2]`; drops a model whose weight would be negative."""
   weights = _regression(log_odds, right)
   worse = np.flatnonzero(weights[:2] < 0)
   if not len(worse):

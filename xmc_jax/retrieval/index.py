@@ -1,4 +1,4 @@
-"""An index of labels: made once, searched many times, exactly or by ScaNN."""
+"""An index of labels: built once, searched many times, exactly or by ScaNN."""
 
 import functools
 import math
@@ -17,13 +17,13 @@ from xmc_jax.retrieval.search import Ranking, place, search, without
 from xmc_jax.types import Array
 
 BACKENDS = ("auto", "exact", "scann")
-RECALL = 0.95  # of the exact nearest k, which ScaNN's search is widened to reach
-_AIM = RECALL + 0.01  # on the sample, which is off by some 0.005
+RECALL = 0.95  # fraction of the exact nearest k that ScaNN must find
+_AIM = RECALL + 0.01  # target on the sample, whose recall is off by some 0.005
 
-_SMALLEST = 1000  # labels; ScaNN's codes need at least 16, and below this a tree is no help
-# For 'auto' on a CPU. From 10,000 labels on, a query costs ScaNN a quarter to two thirds of the exact
-# search's time, and 60 to 130 queries for each dimension make up for the index: its time grows with L as the
-# exact search's does, so that this number hardly depends on L (docs/performance.md).
+_SMALLEST = 1000  # labels; ScaNN's codes need at least 16, and with fewer than 1,000 a tree does not help
+# For 'auto' on a CPU. From 10,000 labels on, ScaNN takes a quarter to two thirds of the exact search's time
+# per query, and 60 to 130 queries per dimension pay for building the index. The times of building and of
+# exact search both grow with L, so this number hardly depends on L (docs/performance.md).
 _PAYS_LABELS, _PAYS_QUERIES = 10_000, 150
 _SAMPLE = 200  # queries that are also searched exactly
 _BLOCK = 1 << 20  # candidates at a time
@@ -35,14 +35,14 @@ _DIMS = 2  # a code's dimensions
 
 
 class _Searcher(NamedTuple):
-  """ScaNN's index, and how far it is looked into.
+  """Holds ScaNN's index and its search settings.
 
   Attributes:
-    scann: its own.
+    scann: ScaNN's searcher.
     num_labels: L.
-    num_leaves: of the tree.
-    leaves: searched for k labels.
-    reordered: labels scored exactly, in multiples of those wanted.
+    num_leaves: leaves of the tree.
+    leaves: leaves that are searched for k labels.
+    reordered: labels scored exactly, in multiples of k.
   """
 
   scann: Any
@@ -53,36 +53,35 @@ class _Searcher(NamedTuple):
 
 
 class Index:
-  """Labels to search again and again.
+  """Searches labels many times by inner product.
 
   ScaNN (Guo et al., ICML 2020, anisotropic vector quantization) finds nearly all of the nearest labels in a
-  part of the time: a tree of sqrt(L) leaves learnt from 128 labels each, 4-bit codes for every two dimensions
-  learnt from 20,000 labels, and exact scores for the best by these codes. How many leaves are searched (1/32
-  to all) and how many labels are scored exactly (8, 4 or 2 for each that is wanted) is measured: the fewest
-  that bring 0.96 of what exact search finds for 200 of the queries. One line says what was built and its
-  recall. It is built once, and tuned once for each k that is asked for (up to 10 as for 10), by the same
-  queries.
+  fraction of the time. It has a tree of sqrt(L) leaves learnt from 128 labels each, 4-bit codes for every two
+  dimensions learnt from 20,000 labels, and exact scores for the best labels by codes. Tuning chooses the
+  fewest leaves to search (1/32 to all), then the fewest labels to score exactly (8, 4 or 2 times k), that
+  reach a recall of 0.96 on 200 of the queries. One printed line tells what was built and its recall. ScaNN is
+  built once, and tuned once per k with the same queries; every k below 10 is searched as 10.
 
-  These are drawn from all queries up to the call that it is built in. With `patience`, queries are searched
-  exactly until so many have come: an index is not worth building for a handful, and labels in their place
-  tell little. On clustered labels with queries spread wider, the leaves that brought 0.998 for labels brought
-  0.75 for queries, while 50 queries sufficed to hold 0.95.
+  These queries are sampled from all queries so far when ScaNN is built. With `patience`, the first queries
+  are searched exactly: an index does not pay for a handful of queries, and labels are no good substitute for
+  queries in tuning. In one test, settings with recall 0.998 for labels as queries had 0.75 for real queries,
+  which were spread wider than the clustered labels; tuning on 50 real queries sufficed for 0.95.
 
-  The same calls in the same order give the same rankings, in any process and with any number of threads;
-  ties stand in any order. Scores are inner products by either backend.
+  The same calls in the same order give the same rankings, in any process and with any number of threads,
+  except for the order of ties. Scores are inner products with both backends.
 
   Args:
     labels: `[L, D]` float32.
-    backend: 'exact' is a blocked search on the device. 'scann' is ScaNN on the host's CPU; exact where it is
-      not installed, for fewer than 1,000 labels and where vectors are not finite. 'auto' is ScaNN where that
-      is faster on this device: on CPUs, with many labels, from the call on with which the queries are many;
-      but exact where ScaNN cannot be tuned to a recall of 0.95, as among vectors without clusters.
+    backend: 'exact' is a blocked search on the device. 'scann' is ScaNN on the host's CPU; exact search if it
+      is not installed, for fewer than 1,000 labels and if vectors are not finite. 'auto' is ScaNN if that is
+      faster: on CPUs, with many labels, as soon as there were many queries; but exact search if ScaNN cannot
+      be tuned to a recall of 0.95, for instance for vectors without clusters.
     devices: the mesh to search on; None is the device that `labels` are on.
-    name: what its line starts with.
-    patience: queries to see before ScaNN is built.
+    name: the start of the printed line.
+    patience: number of queries before ScaNN is built.
 
   Raises:
-    ConfigError: no such backend.
+    ConfigError: the backend is unknown.
   """
 
   def __init__(
@@ -91,8 +90,8 @@ class Index:
     if backend not in BACKENDS:
       raise ConfigError(f"{name} backend {backend!r} is not one of {', '.join(map(repr, BACKENDS))}")
     if not runtime.is_alone():
-      # Several processes search together what is exact. ScaNN is built on each, which then works alone:
-      # another may have no ScaNN, and not join a common search.
+      # Exact search is shared by all processes. With 'scann' each process works alone, because another
+      # one may lack ScaNN and would then not join a common search.
       backend, devices = ("scann", None) if backend == "scann" else ("exact", devices)
     self._placed, self._backend, self._devices = place(labels, devices), backend, devices
     self._name, self._patience, self._lock = name, patience, threading.Lock()
@@ -100,10 +99,10 @@ class Index:
     self._asked, self._tickets = 0, np.zeros(0)
     self._sample = (np.zeros((0, self._shape[1]), np.float32), _no_pairs(0, self._shape[0]))
     self._built: _Searcher | None = None
-    self._tuned: dict[int, _Searcher | None] = {}  # of each k; None is an exact search
+    self._tuned: dict[int, _Searcher | None] = {}  # by k; None is exact search
 
   def search(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
-    """The k best labels of each query by inner product, some pairs left out; padded where fewer are left.
+    """Returns the k best labels of each query by inner product, without excluded pairs; padded if too few.
 
     Args:
       queries: `[N, D]` float32.
@@ -119,17 +118,17 @@ class Index:
     return Ranking(ids[:, :k], scores[:, :k])
 
   def save(self, folder: pathlib.Path) -> dict[str, int] | None:
-    """Writes ScaNN's own files, and gives how they are searched for the k that was tuned for last.
+    """Writes ScaNN's own files; returns the search settings of the k that was tuned last.
 
     Returns:
-      Arguments of its `search_batched_parallel`; None, and no files, where search was exact so far.
+      Arguments of its `search_batched_parallel`; None, and writes no files, if search was exact so far.
     """
     tuned = [(depth, searcher) for depth, searcher in self._tuned.items() if searcher]
     if not tuned:
       return None
     depth, searcher = tuned[-1]
     folder.mkdir(parents=True, exist_ok=True)
-    searcher.scann.serialize(str(folder), relative_path=True)  # the folder may move
+    searcher.scann.serialize(str(folder), relative_path=True)  # so that the folder can be moved
     return {
       "final_num_neighbors": depth,
       "pre_reorder_num_neighbors": min(searcher.reordered * depth, searcher.num_labels),
@@ -137,8 +136,8 @@ class Index:
     }
 
   def _searcher(self, queries: np.ndarray, k: int, exclude) -> _Searcher | None:
-    """ScaNN, tuned for this k; None where these queries are to be searched exactly."""
-    # ScaNN will not search for no query, and finds nothing for one that is not finite.
+    """Returns ScaNN tuned for this k; None if these queries are to be searched exactly."""
+    # ScaNN rejects empty input, and finds nothing for a query that is not finite.
     if self._backend == "exact" or not len(queries) or not np.isfinite(queries.sum(axis=1)).all():
       return None
     with self._lock:
@@ -147,7 +146,7 @@ class Index:
       start = time.perf_counter()
       if self._built is None:
         on_host = np.asarray(sharding.fetch(self._placed.vectors)[: self._shape[0]], np.float32)
-        # It ends the process on labels that are not finite.
+        # ScaNN ends the process if labels are not finite.
         usable = len(on_host) >= _SMALLEST and np.isfinite(on_host.sum(axis=1)).all()
         if not usable or _load() is None:
           self._backend = "exact"
@@ -158,9 +157,9 @@ class Index:
       return self._tuned[k]
 
   def _pays(self, queries: np.ndarray, exclude) -> bool:
-    """Whether ScaNN is to be built with these queries; keeps a sample of all that there were."""
+    """Returns whether to build ScaNN now; adds the queries to the sample of all queries so far."""
     kept, left_out = self._sample
-    # Each query draws a ticket when it comes; the lowest of all stay.
+    # Each new query gets a random ticket; the queries with the lowest tickets are the sample.
     drawn = np.random.default_rng((0, self._asked)).random(len(queries))
     tickets = np.concatenate([self._tickets, drawn])
     rows = np.sort(np.argsort(tickets, kind="stable")[:_SAMPLE])
@@ -173,7 +172,7 @@ class Index:
     return chosen == "scann" and self._asked >= self._patience
 
   def _tune(self, k: int, start: float) -> _Searcher | None:
-    """For this k, by the sample; says what came out. Under 'auto' too low a recall is None: exact search."""
+    """Tunes ScaNN for this k and prints the result; returns None (exact search) if 'auto' misses RECALL."""
     built, (sample, left_out) = time.perf_counter(), self._sample
     truth = search(sample, self._placed, k, exclude=left_out, devices=self._devices)
     searcher, recall = _tune(self._built, sample, k, left_out, truth)
@@ -195,14 +194,14 @@ def _no_pairs(num_rows: int, num_labels: int) -> sp.csr_matrix:
 
 
 def _choose(num_queries: int, shape: tuple[int, int], platform: str) -> str:
-  """What 'auto' stands for, with labels `[L, D]` of this shape."""
+  """Returns the backend that 'auto' selects for labels of shape `[L, D]`."""
   pays = shape[0] >= _PAYS_LABELS and num_queries >= _PAYS_QUERIES * shape[1]
   return "scann" if platform == "cpu" and pays else "exact"
 
 
 @functools.cache
 def _load() -> Any:
-  """The library, or None, which is said once."""
+  """Imports ScaNN; prints a message once and returns None if that fails."""
   try:
     import scann
   except ImportError as error:
@@ -212,9 +211,9 @@ def _load() -> Any:
 
 
 def _build(labels: np.ndarray, k: int) -> _Searcher:
-  """A tree and codes for `[L, D]` labels.
+  """Builds a tree and codes for labels `[L, D]`.
 
-  The tree starts from k-means++: from ScaNN's other start, random centres, every build comes out otherwise.
+  The tree starts from k-means++: with ScaNN's alternative, random centres, builds are not reproducible.
   """
   num_leaves = max(1, round(len(labels) ** 0.5))
   builder = _load().scann_ops_pybind.builder(labels, k, "dot_product")
@@ -230,7 +229,7 @@ def _build(labels: np.ndarray, k: int) -> _Searcher:
 
 
 def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude, truth) -> tuple[_Searcher, float]:
-  """Narrowed to as few leaves as reach `_AIM`, and then to as few labels scored exactly; and its recall."""
+  """Returns a searcher with the fewest leaves, then exact scores, that reach `_AIM`, and its recall."""
 
   def measured(searcher: _Searcher) -> tuple[_Searcher, float]:
     return searcher, _recall(_find(searcher, queries, k, exclude)[0], truth)
@@ -250,19 +249,19 @@ def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude, truth) -> t
 
 
 def _recall(scores: np.ndarray, truth) -> float:
-  """The part of the exact shortlists that was found: what scores as high as their last label counts."""
+  """Returns the recall of exact shortlists; every label that scores as high as their last label counts."""
   wanted = np.sum(truth.ids >= 0, axis=1, keepdims=True)
   last = np.min(np.where(truth.ids >= 0, truth.scores, np.inf), axis=1, keepdims=True)
-  tolerance = 1e-5 * np.abs(np.where(np.isfinite(last), last, 0))  # rounding, of two ways to sum
+  tolerance = 1e-5 * np.abs(np.where(np.isfinite(last), last, 0))  # rounding: the searches' sums differ
   found = np.minimum(np.sum(scores >= last - tolerance, axis=1, keepdims=True), wanted)
   return float(np.sum(found) / max(np.sum(wanted), 1))
 
 
 def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude) -> tuple[np.ndarray, np.ndarray]:
-  """`(scores, ids)` `[N, k]`, excluded pairs left out.
+  """Returns `(scores, ids)` `[N, k]` without excluded pairs.
 
-  As in `search`, a row with n excluded labels is searched n deeper, rounded up to a power of two, and in as
-  many more leaves. A row whose leaves held too few labels is searched once more, in all leaves.
+  As in `search`, a row with n excluded labels is searched n deeper, rounded up to a power of two, and in
+  proportionally more leaves. A row with too few labels in its leaves is searched again in all leaves.
   """
   counts = np.zeros(len(queries), np.int64) if exclude is None else np.diff(exclude.indptr)
   deeper = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64), 0)
@@ -290,7 +289,7 @@ def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude) -> tuple[np
 def _find_block(
   searcher: _Searcher, queries: np.ndarray, depth: int, leaves: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """`(scores, ids)` `[n, depth]`; what ScaNN did not find it gives the score NaN and the id of a label."""
+  """Returns `(scores, ids)` `[n, depth]`; ScaNN marks missing labels by the score NaN, with any id."""
   reordered = min(searcher.reordered * depth, searcher.num_labels)
   ids, scores = searcher.scann.search_batched_parallel(queries, depth, reordered, leaves)
   missing = np.isnan(scores)

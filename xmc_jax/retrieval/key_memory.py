@@ -1,7 +1,7 @@
 """Ranks labels by a memory of training points and label texts (RAE-XMC, Wang et al. 2025, arXiv 2502.10615).
 
-Every training point and every label is a key. A query looks up its nearest keys, and each of them passes its
-share of a softmax on to the labels that it stands for: a point to its true labels, a label to itself.
+Every training point and every label is a key. A query looks up its nearest keys. A softmax over their scores
+gives each key a share, which a point passes on to its true labels, and a label to itself.
 """
 
 import math
@@ -15,23 +15,23 @@ from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.search import Ranking
 
-GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # weights of points to choose from
-UNCHOSEN = 0.5  # where there are no rows to choose the weight on
-_BLOCK = 4096  # queries that are looked up together: a search shares them among the cores
-_PATIENCE = 50  # queries that are looked up exactly before an index is built for more
+GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # candidate weights of points
+UNCHOSEN = 0.5  # the weight if there are no rows to choose it on
+_BLOCK = 4096  # queries that are searched together: the search splits them over the cores
+_PATIENCE = 50  # queries that are searched exactly before an index is built
 _LARGEST_ID = np.iinfo(np.int32).max
 
 
 class KeyMemory:
-  r"""Ranks labels by the keys that are nearest to a query.
+  r"""Ranks labels by the nearest keys of a query.
 
   .. math::
     \hat p(q) = \mathrm{softmax}(q K^\top / \tau) V, \qquad
     K = \begin{bmatrix} X \\ Z \end{bmatrix}, \qquad
     V = \begin{bmatrix} \lambda Y \\ (1 - \lambda) I \end{bmatrix}
 
-  The softmax is over the b keys of the largest inner product, points and labels together; Y is 1 for each
-  true label of a point. A label that none of these keys stands for has probability 0 and is not ranked.
+  The softmax is over the b keys of largest inner product, points and labels together; Y is 1 for each true
+  label of a point. A label that gets no share of any of these keys has probability 0 and is not ranked.
 
   Args:
     points: `[N, D]` float32, X.
@@ -39,9 +39,9 @@ class KeyMemory:
     labels: `[L, D]` float32, Z.
     temperature: τ.
     weight: λ.
-    num_keys: b; where there are fewer, all.
-    backend: of `retrieval.Index`, which searches the keys.
-    devices: the mesh to search on; None is the device of the first.
+    num_keys: b, at most the number of all keys.
+    backend: backend of `retrieval.Index`, which searches the keys.
+    devices: the mesh to search on; None is the default device.
 
   Attributes:
     weight: λ; may be set.
@@ -67,17 +67,17 @@ class KeyMemory:
     self.weight = weight
 
   def rank(self, queries: np.ndarray, k: int, exclude=None, own: np.ndarray | None = None) -> Ranking:
-    """The k most probable labels of each query.
+    """Ranks the k most probable labels of each query.
 
     Args:
       queries: `[n, D]` float32.
       k: labels per query.
-      exclude: CSR `[n, L]` pairs that are no candidates, neither as keys nor by votes; None for none.
-      own: `[n]` of each query the point that it is itself, which does not vote for it; -1 is none.
+      exclude: CSR `[n, L]` pairs that are no candidates, neither as keys nor from points; None for none.
+      own: `[n]`, for each query the point that is the query itself, which is no key for it; -1 is none.
 
     Returns:
-      ids and probabilities, best first, equal ones in the order of ids; -1 and -inf behind the labels that
-      are reached.
+      ids and probabilities, best first, ties by rising id; padded with -1 and -inf if fewer than k labels
+      have a probability above 0.
     """
     out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
     values = self._values(self.weight)
@@ -97,12 +97,12 @@ class KeyMemory:
     inverse_propensity: np.ndarray | None = None,
     grid: Sequence[float] = GRID,
   ) -> ChosenWeight:
-    """The weight of the grid that does best on rows that are not in the memory; the lowest of equal ones.
+    """Chooses the weight of the grid that does best on rows outside the memory; of equal ones the first.
 
     Args:
       queries: `[n, D]` float32.
       truth: CSR `[n, L]`.
-      metric: one of `metrics.evaluate`, such as 'P@1'.
+      metric: a metric of `metrics.evaluate`, such as 'P@1'.
       exclude: CSR `[n, L]`, as for `rank`.
       inverse_propensity: `[L]`, which metrics such as 'PSP@1' need.
       grid: weights from 0 to 1.
@@ -119,17 +119,17 @@ class KeyMemory:
     return ChosenWeight(grid[int(np.argmax(found))], metric, tuple(found))
 
   def _lookups(self, queries: np.ndarray, exclude, own) -> Iterator[tuple[slice, sp.csr_matrix, object]]:
-    """`(rows, shares of the keys [b, N + L], exclude [b, L])`, block by block of the queries."""
+    """Yields `(rows, shares of the keys [b, N + L], exclude [b, L])` for each block of queries."""
     for start in range(0, len(queries), _BLOCK):
       rows = slice(start, start + _BLOCK)
       left_out = None if exclude is None or not exclude.nnz else sp.csr_matrix(exclude[rows], dtype=bool)
       yield rows, self._shares(queries[rows], left_out, None if own is None else own[rows]), left_out
 
   def _shares(self, queries: np.ndarray, exclude, own) -> sp.csr_matrix:
-    """CSR `[b, N + L]`, the softmax over the nearest keys of each query."""
+    """Returns CSR `[b, N + L]`, the softmax over the nearest keys of each query."""
     found = self._index.search(queries, self._num_keys, exclude=self._no_keys(len(queries), exclude, own))
     real = found.ids >= 0
-    # Best first, so that the first is the largest; a row without any key has none to subtract.
+    # Subtracts the first score of each row, the largest; rows without keys have none.
     below = np.where(real, found.scores - np.where(real, found.scores, 0)[:, :1], -np.inf)
     shares = np.exp(below / np.float32(self._temperature))
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -138,7 +138,7 @@ class KeyMemory:
     return sp.csr_matrix((shares[real], found.ids[real], ends), shape=shape)
 
   def _no_keys(self, num_queries: int, exclude, own) -> sp.csr_matrix | None:
-    """CSR `[b, N + L]` bool, keys that are not looked up: excluded labels, and the query itself."""
+    """Returns CSR `[b, N + L]` bool, keys that are left out: excluded labels, and the query itself."""
     if exclude is None and own is None:
       return None
     own = np.full(num_queries, -1) if own is None else own
@@ -149,24 +149,24 @@ class KeyMemory:
     return sp.hstack([points, labels], format="csr", dtype=bool)
 
   def _values(self, weight: float) -> sp.csr_matrix:
-    """V, CSR `[N + L, L]`."""
+    """Returns V, CSR `[N + L, L]`."""
     labels = sp.identity(self._num_labels, np.float32, format="csr")
     values = sp.vstack([self._truth * np.float32(weight), labels * np.float32(1 - weight)], format="csr")
-    values.eliminate_zeros()  # a kind of keys without weight reaches no label
+    values.eliminate_zeros()  # with weight 0 or 1, one kind of keys reaches no label
     return values
 
 
 def _best(found: sp.csr_matrix, exclude, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """The k labels of the largest value in each row, as `(ids [b, k'], values [b, k'])`, k' at most k.
+  """Returns the k labels of largest value in each row, `(ids [b, k'], values [b, k'])`, k' at most k.
 
   Args:
-    found: CSR `[b, L]` float32, none of them negative; 0 is none.
+    found: CSR `[b, L]` float32, not negative; 0 means that the label is not found.
     exclude: CSR `[b, L]` bool; None for none.
     k: labels per row.
   """
   if exclude is not None:
     found = found - found.multiply(exclude)  # x - x is 0
-  # A positive float's bits have its order: one whole number holds a value and, behind it, its id.
+  # The bits of positive floats sort like the floats: one integer key holds a value and, below it, its id.
   bits = found.data.astype(np.float32).view(np.int32).astype(np.int64)
   keys = np.where(found.data > 0, (bits << 32) | (_LARGEST_ID - found.indices), 0)
   counts = np.diff(found.indptr)

@@ -8,16 +8,16 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.preprocessing import normalize
 
-_NUM_WORDS = 1 << 21  # words and word pairs are hashed into so many columns: no vocabulary has to be kept
-_TEXTS = 50_000  # turned into vectors at a time
-_MOST_TEXTS = 20_000  # a word of more texts than this finds none
+_NUM_WORDS = 1 << 21  # hashed columns for words and word pairs: no vocabulary has to be kept
+_TEXTS = 50_000  # texts that are vectorised at a time
+_MOST_TEXTS = 20_000  # words that occur in more texts than this are not searched for
 
 
 class Lexicon:
   """Turns texts into unit tf-idf vectors of words and word pairs.
 
-  A word's weight is (1 + ln count) · (1 + ln((1 + n) / (1 + d))), of n texts that it was made from d have the
-  word (Salton and Buckley, 1988). Only these texts are counted, so a query changes nothing.
+  A word's weight is (1 + ln count) · (1 + ln((1 + n) / (1 + d))), where d of the n given texts have the word
+  (Salton and Buckley, 1988). Queries do not change n and d.
 
   Args:
     texts: training queries and labels.
@@ -72,12 +72,12 @@ class TextTable:
   def cosines(self, queries: sp.csr_matrix) -> sp.csr_matrix:
     """Returns CSR `[m, n]` cosines of queries `[m, V]` and the texts that they share a word with.
 
-    A word of more than 20,000 texts adds nothing, but its weight is part of the texts' lengths.
+    A word in more than 20,000 texts adds nothing, but its weight is part of the vectors' lengths.
     """
     return (queries @ self._by_word).tocsr()
 
   def cosines_of(self, queries: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
-    """Returns the same `[m, c]` of texts `ids` alone: sooner than to look them up among all."""
+    """Returns these cosines `[m, c]` only for the texts `ids`, faster than `cosines`."""
     queries = queries if self._looked_up is None else queries @ self._looked_up
     return cosines_at(queries.tocsr(), self.vectors, ids)
 
@@ -94,11 +94,11 @@ def cosines_at(queries: sp.csr_matrix, vectors: sp.csr_matrix, ids: np.ndarray) 
 
 
 def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """Finds the largest positive entries of each row, best first, equal ones by rising column.
+  """Finds the largest positive entries of each row, best first, ties by rising column.
 
   Args:
     scores: CSR `[n, m]`.
-    k: how many of each row.
+    k: number of entries per row.
 
   Returns:
     Columns `[n, k]` int32, padded with -1, and values `[n, k]` float32, padded with 0.

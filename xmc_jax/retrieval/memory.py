@@ -1,4 +1,4 @@
-"""Lets training queries speak for their labels: votes of the nearest, and local kernel ridge regression."""
+"""Scores labels by nearby training queries: by their votes, and by local kernel ridge regression."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from xmc_jax.retrieval.lexical import cosines_at
 
 
 class Neighbors(NamedTuple):
-  """Training queries near each query.
+  """Holds the training queries near each query.
 
   Attributes:
     ids: `[n, m]` int32, padded with -1.
@@ -20,18 +20,18 @@ class Neighbors(NamedTuple):
   weights: np.ndarray
 
   def normalized(self) -> "Neighbors":
-    """Scales the weights of each query to the sum 1; a query without neighbours keeps its zeros."""
+    """Scales the weights of each query to sum to 1; a query without neighbours keeps zeros."""
     total = self.weights.sum(axis=1, keepdims=True)
     return Neighbors(self.ids, self.weights / np.where(total > 0, total, 1))
 
   def votes(self, truth: sp.csr_matrix) -> sp.csr_matrix:
-    """Adds up, for each label, the weights of the neighbours that carry it.
+    """Adds up, for each label, the weights of the neighbours that have it.
 
     Args:
       truth: CSR `[N, L]`, 1 for each label of a training query.
 
     Returns:
-      CSR `[n, L]` float32, its rows' columns rising.
+      CSR `[n, L]` float32, with sorted columns.
     """
     real = (self.ids >= 0) & (self.weights != 0)
     indptr = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
@@ -42,7 +42,7 @@ class Neighbors(NamedTuple):
 
 
 def merged(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-  """Joins lists of ids `[n, a]` and `[n, b]` to `[n, a + b]`, each id once and rising; the rest is -1."""
+  """Joins ids `[n, a]` and `[n, b]` to `[n, a + b]`, each id once, rising; repeated ids become -1."""
   ids = np.sort(np.concatenate([first, second], axis=1), axis=1)
   again = np.zeros(ids.shape, bool)
   again[:, 1:] = ids[:, 1:] == ids[:, :-1]
@@ -50,7 +50,7 @@ def merged(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def kernel(cosines: np.ndarray, word_cosines: np.ndarray) -> np.ndarray:
-  """Joins two cosines into one kernel: that by words, plus the square of that by embeddings if above 0."""
+  """Returns the kernel: the cosine by words, plus the squared cosine by embeddings if that is above 0."""
   return word_cosines + np.square(np.maximum(cosines, 0))
 
 
@@ -64,20 +64,20 @@ def ridge_weights(
   num_points: int = 64,
   penalty: float = 1.0,
 ) -> Neighbors:
-  """Weighs the nearest training queries by kernel ridge regression on them alone.
+  """Weighs the nearest training queries by kernel ridge regression on only these.
 
   With K the kernel among a query's m nearest training queries, and k the kernel of these with the query, the
-  weights are (K + penalty I)⁻¹ k: labels' scores are then what a one-vs-all ridge regression fitted on
-  these m would give (local learning, Bottou and Vapnik, 1992). Near duplicates share one vote, where votes
-  by nearness count each of them.
+  weights are (K + penalty I)⁻¹ k. The labels' scores are then those of a one-vs-all ridge regression on
+  these m (local learning, Bottou and Vapnik, 1992). Near duplicates share one vote here, while votes by
+  similarity count each of them.
 
   Args:
-    near: `[n, c]` ids of candidates for neighbours, padded with -1.
+    near: `[n, c]` ids of candidate neighbours, padded with -1.
     vectors: `[n, D]` unit embeddings of the queries.
     words: CSR `[n, V]` unit tf-idf vectors of the queries.
-    point_vectors, point_words: `[N, D]` and CSR `[N, V]`, the same of all training queries.
+    point_vectors, point_words: `[N, D]` and CSR `[N, V]`, the same for all training queries.
     num_points: m.
-    penalty: of the regression.
+    penalty: ridge penalty.
   """
   safe = np.maximum(near, 0)
   cosines = np.matmul(point_vectors[safe], vectors[:, :, None])[..., 0]
@@ -98,7 +98,7 @@ def _products(table: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
   """Returns `[n, m, m]` inner products among the rows `ids[i]` of a CSR table, for each i."""
   num_rows, width = ids.shape
   picked = table[ids.ravel()]
-  # Each i gets columns of its own, so that one product serves all: it has blocks on its diagonal alone.
+  # Each i gets its own columns, so that a single block-diagonal product computes all.
   owner = np.repeat(np.repeat(np.arange(num_rows), width), np.diff(picked.indptr)).astype(np.int64)
   used, columns = np.unique(owner * table.shape[1] + picked.indices, return_inverse=True)
   apart = sp.csr_matrix((picked.data, columns, picked.indptr), (num_rows * width, len(used)))

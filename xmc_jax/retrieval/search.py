@@ -1,4 +1,4 @@
-"""Ranking labels for many queries: exact, in blocks, some pairs left out."""
+"""Exact search for the best labels of many queries, in blocks, without excluded pairs."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from xmc_jax.distributed import sharding
 from xmc_jax.retrieval import cores, host_search
 from xmc_jax.types import Array
 
-_SMALL_BLOCK = 64  # queries; smaller products are slow
+_SMALL_BLOCK = 64  # queries, at least: smaller products are slow
 _Finder = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # (queries, k) -> (scores, ids)
 
 
 class Ranking(NamedTuple):
-  """Labels for each row, best first.
+  """Holds the ranked labels of each row, best first.
 
   Attributes:
     ids: `[N, k]` int32, padded with -1.
@@ -29,10 +29,10 @@ class Ranking(NamedTuple):
 
 
 class Placed(NamedTuple):
-  """Labels to search, on their devices.
+  """Holds the labels to search, on their devices.
 
   Attributes:
-    vectors: `[L', D]`, rows from L on are padding.
+    vectors: `[L', D]`; rows from L on are padding.
     num_labels: L.
   """
 
@@ -44,9 +44,9 @@ class Placed(NamedTuple):
 
 
 def place(labels: Array, devices=None) -> Placed:
-  """Labels `[L, D]`, split over a mesh's 'label' axis, or on the device where they are.
+  """Places labels `[L, D]` for `search`: split over a mesh's 'label' axis, or on their current device.
 
-  Who searches them more than once places them once.
+  Call it once for labels that are searched several times.
   """
   vectors = jnp.asarray(labels) if devices is None else sharding.split_rows(labels, devices, "label")
   return Placed(vectors, len(labels))
@@ -61,16 +61,16 @@ def search(
   block: int = 512,
   devices=None,
 ) -> Ranking:
-  """The k best labels of each query by inner product, some pairs taken out before ranking.
+  """Returns the k best labels of each query by inner product, without excluded pairs.
 
-  A row with n excluded labels is searched n deeper, so that k candidates stay. Rows are taken in the order
-  of n, and the depth is that of their block, rounded up to a power of two: one row with thousands of
-  excluded labels does not make the search deep for all. On one CPU device NumPy searches, a block to each
-  core (host_search.py); everywhere else `ops.top_k` does.
+  A row with n excluded labels is searched n deeper, so that k candidates remain. Rows are sorted by n, and
+  each block has the depth of its deepest row, n rounded up to a power of two: one row with thousands of
+  excluded labels does not make the search deep for all rows. On a single CPU device NumPy searches, one block
+  per core (host_search.py); otherwise `ops.top_k` does.
 
   Args:
     queries: `[N, D]` float32.
-    labels: `[L, D]` float32; with `devices`, on the host; or what `place` made of them for these devices.
+    labels: `[L, D]` float32; with `devices`, on the host; or the result of `place` for these devices.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.
     block: queries at a time.
@@ -83,7 +83,8 @@ def search(
   scores = np.full((num_queries, k), -np.inf, np.float32)
   hosted = _on_one_cpu(labels)
   num_threads = cores.num_cores() if hosted else 1  # several devices must all be called in one order
-  # Of the number of queries alone: a product's last bits depend on its size, and must not on the machine.
+  # Depends only on the number of queries, so that results do not differ between machines: the last bits of a
+  # product depend on its size.
   block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
   best = _on_the_host(labels, num_labels) if hosted else _on_devices(labels, num_labels, devices, block)
   order = np.argsort(counts, kind="stable")
@@ -124,14 +125,14 @@ def _on_one_cpu(labels: Array) -> bool:
 
 
 def contained(ids: np.ndarray, matrix) -> np.ndarray:
-  """Which of the ids `[n, k]` are entries of their row in a CSR matrix `[n, L]`; id -1 says nothing."""
+  """Returns which ids `[n, k]` are entries of their row in a CSR `[n, L]`; undefined for id -1."""
   rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
   pairs = rows * matrix.shape[1] + matrix.indices
   return np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * matrix.shape[1] + ids, pairs)
 
 
 def without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:
-  """Moves excluded pairs behind all others, as padding; the rest keeps its order."""
+  """Replaces excluded pairs by padding at the end of their rows; keeps the order of the rest."""
   out = contained(ids, exclude) | (ids < 0)
   order = np.argsort(out, axis=1, kind="stable")
   ids, scores = np.where(out, -1, ids), np.where(out, -np.inf, scores)

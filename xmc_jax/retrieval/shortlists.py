@@ -1,4 +1,4 @@
-"""Hard negatives: the labels that the current embeddings confuse with a point's true ones."""
+"""Hard negatives: labels that the current embeddings rank high for a point although they are not true."""
 
 import numpy as np
 
@@ -9,24 +9,24 @@ from xmc_jax.types import Array
 def shortlist(
   queries: np.ndarray, labels: Array, k: int, *, backend: str = "auto", exclude=None, devices=None
 ) -> np.ndarray:
-  """The k nearest labels of each query that are not excluded (ANCE, Xiong et al. 2021; DEXML, section 5.4).
+  """Finds the k nearest labels of each query, without excluded pairs (ANCE, Xiong et al. 2021; DEXML, 5.4).
 
-  An `Index` is made for them, and searched once. The same input gives the same shortlists; ties stand in any
-  order.
+  Builds an `Index` and searches it once. The same input gives the same shortlists, except for the order of
+  ties.
 
   Args:
     queries: `[N, D]` float32.
     labels: `[L, D]` float32.
     k: labels per query.
-    backend: 'exact', 'scann' or 'auto', as an `Index` takes them.
+    backend: 'exact', 'scann' or 'auto', as for `Index`.
     exclude: CSR `[N, L]` pairs to leave out, such as the true labels; None for none.
     devices: the mesh to search on; None is the device that `labels` are on.
 
   Returns:
-    ids `[N, k]` int32, best first, padded with -1 where fewer than k labels are left: never with a label.
+    ids `[N, k]` int32, best first, padded with -1 if fewer than k labels are left.
 
   Raises:
-    ConfigError: no such backend.
+    ConfigError: the backend is unknown.
 
   Example:
     >>> import numpy as np

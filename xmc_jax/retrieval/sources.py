@@ -1,7 +1,7 @@
-"""Sources of candidate labels, one function each; a new one is a function and a line of `SOURCES`.
+"""Sources of candidate labels, one function each; to add a source, write a function and list it in `SOURCES`.
 
-A source looks at a block of queries and says which labels are its best, and how it scores any label of them.
-Its scores are about probabilities: 0 where it knows nothing, about 1 where it is sure.
+A source takes a block of queries and returns its best labels, and a function that scores any label for them.
+Its scores resemble probabilities: 0 if it knows nothing, about 1 if it is certain.
 """
 
 import functools
@@ -17,17 +17,17 @@ from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
 from xmc_jax.retrieval.search import Ranking
 
-_NEAR = 64  # training queries that are looked at, by embedding and by words each
+_NEAR = 64  # nearest training queries that are used, by embedding and by words each
 _VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power
 _WORD_VOTERS = 20
 
 
 class Queries(NamedTuple):
-  """Texts to find labels for; a vector that is not finite counts as zeros.
+  """Holds the texts to find labels for; a vector that is not finite counts as zeros.
 
   Attributes:
     vectors: `[n, D]` float32 embeddings.
-    texts: the n texts.
+    texts: n texts.
   """
 
   vectors: np.ndarray
@@ -35,14 +35,14 @@ class Queries(NamedTuple):
 
 
 class Corpus(NamedTuple):
-  """All that labels can be ranked by; a vector that is not finite counts as zeros.
+  """Holds all data that labels can be ranked by; a vector that is not finite counts as zeros.
 
   Attributes:
-    label_vectors: `[L, D]` float32, by what they come from: 'encoder', and 'classifier' where there are any.
+    label_vectors: `[L, D]` float32, by source: 'encoder', and 'classifier' if there are classifiers.
     point_vectors: `[N, D]` float32 embeddings of the training queries in the memory.
-    truth: CSR `[N, L]` float32, 1 for each of their labels.
+    truth: CSR `[N, L]` float32, 1 for each label of these training queries.
     point_texts, label_texts: N and L texts.
-    temperature: scores of `label_vectors` are divided by it.
+    temperature: divides the scores by `label_vectors`.
   """
 
   label_vectors: Mapping[str, np.ndarray]
@@ -54,12 +54,12 @@ class Corpus(NamedTuple):
 
 
 class Found(NamedTuple):
-  """What a source found for a block of queries.
+  """Holds what a source found for a block of queries.
 
   Attributes:
-    ids: `[n, k]` int32 its best labels, best first, padded with -1.
-    scores_of: labels `[n, C]` -> its scores of them `[n, C]` float32; for label -1 it is any number.
-    voters: the training queries that speak for labels, where the source has such.
+    ids: `[n, k]` int32, its best labels, best first, padded with -1.
+    scores_of: `labels [n, C] -> scores [n, C]` float32; the score of label -1 is undefined.
+    voters: the training queries that vote for labels; None for a source without votes.
   """
 
   ids: np.ndarray
@@ -68,23 +68,23 @@ class Found(NamedTuple):
 
 
 class Retriever:
-  """Indexes of a corpus.
+  """Holds the indexes of a corpus that sources search.
 
   Args:
     corpus: what to search.
-    backend, devices: of `Index`, for labels and for the memory.
+    backend, devices: arguments of `Index`, for labels and for the memory.
 
   Attributes:
-    corpus: as given, all label vectors finite, without point vectors.
+    corpus: as given, but with finite label vectors and without point vectors.
     points: `[N, D]` float32 unit embeddings of the training queries.
-    names: the sources that the corpus has something for, in the order of `SOURCES`.
-    log_frequency: `[L]` float32, ln(1 + training queries in memory that carry a label).
+    names: the sources that this corpus has data for, in the order of `SOURCES`.
+    log_frequency: `[L]` float32, ln(1 + number of training queries in the memory with the label).
   """
 
   def __init__(self, corpus: Corpus, *, backend: str = "exact", devices=None):
     by_view = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
     self.points = unit_rows(_finite(corpus.point_vectors))
-    # Of millions of points one copy is kept.
+    # Keeps only one copy of the points, as there may be millions.
     self.corpus = corpus = corpus._replace(label_vectors=by_view, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
     self._used = {name: vectors.any(axis=0) for name, vectors in corpus.label_vectors.items()}
@@ -102,11 +102,11 @@ class Retriever:
     self.names = source_names(corpus.label_vectors)
 
   def blocks(self, queries: Queries, k: int, size: int, exclude=None) -> list["Block"]:
-    """Searches the vectors of all queries, and returns them in blocks for the sources to look at.
+    """Searches the vectors of all queries, and returns the queries in blocks for the sources.
 
     Args:
       queries: n texts.
-      k: labels that each source is to find.
+      k: number of labels that each source finds.
       size: queries in a block.
       exclude: CSR `[n, L]` pairs that are no candidates; None for none.
     """
@@ -134,7 +134,7 @@ class Retriever:
     return [block(start) for start in range(0, len(unit), size)]
 
   def columns_of(self, name: str, vectors: np.ndarray) -> np.ndarray:
-    """Returns those columns of query or label vectors that the source `name` looks at."""
+    """Returns the columns of query or label vectors that the source `name` uses."""
     return _columns(vectors, self._used[name])
 
   def _nearest(self, unit: np.ndarray) -> Ranking:
@@ -144,14 +144,14 @@ class Retriever:
 
 
 class Block:
-  """Some queries, and what several sources need of them.
+  """Holds some queries, and data about them that several sources use.
 
   Attributes:
     retriever: the indexes.
     queries: n texts.
-    k: labels that each source is to find.
+    k: number of labels that each source finds.
     unit: `[n, D]` unit embeddings.
-    ranked: labels ranked by vectors, by source.
+    ranked: by source, labels ranked by vectors.
     near: `[n, m]` nearest training queries, and their cosines.
     exclude: CSR `[n, L]`, or None.
   """
@@ -162,20 +162,20 @@ class Block:
 
   @functools.cached_property
   def words(self) -> sp.csr_matrix:
-    """CSR `[n, V]` tf-idf vectors."""
+    """Returns the queries' tf-idf vectors, CSR `[n, V]`."""
     return self.retriever.lexicon.vectors(self.queries.texts)
 
   @functools.cached_property
   def near_by_words(self) -> Ranking:
-    """`[n, m]` training queries that share words, and their cosines; padded with -1 and 0."""
+    """Returns `[n, m]` training queries that share words, and their cosines; padded with -1 and 0."""
     return Ranking(*self.retriever.point_words.nearest(self.words, min(_NEAR, len(self.retriever.points))))
 
   def voted(self, voters: Neighbors) -> Found:
-    """The labels of training queries, by their votes."""
+    """Returns the labels of training queries, ranked by their votes."""
     return self.scored(voters.votes(self.retriever.corpus.truth), voters)
 
   def scored(self, scores: sp.csr_matrix, voters: Neighbors | None = None) -> Found:
-    """The labels with the largest scores of a CSR `[n, L]`, excluded pairs left out."""
+    """Returns the labels with the largest scores in a CSR `[n, L]`, without excluded pairs."""
     if self.exclude is not None:
       scores = (scores - scores.multiply(self.exclude)).tocsr()
     return Found(largest(scores, self.k)[0], functools.partial(values_at, scores), voters)
@@ -187,19 +187,19 @@ def encoder(block: Block) -> Found:
 
 
 def classifier(block: Block) -> Found:
-  """Scores a label likewise by its classifier."""
+  """Scores a label like `encoder`, by its classifier."""
   return _by_vectors(block, "classifier")
 
 
 def memory(block: Block) -> Found:
-  """Scores a label by its share in the votes, cosine⁸ each, of the 50 nearest training queries."""
+  """Scores a label by its share of the votes of the 50 nearest training queries, each weighted by cosine⁸."""
   near = Ranking(*(array[:, :_VOTERS] for array in block.near))
   votes = np.where(near.ids >= 0, np.maximum(near.scores, 0) ** _SHARPNESS, 0)
   return block.voted(Neighbors(near.ids, votes).normalized())
 
 
 def lexical_memory(block: Block) -> Found:
-  """Scores a label by its share in the votes of the 20 training queries nearest by tf-idf, a cosine each."""
+  """Scores a label by its share of the votes of the 20 nearest queries by tf-idf, weighted by cosine."""
   near = block.near_by_words
   return block.voted(Neighbors(near.ids[:, :_WORD_VOTERS], near.scores[:, :_WORD_VOTERS]).normalized())
 
@@ -230,7 +230,7 @@ SOURCES: dict[str, Callable[[Block], Found]] = {
 
 
 def source_names(views: Iterable[str]) -> tuple[str, ...]:
-  """Names the sources that there are with these kinds of label vectors, in the order of `SOURCES`."""
+  """Returns the sources that exist with these kinds of label vectors, in the order of `SOURCES`."""
   views = tuple(views)
   return tuple(name for name in SOURCES if name != "classifier" or name in views)
 
@@ -253,7 +253,7 @@ def _by_vectors(block: Block, name: str) -> Found:
   temperature = retriever.corpus.temperature
   vectors = retriever.corpus.label_vectors[name]
   queries = retriever.columns_of(name, block.queries.vectors)
-  # A ranking is never empty of real labels but where all of them are excluded.
+  # A row has no real label only if all labels are excluded.
   scaled = np.where(found.ids >= 0, found.scores, -np.inf) / temperature
   largest_score = np.where(np.isfinite(scaled[:, :1]), scaled[:, :1], 0)
   total = np.exp(scaled - largest_score).sum(axis=1, keepdims=True)
@@ -271,13 +271,13 @@ def _columns(vectors: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 
 def _finite(vectors: np.ndarray) -> np.ndarray:
-  """Returns the vectors, zeros in place of those that have a number that is not finite."""
+  """Returns the vectors, with zeros in place of every vector that is not finite."""
   with np.errstate(invalid="ignore"):
     usable = np.isfinite(vectors.sum(axis=1, dtype=np.float64))
   return vectors if usable.all() else np.where(usable[:, None], vectors, np.zeros((), vectors.dtype))
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
-  """Scales vectors `[n, D]` to length 1, as float32; those of length 0 stay as they are."""
+  """Scales vectors `[n, D]` to length 1, as float32; zero vectors stay zero."""
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
   return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees as LightGBM's own text: fitted, checked before they are used, and opened."""
+"""Gradient-boosted trees in LightGBM's text format: fits, checks and opens them."""
 
 import re
 
@@ -10,8 +10,8 @@ _MISSING = (
   "the hybrid ranker needs LightGBM: pip install lightgbm, or rank without it by --scores=encoder, in "
   "training --config.eval.scores=fused"
 )
-_FEW = 100_000  # rows that one thread fits on in less than a second
-# A tree's lines in LightGBM's order.
+_FEW = 100_000  # with fewer rows, one thread fits in less than a second
+# Names of a tree's lines, in LightGBM's order.
 _FIELDS = (
   *("num_leaves", "num_cat", "split_feature", "split_gain", "threshold", "decision_type", "left_child"),
   *("right_child", "leaf_value", "leaf_weight", "leaf_count", "internal_value", "internal_weight"),
@@ -31,18 +31,18 @@ _END = re.compile(r"end of trees\n\nfeature_importances:\n(Column_[0-9]+=[0-9]+\
 
 
 def fitted(features: np.ndarray, right: np.ndarray, settings: dict, num_trees: int) -> str:
-  """Fits trees on features `[n, F]` float32 and whether each row is right `[n]`; returns their text.
+  """Fits trees to predict `right` `[n]` from features `[n, F]` float32; returns their text.
 
-  The same input gives the same text, whatever the number of cores.
+  The same input gives the same text for any number of cores.
 
   Raises:
     UserError: LightGBM is not installed.
   """
   lightgbm = _library()
   data = lightgbm.Dataset(features, right.astype(np.float32), params={"verbose": -1})
-  # Threads wait for one another some hundred times a tree: on a busy machine seconds, for the work of one.
+  # Threads synchronise about a hundred times per tree: on a busy machine this takes seconds for little work.
   settings = {"num_threads": int(len(features) < _FEW), **settings}
-  # The text ends with the parameters that it was made by, of which nothing is read again.
+  # Drops the parameters at the end of the text: nothing reads them.
   return lightgbm.train(settings, data, num_trees).model_to_string().partition("\nparameters:")[0] + "\n"
 
 
@@ -51,7 +51,7 @@ def booster(text: str):
 
   Raises:
     UserError: LightGBM is not installed.
-    DataError: it does not read the text.
+    DataError: LightGBM cannot read the text.
   """
   lightgbm = _library()
   try:
@@ -61,11 +61,11 @@ def booster(text: str):
 
 
 def check(text: str, num_features: int) -> None:
-  """Raises ValueError where a text is not just what LightGBM writes of trees that end, on so many features.
+  """Raises ValueError unless a text is exactly what LightGBM writes for valid trees on so many features.
 
-  LightGBM trusts its files: a child or a length out of range would end the process, and so would a divisor
-  of 0. Its reader and another would understand many texts differently, so every line has to be the expected
-  one.
+  LightGBM trusts its files: a child or a length out of range, or a divisor of 0, would crash the process.
+  LightGBM's parser and this one could read unusual text differently, so every line must have the expected
+  form.
   """
   header, found, rest = text.partition("\ntree_sizes=")
   numbers = " ".join(f"Column_{feature}" for feature in range(num_features))
@@ -103,7 +103,7 @@ def _check_tree(text: str, number: int, num_features: int) -> None:
     raise ValueError("a tree's numbers are not as many as it says")
   if not all(0 <= feature < num_features for feature in nodes["split_feature"]):
     raise ValueError("a tree looks at a feature that there is not")
-  if not set(nodes["decision_type"]) <= {0, 2, 4, 6, 8, 10}:  # an odd one looks at categories
+  if not set(nodes["decision_type"]) <= {0, 2, 4, 6, 8, 10}:  # odd types are for categories
     raise ValueError("a tree decides by what there is not")
   _check_children(nodes, num_leaves)
 
@@ -112,14 +112,14 @@ def _check_children(nodes: dict[str, list[int]], num_leaves: int) -> None:
   seen = set()
   for side in ("left_child", "right_child"):
     for node, child in enumerate(nodes[side]):
-      # A leaf is -1 - its number; a node stands before its children, so that every way ends.
+      # Leaf i is stored as -1 - i; a node comes before its children, so every path ends.
       if not (node < child < num_leaves - 1 or -num_leaves <= child < 0) or child in seen:
         raise ValueError("its nodes make no tree")
       seen.add(child)
 
 
 def _whole(text: str) -> list[int]:
-  """Reads whole numbers; ValueError for any other, in whatever way a reader could take it."""
+  """Reads integers; raises ValueError for any other text, even if some parser would accept it."""
   tokens = text.split(" ") if text else []
   if not all(map(_WHOLE.fullmatch, tokens)):
     raise ValueError("a number is none")
@@ -127,7 +127,7 @@ def _whole(text: str) -> list[int]:
 
 
 def _finite(text: str) -> list[float]:
-  """Reads finite numbers; ValueError for any other."""
+  """Reads finite numbers; raises ValueError for any other text."""
   tokens = text.split(" ") if text else []
   if not all(map(_NUMBER.fullmatch, tokens)) or not np.isfinite(found := [*map(float, tokens)]).all():
     raise ValueError("a number is none, or not finite")
@@ -135,7 +135,7 @@ def _finite(text: str) -> list[float]:
 
 
 def check_installed() -> None:
-  """Raises UserError where LightGBM is not installed, or does not load."""
+  """Raises UserError if LightGBM is not installed, or does not load."""
   _library()
 
 
