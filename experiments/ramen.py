@@ -41,6 +41,7 @@ PRESETS = {
   "debian": {**ngame.PRESETS["debian"], **_NGAME, **_DEBIAN},
   "debian_ance": {
     **beside_method(ngame.PRESETS["debian"]),
+    "method.loss": "margin",
     **_ANCE,
     "method.dropout_on_labels": False,
     **_DEBIAN,

@@ -178,7 +178,6 @@ def test_help_is_light_and_succeeds():
     (["--config=nowhere.py", "--config.train.seed=1"], "nowhere.py"),
     (["--config.train.seed=1"], "--config is missing"),
     (["--mode=predict", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
-    (["--config.train.seed=1", DEXML], "before a value for --config"),
     ([f"{DEXML}:debain"], "did you mean 'debian'?"),
     (["--mode=predict", "--k=0"], "--k=0"),
     (["--mode=predict", "--k=few"], "--k=few"),
@@ -222,6 +221,7 @@ def test_refusals_that_need_no_jax(arguments, words):
     ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
     ([DEXML, "--backend=scann"], "--mode=train does not look at --backend; set --config.eval.backend, or"),
     ([DEXML, "--mode=plan", "--input=x"], "--mode=plan does not look at --input; leave it out"),
+    (["--config.train.seed=1", DEXML], "before a value for --config"),
   ],
 )
 def test_refusals_of_a_config(command, arguments, words):
