@@ -168,8 +168,8 @@ def test_weights_of_graphs(weights, expected):
       r"num_hard_negatives = 2 has no effect when method.base = 'ngame'",
     ),
     (
-      {"method.base": "ance", "method.loss": "decoupled_softmax"},
-      r"method.base = 'ance' takes 'margin' or 'softmax'",
+      {"method.base": "ance", "method.clusters_first_epoch": 10.0, "method.loss": "decoupled_softmax"},
+      r"method.base = 'ance' takes 'softmax' or 'margin'",
     ),
     ({"method.base": "ngmae"}, r"did you mean --config.method.base=ngame"),
     ({"method.walk_hops": 0}, r"method.walk_kept = 3 has no effect when method.walk_hops = 0"),

@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 from nearest_by_sort import by_hand, clustered, overlap
 
-from xmc_jax.config import checks
+from xmc_jax import methods
+from xmc_jax.config.defaults import keys_of
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.retrieval import Index, index
 from xmc_jax.retrieval.search import Ranking, contained
@@ -63,8 +64,9 @@ def near_ones_excluded(queries, labels, count):
 
 
 def test_backends_are_those_of_the_config():
+  keys = keys_of(methods.SETTINGS["ance"])
   for key in ("eval.backend", "method.shortlist_backend"):
-    assert set(checks.CHOICES[key]) == set(index.BACKENDS)
+    assert set(keys[key].choices) == set(index.BACKENDS)
 
 
 @NEEDS_SCANN

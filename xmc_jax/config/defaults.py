@@ -124,7 +124,7 @@ KEYS = {
     "num_labels": Key(0, "labels; must be given"),
     "tokens_per_point": Key(0.0, "on average, special ones counted; 0 is data.max_length"),
     "tokens_per_label": Key(0.0, "likewise, of labels"),
-    "num_graphs": Key(0, "metadata graphs, of RAMEN"),
+    "num_graphs": Key(0, "metadata graphs, of RAMEN", most=1000),
     "labels_per_point": Key(0.0, "true ones, on average; 0 is 5"),
     "chip": Key("h100", "the accelerator", choices=_CHIPS),
   },

@@ -29,7 +29,7 @@ def _base_faults(values: Mapping) -> Iterator[str]:
   own = _BASES[base].SETTINGS.keys
   for name, key in _OF_BASES.keys.items():
     value = values[f"method.{name}"]
-    if name not in own and value != key.default:
+    if name not in own and name not in graph_regularizer.SETTINGS.keys and value != key.default:
       yield (
         f"method.{name} = {value!r} has no effect when method.base = {base!r}; "
         f"set --config.method.{name}={shown(key.default)}"

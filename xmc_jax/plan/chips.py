@@ -22,7 +22,7 @@ class Chip(NamedTuple):
   kind: str
 
 
-# From vendors' data sheets (SXM boards) and cloud.google.com/tpu/docs. `limits.CHOICES` repeats the names.
+# From vendors' data sheets (SXM boards) and cloud.google.com/tpu/docs; config/defaults.py has the names too.
 CHIPS = {
   "a100_40": Chip(40e9, 312e12, 19.5e12, 1.555e12, "gpu"),
   "a100_80": Chip(80e9, 312e12, 19.5e12, 2.039e12, "gpu"),

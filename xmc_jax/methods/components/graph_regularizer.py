@@ -9,7 +9,7 @@ from xmc_jax.batching.graph_anchors import is_of_labels, side_name
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.errors import ConfigError
-from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.methods.components.pool_losses import MARGIN, mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.types import LABEL, QUERY, Array, Batch, DatasetInfo
 
@@ -60,10 +60,12 @@ _PRUNING = declare(
   pruning_first_epoch=Key(10.0, "no edges are pruned before this epoch"),
   pruning_every_epochs=Key(5.0, "epochs between prunings, each from all edges; 0 prunes once"),
 )
+_OF_MARGIN = "margin", "margin_negatives", "margin_mean", "weight_temperature", "differentiable_weights"
 SETTINGS = declare(
   _EDGES,
   _PRUNING,
   checks=(_faults,),
+  **{name: MARGIN.keys[name] for name in _OF_MARGIN},  # of R, whatever the base's loss is
   graphs=Key((), "metadata graphs of the data, by name; () is all"),
   query_graph_weights=Key(
     (), "λ of edges to points: of each graph, or one for all; () is 1 / T: ours, the paper prints none"
