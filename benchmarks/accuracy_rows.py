@@ -10,8 +10,7 @@ from benchmarks import children, exchange, leaderboard
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Result
 from benchmarks.leaderboard import Board, is_finished, say
 from experiments import dexml
-from xmc_jax import config as configs
-from xmc_jax import data
+from xmc_jax import data, methods
 from xmc_jax.errors import ConfigError
 from xmc_jax.models.locate import locate
 from xmc_jax.runs import evaluate
@@ -85,7 +84,7 @@ def config_of(board: Board):
       except ValueError:
         kind = type(known[key]).__name__
         raise ConfigError(f"{key} = {value!r}: expected {kind}, as {known[key]!r} is") from None
-  configs.check(config)
+  methods.check_config(config)
   return config
 
 
@@ -184,7 +183,7 @@ def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]
 def _sources(workdir: pathlib.Path) -> tuple[str, dict[str, dict[str, float]]]:
   """Returns the scores that a run's config ranks by, and the test metrics of each of its score sources."""
   report = json.loads((workdir / "report" / "metrics.json").read_text())
-  chosen = configs.read(workdir / "config.json").eval.scores
+  chosen = methods.read_config(workdir / "config.json").eval.scores
   by_source = report.get("by_source", report.get("by_view", {}))
   return chosen, {**by_source, chosen: report["metrics"]}
 

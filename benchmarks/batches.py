@@ -82,16 +82,16 @@ def main() -> None:
   truth = make_truth(given.num_points, given.num_labels, given.labels_per_point, rng)
   queries, labels = (make_texts(number, rng) for number in truth.shape)
   spec = BatchSpec(
-    "in_batch", num_positives=3, num_hard_negatives=6, pool_size=given.pool_size, whole_leaves=True
+    "in_batch", num_positives=3, num_hard_negatives=6, pool_size=given.pool_size, batch_is_cluster=True
   )
   none = sp.csr_matrix(truth.shape, dtype=bool)
   builder = BatchBuilder(
     queries, labels, truth, none, spec, batch_size=given.batch_size, max_length=32, seed=0
   )
-  leaves = (np.arange(given.num_points) * builder.steps_per_epoch // given.num_points).astype(np.int32)
+  clusters = (np.arange(given.num_points) * builder.steps_per_epoch // given.num_points).astype(np.int32)
   around = np.arange(given.num_points)[:, None] * (given.num_labels / given.num_points)
   shortlist = ((around + rng.integers(0, 900, (given.num_points, 30))) % given.num_labels).astype(np.int32)
-  fresh = {"leaves": leaves, "shortlist": shortlist}
+  fresh = {"clusters": clusters, "shortlist": shortlist}
 
   batch = builder.build(0, fresh)
   pool = batch.columns

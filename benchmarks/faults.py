@@ -35,7 +35,7 @@ def settings() -> dict[str, dict]:
   import tiny_runs
 
   often = {"checkpoint.every_epochs": 0.4, "train.num_epochs": 3, "data.cache_dir": ""}
-  clusters = {"method.labels": "in_batch", "method.loss": "margin", "method.leaves_first_epoch": 1.0}
+  clusters = {"method.labels": "in_batch", "method.loss": "margin", "method.clusters_first_epoch": 1.0}
   hard = {"method.num_hard_negatives": 2, "method.shortlist_size": 8, "method.shortlist_first_epoch": 0.0}
   softmax = {"method.labels": "in_batch", "method.loss": "softmax"}
   table = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}

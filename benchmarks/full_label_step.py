@@ -37,7 +37,6 @@ import roofline
 import torch
 from full_label_torch import TOTAL_STEPS, Torch
 
-from xmc_jax import config as configs
 from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.distributed import sharding
@@ -78,7 +77,7 @@ def make_config(options, folder):
   described |= {"dim": options.width, "n_layers": options.num_layers, "n_heads": options.width // 64}
   described |= {"hidden_dim": 4 * options.width, "activation": "gelu"}
   Path(folder, "config.json").write_text(json.dumps(described), encoding="utf-8")
-  config = configs.default()
+  config = methods.default_config("dexml")
   config.data.max_length = options.max_length
   config.encoder.update({"name": folder, "pretrained": False, "tokenizer": TOKENIZER})
   config.encoder.update({"pooling": options.pooling, "dtype": options.dtype})

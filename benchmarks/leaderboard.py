@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from experiments.claims.run import LAST, costs_and_curves, test_last
+from xmc_jax import methods as xmc_methods
 from xmc_jax.errors import ConfigError
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -147,9 +148,10 @@ def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]
 def stretched(config, epochs: int) -> dict[str, object]:
   """Returns the settings of `config.method` in epochs, scaled to a training of `epochs` epochs."""
   ratio, found = epochs / config.train.num_epochs, {}
+  base = xmc_methods.SETTINGS[config.method.get("base", config.method.name)].keys
   for key, value in config.method.items():
-    of_graphs = key.startswith("pruning_") and config.method.name != "ramen"  # others ignore these
-    if ratio == 1 or of_graphs or not key.endswith(("_epoch", "_epochs")):
+    read = key in base or key.startswith("pruning_")  # RAMEN's other bases have clocks that nothing reads
+    if ratio == 1 or not read or not key.endswith(("_epoch", "_epochs")):
       continue
     if isinstance(value, tuple):
       found[f"method.{key}"] = tuple(round(ratio * epoch) for epoch in value)

@@ -29,8 +29,7 @@ from collections.abc import Callable
 import jax
 import synthetic_data
 
-from xmc_jax import config as configs
-from xmc_jax import data, refresh
+from xmc_jax import data, methods, refresh
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.plan import chunks
 from xmc_jax.runs import evaluate
@@ -70,7 +69,7 @@ def config_of(method: str, num_points: int, num_labels: int):
   if config.method.prototype_width:
     values["method.prototype_width"] = 2 * WIDTH
   config.update_from_flattened_dict(values)
-  configs.check(config)
+  methods.check_config(config)
   return config
 
 

@@ -29,7 +29,7 @@ from xmc_jax.types import EXTRA_STATE
 _ALIKE = {
   "method.num_positives": 1,
   "method.positive_sampling": "uniform",
-  "method.leaves_first_epoch": 1e6,
+  "method.clusters_first_epoch": 1e6,
   "checkpoint.every_epochs": 0.0,
 }
 

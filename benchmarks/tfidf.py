@@ -29,7 +29,7 @@ from ml_collections import config_flags
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmc_jax import config as configs
-from xmc_jax import data, metrics
+from xmc_jax import data, methods, metrics
 from xmc_jax.cli import error_lines
 from xmc_jax.data.truth import unfiltered
 from xmc_jax.distributed import runtime
@@ -173,7 +173,7 @@ def cli() -> None:
   workdir = flags.DEFINE_string("workdir", None, "where report/ goes", required=True)
 
   def main(_: list[str]) -> None:
-    configs.check(config.value)
+    methods.check_config(config.value)
     found = run(kind.value, config.value, pathlib.Path(workdir.value))
     print("  ".join(f"{name} {100 * found[name]:.2f}" for name in configs.METRICS if name in found))
 

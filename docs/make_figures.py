@@ -1,6 +1,6 @@
 """The figures in docs/figures/, drawn from docs/results/.
 
-  python docs/make_figures.py
+python docs/make_figures.py
 """
 
 import json

@@ -15,6 +15,7 @@ A table stands between a mark and `<!-- end -->`, in percent, minutes and GB:
                                      metrics: means over seeds, their 95 % interval over test points
   <!-- accuracy: SET ROW METRIC ... -->  what benchmarks.accuracy keeps; of all where none is named
   <!-- parts: PART METRIC ... -->    what benchmarks.hybrid_parts found, set by set
+  <!-- settings: METHOD -->          the settings that a method declares; without a name all others
 """
 
 import json
@@ -27,10 +28,11 @@ from collections.abc import Sequence
 _DOCS = pathlib.Path(__file__).parent
 sys.path.insert(0, str(_DOCS))  # for whoever loads this file from elsewhere
 from claim_tables import cell, claim_table, epochs_table  # noqa: E402
+from setting_tables import settings_table  # noqa: E402
 
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _AT_THE_END = ("P@1", "R@100")  # a leaderboard's metrics of the last epoch
-_MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts"
+_MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts|settings"
 _BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -261,6 +263,7 @@ _KINDS = {
   "leaderboard": leaderboard_table,
   "accuracy": accuracy_table,
   "parts": parts_table,
+  "settings": settings_table,
 }
 
 if __name__ == "__main__":

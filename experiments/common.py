@@ -95,6 +95,11 @@ def use_dataset(config, name: str) -> None:
   config.plan.update(dict(zip(_SIZES, SIZES[name])))
 
 
+def beside_method(values: dict) -> dict:
+  """Returns a preset's values without those of `config.method`, for a preset of another method."""
+  return {key: value for key, value in values.items() if not key.startswith("method.")}
+
+
 def choose(preset: str, presets: dict[str, dict]) -> dict:
   """The preset of that name; '' is the first.
 

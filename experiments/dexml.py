@@ -23,7 +23,7 @@ Where a paper leaves a value open, docs/dexml.md says whose it is.
 """
 
 from experiments.common import BAG, DROPOUT, choose, use_dataset
-from xmc_jax import config as configs
+from xmc_jax import methods
 
 
 def _paper(dataset: str, **values) -> dict:
@@ -202,7 +202,8 @@ def get_config(preset: str = ""):
 
 def make(method: str, preset: str, values: dict):
   """A config from a preset's values; `method` and `preset` name the run."""
-  values, config = dict(values), configs.default()
+  values = dict(values)
+  config = methods.default_config(values.get("method.name", "dexml"))
   use_dataset(config, values.pop("dataset"))
   config.name = f"{method}-{preset}"
   config.update_from_flattened_dict(values)

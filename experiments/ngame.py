@@ -20,9 +20,9 @@ _NGAME = {
 }
 # The bundled set is seen for 30 epochs instead of 300, and clustered at the same shares of them.
 _SHORT = {
-  "method.leaves_first_epoch": 2.0,
-  "method.leaves_every_epochs": 2.0,
-  "method.leaf_doubling_epochs": (5, 10, 15, 20),
+  "method.clusters_first_epoch": 2.0,
+  "method.clusters_every_epochs": 2.0,
+  "method.cluster_doubling_epochs": (5, 10, 15, 20),
   "train.num_epochs": 30,
   "eval.every_epochs": 3.0,
 }
@@ -70,9 +70,9 @@ _DOUBLING = {
 }
 CLUSTERS = {
   name: {
-    "method.leaf_size": 1,
-    "method.leaf_doubling_epochs": doubling,
-    "method.leaves_first_epoch": float(doubling[0]),
+    "method.cluster_size": 1,
+    "method.cluster_doubling_epochs": doubling,
+    "method.clusters_first_epoch": float(doubling[0]),
   }
   for name, doubling in _DOUBLING.items()
 }

@@ -27,9 +27,9 @@ _CLASSIFIER = {
   "method.margin_negatives": 5,
   "method.margin_mean": "all",  # DEXA's eq. 6: a pair counts as much in any row
   "method.weight_temperature": 1.0,
-  "method.leaf_size": 64,
-  "method.leaf_doubling_epochs": (),
-  "method.leaves_first_epoch": 20.0,
+  "method.cluster_size": 64,
+  "method.cluster_doubling_epochs": (),
+  "method.clusters_first_epoch": 20.0,
   "encoder.normalize": True,
 }
 
@@ -42,9 +42,9 @@ _LONG = {
 }
 # Clusters of points in NGAME's: of one at first, from epoch 10 on of two, of 128 in the end.
 _SMALL = {
-  "method.leaf_size": 1,
-  "method.leaf_doubling_epochs": (10, 15, 20, 25, 30, 35, 40),
-  "method.leaves_first_epoch": 10.0,
+  "method.cluster_size": 1,
+  "method.cluster_doubling_epochs": (10, 15, 20, 25, 30, 35, 40),
+  "method.clusters_first_epoch": 10.0,
 }
 
 PRESETS = {
@@ -53,7 +53,7 @@ PRESETS = {
     "train.batch_size": 1024,
     "train.num_epochs": 30,
     "train.table_learning_rate": 2e-3,
-    "method.leaves_first_epoch": 6.0,
+    "method.clusters_first_epoch": 6.0,
     "eval.every_epochs": 5.0,
   },
   "paper": {

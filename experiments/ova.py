@@ -10,21 +10,23 @@ where weights and bias start (the bias at the log of a label's share, 1 / L) are
 """
 
 from experiments import dexml
-from experiments.common import choose
+from experiments.common import beside_method, choose
 
 _OVA = {
   "method.name": "ova",
   "method.loss": "binary",
   "method.labels": "table",
-  "method.num_positives": 0,
   "method.temperature": 1.0,
   "encoder.normalize": False,
 }
 _BUNDLED = {**_OVA, "train.table_learning_rate": 1e-2}  # the bag's rate
 
 PRESETS = {
-  **{name: {**dexml.PRESETS[name], **_BUNDLED} for name in ("debian", "debian_minilm1")},
-  **{name: {**dexml.PRESETS[name], **_OVA, "train.table_learning_rate": 1e-3} for name in dexml.BENCHMARKS},
+  **{name: {**beside_method(dexml.PRESETS[name]), **_BUNDLED} for name in ("debian", "debian_minilm1")},
+  **{
+    name: {**beside_method(dexml.PRESETS[name]), **_OVA, "train.table_learning_rate": 1e-3}
+    for name in dexml.BENCHMARKS
+  },
 }
 
 

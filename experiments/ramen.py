@@ -14,7 +14,7 @@ docs/ramen.md. λ is ours, 1 / T for T graphs.
 """
 
 from experiments import dexml, ngame
-from experiments.common import choose
+from experiments.common import beside_method, choose
 
 _RAMEN = {"method.name": "ramen", "plan.num_graphs": 2}
 _NGAME, _ANCE, _DEXML = ({**_RAMEN, "method.base": base} for base in ("ngame", "ance", "dexml"))
@@ -22,7 +22,7 @@ _ANCE["method.num_hard_negatives"] = 1  # with NGAME's loss
 # The bundled set is seen for 30 epochs in place of 300.
 _DEBIAN = {"method.pruning_first_epoch": 3.0, "method.pruning_every_epochs": 2.0}
 # Clusters double every 25 of 300 epochs (Table 10); the last doubling, to 1,024 points, makes one a batch.
-_CLUSTERS = {"method.leaf_size": 2, "method.leaf_doubling_epochs": tuple(range(25, 250, 25))}
+_CLUSTERS = {"method.cluster_size": 2, "method.cluster_doubling_epochs": tuple(range(25, 250, 25))}
 
 
 def _paper(dataset: str, **values) -> dict:
@@ -40,13 +40,21 @@ _BENCHMARKS = ("lf_wikiseealsotitles_320k", "lf_amazontitles_1.3m")
 PRESETS = {
   "debian": {**ngame.PRESETS["debian"], **_NGAME, **_DEBIAN},
   "debian_ance": {
-    **ngame.PRESETS["debian"],
+    **beside_method(ngame.PRESETS["debian"]),
+    "method.loss": "margin",
     **_ANCE,
+    "method.dropout_on_labels": False,
     **_DEBIAN,
     "method.shortlist_first_epoch": 2.0,
     "method.shortlist_every_epochs": 2.0,
   },
-  "debian_dexml": {**dexml.PRESETS["debian"], **_DEXML, **_DEBIAN},
+  "debian_dexml": {
+    **dexml.PRESETS["debian"],
+    **_DEXML,
+    **_DEBIAN,
+    "method.loss": "decoupled_softmax",
+    "method.labels": "all",
+  },
   "debian_minilm3": {**ngame.PRESETS["debian_minilm3"], **_NGAME, **_DEBIAN},
   **{name: _paper(name, **_NGAME, **_CLUSTERS) for name in _BENCHMARKS},
   **{f"{name}_ance": _paper(name, **_ANCE) for name in _BENCHMARKS},

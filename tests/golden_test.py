@@ -1,19 +1,22 @@
 """Every preset of every experiment, as it is resolved: a changed default shows up in review.
 
-`make golden`, or `python -m tests.golden_test`, writes the dumps anew; the diff belongs into the commit,
-which says why.
+`tests/golden.json` holds the defaults of each method, those that all methods share once, and what each preset
+sets otherwise. `make golden`, or `python -m tests.golden_test`, writes it anew; the diff belongs into the
+commit, which says why.
 """
 
-import difflib
+import functools
 import importlib
+import json
 import pathlib
 
 import pytest
 
-from xmc_jax import config as configs
+from xmc_jax import methods
+from xmc_jax.config import checks
 from xmc_jax.errors import ConfigError
 
-FOLDER = pathlib.Path(__file__).parent / "golden"
+GOLDEN = pathlib.Path(__file__).parent / "golden.json"
 EXPERIMENTS = pathlib.Path(__file__).parent.parent / "experiments"
 
 
@@ -28,36 +31,52 @@ def _presets() -> dict[str, tuple]:
 
 
 PRESETS = _presets()
-NAMES = pytest.mark.parametrize("name", PRESETS)
 
 
-def dump(name: str) -> str:
-  module, preset = PRESETS[name]
-  return configs.to_json(module.get_config(preset))
+def _resolved(config) -> dict:
+  return {
+    key: list(value) if isinstance(value, tuple) else value for key, value in checks.flatten(config).items()
+  }
 
 
-@NAMES
-def test_presets_are_as_they_were(name):
-  path = FOLDER / f"{name}.json"
-  kept, found = path.read_text(encoding="utf-8") if path.exists() else "", dump(name)
-  diff = difflib.unified_diff(kept.splitlines(), found.splitlines(), str(path.name), "now", n=0, lineterm="")
-  assert kept == found, (
-    f"preset {name} has changed. If that is meant, run `make golden` (python -m tests.golden_test), "
-    "and explain the diff in the commit:\n" + "\n".join(diff)
-  )
+@functools.cache
+def dump() -> dict:
+  """What golden.json has to hold."""
+  defaults = {name: _resolved(methods.default_config(name)) for name in sorted(methods.SETTINGS)}
+  presets = {}
+  for name, (module, preset) in PRESETS.items():
+    found = _resolved(module.get_config(preset))
+    usual = defaults[found["method.name"]]
+    presets[name] = {key: found[key] for key in sorted(found) if found[key] != usual.get(key, object())}
+    presets[name]["method.name"] = found["method.name"]
+  shared = {key: value for key, value in defaults["dexml"].items() if not key.startswith("method.")}
+  own = {
+    name: {key: usual[key] for key in usual if key.startswith("method.")} for name, usual in defaults.items()
+  }
+  return {"defaults": {"every method": shared, **own}, "presets": presets}
 
 
-def test_no_dump_without_a_preset():
-  assert {path.stem for path in FOLDER.glob("*.json")} == set(PRESETS)
+def _text(found: dict) -> str:
+  return json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-@NAMES
-def test_presets_pass_the_checks(name):
-  module, preset = PRESETS[name]
-  config = module.get_config(preset)
-  configs.check(config)
-  assert config.name == name
-  assert set(config.to_dict()) == set(configs.default().to_dict())
+def test_presets_are_as_they_were():
+  kept, found = json.loads(GOLDEN.read_text(encoding="utf-8")), dump()
+  for part in ("defaults", "presets"):
+    assert kept[part].keys() == found[part].keys()
+    for name, values in found[part].items():
+      assert kept[part][name] == values, (
+        f"{part} of {name} have changed. If that is meant, run `make golden` (python -m tests.golden_test), "
+        "and explain the diff in the commit"
+      )
+  assert GOLDEN.read_text(encoding="utf-8") == _text(found)
+
+
+def test_presets_pass_the_checks():
+  for name, (module, preset) in PRESETS.items():
+    config = module.get_config(preset)
+    methods.check_config(config)
+    assert config.name == name
 
 
 @pytest.mark.parametrize("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
@@ -74,9 +93,5 @@ def test_unknown_presets(module):
 
 
 if __name__ == "__main__":
-  FOLDER.mkdir(exist_ok=True)
-  for path in FOLDER.glob("*.json"):
-    path.unlink()
-  for name in PRESETS:
-    (FOLDER / f"{name}.json").write_text(dump(name), encoding="utf-8")
-  print(f"wrote {len(PRESETS)} dumps into {FOLDER}; look at `git diff {FOLDER}`")
+  GOLDEN.write_text(_text(dump()), encoding="utf-8")
+  print(f"wrote {len(PRESETS)} presets into {GOLDEN}; look at `git diff {GOLDEN}`")

@@ -17,9 +17,10 @@ RANKS = (
   ("cli",),
   ("training", "export", "report"),
   ("runs",),
+  ("plan",),
   ("methods",),
   ("refresh",),
-  ("retrieval", "plan"),
+  ("retrieval",),
   ("batching", "losses", "models"),
   ("data", "ops", "metrics"),
   ("storage",),
@@ -44,7 +45,7 @@ CONFINED = {
 # What --help and a config error load.
 LIGHT = (
   *("types.py", "errors.py", "sanitize.py", "main.py", "distributed/stderr.py"),
-  *("cli/flags.py", "cli/error_lines.py"),
+  *("cli/flags.py", "cli/error_lines.py", "methods/__init__.py"),
   *sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "config").glob("*.py")),
 )
 AT_THE_ROOT = 8  # files, at most

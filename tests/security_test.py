@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs
-from xmc_jax import config as configs
-from xmc_jax import console, data, models, sanitize
+from xmc_jax import console, data, methods, models, sanitize
 from xmc_jax.cli import commands, error_lines
 from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.models import locate
@@ -343,10 +342,10 @@ def test_prepared_data_names_no_file_elsewhere(trained, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["..", "../../x", "/tmp/x", "a/../../x", "."])
 def test_a_runs_name_stays_below_runs(name):
-  config = configs.default()
+  config = methods.default_config()
   config.name = name
   with pytest.raises(ConfigError, match="is no folder below runs/"):
-    configs.check(config)
+    methods.check_config(config)
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "\0"])
@@ -410,11 +409,10 @@ def test_links_that_stay_are_no_matter(copied, tmp_path):
   [
     ("method.name", "os"),
     ("method.name", "../../evil"),
-    ("method.base", "os.system"),
     ("method.loss", "__import__('os').abort()"),
     ("encoder.dtype", "lambda: 0"),
     ("eval.metric", "P@__import__('os').abort()"),
-    ("method.graphs", "__import__('os').abort()"),
+    ("method.labels", "__import__('os').abort()"),
     ("train.seed", "__import__('os').abort()"),
     ("train.seed", {"__class__": "os.abort"}),
     ("train.seed", ["!!python/object/apply:os.abort"]),

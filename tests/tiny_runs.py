@@ -5,8 +5,7 @@ import pathlib
 
 import numpy as np
 
-from xmc_jax import config as configs
-from xmc_jax import data, models
+from xmc_jax import data, methods, models
 from xmc_jax.models import hf_names
 from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
@@ -27,9 +26,8 @@ UNIDEC = {
   "method.shortlist_size": 8,
   "method.shortlist_first_epoch": 0.0,
   "method.shortlist_every_epochs": 1.0,
-  "method.leaf_size": 0,
-  "method.leaves_first_epoch": 0.0,
-  "method.leaves_every_epochs": 1.0,
+  "method.clusters_first_epoch": 0.0,
+  "method.clusters_every_epochs": 1.0,
   "method.classifier_dim": 8,
   "encoder.projection_dim": 12,
   "encoder.embedding_dropout": 0.0,
@@ -48,7 +46,7 @@ PRIME = {
   "method.unit_texts": False,
   "method.centroids": "momentum",
   "method.prototype_width": 32,
-  "method.leaves_first_epoch": 1.0,
+  "method.clusters_first_epoch": 1.0,
   "encoder.embedding_dropout": 0.0,
 }
 
@@ -71,7 +69,7 @@ RAMEN = {
   "method.name": "ramen",
   "method.loss": "margin",
   "method.labels": "in_batch",
-  "method.leaves_first_epoch": 1.0,
+  "method.clusters_first_epoch": 1.0,
   "method.walk_hops": 20,
   "method.walk_kept": 3,
   "method.pruning_first_epoch": 1.0,
@@ -134,7 +132,7 @@ def write_graphs(folder: pathlib.Path) -> pathlib.Path:
 
 def config(path: pathlib.Path, **overrides):
   """Returns a config that trains on the folder of `write_data` in seconds; overrides are dotted keys."""
-  made = configs.default()
+  made = methods.default_config(overrides.get("method.name", "dexml"))
   made.update_from_flattened_dict(
     {
       "name": "tiny",
@@ -146,7 +144,7 @@ def config(path: pathlib.Path, **overrides):
       "encoder.tokenizer": "train",
       "encoder.width": 16,
       "encoder.embedding_dropout": 0.1,
-      "method.label_chunk": 16,
+      **({"method.label_chunk": 16} if "label_chunk" in made.method else {}),
       "train.num_epochs": 3,
       "train.batch_size": 32,
       "train.learning_rate": 0.02,
@@ -159,7 +157,7 @@ def config(path: pathlib.Path, **overrides):
     }
     | overrides
   )
-  configs.check(made)
+  methods.check_config(made)
   return made
 
 

@@ -3,7 +3,7 @@
 The public subpackages are loaded on first use, so that `import xmc_jax`, `--help`
 and a config error cost no JAX start-up:
 
-  xmc_jax.config   default, check, ...
+  xmc_jax.default_config   a method's config, to change and train
   xmc_jax.losses   softmax, decoupled_softmax, binary, ...
   xmc_jax.ops      top_k, ...
   xmc_jax.metrics  evaluate, inverse_propensity, ...
@@ -20,7 +20,12 @@ import importlib
 __version__ = "0.1.0"
 
 _ROOMS = ("config", "data", "export", "losses", "metrics", "models", "ops")
-_NAMES = {"Model": "runs.model", "UserError": "errors", "train": "cli.commands"}  # name -> its module
+_NAMES = {  # and where they are
+  "Model": "runs.model",
+  "UserError": "errors",
+  "default_config": "methods",
+  "train": "cli.commands",
+}
 
 
 def __getattr__(name):

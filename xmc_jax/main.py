@@ -7,15 +7,15 @@
   python -m xmc_jax.main --mode=export --workdir=runs/short
   python -m xmc_jax.main --mode=compare runs/short runs/dexml-debian
 
-After `pip install`, the command is also `xmc-jax`. A colon selects a preset (experiments/dexml.py:minilm).
-xmc_jax/config/defaults.py lists every --config.KEY.
+Installed by pip, it is `xmc-jax` for short. Presets stand behind a colon (experiments/dexml.py:minilm); every
+--config.KEY stands in docs/settings.md.
 """  # `--help` shows this. Heavy imports come after the checks, so that `--help` answers at once.
 
 import pathlib
 
 from absl import app, flags
 
-from xmc_jax import config as configs
+from xmc_jax import methods
 from xmc_jax.cli import error_lines
 from xmc_jax.cli import flags as options
 from xmc_jax.errors import UserError
@@ -48,7 +48,7 @@ def _make(mode: str, config, workdir: pathlib.Path) -> None:
 
 
 def _use(mode: str, workdir: pathlib.Path) -> None:
-  configs.read(workdir / "config.json")
+  methods.read_config(workdir / "config.json")
   from xmc_jax.cli import commands
   from xmc_jax.distributed import runtime
 
@@ -65,7 +65,7 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
 
 def _compare(workdirs: list[pathlib.Path]) -> None:
   for workdir in workdirs:
-    configs.read(workdir / "config.json")
+    methods.read_config(workdir / "config.json")
   from xmc_jax.cli import commands
 
   commands.compare(workdirs, options.OUTPUT.value, options.SCORES.value)

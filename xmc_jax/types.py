@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 Array = Any  # a numpy or a JAX array
 PyTree = Any
 
-QUERY, LABEL = "query", "label"  # a metadata graph links queries or labels to its anchors
-BATCHES, EXTRA_STATE = "batches", "extra_state"  # who receives the result of a refresh
+QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
+BATCHES, EXTRA_STATE = "batches", "extra_state"  # who gets what a refresh makes
+# Names of refreshes for batches: the clusters of points, their shortlists of labels, and, before a side's
+# name, which edges of a metadata graph are kept.
+CLUSTERS, SHORTLIST, KEPT = "clusters", "shortlist", "kept_"
 
 
 class Tokens(NamedTuple):
@@ -99,16 +102,16 @@ class BatchSpec(NamedTuple):
       to an in-batch pool; none before there is a shortlist.
     num_fresh_negatives: labels that the method chooses on the device, from `Batch.every_label`, and adds to
       an in-batch pool.
-    frozen: the encoder is not trained: a batch has `vectors` in place of queries.
-    clump: number of consecutive points that may have the same length, because they form a cluster.
-    whole_leaves: a batch is one cluster of `fresh['leaves']`; before there are clusters, an equally large
-      random part of the points.
-    pool_size: capacity of an in-batch pool in labels; 0 means room for all that may be sampled. If the
-      sampled labels do not fit, hard negatives are dropped first.
-    fill_pool: the remaining room of the pool is filled with other positives of the batch's points.
-    positive_sampling: positives are sampled 'uniform', or with weights 'inverse_propensity', 1 / p_l.
-    links: sides of metadata graphs, 'NAME_query' or 'NAME_label', whose anchors a batch contains.
-    shared: batches contain `Batch.shared`.
+    frozen: the encoder stays as it is: a batch has `vectors` in place of queries.
+    cluster_size: points that share a batch, so many at a time, have similar lengths.
+    batch_is_cluster: a batch is one cluster of the refresh 'clusters'; before there are clusters, as large a
+      part of the points.
+    pool_size: labels that an in-batch pool has room for; 0 is all that may be drawn. Where they are more,
+      hard negatives are dropped first.
+    fill_pool: what room is left goes to other positives of the batch's points.
+    positive_sampling: positives are drawn 'uniform', or by 'inverse_propensity', 1 / p_l.
+    links: sides of metadata graphs, 'NAME_query' or 'NAME_label', of which a batch brings anchors.
+    shared: batches say which of their rows have a label in common.
   """
 
   labels: str = "in_batch"
@@ -117,8 +120,8 @@ class BatchSpec(NamedTuple):
   num_hard_negatives: int = 0
   num_fresh_negatives: int = 0
   frozen: bool = False
-  clump: int = 1
-  whole_leaves: bool = False
+  cluster_size: int = 1
+  batch_is_cluster: bool = False
   pool_size: int = 0
   fill_pool: bool = False
   positive_sampling: str = "uniform"
@@ -201,8 +204,8 @@ class Method(NamedTuple):
     embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
     batch: how batches are built.
     rules: (path regex, partition axes) pairs; the first match wins, and every array has one.
-    refreshes: arrays that are recomputed between steps, by name. The batch builder uses 'leaves' `[N]`,
-      'shortlist' `[N, K]`, and 'kept_SIDE' `[nnz]`, the edges of a graph's side that may be sampled.
+    refreshes: what is made anew between steps, by name. Of those for batches, 'clusters' `[N]` and
+      'shortlist' `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are drawn.
     tables: parameters with a row per label or per cluster, by name, of which a step reads and writes only
       some (row-sparse Adam): `(batch, aux) -> ids [R]`, padded with -1. In `loss`, `params[name]` is these
       rows `[R, D]`; everywhere else it is the whole table, padded to a multiple of the devices.

@@ -8,27 +8,31 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax import models
-from xmc_jax.methods.components import embedding, refreshes
-from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
+from xmc_jax.config import Key, declare
+from xmc_jax.methods.components import embedding, pool, refreshes
+from xmc_jax.methods.components.pool_losses import SCORES_IN_CHUNKS, mean_over_rows, pool_loss
+from xmc_jax.types import DatasetInfo, Method
 
-FIXED = {
-  "loss": ("binary",),
-  "labels": ("in_batch",),
-  "num_fresh_negatives": (0,),
-  "pool_size": (0,),
-}
-_FIRST_BIAS = -10.0
+SETTINGS = declare(
+  SCORES_IN_CHUNKS,
+  embedding.SETTINGS,
+  pool.SETTINGS,
+  pool.HARD_NEGATIVES,
+  loss=Key("binary", "what is minimised", choices=("binary",)),
+  labels=pool.IN_BATCH,
+  temperature=Key(0.1, "of the first step: it is learnt", above=0),
+  first_bias=Key(-10.0, "of the first step: it is learnt, too", least=-100, most=100),
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """Builds the method; a pair's first temperature is `config.method.temperature`, in the paper 0.1."""
+  """Builds the method."""
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   embed_points, embed_texts = embedding.embedders(config, info)
 
   def init(key):
-    pairs = {"log_gain": jnp.zeros(()), "bias": jnp.full((), _FIRST_BIAS)}
+    pairs = {"log_gain": jnp.zeros(()), "bias": jnp.full((), settings.first_bias)}
     return {**encoder.init(key), "pairs": pairs}, {}
 
   def embed(params, tokens, key=None):
@@ -48,12 +52,7 @@ def make(config, info: DatasetInfo) -> Method:
     loss=loss,
     embed_queries=lambda params, aux, tokens: embed(params, tokens),
     embed_labels=lambda params, aux, tokens, ids: embed(params, tokens),
-    batch=BatchSpec(
-      labels="in_batch",
-      num_positives=settings.num_positives,
-      num_random_negatives=settings.num_random_negatives,
-      num_hard_negatives=settings.num_hard_negatives,
-    ),
+    batch=pool.batch_spec(settings),
     rules=(embedding.ENCODER_RULE,),
     refreshes=refreshes.shortlists(config) if settings.num_hard_negatives else {},
   )

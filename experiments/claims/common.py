@@ -14,9 +14,9 @@ ALL_POSITIVES, ONE_POSITIVE = {"method.num_positives": 0}, {"method.num_positive
 # NGAME, DEXA, PRIME and RAMEN, cut short: clusters of points act from the first third on.
 _SWEEP = {
   **_SHORT,
-  "method.leaves_first_epoch": 1.0,
-  "method.leaves_every_epochs": 1.0,
-  "method.leaf_doubling_epochs": (2, 4, 8),
+  "method.clusters_first_epoch": 1.0,
+  "method.clusters_every_epochs": 1.0,
+  "method.cluster_doubling_epochs": (2, 4, 8),
 }
 BAG = {**_SWEEP, "train.num_epochs": 15, **CURVES}
 LIGHT = {**_SWEEP, "train.num_epochs": 4, **CURVES}

@@ -2,11 +2,14 @@
 
 from experiments import ramen
 from experiments.claims.common import BAG
+from experiments.common import beside_method
 
 _UNPRUNED = {"method.graph_pruning": False}
+_LISTED = {**beside_method(BAG), "method.shortlist_first_epoch": 1.0}
 _WITH_GRAPHS = {
-  base: {**ramen.PRESETS[preset], **BAG, "method.shortlist_first_epoch": 1.0}
-  for base, preset in (("ngame", "debian"), ("ance", "debian_ance"), ("dexml", "debian_dexml"))
+  "ngame": {**ramen.PRESETS["debian"], **BAG},
+  "ance": {**ramen.PRESETS["debian_ance"], **_LISTED},
+  "dexml": {**ramen.PRESETS["debian_dexml"], **_LISTED},
 }
 _ANCE = _WITH_GRAPHS["ance"]
 _NO_QUERIES, _NO_LABELS = ({f"method.{side}_graph_weights": (0.0,)} for side in ("query", "label"))

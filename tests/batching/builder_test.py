@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.batching.builder import BatchBuilder, ahead, num_leaves
+from xmc_jax.batching.builder import BatchBuilder, ahead, num_clusters
 from xmc_jax.data.truth import unfiltered
 from xmc_jax.types import BatchSpec
 
@@ -96,28 +96,28 @@ def test_epochs_differ_and_hold_each_row_with_labels_once():
   assert len(set(map(tuple, orders))) == 3
 
 
-def test_leaves_stand_together_in_a_new_order_each_epoch():
+def test_clusters_stand_together_in_a_new_order_each_epoch():
   builder = _builder()
-  leaves = np.arange(N, dtype=np.int32) % 5
-  orders = [builder.epoch_order(epoch, leaves) for epoch in range(4)]
+  clusters = np.arange(N, dtype=np.int32) % 5
+  orders = [builder.epoch_order(epoch, clusters) for epoch in range(4)]
   for order in orders:
     assert sorted(order) == sorted(builder.rows)  # every row once
-    found = leaves[order]
+    found = clusters[order]
     assert np.sum(found[1:] != found[:-1]) == 4  # five runs of one leaf each
-  assert len({tuple(dict.fromkeys(leaves[order].tolist())) for order in orders}) > 1
-  within = [tuple(order[leaves[order] == 0]) for order in orders]
+  assert len({tuple(dict.fromkeys(clusters[order].tolist())) for order in orders}) > 1
+  within = [tuple(order[clusters[order] == 0]) for order in orders]
   assert len(set(within)) > 1
   for step in (1, builder.steps_per_epoch + 1):
-    rows = builder.build(step, {"leaves": leaves}).rows
+    rows = builder.build(step, {"clusters": clusters}).rows
     epoch = step // builder.steps_per_epoch
     assert sorted(rows[rows >= 0]) == sorted(orders[epoch][B : 2 * B])
 
 
-def test_new_leaves_are_taken_up_at_once():
+def test_new_clusters_are_taken_up_at_once():
   builder = _builder()
   one, other = np.zeros(N, np.int32), np.arange(N, dtype=np.int32) % 2
-  builder.build(0, {"leaves": one})
-  rows = builder.build(0, {"leaves": other}).rows
+  builder.build(0, {"clusters": one})
+  rows = builder.build(0, {"clusters": other}).rows
   assert len(set(other[rows])) == 1  # the leaf has more than B rows
 
 
@@ -147,8 +147,8 @@ def test_a_frozen_pool_grows_where_a_batch_needs_it():
   builder = BatchBuilder(*tables, truth, none, FROZEN, batch_size=8, max_length=8, seed=0)
   builder.vectors = np.zeros((1000, 2), np.float32)
   usual = len(builder.build(3).columns)
-  leaves = (np.arange(1000) >= 992).astype(np.int32)  # the long rows together
-  found = [builder.build(step, {"leaves": leaves}) for step in range(125)]
+  clusters = (np.arange(1000) >= 992).astype(np.int32)  # the long rows together
+  found = [builder.build(step, {"clusters": clusters}) for step in range(125)]
   sizes = {len(batch.columns) for batch in found}
   assert min(sizes) == usual and max(sizes) > 1600 // 2 and all(size % usual == 0 for size in sizes)
   assert sum(np.sum(batch.columns >= 0) for batch in found) == len(rows)
@@ -393,10 +393,10 @@ def test_a_batch_that_fits_no_slot_is_laid_out_widest():
     seed=0,
   )
   assert len(builder.build(0).queries) > 1
-  leaves = (np.arange(1000) >= 900).astype(np.int32)
+  clusters = (np.arange(1000) >= 900).astype(np.int32)
   batch = next(  # 32 long texts at once
     batch
-    for batch in (builder.build(step, {"leaves": leaves}) for step in range(builder.steps_per_epoch))
+    for batch in (builder.build(step, {"clusters": clusters}) for step in range(builder.steps_per_epoch))
     if batch.rows.min() >= 900
   )
   assert [group.ids.shape for group in batch.queries] == [(32, 32)]
@@ -407,7 +407,7 @@ def test_groups_divide_by_the_data_axis():
   assert all(len(group.ids) % 4 == 0 for group in builder.build(0).queries)
 
 
-# --- pools of fixed size, and leaves as batches (UniDEC) ---
+# --- pools of fixed size, and clusters as batches (UniDEC) ---
 
 
 def _pool(batch):
@@ -478,23 +478,23 @@ def test_without_hard_negatives_other_positives_fill_the_pool():
 
 @pytest.mark.parametrize("data_axis", [1, 4])
 @pytest.mark.parametrize("num_points, batch_size", [(50, 16), (50, 64), (7, 4), (1, 4), (64, 8), (3, 1)])
-def test_a_leaf_is_a_batch(num_points, batch_size, data_axis):
-  spec = BatchSpec("in_batch", 1, whole_leaves=True)
+def test_a_cluster_is_a_batch(num_points, batch_size, data_axis):
+  spec = BatchSpec("in_batch", 1, batch_is_cluster=True)
   builder = _builder(spec, num_points=num_points, batch_size=batch_size, data_axis=data_axis, filtered=1)
   steps, rng = builder.steps_per_epoch, np.random.default_rng(0)
   assert steps == max(1, 2 ** math.ceil(math.log2(len(builder.rows) / batch_size)))
-  leaves = np.full(num_points, -1, np.int32)
-  leaves[builder.rows] = rng.permutation(len(builder.rows)) % steps
+  clusters = np.full(num_points, -1, np.int32)
+  clusters[builder.rows] = rng.permutation(len(builder.rows)) % steps
   orders = []
   for epoch in range(3):
-    batches = [builder.build(epoch * steps + step, {"leaves": leaves}) for step in range(steps)]
+    batches = [builder.build(epoch * steps + step, {"clusters": clusters}) for step in range(steps)]
     rows = [set(batch.rows[batch.rows >= 0].tolist()) for batch in batches]
     assert sorted(map(sorted, rows)) == sorted(
-      sorted(np.flatnonzero(leaves == leaf).tolist()) for leaf in range(steps)
+      sorted(np.flatnonzero(clusters == leaf).tolist()) for leaf in range(steps)
     )
     rows_of_each = max(1, -(-len(builder.rows) // (steps * data_axis))) * data_axis
     assert {len(batch.rows) for batch in batches} == {rows_of_each}
-    orders.append([leaves[min(members)] for members in rows if members])
+    orders.append([clusters[min(members)] for members in rows if members])
   assert steps < 4 or orders[0] != orders[1] or orders[1] != orders[2]
   before = [builder.build(step).rows for step in range(steps)]  # as large parts of a random order
   assert sorted(np.concatenate(before)[np.concatenate(before) >= 0]) == sorted(builder.rows)
@@ -506,8 +506,8 @@ def test_a_leaf_is_a_batch(num_points, batch_size, data_axis):
   "num_points, size, expected",
   [(100, 4, 32), (128, 4, 32), (129, 4, 64), (3, 4, 1), (5, 4, 2), (1, 1, 1), (0, 4, 1), (2**20, 1, 2**20)],
 )
-def test_number_of_leaves(num_points, size, expected):
-  assert num_leaves(num_points, size) == expected
+def test_number_of_clusters(num_points, size, expected):
+  assert num_clusters(num_points, size) == expected
 
 
 def test_a_row_with_more_positives_than_usual_widens_its_batch_alone():
@@ -518,8 +518,8 @@ def test_a_row_with_more_positives_than_usual_widens_its_batch_alone():
   truth = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, labels)), (64, 400))
   none, tables = sp.csr_matrix(truth.shape, dtype=bool), (tiny_runs.token_table([3] * n) for n in (64, 400))
   builder = BatchBuilder(*tables, truth, none, BatchSpec(num_positives=0), batch_size=8, max_length=8, seed=0)
-  leaves = (np.arange(64) // 8).astype(np.int32)
-  widths = [builder.build(step, {"leaves": leaves}).positives.shape[1] for step in range(8)]
+  clusters = (np.arange(64) // 8).astype(np.int32)
+  widths = [builder.build(step, {"clusters": clusters}).positives.shape[1] for step in range(8)]
   assert sorted(widths) == [8] * 7 + [300]
 
 

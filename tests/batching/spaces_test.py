@@ -52,12 +52,12 @@ def test_texts_that_are_drawn_by_chance_of_their_own_leave_no_room_for_the_other
   lengths=st.lists(st.integers(0, 40), min_size=1, max_size=30),
   rows=st.integers(1, 40),
   width=st.integers(1, 33),
-  clump=st.integers(1, 20),
+  group_size=st.integers(1, 20),
 )
-def test_a_slot_never_has_more_space_than_cells_nor_none(lengths, rows, width, clump):
+def test_a_slot_never_has_more_space_than_cells_nor_none(lengths, rows, width, group_size):
   lengths = np.array(lengths)
   slots = length_buckets.plan(lengths, rows, width)
-  spaces = length_buckets.spaces(slots, lengths, clump=clump)
+  spaces = length_buckets.spaces(slots, lengths, group_size=group_size)
   assert len(spaces) == len(slots)
   assert all(1 <= space <= width * rows for space, (width, rows) in zip(spaces, slots))
 

@@ -97,7 +97,7 @@ def command(monkeypatch, capsys):
       name: flags.FLAGS[name].default
       for name in (
         *("config", "mode", "workdir", "input", "output", "add_labels", "scores", "explain", "k"),
-        "distributed",
+        *("distributed", "backend", "checkpoint"),
       )
     }
     capsys.readouterr()
@@ -178,25 +178,9 @@ def test_help_is_light_and_succeeds():
     (["--config=nowhere.py", "--config.train.seed=1"], "nowhere.py"),
     (["--config.train.seed=1"], "--config is missing"),
     (["--mode=predict", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
-    (["--config.train.seed=1", DEXML], "before a value for --config"),
     ([f"{DEXML}:debain"], "did you mean 'debian'?"),
-    ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
-    ([DEXML, "--config.batch_size=3"], "did you mean 'eval.batch_size' or 'train.batch_size'?"),
-    ([DEXML, "--config.train=3"], "config.train is a section"),
-    ([DEXML, "--config.train.batch_size=many"], "train.batch_size = 'many' is not a whole number"),
-    ([DEXML, "--config.train.num_epochs=1.5"], "train.num_epochs = '1.5' is not a whole number"),
-    ([DEXML, "--config.train.learning_rate=fast"], "train.learning_rate = 'fast' is not a number"),
-    ([DEXML, "--config.encoder.remat=perhaps"], "encoder.remat = 'perhaps' is not True or False"),
-    ([DEXML, "--config.train.batch_size=0"], "set --config.train.batch_size=1 or more"),
-    ([DEXML, "--config.train.learning_rate=nan"], "train.learning_rate = nan"),
-    ([DEXML, "--config.method.loss=sofmax"], "did you mean --config.method.loss=softmax?"),
-    ([DEXML, "train"], "'train' is not understood"),
-    ([DEXML, "--work_dir=x"], "did you mean: workdir? (see --help)"),
-    ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
     (["--mode=predict", "--k=0"], "--k=0"),
     (["--mode=predict", "--k=few"], "--k=few"),
-    ([DEXML, "--backend=scann"], "--mode=train does not look at --backend; set --config.eval.backend, or"),
-    ([DEXML, "--mode=plan", "--input=x"], "--mode=plan does not look at --input; leave it out"),
     (["--mode=evaluate", "--explain", "--workdir=x"], "from the run's folder; leave --explain out"),
     (["--mode=compare", "--explain", "x", "y"], "from the folders of runs; leave --explain out"),
     (["--mode=plan", "--explain"], "--mode=plan does not look at --explain; leave it out"),
@@ -217,6 +201,32 @@ def test_refusals_that_need_no_jax(arguments, words):
   assert imported == "imported []"
   assert words in Ended(ended.returncode, ended.stdout, "\n".join(said)).line()
   assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
+    ([DEXML, "--config.batch_size=3"], "did you mean 'eval.batch_size' or 'train.batch_size'?"),
+    ([DEXML, "--config.train=3"], "config.train is a section"),
+    ([DEXML, "--config.train.batch_size=many"], "train.batch_size = 'many' is not a whole number"),
+    ([DEXML, "--config.train.num_epochs=1.5"], "train.num_epochs = '1.5' is not a whole number"),
+    ([DEXML, "--config.train.learning_rate=fast"], "train.learning_rate = 'fast' is not a number"),
+    ([DEXML, "--config.encoder.remat=perhaps"], "encoder.remat = 'perhaps' is not True or False"),
+    ([DEXML, "--config.train.batch_size=0"], "set --config.train.batch_size=1 or more"),
+    ([DEXML, "--config.train.learning_rate=nan"], "train.learning_rate = nan"),
+    ([DEXML, "--config.method.loss=sofmax"], "did you mean --config.method.loss=softmax?"),
+    ([DEXML, "train"], "'train' is not understood"),
+    ([DEXML, "--work_dir=x"], "did you mean: workdir? (see --help)"),
+    ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
+    ([DEXML, "--backend=scann"], "--mode=train does not look at --backend; set --config.eval.backend, or"),
+    ([DEXML, "--mode=plan", "--input=x"], "--mode=plan does not look at --input; leave it out"),
+    (["--config.train.seed=1", DEXML], "before a value for --config"),
+  ],
+)
+def test_refusals_of_a_config(command, arguments, words):
+  """A config loads its method, whose settings stand in its file, and jax with it."""
+  assert words in command(*arguments).line()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +256,7 @@ def test_refusals_that_need_no_jax(arguments, words):
 )
 def test_config_files_with_faults(tmp_path, text, words):
   if text.startswith("c."):
-    text = f"from xmc_jax import config\ndef get_config():\n  c = config.default()\n  {text}\n  return c\n"
+    text = f"import xmc_jax\ndef get_config():\n  c = xmc_jax.default_config()\n  {text}\n  return c\n"
   (tmp_path / "mine.py").write_text(text)
   ended = child(["--config=mine.py"], folder=tmp_path)
   assert ended.returncode == 1

@@ -15,15 +15,16 @@ from absl import flags
 
 from tests import tiny_runs
 from tests.cli.main_test import DEXML, child
-from tests.config.config_test import DEFAULT, made, remedies
+from tests.config.config_test import DECLARED, DEFAULT, USUAL, made, remedies
 from tests.golden_test import PRESETS
-from xmc_jax import config as configs
+from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.cli import flags as options
-from xmc_jax.config import checks, limits
+from xmc_jax.config import checks
+from xmc_jax.config.defaults import keys_of
+from xmc_jax.config.keys import LARGEST, Key
 from xmc_jax.errors import ConfigError, UserError
 
-KEYS = pytest.mark.parametrize("key", DEFAULT)
 LONGEST = 900  # of a line: there are messages that list all keys of a section
 HUGE = (10**30, -(10**30), 2**31, 2**63, 10**5000, 1e300, -1e300, math.nan, math.inf, -math.inf, 5e-324)
 TEXTS = (
@@ -62,9 +63,9 @@ preset = functools.cache(preset)
 
 
 def refused(config) -> str:
-  """What `configs.check` says; '' if it accepts."""
+  """What `methods.check_config` says; '' if it accepts."""
   try:
-    configs.check(config)
+    methods.check_config(config)
   except ConfigError as error:
     message = str(error)
     assert "\n" not in message and message.isprintable() and len(message) < LONGEST, message
@@ -72,27 +73,33 @@ def refused(config) -> str:
   return ""
 
 
-def legal(key: str, rng: random.Random, most: int = limits.LARGEST):
+def legal(declared: Key, rng: random.Random, most: int = LARGEST):
   """A value that is legal by itself, often one at the end of its range."""
-  usual = DEFAULT[key]
-  if key in limits.CHOICES:
-    return rng.choice(limits.CHOICES[key])
+  usual = declared.default
+  if declared.choices:
+    return rng.choice(declared.choices)
   if isinstance(usual, bool):
     return rng.random() < 0.5
-  if key in limits.AT_LEAST:
-    low, high = limits.AT_LEAST[key], min(limits.AT_MOST.get(key, limits.LARGEST), most)
+  if declared.above is not None:
+    return rng.choice([5e-324, 1e-9, 0.01, 0.5, 1.0, min(declared.most, most)])
+  if declared.below is not None:
+    return rng.choice([0, 0.5, 0.999, 1 - 1e-16])
+  if declared.is_number:
+    low, high = declared.least, max(declared.least, min(declared.most, most))
     near, far = rng.randint(math.ceil(low), int(min(high, low + 20))), min(high, int(2 ** rng.uniform(0, 31)))
     values = [low, high, near, max(low, far)]
     return rng.choice(values if isinstance(usual, int) else [*values, rng.uniform(low, high), low + 1e-12])
-  if key in limits.POSITIVE:
-    return rng.choice([5e-324, 1e-9, 0.01, 0.5, 1.0, limits.AT_MOST.get(key, most)])
-  if key in limits.SHARES:
-    return rng.choice([0, 0.5, 0.999, 1 - 1e-16])
   if isinstance(usual, tuple):
     return rng.choice([(), (0,), (1, 2), (0.5,), ("a",), ("../x",), (0,) * 50])
   return rng.choice(
     ["x", "title", "../x", "a" * 200, "é\n", "~no-such-user/x", "train", "bag", "gru", "dexml"]
   )
+
+
+def keys_beside(values: dict) -> dict[str, Key]:
+  """The keys of a config with these values, but for the method's name, which goes with all the others."""
+  found = keys_of(methods.SETTINGS[values.get("method.name", "dexml")])
+  return {key: declared for key, declared in found.items() if key != "method.name"}
 
 
 def mended(values: dict, steps: int = 30) -> dict:
@@ -106,9 +113,9 @@ def mended(values: dict, steps: int = 30) -> dict:
       key, value = offered[0]
     else:  # a text with nothing to propose
       key = next(
-        key for key in DEFAULT if message.startswith((f"{key} ", f"config.{key} ", f"config has no {key};"))
+        key for key in USUAL if message.startswith((f"{key} ", f"config.{key} ", f"config has no {key};"))
       )
-      value = DEFAULT[key]
+      value = USUAL[key]
     assert values.get(key) is not value, f"{message} says to set what is set"
     values = {**values, key: value}
   raise AssertionError(f"no end: {message}")
@@ -128,41 +135,43 @@ def edits(word: str, count: int, rng: random.Random) -> set[str]:
   return found - {word}
 
 
-@KEYS
-def test_a_mistyped_key_is_recognised(key):
-  rng = random.Random(key)
-  *sections, name = key.split(".")
-  for slip in edits(name, 12, rng):
-    wrong = ".".join([*sections, slip])
-    if wrong not in DEFAULT and slip:
-      assert repr(key) in checks.unknown_key(wrong, DEFAULT), wrong
-  if sections:
-    for slip in edits(sections[0], 4, rng):
-      assert repr(key) in checks.unknown_key(f"{slip}.{name}", DEFAULT), slip
+def test_a_mistyped_key_is_recognised():
+  for method, key, _ in DECLARED:
+    rng, known = random.Random(key), keys_of(methods.SETTINGS[method])
+    *sections, name = key.split(".")
+    for slip in edits(name, 12, rng):
+      wrong = ".".join([*sections, slip])
+      if wrong not in USUAL and slip:
+        assert repr(key) in checks.unknown_key(wrong, known, methods.SETTINGS), wrong
+    if sections:
+      for slip in edits(sections[0], 4, rng):
+        assert repr(key) in checks.unknown_key(f"{slip}.{name}", known, methods.SETTINGS), slip
 
 
-@KEYS
-def test_a_key_below_a_value_and_a_section_without_one(key):
-  assert f"config.{key} is a value" in checks.unknown_key(f"{key}.x", DEFAULT)
-  assert key in refused(made(**{key: {"a": 1}}))
-  assert f"{key} = {{}}" in refused(made(**{key: {}}))
+def test_a_key_below_a_value_and_a_section_without_one():
+  for method, key, _ in DECLARED:
+    known = keys_of(methods.SETTINGS[method])
+    assert f"config.{key} is a value" in checks.unknown_key(f"{key}.x", known, methods.SETTINGS)
+    if key != "method.name":
+      assert key in refused(made(**{"method.name": method, key: {"a": 1}}))
+      assert f"{key} = {{}}" in refused(made(**{"method.name": method, key: {}}))
 
 
 # Values.
 
 
-@KEYS
-def test_any_value(key):
+def test_any_value():
   """Refused by key, value and what to set instead, or of the right type and in its range."""
-  usual = DEFAULT[key]
-  for value in ANY:
-    if message := refused(made(**{key: value})):
-      assert key in message
-      mended({key: value})
-      continue
-    kinds = (int, float) if isinstance(usual, float) else type(usual)
-    assert isinstance(value, kinds) and isinstance(value, bool) == isinstance(usual, bool)
-    assert not isinstance(value, (int, float)) or math.isfinite(value)
+  for method, key, declared in DECLARED:
+    usual, of_method = declared.default, {} if key == "method.name" else {"method.name": method}
+    for value in ANY:
+      if message := refused(made(**(of_method | {key: value}))):
+        assert key in message
+        mended(of_method | {key: value})
+        continue
+      kinds = (int, float) if isinstance(usual, float) else type(usual)
+      assert isinstance(value, kinds) and isinstance(value, bool) == isinstance(usual, bool)
+      assert not isinstance(value, (int, float)) or math.isfinite(value)
 
 
 def test_pairs_of_values():
@@ -170,10 +179,11 @@ def test_pairs_of_values():
   rng, accepted = random.Random(1), 0
   for _ in range(800):
     values = dict(preset(rng.choice(list(PRESETS))))
-    for key in rng.sample(list(DEFAULT), rng.choice([2, 2, 3, 5])):
-      values[key] = rng.choice(ANY) if rng.random() < 0.2 else legal(key, rng)
+    keys = keys_beside(values)
+    for key in rng.sample(list(keys), rng.choice([2, 2, 3, 5])):
+      values[key] = rng.choice(ANY) if rng.random() < 0.2 else legal(keys[key], rng)
     if message := refused(made(**values)):
-      assert any(key in message for key in DEFAULT)
+      assert any(key in message for key in USUAL)
       mended(values)
     accepted += not message
   assert accepted > 150
@@ -196,7 +206,7 @@ def test_pairs_of_values():
   ],
 )
 def test_configs_that_are_more_than_values(spoil, words):
-  config = configs.default()
+  config = methods.default_config()
   with config.unlocked(), config.ignore_type():
     spoil(config)
   assert words in refused(config)
@@ -205,7 +215,7 @@ def test_configs_that_are_more_than_values(spoil, words):
 def test_a_dict_is_no_config():
   """It would pass for one until its first attribute is asked for."""
   with pytest.raises(ConfigError, match="gave a dict; it must return"):
-    configs.check(configs.default().to_dict())
+    methods.check_config(methods.default_config().to_dict())
 
 
 # The command line.
@@ -244,10 +254,15 @@ def told(monkeypatch):
   return run
 
 
-@KEYS
-def test_any_text_on_the_command_line(told, key):
+@pytest.mark.parametrize("section", ("", "data", "encoder", "method", "train", "eval"))
+def test_any_text_on_the_command_line(told, section):
+  for key in (key for key in DEFAULT if key.partition(".")[0] == section or (not section and "." not in key)):
+    _assert_told(told, key)
+
+
+def _assert_told(told, key):
   rng = random.Random(key)
-  for value in rng.sample(SPELLED, 8):
+  for value in rng.sample(SPELLED, 4):
     message = told(f"--config.{key}={value}")
     assert len(message) < LONGEST and "Traceback" not in message
     assert not message or key in message or "method.temperature" in message, message
@@ -265,7 +280,11 @@ def test_any_text_on_the_command_line(told, key):
     ("--config.=x", "config has no key ''; there are"),
     ("--config.train.=x", "config has no key 'train.'"),
     ("--config.train.seed.x=1", "config.train.seed is a value, not a section"),
-    ("--config.method.graphs[0]=x", "config has no key 'method.graphs[0]'; did you mean 'method.graphs'?"),
+    ("--config.method.labels[0]=x", "config has no key 'method.labels[0]'; did you mean 'method.labels'?"),
+    (
+      "--config.method.graphs=x",
+      "config has no key 'method.graphs': it is a setting of method.name = 'ramen'",
+    ),
     ("--config.__class__=x", "config has no key '__class__'"),
     ("--config.train.update=x", "config has no key 'train.update'"),
     ("--config.train.seed=a: b", "train.seed = 'a: b' is not a whole number"),
@@ -316,18 +335,20 @@ def planned(values: dict) -> str:
 @pytest.mark.parametrize("method", METHODS)
 def test_any_legal_value_gives_a_plan_or_a_line(method):
   rng, plans = random.Random(method), 0
-  for key in DEFAULT:
-    values = {**preset(METHODS[method]), key: legal(key, rng)}
+  keys = keys_beside({"method.name": method})
+  for key, declared in keys.items():
+    values = {**preset(METHODS[method]), key: legal(declared, rng)}
     if not refused(made(**values)):
       plans += not planned(values)
-  assert plans > len(DEFAULT) / 3
+  assert plans > len(keys) / 3
 
 
 def test_plans_of_several_legal_values():
   rng, plans = random.Random(3), 0
   for _ in range(150):
     values = dict(preset(rng.choice(list(PRESETS))))
-    values |= {key: legal(key, rng) for key in rng.sample(list(DEFAULT), rng.choice([2, 3, 6]))}
+    keys = keys_beside(values)
+    values |= {key: legal(keys[key], rng) for key in rng.sample(list(keys), rng.choice([2, 3, 6]))}
     if not refused(made(**values)):
       plans += not planned(values)
   assert plans > 15
@@ -342,7 +363,7 @@ def test_more_frozen_layers_than_there_are_give_no_plan():
 
 BASES = {
   "dexml": {},
-  "ova": {"method.name": "ova", "method.labels": "table", "method.loss": "binary", "method.num_positives": 0},
+  "ova": {"method.name": "ova"},
   "ance": {
     "method.name": "ance",
     "method.loss": "softmax",
@@ -355,12 +376,12 @@ BASES = {
     "method.loss": "margin",
     "method.labels": "in_batch",
     "method.num_label_clusters": 8,
-    "method.leaves_first_epoch": 1.0,
+    "method.clusters_first_epoch": 1.0,
   },
   "prime": tiny_runs.PRIME,
   "ramen": tiny_runs.RAMEN,
   "unidec": tiny_runs.UNIDEC,
-  "rae_xmc": {**tiny_runs.RAE_XMC, "method.point_positive_weight": 0.3, "method.leaves_first_epoch": 1.0},
+  "rae_xmc": {**tiny_runs.RAE_XMC, "method.point_positive_weight": 0.3, "method.clusters_first_epoch": 1.0},
 }
 # Not the training's business, or other tests'; and what would only take long.
 _APART = (
@@ -387,12 +408,14 @@ _SMALL = {
 def test_trainings_of_legal_settings_end_well_or_in_a_line(base, tmp_path):
   rng = random.Random(base)
   folder = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "raw"))
-  keys = [
-    key for key in DEFAULT if not key.startswith(("encoder.name", "encoder.init", "encoder.tok", *_APART))
-  ]
+  keys = {
+    key: declared
+    for key, declared in keys_beside(BASES[base]).items()
+    if not key.startswith(("encoder.name", "encoder.init", "encoder.tok", *_APART))
+  }
   done = 0
   while done < 3:
-    chosen = {key: legal(key, rng, _SMALL.get(key, 2000)) for key in rng.sample(keys, 3)}
+    chosen = {key: legal(keys[key], rng, _SMALL.get(key, 2000)) for key in rng.sample(list(keys), 3)}
     try:
       config = tiny_runs.config(folder, **{"train.num_epochs": 2, **BASES[base], **chosen})
       commands.train_and_test(config, tmp_path / f"run{rng.random()}")

@@ -11,19 +11,31 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from xmc_jax import config as configs
-from xmc_jax import data, models
-from xmc_jax.config import checks
+from xmc_jax import data, methods, models
+from xmc_jax.config import checks, renamed
+from xmc_jax.config.defaults import KEYS, keys_of
+from xmc_jax.config.keys import LARGEST
 from xmc_jax.data.formats.source import Options
 from xmc_jax.errors import ConfigError
 
-DEFAULT = checks.flatten(configs.default())
-NUMBERS = [key for key, value in DEFAULT.items() if type(value) in (int, float)]
+DEFAULT = checks.flatten(methods.default_config())
+# Every way in which a key is declared: `(method, key, its declaration)`, those outside `config.method` once.
+DECLARED = [
+  (method, key, declared)
+  for method in methods.SETTINGS
+  for key, declared in keys_of(methods.SETTINGS[method]).items()
+  if key.startswith("method.") or method == "dexml"
+]
+USUAL = {key: declared.default for _, key, declared in reversed(DECLARED)}
+NUMBERS = [found for found in DECLARED if found[2].is_number]
 BAG = {"encoder.name": "bag", "encoder.tokenizer": "train"}
 
 
 def made(**overrides) -> ConfigDict:
   """The defaults with other values of any type, as they are; assigning them one by one would convert some."""
-  nested = configs.default().to_dict()
+  named = overrides.get("method.name", "dexml")
+  known = isinstance(named, str) and named in methods.SETTINGS
+  nested = methods.default_config(named if known else "dexml").to_dict()
   for key, value in overrides.items():
     *sections, name = key.split(".")
     target = nested
@@ -45,7 +57,7 @@ def remedies(message: str) -> list[tuple[str, object]]:
   """The (key, value) pairs that a message offers."""
   found = []
   for key, quoted, bare in re.findall(r'--config\.([\w.]+)=(?:"([^"]*)"|([^\s,;?"]+))', message):
-    usual = DEFAULT[key]
+    usual = USUAL[key]
     if quoted:  # a shell would take parentheses for its own
       found.append((key, ast.literal_eval(quoted)))
     else:
@@ -55,97 +67,109 @@ def remedies(message: str) -> list[tuple[str, object]]:
 
 def assert_refused(overrides: dict, *words: str) -> None:
   """The config is refused with these words, and each remedy that is offered mends it."""
-  message = refusal(configs.check, made(**overrides))
+  message = refusal(methods.check_config, made(**overrides))
   for word in words:
     assert word in message
   offered = remedies(message)
   assert offered, message
   for key, value in offered:
-    configs.check(made(**(overrides | {key: value})))
+    methods.check_config(made(**(overrides | {key: value})))
 
 
 # Single values.
 
 
 def test_every_default_is_checked_and_accepted():
-  configs.check(configs.default())
-  assert set(NUMBERS) == {*checks.AT_LEAST, *checks.POSITIVE, *checks.SHARES}
+  for method in methods.SETTINGS:
+    methods.check_config(methods.default_config(method))
   # A default that is shared between two configs would leak from one run into another.
-  configs.default().train.seed = 5
-  assert configs.default().train.seed == 0
+  methods.default_config().train.seed = 5
+  assert methods.default_config().train.seed == 0
 
 
-@pytest.mark.parametrize("key", NUMBERS)
-def test_numbers_out_of_range(key):
-  rest = {"method.labels": "in_batch", "method.shortlist_size": checks.LARGEST, "method.classifier_dim": 8}
-  below = checks.AT_LEAST.get(key, 0) - 1
-  for value in (math.nan, math.inf, -math.inf, below, -(10**400)):
-    is_wrong_type = isinstance(DEFAULT[key], int) and isinstance(value, float)
-    assert_refused(rest | {key: value}, key, "not a whole number" if is_wrong_type else "")
-  for value in (2**31, 10**400):
-    if key not in ("mesh.label", "mesh.data"):  # see test_mesh
-      assert_refused(rest | {key: value}, key)
-    refusal(configs.check, made(**(rest | {key: value})))
+def test_numbers_out_of_range():
+  for method, key, declared in NUMBERS:
+    of_method, least = {"method.name": method}, declared.least
+    for value in (math.nan, math.inf, -math.inf, min(least, 0) - 1, -(10**400), 2**31, 10**400):
+      if isinstance(declared.default, int) and isinstance(value, float):
+        assert_refused(of_method | {key: value}, key, "not a whole number")
+      else:
+        assert key in refusal(methods.check_config, made(**(of_method | {key: value})))
+
+
+def test_what_every_key_is_told_at_its_ends():
+  """A value past the end is refused with the end, and the end itself never for its range."""
+  for method, key, declared in NUMBERS:
+    for value in (declared.least, declared.most):
+      if declared.above is None and declared.below is None:
+        found = [
+          str(fault) for fault in checks.faults(made(**{"method.name": method, key: value}), methods.SETTINGS)
+        ]
+        by_range = (
+          f"{key} = {value} is less than {declared.least};",
+          f"{key} = {value} is more than {declared.most};",
+        )
+        assert not any(fault.startswith(by_range) for fault in found), found
+    if declared.above is not None:
+      assert f"{key} = 0 must be more than 0" in _told(method, key, 0)
+    elif declared.below is not None:
+      assert f"{key} = 1 must be at least 0 and less than 1" in _told(method, key, 1)
+    else:
+      low, most = declared.least, declared.most
+      assert f"{key} = {low - 1} is less than {low}; set --config.{key}={low} or more" in _told(
+        method, key, low - 1
+      )
+      assert f"is more than {most}; set --config.{key}={most} or less" in _told(method, key, most + 1)
+
+
+def _told(method: str, key: str, value: float) -> str:
+  return refusal(methods.check_config, made(**{"method.name": method, key: value}))
 
 
 def test_a_number_too_long_to_print():
-  assert "train.seed = a huge number is more than" in refusal(configs.check, made(**{"train.seed": 10**5000}))
+  assert "train.seed = a huge number is more than" in refusal(
+    methods.check_config, made(**{"train.seed": 10**5000})
+  )
 
 
-@pytest.mark.parametrize("key, low", checks.AT_LEAST.items())
-def test_smallest_and_largest_values(key, low):
-  assert_refused({key: low - 1}, f"{key} = {low - 1} is less than {low}; set --config.{key}={low} or more")
-  rest = {"method.labels": "in_batch", "eval.metric": "P@1", "encoder.pooling": "mean"}
-  rest["method.classifier_dim"] = 8
-  rest |= {"method.shortlist_size": checks.LARGEST} if key == "method.num_hard_negatives" else {}
-  for value in (low, checks.AT_MOST.get(key, checks.LARGEST)):
-    if key not in ("mesh.label", "mesh.data"):  # see test_mesh
-      configs.check(made(**(rest | {key: value})))
+def test_wrong_types():
+  for method, key, declared in DECLARED:
+    usual = declared.default
+    for value in (None, "x", 3, 2.5, True, b"x", [1], (), object()):
+      if type(value) is type(usual) or (type(usual) is float and type(value) is int) or key == "method.name":
+        continue
+      if usual == "":
+        assert f"{key} = " in _told(method, key, value)
+      else:
+        assert_refused({"method.name": method, key: value}, f"{key} = ", "for instance")
 
 
-@pytest.mark.parametrize("key", checks.SHARES)
-def test_shares(key):
-  configs.check(made(**{key: 0}))
-  configs.check(made(**{key: 0.999}))
-  assert_refused({key: 1}, f"{key} = 1 must be at least 0 and less than 1")
-  assert_refused({key: -0.1}, f"{key} = -0.1")
-
-
-@pytest.mark.parametrize("key", DEFAULT)
-def test_wrong_types(key):
-  usual = DEFAULT[key]
-  for value in (None, "x", 3, 2.5, True, b"x", [1], (), object()):
-    if type(value) is type(usual) or (type(usual) is float and type(value) is int):
-      continue
-    if usual == "":
-      assert f"{key} = " in refusal(configs.check, made(**{key: value}))
-    else:
-      assert_refused({key: value}, f"{key} = ", "for instance")
-
-
-@pytest.mark.parametrize("key, legal", checks.CHOICES.items())
-def test_choices(key, legal):
-  for value in legal:
-    configs.check(made(**{key: value, "eval.k": 100, "method.classifier_dim": 8}))
-  assert_refused({key: legal[0] + "x"}, f"did you mean --config.{key}={legal[0]}?")
-  assert_refused({key: "?"}, f"set --config.{key}={legal[0]}", *legal)
-  assert_refused({key: ""}, f"{key} = ''")
+def test_choices():
+  for method, key, declared in DECLARED:
+    legal, of_method = declared.choices, {"method.name": method}
+    for value in legal:
+      faults = checks.faults(made(**(of_method | {key: value})), methods.SETTINGS)
+      assert not any(fault.startswith(f"{key} = {value!r} is not one of") for fault in faults)
+    if legal:
+      assert f"did you mean --config.{key}={legal[0]}?" in _told(method, key, legal[0] + "x")
+      assert_refused(of_method | {key: "?"}, f"set --config.{key}={legal[0]}", *legal)
+      assert_refused(of_method | {key: ""}, f"{key} = ''")
 
 
 def test_choices_are_those_of_the_rooms():
-  assert checks.CHOICES["data.layout"] == data.LAYOUTS
-  for dtype in checks.CHOICES["encoder.dtype"]:
+  assert KEYS["data"]["layout"].choices == data.LAYOUTS
+  for dtype in KEYS["encoder"]["dtype"].choices:
     models.choose_dtype(dtype)
-  assert set(Options._fields) <= set(configs.default().data)
+  assert set(Options._fields) <= set(methods.default_config().data)
 
 
 @pytest.mark.parametrize("key", ["name", "encoder.name", "method.name", "data.text"])
 def test_texts_that_must_not_be_empty(key):
-  assert f"{key} is empty" in refusal(configs.check, made(**{key: "  "}))
+  assert f"{key} is empty" in refusal(methods.check_config, made(**{key: "  "}))
 
 
-@pytest.mark.parametrize("key", NUMBERS)
 @hypothesis.given(
+  declared=st.sampled_from(NUMBERS),
   value=st.one_of(
     st.integers(),
     st.integers(min_value=10**300),
@@ -157,17 +181,18 @@ def test_texts_that_must_not_be_empty(key):
     st.complex_numbers(),
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(), max_size=2),
-  )
+  ),
 )
-@hypothesis.settings(max_examples=25)
-def test_any_value_passes_or_is_refused(key, value):
+@hypothesis.settings(max_examples=1500)
+def test_any_value_passes_or_is_refused(declared, value):
   """Never another exception, and what passes is a number that the key can hold."""
+  method, key, _ = declared
   try:
-    configs.check(made(**{key: value}))
+    methods.check_config(made(**{"method.name": method, key: value}))
   except ConfigError as error:
     assert "\n" not in str(error) and key.rpartition(".")[2] in str(error)
     return
-  assert math.isfinite(value) and 0 <= value <= checks.LARGEST
+  assert math.isfinite(value) and -1 <= value <= LARGEST
 
 
 # Values that must agree.
@@ -177,19 +202,19 @@ def test_any_value_passes_or_is_refused(key, value):
 def test_a_flat_temperature_with_unit_vectors(temperature):
   wrong = {"method.temperature": temperature, "encoder.normalize": True}
   assert_refused(wrong, f"method.temperature = {temperature}", "encoder.normalize = True", "at most 0.5")
-  assert len(remedies(refusal(configs.check, made(**wrong)))) == 3
+  assert len(remedies(refusal(methods.check_config, made(**wrong)))) == 3
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 0.05, 0.49])
 def test_a_sharp_temperature_with_raw_products(temperature):
   wrong = {"method.temperature": temperature, "encoder.normalize": False}
   assert_refused(wrong, f"method.temperature = {temperature}", "encoder.normalize = False", "at least 0.5")
-  assert len(remedies(refusal(configs.check, made(**wrong)))) == 3
+  assert len(remedies(refusal(methods.check_config, made(**wrong)))) == 3
 
 
 def test_temperatures_that_go():
   for temperature, unit in ((0.05, True), (0.5, True), (0.5, False), (1.0, False)):
-    configs.check(made(**{"method.temperature": temperature, "encoder.normalize": unit}))
+    methods.check_config(made(**{"method.temperature": temperature, "encoder.normalize": unit}))
 
 
 @pytest.mark.parametrize("unit", [True, False])
@@ -207,8 +232,8 @@ def test_no_override_for_a_temperature_that_is_none(unit, temperature):
 def test_mesh(batch, devices, nearest):
   wrong = {"train.batch_size": batch, "mesh.data": devices}
   assert_refused(wrong, f"train.batch_size = {batch}", f"mesh.data = {devices}")
-  assert remedies(refusal(configs.check, made(**wrong))) == [("train.batch_size", nearest)]
-  configs.check(
+  assert remedies(refusal(methods.check_config, made(**wrong))) == [("train.batch_size", nearest)]
+  methods.check_config(
     made(**{"train.batch_size": devices * 3, "mesh.data": devices}) if devices < 10**6 else made()
   )
 
@@ -227,7 +252,7 @@ def test_negatives_beside_all_labels(key):
 
 @pytest.mark.parametrize("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
 def test_metric_deeper_than_what_is_kept(metric, depth):
-  configs.check(made(**{"eval.metric": metric, "eval.k": depth}))
+  methods.check_config(made(**{"eval.metric": metric, "eval.k": depth}))
   wrong = {"eval.metric": metric, "eval.k": depth - 1}
   assert_refused(wrong, f"eval.metric = {metric!r}", f"eval.k = {depth - 1}")
 
@@ -248,7 +273,7 @@ def test_early_stopping_without_validation_rows():
 def test_a_bag_has_no_layers_and_no_attention(wrong):
   (key, value), *_ = wrong.items()
   assert_refused(BAG | wrong, f"{key} = {value!r}", "bag")
-  configs.check(made(**wrong))
+  methods.check_config(made(**wrong))
 
 
 # Keys.
@@ -270,26 +295,26 @@ def test_a_bag_has_no_layers_and_no_attention(wrong):
   ],
 )
 def test_unknown_keys(key, words):
-  assert words in checks.unknown_key(key, DEFAULT)
+  assert words in checks.unknown_key(key, DEFAULT, methods.SETTINGS)
 
 
 def test_keys_that_a_config_file_adds_or_lacks():
   config = made(**{"train.batchsize": 3})
   assert "config has no key 'train.batchsize'; did you mean 'train.batch_size'?" in refusal(
-    configs.check, config
+    methods.check_config, config
   )
-  config = configs.default()
+  config = methods.default_config()
   del config.train.seed
-  assert "config has no train.seed; start from" in refusal(configs.check, config)
-  config = configs.default()
+  assert "config has no train.seed; start from" in refusal(methods.check_config, config)
+  config = methods.default_config()
   with config.ignore_type():
     config.train = 3
-  assert "config.train is a section" in refusal(configs.check, config)
+  assert "config.train is a section" in refusal(methods.check_config, config)
 
 
 @pytest.mark.parametrize("config", [None, 3, "x", [], object()])
 def test_what_is_no_config(config):
-  assert "get_config() gave" in refusal(configs.check, config)
+  assert "get_config() gave" in refusal(methods.check_config, config)
 
 
 # Sizes of data, encoder, machine.
@@ -336,7 +361,7 @@ def test_against_devices():
 def test_the_shortest_length_holds_a_token():
   """The limit that a message names is one that the tokenizers accept."""
   tokenizer = data.train_tokenizer(["barn lt"], 100)
-  low = checks.AT_LEAST["data.max_length"]
+  low = KEYS["data"]["max_length"].least
   tokens = data.encode_texts(tokenizer, ["barn lt"], low)
   assert len(tokens) == 1
   with pytest.raises(ConfigError):
@@ -355,7 +380,7 @@ def test_steps(epochs, per_epoch, expected):
   assert found == expected and isinstance(found, int)
 
 
-@hypothesis.given(st.floats(0, checks.LARGEST), st.integers(1, 10**9))
+@hypothesis.given(st.floats(0, LARGEST), st.integers(1, 10**9))
 def test_a_duration_is_never_lost(epochs, per_epoch):
   found = configs.steps(epochs, per_epoch)
   assert found == 0 if epochs == 0 else found >= 1 and abs(found - epochs * per_epoch) <= 1 + found * 1e-12
@@ -373,7 +398,7 @@ def test_read_gives_back_what_was_written(tmp_path):
   config = made(**{"data.path": "ü/'\"\n", "train.learning_rate": 1e-7, "train.seed": 5})
   path = tmp_path / "config.json"
   path.write_text(configs.to_json(config), encoding="utf-8")
-  found = configs.read(path)
+  found = methods.read_config(path)
   assert found.to_dict() == config.to_dict()
   assert configs.differences(found.to_dict(), config.to_dict()) == []
   assert configs.to_json(found) == path.read_text(encoding="utf-8")
@@ -386,7 +411,33 @@ def test_read_fills_in_what_an_older_version_did_not_know(tmp_path):
   del stored["method"]["dropout_on_labels"], stored["checkpoint"]
   path = tmp_path / "config.json"
   path.write_text(json.dumps(stored))
-  assert configs.read(path).to_dict() == made(**{"train.seed": 5}).to_dict()
+  assert methods.read_config(path).to_dict() == made(**{"train.seed": 5}).to_dict()
+
+
+def test_read_of_what_an_older_version_wrote(tmp_path):
+  """It kept the settings of all methods in every config, and called some otherwise."""
+  path, new = tmp_path / "config.json", made(**{"method.name": "ngame", "method.cluster_size": 2}).to_dict()
+  old = {**new, "method": {**new["method"], "prototype_width": 0, "pool_size": 0, "num_hard_negatives": 0}}
+  old["method"]["leaf_size"] = old["method"].pop("cluster_size")
+  path.write_text(json.dumps(old))
+  assert methods.read_config(path).to_dict() == new
+  path.write_text(json.dumps({**old, "method": {**old["method"], "prototype_wdth": 0}}))
+  assert "config has no key 'method.prototype_wdth'" in refusal(methods.read_config, path)
+
+
+def test_renamed_keys_have_their_new_name():
+  for old, new in renamed.RENAMED.items():
+    assert old not in USUAL and new in USUAL
+    assert renamed.in_argument(f"--config.{old}=7") == (
+      f"--config.{new}=7",
+      f"note: config.{old} is now config.{new}",
+    )
+  assert renamed.in_argument("--config.train.seed=7") == ("--config.train.seed=7", "")
+
+
+def test_a_setting_of_another_method_is_told_whose_it_is():
+  message = refusal(methods.check_config, made(**{"method.name": "dpr", "method.prototype_width": 8}))
+  assert message == "config has no key 'method.prototype_width': it is a setting of method.name = 'prime'"
 
 
 @pytest.mark.parametrize(
@@ -416,7 +467,7 @@ def test_read_fills_in_what_an_older_version_did_not_know(tmp_path):
 def test_read_of_damaged_files(tmp_path, content, words):
   path = tmp_path / "config.json"
   path.write_bytes(content)
-  message = refusal(configs.read, path)
+  message = refusal(methods.read_config, path)
   assert words in message and str(path) in message
 
 
@@ -431,7 +482,7 @@ def test_read_of_damaged_files(tmp_path, content, words):
   ],
 )
 def test_presets_of_the_bundled_data_are_named_after_others_that_they_are_given(name, path, expected):
-  config = configs.default()
+  config = methods.default_config()
   config.name, config.data.path = name, path
   assert configs.name_after_data(config) == expected
 
@@ -439,13 +490,13 @@ def test_presets_of_the_bundled_data_are_named_after_others_that_they_are_given(
 def test_read_of_a_folder_whose_name_is_mistyped(tmp_path):
   (tmp_path / "dexml-debian").mkdir()
   (tmp_path / "dexml-debian" / "config.json").write_text("{}")
-  message = refusal(configs.read, tmp_path / "dexml_debian" / "config.json")
+  message = refusal(methods.read_config, tmp_path / "dexml_debian" / "config.json")
   assert f"did you mean {tmp_path / 'dexml-debian'}?" in message
 
 
 def test_read_of_missing_files(tmp_path):
-  assert "is not the folder of a run" in refusal(configs.read, tmp_path / "none" / "config.json")
+  assert "is not the folder of a run" in refusal(methods.read_config, tmp_path / "none" / "config.json")
   (tmp_path / "file").write_text("")
-  assert "is not the folder of a run" in refusal(configs.read, tmp_path / "file" / "config.json")
+  assert "is not the folder of a run" in refusal(methods.read_config, tmp_path / "file" / "config.json")
   (tmp_path / "config.json").mkdir()
-  assert "not readable" in refusal(configs.read, tmp_path / "config.json")
+  assert "not readable" in refusal(methods.read_config, tmp_path / "config.json")

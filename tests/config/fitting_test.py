@@ -11,7 +11,7 @@ import tiny_runs
 
 from tests.golden_test import PRESETS
 from xmc_jax import config as configs
-from xmc_jax import data, plan
+from xmc_jax import data, methods, plan
 from xmc_jax.cli import commands
 from xmc_jax.config import checks, fitting
 from xmc_jax.errors import ConfigError
@@ -23,7 +23,7 @@ AUTOMATIC = {"data.num_validation": -1}
 
 
 def made(**overrides):
-  config = configs.default()
+  config = methods.default_config()
   config.update_from_flattened_dict(overrides)
   return config
 
@@ -65,12 +65,12 @@ def test_a_tenth_is_held_out(num_labelled, held_out):
 
 
 def test_automatic_is_the_default_and_other_numbers_stay():
-  assert configs.default().data.num_validation == fitting.AUTOMATIC == -1
+  assert methods.default_config().data.num_validation == fitting.AUTOMATIC == -1
   for number in (0, 1, 50, 299):
     assert fitting.fitted(made(**{"data.num_validation": number}), 300, 40).data.num_validation == number
-  configs.check(made(**AUTOMATIC))
+  methods.check_config(made(**AUTOMATIC))
   with pytest.raises(ConfigError, match=r"data.num_validation = -2 is less than -1"):
-    configs.check(made(**{"data.num_validation": -2}))
+    methods.check_config(made(**{"data.num_validation": -2}))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_batch_of_few_rows(rows, data_axis, size):
   config = made(**{"data.num_validation": 0, "train.batch_size": asked, "mesh.data": data_axis})
   found = fitting.fitted(config, rows, 1000)
   assert found.train.batch_size == size
-  configs.check(found)
+  methods.check_config(found)
   assert fitting.fitted(found, rows, 1000) == found  # once is enough
 
 
@@ -130,7 +130,7 @@ def test_every_preset_passes_the_checks_on_300_rows_and_40_labels(name):
   module, preset = PRESETS[name]
   config = module.get_config(preset)
   found = fitting.fitted(config, 300, 40)
-  configs.check(found)
+  methods.check_config(found)
   configs.check_against_data(found, 300, 40)
   asked = config.train.batch_size
   assert chosen(found) == (30, 40, 16 if asked > 270 else asked)
@@ -167,7 +167,7 @@ NOTE = "note: fitted to 190 rows and 60 labels: data.num_validation=19, eval.k=6
 
 
 def test_a_run_writes_down_what_was_chosen(run):
-  assert chosen(configs.read(run / "config.json")) == (19, 60, 8)
+  assert chosen(methods.read_config(run / "config.json")) == (19, 60, 8)
   opened = runs.reopen(run)
   assert (len(opened.validation), len(opened.train)) == (19, 200 - 19)
 
@@ -208,10 +208,10 @@ def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(create, "refuse_other_data", killed)
     create.create(config, tmp_path / "other", Report(tmp_path / "other"))
-  assert chosen(configs.read(tmp_path / "other" / "config.json")) == (-1, 100, 1024)
+  assert chosen(methods.read_config(tmp_path / "other" / "config.json")) == (-1, 100, 1024)
   tokenizer = (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns
   create.create(config, tmp_path / "other", Report(tmp_path / "other"))
-  assert chosen(configs.read(tmp_path / "other" / "config.json")) == (19, 60, 8)
+  assert chosen(methods.read_config(tmp_path / "other" / "config.json")) == (19, 60, 8)
   assert (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns == tokenizer
 
 
@@ -287,7 +287,7 @@ def test_dexml_trains_on_a_small_table_as_it_comes(small_table, tmp_path, capsys
   ]
   assert "216 training points, 24 held out" in told and "15 epochs of 27 steps" in told
   assert means["P@1"] > 0.8
-  assert chosen(configs.read(tmp_path / "run" / "config.json")) == (24, 40, 8)
+  assert chosen(methods.read_config(tmp_path / "run" / "config.json")) == (24, 40, 8)
   assert runs.reopen(tmp_path / "run").dataset.train.num_labelled == 240
 
 
@@ -299,4 +299,4 @@ def test_every_experiment_trains_on_a_small_table_as_it_comes(name, small_table,
   if f"{name}_classifier-debian" in PRESETS:
     on_top = as_it_comes(f"{name}_classifier", init_from=str(tmp_path / "run"))
     assert commands.train_and_test(on_top, tmp_path / "on_top")["P@1"] > 0.1
-    assert chosen(configs.read(tmp_path / "on_top" / "config.json")) == (24, 40, 8)
+    assert chosen(methods.read_config(tmp_path / "on_top" / "config.json")) == (24, 40, 8)

@@ -27,71 +27,331 @@ GOOD = json_row()
 
 # layout, file, its content, what the one line must say
 CASES = {
-  "broken JSON": ("raw_json", "trn.json", GOOD + '{"title": "x\n', r"trn\.json, line 2: expected one JSON object"),
+  "broken JSON": (
+    "raw_json",
+    "trn.json",
+    GOOD + '{"title": "x\n',
+    r"trn\.json, line 2: expected one JSON object",
+  ),
   "blank line": ("raw_json", "trn.json", GOOD + "\n" + GOOD, r"trn\.json, line 2: expected one JSON object"),
-  "no object": ("raw_json", "lbl.json", "[1]\n", r"lbl\.json, line 1: expected one JSON object, found '\[1\]'"),
-  "no title": ("raw_json", "lbl.json", '{"name": "x"}\n', r"line 1: expected a text under the key 'title' \(change with --config\.data\.text=NAME\), found 'keys name'"),
-  "title no text": ("raw_json", "lbl.json", '{"title": 7}\n', r"line 1: expected a text under the key 'title'.*'7'"),
-  "no targets": ("raw_json", "tst.json", '{"title": "x"}\n', r"line 1: expected a list of whole.*'target_ind'"),
-  "target too large": ("raw_json", "trn.json", GOOD + json_row(target_ind=[5]), r"line 2: expected an id in \[0, 5\), f.*'5'"),
-  "target negative": ("raw_json", "trn.json", json_row(target_ind=[-1]), r"line 1: expected an id in \[0, 5\), f.*'-1'"),
-  "target huge": ("raw_json", "trn.json", json_row(target_ind=[10**30]), r"line 1: expected whole numbers in"),
-  "target no integer": ("raw_json", "trn.json", json_row(target_ind=[1.5]), r"line 1: expected whole numbers.*'1\.5'"),
-  "target a boolean": ("raw_json", "trn.json", json_row(target_ind=[True]), r"line 1: expected whole numbers.*True"),
-  "relevance NaN": ("raw_json", "trn.json", json_row(target_rel=[float("nan")]), r"line 1: expected a relevance.*nan"),
-  "relevance infinite": ("raw_json", "trn.json", json_row(target_rel=[float("inf")]), r"line 1: expected numbers"),
-  "relevance negative": ("raw_json", "trn.json", json_row(target_rel=[-0.5]), r"line 1: expected a relevance.*-0\.5"),
-  "relevances too few": ("raw_json", "trn.json", json_row(target_rel=[]), r"line 1: expected as many numbers"),
-  "header": ("index", "trn_X_Y.txt", "0:1\n", r"trn_X_Y\.txt, line 1: expected a header \"rows columns\", found '0:1'"),
+  "no object": (
+    "raw_json",
+    "lbl.json",
+    "[1]\n",
+    r"lbl\.json, line 1: expected one JSON object, found '\[1\]'",
+  ),
+  "no title": (
+    "raw_json",
+    "lbl.json",
+    '{"name": "x"}\n',
+    r"line 1: expected a text under the key 'title' \(change with --config\.data\.text=NAME\), found 'keys name'",
+  ),
+  "title no text": (
+    "raw_json",
+    "lbl.json",
+    '{"title": 7}\n',
+    r"line 1: expected a text under the key 'title'.*'7'",
+  ),
+  "no targets": (
+    "raw_json",
+    "tst.json",
+    '{"title": "x"}\n',
+    r"line 1: expected a list of whole.*'target_ind'",
+  ),
+  "target too large": (
+    "raw_json",
+    "trn.json",
+    GOOD + json_row(target_ind=[5]),
+    r"line 2: expected an id in \[0, 5\), f.*'5'",
+  ),
+  "target negative": (
+    "raw_json",
+    "trn.json",
+    json_row(target_ind=[-1]),
+    r"line 1: expected an id in \[0, 5\), f.*'-1'",
+  ),
+  "target huge": (
+    "raw_json",
+    "trn.json",
+    json_row(target_ind=[10**30]),
+    r"line 1: expected whole numbers in",
+  ),
+  "target no integer": (
+    "raw_json",
+    "trn.json",
+    json_row(target_ind=[1.5]),
+    r"line 1: expected whole numbers.*'1\.5'",
+  ),
+  "target a boolean": (
+    "raw_json",
+    "trn.json",
+    json_row(target_ind=[True]),
+    r"line 1: expected whole numbers.*True",
+  ),
+  "relevance NaN": (
+    "raw_json",
+    "trn.json",
+    json_row(target_rel=[float("nan")]),
+    r"line 1: expected a relevance.*nan",
+  ),
+  "relevance infinite": (
+    "raw_json",
+    "trn.json",
+    json_row(target_rel=[float("inf")]),
+    r"line 1: expected numbers",
+  ),
+  "relevance negative": (
+    "raw_json",
+    "trn.json",
+    json_row(target_rel=[-0.5]),
+    r"line 1: expected a relevance.*-0\.5",
+  ),
+  "relevances too few": (
+    "raw_json",
+    "trn.json",
+    json_row(target_rel=[]),
+    r"line 1: expected as many numbers",
+  ),
+  "header": (
+    "index",
+    "trn_X_Y.txt",
+    "0:1\n",
+    r"trn_X_Y\.txt, line 1: expected a header \"rows columns\", found '0:1'",
+  ),
   "no header": ("index", "trn_X_Y.txt", "", r"trn_X_Y\.txt, line 1: expected a header"),
-  "header huge": ("index", "trn_X_Y.txt", "9" * 5000 + " 5\n", r"trn_X_Y\.txt, line 1: expected a header \"rows"),
-  "header claims much": ("index", "trn_X_Y.txt", f"{10**12} 5\n0:1\n", r"line 1: expected a header that counts 1 rows"),
-  "header too long": ("index", "trn_X_Y.txt", "9 5\n0:1\n\n", r"line 1: expected a header that counts 2 rows.*'9'"),
-  "header too short": ("index", "tst_X_Y.txt", "3 5\n0:1\n\n\n1:1\n", r"tst_X_Y\.txt, line 5: expected the end"),
-  "columns": ("index", "trn_X_Y.txt", "5 4\n\n\n\n\n\n", r"line 1: expected 5 columns, one for each label.*'4'"),
-  "texts too few": ("index", "trn_X.txt", "one\n", r"trn_X\.txt, line 2: expected another text, as trn_X_Y.txt has 5"),
+  "header huge": (
+    "index",
+    "trn_X_Y.txt",
+    "9" * 5000 + " 5\n",
+    r"trn_X_Y\.txt, line 1: expected a header \"rows",
+  ),
+  "header claims much": (
+    "index",
+    "trn_X_Y.txt",
+    f"{10**12} 5\n0:1\n",
+    r"line 1: expected a header that counts 1 rows",
+  ),
+  "header too long": (
+    "index",
+    "trn_X_Y.txt",
+    "9 5\n0:1\n\n",
+    r"line 1: expected a header that counts 2 rows.*'9'",
+  ),
+  "header too short": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n0:1\n\n\n1:1\n",
+    r"tst_X_Y\.txt, line 5: expected the end",
+  ),
+  "columns": (
+    "index",
+    "trn_X_Y.txt",
+    "5 4\n\n\n\n\n\n",
+    r"line 1: expected 5 columns, one for each label.*'4'",
+  ),
+  "texts too few": (
+    "index",
+    "trn_X.txt",
+    "one\n",
+    r"trn_X\.txt, line 2: expected another text, as trn_X_Y.txt has 5",
+  ),
   "texts too many": ("index", "tst_X.txt", "1\n" * 4, r"tst_X\.txt, line 4: expected the end of the file"),
-  "index no integer": ("index", "tst_X_Y.txt", "3 5\n\n1.0:1\n\n", r"tst_X_Y\.txt, line 3: expected entries.*'1\.0:1'"),
-  "index no colon": ("index", "tst_X_Y.txt", "3 5\n\n\n0:1 1\n", r"tst_X_Y\.txt, line 4: expected entries.*found '1'"),
-  "two colons": ("index", "tst_X_Y.txt", "3 5\n\n\n0:1:1 1\n", r"tst_X_Y\.txt, line 4: expected entries.*'0:1:1'"),
-  "index too large": ("index", "tst_X_Y.txt", "3 5\n\n0:1 5:1\n\n", r"line 3: expected an id in \[0, 5\), found '5'"),
-  "index underscore": ("index", "tst_X_Y.txt", "3 5\n\n0:1\n1_0:1\n", r"tst_X_Y\.txt, line 4: expected entries.*'1_0:1'"),
+  "index no integer": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n1.0:1\n\n",
+    r"tst_X_Y\.txt, line 3: expected entries.*'1\.0:1'",
+  ),
+  "index no colon": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n\n0:1 1\n",
+    r"tst_X_Y\.txt, line 4: expected entries.*found '1'",
+  ),
+  "two colons": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n\n0:1:1 1\n",
+    r"tst_X_Y\.txt, line 4: expected entries.*'0:1:1'",
+  ),
+  "index too large": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n0:1 5:1\n\n",
+    r"line 3: expected an id in \[0, 5\), found '5'",
+  ),
+  "index underscore": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n0:1\n1_0:1\n",
+    r"tst_X_Y\.txt, line 4: expected entries.*'1_0:1'",
+  ),
   "index zero byte": ("index", "tst_X_Y.txt", "3 5\n\n1\0:1\n\n", r"tst_X_Y\.txt, line 3: expected entries"),
-  "index too large a number": ("index", "tst_X_Y.txt", "3 5\n\n0:1e300\n\n", r"line 3: expected a relevance that is finite.*inf"),
-  "index NaN": ("index", "tst_X_Y.txt", "3 5\n\n0:nan\n\n", r"line 3: expected a relevance that is finite.*nan"),
-  "index negative": ("index", "tst_X_Y.txt", "3 5\n\n0:-1\n\n", r"line 3: expected a relevance that is finite.*-1"),
-  "long garbage": ("index", "tst_X_Y.txt", "3 5\n" + "0:1 " * 9 + "x" * 300_000 + ":1\n\n\n", r"line 2: expected entries"),
-  "id too long": ("index", "tst_X_Y.txt", "3 5\n\n" + "9" * 40 + ":1\n\n", r"line 3: expected entries.*'9999"),
-  "filter huge": ("index", "tst_filter_labels.txt", "0 1\n0 " + "9" * 40 + "\n", r"line 2: expected two whole"),
-  "filter label": ("index", "tst_filter_labels.txt", "0 1\n2 5\n", r"labels\.txt, line 2: expected a label in \[0, 5\).*'2 5'"),
-  "filter row": ("index", "trn_filter_labels.txt", "\n5 0\n", r"labels\.txt, line 2: expected a row in \[0, 5\).*'5 0'"),
-  "filter underscore": ("index", "trn_filter_labels.txt", "0 1\n1_0 1\n", r"line 2: expected two whole numbers.*'1_0 1'"),
-  "filter words": ("index", "trn_filter_labels.txt", "0 1\n0 x\n", r"line 2: expected two whole numbers.*'0 x'"),
+  "index too large a number": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n0:1e300\n\n",
+    r"line 3: expected a relevance that is finite.*inf",
+  ),
+  "index NaN": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n0:nan\n\n",
+    r"line 3: expected a relevance that is finite.*nan",
+  ),
+  "index negative": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n0:-1\n\n",
+    r"line 3: expected a relevance that is finite.*-1",
+  ),
+  "long garbage": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n" + "0:1 " * 9 + "x" * 300_000 + ":1\n\n\n",
+    r"line 2: expected entries",
+  ),
+  "id too long": (
+    "index",
+    "tst_X_Y.txt",
+    "3 5\n\n" + "9" * 40 + ":1\n\n",
+    r"line 3: expected entries.*'9999",
+  ),
+  "filter huge": (
+    "index",
+    "tst_filter_labels.txt",
+    "0 1\n0 " + "9" * 40 + "\n",
+    r"line 2: expected two whole",
+  ),
+  "filter label": (
+    "index",
+    "tst_filter_labels.txt",
+    "0 1\n2 5\n",
+    r"labels\.txt, line 2: expected a label in \[0, 5\).*'2 5'",
+  ),
+  "filter row": (
+    "index",
+    "trn_filter_labels.txt",
+    "\n5 0\n",
+    r"labels\.txt, line 2: expected a row in \[0, 5\).*'5 0'",
+  ),
+  "filter underscore": (
+    "index",
+    "trn_filter_labels.txt",
+    "0 1\n1_0 1\n",
+    r"line 2: expected two whole numbers.*'1_0 1'",
+  ),
+  "filter words": (
+    "index",
+    "trn_filter_labels.txt",
+    "0 1\n0 x\n",
+    r"line 2: expected two whole numbers.*'0 x'",
+  ),
   "filter three": ("index", "trn_filter_labels.txt", "0 1 2\n", r"line 1: expected two whole numbers"),
   "no labels": ("index", "Y.txt", "", r"Y\.txt: expected at least one label, found none$"),
   "no labels in JSON": ("raw_json", "lbl.json", "", r"lbl\.json: expected at least one label, found none$"),
   "empty label file": ("csv", "labels.txt", "", r"labels\.txt: expected at least one label, found none$"),
-  "UTF-16": ("index", "Y.txt", "x\n".encode("utf-16"), r"Y\.txt, line 1: expected UTF-8 text, found a UTF-16"),
+  "UTF-16": (
+    "index",
+    "Y.txt",
+    "x\n".encode("utf-16"),
+    r"Y\.txt, line 1: expected UTF-8 text, found a UTF-16",
+  ),
   "map without key": ("index_maps", "label_map.txt", "a\tb\nc\n", r"label_map\.txt, line 2: expected an id"),
-  "graph rows": ("index", "kind_lbl_X_Y.txt", "4 3\n\n\n\n\n", r"kind_lbl_X_Y\.txt, line 1: expected 5 rows, one for each label"),
-  "graph columns": ("index", "kind_trn_X_Y.txt", "5 2\n" + "\n" * 5, r"line 1: expected 3 columns, one for each line of kind_an"),
-  "graph without anchors": ("index", "kind_anchors.txt", "", r"kind_anchors\.txt: expected at least one anchor, found none$"),
-  "anchors without links": ("index", "odd_anchors.txt", "a\n", r"odd_anchors\.txt: odd_trn_X_Y\.txt or odd_lbl_X_Y\.txt, its links, are"),
+  "graph rows": (
+    "index",
+    "kind_lbl_X_Y.txt",
+    "4 3\n\n\n\n\n",
+    r"kind_lbl_X_Y\.txt, line 1: expected 5 rows, one for each label",
+  ),
+  "graph columns": (
+    "index",
+    "kind_trn_X_Y.txt",
+    "5 2\n" + "\n" * 5,
+    r"line 1: expected 3 columns, one for each line of kind_an",
+  ),
+  "graph without anchors": (
+    "index",
+    "kind_anchors.txt",
+    "",
+    r"kind_anchors\.txt: expected at least one anchor, found none$",
+  ),
+  "anchors without links": (
+    "index",
+    "odd_anchors.txt",
+    "a\n",
+    r"odd_anchors\.txt: odd_trn_X_Y\.txt or odd_lbl_X_Y\.txt, its links, are",
+  ),
   "npz": ("pecos", "Y.trn.npz", b"PK\x03\x04 no matrix", r"Y\.trn\.npz: expected a matrix saved by scipy"),
   "csv columns": ("csv", "train.csv", "title,tags\na,b\nc\n", r"train\.csv, line 3: expected 2 columns.*'1'"),
   "csv quotes": ("csv", "train.csv", 'title,tags\na,"b\n', r"train\.csv, line 2: expected separated columns"),
   "csv empty": ("csv", "train.csv", "", r"train\.csv, line 1: expected at least one row"),
-  "no label column": ("csv", "train.csv", "title,x\na,b\n", r"train\.csv: expected a column of labels; set --config\.data\.label_column=NAME \(columns: 'title', 'x'\)$"),
-  "no text column": ("csv", "train.csv", "x,labels\na,b\n", r"train\.csv: expected a column of texts; set --config\.data\.text=NAME \(columns: 'x', 'labels'\)$"),
-  "neither column": ("csv", "train.csv", "foo,bar\na,b\n", r"expected a column of texts and a column of labels; set --config\.data\.text=NAME and --config\.data\.label_column=NAME \(columns: 'foo', 'bar'\)$"),
-  "unknown label": ("csv", "train.csv", "title,labels\na,b\n", r"line 2: expected a label of labels\.txt, found 'b'"),
-  "label id too large": ("jsonl", "train.jsonl", '{"text": "a", "labels": [5]}\n', r"line 1: expected an id in \[0, 5\)"),
-  "label id huge": ("jsonl", "train.jsonl", '{"text": "a", "labels": [1' + "0" * 40 + "]}\n", r"line 1: expected a label of labels"),
-  "label id negative": ("jsonl", "train.jsonl", '{"text": "a", "labels": "-1"}\n', r"line 1: expected an id in \[0, 5\)"),
-  "label no text": ("jsonl", "train.jsonl", '{"text": "a", "labels": [{}]}\n', r"line 1: expected labels that are texts"),
-  "label cell nested": ("jsonl", "train.jsonl", '{"text": "a", "labels": "' + "[" * 9000 + '"}\n', r"line 1: expected a JSON list"),
-  "JSON nested": ("raw_json", "trn.json", GOOD + '{"title": ' + "[" * 9000 + "\n", r"trn\.json, line 2: expected one JSON object"),
-  "label cell": ("jsonl", "train.jsonl", '{"text": "a", "labels": "[1"}\n', r"line 1: expected a JSON list of labels"),
+  "no label column": (
+    "csv",
+    "train.csv",
+    "title,x\na,b\n",
+    r"train\.csv: expected a column of labels; set --config\.data\.label_column=NAME \(columns: 'title', 'x'\)$",
+  ),
+  "no text column": (
+    "csv",
+    "train.csv",
+    "x,labels\na,b\n",
+    r"train\.csv: expected a column of texts; set --config\.data\.text=NAME \(columns: 'x', 'labels'\)$",
+  ),
+  "neither column": (
+    "csv",
+    "train.csv",
+    "foo,bar\na,b\n",
+    r"expected a column of texts and a column of labels; set --config\.data\.text=NAME and --config\.data\.label_column=NAME \(columns: 'foo', 'bar'\)$",
+  ),
+  "unknown label": (
+    "csv",
+    "train.csv",
+    "title,labels\na,b\n",
+    r"line 2: expected a label of labels\.txt, found 'b'",
+  ),
+  "label id too large": (
+    "jsonl",
+    "train.jsonl",
+    '{"text": "a", "labels": [5]}\n',
+    r"line 1: expected an id in \[0, 5\)",
+  ),
+  "label id huge": (
+    "jsonl",
+    "train.jsonl",
+    '{"text": "a", "labels": [1' + "0" * 40 + "]}\n",
+    r"line 1: expected a label of labels",
+  ),
+  "label id negative": (
+    "jsonl",
+    "train.jsonl",
+    '{"text": "a", "labels": "-1"}\n',
+    r"line 1: expected an id in \[0, 5\)",
+  ),
+  "label no text": (
+    "jsonl",
+    "train.jsonl",
+    '{"text": "a", "labels": [{}]}\n',
+    r"line 1: expected labels that are texts",
+  ),
+  "label cell nested": (
+    "jsonl",
+    "train.jsonl",
+    '{"text": "a", "labels": "' + "[" * 9000 + '"}\n',
+    r"line 1: expected a JSON list",
+  ),
+  "JSON nested": (
+    "raw_json",
+    "trn.json",
+    GOOD + '{"title": ' + "[" * 9000 + "\n",
+    r"trn\.json, line 2: expected one JSON object",
+  ),
+  "label cell": (
+    "jsonl",
+    "train.jsonl",
+    '{"text": "a", "labels": "[1"}\n',
+    r"line 1: expected a JSON list of labels",
+  ),
   "parquet": ("parquet", "trn.parquet", "nonsense", r"trn\.parquet: expected a parquet file"),
 }
 
@@ -123,7 +383,9 @@ def test_excerpts_are_short(tmp_path):
 
 def test_rows_of_npz_are_counted_from_one(tmp_path):
   folder = samples.pecos(tmp_path)
-  scipy.sparse.save_npz(folder / "Y.tst.npz", scipy.sparse.csr_matrix(np.array([[0] * 5, [0, -1, 0, 0, 0], [0] * 5])))
+  scipy.sparse.save_npz(
+    folder / "Y.tst.npz", scipy.sparse.csr_matrix(np.array([[0] * 5, [0, -1, 0, 0, 0], [0] * 5]))
+  )
   refused(folder, r"Y\.tst\.npz, row 2: expected a relevance that is finite and not negative, found '-1")
 
 
@@ -137,7 +399,10 @@ def npz_of(**changes) -> bytes:
 
 
 NPZ_CASES = {
-  "indptr decreases": ({"indptr": [0, 2, 1, 3]}, r"matrix saved by scipy\.sparse\.save_npz \(indptr decreases\)$"),
+  "indptr decreases": (
+    {"indptr": [0, 2, 1, 3]},
+    r"matrix saved by scipy\.sparse\.save_npz \(indptr decreases\)$",
+  ),
   "indptr outside": ({"indptr": [0, 1, 2, 9]}, r"matrix saved by scipy"),
   "ids no integers": ({"indices": [0.0, 1.5, 2.0]}, r"\(indices of type float64\)$"),
   "ids too large": ({"indices": [0, 1, 5]}, r", row 3: expected an id in \[0, 5\), found '5'"),
@@ -217,7 +482,9 @@ def test_lists_just_too_deep_to_be_shown(tmp_path):
   folder = samples.raw_json(tmp_path)
   for depth in range(800, 1000):
     samples.write(folder / "trn.json", '{"title": ' + "[" * depth + "]" * depth + "}\n")
-    with pytest.raises(DataError, match=r"trn\.json, line 1: expected (a text under the key|one JSON object)"):
+    with pytest.raises(
+      DataError, match=r"trn\.json, line 1: expected (a text under the key|one JSON object)"
+    ):
       data.prepare(folder, folder / "out")
 
 
@@ -240,7 +507,9 @@ def test_long_rows_of_tables(tmp_path, monkeypatch):
   folder = samples.separated(tmp_path, "csv")
   monkeypatch.setattr(table_files, "MAX_LINE_BYTES", 128)
   samples.write(folder / "train.csv", 'title,tags\na,b\n\n"c' + "\nlong" * 50 + '",d\n')
-  refused(folder, r"train\.csv, line 4: expected a row of at most 0 MiB \(is a quote never closed\?\), found 'long'")
+  refused(
+    folder, r"train\.csv, line 4: expected a row of at most 0 MiB \(is a quote never closed\?\), found 'long'"
+  )
 
 
 def test_blank_lines_before_others_are_refused_in_any_chunk(tmp_path, monkeypatch):
@@ -311,8 +580,14 @@ def test_table_whose_labels_are_all_empty(tmp_path):
 @pytest.mark.parametrize(
   ("options", "said"),
   [
-    ({"text": "headlin"}, "a column 'headlin' of texts; set --config.data.text=NAME (columns: 'title', 'tags')"),
-    ({"label_column": "tag"}, "a column 'tag' of labels; set --config.data.label_column=NAME (columns: 'title', 'tags')"),
+    (
+      {"text": "headlin"},
+      "a column 'headlin' of texts; set --config.data.text=NAME (columns: 'title', 'tags')",
+    ),
+    (
+      {"label_column": "tag"},
+      "a column 'tag' of labels; set --config.data.label_column=NAME (columns: 'title', 'tags')",
+    ),
     ({"text": "tags", "label_column": "tags"}, "texts and labels in two columns, found 'tags' for both"),
   ],
 )
@@ -335,7 +610,9 @@ def test_many_and_odd_columns_make_a_short_line(tmp_path):
 def test_label_table_without_texts(tmp_path):
   path = samples.write(tmp_path / "t.csv", "title,tags\na,b\n")
   samples.write(tmp_path / "names.csv", "id,foo\nb,B\n")
-  with pytest.raises(DataError, match=r"names\.csv: expected a column of texts called title, .* \(columns: 'id', 'foo'\)$"):
+  with pytest.raises(
+    DataError, match=r"names\.csv: expected a column of texts called title, .* \(columns: 'id', 'foo'\)$"
+  ):
     data.load(path, label_file="names.csv")
 
 
@@ -367,7 +644,10 @@ def test_no_permission(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   ("number", "match"),
-  [(errno.ENOSPC, "out: cannot be written: the disk is full"), (errno.EACCES, "out: .*no permission to write")],
+  [
+    (errno.ENOSPC, "out: cannot be written: the disk is full"),
+    (errno.EACCES, "out: .*no permission to write"),
+  ],
 )
 def test_disk_refuses(number, match, tmp_path, monkeypatch):
   folder = samples.index(tmp_path)

@@ -107,14 +107,14 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
       "method.labels": "in_batch",
       "method.num_label_clusters": 8,
       "method.num_head_labels": 3,
-      "method.leaves_first_epoch": 0.0,
-      "method.leaves_every_epochs": 1.0,
+      "method.clusters_first_epoch": 0.0,
+      "method.clusters_every_epochs": 1.0,
     }
   if method == "unidec":  # a table and texts in one pool
     overrides |= tiny_runs.UNIDEC | {"method.pool_size": 40}
   if method == "prime":  # centroids that a step moves; large steps turn what is rounding into other pairs
     overrides |= tiny_runs.PRIME | {"train.learning_rate": 1e-3, "train.head_learning_rate": 1e-4}
-    overrides["method.leaves_first_epoch"] = 9.0
+    overrides["method.clusters_first_epoch"] = 9.0
   if method.startswith("ramen"):
     overrides |= tiny_runs.RAMEN
   if method == "ramen_visits":  # odds that the main process writes; edges judged by centred vectors

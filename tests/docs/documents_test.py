@@ -141,7 +141,7 @@ def test_a_command_of_the_program(parsed, line, capsys):
     options.check(rest)
     if options.MODE.value in ("train", "prepare", "plan"):
       config = options.checked_config()
-      methods.check(config)
+      methods.check_config(config)
       if options.MODE.value == "plan":
         try:
           workflow.plan(config)

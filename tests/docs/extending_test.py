@@ -13,7 +13,6 @@ from same_runs import assert_same_runs
 
 from docs.examples import siglip, siglip_experiment
 from tests.training import resume_test
-from xmc_jax import config as configs
 from xmc_jax import methods, plan
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
@@ -26,8 +25,6 @@ data, encoder_run, make_run = checks.data, checks.encoder_run, checks.make_run  
 
 SETTINGS = {
   "method.name": "siglip",
-  "method.loss": "binary",
-  "method.labels": "in_batch",
   "method.num_positives": 2,
   "method.num_hard_negatives": 2,
   "method.shortlist_size": 8,
@@ -38,8 +35,8 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
-  """The line of `_METHODS` that the page tells to write."""
-  monkeypatch.setitem(methods._METHODS, "siglip", siglip.__name__)
+  """The line of `_FILES` that the page tells to write."""
+  monkeypatch.setitem(methods._FILES, "siglip", siglip.__name__)
 
 
 @pytest.mark.slow
@@ -102,13 +99,12 @@ def test_the_example_is_its_formula(make_run):
 
 def test_the_example_can_be_planned_and_refuses_what_it_does_not_do():
   config = siglip_experiment.get_config()
-  configs.check(config)
-  methods.check(config)
+  methods.check_config(config)
   made = plan.plan(config, plan.sizes_of(config))
   assert 0 < made.total < made.limit
   config.method.labels = "all"
-  with pytest.raises(ConfigError, match=r"'siglip' takes 'in_batch'; set --config.method.labels=in_batch"):
-    methods.check(config)
+  with pytest.raises(ConfigError, match=r"'all' is not one of 'in_batch', of method.name = 'siglip'"):
+    methods.check_config(config)
 
 
 def test_the_page_quotes_the_example():

@@ -11,7 +11,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.runs import run as runs
 
 BERT = "BERT"  # stands for `tiny_bert`'s folder
-_LEAVES = {"method.labels": "in_batch", "method.loss": "margin", "encoder.embedding_dropout": 0.0}
+_CLUSTERS = {"method.labels": "in_batch", "method.loss": "margin", "encoder.embedding_dropout": 0.0}
 KINDS = {
   "bag": {},
   "bag_raw": {"encoder.normalize": False, "method.temperature": 1.0},
@@ -26,8 +26,8 @@ KINDS = {
   "gru": {"encoder.name": "gru"},
   "dpr": {"method.name": "dpr", "method.loss": "softmax", "method.labels": "in_batch"},
   "ance": {"method.name": "ance", "method.loss": "softmax", "method.labels": "in_batch"},
-  "ngame": {"method.name": "ngame", **_LEAVES},
-  "dexa": {"method.name": "dexa", **_LEAVES, "method.num_label_clusters": 8},
+  "ngame": {"method.name": "ngame", **_CLUSTERS},
+  "dexa": {"method.name": "dexa", **_CLUSTERS, "method.num_label_clusters": 8},
   "ova": {"method.name": "ova", "method.loss": "binary", "method.labels": "table"},
   "unidec": {"encoder.name": BERT, **tiny_runs.UNIDEC},
   "depsl": {**tiny_runs.UNIDEC, "method.classifier_dim": 0},

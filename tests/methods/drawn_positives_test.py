@@ -13,8 +13,6 @@ from xmc_jax.distributed import sharding
 from xmc_jax.methods.components.pool_losses import pool_loss
 from xmc_jax.types import Batch, DatasetInfo
 
-_SAMPLED = {"method.loss": "softmax", "method.labels": "in_batch", "method.shortlist_size": 8}
-
 
 @pytest.fixture(scope="module")
 def make_run(tmp_path_factory):
@@ -83,7 +81,7 @@ def test_baselines_draw_as_many_positives_as_are_asked_for(make_run):
   for name in ("dpr", "ance"):
     for asked in (1, 2, 0):
       more = {"method.num_hard_negatives": 1} if name == "ance" else {}
-      run = make_run(**{"method.name": name, **_SAMPLED, "method.num_positives": asked, **more})
+      run = make_run(**{"method.name": name, "method.num_positives": asked, **more})
       batch = run.batches.build(0)
       counts = np.diff(unfiltered(run.train.truth, run.train.filter).indptr)[batch.rows[batch.rows >= 0]]
       expected = np.minimum(counts, asked) if asked else counts

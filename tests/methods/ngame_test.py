@@ -10,8 +10,7 @@ import pytest
 import tiny_runs
 
 from experiments import ngame_classifier, prime_classifier, ramen_classifier
-from xmc_jax import config as configs
-from xmc_jax import refresh
+from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
@@ -29,8 +28,8 @@ NGAME = {
   "method.loss": "margin",
   "method.labels": "in_batch",
   "method.margin_negatives": 4,
-  "method.leaves_first_epoch": 1.0,
-  "method.leaves_every_epochs": 1.0,
+  "method.clusters_first_epoch": 1.0,
+  "method.clusters_every_epochs": 1.0,
   "encoder.embedding_dropout": 0.0,
 }
 DEXA = {**NGAME, "method.name": "dexa", "method.num_label_clusters": 8, "train.table_learning_rate": 0.02}
@@ -173,9 +172,9 @@ def test_without_clusters_dexa_is_ngame(data, tmp_path):
 # --- clusters of points ---
 
 
-def test_leaves_double_by_the_epoch():
-  settings = configs.default().method
-  assert [refreshes.leaf_size(settings, epoch) for epoch in (0, 9, 10, 24, 25, 199, 200, 300)] == [
+def test_clusters_double_by_the_epoch():
+  settings = methods.default_config("ngame").method
+  assert [refreshes.cluster_size(settings, epoch) for epoch in (0, 9, 10, 24, 25, 199, 200, 300)] == [
     4, 4, 8, 8, 16, 512, 1024, 1024,
   ]  # fmt: skip
 
@@ -183,17 +182,19 @@ def test_leaves_double_by_the_epoch():
 @pytest.mark.slow
 def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME)
-  assert run.method.batch.clump == 4
+  assert run.method.batch.cluster_size == 4
   params, aux = run.initial_parameters()
-  fresh, _ = refresh.renew("leaves", run.method.refreshes["leaves"], run.snapshot(params, aux, 6), {}, aux)
-  leaves = fresh["leaves"]
+  fresh, _ = refresh.renew(
+    "clusters", run.method.refreshes["clusters"], run.snapshot(params, aux, 6), {}, aux
+  )
+  clusters = fresh["clusters"]
   with_labels = np.diff(run.train.truth.indptr) > 0
-  assert np.all((leaves >= 0) == with_labels)
-  sizes = np.bincount(leaves[with_labels])
+  assert np.all((clusters >= 0) == with_labels)
+  sizes = np.bincount(clusters[with_labels])
   assert sizes.max() <= 4 and len(sizes) == 64 and sizes.max() - sizes.min() <= 1
   queries = _unit(run.embed_queries(params, aux, run.train.tokens))
   within = np.mean([queries[a] @ queries[b] for a in np.flatnonzero(with_labels) for b in
-                    np.flatnonzero(leaves == leaves[a]) if a != b])  # fmt: skip
+                    np.flatnonzero(clusters == clusters[a]) if a != b])  # fmt: skip
   assert within > np.mean(queries @ queries.T) + 0.1
 
 
@@ -207,7 +208,7 @@ def _info(counts):
 
 def test_head_labels_by_number_and_by_points():
   info = _info([5, 60, 0, 50, 5, 49])
-  settings = configs.default().method
+  settings = methods.default_config("dexa").method
   assert label_clusters.head_labels(settings, info).tolist() == []
   settings.head_label_points = 50
   assert label_clusters.head_labels(settings, info).tolist() == [1, 3]
@@ -443,8 +444,8 @@ def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
 def test_settings_that_are_the_encoders_cannot_be_given(changed, message, data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
   made = tiny_runs.config(data, **settings)  # a test's config has other values than the defaults
-  made.data.update(configs.default().data)
-  made.encoder.update(configs.default().encoder)
+  made.data.update(methods.default_config().data)
+  made.encoder.update(methods.default_config().encoder)
   made.data.cache_dir = str(tmp_path / "cache")
   run = create.create(made, tmp_path / "a", Report(tmp_path / "a"))
   assert run.config.data.cache_dir == str(tmp_path / "cache")  # where things are is no setting of theirs

@@ -23,7 +23,7 @@ from xmc_jax.runs.ranking import ranker
 from xmc_jax.storage import run_folder
 
 SETTINGS = tiny_runs.RAE_XMC
-POINTS = {"method.point_positive_weight": 0.5, "method.leaves_first_epoch": 0.0}
+POINTS = {"method.point_positive_weight": 0.5, "method.clusters_first_epoch": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -212,11 +212,17 @@ def test_batches_say_who_shares_a_label_also_of_one_that_was_not_drawn(data, tmp
 @pytest.mark.parametrize(
   "settings, message",
   [
-    ({"method.loss": "softmax"}, "method.loss = 'softmax'.*'rae_xmc' takes 'decoupled_softmax'"),
-    ({"method.labels": "all", "method.num_hard_negatives": 0}, "method.labels = 'all'.*takes 'in_batch'"),
-    ({"method.num_fresh_negatives": 3}, "method.num_fresh_negatives = 3.*takes 0"),
-    ({"method.pool_size": 9}, "method.pool_size = 9.*takes 0"),
-    ({"method.leaf_size": 0}, "method.leaf_size = 0: .*takes 1 or more; set --config.method.leaf_size=4"),
+    ({"method.loss": "softmax"}, "method.loss = 'softmax' is not one of 'decoupled_softmax', of .*'rae_xmc'"),
+    (
+      {"method.labels": "all", "method.num_hard_negatives": 0},
+      "labels = 'all' is not one of 'in_batch'",
+    ),
+    ({"method.num_fresh_negatives": 3}, "no key 'method.num_fresh_negatives': it is a setting of .*'dexml'"),
+    ({"method.pool_size": 9}, "no key 'method.pool_size': it is a setting of method.name = 'unidec'"),
+    (
+      {"method.cluster_size": 0},
+      "cluster_size = 0 is less than 1; set --config.method.cluster_size=1",
+    ),
     ({"method.point_positive_weight": 1.5}, "method.point_positive_weight = 1.5"),
     ({"method.point_positive_weight": -0.1}, "method.point_positive_weight = -0.1"),
     ({"method.temperature": 0.0}, "method.temperature = 0"),
@@ -227,8 +233,7 @@ def test_batches_say_who_shares_a_label_also_of_one_that_was_not_drawn(data, tmp
     ),
     (
       {"method.name": "dexml", "method.point_positive_weight": 0.5},
-      "method.point_positive_weight = 0.5 is for method.name = 'rae_xmc', not 'dexml'; "
-      "set --config.method.point_positive_weight=0.0",
+      "is a setting of method.name = 'rae_xmc'",
     ),
   ],
 )
@@ -241,8 +246,8 @@ def test_settings_that_are_refused(settings, message, data, tmp_path):
 def test_points_as_positives_bring_clusters(data, tmp_path):
   alone = tiny_runs.open_run(data, tmp_path / "a", **SETTINGS).method
   points = tiny_runs.open_run(data, tmp_path / "b", **SETTINGS, **POINTS).method
-  assert set(alone.refreshes) == {"shortlist"} and set(points.refreshes) == {"shortlist", "leaves"}
-  assert alone.batch.clump == 1 and points.batch.clump == 4
+  assert set(alone.refreshes) == {"shortlist"} and set(points.refreshes) == {"shortlist", "clusters"}
+  assert alone.batch.cluster_size == 1 and points.batch.cluster_size == 4
   assert alone.key_temperature == 0.05 and alone.batch.shared
   without = {**SETTINGS, "method.num_hard_negatives": 0}
   assert not tiny_runs.open_run(data, tmp_path / "c", **without).method.refreshes

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from tests.config.config_test import USUAL
 from tests.docs.documents_test import ROOT
 from tests.golden_test import PRESETS
-from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.config import checks
 from xmc_jax.errors import ConfigError
@@ -27,7 +27,6 @@ BASES = {
   "rae_xmc": ("rae_xmc-lf_amazontitles_131k",),
 }
 BASES["dexa"] += ("ngame_classifier-debian", "dexa_classifier-paper")
-DEFAULTS = checks.flatten(configs.default())
 
 
 def rows(page: str) -> list[list[str]]:
@@ -53,23 +52,24 @@ def parsed(span: str) -> tuple[str, object]:
   """Returns a setting's key and value; a key alone has the value None."""
   key, equals, value = span.removeprefix("--").partition("=")
   key = "eval.scores" if key == "scores" else key
-  assert key in DEFAULTS, f"{key} is no key"
+  assert key in USUAL, f"{key} is no key"
   if not equals:
     return key, None
   value = value.strip('"')
-  return key, value if isinstance(DEFAULTS[key], str) else ast.literal_eval(value)
+  return key, value if isinstance(USUAL[key], str) else ast.literal_eval(value)
 
 
 def refusal(base: str, settings: dict) -> str:
   """Returns why a preset does not take settings, or that they change nothing; '' where they do."""
   config = PRESETS[base][0].get_config(PRESETS[base][1])
   before = checks.flatten(config.to_dict())
+  if missing := settings.keys() - before.keys():
+    return f"{base} has no {missing}"
   if all(before[key] == value for key, value in settings.items()):
     return f"{base} has that already"
   try:
     config.update_from_flattened_dict(settings)
-    configs.check(config)
-    methods.check(config)
+    methods.check_config(config)
   except (ConfigError, TypeError) as error:
     return str(error)
   return ""
@@ -78,7 +78,7 @@ def refusal(base: str, settings: dict) -> str:
 def test_a_row_is_read():
   assert spans("`a=1` with `b.c=x`; `:preset`; none") == [["a=1", "b.c=x"], [":preset"]]
   assert parsed("method.loss=softmax") == ("method.loss", "softmax")
-  assert parsed('method.leaf_doubling_epochs="(5,10)"') == ("method.leaf_doubling_epochs", (5, 10))
+  assert parsed('method.cluster_doubling_epochs="(5,10)"') == ("method.cluster_doubling_epochs", (5, 10))
   assert parsed("--scores=fused") == ("eval.scores", "fused")
   assert parsed("method.margin") == ("method.margin", None)
   with pytest.raises(AssertionError, match="no key"):

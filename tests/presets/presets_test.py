@@ -9,8 +9,9 @@ import importlib
 import pytest
 
 from tests.golden_test import PRESETS
-from xmc_jax import config as configs
+from xmc_jax import methods
 from xmc_jax.config import checks
+from xmc_jax.config.defaults import keys_of
 
 # Of the data, by set: longest text in tokens (in DEXML's and NGAME's papers alike), propensity's A and B.
 AMAZON, WIKIPEDIA, OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)
@@ -24,7 +25,6 @@ DATA = {
   "lf_wikititles_500k": (32, WIKIPEDIA),
   "lf_amazontitles_1.3m": (32, AMAZON),
 }
-DEFAULTS = checks.flatten(configs.default())
 BENCHMARKS = {name: made for name, made in PRESETS.items() if name.partition("-")[2].startswith(tuple(DATA))}
 EXPECTED: dict[str, tuple[str, dict]] = {}  # by preset: where the values stand, and the values
 OURS: dict[str, dict] = {}  # by method: what no paper or config says
@@ -101,24 +101,30 @@ for each, number, size in (
   dexml(each, "_hard_released", "configs/*/dist-de-hnm_decoupled-softmax.yaml, train.py", same)
 
 # Its baselines (section 5.2), whose settings it does not print: Table 7's.
-OVA = row("method.name method.loss method.labels method.num_positives", "ova", "binary", "table", 0)
+OVA = row("method.name method.loss method.labels", "ova", "binary", "table")
 DPR = row("method.name method.loss method.labels", "dpr", "softmax", "in_batch")
+
+
+def of_table_7(dataset: str, method: str) -> dict:
+  """Returns DEXML's values for a set, those that a baseline has, too."""
+  values, keys = {**DEXML_ALL, **DEXML[dataset]}, keys_of(methods.SETTINGS[method])
+  return {key: value for key, value in values.items() if key in keys}
+
+
 for each in DEXML:
   EXPECTED[f"ova-{each}"] = (
     "DEXML, Tables 1 and 2, OvA classifier; Table 7",
     {
-      **DEXML_ALL,
-      **DEXML[each],
+      **of_table_7(each, "ova"),
       **OVA,
       **row("method.temperature encoder.normalize", 1.0, False),  # ours
     },
   )
-  EXPECTED[f"dpr-{each}"] = "DEXA, Tables 2 and 3; DEXML's Table 7", {**DEXML_ALL, **DEXML[each], **DPR}
+  EXPECTED[f"dpr-{each}"] = "DEXA, Tables 2 and 3; DEXML's Table 7", {**of_table_7(each, "dpr"), **DPR}
   EXPECTED[f"ance-{each}"] = (
     "DEXML, Table 12, softmax, 2 hard negatives",
     {
-      **DEXML_ALL,
-      **DEXML[each],
+      **of_table_7(each, "ance"),
       **DPR,
       **SHORTLIST,
       **row("method.name method.num_hard_negatives", "ance", 2),
@@ -128,7 +134,7 @@ OURS["ova"] = {"train.table_learning_rate": 1e-3}
 
 # NGAME: ngame/configs/NGAME/SET.json, "siamese".
 NGAME_KEYS = "data.max_length train.batch_size train.num_epochs method.margin_negatives"
-NGAME_KEYS += " method.leaf_doubling_epochs method.leaves_first_epoch"
+NGAME_KEYS += " method.cluster_doubling_epochs method.clusters_first_epoch"
 OF_TITLES = (10, 20, 25, 50, 75, 100, 125, 150, 200)
 USUAL = (10, 25, 50, 75, 100, 125, 150, 200)
 NGAME = {
@@ -143,15 +149,17 @@ NGAME_ALL = {
   **DROPOUT,
   **row("encoder.name encoder.pooling encoder.normalize", MSMARCO, "mean", True),
   **row("method.name method.loss method.labels method.num_positives", "ngame", "margin", "in_batch", 1),
-  **row("method.margin method.weight_temperature method.leaf_size", 0.3, 0.1, 1),
-  **row("method.leaves_every_epochs train.learning_rate train.warmup_steps", 5.0, 2e-4, 100),
+  **row("method.margin method.weight_temperature method.cluster_size", 0.3, 0.1, 1),
+  **row("method.clusters_every_epochs train.learning_rate train.warmup_steps", 5.0, 2e-4, 100),
   **row("train.weight_decay train.schedule", 0.0, "linear"),
 }
 for each, values in NGAME.items():
   EXPECTED[f"ngame-{each}"] = f"ngame/configs/NGAME, {each}; DEXA, Tables 2 and 3", {**NGAME_ALL, **values}
 
 # DEXA: dexa/configs/DEXA/LF-AmazonTitles-131K.json, "siamese"; 65,536 and head labels: Table 6, section 4.
-DEXA_CLUSTERS = row("method.leaf_size method.leaf_doubling_epochs method.leaves_first_epoch", 4, USUAL, 10.0)
+DEXA_CLUSTERS = row(
+  "method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch", 4, USUAL, 10.0
+)
 DEXA_ALL = {
   **row("method.name train.weight_decay train.table_learning_rate", "dexa", 0.01, 2e-4),
   **row("method.num_label_clusters method.head_label_points method.num_head_labels", 65_536, 50, 0),
@@ -210,7 +218,7 @@ RAMEN_ALL = {
   **row("train.batch_size train.num_epochs train.learning_rate data.max_length", 1024, 300, 2e-4, 32),
   **row("method.walk_hops method.walk_restart method.pruning_threshold", 400, 0.8, 0.0),
   **row("method.pruning_first_epoch method.pruning_every_epochs", 10.0, 5.0),
-  "method.leaf_doubling_epochs": (25, 50, 75, 100, 125, 150, 175, 200, 225),
+  "method.cluster_doubling_epochs": (25, 50, 75, 100, 125, 150, 175, 200, 225),
 }
 OURS["ramen"] = {  # OAK's, of the same group: encoder, clusters of two at first, warm-up, decay
   "encoder.name": "sentence-transformers/msmarco-distilbert-cos-v5",
@@ -218,9 +226,9 @@ OURS["ramen"] = {  # OAK's, of the same group: encoder, clusters of two at first
 }
 for each in ("lf_wikiseealsotitles_320k", "lf_amazontitles_1.3m"):
   ramen = {**RAMEN_ALL, **OURS["ramen"]}
-  EXPECTED[f"ramen-{each}"] = "RAMEN, Tables 6 and 10, NGAME", {**ramen, "method.leaf_size": 2}
+  EXPECTED[f"ramen-{each}"] = "RAMEN, Tables 6 and 10, NGAME", {**ramen, "method.cluster_size": 2}
   of_ance = row("method.base method.num_hard_negatives method.shortlist_size", "ance", 1, 100)
-  without = {"method.leaf_size": 4, "method.leaf_doubling_epochs": USUAL}  # no clusters: the defaults
+  without = {"method.cluster_size": 4, "method.cluster_doubling_epochs": USUAL}  # no clusters: the defaults
   EXPECTED[f"ramen-{each}_ance"] = "RAMEN, Tables 6 and 10, ANCE", {**ramen, **of_ance, **without}
 
 # UniDEC and DEPSL: Table 2 (batch, pool), Table 1 (widths), section 4 (rates, schedule), 4.3 (heads,
@@ -246,7 +254,7 @@ UNIDEC_ALL = {
   **row("method.name method.loss method.labels", "unidec", "decoupled_softmax", "in_batch"),
   **row("method.num_positives method.num_hard_negatives method.shortlist_size", 3, 6, 30),
   **row("method.shortlist_first_epoch method.shortlist_every_epochs", 0.0, 5.0),
-  **row("method.leaf_size method.leaves_first_epoch method.leaves_every_epochs", 0, 0.0, 5.0),
+  **row("method.clusters_first_epoch method.clusters_every_epochs", 0.0, 5.0),
   **row("method.encoder_query_weight method.classifier_query_weight", 0.5, 0.5),
   "eval.fusion_rows": 0,
 }
@@ -283,13 +291,13 @@ MODULE_2 = {
   **row("train.batch_size train.num_epochs train.table_learning_rate", 2048, 100, 1e-3),
   **row("train.warmup_steps method.margin method.num_positives", 500, 0.2, 0),
   **row("method.margin_positives method.margin_negatives method.weight_temperature", 3, 5, 1.0),
-  **row("method.query_dropout method.leaves_every_epochs method.margin_mean", 0.5, 5.0, "all"),
+  **row("method.query_dropout method.clusters_every_epochs method.margin_mean", 0.5, 5.0, "all"),
   **row("eval.fusion_rows eval.fusion_depth eval.num_candidates", 75_000, 7, 300),
 }
 # 32 points at first, doubled once at epoch 20, when they are first made.
-FROM_20 = row("method.leaf_size method.leaf_doubling_epochs method.leaves_first_epoch", 64, (), 20.0)
+FROM_20 = row("method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch", 64, (), 20.0)
 FROM_10 = row(
-  "method.leaf_size method.leaf_doubling_epochs method.leaves_first_epoch",
+  "method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch",
   *(1, (10, 15, 20, 25, 30, 35, 40), 10.0),
 )
 EXPECTED["ngame_classifier-released"] = "ngame/configs, LF-AmazonTitles-131K, last", {**MODULE_2, **FROM_10}
@@ -345,7 +353,8 @@ def test_a_preset_has_the_papers_values(name):
     expected = {"data.max_length": length, "eval.propensity_a": a, "eval.propensity_b": b, **expected}
   expected = {**expected, **OURS.get(name.partition("-")[0], {})}
   assert {key: found[key] for key in expected} == expected, citation
-  changed = {key for key in found if found[key] != DEFAULTS[key] and not key.startswith(ABOUT_DATA)}
+  usual = checks.flatten(methods.default_config(found["method.name"]))
+  changed = {key for key in found if found[key] != usual[key] and not key.startswith(ABOUT_DATA)}
   assert changed <= set(expected), f"{name} sets what the table does not have"
 
 

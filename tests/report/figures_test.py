@@ -31,7 +31,7 @@ def _sample(true, wrong, random):
 
 
 @pytest.mark.parametrize(
-  "count, refreshed", [(1, {}), (2, {"leaves": [0]}), (300, {"a $x$ <b>": [0, 1], "漢字": range(900)})]
+  "count, refreshed", [(1, {}), (2, {"clusters": [0]}), (300, {"a $x$ <b>": [0, 1], "漢字": range(900)})]
 )
 def test_curves(count, refreshed):
   curves = {"train/loss": _curve(*np.linspace(3, 1, count)), "eval/P@1": _curve(*np.linspace(0, 0.4, count))}

@@ -77,7 +77,7 @@ def test_another_suffix_leaves_the_page_alone(plain_run, undrawn):
 def test_several_views_and_refreshes(fused_run, undrawn):
   _, text, _ = _write(fused_run, seconds={"train": 30.0})
   assert "ranked by both scores" in text and "By other scores" in text
-  assert "leaves 3 times" in text and "shortlist 3 times" in text
+  assert "clusters 3 times" in text and "shortlist 3 times" in text
   assert "30.0 s" in text and "preparing data" not in text
 
 

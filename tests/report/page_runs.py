@@ -82,5 +82,5 @@ def write_readings(run: runs.Run, epochs: int) -> None:
       file.writelines(json.dumps({"step": 6 * epoch, "time": 1.0, **line}) + "\n" for line in lines)
   (run.workdir / "report").mkdir(exist_ok=True)
   (run.workdir / "report" / "seconds.json").write_text(
-    '{"prepare": 1.5, "train": 7.5, "refresh_leaves": 200.0}'
+    '{"prepare": 1.5, "train": 7.5, "refresh_clusters": 200.0}'
   )

@@ -62,20 +62,20 @@ def test_lines_that_are_none_of_ours_are_skipped(tmp_path, line):
 def test_no_readings(tmp_path):
   assert readings.curves(tmp_path) == {} and readings.seconds(tmp_path) == {}
   assert readings.steps_per_epoch({}) == 0 and readings.memory({}) == {}
-  assert readings.refreshed({"leaves": Refresh(1.0, print)}, {}) == {}
+  assert readings.refreshed({"clusters": Refresh(1.0, print)}, {}) == {}
 
 
 def test_refreshes_are_where_they_were_due(tmp_path):
-  times = {f"time/refresh_{name}": 0.1 for name in ("leaves", "shortlist")}
+  times = {f"time/refresh_{name}": 0.1 for name in ("clusters", "shortlist")}
   _write(tmp_path, *(_line(10 * epoch, **{"train/loss": 1.0, **times}) for epoch in range(1, 7)))
   refreshes = {
-    "leaves": Refresh(2.0, print, first_epoch=1.0),
+    "clusters": Refresh(2.0, print, first_epoch=1.0),
     "shortlist": Refresh(0.0, print, every_steps=25),
     "never_made": Refresh(1.0, print),
   }
   found = readings.refreshed(refreshes, readings.curves(tmp_path))
   assert {name: steps.tolist() for name, steps in found.items()} == {
-    "leaves": [10, 30, 50],
+    "clusters": [10, 30, 50],
     "shortlist": [0, 25, 50],
   }
 

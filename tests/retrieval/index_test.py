@@ -144,7 +144,7 @@ def test_auto_searches_exactly_what_scann_cannot_be_tuned_for(vectors, builds, m
   queries, labels = vectors
   monkeypatch.setattr(index, "_PAYS_LABELS", 3000)
   monkeypatch.setattr(index, "_PAYS_QUERIES", 1)
-  monkeypatch.setattr(index, "_LEAVES", (0.02,))
+  monkeypatch.setattr(index, "_CLUSTERS", (0.02,))
   made = Index(labels)
   for _ in range(2):
     found = made.search(queries, K)

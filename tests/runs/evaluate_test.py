@@ -11,8 +11,7 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax import config as configs
-from xmc_jax import metrics
+from xmc_jax import methods, metrics
 from xmc_jax.data.dataset import Split
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
@@ -167,7 +166,7 @@ def _two_views(backend, folder, num_labels=1500):
     half[:, kept[view]] = labels[:, kept[view]]
     return half
 
-  config = configs.default()
+  config = methods.default_config()
   config.eval.backend = backend
   run = types.SimpleNamespace(
     config=config,
@@ -202,7 +201,7 @@ def test_an_index_ranks_by_the_whole_and_by_each_half(view, tmp_path, builds):
 
 @pytest.mark.parametrize("reason", ["default", "auto", "processes", "tree"])
 def test_what_is_ranked_exactly(reason, tmp_path, builds, capfd, monkeypatch):
-  backend = {"default": configs.default().eval.backend, "auto": "auto"}.get(reason, "scann")
+  backend = {"default": methods.default_config().eval.backend, "auto": "auto"}.get(reason, "scann")
   run, queries = _two_views(backend, tmp_path)
   if reason == "processes":
     monkeypatch.setattr(runtime, "is_alone", lambda: False)
@@ -218,10 +217,10 @@ def test_what_is_ranked_exactly(reason, tmp_path, builds, capfd, monkeypatch):
 
 
 def test_an_unknown_backend_is_refused_with_the_legal_ones():
-  config = configs.default()
+  config = methods.default_config()
   config.eval.backend = "scan"
   with pytest.raises(ConfigError, match=r"eval\.backend = 'scan' is not one of 'exact', 'scann', 'auto'; "):
-    configs.check(config)
+    methods.check_config(config)
 
 
 @pytest.mark.slow

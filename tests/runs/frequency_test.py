@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.batching.inclusion_probabilities import log_pool_odds
 from xmc_jax.cli import commands
@@ -139,12 +138,11 @@ def test_illegal_weights_are_refused(data):
   for values, message in (
     ({**_UNIT, "eval.log_frequency": -0.5}, r"eval\.log_frequency = -0\.5; set .*=-1 to have it chosen"),
     ({"encoder.normalize": False, "eval.log_frequency": 1.0}, "is for vectors of length 1"),
-    ({**_UNIT, "method.log_q": True}, r"method\.log_q = True is for method\.name = 'unidec'"),
+    ({**_UNIT, "method.log_q": True}, r"'method\.log_q': it is a setting of method\.name = 'unidec'"),
   ):
     with pytest.raises(ConfigError, match=message):
       config = tiny_runs.config(data, **values)
-      configs.check(config)
-      methods.check(config)
+      methods.check_config(config)
 
 
 def test_odds_of_a_pool_by_simulation():

@@ -21,6 +21,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import xmc_jax
+from xmc_jax import methods
 from xmc_jax.cli import interactive
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import explanations
@@ -48,7 +49,7 @@ def model(workdir):
 
 def test_training_from_python_gives_its_model(workdir, capsys):
   """The whole call; the second one finds all done, and what it returns predicts as the folder does."""
-  config = xmc_jax.config.read(workdir / "config.json")
+  config = methods.read_config(workdir / "config.json")
   ids, scores, _ = xmc_jax.train(config, workdir).predict(TEXTS, k=3)
   assert "P@1" in capsys.readouterr().out
   expected = xmc_jax.Model.load(workdir).predict(TEXTS, k=3)
@@ -57,7 +58,7 @@ def test_training_from_python_gives_its_model(workdir, capsys):
 
 
 def test_training_from_python_refuses_what_cannot_work(tmp_path):
-  config = xmc_jax.config.default()
+  config = xmc_jax.default_config()
   config.train.batch_size = 0
   with pytest.raises(UserError, match=r"train\.batch_size = 0"):
     xmc_jax.train(config, tmp_path / "run")

@@ -17,7 +17,7 @@ from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.types import TrainState
 
 HOST = {"best": 0.1 + 0.2, "evals_since_best": 3, "stopped": False, "seconds": {"train": 1.5}}
-FRESH = {"leaves": np.arange(5, dtype=np.int32), "shortlist": np.array([[3, -1], [0, 2]], np.int32)}
+FRESH = {"clusters": np.arange(5, dtype=np.int32), "shortlist": np.array([[3, -1], [0, 2]], np.int32)}
 
 
 def _state(scale=1.0):

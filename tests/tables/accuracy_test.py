@@ -188,10 +188,10 @@ def ours(stage, monkeypatch):
     return 0, 10**9
 
   monkeypatch.setattr(accuracy_rows.children, "run", run)
-  read = accuracy_rows.configs.read
+  read = accuracy_rows.methods.read_config
   stored = lambda path: ml_collections.ConfigDict(json.loads(path.read_text()))
   monkeypatch.setattr(
-    accuracy_rows.configs, "read", lambda path: stored(path) if "runs" in str(path) else read(path)
+    accuracy_rows.methods, "read_config", lambda path: stored(path) if "runs" in str(path) else read(path)
   )
   return made
 

@@ -12,7 +12,6 @@ import scipy.sparse as sp
 import tiny_runs
 
 from benchmarks import leaderboard, tfidf
-from xmc_jax import config as configs
 from xmc_jax import data, methods
 
 BOARD = leaderboard.Board("", "debian", 15, "", pathlib.Path("runs"))
@@ -148,8 +147,7 @@ def test_all_have_the_same_budget_encoder_and_data(family, epochs):
   seen = {}
   for name in trained:
     config = _config(name, board)
-    configs.check(config)
-    methods.check(config)
+    methods.check_config(config)
     assert config.train.num_epochs == epochs and config.eval.every_epochs == 1
     if not leaderboard.ROWS[name].base:
       of_encoder = (config.encoder.name, config.encoder.num_layers, config.encoder.init_table)
@@ -160,8 +158,8 @@ def test_all_have_the_same_budget_encoder_and_data(family, epochs):
 def test_clocks_are_stretched_to_the_budget():
   """NGAME's preset of 30 epochs clusters from 2 on, every 2, and doubles at 5, 10, 15 and 20."""
   settings = leaderboard.settings(leaderboard.ROWS["ngame"], 3, BOARD)[1]
-  assert settings["method.leaves_first_epoch"] == settings["method.leaves_every_epochs"] == 1
-  assert settings["method.leaf_doubling_epochs"] == (2, 5, 8, 10)
+  assert settings["method.clusters_first_epoch"] == settings["method.clusters_every_epochs"] == 1
+  assert settings["method.cluster_doubling_epochs"] == (2, 5, 8, 10)
   assert settings["train.seed"] == 3 and "method.pruning_first_epoch" not in settings
   assert leaderboard.settings(leaderboard.ROWS["ramen"], 0, BOARD)[1]["method.pruning_first_epoch"] == 1.5
   same = leaderboard.settings(leaderboard.ROWS["ance"], 0, BOARD)[1]  # 15 epochs as they are

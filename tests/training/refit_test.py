@@ -8,7 +8,7 @@ import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import config as configs
+from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import run as runs
@@ -42,10 +42,10 @@ def test_as_many_epochs_as_were_best(best, per_epoch, of_all, last):
 
 
 def test_nothing_to_train_again_with():
-  config = configs.default()
+  config = methods.default_config()
   config.update_from_flattened_dict({"train.refit": True, "data.num_validation": 0})
   with pytest.raises(ConfigError, match=r"train.refit = True .*data.num_validation = 0.*train.refit=False"):
-    configs.check(config)
+    methods.check_config(config)
 
 
 def bits(tree) -> list[bytes]:
@@ -123,7 +123,7 @@ DEXA = {
   "method.labels": "in_batch",
   "method.num_label_clusters": 8,
   "method.head_label_points": 8,
-  "method.leaves_first_epoch": 1.0,
+  "method.clusters_first_epoch": 1.0,
 }
 
 

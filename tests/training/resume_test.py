@@ -15,7 +15,7 @@ import tiny_devices
 import tiny_runs
 from same_runs import assert_same_runs
 
-from xmc_jax import config as configs
+from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import evaluate, fused
@@ -213,8 +213,8 @@ def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypa
 _CLUSTERED = {
   "method.loss": "margin",
   "method.labels": "in_batch",
-  "method.leaves_first_epoch": 0.5,
-  "method.leaves_every_steps": 7,
+  "method.clusters_first_epoch": 0.5,
+  "method.clusters_every_steps": 7,
   "checkpoint.every_epochs": 0.4,
   "train.table_learning_rate": 0.02,
 }
@@ -239,15 +239,15 @@ _UNIDEC = {
 
 _PRIME = {
   **tiny_runs.PRIME,
-  "method.leaves_first_epoch": 0.5,
-  "method.leaves_every_steps": 7,
+  "method.clusters_first_epoch": 0.5,
+  "method.clusters_every_steps": 7,
   "checkpoint.every_epochs": 0.4,
 }
-_RAMEN = {**tiny_runs.RAMEN, "method.leaves_first_epoch": 0.5, "checkpoint.every_epochs": 0.4}
+_RAMEN = {**tiny_runs.RAMEN, "method.clusters_first_epoch": 0.5, "checkpoint.every_epochs": 0.4}
 _RAE_XMC = {
   **tiny_runs.RAE_XMC,
   "method.point_positive_weight": 0.5,
-  "method.leaves_first_epoch": 0.5,
+  "method.clusters_first_epoch": 0.5,
   "checkpoint.every_epochs": 0.4,
 }
 # Odds of walks are in the run's folder; what the encoder at the start kept, in checkpoints alone.
@@ -430,7 +430,7 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
       left = left[:rows]
     np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
   assert num_padded == (np.prod(ended) > 1)
-  found = runs.reopen(tmp_path / "moved", configs.default().mesh)  # opened on one device
+  found = runs.reopen(tmp_path / "moved", methods.default_config().mesh)  # opened on one device
   tables.append(found.embed_labels(*found.trained()[:2]))
   for table in tables[1:]:
     np.testing.assert_allclose(table, tables[0], atol=1e-4)

@@ -23,7 +23,7 @@ from xmc_jax.training.saver import Saves
 from xmc_jax.types import BatchSpec, Method
 
 OVA = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
-SETTINGS = {"dexml": {}, "ova": OVA, "prime": {**tiny_runs.PRIME, "method.leaves_first_epoch": 9.0}}
+SETTINGS = {"dexml": {}, "ova": OVA, "prime": {**tiny_runs.PRIME, "method.clusters_first_epoch": 9.0}}
 
 
 @pytest.fixture(scope="module")

@@ -7,18 +7,13 @@ from types import MappingProxyType
 import numpy as np
 
 from xmc_jax.batching import length_buckets, ragged
-from xmc_jax.batching.graph_anchors import KEPT, LinkSampler, Side, is_of_labels
+from xmc_jax.batching.graph_anchors import LinkSampler, Side, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
 from xmc_jax.batching.positives import choose_widths, expected_in_pool
 from xmc_jax.data.truth import unfiltered
-from xmc_jax.types import Batch, BatchSpec, Links
+from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, Links
 
 _ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
-
-
-def reads(name: str) -> bool:
-  """Returns whether `build` uses the result of the refresh with this name."""
-  return name in ("leaves", "shortlist") or name.startswith(KEPT)
 
 
 class BatchBuilder:
@@ -30,7 +25,7 @@ class BatchBuilder:
     truth: CSR `[N, L]`, true labels; rows without labels are left out of training.
     excluded: CSR `[N, L]`, pairs that the loss must not see, whether true or not.
     spec: which labels are in the pool, and how many positives are drawn.
-    batch_size: B, over all devices; an upper bound where each batch is a cluster (`spec.whole_leaves`).
+    batch_size: B, over all devices; an upper bound where each batch is a cluster (`spec.batch_is_cluster`).
     max_length: the widest token row.
     seed: fixes the order of the points and every sample.
     data_axis, label_axis: mesh sizes; query groups divide by the first, label groups by their product.
@@ -69,14 +64,20 @@ class BatchBuilder:
     self._data_axis, self._held = data_axis, held_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
     self.vectors, self._last_order = None, (None, None, None)
-    self.steps_per_epoch, batch_size = epoch_shape(len(self.rows), batch_size, data_axis, spec.whole_leaves)
+    self.steps_per_epoch, batch_size = epoch_shape(
+      len(self.rows), batch_size, data_axis, spec.batch_is_cluster
+    )
     self._batch_size = batch_size
-    clump = length_buckets.leaf_clump(batch_size) if spec.whole_leaves else spec.clump
+    group_size = (
+      length_buckets.group_size_in_cluster(batch_size) if spec.batch_is_cluster else spec.cluster_size
+    )
     lengths = queries.lengths[self.rows]
-    self._query_slots = length_buckets.plan(lengths, batch_size, max_length, multiple=data_axis, clump=clump)
+    self._query_slots = length_buckets.plan(
+      lengths, batch_size, max_length, multiple=data_axis, group_size=group_size
+    )
     self._query_spaces = None
     if data_axis * label_axis == 1:
-      self._query_spaces = length_buckets.spaces(self._query_slots, lengths, clump=clump)
+      self._query_spaces = length_buckets.spaces(self._query_slots, lengths, group_size=group_size)
     self._width_excluded = _longest_row(excluded)
     self._pool = make_pool(
       labels,
@@ -139,37 +140,37 @@ class BatchBuilder:
     lengths = np.minimum(self._labels.lengths, self._max_length)
     return float(lengths.sum() / computed) if computed else 0.0
 
-  def epoch_order(self, epoch: int, leaves: np.ndarray | None = None) -> np.ndarray:
+  def epoch_order(self, epoch: int, clusters: np.ndarray | None = None) -> np.ndarray:
     """Returns `[N']`, the training rows in the order of one epoch.
 
     Args:
       epoch: counted from 0.
-      leaves: `[N]` cluster of each training row. Rows of one cluster are kept together and the clusters are
+      clusters: `[N]` cluster of each training row. Rows of one cluster are kept together and the clusters are
         in random order (NGAME, Dahiya et al. 2023). None puts the rows in random order.
     """
     generator = self._generator(_ORDER, epoch)
     order = generator.permutation(self.rows)
-    if leaves is None:
+    if clusters is None:
       return order
-    place = generator.permutation(int(leaves.max()) + 1)
-    return order[np.argsort(place[leaves[order]], kind="stable")]
+    place = generator.permutation(int(clusters.max()) + 1)
+    return order[np.argsort(place[clusters[order]], kind="stable")]
 
-  def _order(self, epoch: int, leaves: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+  def _order(self, epoch: int, clusters: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Returns the cached `epoch_order` and the bounds of its batches, `[steps_per_epoch + 1]`."""
-    known_epoch, known_leaves, found = self._last_order
-    if known_epoch != epoch or known_leaves is not leaves:
-      order = self.epoch_order(epoch, leaves)
-      found = order, self._cuts(order, leaves)
-      self._last_order = epoch, leaves, found
+    known_epoch, known_clusters, found = self._last_order
+    if known_epoch != epoch or known_clusters is not clusters:
+      order = self.epoch_order(epoch, clusters)
+      found = order, self._cuts(order, clusters)
+      self._last_order = epoch, clusters, found
     return found
 
-  def _cuts(self, order: np.ndarray, leaves: np.ndarray | None) -> np.ndarray:
+  def _cuts(self, order: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
     steps = np.arange(self.steps_per_epoch + 1)
-    if not self._spec.whole_leaves:
+    if not self._spec.batch_is_cluster:
       return np.minimum(steps * self._batch_size, len(order))
-    if leaves is None:
+    if clusters is None:
       return steps * len(order) // self.steps_per_epoch
-    begins = np.flatnonzero(np.diff(leaves[order], prepend=-1))
+    begins = np.flatnonzero(np.diff(clusters[order], prepend=-1))
     # A cluster without labelled points has no batch; the last batches of the epoch are then empty.
     return np.concatenate([begins, np.full(len(steps) - len(begins), len(order))])
 
@@ -178,7 +179,7 @@ class BatchBuilder:
 
     Args:
       step: counted from the start of training.
-      fresh: the results of refreshes: 'leaves' `[N]`, the cluster of each row (see `epoch_order`);
+      fresh: the results of refreshes: 'clusters' `[N]`, the cluster of each row (see `epoch_order`);
         'shortlist' `[N, K]`, the hard negatives of each row, padded with -1; and 'kept_SIDE' `[nnz]` bool,
         the edges of that side that were not pruned, from which anchors are drawn.
 
@@ -187,7 +188,7 @@ class BatchBuilder:
       builder's `label_columns` and `label_groups`. `every_label` is left empty too: use the builder's.
     """
     epoch, position = divmod(step, self.steps_per_epoch)
-    order, cuts = self._order(epoch, fresh.get("leaves"))
+    order, cuts = self._order(epoch, fresh.get(CLUSTERS))
     rows, queries, vectors = self._points(order[cuts[position] : cuts[position + 1]])
     generator = self._generator(_DRAW, step)
     truth = ragged.of_matrix(self._truth, rows)
@@ -247,23 +248,23 @@ class BatchBuilder:
 
 
 def epoch_shape(
-  num_points: int, batch_size: int, multiple: int = 1, whole_leaves: bool = False
+  num_points: int, batch_size: int, multiple: int = 1, batch_is_cluster: bool = False
 ) -> tuple[int, int]:
   """Returns `(steps, rows of a batch)` of an epoch.
 
   Args:
     num_points: number of points with a label to learn.
-    batch_size: points in a batch; an upper bound if `whole_leaves`.
+    batch_size: points in a batch; an upper bound if `batch_is_cluster`.
     multiple: the rows of a batch are a multiple of it; `batch_size` must be one.
-    whole_leaves: each batch is a leaf of a balanced binary tree over points (UniDEC, Kharbanda et al. 2024).
+    batch_is_cluster: each batch is a cluster, a leaf of a balanced binary tree over points (UniDEC, 2024).
   """
-  if not whole_leaves:
+  if not batch_is_cluster:
     return max(1, -(-num_points // batch_size)), batch_size
-  leaves = num_leaves(num_points, batch_size)
-  return leaves, max(1, -(-num_points // (leaves * multiple))) * multiple
+  clusters = num_clusters(num_points, batch_size)
+  return clusters, max(1, -(-num_points // (clusters * multiple))) * multiple
 
 
-def num_leaves(num_points: int, size: int) -> int:
+def num_clusters(num_points: int, size: int) -> int:
   """Returns 2^⌈log2(N / C)⌉, at least 1: the number of balanced clusters of at most C = `size` points."""
   return 1 << max(0, (-(-max(1, num_points) // size) - 1).bit_length())
 

@@ -12,7 +12,6 @@ from xmc_jax.batching.positives import doublings
 from xmc_jax.types import LABEL, BatchSpec, Links
 
 _WIDTH = 256  # linked anchors that a row has room for; the width doubles for a batch that needs more
-KEPT = "kept_"  # key prefix in `fresh`, before a side's name: marks the edges that were not pruned
 
 
 class Side(NamedTuple):

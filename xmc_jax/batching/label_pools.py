@@ -98,17 +98,19 @@ class DrawnPool:
     def plan(num_uniform: int) -> tuple[length_buckets.Slots, tuple[int, ...] | None]:
       size = max(1, min(by_frequency + num_uniform, most))
       odds = odds_with(num_uniform)
-      clump = length_buckets.leaf_clump(size) if spec.whole_leaves else 1
+      group_size = length_buckets.group_size_in_cluster(size) if spec.batch_is_cluster else 1
       rows = -(-size // num_shards) * num_shards
       slots = length_buckets.plan(
-        labels.lengths, rows, max_length, weights=odds, multiple=num_shards, clump=clump
+        labels.lengths, rows, max_length, weights=odds, multiple=num_shards, group_size=group_size
       )
       if num_shards > 1:
         return slots, None
       if spec.fill_pool or num_uniform > spec.num_random_negatives:  # drawn labels fill the pool
         for _ in range(20):  # capped at 1, frequent labels leave the rest to others
           odds = np.minimum(1.0, odds * max(1.0, rows / max(odds.sum(), 1e-9)))
-      return slots, length_buckets.spaces(slots, labels.lengths, weights=np.minimum(odds, 1), clump=clump)
+      return slots, length_buckets.spaces(
+        slots, labels.lengths, weights=np.minimum(odds, 1), group_size=group_size
+      )
 
     self._slots = plan(spec.num_random_negatives)
     # Hard negatives are not uniform; to treat them so is only a guess at their lengths.

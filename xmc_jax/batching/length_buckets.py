@@ -36,7 +36,7 @@ def plan(
   weights: np.ndarray | None = None,
   max_groups: int = 3,
   multiple: int = 1,
-  clump: int = 1,
+  group_size: int = 1,
 ) -> Slots:
   """Plans slots for batches of `num_rows` texts that are drawn at random.
 
@@ -47,7 +47,7 @@ def plan(
     weights: `[n]` sampling weights of the texts, up to a factor; None is uniform.
     max_groups: groups at most; more groups need less padding and compile longer.
     multiple: every group's rows divide by this (the mesh's data axis).
-    clump: texts are drawn in groups of this size, and the texts of a group may have the same length.
+    group_size: texts are drawn in groups of this size, and the texts of a group may have the same length.
 
   Returns:
     `((width, rows), ...)`, widths ascending; the rows sum to `num_rows`.
@@ -57,7 +57,7 @@ def plan(
   tails = [np.average(lengths > width, weights=weights) if weights.any() else 0.0 for width in every[:-1]]
   longer = {0: num_rows, max_length: 0}  # width -> how many rows may need more
   for width, tail in zip(every[:-1], tails):
-    need = num_rows * tail + MARGIN * math.sqrt(clump * num_rows * tail * (1 - tail))
+    need = num_rows * tail + MARGIN * math.sqrt(group_size * num_rows * tail * (1 - tail))
     longer[width] = min(num_rows, math.ceil(need / multiple) * multiple)
   best = None
   for count in range(1, max_groups + 1):
@@ -76,7 +76,7 @@ def spaces(
   lengths: np.ndarray,
   *,
   weights: np.ndarray | None = None,
-  clump: int = 1,
+  group_size: int = 1,
 ) -> tuple[int, ...]:
   """Estimates the most real tokens that each slot holds, in practically every random batch.
 
@@ -87,7 +87,7 @@ def spaces(
     lengths: `[n]` token counts of the texts that batches are drawn from.
     weights: `[n]` probability, at most 1, that a batch has each text, independently of the others; None is
       full batches of uniformly drawn texts.
-    clump: as for `plan`.
+    group_size: as for `plan`.
   """
   widest, total = slots[-1][0], num_rows(slots)
   histogram = np.bincount(np.minimum(lengths, widest), weights=weights, minlength=widest + 1)
@@ -105,14 +105,14 @@ def spaces(
   for width, rows in reversed(slots):
     held = np.clip(np.minimum(ends, top + rows) - np.maximum(ends - counts, top), 0, None)
     tokens = held @ long_first
-    most = tokens.mean() + MARGIN * math.sqrt(clump) * tokens.std()
+    most = tokens.mean() + MARGIN * math.sqrt(group_size) * tokens.std()
     found.append(max(1, min(width * rows, math.ceil(most))))
     top += rows
   return tuple(reversed(found))
 
 
-def leaf_clump(num_rows: int) -> int:
-  """Returns the `clump` of `plan` for texts of one cluster: they are similar, and so are their lengths.
+def group_size_in_cluster(num_rows: int) -> int:
+  """Returns the `group_size` of `plan` for texts of one cluster: they are similar, and so are their lengths.
 
   On LF-DebianTitles, the number of texts longer than a given width varies about 30 times as much among
   clusters of 279 points as among 279 points drawn at random.

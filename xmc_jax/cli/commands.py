@@ -14,7 +14,7 @@ import ml_collections
 from xmc_jax import config as configs
 from xmc_jax import console, data, methods, report, sanitize
 from xmc_jax import plan as plans
-from xmc_jax.config import checks
+from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say, show
 from xmc_jax.distributed import runtime
 from xmc_jax.distributed.preemption import Stop
@@ -40,7 +40,6 @@ def prepare(config) -> None:
 
 def plan(config) -> None:
   """`--mode=plan`: what a run would take, from the config alone; refuses what cannot fit."""
-  methods.check(config)
   if methods.builds_on_a_run(config) and config.init_from:
     config = create.with_encoder_of(config)
   sizes = plans.sizes_of(config)
@@ -48,7 +47,7 @@ def plan(config) -> None:
   config, chosen = create.fitted(config, sizes.num_points, sizes.num_labels)
   if chosen:
     print(chosen, file=sys.stderr)
-  configs.check_against_data(config, sizes.num_points or checks.LARGEST, sizes.num_labels)
+  configs.check_against_data(config, sizes.num_points or LARGEST, sizes.num_labels)
   made = plans.plan(config, sizes)
   # Not `show`, which asks JAX for a device.
   print(table(made), file=sys.stdout if made.total <= made.limit else sys.stderr)
@@ -61,7 +60,7 @@ def train(config, workdir: str | pathlib.Path = ""):
   Interrupted, as by a notebook's stop button, it saves what it has; the same call goes on.
 
   Args:
-    config: as `experiments/*.py` make it, or `xmc_jax.config.default()` with changes.
+    config: as `experiments/*.py` make it, or `xmc_jax.default_config()` with changes.
     workdir: the run's folder; '' is runs/<config.name>.
 
   Returns:
@@ -71,13 +70,13 @@ def train(config, workdir: str | pathlib.Path = ""):
     UserError: a setting, the data, or the machine; one line that names it.
 
   Example:
-    >>> config = xmc_jax.config.default()
+    >>> config = xmc_jax.default_config()
     >>> config.data.path, config.train.num_epochs = "mine.csv", 10
     >>> model = xmc_jax.train(config, "runs/mine")
   """
   from xmc_jax.runs.model import Model
 
-  configs.check(config)
+  methods.check_config(config)
   config = ml_collections.ConfigDict({**config.to_dict(), "name": configs.name_after_data(config)})
   workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
   with runtime.started(distributed=False):
@@ -138,7 +137,7 @@ def test(
     backend: what searches the labels, likewise.
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
   """
-  run, own = runs.reopen(workdir, backend=backend), configs.read(workdir / "config.json").eval
+  run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
   frequency.tell(run, scores or own.scores)
   told = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
   suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from absl import flags, logging
 
-from xmc_jax import sanitize
+from xmc_jax import methods, sanitize
 from xmc_jax.config import checks
 from xmc_jax.distributed import stderr
 from xmc_jax.errors import UserError
@@ -82,16 +82,16 @@ def _leave_at_once(*_) -> None:
   os._exit(130)
 
 
-def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:
-  """One line for what went wrong while flags and the config file were read.
+def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
+  """Returns one line for what went wrong while flags and the config file were read.
 
   Args:
     argv: the command line.
     error: what was raised.
-    default: every config key with its default.
+    known: every config key, dotted, with its default.
   """
   overrides = [found[2] for argument in argv if (found := _OVERRIDE.match(argument))]
-  path, known, text = _config_path(argv), checks.flatten(default), str(error)
+  path, text = config_argument(argv).partition(":")[0], str(error)
   used = {"--mode=evaluate", "--mode=predict"} & set(argv)
   if overrides and not path and used:
     return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
@@ -104,7 +104,7 @@ def of_flags(argv: list[str], error: Exception, default: Mapping) -> str:
   if not isinstance(error, OSError):  # where the file was read
     for key in overrides:
       if key not in known:
-        return checks.unknown_key(key, known)
+        return checks.unknown_key(key, known, methods.SETTINGS)
   for key in overrides:
     if text.startswith(start := f"flag --config.{key}="):
       value = _value_of(key, argv) or text.removeprefix(start).partition(": ")[0]
@@ -171,9 +171,9 @@ def _value_of(key: str, argv: list[str]) -> str:
   return ""
 
 
-def _config_path(argv: list[str]) -> str:
-  """The file that --config names, without its preset; '' if there is none."""
+def config_argument(argv: list[str]) -> str:
+  """Returns what --config names, FILE.py or FILE.py:PRESET; '' if there is none."""
   for argument, following in zip(argv, [*argv[1:], ""]):
     if found := re.fullmatch(r"--?config(?:=(.*))?", argument):
-      return (following if found[1] is None else found[1]).partition(":")[0]
+      return following if found[1] is None else found[1]
   return ""

@@ -1,14 +1,19 @@
 """The command line's flags; what config files and overrides raise becomes one line. Knows nothing of jax."""
 
+import contextlib
 import pathlib
 import re
+import runpy
+import sys
 
 from absl import flags
 from ml_collections import config_flags
 
 from xmc_jax import config as configs
+from xmc_jax import methods
 from xmc_jax.cli import error_lines
-from xmc_jax.config import checks
+from xmc_jax.config import checks, renamed
+from xmc_jax.config.defaults import KEYS, keys_of
 from xmc_jax.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
@@ -39,7 +44,7 @@ EXPLAIN = flags.DEFINE_bool(
   False,
   "predict: say why, for each label: which sources rank it high, which training texts have it",
 )
-BACKEND = flags.DEFINE_enum("backend", None, checks.CHOICES["eval.backend"], "evaluate, predict: search by")
+BACKEND = flags.DEFINE_enum("backend", None, KEYS["eval"]["backend"].choices, "evaluate, predict: search by")
 CHECKPOINT = flags.DEFINE_enum(
   "checkpoint", "best", ["best", "last"], "evaluate: the parameters best by validation, or the last step's"
 )
@@ -67,7 +72,7 @@ def parse(argv: list[str]) -> list[str]:
   Raises:
     UserError: a config file or an override that cannot work.
   """
-  argv = [argv[0], *map(_beside_package, argv[1:])]
+  argv = [argv[0], *map(_beside_package, map(_under_new_name, argv[1:]))]
   try:
     rest = flags.FLAGS(argv)
     getattr(CONFIG.value, "name", None)  # a file that cannot be read raises at the first use
@@ -77,7 +82,7 @@ def parse(argv: list[str]) -> list[str]:
   except (UserError, BrokenPipeError):
     raise
   except Exception as error:  # a config file is code: it can raise anything
-    raise UserError(error_lines.of_flags(argv, error, configs.default())) from None
+    raise UserError(error_lines.of_flags(argv, error, _known_keys(argv))) from None
 
 
 def check(argv: list[str]) -> None:
@@ -102,9 +107,27 @@ def checked_config():
       "--config is missing; for instance --config=experiments/dexml.py to train, or --mode=predict "
       "--workdir=RUN to use what was trained; --help has more"
     )
-  configs.check(CONFIG.value)
+  methods.check_config(CONFIG.value)
   CONFIG.value.name = configs.name_after_data(CONFIG.value)
   return CONFIG.value
+
+
+def _known_keys(argv: list[str]) -> dict:
+  """Returns the keys that the config on the command line has without overrides, and their values.
+
+  Where that cannot be read, they are those of all methods.
+  """
+  path, _, preset = error_lines.config_argument(argv).partition(":")
+  with contextlib.suppress(Exception, SystemExit):  # a config file is code: it can raise anything
+    return checks.flatten(runpy.run_path(path)["get_config"](*([preset] if preset else [])))
+  return {key: declared.default for key, declared in keys_of().items()}
+
+
+def _under_new_name(argument: str) -> str:
+  argument, note = renamed.in_argument(argument)
+  if note:
+    print(note, file=sys.stderr)
+  return argument
 
 
 def _beside_package(argument: str) -> str:

@@ -1,6 +1,10 @@
-"""Configs: defaults, legal values and checks between keys, durations in steps. Loads no jax."""
+"""Configs: keys with their defaults and legal values, checks between keys, durations in steps. Loads no jax.
 
-from xmc_jax.config.limits import LOSSES, METRICS, SOURCES
+A method's settings stand in its file; `xmc_jax.methods` joins them with what stands here.
+"""
+
+from xmc_jax.config.defaults import METRICS, SOURCES
+from xmc_jax.config.keys import Key, Settings, declare
 from xmc_jax.config.settings import (
   cache_root,
   check,
@@ -16,14 +20,16 @@ from xmc_jax.config.settings import (
 )
 
 __all__ = [
-  "LOSSES",
   "METRICS",
   "SOURCES",
+  "Key",
+  "Settings",
   "cache_root",
   "check",
   "check_against_data",
   "check_against_devices",
   "check_against_encoder",
+  "declare",
   "default",
   "differences",
   "name_after_data",

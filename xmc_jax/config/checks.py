@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from xmc_jax.config import method_checks
-from xmc_jax.config.limits import AT_LEAST, AT_MOST, CHOICES, LARGEST, POSITIVE, SHARES
+from xmc_jax.config.defaults import keys_of
+from xmc_jax.config.keys import LARGEST, Key, Settings, shown
 
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
 _PATHS = (  # what is, or may be, a place on the disk
@@ -29,33 +29,39 @@ _TYPES = {
 }
 
 
-def faults(config: Any, default: Mapping) -> Iterator[str]:
-  """What is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
+def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
+  """Yields what is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
 
   Args:
     config: a ConfigDict, or whatever a config file made instead.
-    default: every key with its default.
+    methods: what each method declares, by its name; the first is taken for a config that names none.
   """
-  wanted = "it must return xmc_jax.config.default() with other values"
+  wanted = "it must return xmc_jax.default_config() with other values"
   if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
     yield f"get_config() gave {_shown(config)}; {wanted}"
     return
   try:
-    values, known = flatten(config), flatten(default)
+    values = flatten(config)
   except Exception as error:  # a value that is computed when it is looked at can raise anything
     yield f"get_config() gave values that cannot be read ({type(error).__name__}: {error!s:.80}); {wanted}"
     return
-  yield from _key_faults(values, known)
+  name = values.get("method.name")
+  settings = methods[name if isinstance(name, str) and name in methods else next(iter(methods))]
+  known = keys_of(settings)
+  yield from _key_faults(values, known, methods)
   if not hasattr(config, "to_dict"):
     yield f"get_config() gave a {type(config).__name__}; {wanted}"
-  for key, usual in known.items():
-    if fault := type_fault(key, values[key], usual):
+  for key, declared in known.items():
+    if fault := type_fault(key, values[key], declared.default):
       yield fault
-  yield from _choice_faults(values)
   yield from _text_faults(values)
+  yield from name_faults(name, methods)
+  yield from _choice_faults(values, known)
   yield from _range_faults(values, known)
-  yield from method_checks.faults(values, LARGEST)
+  for check in settings.checks:
+    yield from check(values)
   yield from _joint_faults(values)
+  yield from _frequency_faults(values)
   if values["encoder.name"] in ("bag", "gru"):
     yield from _table_faults(values)
 
@@ -74,9 +80,26 @@ def depth_of(metric: str) -> int:
   return int(metric.partition("@")[2])
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
-  """What to say of a key that a config does not have."""
+def name_faults(name: str, methods: Iterable[str]) -> Iterator[str]:
+  """Yields what to say of a `method.name` that no method has."""
+  if name not in methods:
+    near = difflib.get_close_matches(name, methods, n=1)
+    hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
+    yield f"method.name = {name!r:.60} is not one of {', '.join(methods)}; {hint}"
+
+
+def owners(key: str, methods: Mapping[str, Settings]) -> list[str]:
+  """Returns the names of the methods that have a setting, given by its dotted key."""
+  section, _, name = key.partition(".")
+  return [method for method in methods if section == "method" and name in methods[method].keys]
+
+
+def unknown_key(key: str, known: Iterable[str], methods: Mapping[str, Settings]) -> str:
+  """Returns what to say of a key that a config does not have."""
   known = list(known)
+  if having := owners(key, methods):
+    names = " or ".join(map(repr, having))
+    return f"config has no key {_shown(key)}: it is a setting of method.name = {names}"
   if below := [name for name in known if name.startswith(f"{key}.")]:
     return f"config.{key} is a section, not a value; set one of {', '.join(below)}"
   if above := [name for name in known if key.startswith(f"{name}.")]:
@@ -107,8 +130,7 @@ def type_fault(key: str, value: Any, usual: Any) -> str:
   legal = (int, float) if wanted is float else wanted
   if isinstance(value, legal) and (wanted is bool or not isinstance(value, bool)):
     return ""
-  example = f'"{usual}"' if wanted is tuple else usual  # a shell would take parentheses for its own
-  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={example}"
+  remedy = "its default is ''" if usual == "" else f"for instance --config.{key}={shown(usual)}"
   return f"{key} = {_shown(value)} is not {_TYPES[wanted]}; {remedy}"
 
 
@@ -120,20 +142,21 @@ def _shown(value: Any) -> str:
   return text if len(text) <= 60 else text[:60] + "..."
 
 
-def _key_faults(values: dict, known: dict) -> Iterator[str]:
+def _key_faults(values: dict, known: dict, methods: Mapping[str, Settings]) -> Iterator[str]:
   for key in values.keys() - known.keys():
-    yield unknown_key(str(key), known)
+    yield unknown_key(str(key), known, methods)
   for key in known.keys() - values.keys():
-    yield f"config has no {key}; start from xmc_jax.config.default(), which has every key"
+    yield f"config has no {key}; start from xmc_jax.default_config(), which has every key"
 
 
-def _choice_faults(values: dict) -> Iterator[str]:
-  for key, legal in CHOICES.items():
+def _choice_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
+  for key, legal in ((key, declared.choices) for key, declared in known.items()):
     value = values[key]
-    if value not in legal:
+    if legal and value not in legal:
       near = difflib.get_close_matches(value, legal, n=1)
       hint = f"did you mean --config.{key}={near[0]}?" if near else f"set --config.{key}={legal[0]}"
-      yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}; {hint}"
+      who = f", of method.name = {values['method.name']!r}" if key.startswith("method.") else ""
+      yield f"{key} = {_shown(value)} is not one of {', '.join(map(repr, legal))}{who}; {hint}"
 
 
 def _text_faults(values: dict) -> Iterator[str]:
@@ -162,27 +185,28 @@ def _text_faults(values: dict) -> Iterator[str]:
     )
 
 
-def _range_faults(values: dict, default: dict) -> Iterator[str]:
-  for key, low in AT_LEAST.items():
-    value = values[key]
-    if not value >= low:
-      yield f"{key} = {_shown(value)} is less than {low}; set --config.{key}={low} or more"
-    if value > (most := AT_MOST.get(key, LARGEST)):
+def _range_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
+  for key, declared in known.items():
+    if not declared.is_number:
+      continue
+    value, least, most = values[key], declared.least, declared.most
+    if declared.above is not None:
+      if not declared.above < value <= most:
+        usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else declared.default
+        yield (
+          f"{key} = {_shown(value)} must be more than {declared.above} and at most {most}; "
+          f"for instance --config.{key}={usual}"
+        )
+    elif declared.below is not None:
+      if not least <= value < declared.below:
+        yield (
+          f"{key} = {_shown(value)} must be at least {least} and less than {declared.below}; "
+          f"for instance --config.{key}={declared.default}"
+        )
+    elif not value >= least:
+      yield f"{key} = {_shown(value)} is less than {least}; set --config.{key}={least} or more"
+    elif value > most:
       yield f"{key} = {_shown(value)} is more than {most}; set --config.{key}={most} or less"
-  for key in POSITIVE:
-    most = AT_MOST.get(key, LARGEST)
-    if not 0 < values[key] <= most:
-      usual = 1.0 if key == "method.temperature" and not values["encoder.normalize"] else default[key]
-      yield (
-        f"{key} = {_shown(values[key])} must be more than 0 and at most {most}; "
-        f"for instance --config.{key}={usual}"
-      )
-  for key in SHARES:
-    if not 0 <= values[key] < 1:
-      yield (
-        f"{key} = {_shown(values[key])} must be at least 0 and less than 1; "
-        f"for instance --config.{key}={default[key]}"
-      )
 
 
 def _joint_faults(values: dict) -> Iterator[str]:
@@ -211,6 +235,17 @@ def _joint_faults(values: dict) -> Iterator[str]:
     yield (
       f"train.early_stop_evals = {patience} needs validation rows, and data.num_validation = 0; "
       "set --config.train.early_stop_evals=0, or --config.data.num_validation=-1"
+    )
+
+
+def _frequency_faults(values: Mapping) -> Iterator[str]:
+  weight = values["eval.log_frequency"]
+  if weight < 0 and weight != -1:
+    yield f"eval.log_frequency = {weight}; set --config.eval.log_frequency=-1 to have it chosen, or 0 or more"
+  if weight and not values["encoder.normalize"]:
+    yield (
+      f"eval.log_frequency = {weight} is for vectors of length 1, and encoder.normalize = False: raw "
+      "products have learnt how frequent labels are; set --config.eval.log_frequency=0"
     )
 
 

@@ -7,7 +7,7 @@ Three keys do: `data.num_validation`, which is automatic by default, and where d
 import ml_collections
 
 from xmc_jax.config import checks
-from xmc_jax.config.defaults import DEFAULTS
+from xmc_jax.config.defaults import KEYS as DECLARED
 
 AUTOMATIC = -1  # data.num_validation: by `num_validation`
 KEYS = ("data.num_validation", "eval.k", "train.batch_size")
@@ -61,7 +61,7 @@ def fitted(
       was fitted to another mesh.
   """
   found = ml_collections.ConfigDict(config.to_dict())
-  if found.eval.k == DEFAULTS["eval"]["k"]:
+  if found.eval.k == DECLARED["eval"]["k"].default:
     found.eval.k = max(1, min(found.eval.k, num_labels))
   if not num_labelled:
     return found

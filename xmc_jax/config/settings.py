@@ -1,24 +1,43 @@
-"""Configs: made of defaults, checked, written and read; durations in steps. Loads no jax."""
+"""Configs: made of declared keys, checked, written and read; durations in steps."""
 
 import difflib
 import json
 import os
 import pathlib
 import re
+from collections.abc import Mapping
 
 import ml_collections
 
 from xmc_jax import sanitize
-from xmc_jax.config import checks
-from xmc_jax.config.defaults import DEFAULTS
+from xmc_jax.config import checks, renamed
+from xmc_jax.config.defaults import keys_of
+from xmc_jax.config.keys import Settings
 from xmc_jax.errors import ConfigError
 
 _BUNDLED = "debian"  # what presets for the bundled data are called
 
 
-def default() -> ml_collections.ConfigDict:
-  """Every key with its default (defaults.py). Experiments change values, never the set of keys."""
-  return ml_collections.ConfigDict(DEFAULTS)
+def default(method: str, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
+  """Returns every key with its default: those of all methods (defaults.py), and the method's own.
+
+  Experiments change values, never the set of keys.
+
+  Args:
+    method: its name.
+    methods: what each method declares, by its name.
+
+  Raises:
+    ConfigError: there is no such method.
+  """
+  for message in checks.name_faults(method, methods):
+    raise ConfigError(message)
+  nested: dict = {"method": {}}
+  for key, declared in keys_of(methods[method]).items():
+    section, _, name = key.rpartition(".")
+    (nested.setdefault(section, {}) if section else nested)[name] = declared.default
+  nested["method"]["name"] = method
+  return ml_collections.ConfigDict(nested)
 
 
 def cache_root() -> pathlib.Path:
@@ -39,13 +58,14 @@ def steps(epochs: float, steps_per_epoch: int) -> int:
   return max(1, round(epochs * steps_per_epoch)) if epochs > 0 else 0
 
 
-def check(config: ml_collections.ConfigDict) -> None:
+def check(config: ml_collections.ConfigDict, methods: Mapping[str, Settings]) -> None:
   """Raises ConfigError at the first value that cannot work, before any data is read.
 
   Args:
     config: one that `default` made; anything else is refused with what it lacks.
+    methods: what each method declares, by its name.
   """
-  for message in checks.faults(config, default()):
+  for message in checks.faults(config, methods):
     raise ConfigError(message)
 
 
@@ -104,7 +124,7 @@ def to_json(config: ml_collections.ConfigDict) -> str:
   return re.sub(r"\[\n[\s\d,]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
-def read(path: pathlib.Path) -> ml_collections.ConfigDict:
+def read(path: pathlib.Path, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
   """The config of a run folder; keys that it lacks, as an older version did not know them, get their default.
 
   Raises:
@@ -123,12 +143,28 @@ def read(path: pathlib.Path) -> ml_collections.ConfigDict:
   try:
     if not isinstance(stored, dict) or not stored:
       raise ConfigError("it holds no keys")
-    config = ml_collections.ConfigDict(_filled(stored, default().to_dict()))
-    check(config)
+    config = _of_this_version(stored, methods)
+    check(config, methods)
   except (ConfigError, TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
     reason = " ".join(str(error).split())[:200]
     raise ConfigError(f"{path}: not a config of this version of xmc_jax ({reason})") from None
   return config
+
+
+def _of_this_version(stored: dict, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
+  """Returns a stored config with this version's keys.
+
+  Keys that were renamed get their new name. Earlier versions kept the settings of all methods in every
+  config: those that the run's method does not read are left out.
+  """
+  stored = renamed.in_sections(stored)
+  own = stored.get("method")
+  name = own.get("name") if isinstance(own, dict) else None
+  usual = default(name if isinstance(name, str) and name in methods else next(iter(methods)), methods)
+  if isinstance(own, dict):
+    foreign = [key for key in own if key not in usual.method and checks.owners(f"method.{key}", methods)]
+    stored["method"] = {key: value for key, value in own.items() if key not in foreign}
+  return ml_collections.ConfigDict(_filled(stored, usual.to_dict()))
 
 
 def _filled(stored: dict, usual: dict) -> dict:

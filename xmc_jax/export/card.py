@@ -8,8 +8,7 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from xmc_jax import config as configs
-from xmc_jax import data, sanitize
+from xmc_jax import data, methods, sanitize
 from xmc_jax.config import checks
 from xmc_jax.export import measured
 from xmc_jax.export.exported import HYBRID
@@ -237,7 +236,7 @@ def _code(block: str, language: str = "text") -> str:
 
 def _shareable(workdir: pathlib.Path) -> dict[str, Any]:
   """Returns the run's config with dotted keys, without what describes the machine it was trained on."""
-  config = checks.flatten(configs.read(workdir / "config.json"))
+  config = checks.flatten(methods.read_config(workdir / "config.json"))
   for key in _PATHS:
     config[key] = pathlib.PurePath(str(config[key])).name
   return {key: value for key, value in config.items() if not key.startswith(("plan.", "data.cache_dir"))}

@@ -1,18 +1,25 @@
-"""The papers, one file each. A new method is a file here and a line in `_METHODS`."""
+"""The papers, one file each, and the configs that train them.
 
-import difflib
+A new method is a file here, which has `SETTINGS` and `make`, and a line in `_FILES`. A file is loaded when
+its method is asked for, and jax with it.
+"""
+
 import importlib
+import pathlib
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+
+import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax.batching import builder
 from xmc_jax.errors import ConfigError
-from xmc_jax.types import BATCHES, DatasetInfo, Method
+from xmc_jax.types import BATCHES, CLUSTERS, KEPT, SHORTLIST, DatasetInfo, Method
 
-_METHODS = {
+_FILES = {
+  "dexml": "xmc_jax.methods.dexml",  # a config is of this one where no method is named
   "ance": "xmc_jax.methods.ance",
   "classifier": "xmc_jax.methods.classifier",
   "dexa": "xmc_jax.methods.dexa",
-  "dexml": "xmc_jax.methods.dexml",
   "dpr": "xmc_jax.methods.dpr",
   "ngame": "xmc_jax.methods.ngame",
   "ova": "xmc_jax.methods.ova",
@@ -22,62 +29,54 @@ _METHODS = {
   "unidec": "xmc_jax.methods.unidec",
 }
 
-# Keys that only one method takes, and by which others can tell (plan/).
-_OF_GRAPHS = (
-  *("base", "graphs", "query_graph_weights", "label_graph_weights", "random_edges", "augment_truth"),
-  *("walk_hops", "walk_restart", "walk_kept", "walk_sides", "anchor_sampling", "max_augmented_pairs"),
-  *("graph_pruning", "pruning_by", "pruning_threshold", "pruning_first_epoch", "pruning_every_epochs"),
-)
-_OWN = {
-  "centroids": "prime",
-  "log_q": "unidec",
-  "triplet_positives": "prime",
-  "prototype_width": "prime",
-  "point_positive_weight": "rae_xmc",
-  **dict.fromkeys(_OF_GRAPHS, "ramen"),
-}
-
 
 def names() -> list[str]:
-  return sorted(_METHODS)
+  """Returns the names of all methods."""
+  return sorted(_FILES)
 
 
-def check(config) -> None:
-  """Raises ConfigError for an unknown `config.method.name`, or settings that the method does not have.
+class _Declared(Mapping[str, configs.Settings]):
+  """Maps each method's name to the settings that its file declares."""
 
-  A method's module may hold FIXED: keys of `config.method` and the one value, or the values, that it takes;
-  NEEDED: keys that must not be 0, and what they may be; and BASES: the modules of what `config.method.base`
-  may name, which have such demands too.
+  def __getitem__(self, name: str) -> configs.Settings:
+    return _file(name).SETTINGS
+
+  def __contains__(self, name: object) -> bool:
+    return name in _FILES
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(_FILES)
+
+  def __len__(self) -> int:
+    return len(_FILES)
+
+
+SETTINGS = _Declared()
+
+
+def default_config(name: str = "dexml") -> ml_collections.ConfigDict:
+  """Returns a method's config: every key with its default.
+
+  Raises:
+    ConfigError: there is no such method.
   """
-  name = config.method.name
-  if name not in _METHODS:
-    near = difflib.get_close_matches(name, _METHODS, n=1)
-    hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
-    raise ConfigError(f"method.name = {name!r:.60} is not one of {', '.join(names())}; {hint}")
-  module = _module(name)
-  _check_demands(config, f"method.name = {name!r}", module)
-  if bases := getattr(module, "BASES", {}):
-    _check_demands(config, f"method.base = {config.method.base!r}", bases[config.method.base])
-  usual = configs.default().method
-  for key, owner in _OWN.items():
-    if owner != name and config.method[key] != usual[key]:
-      shown = f'"{usual[key]}"' if isinstance(usual[key], tuple) else usual[key]
-      raise ConfigError(
-        f"method.{key} = {config.method[key]!r} is for method.name = {owner!r}, not {name!r}; "
-        f"set --config.method.{key}={shown}"
-      )
+  return configs.default(name, SETTINGS)
 
 
-def _check_demands(config, who: str, module) -> None:
-  for key, legal in getattr(module, "FIXED", {}).items():
-    if config.method[key] not in legal:
-      raise ConfigError(
-        f"method.{key} = {config.method[key]!r}: {who} takes {' or '.join(map(repr, legal))}; "
-        f"set --config.method.{key}={legal[0]}"
-      )
-  for key, example in getattr(module, "NEEDED", {}).items():
-    if not config.method[key]:
-      raise ConfigError(f"method.{key} = 0: {who} takes 1 or more; set --config.method.{key}={example}")
+def check_config(config: ml_collections.ConfigDict) -> None:
+  """Raises ConfigError at the first value that cannot work, before any data is read."""
+  configs.check(config, SETTINGS)
+
+
+def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
+  """Reads the config.json of a run folder.
+
+  Keys that an older version did not know get their default; those that it called otherwise, their new name.
+
+  Raises:
+    ConfigError: there is no such file, or it is not one that this version can use.
+  """
+  return configs.read(path, SETTINGS)
 
 
 def check_scores(scores: str, config, method: Method) -> None:
@@ -97,24 +96,24 @@ def check_scores(scores: str, config, method: Method) -> None:
 
 
 def builds_on_a_run(config) -> bool:
-  """Whether the method starts from another run's encoder, and cannot do without one."""
-  return getattr(_module(config.method.name), "NEEDS_INIT", False)
+  """Returns whether the method starts from another run's encoder, and cannot do without one."""
+  return SETTINGS[config.method.name].needs_run
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """The method that `config.method.name` names.
+  """Returns the method that `config.method.name` names.
 
   Raises:
-    ConfigError: no such method.
+    ConfigError: the method cannot do what a setting asks of these data.
     ValueError: the method has a refresh for batches that no batch reads.
   """
-  check(config)
-  method = _module(config.method.name).make(config, info)
+  method = _file(config.method.name).make(config, info)
   for name, refresh in method.refreshes.items():
-    if refresh.target == BATCHES and not builder.reads(name):
+    is_read = name in (CLUSTERS, SHORTLIST) or name.startswith(KEPT)
+    if refresh.target == BATCHES and not is_read:
       raise ValueError(f"no batch reads the refresh {name!r}; give it target=EXTRA_STATE")
-  return method._replace(batch=method.batch._replace(positive_sampling=config.method.positive_sampling))
+  return method
 
 
-def _module(name: str):
-  return importlib.import_module(_METHODS[name])
+def _file(name: str) -> ModuleType:
+  return importlib.import_module(_FILES[name])

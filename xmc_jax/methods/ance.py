@@ -4,24 +4,21 @@ Softmax, or a triplet loss, over the in-batch pool and labels drawn from each po
 anew every few epochs from the embeddings of the moment.
 """
 
-from xmc_jax.methods.components import dual_encoder
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
+from xmc_jax.config import Key, declare
+from xmc_jax.methods.components import dual_encoder, pool, pool_losses
+from xmc_jax.types import DatasetInfo, Method
 
-FIXED = {
-  "loss": ("softmax", "margin"),
-  "labels": ("in_batch",),
-  "num_fresh_negatives": (0,),
-  "pool_size": (0,),
-}
+SETTINGS = declare(
+  dual_encoder.SETTINGS,
+  pool.HARD_NEGATIVES,
+  pool_losses.MARGIN,
+  loss=Key("softmax", "what is minimised", choices=("softmax", "margin")),
+  labels=pool.IN_BATCH,
+  num_hard_negatives=Key(1, "labels drawn per point from its shortlist", least=1),
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """Builds the method; `config.method.num_hard_negatives` are drawn per point, at least one."""
+  """Builds the method."""
   settings = config.method
-  batch = BatchSpec(
-    labels="in_batch",
-    num_positives=settings.num_positives,
-    num_random_negatives=settings.num_random_negatives,
-    num_hard_negatives=max(1, settings.num_hard_negatives),
-  )
-  return dual_encoder.make(config, info, loss=settings.loss, batch=batch)
+  return dual_encoder.make(config, info, loss=settings.loss, batch=pool.batch_spec(settings))

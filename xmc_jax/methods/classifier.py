@@ -9,18 +9,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import models, refresh
+from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
-from xmc_jax.methods.components import embedding, refreshes
+from xmc_jax.methods.components import embedding, pool, pool_losses, refreshes
 from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
 from xmc_jax.refresh.label_centroids import normalize_rows
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
+from xmc_jax.types import DatasetInfo, Method
 
-FIXED = {"loss": ("margin",), "labels": ("in_batch_table",)}
-NEEDS_INIT = True  # `config.init_from` must name a run
-
+SETTINGS = declare(
+  pool.POSITIVES,
+  pool_losses.MARGIN,
+  refreshes.CLUSTERS,
+  needs_run=True,
+  loss=Key("margin", "what is minimised", choices=("margin",)),
+  labels=Key(
+    "in_batch_table",
+    "the labels of a step: the batch's drawn positives, by their classifiers",
+    choices=("in_batch_table",),
+  ),
+  query_dropout=Key(0.5, "on the frozen encoder's vectors", below=1),
+  temperature=pool_losses.TEMPERATURE_OF_RANKING,
+)
 TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the devices
 _LABELS = "label_vectors"  # in `aux`: ẑ, likewise
 
@@ -58,15 +70,15 @@ def make(config, info: DatasetInfo) -> Method:
   def by_classifier(params, aux, tokens, ids):
     return normalize(params[TABLE][jnp.maximum(ids, 0)])
 
-  batch = BatchSpec(labels="in_batch_table", num_positives=config.method.num_positives, frozen=True)
+  batch = pool.batch_spec(config.method, frozen=True)
   return Method(
     init=init,
     loss=loss,
     embed_queries=lambda params, aux, tokens: normalize(encoder.embed(aux["encoder"], tokens)),
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
-    batch=refreshes.of_leaves(batch, config.method),
+    batch=refreshes.in_clusters(batch, config.method),
     rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (sharding.LABEL_ROWS,)), embedding.ENCODER_RULE),
-    refreshes=refreshes.leaves(config),
+    refreshes=refreshes.clusters(config),
     tables={TABLE: lambda batch, aux: batch.columns},
     views={"encoder": by_text, "classifier": by_classifier},
     adopt=adopt,

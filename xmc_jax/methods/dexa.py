@@ -7,6 +7,7 @@ say can go into `a`, and need not distort the encoder. Frequent labels may have 
 
 import jax
 
+from xmc_jax.config import declare
 from xmc_jax.distributed import sharding
 from xmc_jax.methods import ngame
 from xmc_jax.methods.components import embedding, label_clusters
@@ -15,7 +16,7 @@ from xmc_jax.models import normalize
 from xmc_jax.ops import lazy_adam
 from xmc_jax.types import DatasetInfo, Method
 
-FIXED = {key: legal for key, legal in ngame.FIXED.items() if key not in ngame.NO_CLUSTERS}
+SETTINGS = declare(ngame.SETTINGS, label_clusters.SETTINGS)
 TABLE = "auxiliary"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 
 

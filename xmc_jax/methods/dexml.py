@@ -7,25 +7,38 @@ one positive of a point in each step, SoftTop-k so many as it has places; binary
 """
 
 from xmc_jax.batching.positives import num_drawn
-from xmc_jax.methods.components import dual_encoder
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
+from xmc_jax.config import Key, declare
+from xmc_jax.methods.components import dual_encoder, pool
+from xmc_jax.types import DatasetInfo, Method
 
-FIXED = {
-  "labels": ("all", "in_batch"),
-  "loss": ("decoupled_softmax", "softmax", "soft_top_k", "binary"),
-  "pool_size": (0,),
-}
+SETTINGS = declare(
+  dual_encoder.SETTINGS,
+  pool.HARD_NEGATIVES,
+  loss=Key(
+    "decoupled_softmax",
+    "what is minimised",
+    choices=("decoupled_softmax", "softmax", "soft_top_k", "binary"),
+  ),
+  labels=Key(
+    "all",
+    "the labels of a step: all, or the batch's drawn positives and what is added",
+    choices=("all", "in_batch"),
+  ),
+  num_fresh_negatives=Key(
+    0, "labels that a step adds to an in-batch pool, of the largest gradients by a cache of all labels"
+  ),
+  k=Key(5.0, "soft_top_k: how many labels the loss looks at", above=0),
+  alpha=Key(2.0, "soft_top_k: how sharply", above=0),
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; `config.method` and `config.encoder` hold its settings."""
   settings = config.method
   options = {"k": settings.k, "alpha": settings.alpha} if settings.loss == "soft_top_k" else {}
-  batch = BatchSpec(
-    labels=settings.labels,
+  batch = pool.batch_spec(
+    settings,
     num_positives=num_drawn(settings),
-    num_random_negatives=settings.num_random_negatives,
-    num_hard_negatives=settings.num_hard_negatives,
     num_fresh_negatives=min(settings.num_fresh_negatives, info.num_labels),
   )
   return dual_encoder.make(config, info, loss=settings.loss, batch=batch, **options)

@@ -4,24 +4,17 @@ Softmax over the in-batch pool: a point's other labels count as negatives where 
 positive is drawn per point.
 """
 
-from xmc_jax.methods.components import dual_encoder
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
+from xmc_jax.config import Key, declare
+from xmc_jax.methods.components import dual_encoder, pool
+from xmc_jax.types import DatasetInfo, Method
 
-FIXED = {
-  "loss": ("softmax",),
-  "labels": ("in_batch",),
-  "num_hard_negatives": (0,),
-  "pool_size": (0,),
-  "num_fresh_negatives": (0,),
-}
+SETTINGS = declare(
+  dual_encoder.SETTINGS,
+  loss=Key("softmax", "what is minimised", choices=("softmax",)),
+  labels=pool.IN_BATCH,
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method; of `config.method` it uses the numbers of positives and random negatives."""
-  settings = config.method
-  batch = BatchSpec(
-    labels="in_batch",
-    num_positives=settings.num_positives,
-    num_random_negatives=settings.num_random_negatives,
-  )
-  return dual_encoder.make(config, info, loss="softmax", batch=batch)
+  return dual_encoder.make(config, info, loss="softmax", batch=pool.batch_spec(config.method))

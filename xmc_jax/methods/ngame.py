@@ -5,29 +5,22 @@ a point's neighbours are its negatives. The loss looks at the hardest of them. M
 `methods/classifier.py`.
 """
 
-from xmc_jax.methods.components import dual_encoder, refreshes
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
+from xmc_jax.config import Key, declare
+from xmc_jax.methods.components import dual_encoder, pool, pool_losses, refreshes
+from xmc_jax.types import DatasetInfo, Method
 
-NO_CLUSTERS = {"num_label_clusters": (0,), "num_head_labels": (0,), "head_label_points": (0,)}
-FIXED = {
-  **NO_CLUSTERS,
-  "loss": ("margin", "softmax", "decoupled_softmax"),
-  "labels": ("in_batch",),
-  "num_hard_negatives": (0,),
-  "pool_size": (0,),
-  "num_fresh_negatives": (0,),
-}
+SETTINGS = declare(
+  dual_encoder.SETTINGS,
+  pool_losses.MARGIN,
+  refreshes.CLUSTERS,
+  loss=Key("margin", "what is minimised", choices=("margin", "softmax", "decoupled_softmax")),
+  labels=pool.IN_BATCH,
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """Builds the method; `config.method.margin*` are of the loss, `leaf*` of the clusters."""
+  """Builds the method."""
   settings = config.method
-  batch = BatchSpec(
-    labels="in_batch",
-    num_positives=settings.num_positives,
-    num_random_negatives=settings.num_random_negatives,
-  )
+  batch = refreshes.in_clusters(pool.batch_spec(settings), settings)
   method = dual_encoder.make(config, info, loss=settings.loss, batch=batch)
-  return method._replace(
-    batch=refreshes.of_leaves(method.batch, settings), refreshes=refreshes.leaves(config)
-  )
+  return method._replace(refreshes=refreshes.clusters(config))

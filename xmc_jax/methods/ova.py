@@ -10,12 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import models
+from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import embedding
-from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.methods.components.pool_losses import SCORES_IN_CHUNKS, mean_over_rows, pool_loss
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
-FIXED = {"loss": ("binary",), "labels": ("table",), "num_fresh_negatives": (0,)}
+SETTINGS = declare(
+  SCORES_IN_CHUNKS,
+  embedding.POINTS,
+  loss=Key("binary", "what is minimised", choices=("binary",)),
+  labels=Key("table", "the labels of a step: all, by their rows of the table", choices=("table",)),
+)
 
 
 def make(config, info: DatasetInfo) -> Method:

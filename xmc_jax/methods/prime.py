@@ -7,25 +7,35 @@ batches; labels are ranked by prototypes. `methods/classifier.py` is Module II.
 
 import jax
 
+from xmc_jax.config import Key, declare
 from xmc_jax.errors import UserError
-from xmc_jax.methods.components import embedding, label_centroids, label_prototypes, prime_loss, refreshes
+from xmc_jax.methods.components import (
+  embedding,
+  label_centroids,
+  label_prototypes,
+  pool,
+  pool_losses,
+  prime_loss,
+  refreshes,
+)
 from xmc_jax.models import normalize
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
+from xmc_jax.types import DatasetInfo, Method
 
-FIXED = {
-  "loss": ("dynamic_margin", "margin"),
-  "labels": ("in_batch",),
-  "num_hard_negatives": (0,),
-  "num_fresh_negatives": (0,),
-  "pool_size": (0,),
-  "margin_positives": (0,),
-  "margin_mean": ("existing",),
-}
-NEEDED = {"num_positives": 2, "prototype_width": 1024}
+SETTINGS = declare(
+  embedding.SETTINGS,
+  pool.SETTINGS,
+  refreshes.CLUSTERS,
+  label_prototypes.SETTINGS,
+  prime_loss.SETTINGS,
+  loss=Key("dynamic_margin", "what is minimised", choices=("dynamic_margin", "margin")),
+  labels=pool.IN_BATCH,
+  num_positives=Key(2, "positives drawn per point and step", least=1),
+  temperature=pool_losses.TEMPERATURE_OF_RANKING,
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """Builds the method; `config.method.prototype*`, `centroid*` and `*_weight` are its settings."""
+  """Builds the method."""
   settings = config.method
   encoder = embedding.encoder(config, info, unit=False)  # the network sees texts before they are scaled
   prototypes = label_prototypes.build(config, info, encoder.width)
@@ -63,11 +73,6 @@ def make(config, info: DatasetInfo) -> Method:
         aux[name] = source.aux[name]
     return params, aux
 
-  batch = BatchSpec(
-    labels="in_batch",
-    num_positives=settings.num_positives,
-    num_random_negatives=settings.num_random_negatives,
-  )
   return Method(
     init=init,
     loss=loss,
@@ -78,8 +83,8 @@ def make(config, info: DatasetInfo) -> Method:
     embed_texts=lambda params, aux, tokens, ids: normalize(encoder.embed(params, tokens)),
     aux_to_rank=label_centroids.with_exact if label_centroids.exact_at_the_end(settings) else None,
     adopt=adopt,
-    batch=refreshes.of_leaves(batch, settings),
+    batch=refreshes.in_clusters(pool.batch_spec(settings), settings),
     rules=(*label_prototypes.RULES, embedding.ENCODER_RULE),
     tables=prototypes.tables,
-    refreshes={**prototypes.refreshes, **refreshes.leaves(config)},
+    refreshes={**prototypes.refreshes, **refreshes.clusters(config)},
   )

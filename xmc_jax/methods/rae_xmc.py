@@ -12,21 +12,26 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax import losses, models
-from xmc_jax.methods.components import embedding, refreshes
-from xmc_jax.methods.components.pool_losses import known_columns, mean_over_rows
-from xmc_jax.types import Array, Batch, BatchSpec, DatasetInfo, Method
+from xmc_jax.config import Key, declare
+from xmc_jax.methods.components import embedding, pool, refreshes
+from xmc_jax.methods.components.pool_losses import SCORES, known_columns, mean_over_rows
+from xmc_jax.types import Array, Batch, DatasetInfo, Method
 
-FIXED = {
-  "loss": ("decoupled_softmax",),
-  "labels": ("in_batch",),
-  "num_fresh_negatives": (0,),
-  "pool_size": (0,),
-}
-NEEDED = {"leaf_size": 4}
+SETTINGS = declare(
+  SCORES,
+  embedding.SETTINGS,
+  pool.SETTINGS,
+  pool.HARD_NEGATIVES,
+  refreshes.CLUSTERS,
+  loss=Key("decoupled_softmax", "what is minimised", choices=("decoupled_softmax",)),
+  labels=pool.IN_BATCH,
+  cluster_size=Key(4, "points of a cluster, at most, where point_positive_weight is not 0", least=1),
+  point_positive_weight=Key(0.0, "of points that share a label, as positives; 0 is the paper", most=1),
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
-  """Builds the method; `config.method` has its temperature τ, hard negatives and `point_positive_weight`."""
+  """Builds the method."""
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   embed_points, embed_texts = embedding.embedders(config, info)
@@ -44,13 +49,7 @@ def make(config, info: DatasetInfo) -> Method:
   def by_text(params, aux, tokens, ids):
     return encoder.embed(params, tokens)
 
-  batch = BatchSpec(
-    labels="in_batch",
-    num_positives=settings.num_positives,
-    num_random_negatives=settings.num_random_negatives,
-    num_hard_negatives=settings.num_hard_negatives,
-    shared=True,
-  )
+  batch = pool.batch_spec(settings, shared=True)
   hard = refreshes.shortlists(config) if settings.num_hard_negatives else {}
   clustered = settings.point_positive_weight > 0
   return Method(
@@ -58,9 +57,9 @@ def make(config, info: DatasetInfo) -> Method:
     loss=loss,
     embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
     embed_labels=by_text,
-    batch=refreshes.of_leaves(batch, settings) if clustered else batch,
+    batch=refreshes.in_clusters(batch, settings) if clustered else batch,
     rules=(embedding.ENCODER_RULE,),
-    refreshes={**hard, **(refreshes.leaves(config) if clustered else {})},
+    refreshes={**hard, **(refreshes.clusters(config) if clustered else {})},
     views={"encoder": by_text},
     key_temperature=settings.temperature,
   )

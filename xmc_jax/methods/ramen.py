@@ -8,23 +8,67 @@ The paper prints no weight of its regularisers: λ = 1 / T for T graphs is ours.
 
 import contextlib
 import functools
+from collections.abc import Iterator, Mapping
 
 from xmc_jax import refresh
-from xmc_jax.batching.graph_anchors import KEPT, is_of_labels
+from xmc_jax.batching.graph_anchors import is_of_labels
+from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import shown
 from xmc_jax.console import Progress
 from xmc_jax.methods import ance, dexml, ngame
 from xmc_jax.methods.components import graph_regularizer
 from xmc_jax.refresh.label_centroids import normalize_rows
-from xmc_jax.types import Array, DatasetInfo, Method, Refresh
+from xmc_jax.types import KEPT, Array, DatasetInfo, Method, Refresh
 
-BASES = {"ance": ance, "dexml": dexml, "ngame": ngame}  # by `config.method.base`
-FIXED = {"num_fresh_negatives": (0,), "pool_size": (0,), "labels": ("in_batch", "all")}
+_BASES = {"ngame": ngame, "ance": ance, "dexml": dexml}
+
+
+def _base_faults(values: Mapping) -> Iterator[str]:
+  """Yields what the base does not take, of the settings that the other bases have."""
+  base = values["method.base"]
+  own = _BASES[base].SETTINGS.keys
+  for name, key in _OF_BASES.keys.items():
+    value = values[f"method.{name}"]
+    if name not in own and value != key.default:
+      yield (
+        f"method.{name} = {value!r} has no effect when method.base = {base!r}; "
+        f"set --config.method.{name}={shown(key.default)}"
+      )
+    if name in own and own[name].choices and value not in own[name].choices:
+      legal = own[name].choices
+      yield (
+        f"method.{name} = {value!r}: method.base = {base!r} takes {' or '.join(map(repr, legal))}; "
+        f"set --config.method.{name}={legal[0]}"
+      )
+
+
+def _joined(name: str, default: str) -> Key:
+  """Returns a key with the choices of all bases."""
+  keys = [base.SETTINGS.keys[name] for base in _BASES.values()]
+  return keys[0]._replace(
+    default=default, choices=tuple(dict.fromkeys(choice for key in keys for choice in key.choices))
+  )
+
+
+_OF_BASES = declare(
+  *(base.SETTINGS for base in _BASES.values()),
+  loss=_joined("loss", "margin"),
+  labels=_joined("labels", "in_batch"),
+  num_hard_negatives=dexml.SETTINGS.keys["num_hard_negatives"],
+  num_fresh_negatives=Key(0, "0: a cache of labels knows no graphs", most=0),
+)
+SETTINGS = declare(
+  graph_regularizer.SETTINGS,
+  _OF_BASES,
+  checks=(_base_faults,),
+  base=Key("ngame", "the method that graphs regularise", choices=tuple(_BASES)),
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
   """Builds the method: the base, with graphs."""
   settings = config.method
-  base = BASES[settings.base].make(config, info)
+  base = _BASES[settings.base].make(config, info)
   sides = tuple(graph_regularizer.weights(config, info))
   pruned = {}
   if settings.graph_pruning:

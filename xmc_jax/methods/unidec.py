@@ -8,29 +8,74 @@ Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by 
 
 import functools
 import math
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 
-from xmc_jax import losses
+from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
-from xmc_jax.methods.components import embedding, refreshes, unidec_heads
-from xmc_jax.methods.components.pool_losses import known_columns, log_odds_of_pool
+from xmc_jax.methods.components import embedding, pool, refreshes, unidec_heads, unidec_loss
+from xmc_jax.methods.components.pool_losses import SCORES, log_odds_of_pool
 from xmc_jax.models import normalize
-from xmc_jax.types import Array, Batch, BatchSpec, DatasetInfo, Method
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
-FIXED = {
-  "labels": ("in_batch", "all"),
-  "loss": ("decoupled_softmax", "softmax"),
-  "leaf_size": (0,),
-  "num_fresh_negatives": (0,),
-}
+
+def _faults(values: Mapping) -> Iterator[str]:
+  labels, sampling = values["method.labels"], values["method.positive_sampling"]
+  if values["method.log_q"] and labels != "in_batch":
+    yield (
+      f"method.log_q = True has no effect when method.labels = {labels!r}: every label is in the pool; set "
+      "--config.method.log_q=False, or --config.method.labels=in_batch"
+    )
+  if values["method.log_q"] and sampling != "uniform":
+    yield (
+      f"method.log_q = True takes positives for uniform, and method.positive_sampling = {sampling!r}; "
+      "set --config.method.positive_sampling=uniform"
+    )
+  size = values["method.pool_size"]
+  if size and labels != "in_batch":
+    yield (
+      f"method.pool_size = {size} has no effect when method.labels = {labels!r}; "
+      "set --config.method.pool_size=0, or --config.method.labels=in_batch"
+    )
+
+
+SETTINGS = declare(
+  SCORES,
+  embedding.SETTINGS,
+  pool.SETTINGS,
+  pool.HARD_NEGATIVES,
+  refreshes.CLUSTER_TIMES,
+  checks=(
+    _faults,
+    unused("classifier_dim", 0, binary_weight=0.0, classifier_loss="same"),
+    unused("encoder_weight", 1, binary_weight=0.0, classifier_loss="same"),
+    unused("symmetric", False, encoder_query_weight=0.5, classifier_query_weight=0.5),
+  ),
+  loss=Key("decoupled_softmax", "what is minimised", choices=("decoupled_softmax", "softmax")),
+  labels=Key("in_batch", "the labels of a step: the pool's, or all", choices=("in_batch", "all")),
+  pool_size=Key(0, "labels that the pool has room for; 0 is all that may be drawn"),
+  classifier_dim=Key(0, "width of the classifiers and of their head; 0 is none (DEPSL)"),
+  classifier_loss=Key(
+    "same",
+    "of the classifiers: `loss`, or another",
+    choices=("same", "decoupled_softmax", "softmax", "binary"),
+  ),
+  classifier_temperature=Key(1.0, "of the classifiers' scores, which are raw products", above=0),
+  binary_weight=Key(0.0, "of binary cross-entropy over the pool, of scores less log L, in their loss"),
+  # At 0 the encoder would not learn, by which clusters and negatives are made.
+  encoder_weight=Key(
+    0.5, "λ: the dual encoder's part of the loss; 1 is no classifiers either", above=0, most=1
+  ),
+  symmetric=Key(True, "labels against the batch's queries, too"),
+  encoder_query_weight=Key(0.5, "λ_D: then the part of queries against labels, by texts", most=1),
+  classifier_query_weight=Key(0.5, "λ_C: and by classifiers", most=1),
+  log_q=Key(False, "True: pool scores less the log of how likely a label is to be in the pool"),
+)
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
 _DROPPED = "dropped"  # in `aux`: `[2]` hard negatives and positives so far that found no room in a pool
-_LOSSES = {
-  "decoupled_softmax": losses.decoupled_softmax,
-  "softmax": losses.softmax,
-}
 
 
 def make(config, info: DatasetInfo) -> Method:
@@ -54,7 +99,7 @@ def make(config, info: DatasetInfo) -> Method:
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
     scores -= log_odds[jnp.maximum(batch.columns, 0)] if settings.log_q else 0.0
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
-    value, parts = _loss(settings, batch, scores, by_table, math.log(info.num_labels))
+    value, parts = unidec_loss.total(settings, batch, scores, by_table, math.log(info.num_labels))
     if settings.pool_size:
       aux = {_DROPPED: aux[_DROPPED] + batch.dropped}
       parts |= dict(zip(("dropped_negatives", "dropped_positives"), aux[_DROPPED]))
@@ -77,9 +122,9 @@ def make(config, info: DatasetInfo) -> Method:
     loss=loss,
     embed_queries=embed_queries,
     embed_labels=by_text,
-    batch=refreshes.of_leaves(_batch(settings), settings),
+    batch=refreshes.in_clusters(_batch(settings), settings),
     rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), ("(^|/)dropped$", ()), embedding.ENCODER_RULE),
-    refreshes={**refreshes.leaves(config, text_half), **hard},
+    refreshes={**refreshes.clusters(config, text_half), **hard},
   )
   if not dim:
     return depsl
@@ -95,54 +140,4 @@ _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # i
 
 def _batch(settings) -> BatchSpec:
   """β positives and η hard negatives a point; without the latter other positives fill the pool (Table 5)."""
-  return BatchSpec(
-    labels=settings.labels,
-    num_positives=settings.num_positives,
-    num_random_negatives=settings.num_random_negatives,
-    num_hard_negatives=settings.num_hard_negatives,
-    pool_size=settings.pool_size,
-    fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives,
-  )
-
-
-def _loss(
-  settings, batch: Batch, scores: Array, by_table: Array | None, log_num_labels: float
-) -> tuple[Array, dict[str, Array]]:
-  """L = λ L_D + (1 - λ) L_C and what goes into the log, from scores `[B, S]` by texts and by classifiers.
-
-  Binary cross-entropy has scores s - log L in their place, for L labels: at s = 0 it then expects about one
-  true label of all L, where σ(0) expects half of the pool. The prior has no parameter, and no other loss has
-  it. Without, what it asks of a fresh classifier is 'no' to all, and Φ_C of all points takes one direction.
-  """
-  num_columns = scores.shape[1]
-  labels = known_columns(batch.positives, num_columns)
-  real = (batch.rows >= 0)[:, None] & (batch.columns >= 0)
-  where = real & ~known_columns(batch.excluded, num_columns)
-
-  def binary(scores):  # which takes each pair by itself: one way is both
-    return losses.pick_some_labels(scores - log_num_labels, labels, losses.binary, where=where)
-
-  def both_ways(scores, kind, query_weight):
-    if kind == "binary":
-      return binary(scores)
-    by_query = losses.pick_some_labels(scores, labels, _LOSSES[kind], where=where)
-    if not settings.symmetric:
-      return by_query
-    by_label = losses.pick_some_labels(scores.T, labels.T, _LOSSES[kind], where=where.T)
-    return query_weight * by_query + (1 - query_weight) * by_label
-
-  total = both_ways(scores, settings.loss, settings.encoder_query_weight)
-  parts = {
-    "encoder_loss": total,
-    "positives_in_pool": jnp.sum(labels & where) / jnp.maximum(jnp.sum(batch.rows >= 0), 1),  # mean |P_i^B|
-    "labels_in_pool": jnp.sum(batch.columns >= 0),
-  }
-  if by_table is None:
-    return total, parts
-  scores = by_table / settings.classifier_temperature
-  kind = settings.loss if settings.classifier_loss == "same" else settings.classifier_loss
-  of_table = both_ways(scores, kind, settings.classifier_query_weight)
-  if settings.binary_weight:
-    of_table += settings.binary_weight * binary(scores)
-  total = settings.encoder_weight * total + (1 - settings.encoder_weight) * of_table
-  return total, {**parts, "classifier_loss": of_table}
+  return pool.batch_spec(settings, fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives)

@@ -106,16 +106,16 @@ def _key_of_weights(made: Plan) -> str:
   config, sizes = made.config, made.sizes
   if config.method.labels == "table":
     return "mesh.label"
-  of_table = shapes.row_sparse(config, sizes) if shapes.classifier_dim(config) else 0
+  of_table = shapes.row_sparse(config, sizes) if shapes.classifier_dim(config, sizes) else 0
   return "method.classifier_dim" if of_table > shapes.parameters(config, sizes) else "encoder.name"
 
 
 def _key(made: Plan, part: str) -> str:
   """Returns the config key that determines the size of the largest part."""
-  if part == "chunk scores" and shapes.picks_some(made.config):
-    return "method.pool_size" if made.config.method.pool_size else "train.batch_size"
-  if part == "points in memory":  # RAE-XMC's own ranking needs the points, too
-    return "mesh.label" if shapes.remembers_points(made.config) else "eval.scores"
+  if part == "chunk scores" and shapes.picks_some(made.config, made.sizes):
+    return "method.pool_size" if shapes.setting(made.config, "pool_size") else "train.batch_size"
+  if part == "points in memory":  # RAE-XMC's own ranking has them, too
+    return "mesh.label" if shapes.remembers_points(made.sizes) else "eval.scores"
   if part != "activations":
     return _KEYS.get(part) or _key_of_weights(made)
   texts = {

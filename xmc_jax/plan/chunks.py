@@ -8,7 +8,7 @@ import ml_collections
 from xmc_jax import models
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
-from xmc_jax.plan import memory, shapes
+from xmc_jax.plan import memory
 from xmc_jax.plan.chips import USABLE
 from xmc_jax.plan.sizes import Sizes, sizes_of_data
 
@@ -31,9 +31,7 @@ def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, in
   Returns:
     Keys of `config.method` and their values; if nothing fits, those that take the least memory.
   """
-  pooled = shapes.picks_some(config) and config.method.labels == "in_batch"
-  unused = ("score_chunk",) if pooled else ()  # a cluster's pool is scored at once
-  open_keys = [key for key in _ON_CPU if not config.method[key] and key not in unused]
+  open_keys = [key for key in _ON_CPU if key in config.method and not config.method[key]]
   if kind == "cpu" or not memory_bytes:
     return {key: _ON_CPU[key] for key in open_keys}
   texts = min(_MOST_TEXTS, _MOST_TOKENS // 2 ** (config.data.max_length - 1).bit_length())

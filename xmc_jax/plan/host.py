@@ -17,7 +17,7 @@ def evaluation(config, sizes: Sizes) -> float:
   if not opens_sources(config):
     return _NUMBER * sizes.num_labels * papers_width(config, sizes)
   # The vectors of each view have the columns of all views.
-  of_label = num_views(config) * width + ranks_twice(config) * papers_width(config, sizes)
+  of_label = num_views(config, sizes) * width + ranks_twice(config, sizes) * papers_width(config, sizes)
   tokens = sizes.num_points * sizes.tokens_per_point + sizes.num_labels * sizes.tokens_per_label
   vectors = sizes.num_labels * of_label + _COPIES_OF_POINTS * sizes.num_points * width
   return _NUMBER * vectors + _OF_A_TOKEN * tokens

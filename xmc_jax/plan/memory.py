@@ -22,6 +22,7 @@ from xmc_jax.plan.shapes import (
   row_sparse,
   scored_at_once,
   scores_whole,
+  setting,
   trains_encoder,
   vectors_of_label,
   views_width,
@@ -100,9 +101,9 @@ _NO_TEXTS = Texts(0, 0, 1.0, 1.0, False)
 
 def query_texts(config, sizes: Sizes) -> Texts:
   """Returns the queries of a step: split over 'data', copied over 'label'; none if the encoder is frozen."""
-  if not trains_encoder(config):
+  if not trains_encoder(sizes):
     return _NO_TEXTS
-  rows, chunk = batch_rows(config, sizes), config.method.query_chunk
+  rows, chunk = batch_rows(config, sizes), setting(config, "query_chunk")
   return _texts(config, rows, config.mesh.data, chunk, sizes.tokens_per_point)
 
 
@@ -112,7 +113,7 @@ def label_texts(config, sizes: Sizes) -> Texts:
     return _NO_TEXTS
   shards = config.mesh.data * config.mesh.label
   rows = pool_size(config, sizes) + anchor_rows(config, sizes)
-  return _texts(config, rows, shards, config.method.label_chunk, sizes.tokens_per_label)
+  return _texts(config, rows, shards, setting(config, "label_chunk"), sizes.tokens_per_label)
 
 
 def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
@@ -158,12 +159,12 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   if config.method.labels == "table":
     table = math.ceil(sizes.num_labels / config.mesh.label) * (width + 1)
   dense, sparse = parameters(config, sizes) + table, row_sparse(config, sizes)
-  frozen = sparse + dense if not trains_encoder(config) else 0  # the encoder and its label vectors
-  trained = sparse + (dense if trains_encoder(config) else 0)
+  frozen = sparse + dense if not trains_encoder(sizes) else 0  # the encoder and its label vectors
+  trained = sparse + (dense if trains_encoder(sizes) else 0)
   positives = _LONGEST_ROW * sizes.labels_per_point
   texts, cache, devices = label_texts(config, sizes).size, 0.0, config.mesh.data * config.mesh.label
-  has_centroids = config.method.centroids != "none"
-  if config.method.num_fresh_negatives:  # then the texts of all labels are on the devices too
+  has_centroids = config.method.get("centroids", "none") != "none"
+  if setting(config, "num_fresh_negatives"):  # then the texts of all labels are there too
     texts += _NUMBER * math.ceil(sizes.num_labels / devices) * (config.data.max_length + 1)
     cache = _embeddings(config, sizes, sizes.num_labels, devices)
   return {
@@ -175,7 +176,7 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
     "label cache": cache,
     "label centroids": has_centroids * _embeddings(config, sizes, sizes.num_labels, devices),
     "queries and positives": query_texts(config, sizes).size
-    + batch * (positives * 6 * _NUMBER + remembers_points(config) * batch_rows(config, sizes)),
+    + batch * (positives * 6 * _NUMBER + remembers_points(sizes) * batch_rows(config, sizes)),
   }
 
 
@@ -186,7 +187,7 @@ def _embeddings(config, sizes: Sizes, num_labels: int, shards: int, width: int =
 
 def _classifiers(config, sizes: Sizes) -> float:
   """Returns the bytes of the pool's classifiers that are trained with the encoder, or of their gradients."""
-  return _ROWS_AT_ONCE * _NUMBER * pool_size(config, sizes) * classifier_dim(config)
+  return _ROWS_AT_ONCE * _NUMBER * pool_size(config, sizes) * classifier_dim(config, sizes)
 
 
 def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
@@ -197,16 +198,17 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   scored = _embeddings(config, sizes, labels, label)
   if config.method.labels == "table":
     embeddings = _MORE_EMBEDDINGS[kind] * scored
-  elif config.method.num_fresh_negatives:  # one device reads its label cache; several gather it
+  elif setting(config, "num_fresh_negatives"):  # the cache as it lies on one device, gathered over several
     embeddings = 2 * scored if config.mesh.data > 1 else 0
   else:  # computed in shards on all devices, then gathered over 'data'
     embeddings = scored + _MORE_EMBEDDINGS[kind] * _embeddings(config, sizes, labels, devices)
   texts = query_texts(config, sizes), label_texts(config, sizes)
   anchors = _embeddings(config, sizes, anchor_rows(config, sizes), 1)
-  scores = _scores_a_row(config, math.ceil(labels / label))
-  if remembers_points(config):
+  if remembers_points(sizes):
     copies = _OF_SPLIT_KEYS if config.mesh.data > 1 and label > 1 else _OF_KEYS
     scores = copies * math.ceil((labels + batch_rows(config, sizes)) / label)
+  else:
+    scores = _scores_a_row(config, sizes, math.ceil(labels / label))
   # Each side scores the batch's points, or one label of each, against as many anchors.
   scores += _OF_MARGINS * anchor_rows(config, sizes)
   return {
@@ -228,32 +230,31 @@ def _prototypes(config, sizes: Sizes, kind: str) -> float:
   return rows * tokens * sum(per_token(config, network, tokens, kind, dropped))
 
 
-def _scores_a_row(config, columns: int) -> float:
+def _scores_a_row(config, sizes: Sizes, columns: int) -> float:
   """Returns how many scores of a row a device with this many columns holds at once, copies included."""
   if scores_whole(config):
-    carriers = config.method.triplet_positives == "released" and config.method.reverse_weight > 0
+    released = setting(config, "triplet_positives") == "released"
+    carriers = released and setting(config, "reverse_weight") > 0
     return (_OF_MARGINS * _margin_ways(config) + _OF_CARRIERS * carriers) * columns
-  if not picks_some(config):
-    chunk = min(config.method.score_chunk, columns)
-    return _SCORES_AT_ONCE * chunk + columns % chunk  # the last, smaller chunk has its own buffer
-  settings = config.method
-  ways = 1 + settings.symmetric
+  if not picks_some(config, sizes):
+    chunk = min(setting(config, "score_chunk"), columns)
+    return _SCORES_AT_ONCE * chunk + columns % chunk  # the last is scored apart, in room of its own
+  ways = 1 + setting(config, "symmetric")
   copies = _PICKED + _A_WAY * ways
-  if classifier_dim(config):
-    copies += _A_WAY_OF_TABLE * ways * (settings.classifier_loss != "binary")
-    copies += _OF_BINARY * (settings.binary_weight > 0)
+  if classifier_dim(config, sizes):
+    copies += _A_WAY_OF_TABLE * ways * (setting(config, "classifier_loss") != "binary")
+    copies += _OF_BINARY * (setting(config, "binary_weight") > 0)
     copies += _HANDED_OVER * (config.mesh.data > 1 and config.mesh.label > 1)
   return copies * columns
 
 
 def _margin_ways(config) -> float:
   """Returns how many kinds of scores a margin loss holds at once; PRIME scores prototypes and texts."""
-  settings = config.method
   if not has_prototypes(config):
     return 1.0
-  if config.mesh.data * config.mesh.label > 1:  # each device has only its own texts' scores against points
-    return 2 + (settings.reverse_weight > 0) / config.mesh.label
-  return 2.0 if settings.reverse_weight or settings.regulariser_weight else 1.0
+  if config.mesh.data * config.mesh.label > 1:  # of texts, a device has its own
+    return 2 + (setting(config, "reverse_weight") > 0) / config.mesh.label
+  return 2.0 if setting(config, "reverse_weight") or setting(config, "regulariser_weight") else 1.0
 
 
 def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
@@ -264,7 +265,7 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
   shards = config.mesh.label * (1 if config.method.labels == "table" else config.mesh.data)
   return {
     # The gradient cache needs the sum over chunks and the gradients of the current chunk.
-    "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes) * trains_encoder(config),
+    "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes) * trains_encoder(sizes),
     "label texts": fixed["label texts"] + (texts[1].size if texts[1].cached else 0),
     "their gradients": _embeddings(config, sizes, pool_size(config, sizes), shards)
     + _classifiers(config, sizes),
@@ -276,9 +277,9 @@ def _evaluation(config, sizes: Sizes) -> dict[str, float]:
   """Returns the bytes, by part, while queries are ranked against all labels and, if used, training points."""
   block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
   sources = opens_sources(config)
-  by_paper = not sources or ranks_twice(config)
+  by_paper = not sources or ranks_twice(config, sizes)
   width = sources * views_width(config, sizes) + by_paper * papers_width(config, sizes)
-  of_points = (sources + by_paper * remembers_points(config)) * ranked_width(config, sizes)
+  of_points = (sources + by_paper * remembers_points(sizes)) * ranked_width(config, sizes)
   return {
     "label embeddings": _embeddings(config, sizes, sizes.num_labels, config.mesh.label, width),
     "points in memory": of_points

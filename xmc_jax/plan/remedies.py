@@ -66,6 +66,8 @@ def _together(config, total: Total, limit: float) -> dict[str, object]:
 def _smaller(config, key: str) -> Iterator[object]:
   """Yields values that take less memory than the current one, the smallest change first."""
   section, name = key.split(".")
+  if name not in config[section]:  # a setting that the method does not have
+    return
   now, data = config[section][name], config.mesh.data
   if key == "encoder.remat":
     yield from () if now or config.encoder.name == "bag" else (True,)

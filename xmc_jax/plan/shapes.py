@@ -4,15 +4,20 @@ import math
 
 from xmc_jax.batching.builder import epoch_shape
 from xmc_jax.batching.positives import num_drawn
-from xmc_jax.config.limits import SOURCES
+from xmc_jax.config import SOURCES
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.sizes import Sizes
+
+
+def setting(config, name: str):
+  """Returns a setting of the method; 0 where the method has none of that name."""
+  return config.method.get(name, 0)
 
 
 def parameters(config, sizes: Sizes) -> int:
   """Returns how many numbers the encoder, its heads and a prototype network have."""
   spec = sizes.encoder
-  head = (spec.width + 1) * (config.encoder.projection_dim + classifier_dim(config))
+  head = (spec.width + 1) * (config.encoder.projection_dim + classifier_dim(config, sizes))
   if network := prototype_network(config, sizes):
     head += _of_block(network)
   if isinstance(spec, BagSpec):
@@ -36,22 +41,22 @@ def embedding_width(config, sizes: Sizes) -> int:
 
 def ranked_width(config, sizes: Sizes) -> int:
   """Returns the width of the vectors that labels are ranked by: D, plus that of a second head."""
-  return embedding_width(config, sizes) + classifier_dim(config)
+  return embedding_width(config, sizes) + classifier_dim(config, sizes)
 
 
-def num_views(config) -> int:
+def num_views(config, sizes: Sizes) -> int:
   """Returns the number of kinds of label vectors: of texts, and of classifiers if there are any."""
-  return 1 + (bool(classifier_dim(config)) or not trains_encoder(config))
+  return 1 + (bool(classifier_dim(config, sizes)) or not trains_encoder(sizes))
 
 
 def views_width(config, sizes: Sizes) -> int:
   """Returns the summed width of all kinds of vectors that a label can be ranked by."""
-  return ranked_width(config, sizes) + embedding_width(config, sizes) * (not trains_encoder(config))
+  return ranked_width(config, sizes) + embedding_width(config, sizes) * (not trains_encoder(sizes))
 
 
 def papers_width(config, sizes: Sizes) -> int:
   """Returns a label's width in the paper's own ranking: by the sum of its views, or by each for a tree."""
-  is_tree = num_views(config) > 1 and config.eval.fusion_rows > 0
+  is_tree = num_views(config, sizes) > 1 and config.eval.fusion_rows > 0
   return views_width(config, sizes) if is_tree else ranked_width(config, sizes)
 
 
@@ -60,63 +65,63 @@ def opens_sources(config) -> bool:
   return config.eval.scores == "hybrid" or config.eval.scores in SOURCES
 
 
-def ranks_twice(config) -> bool:
+def ranks_twice(config, sizes: Sizes) -> bool:
   """Returns whether the paper's own ranking is computed in addition to the hybrid one, by other vectors."""
-  return config.eval.scores == "hybrid" and (num_views(config) > 1 or remembers_points(config))
+  return config.eval.scores == "hybrid" and (num_views(config, sizes) > 1 or remembers_points(sizes))
 
 
-def whole_leaves(config) -> bool:
+def batch_is_cluster(sizes: Sizes) -> bool:
   """Returns whether a batch is a cluster of points, a leaf of a tree over them."""
-  return config.method.leaf_size == 0
+  return sizes.batch.batch_is_cluster
 
 
-def picks_some(config) -> bool:
+def picks_some(config, sizes: Sizes) -> bool:
   """Returns whether batches are clusters whose losses use all true pairs in the pool (UniDEC, DEPSL)."""
-  return whole_leaves(config) and not scores_whole(config)
+  return batch_is_cluster(sizes) and not scores_whole(config)
 
 
-def classifier_dim(config) -> int:
+def classifier_dim(config, sizes: Sizes) -> int:
   """Returns D', the width of a second head and its classifiers, trained with the encoder; 0 if none."""
-  settings = config.method
-  return settings.classifier_dim if picks_some(config) and settings.encoder_weight < 1 else 0
+  return setting(config, "classifier_dim") if setting(config, "encoder_weight") < 1 else 0
 
 
 def has_prototypes(config) -> bool:
   """Returns whether a network computes label prototypes from texts and other vectors (PRIME)."""
-  return config.method.prototype_width > 0
+  return setting(config, "prototype_width") > 0
 
 
 def prototype_network(config, sizes: Sizes) -> EncoderSpec | None:
   """Returns the block that computes label prototypes; None if there is none."""
   if not has_prototypes(config):
     return None
-  return EncoderSpec("bert", 0, embedding_width(config, sizes), 1, 1, config.method.prototype_width, 0)
+  return EncoderSpec("bert", 0, embedding_width(config, sizes), 1, 1, setting(config, "prototype_width"), 0)
 
 
 def vectors_of_label(config) -> int:
   """Returns how many vectors a prototype is made of: text, and, if used, centroid and free vector."""
-  settings = config.method
-  clusters = settings.num_label_clusters or settings.num_head_labels or settings.head_label_points
-  return 1 + (settings.centroids != "none") + (clusters > 0)
+  clustered = any(
+    setting(config, name) for name in ("num_label_clusters", "num_head_labels", "head_label_points")
+  )
+  return 1 + (config.method.get("centroids", "none") != "none") + clustered
 
 
-def remembers_points(config) -> bool:
+def remembers_points(sizes: Sizes) -> bool:
   """Returns whether points are keys like labels, so that a batch scores its other points too (RAE-XMC)."""
-  return config.method.name == "rae_xmc"
+  return sizes.batch.shared
 
 
-def trains_encoder(config) -> bool:
+def trains_encoder(sizes: Sizes) -> bool:
   """Returns whether the encoder is trained; not if classifiers are trained on a frozen one."""
-  return config.method.labels != "in_batch_table"
+  return not sizes.batch.frozen
 
 
 def row_sparse(config, sizes: Sizes) -> int:
   """Returns the numbers, on one device, in tables of which a step touches only some rows."""
-  rows = config.method.num_label_clusters + config.method.num_head_labels
+  rows = setting(config, "num_label_clusters") + setting(config, "num_head_labels")
   width = embedding_width(config, sizes)
-  if not trains_encoder(config):
+  if not trains_encoder(sizes):
     rows = sizes.num_labels
-  elif dim := classifier_dim(config):
+  elif dim := classifier_dim(config, sizes):
     rows, width = sizes.num_labels, dim
   return math.ceil(rows / (config.mesh.data * config.mesh.label)) * width
 
@@ -131,7 +136,7 @@ def epoch(config, sizes: Sizes) -> tuple[int, int]:
   size = config.train.batch_size
   if not sizes.num_points:
     return 0, size
-  return epoch_shape(sizes.num_points, size, config.mesh.data, whole_leaves(config))
+  return epoch_shape(sizes.num_points, size, config.mesh.data, batch_is_cluster(sizes))
 
 
 def batch_rows(config, sizes: Sizes) -> int:
@@ -144,11 +149,11 @@ def pool_size(config, sizes: Sizes) -> int:
   settings, batch = config.method, batch_rows(config, sizes)
   if settings.labels not in ("in_batch", "in_batch_table"):
     return sizes.num_labels
-  most = min(settings.pool_size or sizes.num_labels, sizes.num_labels)
-  if settings.pool_size and picks_some(config) and not settings.num_hard_negatives:
+  most = min(setting(config, "pool_size") or sizes.num_labels, sizes.num_labels)
+  if setting(config, "pool_size") and picks_some(config, sizes) and not setting(config, "num_hard_negatives"):
     return most  # filled with other positives
-  drawn = batch * ((num_drawn(settings) or sizes.labels_per_point) + settings.num_hard_negatives)
-  chosen = settings.num_random_negatives + settings.num_fresh_negatives
+  drawn = batch * ((num_drawn(settings) or sizes.labels_per_point) + setting(config, "num_hard_negatives"))
+  chosen = setting(config, "num_random_negatives") + setting(config, "num_fresh_negatives")
   return min(math.ceil(drawn) + chosen, most)
 
 
@@ -159,4 +164,4 @@ def anchor_rows(config, sizes: Sizes) -> int:
 
 def scored_at_once(config, sizes: Sizes) -> int:
   """Returns the labels in one call of the loss: the pool, or all labels if fresh negatives are sought."""
-  return sizes.num_labels if config.method.num_fresh_negatives else pool_size(config, sizes)
+  return sizes.num_labels if setting(config, "num_fresh_negatives") else pool_size(config, sizes)

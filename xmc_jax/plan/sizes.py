@@ -1,13 +1,18 @@
 """The inputs of a plan: the counts in `config.plan`, and an encoder's sizes without its weights."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import jax
+import ml_collections
 import numpy as np
 
+from xmc_jax import methods
 from xmc_jax.errors import ConfigError
 from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, load_pretrained
 from xmc_jax.models.locate import locate_here
+from xmc_jax.types import LABEL, QUERY, BatchSpec, DatasetInfo
 
 _VOCABULARY = 30_522  # of a new table; a tokenizer trained on the data has nearly as many tokens
 _LABELS_PER_POINT = 5.0
@@ -22,8 +27,9 @@ class Sizes(NamedTuple):
     tokens_per_point, tokens_per_label: averages, special tokens included.
     labels_per_point: average number of true labels.
     encoder: EncoderSpec, BagSpec or GruSpec.
-    source: where the encoder's sizes come from, as text.
-    num_sides: the most sides of metadata graphs that a method learns from (RAMEN).
+    source: where the encoder's sizes come from, in words.
+    batch: how the method's batches are built.
+    num_sides: of metadata graphs that a method learns from (RAMEN), at most.
   """
 
   num_points: int
@@ -33,6 +39,7 @@ class Sizes(NamedTuple):
   labels_per_point: float
   encoder: EncoderSpec | BagSpec | GruSpec
   source: str = "as given"
+  batch: BatchSpec = BatchSpec()
   num_sides: int = 0
 
 
@@ -49,6 +56,9 @@ def sizes_of(config) -> Sizes:
       "for instance --config.plan.num_labels=131073"
     )
   encoder, source = _encoder(config.encoder)
+  names = config.method.get("graphs") or range(given.num_graphs)
+  graphs = {str(name): (QUERY, LABEL) for name in names}
+  batch = _batch_spec(config, graphs or {"none": ()}, given.num_points, given.num_labels)
   return Sizes(
     num_points=given.num_points,
     num_labels=given.num_labels,
@@ -57,7 +67,8 @@ def sizes_of(config) -> Sizes:
     labels_per_point=given.labels_per_point or _LABELS_PER_POINT,
     encoder=encoder,
     source=source,
-    num_sides=2 * given.num_graphs * (config.method.name == "ramen"),
+    batch=batch,
+    num_sides=len(batch.links),
   )
 
 
@@ -67,8 +78,8 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> 
   def tokens(table) -> float:
     return float(np.minimum(table.lengths, config.data.max_length).mean())
 
-  train, chosen = dataset.train, config.method.graphs or dataset.graph_kinds
-  sides = sum(len(dataset.graph_kinds.get(graph, ())) for graph in chosen)
+  train = dataset.train
+  batch = _batch_spec(config, dataset.graph_kinds, len(train), dataset.num_labels)
   return Sizes(
     num_points=len(train),
     num_labels=dataset.num_labels,
@@ -76,8 +87,27 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> 
     tokens_per_label=tokens(dataset.labels.tokens),
     labels_per_point=train.truth.nnz / max(len(train), 1),
     encoder=encoder,
-    num_sides=sides * (config.method.name == "ramen"),
+    batch=batch,
+    num_sides=len(batch.links),
   )
+
+
+def _batch_spec(config, graphs: Mapping[str, tuple[str, ...]], num_points: int, num_labels: int) -> BatchSpec:
+  """Returns how the method's batches are built; the encoder has no part in it, so a bag stands in for it."""
+  bag = {"name": "bag", "width": 2, "dtype": "float32", "normalize": config.encoder.normalize}
+  usual = methods.default_config().encoder.to_dict()
+  of_a_bag = ml_collections.ConfigDict({**config.to_dict(), "encoder": {**usual, **bag}})
+  info = DatasetInfo(
+    num_points=max(num_points, 1),
+    num_labels=num_labels,
+    max_length=config.data.max_length,
+    vocab_size=1,
+    special_ids=(),
+    mesh=jax.sharding.AbstractMesh((1, 1), ("data", "label")),
+    label_counts=np.zeros(1, np.int32),  # batches do not depend on it, and a plan may have 2³¹ labels
+    graphs=graphs,
+  )
+  return methods.make(of_a_bag, info).batch
 
 
 def _encoder(settings) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:

@@ -8,6 +8,8 @@ from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
 _FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # tokens encoded together on one device
 _MUCH_ON_HOST = 16e9  # bytes
 
+_CHUNKS = ("query_chunk", "label_chunk", "score_chunk")
+
 
 def table(made: Plan) -> str:
   """Formats a plan: its sizes, the memory by part and moment, the work of a step, and notes."""
@@ -46,7 +48,7 @@ def _about(made: Plan) -> Iterator[str]:
   rows, columns = shapes.batch_rows(config, sizes), shapes.pool_size(config, sizes)
   yield (
     f"batches of {rows:,} points against {columns:,} labels; "
-    + ", ".join(f"{key} {config.method[key]:,}" for key in ("query_chunk", "label_chunk", "score_chunk"))
+    + ", ".join(f"{key} {config.method[key]:,}" for key in _CHUNKS if key in config.method)
   )
 
 

@@ -16,6 +16,7 @@ from xmc_jax.plan.shapes import (
   pool_size,
   prototype_network,
   remembers_points,
+  setting,
   vectors_of_label,
 )
 from xmc_jax.plan.sizes import Sizes
@@ -51,7 +52,10 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
   """Returns the stages of a step on one device, by name; leaves out collectives, the host and input."""
   settings = config.encoder
   encoder_rate = chip.bfloat16 / (2 if settings.dtype == "float32" else 1)
-  heads = {"queries": settings.projection_dim + classifier_dim(config), "labels": settings.projection_dim}
+  heads = {
+    "queries": settings.projection_dim + classifier_dim(config, sizes),
+    "labels": settings.projection_dim,
+  }
   encoding = {
     f"encode {name}": _encode(texts, heads[name], config, sizes, chip, encoder_rate)
     for name, texts in (("queries", query_texts(config, sizes)), ("labels", label_texts(config, sizes)))
@@ -67,7 +71,7 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
   table_weights = 0  # in the table rows that a step reads and writes, with their moments
   if config.method.labels == "table":
     table_weights = columns / config.mesh.label * (embedding_width(config, sizes) + 1)
-  if dim := classifier_dim(config):
+  if dim := classifier_dim(config, sizes):
     table_weights = columns * dim
   return {
     **encoding,
@@ -80,15 +84,15 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
 def _score(config, sizes: Sizes, chip: Chip) -> Stage:
   """Returns the cost of scores and loss, forward and backward."""
   rows, columns = batch_rows(config, sizes) / config.mesh.data, pool_size(config, sizes) / config.mesh.label
-  if remembers_points(config):
+  if remembers_points(sizes):
     columns += batch_rows(config, sizes)
-  if config.method.num_fresh_negatives:  # the whole label cache is scored to find them
+  if setting(config, "num_fresh_negatives"):  # all of the cache is scored to find them
     columns += sizes.num_labels / config.mesh.label
-  settings, scored, dim = config.method, embedding_width(config, sizes), classifier_dim(config)
+  settings, scored, dim = config.method, embedding_width(config, sizes), classifier_dim(config, sizes)
   cells, passes = rows * columns, _PASSES[settings.loss]
-  if has_prototypes(config):  # of prototypes, of texts, and of texts against points
-    cells *= 2 + (settings.reverse_weight > 0)
-  if not picks_some(config):
+  if has_prototypes(config):  # by prototypes, by texts, and by texts against points
+    cells *= 2 + (setting(config, "reverse_weight") > 0)
+  if not picks_some(config, sizes):
     return _stage(
       2 * cells * scored * (passes + 3),  # the backward pass scores again, and has two more products
       _NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (passes + 5)),
@@ -96,7 +100,8 @@ def _score(config, sizes: Sizes, chip: Chip) -> Stage:
       chip,
     )
   # All scores are kept, not recomputed; every loss reads them, once per direction.
-  times = (1 + settings.symmetric) * (1 + (dim > 0)) + (dim > 0 and settings.binary_weight > 0)
+  with_binary = dim > 0 and setting(config, "binary_weight") > 0
+  times = (1 + setting(config, "symmetric")) * (1 + (dim > 0)) + with_binary
   return _stage(
     2 * cells * (scored + dim) * 3,
     _NUMBER * (cells * _TRIPS * (passes + 1) * times + columns * (scored + dim) * 6),

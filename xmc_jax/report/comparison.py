@@ -260,9 +260,10 @@ def _memory(peaks: Mapping[str, float]) -> str:
 
 def _settings(runs: Sequence[Finished]) -> Markup:
   every = [tables.settings(run.config) for run in runs]
-  keys = [key for key in every[0] if any(other[key] != every[0][key] for other in every)]
+  known = dict.fromkeys(key for settings in every for key in settings)  # a method has its own
+  keys = [key for key in known if len({settings.get(key, "") for settings in every}) > 1]
   if not keys:
     return note("None.")
   columns = range(1, len(runs) + 1)
-  rows = [[key, *(isolated(settings[key], 80) for settings in every)] for key in keys]
+  rows = [[key, *(isolated(settings.get(key, ""), 80) for settings in every)] for key in keys]
   return table(["setting", *(run.letter for run in runs)], rows, text_columns=columns)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax import config as configs
-from xmc_jax import data
-from xmc_jax.config import limits
+from xmc_jax import data, methods
+from xmc_jax.config.defaults import KEYS
 from xmc_jax.errors import UserError
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.report import readings
@@ -77,7 +76,7 @@ def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]
     UserError: fewer than two runs, too many, the same run twice, or a run that is not finished, not ranked
       by these scores, or tested on other data.
   """
-  known = limits.CHOICES["eval.scores"]
+  known = KEYS["eval"]["scores"].choices
   if scores and scores not in known:
     raise UserError(f"--scores={scores} is no ranking; there are {', '.join(known)}")
   workdirs = [pathlib.Path(workdir).expanduser() for workdir in workdirs]
@@ -103,7 +102,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRST"
 
 
 def _check_finished(workdir: pathlib.Path) -> None:
-  configs.read(workdir / "config.json")
+  methods.read_config(workdir / "config.json")
   path_safety.check(workdir)
   for name in ("report/metrics.json", "predictions/test.npz", "report/seconds.json"):
     if not (workdir / name).is_file():
@@ -123,7 +122,7 @@ def _check_ranked(workdir: pathlib.Path, scores: str) -> None:
 
 def _files(workdir: pathlib.Path, scores: str) -> tuple[pathlib.Path, pathlib.Path]:
   """Returns the paths of the report and the predictions by these scores; a run's own have no suffix."""
-  own = configs.read(workdir / "config.json").eval.scores
+  own = methods.read_config(workdir / "config.json").eval.scores
   suffix = f"_{scores}" if scores not in ("", own) else ""
   return workdir / "report" / f"metrics{suffix}.json", workdir / "predictions" / f"test{suffix}.npz"
 
@@ -152,7 +151,7 @@ def _same_bytes(one: pathlib.Path, two: pathlib.Path) -> bool:
 
 
 def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
-  config, dataset = configs.read(workdir / "config.json"), data.load_prepared(workdir / "data")
+  config, dataset = methods.read_config(workdir / "config.json"), data.load_prepared(workdir / "data")
   report, predictions = _files(workdir, scores)
   ranking = _ranking(predictions, len(dataset.test), dataset.num_labels)
   return Finished(

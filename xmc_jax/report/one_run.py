@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xmc_jax import config as configs
-from xmc_jax import metrics
+from xmc_jax import methods, metrics
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.report import drawing, examples, figures, readings, score_section, scores, tables
@@ -271,7 +270,7 @@ def _price(material: _Material) -> list[Markup]:
 
 
 def _settings(config) -> list[Markup]:
-  changed = tables.settings(config, configs.default().to_dict())
+  changed = tables.settings(config, methods.default_config(config.method.name).to_dict())
   rows = [[key, value] for key, value in changed.items()]
   shown = tables.table(["setting", "value"], rows, text_columns=(1,)) if rows else note("None.")
   inner = joined([Markup("<summary>Settings that differ from the defaults</summary>"), shown])

@@ -26,12 +26,12 @@ _SMALLEST = 1000  # labels; ScaNN's codes need at least 16, and with fewer than 
 # exact search both grow with L, so this number hardly depends on L (docs/performance.md).
 _PAYS_LABELS, _PAYS_QUERIES = 10_000, 150
 _SAMPLE = 200  # queries that are also searched exactly
-_BLOCK = 1 << 20  # candidates that are searched at a time
-_LEAVES = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 3 / 4, 1)  # fractions of the leaves
-_REORDERED = (8, 4, 2)  # labels scored exactly, in multiples of the depth
-_SHALLOWEST = 10  # least depth: the true best label is missing from the best 8 by codes once in ten
-_PER_LEAF, _CODES = 128, 20_000  # labels to learn the tree (per leaf) and the codes from
-_DIMS = 2  # dimensions per code
+_BLOCK = 1 << 20  # candidates at a time
+_CLUSTERS = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 3 / 4, 1)  # of all, to search
+_REORDERED = (8, 4, 2)  # times the depth
+_SHALLOWEST = 10  # searched, at least: of the best 8 by their codes, the very best is missing once in ten
+_PER_LEAF, _CODES = 128, 20_000  # labels that the tree and the codes are learnt from
+_DIMS = 2  # a code's dimensions
 
 
 class _Searcher(NamedTuple):
@@ -234,8 +234,8 @@ def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude, truth) -> t
   def measured(searcher: _Searcher) -> tuple[_Searcher, float]:
     return searcher, _recall(_find(searcher, queries, k, exclude)[0], truth)
 
-  holding = math.ceil(2 * k * searcher.num_leaves / searcher.num_labels)  # leaves for some 2 k labels
-  for part in _LEAVES:
+  holding = math.ceil(2 * k * searcher.num_leaves / searcher.num_labels)  # leaves with some 2 k labels
+  for part in _CLUSTERS:
     leaves = min(max(holding, round(part * searcher.num_leaves)), searcher.num_leaves)
     best = measured(searcher._replace(leaves=leaves))
     if best[1] >= _AIM:

@@ -18,7 +18,7 @@ _FIELDS = (
   *("internal_count", "is_linear", "shrinkage"),
 )
 _NODES = ("split_feature", "decision_type", "left_child", "right_child")
-_OF_LEAVES = ("leaf_weight", "leaf_count")
+_IN_CLUSTERS = ("leaf_weight", "leaf_count")
 _OF_NODES = ("split_gain", "internal_value", "internal_weight", "internal_count")
 _WHOLE = re.compile(r"-?[0-9]{1,10}")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?")
@@ -98,7 +98,7 @@ def _check_tree(text: str, number: int, num_features: int) -> None:
   nodes = {name: _whole(tree[name]) for name in _NODES}
   if {*map(len, nodes.values()), len(_finite(tree["threshold"]))} != {num_leaves - 1}:
     raise ValueError("a tree's nodes are not as many as it says")
-  counts = [{len(_finite(tree[name])) for name in names} for names in (_OF_LEAVES, _OF_NODES)]
+  counts = [{len(_finite(tree[name])) for name in names} for names in (_IN_CLUSTERS, _OF_NODES)]
   if num_leaves > 1 and counts != [{num_leaves}, {num_leaves - 1}]:
     raise ValueError("a tree's numbers are not as many as it says")
   if not all(0 <= feature < num_features for feature in nodes["split_feature"]):

@@ -39,23 +39,25 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
   with runtime.main_process_first("run folder"), report.stage("prepare"):
-    with run_folder.claimed(config, workdir):
+    there = methods.read_config(path) if (path := workdir / "config.json").exists() else None
+    with run_folder.claimed(config, there, workdir):
       prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
       refuse_other_data(prepared, workdir)
-      config = fit_to_data(config, prepared, configs.read(workdir / "config.json") if begun else None)
-      run_folder.claim(config, workdir)
+      config = fit_to_data(config, prepared, there if begun else None)
+      run_folder.claim(config, methods.read_config(path), workdir)
     data.link_into(prepared.folder, workdir / "data")
     described = config.encoder[models.source_key(config.encoder)]
     if described:
       models.copy_description(described, workdir / "encoder")
   dataset = data.load_prepared(workdir / "data")
   with runtime.main_process_first("chunks"):
-    config.method.update(run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset)))
+    chosen = run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset))
+    config.method.update({key: size for key, size in chosen.items() if key in config.method})
   run = Run(config, workdir, dataset)
   if run.method.batch.links:
     with report.stage("walk"):
       _ = run.sides
-  elif config.method.name == "ramen" and not config.method.augment_truth:
+  elif "graphs" in config.method and not config.method.augment_truth:
     say(f"note: no graph has a weight above 0 and links: this is {config.method.base} alone")
   return run
 
@@ -94,7 +96,7 @@ def fit_to_data(
   if chosen:
     say(chosen)
   configs.check_against_data(config, *counts)
-  configs.check(config)
+  methods.check_config(config)
   return config
 
 
@@ -116,7 +118,7 @@ def fitted(
   """
   other, given = begun, config
   if not begun and config.init_from:
-    other = configs.read(pathlib.Path(config.init_from) / "config.json")
+    other = methods.read_config(pathlib.Path(config.init_from) / "config.json")
   same_rows = other and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
   if same_rows and config.data.num_validation == fitting.AUTOMATIC:
     given = ml_collections.ConfigDict(config.to_dict())
@@ -136,7 +138,6 @@ def with_encoder_of(
   """
   config = ml_collections.ConfigDict(config.to_dict())
   source = begun or pathlib.Path(config.init_from)
-  methods.check(config)
   if not methods.builds_on_a_run(config):
     return config
   name = config.method.name
@@ -145,8 +146,8 @@ def with_encoder_of(
       f"method.name = {name!r} stands on a trained encoder; set --config.init_from=FOLDER of a run that has "
       "one, such as --config=experiments/ngame.py, dexa.py, prime.py or ramen.py makes"
     )
-  other = configs.read(source / "config.json")
-  theirs, usual = checks.flatten(other), checks.flatten(configs.default())
+  other = methods.read_config(source / "config.json")
+  theirs, usual = checks.flatten(other), checks.flatten(methods.default_config(config.method.name))
   for key, value in checks.flatten(config).items():
     taken = key.startswith(("data.", "encoder.", "eval.propensity")) and key != "data.cache_dir"
     if taken and value not in (usual[key], theirs[key]):
@@ -166,7 +167,7 @@ def with_encoder_of(
   config.eval.propensity_a, config.eval.propensity_b = other.eval.propensity_a, other.eval.propensity_b
   if config.eval.k == usual["eval.k"]:
     config.eval.k = other.eval.k
-  configs.check(config)
+  methods.check_config(config)
   return config
 
 
@@ -174,7 +175,7 @@ def _check_before_data(config, begun: bool) -> None:
   """What can be known to fail without looking at the data, which may take an hour to prepare."""
   configs.check_against_devices(config, len(jax.devices()))
   if config.init_from and not begun:
-    configs.read(pathlib.Path(config.init_from) / "config.json")
+    methods.read_config(pathlib.Path(config.init_from) / "config.json")
   described = models.build(config.encoder, vocab_size=1)  # reads no weights
   configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
 

@@ -99,7 +99,7 @@ class Run:
   def truth(self):
     """CSR `[N, L]`, what training points are trained on: the true labels, and what is added to them."""
     settings, train = self.config.method, self.train
-    if not settings.augment_truth:
+    if not settings.get("augment_truth"):
       return train.truth
     return graph_edges.augmented(train.truth, self.dataset, train.row_numbers, settings)
 
@@ -267,10 +267,10 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
     devices: a `config.mesh` to open it on; None is its own, or as much of it as is here.
     backend: what searches the labels, in place of its own `config.eval.backend`.
   """
-  config = configs.read(workdir / "config.json")
+  config = methods.read_config(workdir / "config.json")
   path_safety.check(workdir)
   config.eval.backend = backend or config.eval.backend
-  configs.check(config)
+  methods.check_config(config)
   run = Run(_at_home(config, workdir, devices), workdir, data.load_prepared(workdir / "data"))
   run.trained_on = config.mesh.data * config.mesh.label
   return run

@@ -91,33 +91,33 @@ def in_use(workdir: pathlib.Path, name: str = ".lock", doing: str = _TRAINS) -> 
 
 
 @contextlib.contextmanager
-def claimed(config, workdir: pathlib.Path) -> Iterator[None]:
+def claimed(config, begun, workdir: pathlib.Path) -> Iterator[None]:
   """`claim`, before the data are known: what fits itself to them is left open, and the block claims it.
 
   Where there is no run yet and the block fails, nothing of one is left.
   """
-  is_new = not (workdir / "config.json").exists()
-  claim(config, workdir, leaving_open=fitting.KEYS)
+  claim(config, begun, workdir, leaving_open=fitting.KEYS)
   try:
     yield
   except UserError:
-    if is_new:
+    if not begun:
       for made in ("config.json", *_MADE):
         (workdir / made).unlink(missing_ok=True)
     raise
 
 
-def claim(config, workdir: pathlib.Path, leaving_open: tuple[str, ...] = ()) -> None:
+def claim(config, begun, workdir: pathlib.Path, leaving_open: tuple[str, ...] = ()) -> None:
   """Writes config.json; refuses a folder where something was trained with other settings.
 
   Args:
     config: the settings to train with.
+    begun: those that the folder has; None where it has none.
     workdir: the run's folder.
     leaving_open: keys that may differ from what the folder has.
   """
   path, stays = workdir / "config.json", ()
-  if path.exists():
-    changed = configs.differences(configs.read(path).to_dict(), config.to_dict())
+  if begun:
+    changed = configs.differences(begun.to_dict(), config.to_dict())
     changed = [line for line in changed if not line.startswith((*_MAY_CHANGE, *leaving_open))]
     if not changed:
       return

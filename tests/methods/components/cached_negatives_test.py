@@ -167,7 +167,10 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
   "settings, message",
   [
     ({"method.labels": "all"}, "num_fresh_negatives = 6 has no effect when method.labels = 'all'"),
-    ({"method.name": "dpr", "method.loss": "softmax"}, "num_fresh_negatives = 6.*'dpr' takes 0"),
+    (
+      {"method.name": "dpr", "method.loss": "softmax"},
+      "no key 'method.num_fresh_negatives': it is a setting",
+    ),
   ],
 )
 def test_where_there_are_none_they_are_refused(settings, message, make_run):

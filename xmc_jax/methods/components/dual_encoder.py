@@ -8,9 +8,12 @@ from collections.abc import Mapping
 import jax
 
 from xmc_jax import models
-from xmc_jax.methods.components import cached_negatives, embedding, graph_regularizer, refreshes
-from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
+from xmc_jax.config import declare
+from xmc_jax.methods.components import cached_negatives, embedding, graph_regularizer, pool, refreshes
+from xmc_jax.methods.components.pool_losses import SCORES_IN_CHUNKS, mean_over_rows, pool_loss
 from xmc_jax.types import BatchSpec, DatasetInfo, Method, Refresh
+
+SETTINGS = declare(SCORES_IN_CHUNKS, embedding.SETTINGS, pool.SETTINGS)
 
 
 def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options) -> Method:

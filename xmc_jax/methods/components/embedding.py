@@ -5,10 +5,19 @@ from collections.abc import Callable
 import ml_collections
 
 from xmc_jax import models
+from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
 from xmc_jax.ops.grad_cache import embed_groups, embed_parts
 from xmc_jax.types import Array, DatasetInfo
 
+POINTS = declare(
+  query_chunk=Key(0, "points that each device encodes at a time (gradient cache); 0: as its memory allows")
+)
+SETTINGS = declare(
+  POINTS,
+  label_chunk=Key(0, "labels that each device encodes at a time (gradient cache); 0: as its memory allows"),
+  dropout_on_labels=Key(True, "False: only the points are embedded with dropout"),
+)
 # An encoder's parameters are whole on every device.
 ENCODER_RULE = (rf"(^|/)({'|'.join(models.PARAMETERS)})/", ())
 

@@ -1,14 +1,77 @@
 """RAMEN's regularisers: points, and labels, shall be near the anchors that a metadata graph links them to."""
 
 import difflib
+from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
 from xmc_jax.batching.graph_anchors import is_of_labels, side_name
+from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import unused
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.types import LABEL, QUERY, Array, Batch, DatasetInfo
+
+
+def _faults(values: Mapping) -> Iterator[str]:
+  names = values["method.graphs"]
+  if len(set(map(str, names))) < len(names):
+    yield f'method.graphs = {names!r:.60} names a graph twice; set --config.method.graphs="()" for all'
+  if not all(isinstance(name, str) for name in names):
+    yield f"method.graphs = {names!r:.60} must hold names; for instance --config.method.graphs=\"('links',)\""
+  for key in ("method.query_graph_weights", "method.label_graph_weights"):
+    if not all(type(weight) in (int, float) and 0 <= weight <= 1e6 for weight in values[key]):
+      yield (
+        f"{key} = {values[key]!r:.60} must hold numbers from 0 to 1,000,000; "
+        f'for instance --config.{key}="(0.5,)"'
+      )
+
+
+_EDGES = declare(
+  checks=(
+    unused("walk_hops", 0, walk_restart=0.8, walk_kept=10, walk_sides="both", anchor_sampling="uniform"),
+  ),
+  walk_hops=Key(400, "hops of a random walk from each anchor, which adds edges; 0 adds none"),
+  walk_restart=Key(0.8, "how likely a walk is to return to its anchor at a hop", below=1),
+  walk_kept=Key(10, "anchors that a walk leads to, at most", least=1),
+  walk_sides=Key(
+    "both", "what walks add edges to: points, labels, or both", choices=("both", "query", "label")
+  ),
+  anchor_sampling=Key(
+    "uniform",
+    "how a row's anchor is drawn; by visits, walks' edges by how often they were walked",
+    choices=("uniform", "visits"),
+  ),
+  random_edges=Key(
+    0.0, "edges added at random, as a share of a graph's own: to see what noise does", most=100
+  ),
+)
+_PRUNING = declare(
+  checks=(unused("graph_pruning", False, pruning_threshold=0.0, pruning_by="encoder"),),
+  graph_pruning=Key(True, "False: every edge counts, however unlike its ends"),
+  pruning_by=Key(
+    "encoder",
+    "by whose embeddings: the encoder's of the moment, or those of the start, once; or both with their means "
+    "taken off",
+    choices=("encoder", "centred", "pretrained", "pretrained_centred"),
+  ),
+  pruning_threshold=Key(0.0, "edges stay whose ends have a cosine above this", most=1),
+  pruning_first_epoch=Key(10.0, "no edges are pruned before this epoch"),
+  pruning_every_epochs=Key(5.0, "epochs between prunings, each from all edges; 0 prunes once"),
+)
+SETTINGS = declare(
+  _EDGES,
+  _PRUNING,
+  checks=(_faults,),
+  graphs=Key((), "metadata graphs of the data, by name; () is all"),
+  query_graph_weights=Key(
+    (), "λ of edges to points: of each graph, or one for all; () is 1 / T: ours, the paper prints none"
+  ),
+  label_graph_weights=Key((), "λ of edges to labels, likewise"),
+  augment_truth=Key(False, "True: labels that share an anchor with a point are its labels, too (AugGT)"),
+  max_augmented_pairs=Key(200_000_000, "label pairs that this adds, at most: 16 bytes each"),
+)
 
 
 def weights(config, info: DatasetInfo) -> dict[str, float]:

@@ -6,13 +6,15 @@ that they could learn from get their text's embedding. Exact centroids are these
 before each epoch (ours).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import refresh
+from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components.pool_losses import drawn_positives
 from xmc_jax.ops import lazy_adam
@@ -20,6 +22,38 @@ from xmc_jax.refresh.label_centroids import normalize_rows
 from xmc_jax.types import EXTRA_STATE, Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
 
 NAME = "centroids"
+
+
+def _faults(values: Mapping) -> Iterator[str]:
+  kind = values["method.centroids"]
+  if values["method.exact_centroids"] and kind in ("none", "exact"):
+    yield (
+      f"method.exact_centroids = True has no effect when method.centroids = {kind!r}; "
+      "set --config.method.exact_centroids=False"
+    )
+  if values["method.leave_batch_out"] and kind in ("none", "frozen"):
+    why = "has no effect" if kind == "none" else "cannot take points out as the encoder embedded them once"
+    yield (
+      f"method.leave_batch_out = True {why} when method.centroids = {kind!r}; "
+      "set --config.method.leave_batch_out=False, or --config.method.centroids=exact"
+    )
+
+
+SETTINGS = declare(
+  checks=(
+    _faults,
+    unused("centroids", "frozen", centroid_momentum=0.95),
+    unused("centroids", "exact", centroid_momentum=0.95),
+  ),
+  centroids=Key(
+    "none",
+    "labels' centroids: 'momentum' ones follow the encoder, 'exact' ones are made before each epoch",
+    choices=("momentum", "exact", "frozen", "none"),
+  ),
+  centroid_momentum=Key(0.95, "α: what stays of a centroid in a step that draws its label", below=1),
+  leave_batch_out=Key(False, "True: in training a label's centroid is without the batch's own points"),
+  exact_centroids=Key(False, "True: made anew of all training points when labels are ranked"),
+)
 
 
 def none_yet(info: DatasetInfo, width: int) -> dict[str, Array]:

@@ -4,19 +4,64 @@
 from the embeddings of the label texts. Clusters 0 .. K-1 are theirs; behind these are those of head labels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import refresh
+from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say
 from xmc_jax.distributed import sharding
 from xmc_jax.types import EXTRA_STATE, Array, DatasetInfo, PyTree, Refresh
 
 NAME = "label_cluster"
 RULE = (f"(^|/){NAME}$", ())
+
+
+def _length_faults(values: Mapping) -> Iterator[str]:
+  names = ("num_label_clusters", "num_head_labels", "head_label_points")
+  given = [name for name in names if values[f"method.{name}"]]
+  if given and not values["encoder.normalize"]:
+    yield (
+      f"method.{given[0]} = {values[f'method.{given[0]}']}: what auxiliary vectors give has length 1, and "
+      "encoder.normalize = False; set --config.encoder.normalize=True"
+    )
+
+
+def _number_faults(values: Mapping) -> Iterator[str]:
+  clusters = values["method.num_label_clusters"]
+  if clusters & (clusters - 1):
+    down = 1 << (clusters.bit_length() - 1)
+    nearest = down if clusters - down <= 2 * down - clusters or 2 * down > LARGEST else 2 * down
+    yield (
+      f"method.num_label_clusters = {clusters} is not a power of two; "
+      f"the nearest that is: --config.method.num_label_clusters={nearest}"
+    )
+  if values["method.num_head_labels"] and values["method.head_label_points"]:
+    yield (
+      "method.num_head_labels and method.head_label_points both say which labels are frequent; "
+      "set one of them: --config.method.head_label_points=0"
+    )
+
+
+SETTINGS = declare(
+  checks=(_length_faults, _number_faults),
+  num_label_clusters=Key(
+    0, "clusters of labels, each with a vector that is learnt: a power of two; 0 is none", most=2**30
+  ),
+  label_clustering=Key(
+    "balanced", "how labels are clustered", choices=("balanced", "balanced_centroids", "kmeans")
+  ),
+  label_clusters_every_epochs=Key(
+    0.0, "epochs between clusterings by current texts; 0 is once, by those at the start"
+  ),
+  num_head_labels=Key(0, "the most frequent labels, which have a vector of their own each"),
+  head_label_points=Key(0, "or all labels with so many training points; 0 is none"),
+  unit_texts=Key(True, "False: a text's embedding meets its label's vectors as it is, of any length"),
+)
 
 
 def number(settings, info: DatasetInfo) -> int:

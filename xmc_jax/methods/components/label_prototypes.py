@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import models
+from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import label_centroids, label_clusters
 from xmc_jax.models import normalize
@@ -23,6 +24,13 @@ RULES = (
   (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (sharding.LABEL_ROWS,)),
   ("(^|/)prototype/", ()),
   label_clusters.RULE,
+)
+
+SETTINGS = declare(
+  label_centroids.SETTINGS,
+  label_clusters.SETTINGS,
+  prototype_width=Key(1024, "width of the prototype network's feed-forward layer", least=1),
+  prototype_dropout=Key(0.1, "at all four sites of that network's layer", below=1),
 )
 
 

@@ -1,15 +1,87 @@
 """Losses of a batch's queries against a pool of labels, by the columns that are their positives."""
 
+from collections.abc import Iterator, Mapping
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import ops
-from xmc_jax.batching.builder import num_leaves
+from xmc_jax.batching.builder import num_clusters
 from xmc_jax.batching.inclusion_probabilities import log_pool_odds
 from xmc_jax.batching.positives import num_drawn
+from xmc_jax.config import Key, declare
 from xmc_jax.losses.margin import margin_of
 from xmc_jax.types import Array, Batch, DatasetInfo
+
+MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no temperature
+
+
+def _temperature_faults(values: Mapping) -> Iterator[str]:
+  """Unit vectors need a small temperature, raw products one near 1; a bag's means are short, any will do."""
+  unit, temperature = values["encoder.normalize"], values["method.temperature"]
+  if values["method.allow_any_temperature"] or values["method.loss"] in MARGINS:
+    return
+  override = "or --config.method.allow_any_temperature=True if you mean it"
+  if unit and temperature > 0.5:
+    yield (
+      f"method.temperature = {temperature} is too flat for unit vectors (encoder.normalize = True; at most "
+      f"0.5): set --config.method.temperature=0.05, or --config.encoder.normalize=False, {override}"
+    )
+  if not unit and temperature < 0.5 and values["encoder.name"] != "bag":
+    yield (
+      f"method.temperature = {temperature} saturates raw dot products (encoder.normalize = False; at least "
+      f"0.5): set --config.method.temperature=1, or --config.encoder.normalize=True, {override}"
+    )
+
+
+def cosine_faults(values: Mapping) -> Iterator[str]:
+  """Yields what is wrong where a margin is to be kept between cosines."""
+  if values["method.loss"] in MARGINS and not values["encoder.normalize"]:
+    yield (
+      f"method.loss = {values['method.loss']!r} compares cosines, and encoder.normalize = False; "
+      "set --config.encoder.normalize=True"
+    )
+
+
+def _margin_faults(values: Mapping) -> Iterator[str]:
+  counts = values["method.margin_positives"], values["method.num_positives"]
+  if values["method.loss"] == "margin" and values["method.margin_mean"] == "all" and not any(counts):
+    yield (
+      "method.margin_mean = 'all' needs to know how many positives a row's mean is over, and "
+      "method.margin_positives and method.num_positives = 0; set --config.method.margin_mean=existing, or "
+      "--config.method.margin_positives=3"
+    )
+
+
+# Of methods whose loss has none.
+TEMPERATURE_OF_RANKING = Key(0.05, "τ of eval.log_frequency's cos/τ; the loss has none", above=0)
+SCORES = declare(
+  checks=(_temperature_faults,),
+  temperature=Key(0.05, "τ: scores are divided by it", above=0),
+  allow_any_temperature=Key(False, "True: any temperature, unit vectors or not"),
+)
+SCORES_IN_CHUNKS = declare(
+  SCORES,
+  score_chunk=Key(0, "labels scored at a time, on each device: memory is O(batch * score_chunk)"),
+)
+TRIPLETS = declare(
+  checks=(cosine_faults,),
+  margin=Key(0.3, "loss = margin: how far a negative is to stay below a positive, in cosine"),
+  margin_negatives=Key(10, "the hardest negatives of the pool that count", least=1),
+  weight_temperature=Key(0.1, "of the softmax that weighs the negatives that violate the margin", above=0),
+  differentiable_weights=Key(False, "True: the gradient goes through these weights (NGAME's released code)"),
+)
+MARGIN = declare(
+  TRIPLETS,
+  checks=(_margin_faults,),
+  margin_positives=Key(0, "the lowest-scoring positives of a row that count; 0 is all that were drawn"),
+  margin_mean=Key(
+    "existing",
+    "over the pairs that a row has; or 'all', as if it had so many of both",
+    choices=("existing", "all"),
+  ),
+)
 
 
 def mean_over_rows(per_row: Array, batch: Batch) -> Array:
@@ -42,7 +114,7 @@ def log_odds_of_pool(config, info: DatasetInfo) -> Array:
   Leaves are a power of two, so a batch may have little more than half of `train.batch_size` rows.
   """
   settings, num_points = config.method, info.num_labelled or info.num_points
-  num_rows = num_points / num_leaves(num_points, config.train.batch_size)
+  num_rows = num_points / num_clusters(num_points, config.train.batch_size)
   others = settings.num_random_negatives + num_rows * settings.num_hard_negatives
   return jnp.asarray(
     log_pool_odds(

@@ -5,6 +5,7 @@ points, h the texts and z the prototypes of its pool's labels, all of length 1.
 """
 
 import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,12 +13,51 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import losses
+from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import triplet_pairs
-from xmc_jax.methods.components.pool_losses import known_columns, mean_over_rows
+from xmc_jax.methods.components.pool_losses import TRIPLETS, known_columns, mean_over_rows
 from xmc_jax.types import Array, Batch, DatasetInfo
 
 _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
+
+
+def _faults(values: Mapping) -> Iterator[str]:
+  terms = [f"method.{name}_weight" for name in ("prototype", "text", "reverse")]
+  if not any(values[term] for term in terms):
+    yield f"{', '.join(terms)} = 0: nothing is learnt from pairs; set --config.{terms[0]}=1"
+  if not values[terms[0]] and not values["method.regulariser_weight"]:
+    yield (
+      "method.prototype_weight and method.regulariser_weight = 0: prototypes, by which labels are ranked, "
+      "would not be trained; set --config.method.prototype_weight=1"
+    )
+  least, most = values["method.margin_minimum"], values["method.margin_maximum"]
+  if values["method.loss"] == "dynamic_margin" and least > most:
+    yield (
+      f"method.margin_minimum = {least} is more than method.margin_maximum = {most}; "
+      f"set --config.method.margin_minimum={most} or less"
+    )
+
+
+SETTINGS = declare(
+  TRIPLETS,
+  triplet_pairs.SETTINGS,
+  checks=(
+    _faults,
+    unused("loss", "dynamic_margin", margin=0.3),
+    unused("loss", "margin", margin_minimum=0.1, margin_maximum=0.3),
+    unused("regulariser_weight", 0, regulariser_margin=0.1, regulariser_hinge=True),
+  ),
+  margin_minimum=Key(0.1, "loss = dynamic_margin: as far as two labels are apart, but at least this"),
+  margin_maximum=Key(0.3, "and at most this"),
+  prototype_weight=Key(1.0, "of queries against prototypes in the loss"),
+  text_weight=Key(1.0, "of queries against label texts"),
+  reverse_weight=Key(1.0, "of label texts against queries"),
+  regulariser_weight=Key(0.1, "λ: prototypes shall be better than texts"),
+  regulariser_margin=Key(0.1, "m': by how much"),
+  regulariser_hinge=Key(True, "False: no matter how much better they are, it is never enough (paper)"),
+)
 
 
 def total(

@@ -1,13 +1,37 @@
 """What several methods make anew between steps: shortlists of labels, and clusters of points."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
 
 from xmc_jax import refresh
-from xmc_jax.batching.builder import num_leaves
+from xmc_jax.batching.builder import num_clusters
+from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import LARGEST
 from xmc_jax.types import Array, BatchSpec, Refresh
+
+
+def _doubling_faults(values: Mapping) -> Iterator[str]:
+  epochs = values["method.cluster_doubling_epochs"]
+  if not all(type(epoch) is int and 0 <= epoch <= LARGEST for epoch in epochs):
+    yield (
+      f"method.cluster_doubling_epochs = {epochs!r:.60} must hold whole numbers of epochs; "
+      'for instance --config.method.cluster_doubling_epochs="(10,25)"'
+    )
+
+
+CLUSTER_TIMES = declare(
+  clusters_first_epoch=Key(10.0, "random batches before this epoch"),
+  clusters_every_epochs=Key(5.0, "epochs between clusterings of the points; 0 clusters them once"),
+  clusters_every_steps=Key(0, "in place of clusters_every_epochs, where not 0; acts from the next epoch on"),
+)
+CLUSTERS = declare(
+  CLUSTER_TIMES,
+  checks=(_doubling_faults,),
+  cluster_size=Key(4, "points of a cluster, at most, which share a batch; 0: a cluster is a batch"),
+  cluster_doubling_epochs=Key((10, 25, 50, 75, 100, 125, 150, 200), "clusters double in size at these"),
+)
 
 
 def shortlists(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
@@ -39,19 +63,21 @@ def shortlists(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
   }
 
 
-def leaves(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
-  """The refresh behind NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023).
+def clusters(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
+  """Returns the refresh behind NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023).
 
   Args:
-    config: `config.method.leaf_size = 0` makes as many leaves as there are batches.
+    config: without a `config.method.cluster_size`, or with 0, there are as many clusters as batches.
     columns: of the embeddings; these alone are looked at.
   """
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array:
     number = snapshot.steps_per_epoch
-    if settings.leaf_size:
-      number = num_leaves(len(snapshot.rows), leaf_size(settings, snapshot.step // snapshot.steps_per_epoch))
+    if settings.get("cluster_size"):
+      number = num_clusters(
+        len(snapshot.rows), cluster_size(settings, snapshot.step // snapshot.steps_per_epoch)
+      )
     found = np.full(snapshot.truth.shape[0], -1, np.int32)
     key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
     queries = snapshot.queries[:, columns]
@@ -60,23 +86,23 @@ def leaves(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
     return found
 
   return {
-    "leaves": Refresh(
-      every_epochs=settings.leaves_every_epochs,
+    "clusters": Refresh(
+      every_epochs=settings.clusters_every_epochs,
       compute=compute,
-      first_epoch=settings.leaves_first_epoch,
-      every_steps=settings.leaves_every_steps,
+      first_epoch=settings.clusters_first_epoch,
+      every_steps=settings.clusters_every_steps,
       at_epoch_start=True,
     )
   }
 
 
-def of_leaves(batch: BatchSpec, settings) -> BatchSpec:
-  """Batches as `leaves` shape them."""
-  if not settings.leaf_size:
-    return batch._replace(whole_leaves=True)
-  return batch._replace(clump=leaf_size(settings, int(settings.leaves_first_epoch)))
+def in_clusters(batch: BatchSpec, settings) -> BatchSpec:
+  """Returns how batches are built that `clusters` shapes."""
+  if not settings.get("cluster_size"):
+    return batch._replace(batch_is_cluster=True)
+  return batch._replace(cluster_size=cluster_size(settings, int(settings.clusters_first_epoch)))
 
 
-def leaf_size(settings, epoch: int) -> int:
-  """Points in a leaf, at most, in an epoch counted from 0: doubled at each of `leaf_doubling_epochs`."""
-  return settings.leaf_size << sum(epoch >= doubling for doubling in settings.leaf_doubling_epochs)
+def cluster_size(settings, epoch: int) -> int:
+  """Returns the points of a cluster, at most, in an epoch counted from 0; see `cluster_doubling_epochs`."""
+  return settings.cluster_size << sum(epoch >= doubling for doubling in settings.cluster_doubling_epochs)

@@ -12,8 +12,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from xmc_jax.config import Key, declare
 from xmc_jax.methods.components.pool_losses import drawn_positives
 from xmc_jax.types import Array, Batch
+
+SETTINGS = declare(
+  triplet_positives=Key(
+    "drawn",
+    "the positives that triplets compare: those that were drawn, or as released one of all in the pool",
+    choices=("drawn", "released"),
+  )
+)
 
 
 class Pairs(NamedTuple):

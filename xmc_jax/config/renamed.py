@@ -1,0 +1,30 @@
+"""Keys that had another name in earlier versions. They keep working for one release, with a note."""
+
+import re
+
+# Old to new name, below `config.method`.
+_OF_METHOD = {
+  "leaf_size": "cluster_size",
+  "leaf_doubling_epochs": "cluster_doubling_epochs",
+  "leaves_first_epoch": "clusters_first_epoch",
+  "leaves_every_epochs": "clusters_every_epochs",
+  "leaves_every_steps": "clusters_every_steps",
+}
+RENAMED = {f"method.{old}": f"method.{new}" for old, new in _OF_METHOD.items()}
+
+
+def in_sections(stored: dict) -> dict:
+  """Returns a copy of nested settings under their new names."""
+  method = stored.get("method")
+  if not isinstance(method, dict):
+    return dict(stored)
+  return {**stored, "method": {_OF_METHOD.get(key, key): value for key, value in method.items()}}
+
+
+def in_argument(argument: str) -> tuple[str, str]:
+  """Returns an argument of the command line under its new name, and a note; '' where it had none."""
+  found = re.match(r"--?config\.([\w.]+)", argument)
+  new = RENAMED.get(found[1]) if found else None
+  if not new:
+    return argument, ""
+  return f"--config.{new}{argument[found.end() :]}", f"note: config.{found[1]} is now config.{new}"

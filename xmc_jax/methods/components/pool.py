@@ -1,0 +1,77 @@
+"""What a batch's pool of labels is made of: settings that methods share, and the BatchSpec that they give."""
+
+from collections.abc import Iterator, Mapping
+
+from xmc_jax.config import Key, declare
+from xmc_jax.types import BatchSpec
+
+
+def _positive_faults(values: Mapping) -> Iterator[str]:
+  sampling = values["method.positive_sampling"]
+  if sampling != "uniform" and not values["method.num_positives"]:
+    yield (
+      f"method.positive_sampling = {sampling!r} has no effect when method.num_positives = 0: all are taken; "
+      "set --config.method.num_positives=1"
+    )
+
+
+def _negative_faults(values: Mapping) -> Iterator[str]:
+  labels = values["method.labels"]
+  for key in (f"method.num_{kind}_negatives" for kind in ("random", "hard", "fresh")):
+    if values.get(key) and labels != "in_batch":
+      yield (
+        f"{key} = {values[key]} has no effect when method.labels = {labels!r}; "
+        f"set --config.{key}=0, or --config.method.labels=in_batch"
+      )
+
+
+def _shortlist_faults(values: Mapping) -> Iterator[str]:
+  hard, listed = values["method.num_hard_negatives"], values["method.shortlist_size"]
+  if hard > listed:
+    yield (
+      f"method.num_hard_negatives = {hard} is more than method.shortlist_size = {listed}; "
+      f"set --config.method.shortlist_size={hard}"
+    )
+
+
+IN_BATCH = Key(
+  "in_batch", "the labels of a step: the batch's drawn positives and what is added", choices=("in_batch",)
+)
+POSITIVES = declare(
+  checks=(_positive_faults,),
+  num_positives=Key(1, "positives drawn per point and step; 0 takes all of them"),
+  positive_sampling=Key(
+    "uniform",
+    "how positives are drawn; by inverse propensity rare labels come more often",
+    choices=("uniform", "inverse_propensity"),
+  ),
+)
+SETTINGS = declare(
+  POSITIVES,
+  checks=(_negative_faults,),
+  num_random_negatives=Key(0, "labels added to an in-batch pool, drawn uniformly"),
+)
+HARD_NEGATIVES = declare(
+  checks=(_negative_faults, _shortlist_faults),
+  num_hard_negatives=Key(0, "labels added to an in-batch pool, drawn per point from its shortlist"),
+  shortlist_size=Key(100, "nearest labels of each training point, true ones left out", least=1),
+  shortlist_backend=Key(
+    "auto", "the search; auto chooses by size and device", choices=("auto", "exact", "scann")
+  ),
+  shortlist_first_epoch=Key(5.0, "no hard negatives before this epoch"),
+  shortlist_every_epochs=Key(5.0, "epochs between shortlists; 0 makes them once"),
+  shortlist_every_steps=Key(0, "in place of shortlist_every_epochs, where not 0"),
+)
+
+
+_FIELDS = ("labels", *SETTINGS.keys, "num_hard_negatives", "num_fresh_negatives", "pool_size")
+
+
+def batch_spec(settings, **more) -> BatchSpec:
+  """Returns how batches are built.
+
+  Args:
+    settings: `config.method`, of which the pool's settings are taken that it has.
+    more: other fields of BatchSpec; they win.
+  """
+  return BatchSpec(**{name: settings[name] for name in _FIELDS if name in settings} | more)
