@@ -9,14 +9,14 @@ Rows:
 
   xr_linear    PECOS's XR-Linear, on all training rows
   tfidf_vote   benchmarks/tfidf.py, the vote of all training rows
-  tfidf_both   the same and label texts, whose weight the validation rows choose before they vote too
+  tfidf_both   the same with label texts; the validation rows choose their weight, and then vote too
   mnrl         MiniLM-L6 tuned with sentence-transformers' MultipleNegativesRankingLoss, on all training rows
-  METHOD       ours, as experiments/METHOD.py has it: its encoder alone (with classifiers, fused), and hybrid
+  METHOD       ours, as in experiments/METHOD.py: its encoder alone (with classifiers: fused), and hybrid
 
-Each row leaves docs/results/accuracy/SET/ROW.json, where SET is the name of the data's folder, and its
-predictions below --runs; by other presets than the default ones, SET/ROW_PRESET.json. A row that is finished
-is not run again, and one that was killed goes on: give the same command. `--config.KEY=VALUE` goes to our
-methods; keys of data and eval count for peers, too.
+Each row writes docs/results/accuracy/SET/ROW.json, where SET is the name of the data's folder, and its
+predictions below --runs. With another preset than the default, it writes SET/ROW_PRESET.json. The same
+command skips finished rows and resumes killed ones. `--config.KEY=VALUE` is passed to our methods; keys of
+data and eval apply to the peers, too.
 """
 
 import argparse
@@ -39,16 +39,16 @@ from xmc_jax.runs import create, evaluate
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "accuracy"
 _BUNDLED = "LF-DebianTitles"
-_FAMILY = "debian"  # of presets: the one that a user starts with
+_FAMILY = "debian"  # the default family of presets
 _ENVIRONMENTS = {REFERENCE: "pecos_python", "mnrl": "bench_python"}
 
 
 def run_set(rows: list[str], num_seeds: int, board: Board, options: Options) -> list[str]:
-  """Runs and keeps the rows of one data set; returns the names of those that did not finish."""
+  """Runs the rows of one data set and stores their results; returns the names of unfinished rows."""
   config = config_of(board)
   dataset = create.load_data(config, None, "")
   judge, failed = Judge(dataset, config.eval), []
-  for seed in range(num_seeds):  # every row once, before any a second time
+  for seed in range(num_seeds):  # each row runs once before any row runs a second time
     for name in rows:
       wanted = asked(name, board, options)
       if _is_kept(name, seed, board, wanted):
@@ -75,7 +75,7 @@ def _file(board: Board, name: str) -> pathlib.Path:
 
 
 def _is_kept(name: str, seed: int, board: Board, wanted: dict) -> bool:
-  """Whether a row's file has this seed, and its difference to XR-Linear if both have their predictions.
+  """Returns whether a row's file has this seed, with its difference to XR-Linear if that can be computed.
 
   Raises:
     ConfigError: the file was made with other settings.
@@ -93,14 +93,14 @@ def _is_kept(name: str, seed: int, board: Board, wanted: dict) -> bool:
 
 
 def _reference_folder(name: str, seed: int, board: Board) -> pathlib.Path | None:
-  """XR-Linear's folder of this seed, else of the first; None for itself, or where it has not finished."""
+  """Returns XR-Linear's folder for this seed, else for seed 0; None for XR-Linear, or if none is finished."""
   peers = board._replace(suffix="")
   folders = [peers.folder(REFERENCE, other) for other in (seed, 0)] if name != REFERENCE else []
   return next(filter(is_finished, folders), None)
 
 
 def _reference(name: str, seed: int, board: Board):
-  """XR-Linear's ids `[n, DEPTH]`, or None."""
+  """Returns XR-Linear's ids `[n, DEPTH]`, or None."""
   folder = _reference_folder(name, seed, board)
   return evaluate.read_predictions(folder / "predictions" / "test.npz", DEPTH) if folder else None
 
@@ -110,7 +110,7 @@ def write_tables() -> None:
 
 
 def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]:
-  """`(rows, seeds, a board for each data set, options)` of a command line."""
+  """Parses a command line into `(rows, seeds, a board for each data set, options)`."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data", action="append", help="a folder or table, or several; else the bundled set")
   parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS, metavar="ROW")
@@ -126,7 +126,7 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]
     parser.error(f"{strange[0]!r} is not understood; rows are {', '.join(ROWS)}")
   python = {}
   for row, flag in _ENVIRONMENTS.items():
-    python[row] = os.path.abspath(getattr(given, flag))  # a link of an environment stays one
+    python[row] = os.path.abspath(getattr(given, flag))  # not resolved: an environment's python is a link
     if row in given.rows and not (getattr(given, flag) and os.access(python[row], os.X_OK)):
       parser.error(f"row {row}: --{flag}={getattr(given, flag)} is no Python; see requirements-bench.txt")
   suffix = "" if given.preset == _FAMILY else f"_{given.preset}"
@@ -140,7 +140,7 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]
     Board(name, given.preset, 0, str(path or ""), given.runs.resolve(), tuple(extra), suffix)
     for name, path in zip(names, paths)
   ]
-  rows = [name for name in ROWS if name in given.rows]  # the reference first
+  rows = [name for name in ROWS if name in given.rows]  # XR-Linear first: the others are compared with it
   mnrl = {"epochs": given.mnrl_epochs, "pairs": given.mnrl_pairs}
   return rows, given.seeds, boards, Options(python, mnrl)
 

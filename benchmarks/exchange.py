@@ -1,11 +1,11 @@
-"""Files between a benchmark and a peer that has an environment of its own.
+"""Files exchanged between a benchmark and a peer that runs in its own environment.
 
-A peer's worker is called as `PYTHON WORKER --folder=FOLDER --depth=K --seed=SEED`. In the folder it finds
+A peer's worker is called as `PYTHON WORKER --folder=FOLDER --depth=K --seed=SEED`. It reads from the folder
 
-  train.txt, test.txt, labels.txt   a text a line, each as a JSON string
+  train.txt, test.txt, labels.txt   one text per line, as a JSON string
   truth.npz                         CSR [N, L], 1 for each true label of a training point, less filtered pairs
 
-and leaves there
+and writes to it
 
   scores.npz   CSR [n, L], scores of each test point's K best labels; filtered pairs may be among them
   about.json   {"seconds": {"train": s, "test": s}, "settings": {...}}
@@ -23,7 +23,7 @@ from xmc_jax.retrieval.search import Ranking
 
 
 def write(dataset: data.Dataset, folder: pathlib.Path) -> None:
-  """Writes what a worker reads."""
+  """Writes the files that a worker reads."""
   for name, texts in (
     ("train", dataset.train.texts),
     ("test", dataset.test.texts),
@@ -34,16 +34,16 @@ def write(dataset: data.Dataset, folder: pathlib.Path) -> None:
 
 
 def depth_for(split: data.Split, k: int) -> int:
-  """How many labels a worker must rank, so that k are left where all filtered ones are among them."""
+  """Returns how many labels a worker must rank, so that k are left after filtered ones are removed."""
   most_filtered = int(np.diff(split.filter.indptr).max(initial=0))
   return min(k + most_filtered, split.filter.shape[1])
 
 
 def read(split: data.Split, folder: pathlib.Path, k: int) -> tuple[Ranking, dict]:
-  """`(ranking k deep, about)` that a worker left.
+  """Reads a worker's results: `(ranking k deep, about)`.
 
   Raises:
-    DataError: its scores are of other points or labels.
+    DataError: its scores are for other points or labels.
   """
   scores = sp.csr_matrix(sp.load_npz(folder / "scores.npz"))
   if scores.shape != split.filter.shape:
@@ -52,12 +52,12 @@ def read(split: data.Split, folder: pathlib.Path, k: int) -> tuple[Ranking, dict
 
 
 def ranked(scores: sp.csr_matrix, filtered, k: int) -> Ranking:
-  """The k best entries of each row, best first, equal ones by rising id; filtered pairs are left out.
+  """Ranks the k best entries of each row, best first, ties by ascending id; leaves out filtered pairs.
 
   Args:
-    scores: CSR `[n, L]`; entries of any sign, zeros that are stored included.
+    scores: CSR `[n, L]`; stored entries of any sign count, stored zeros included.
     filtered: CSR `[n, L]`, pairs that are neither hit nor miss.
-    k: how many.
+    k: the number of labels per row.
   """
   num_rows, num_labels = scores.shape
   rows = np.repeat(np.arange(num_rows), np.diff(scores.indptr))

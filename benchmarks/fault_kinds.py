@@ -1,4 +1,4 @@
-"""Kinds of faults: what is done to a process, and what must hold after it and in the end."""
+"""Kinds of faults: what is done to a process, and what must hold after the fault and at the end."""
 
 import os
 import pathlib
@@ -10,8 +10,8 @@ import sys
 import time
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_AFTER_TRAINING = ("fuse", "test")  # nothing there is saved but the result
-_TRIALS_OF_A_RUN = 7  # then a new one begins, with data to prepare
+_AFTER_TRAINING = ("fuse", "test")  # stages that save only their result
+_TRIALS_OF_A_RUN = 7  # then a new run begins, which prepares its data again
 _NUM_TEXTS = 20_000
 
 
@@ -30,17 +30,17 @@ def expect(holds: bool, what: str, ended: subprocess.CompletedProcess | None = N
 
 
 class Trials:
-  """One method under faults of one kind.
+  """Runs trials of one kind of fault on one method.
 
   Args:
     config: its config file.
-    folder: for its runs; `undisturbed` is there already.
-    stages: by name, how long each entry took when nothing disturbed it.
-    rng: draws stages and moments.
+    folder: where its runs are written; the run `undisturbed` must be there already.
+    stages: by name, the seconds of each entry into the stage in an undisturbed run.
+    rng: chooses stages and moments.
 
   Attributes:
-    count, runs: trials so far, and in how many runs.
-    lost: of each trial the steps that were begun and are not in what the next start goes on from.
+    count, runs: number of trials so far, and of runs.
+    lost: for each trial, the number of started steps that are not in the checkpoint to resume from.
   """
 
   signal, is_damaging = signal.SIGKILL, False
@@ -49,10 +49,10 @@ class Trials:
     self._config, self._folder, self._rng = config, folder, rng
     self._stages = {name: entries for name, entries in stages.items() if name not in _AFTER_TRAINING}
     self.count, self.runs, self.lost = 0, 0, []
-    self._damaged: pathlib.Path | None = None  # a checkpoint that nobody has named yet
+    self._damaged: pathlib.Path | None = None  # a damaged checkpoint that no error message has named yet
 
   def run(self, count: int) -> None:
-    """Disturbs runs until there were so many trials; each is let end."""
+    """Disturbs runs until there were `count` trials; then lets each run end and compares it."""
     while self.count < count:
       workdir = self._folder / f"{type(self).__name__}-{self.runs}"
       self.runs += 1
@@ -72,7 +72,7 @@ class Trials:
     return ended
 
   def _disturbed(self, workdir: pathlib.Path) -> bool:
-    """One trial; whether the fault came before the run had ended."""
+    """Runs one trial; returns whether the fault came before the run had ended."""
     stage = self._rng.choice(sorted(self._stages))
     entry = self._rng.randrange(min(8, len(self._stages[stage]))) + 1
     seconds = self._rng.uniform(0, self._stages[stage][entry - 1])
@@ -93,7 +93,7 @@ class Trials:
     return max(0, int(begun[-1] if begun else 0) - (_checkpoints(workdir).usable() or 0))
 
   def _damage(self, workdir: pathlib.Path) -> None:
-    """Hurts a file of the newest checkpoint; the next start must name it."""
+    """Damages a file of the newest checkpoint; the next start must name the checkpoint."""
     steps = _checkpoints(workdir).steps.finished()
     if len(steps) < 2:
       return
@@ -113,39 +113,39 @@ class Trials:
 
 
 class Stopped(Trials):
-  """Asked to stop."""
+  """Asks the process to stop (SIGTERM)."""
 
   signal = signal.SIGTERM
 
 
 class Damaged(Trials):
-  """Killed, and the newest checkpoint damaged."""
+  """Kills the process, then damages the newest checkpoint."""
 
   is_damaging = True
 
 
 class KilledPreparing(Trials):
-  """Killed while data are prepared; every run has its own to prepare."""
+  """Kills the process while it prepares data; every run prepares its own data."""
 
   def __init__(self, config, folder, stages, rng):
     super().__init__(config, folder, {"prepare": stages["prepare"]}, rng)
 
 
 class KilledWriting:
-  """Killed while a finished run writes what it makes: when there are so many bytes.
+  """Kills a process while it writes the results of a finished run, after a random number of bytes.
 
   Args:
-    config, folder, stages, rng: as of `Trials`.
+    config, folder, stages, rng: as in `Trials`.
   """
 
-  mode, name = "", ""  # of the command, and of what it writes
+  mode, name = "", ""  # the command's mode, and the name of what it writes
 
   def __init__(self, config: pathlib.Path, folder: pathlib.Path, stages: dict, rng: random.Random):
     self._run, self._folder, self._rng = folder / "undisturbed", folder, rng
     self.count, self.runs, self.lost = 0, 0, []
 
   def run(self, count: int) -> None:
-    """Kills so many writers; what is written in the end is what an undisturbed one writes."""
+    """Kills `count` writers; checks that the final result equals that of an undisturbed writer."""
     whole = self._folder / f"whole-{self.name}"
     self._write(whole)
     while self.count < count:
@@ -160,7 +160,7 @@ class KilledWriting:
       self.remove(killed)
 
   def check_killed(self, place: pathlib.Path) -> None:
-    """What must hold of what a kill has left."""
+    """Checks what a killed process has left; subclasses may override it."""
 
   def check_whole(self, place: pathlib.Path, undisturbed: pathlib.Path) -> None:
     expect(place.read_bytes() == undisturbed.read_bytes(), f"{place} is another after kills")
@@ -182,9 +182,9 @@ class KilledWriting:
     expect(not left, f"{left} left behind")
 
   def _killed(self, place: pathlib.Path, size: int) -> bool:
-    """One trial; whether the kill came before all was written."""
+    """Runs one trial; returns whether the kill came before everything was written."""
     part, done = place.with_name(f"{place.name}.part"), _stamp(place)
-    before = _size(part) if part.is_file() else 0  # lines that it goes on from; a folder is begun anew
+    before = _size(part) if part.is_file() else 0  # a file is continued, a folder is written from the start
     moment, found = self._rng.uniform(before, size), before
     process = subprocess.Popen(**self._command(place), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     began = time.time()
@@ -197,7 +197,7 @@ class KilledWriting:
 
 
 class KilledPredicting(KilledWriting):
-  """Killed while predictions are written to a file, which the next one goes on with."""
+  """Kills the process while it writes predictions to a file; the next process continues the file."""
 
   mode, name = "predict", "predictions.jsonl"
 
@@ -210,7 +210,7 @@ class KilledPredicting(KilledWriting):
 
 
 class KilledExporting(KilledWriting):
-  """Killed while a run is exported, every second time where an earlier export stands."""
+  """Kills the process while it exports a run; in every second case an earlier export exists."""
 
   mode, name = "export", "export"
 
@@ -239,7 +239,7 @@ class KilledExporting(KilledWriting):
 
 
 def _size(place: pathlib.Path, since: float = 0.0) -> int:
-  """Bytes of a file, or of the files of a folder that were written since; 0 of nothing."""
+  """Returns the bytes of a file, or of a folder's files, modified since a time; 0 if there is none."""
   try:
     files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
     found = [path.stat() for path in files]
@@ -263,7 +263,7 @@ KINDS = {
 
 
 def start(config: pathlib.Path, workdir: pathlib.Path, **more: str) -> subprocess.CompletedProcess:
-  """A training, by its own cache."""
+  """Runs a training with its own cache of prepared data."""
   flags = command(f"--config={config}", f"--workdir={workdir}")
   env = environment(pathlib.Path(f"{workdir}.cache"), **more)
   return subprocess.run(flags, cwd=_ROOT, env=env, capture_output=True, text=True, timeout=900)
@@ -278,4 +278,4 @@ def _checkpoints(workdir: pathlib.Path):
 def _compare(one: pathlib.Path, other: pathlib.Path) -> None:
   from same_runs import assert_same_runs
 
-  assert_same_runs(one, other, newest=True)  # what was asked to stop has saved at other steps before
+  assert_same_runs(one, other, newest=True)  # a stop request saves at other steps, so older ones differ

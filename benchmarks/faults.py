@@ -1,14 +1,14 @@
-"""Trainings disturbed at random, and whether they end, bit by bit, like those that never were.
+"""Disturbs trainings at random, and checks that they end bit for bit like undisturbed ones.
 
   python -m benchmarks.faults                          # every method, 20 of each fault
   python -m benchmarks.faults prime --trials=5 --seed=1
 
-Each trial draws a stage that a training goes through (preparing data, compilation, steps, refreshes,
-validation, fitting the hybrid ranker, saving) and a moment in it. There the process is killed (-9), or asked
-to stop (SIGTERM), or killed and a file of its newest checkpoint then cut short or changed by a bit. The same
-command goes on, and is disturbed again, until a run has ended; it is compared with the undisturbed one. More
-kinds kill what prepares data, writes predictions to a file, or exports. docs/results/faults.json keeps what
-came out.
+Each trial chooses a random stage of a training (preparing data, compilation, steps, refreshes, validation,
+fitting the hybrid ranker, saving) and a moment in it. Then the process is killed (-9), or asked to stop
+(SIGTERM), or it is killed and a file of its newest checkpoint is truncated or changed by one bit. The same
+command resumes the run, and is disturbed again, until the run has ended; the run is compared with an
+undisturbed one. Other kinds kill processes that prepare data, write predictions to a file, or export.
+docs/results/faults.json holds the outcomes.
 """
 
 import argparse
@@ -23,12 +23,15 @@ from benchmarks.fault_kinds import KINDS, Trials, expect, start
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "faults.json"
-_HYBRID = "hybrid"  # DEXML whose hybrid ranker is fitted
+_HYBRID = "hybrid"  # DEXML with a fitted hybrid ranker
 _ENOUGH_TO_FIT = {"num_train": 600}
 
 
 def settings() -> dict[str, dict]:
-  """A tiny run of each method, and of the hybrid ranker; prepared data go to $XMC_JAX_CACHE."""
+  """Returns the settings of a tiny run of each method and of the hybrid ranker, by name.
+
+  Prepared data go to $XMC_JAX_CACHE.
+  """
   import tiny_runs
 
   often = {"checkpoint.every_epochs": 0.4, "train.num_epochs": 3, "data.cache_dir": ""}
@@ -54,7 +57,7 @@ def settings() -> dict[str, dict]:
 
 
 def _undisturbed(config: pathlib.Path, folder: pathlib.Path) -> dict[str, list[float]]:
-  """Trains it once; the seconds of each stage's entries."""
+  """Trains the config once without faults; returns the seconds of each entry into each stage."""
   ended = start(config, folder / "undisturbed", STAGES=str(folder / "stages"))
   expect(ended.returncode == 0, f"{folder.name}, undisturbed", ended)
   stages = collections.defaultdict(list)

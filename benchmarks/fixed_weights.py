@@ -1,11 +1,11 @@
-"""Makes xmc_jax/retrieval/fixed_weights.json, by which runs with few validation rows join their sources.
+"""Makes xmc_jax/retrieval/fixed_weights.json: weights of the sources, for runs with few validation rows.
 
   python -m benchmarks.fixed_weights --runs runs/dexml-debian runs/cpp runs/tate runs/wordnet
 
-A logistic regression on the candidates of all runs' validation rows, each run with the same weight. How far
-its weights are shrunk is chosen by what travels: each run is left out in turn, and ranked by the weights of
-the others. The means over runs, on their validation rows, are printed for each strength, and that with the
-best mean of these is taken.
+A logistic regression on the candidates of all runs' validation rows gives the weights; each run has the same
+total weight. The strength of regularisation is chosen by leaving one run out: each run is ranked by weights
+fitted to the others. For each strength, the metrics on validation rows are printed, averaged over runs. The
+strength with the best mean of these metrics is used.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def pooled(runs: list[tuple[np.ndarray, ...]], strength: float) -> np.ndarray:
   """Fits weights and intercept `[F + 1]` to the candidates of several runs.
 
   Args:
-    runs: of each, its candidates' features `[n, F]`, and which are right.
+    runs: for each run, its candidates' features `[n, F]`, and `[n]` which of them are right.
     strength: scikit-learn's C.
   """
   sizes = [len(values) for values, _ in runs]
@@ -37,7 +37,8 @@ def pooled(runs: list[tuple[np.ndarray, ...]], strength: float) -> np.ndarray:
   center, scale = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
   unit = (values - center) / np.where(scale > 0, scale, 1)
   found = LogisticRegression(C=strength, max_iter=500).fit(unit, right, sample_weight=each)
-  # Shrunk weights order candidates; a second regression makes probabilities of them (Platt, 1999).
+  # The regularised weights give an order of candidates; a second regression turns it into probabilities
+  # (Platt, 1999).
   order = (unit @ found.coef_[0])[:, None]
   joint = LogisticRegression().fit(order, right, sample_weight=each)
   weights = joint.coef_[0, 0] * found.coef_[0] / np.where(scale > 0, scale, 1)
@@ -45,7 +46,7 @@ def pooled(runs: list[tuple[np.ndarray, ...]], strength: float) -> np.ndarray:
 
 
 def travelled(materials: list[Material], candidates: list[tuple], strength: float) -> dict[str, float]:
-  """Scores each run's validation rows by the weights of the others; returns the mean over runs."""
+  """Ranks each run's validation rows by weights fitted to the other runs; returns mean metrics over runs."""
   scores = []
   for out, material in enumerate(materials):
     weights = pooled([flat(found)[:2] for place, found in enumerate(candidates) if place != out], strength)

@@ -4,19 +4,19 @@ Needs both frameworks, as benchmarks/encoder.py does, and a folder in a layout t
 
   PYTHONPATH=. .venv-bench/bin/python benchmarks/full_label_step.py --data=LF-WordNet-Related
 
-A step is DEXML's: 128 points, each with one drawn positive, against the first 4,000 labels by decoupled
+A step is DEXML's: 128 points, each with one sampled positive, against the first 4,000 labels by decoupled
 softmax; a DistilBERT of 2 layers x 768 from random weights, without dropout; gradient cache over the labels;
 AdamW. All take the same batches and weights, in one process on two threads, in turn. Ours is the library's
-own way from BatchBuilder to TrainStep. PyTorch is Hugging Face's model with the gradient cache of the papers'
-code: embed chunks of labels without gradients, take the loss's gradient to the embeddings, then encode each
-chunk again and send it back. It does so twice: padded to the longest allowed length, and padded to the
-longest text of each chunk, the labels sorted by length. The second tells what is left when both know of
-lengths.
+code from BatchBuilder to TrainStep. PyTorch is Hugging Face's model with the gradient cache of the papers'
+code: embed chunks of labels without gradients, compute the loss's gradient by the embeddings, then encode
+each chunk again and backpropagate that gradient. It runs in two variants: padded to the longest allowed
+length, and, with labels sorted by length, padded to the longest text of each chunk. The second variant shows
+the remaining difference if both make use of lengths.
 
-Each round is one step of the same training: after the first, losses and gradients are checked to agree to
-1e-4, after every other the losses, before anything is reported. Building batches is left out for all.
-Compilation is reported apart. `wall` is what a user waits for; `cpu`, the time of all threads, is steadier on
-a machine that does other things too.
+Each round is one step of the same training. Losses and gradients are checked to agree to 1e-4 after the first
+step, losses after every other step, before anything is reported. The time to build batches is not counted.
+Compilation is reported separately. `wall` is what a user waits for; `cpu`, the time of all threads, varies
+less on a busy machine.
 """
 
 import argparse
@@ -50,15 +50,15 @@ AGREE = {"float32": 1e-4, "bfloat16": 3e-2}
 
 
 class Problem(NamedTuple):
-  """What all systems are given.
+  """Holds the inputs of all systems.
 
   Attributes:
-    config: of a run.
-    method: the library's, of that config.
-    params: the encoder's first parameters, as the library holds them.
-    folder: the same as Hugging Face's files.
+    config: the config of a run.
+    method: the library's method of that config.
+    params: the encoder's initial parameters, as the library holds them.
+    folder: a folder with the same parameters in Hugging Face's files.
     labels, points: token tables.
-    batches: the builder of every step's batch.
+    batches: builds the batch of each step.
   """
 
   config: Any
@@ -71,7 +71,7 @@ class Problem(NamedTuple):
 
 
 def make_config(options, folder):
-  """The config of the run, its encoder described by a config.json in `folder`."""
+  """Builds the config of the run; describes its encoder in a config.json in `folder`."""
   sizes = models.build(SimpleNamespace(name=TOKENIZER)).spec
   described = {"model_type": "distilbert", "vocab_size": sizes.vocab_size, "max_position_embeddings": 512}
   described |= {"dim": options.width, "n_layers": options.num_layers, "n_heads": options.width // 64}
@@ -81,13 +81,13 @@ def make_config(options, folder):
   config.data.max_length = options.max_length
   config.encoder.update({"name": folder, "pretrained": False, "tokenizer": TOKENIZER})
   config.encoder.update({"pooling": options.pooling, "dtype": options.dtype})
-  config.method.update({"label_chunk": options.chunk, "score_chunk": 4096})  # what a run chooses on a CPU
+  config.method.update({"label_chunk": options.chunk, "score_chunk": 4096})  # as a run chooses on a CPU
   config.train.batch_size, config.train.warmup_fraction = options.num_rows, 0.0
   return config
 
 
 def make_problem(options, folder):
-  """Reads the texts, and writes the first parameters to `folder`."""
+  """Reads the texts, and writes the initial parameters to `folder`."""
   config = make_config(options, folder)
   tokenizer = data.load_tokenizer(models.tokenizer_file(TOKENIZER))
   dataset = data.load(
@@ -126,7 +126,7 @@ def make_problem(options, folder):
 
 
 class Ours:
-  """The library's own step: labels grouped by length once, the points in the slots of each batch."""
+  """Runs the library's own step; labels are grouped by length once, before the first step."""
 
   def __init__(self, problem):
     self.name, self._problem = f"xmc_jax, chunk {problem.config.method.label_chunk}", problem
@@ -144,7 +144,7 @@ class Ours:
 
   @contextlib.contextmanager
   def _stage(self, name):
-    """The only stage of a TrainStep is 'compile'."""
+    """Measures the seconds of a stage; the only stage of a TrainStep is 'compile'."""
     start = np.array([time.perf_counter(), time.process_time()])
     yield
     self.compile_seconds = self.compile_seconds + [time.perf_counter(), time.process_time()] - start
@@ -155,7 +155,7 @@ class Ours:
     return float(metrics["loss"])
 
   def gradients(self):
-    """Hugging Face's name -> gradient of the only step so far: Adam's first moment holds a tenth of it."""
+    """Returns the gradients of the first step by Hugging Face's names, from Adam's first moment (a tenth)."""
     is_adam = lambda node: hasattr(node, "mu")
     adam = next(node for node in jax.tree.leaves(self._state.opt_state, is_leaf=is_adam) if is_adam(node))
     leaves = jax.tree_util.tree_leaves_with_path(adam.mu["encoder"])
@@ -164,7 +164,7 @@ class Ours:
 
 
 def check_equal(systems, losses, limit, with_gradients):
-  """Stops with a message when the losses of a step, or the gradients of the first, differ."""
+  """Exits with a message if the losses of a step, or the gradients of the first step, differ."""
   differences = [abs(losses[0] - other) for other in losses[1:]]
   if with_gradients:
     ours, *theirs = (system.gradients() for system in systems)
@@ -179,7 +179,7 @@ def check_equal(systems, losses, limit, with_gradients):
 
 
 def timed(system, batch):
-  """The loss of a step, and its wall-clock and processor seconds, compilation apart."""
+  """Returns the loss of a step, and its wall-clock and CPU seconds without compilation."""
   compiled = system.compile_seconds
   wall, cpu = time.perf_counter(), time.process_time()
   loss = system.step(batch)
@@ -206,7 +206,7 @@ def report(options, problem, systems, seconds):
   """Prints medians of `[rounds, systems, (wall, cpu)]` seconds and their ratios."""
   real = int(np.minimum(problem.labels.lengths, options.max_length).sum())
   print(f"compiled in {systems[0].compile_seconds[0]:.0f} s; seconds a step:")
-  # Under the gradient cache: forward, forward again, and twice as much backward.
+  # The gradient cache takes two forward passes and a backward pass, which costs as much as two forward ones.
   work = 4 * options.num_layers * 12 * options.width**2 * real
   roofline.say_limit(work, np.median(seconds[:, 0, 0]), "products of real label tokens through whole layers")
   for i, system in enumerate(systems):

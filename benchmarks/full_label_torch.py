@@ -1,4 +1,4 @@
-"""The PyTorch side of full_label_step.py: Hugging Face's model with the papers' gradient cache."""
+"""The PyTorch system of full_label_step.py: Hugging Face's model with the papers' gradient cache."""
 
 import numpy as np
 import torch
@@ -7,16 +7,16 @@ import transformers
 from xmc_jax.training import optimizer
 from xmc_jax.types import Batch
 
-TOTAL_STEPS = 1000  # of the learning rate's schedule
+TOTAL_STEPS = 1000  # length of the learning rate schedule
 
 
 class Torch:
-  """Hugging Face's model in PyTorch, with the gradient cache of the papers' code.
+  """Trains Hugging Face's model in PyTorch, with the gradient cache of the papers' code.
 
   Args:
     problem: what to train.
-    chunk: labels encoded at once.
-    to_longest: labels are sorted by length and a chunk is as wide as its longest text; else max_length.
+    chunk: number of labels encoded at once.
+    to_longest: sorts labels by length and pads a chunk to its longest text; otherwise to max_length.
   """
 
   compile_seconds = (0.0, 0.0)
@@ -37,12 +37,12 @@ class Torch:
     self._schedule, self._steps = optimizer.schedule(settings.train, TOTAL_STEPS), 0
     lengths = problem.labels.lengths
     order = np.argsort(lengths, kind="stable") if to_longest else np.arange(len(lengths))
-    self._position = torch.from_numpy(np.argsort(order))  # of each label among the embedded ones
+    self._position = torch.from_numpy(np.argsort(order))  # each label's place in the embeddings
     self._chunks = [self._tokens(problem.labels, order[i : i + chunk]) for i in range(0, len(order), chunk)]
     self.num_tokens = sum(ids.numel() for ids, _ in self._chunks)
 
   def _tokens(self, table, rows):
-    """Ids and mask `[n, T]`."""
+    """Returns ids and mask `[n, T]` of some rows of a table."""
     allowed = self._problem.config.data.max_length
     width = min(int(table.lengths[rows].max()), allowed) if self._to_longest else allowed
     ids, lengths = (torch.from_numpy(part).long() for part in table.gather(rows, width)[:2])
@@ -59,7 +59,7 @@ class Torch:
     return torch.nn.functional.normalize(pooled, dim=1)
 
   def _loss(self, queries, labels, batch):
-    """Decoupled softmax: every true or filtered label stands outside the denominator."""
+    """Returns the decoupled softmax loss: true and filtered labels are not in the denominator."""
     ids = torch.from_numpy(self._problem.batches.label_columns)
     positives, excluded, weights = map(torch.from_numpy, (batch.positives, batch.excluded, batch.weights))
     scores = queries @ labels.T / self._problem.config.method.temperature

@@ -1,13 +1,13 @@
-"""Damaged files, by the ten thousand, and files that unpack to far more than they are, through every reader.
+"""Tests every reader with thousands of damaged files, and with files that unpack to far more than their size.
 
   PYTHONPATH=.:tests/data python benchmarks/fuzz_readers.py --files=10000 --seed=0
-  PYTHONPATH=.:tests/data python benchmarks/fuzz_readers.py --first=123 --files=1 --verbose   # one again
+  PYTHONPATH=.:tests/data python benchmarks/fuzz_readers.py --first=123 --files=1 --verbose   # repeats one
   PYTHONPATH=.:tests/data python benchmarks/fuzz_readers.py --bombs=1000000000
 
-Each file either loads, or ends in one line that names it; anything else is printed, with the command that
-does it again, and makes the exit status 1. The work is done in a child process, so that a reader which hangs
-or crashes is one failure and not the end: it has --seconds for each file, and --gigabytes of address space.
-Warnings count as failures.
+Each file must load, or be refused with an error of one line that names it. Anything else is a failure: it is
+printed with the command that reproduces it, and the exit status is 1. Warnings count as failures. A child
+process does the work, so that a reader that hangs or crashes is only one failure. It has --seconds for each
+file, and --gigabytes of address space.
 """
 
 import argparse
@@ -27,9 +27,9 @@ import fuzzing
 
 
 def _work(numbers, options, outcomes) -> None:
-  """In the child: runs cases, sending each number before and each outcome after."""
+  """Runs cases in the child process; sends each number before its case, and each outcome after it."""
   warnings.simplefilter("error")
-  os.fsync = lambda handle: None  # the disk is not what is tested
+  os.fsync = lambda handle: None  # faster; the disk is not tested here
   limit = int(options.gigabytes * 1e9)
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
   with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -41,9 +41,9 @@ def _work(numbers, options, outcomes) -> None:
 
 
 def _outcomes(options):
-  """(number, seconds, outcome) of all cases, and at the end (None, _, bytes at the peak).
+  """Yields (number, seconds, outcome) of all cases, and at the end (None, _, peak memory in bytes).
 
-  The outcome is a text where the child hung or died; another child goes on behind that case.
+  The outcome is a text if the child hung or died; another child then continues after that case.
   """
   numbers = range(options.first, options.first + options.files)
   context = multiprocessing.get_context("spawn")
@@ -54,7 +54,7 @@ def _outcomes(options):
     sender.close()
     number, start, said = numbers[0], time.perf_counter(), ""
     while not said:
-      # The first wait is also for libraries to load.
+      # The first wait includes the time to load libraries.
       if not receiver.poll(options.seconds + 60 * (number == numbers[0])):
         said = f"took more than {options.seconds} seconds"
         continue
@@ -77,7 +77,7 @@ def _outcomes(options):
 
 
 def fuzz(options) -> bool:
-  """Whether all went well."""
+  """Runs all cases and prints a summary; returns whether none failed."""
   start, slowest, peak = time.perf_counter(), (0.0, 0), 0
   kinds, layouts = collections.Counter(), collections.Counter()
   for number, seconds, outcome in _outcomes(options):

@@ -1,12 +1,12 @@
-"""What hybrid ranking costs, whatever the size: memory, seconds to open and to fit, milliseconds a text.
+"""Cost of hybrid ranking at any size: memory, seconds to open and to fit, milliseconds per text.
 
   python -m benchmarks.hybrid_cost --labels=11438 --points=9914
   python -m benchmarks.hybrid_cost --labels=1305265 --points=2248619 --backend=scann
   python -m benchmarks.hybrid_cost --run=runs/dexml-debian     # a run's folder, opened as a user opens it
 
-Made-up data: vectors are drawn around as many centres as there are topics, texts are words of their topic and
-others, the usual ones often (Zipf), three labels a point on average. The model is fitted on 1,000 queries.
-Then texts are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does. Results go to
+The data are made up: vectors are sampled around one centre per topic, texts hold words of their topic and
+common words (Zipf), and a point has three labels on average. The model is fitted on 1,000 queries. Then texts
+are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does. Results go to
 docs/results/hybrid_cost.json under the size and the backend, and into the table of docs/performance.md.
 """
 
@@ -32,14 +32,14 @@ _TABLE = re.compile(r"(<!-- hybrid cost -->\n).*?(<!-- end -->)", re.DOTALL)
 _WORDS, _OF_TOPIC, _TOPICS = 200_000, 40, 2000
 _LABELS_A_POINT = 3
 _FITTED, _RANKED, _SINGLE, _BLOCK, _K = 1000, 4096, 100, 1024, 100
-_NOISE = 0.6  # beside a centre of length 1
+_NOISE = 0.6  # length of the noise, for centres of length 1
 
 
 class World:
-  """Texts, and vectors around the centres of their topics.
+  """Generates texts, vectors around the centres of their topics, and truth.
 
   Args:
-    width: D.
+    width: D, the width of the vectors.
   """
 
   def __init__(self, width: int):
@@ -71,7 +71,7 @@ class World:
     return out
 
   def truth(self, topics: np.ndarray, label_topics: np.ndarray) -> sp.csr_matrix:
-    """Three labels of a point's topic each, drawn with replacement."""
+    """Returns a truth matrix with three labels of each point's topic, sampled with replacement."""
     order = np.argsort(label_topics, kind="stable")
     starts = np.searchsorted(label_topics[order], np.arange(_TOPICS + 1))
     counts = np.maximum(np.diff(starts), 1)[topics]
@@ -88,7 +88,7 @@ class World:
 
 
 def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[str, float]:
-  """Opens, fits and asks a hybrid ranker of made-up data; returns what that took."""
+  """Opens, fits and queries a hybrid ranker on made-up data; returns times and memory."""
   world = World(width)
   of_labels, of_points, of_fitted, of_asked = map(world.topics, (num_labels, num_points, _FITTED, _RANKED))
   labels = {"encoder": world.vectors(of_labels)}
@@ -112,7 +112,7 @@ def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[
 
 
 def asked_of(rank, queries: Queries) -> dict[str, float]:
-  """Milliseconds a text, by many and one at a time; what is built for the first is not in it."""
+  """Returns milliseconds per text, in blocks and one at a time, without the set-up of the first call."""
   part = lambda start, size: Queries(
     queries.vectors[start : start + size], queries.texts[start : start + size]
   )
@@ -130,7 +130,7 @@ def asked_of(rank, queries: Queries) -> dict[str, float]:
 
 
 def opened_run(workdir: pathlib.Path) -> dict[str, float]:
-  """Loads a run as a user does, and asks it for its test rows, 10 labels each."""
+  """Loads a run as a user does, and predicts 10 labels for each of its test rows; returns times."""
   from xmc_jax.runs.model import Model
 
   start = time.perf_counter()
@@ -150,7 +150,7 @@ def opened_run(workdir: pathlib.Path) -> dict[str, float]:
 
 
 def table(kept: dict[str, dict]) -> str:
-  """A Markdown table of all that was measured."""
+  """Returns a Markdown table of all measurements."""
   columns = ["", "open, s", "fit, s", "ms, one of many", "ms, alone", "GB, of that data"]
   lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for name, found in sorted(kept.items(), key=lambda item: item[1].get("ms_a_text", 0)):
@@ -173,7 +173,7 @@ def _timed(work) -> float:
 
 
 def peak_bytes() -> int:
-  """The most memory that this process has held."""
+  """Returns the peak resident memory of this process."""
   return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -1,16 +1,16 @@
-"""What each part of the hybrid ranking is worth: docs/hybrid.md.
+"""Measures what each part of the hybrid ranking contributes, for docs/hybrid.md.
 
   python -m benchmarks.hybrid_parts --run=runs/dexml-debian
   python -m benchmarks.hybrid_parts --run=runs/rows --parts rows   # trained with data.num_validation=3000
 
-Nothing is trained: a finished run's encoder is joined anew with each source left out, with fewer validation
-rows, and by other models. Each part leaves docs/results/hybrid_parts/SET_PART.json; what is there is not run
-again. Parts:
+No encoder is trained: the hybrid ranking of a finished run is fitted again with each source left out, with
+fewer validation rows, and with other models. Each part writes docs/results/hybrid_parts/SET_PART.json, and is
+not run again if that file exists. Parts:
 
   sources   all, and all but one, on the test rows
-  rows      fitted on 0, 20, 50, 100, 300, 1,000 and 3,000 validation rows, where there are so many
+  rows      fitted on 0, 20, 50, 100, 300, 1,000 and 3,000 validation rows, if there are so many
   models    each model alone, both stacked, and others; on the test rows, and by cross-validation on the
-            validation rows, which alone may choose
+            validation rows; only the latter may be used to choose a model
 """
 
 import argparse
@@ -37,11 +37,11 @@ _FOLDS = 4
 
 
 class Material:
-  """A finished run, opened twice: without its validation rows in the memory, and with them.
+  """Opens a finished run twice: without its validation rows in the memory, and with them.
 
   Attributes:
-    held_out, test: the rows to fit on, and to test on.
-    fitting, testing: a Retriever for each.
+    held_out, test: the rows to fit on, and the rows to test on.
+    fitting, testing: the Retriever for each.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -56,7 +56,7 @@ class Material:
     self.fitting, self.testing = ranking.retrievers(run, params, aux)
 
   def fit(self, rows: np.ndarray | None = None) -> hybrid_model.HybridModel:
-    """Fits the model on validation rows; None is all of them."""
+    """Fits the model on some validation rows; None is all of them."""
     split = self.held_out if rows is None else self.held_out.rows(rows)
     queries = self._queries[self.held_out]
     if rows is not None:
@@ -68,7 +68,7 @@ class Material:
     return hybrid.HybridRanker(self.testing, model).rank(self._queries[self.test], 100, self.test.filter)
 
   def candidates(self, split, retriever: Retriever) -> tuple[np.ndarray, ...]:
-    """The candidates of a split: ids `[N, C]`, features, which are right, which are like test rows'."""
+    """Returns a split's candidates: ids `[N, C]`, features, which are right, which are like at test time."""
     parts = []
     for block in retriever.blocks(self._queries[split], 100, 64, split.filter):
       found = features.candidates(block, retriever.names, 100)
@@ -83,12 +83,12 @@ class Material:
     return ids, np.concatenate(values), right, labels[ids] & rows[:, None]
 
   def score(self, split, ids: np.ndarray) -> dict[str, float]:
-    """The metrics that are shown, as fractions."""
+    """Returns the metrics that are shown, as fractions."""
     found = metrics.evaluate(ids, split.counted, ks=_KS, inverse_propensity=self._run.inverse_propensity)
     return evaluate.shown(found)
 
   def score_held_out(self, ids: np.ndarray) -> dict[str, float]:
-    """The same of the held-out rows, without labels and rows that are unlike what there is at test time."""
+    """Returns the same for held-out rows, with only the rows and labels of `hybrid.like_test_time`."""
     labels, rows = hybrid.like_test_time(self.fitting, self.held_out.counted)
     truth = self.held_out.counted[rows].multiply(labels).tocsr()
     found = metrics.evaluate(ids[rows], truth, ks=_KS, inverse_propensity=self._run.inverse_propensity)
@@ -96,7 +96,7 @@ class Material:
 
 
 def without_sources(material: Material) -> dict[str, dict]:
-  """All sources, and all but one."""
+  """Measures the ranking by all sources, and by all but one."""
   every, rows = material.fitting.names, {}
   for left_out in (None, *every):
     names = tuple(name for name in every if name != left_out)
@@ -108,7 +108,7 @@ def without_sources(material: Material) -> dict[str, dict]:
 
 
 def by_rows(material: Material) -> dict[str, dict]:
-  """Fitted on none, and on so many validation rows."""
+  """Measures the ranking fitted on no validation rows, and on increasing numbers of them."""
   order, rows = np.random.default_rng(0).permutation(len(material.held_out)), {}
   fixed = hybrid_model.fixed(features.feature_names(material.fitting.names))
   rows["no rows"] = material.score(material.test, material.rank(fixed).ids)
@@ -119,7 +119,7 @@ def by_rows(material: Material) -> dict[str, dict]:
 
 
 def by_models(material: Material) -> dict[str, dict]:
-  """Other models on the same candidates: by cross-validation on the validation rows, and on the test rows."""
+  """Measures other models on the same candidates: on the test rows, and by cross-validation."""
   names = features.feature_names(material.fitting.names)
   held_out = material.candidates(material.held_out, material.fitting)
   test = material.candidates(material.test, material.testing)
@@ -139,7 +139,7 @@ def _stacked(names, values, right, rows) -> Callable:
 
 
 def _one_of_two(place: int) -> Callable:
-  """The regression (0) or the trees (1) alone."""
+  """Returns a function that fits the regression (0) or the trees (1) alone."""
 
   def fit(names, values, right, rows) -> Callable:
     model = hybrid_model.fit(names, values, right, rows)
@@ -175,7 +175,7 @@ _PARTS = {"sources": without_sources, "rows": by_rows, "models": by_models}
 
 
 def flat(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-  """Lays out those candidates that are like a test row's: features `[n, F]`, which are right, their rows."""
+  """Returns the candidates that are like at test time: features `[n, F]`, which are right, their rows."""
   ids, values, right, alike = found
   rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
   return tuple(array[(ids >= 0) & alike] for array in (values, right, rows))
@@ -200,7 +200,8 @@ def _cross_validated(names, fit: Callable, found) -> np.ndarray:
 
 
 def in_order(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
-  """Orders candidates' ids by falling score; returns the first 100."""
+  """Sorts candidates' ids by descending score; returns the first 100."""
+
   order = np.lexsort((ids, -scores), axis=-1)[:, :100]
   return np.take_along_axis(ids, order, axis=1)
 

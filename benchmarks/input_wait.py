@@ -1,12 +1,12 @@
-"""How long training waits for the host to build its batches: each method's share of the time that steps take.
+"""How long training waits for the host to build its batches, as a share of the time of the steps.
 
   PYTHONPATH=.:benchmarks python benchmarks/input_wait.py dexml ngame unidec       # bags: the shortest steps
   PYTHONPATH=.:benchmarks python benchmarks/input_wait.py ngame ramen --preset=debian_minilm3 --num_epochs=1
 
-A real training on the bundled data, refreshes and all, by the library's own loop. Waiting is the time that
-the loop stands still for want of a batch; while it does, the device may still be at work, so that the
-device is idle for that long at most. Compilation, refreshes and evaluations do not count. `built` is what a
-batch takes on the host's thread, beside the steps.
+The library's own loop trains each method on the bundled data, with its refreshes. Waiting is the time that
+the loop is blocked because no batch is ready. The device may still be busy meanwhile, so this is an upper
+bound of its idle time. Compilation, refreshes and evaluations are not counted. The time that a batch is built
+in is that of the host's thread, which runs beside the steps.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _ALIKE = {"eval.every_epochs": 0.0, "checkpoint.every_epochs": 0.0}
 
 
 class Watched:
-  """`batching.builder.ahead`, watched: seconds that each batch took to build, and to be waited for."""
+  """Wraps `batching.builder.ahead`; records how long each batch is built, and how long it is awaited."""
 
   def __init__(self):
     self.built, self.waited = [], []
@@ -46,7 +46,7 @@ class Watched:
 
 
 def measure(module: str, preset: str, overrides: dict, folder: pathlib.Path) -> None:
-  """Trains one method and prints its share of waiting."""
+  """Trains one method and prints the share of its time spent waiting."""
   config = importlib.import_module(f"experiments.{module}").get_config(preset)
   config.update_from_flattened_dict({**_ALIKE, **overrides})
   report, watched = Report(folder), Watched()

@@ -1,9 +1,9 @@
-"""The command line, watched: it notes its stages and steps, and meets with a signal where it is told to.
+"""The command line with instrumentation: logs its stages and steps, and gets a signal at a chosen moment.
 
   STAGES=FILE STEPS=FILE FAULT=stage,entry,seconds,signal python -m benchmarks.instrumented_main --config=...
 
-STAGES takes a line `[stage, seconds]` for each stage that ends, STEPS the number of each step that begins.
-FAULT sends the process a signal so many seconds after it entered a stage for the so-manieth time.
+The file STAGES gets a line `[stage, seconds]` for each stage that ends. The file STEPS gets the number of
+each step that begins. FAULT sends the process a signal `seconds` after it enters `stage` the `entry`-th time.
 """
 
 import collections

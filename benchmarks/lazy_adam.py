@@ -1,13 +1,13 @@
-"""Speed and memory of row-sparse Adam on a table of 1.3 million labels, beside dense Adam on a smaller one.
+"""Speed and memory of row-sparse Adam on a table of 1.3 million labels, and of dense Adam on a smaller one.
 
   PYTHONPATH=. .venv/bin/python benchmarks/lazy_adam.py
 
 First `xmc_jax.ops.lazy_adam` takes turns with `optax.adam` on a table `[--compared_labels, --dim]`: a step
-of either differentiates a quadratic loss of --rows drawn rows, by the rows in ours and by the whole table in
+of either differentiates a quadratic loss of --rows random rows, by the rows in ours and by the whole table in
 optax, with table and moments donated. They are checked to agree on the loss of the first step, and on the
-rows that it touched. Then ours trains `[--num_labels, --dim]`, the size of LF-AmazonTitles-1.3M, with its two
-moments, 12 GB of float32; the process must stay below --limit_gb of resident memory at its peak, or the exit
-code is 1. Tables are made on the device. --turns 0 leaves the comparison out.
+rows that it changed. Then ours trains `[--num_labels, --dim]`, the size of LF-AmazonTitles-1.3M, with its two
+moments, 12 GB of float32. The peak resident memory of the process must stay below --limit_gb, or the exit
+status is 1. Tables are made on the device. --turns 0 skips the comparison.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RATE = 1e-3
 
 
 def make_table(num_labels, dim):
-  """Unit-sized rows with a pattern, cheap to make and without a second array of their size."""
+  """Builds a table of patterned rows of about unit length, cheaply and without a second array of its size."""
   fill = lambda: jnp.sin(0.1 * jnp.arange(num_labels)[:, None] + jnp.arange(dim)) / dim**0.5
   return jax.jit(fill)()
 
@@ -98,7 +98,7 @@ def compare(options):
 
 
 def resident_gb():
-  """Resident memory of this process, now and at its peak."""
+  """Returns the resident memory of this process in GiB, now and at its peak."""
   with open("/proc/self/status", encoding="utf-8") as status:
     now = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
   return now / 2**20, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,16 +1,16 @@
-"""Every method under one budget, on one data set: docs/results.md.
+"""Trains every method with the same budget on one data set, for docs/results.md.
 
   python -m benchmarks.leaderboard                                   # all rows, bundled data, 15 epochs each
   python -m benchmarks.leaderboard --methods dexa prime --seeds=3
   python -m benchmarks.leaderboard --preset=debian_minilm3           # MiniLM's first three layers, 8 epochs
   python -m benchmarks.leaderboard --data=data/LF-CppDocs-SeeAlso --board=cpp --config.data.num_validation=400
 
-Finished runs are not trained again, and one that was killed goes on: give the same command. Each row leaves
-docs/results/leaderboard/NAME.json, of which the table is made. Other data, presets or budgets are a board of
-their own, in a folder below that; `<!-- leaderboard: BOARD -->` in a page of docs/ shows it.
+The same command skips finished runs and resumes killed ones. Each row writes
+docs/results/leaderboard/NAME.json, from which the table is made. Other data, presets or budgets have their
+own board, in a folder below that; `<!-- leaderboard: BOARD -->` in a page of docs/ shows it.
 
-One budget is one number of epochs: a preset's clocks (when clusters, shortlists and pruning begin, and how
-often they are made anew) are stretched to it. Classifiers take as many epochs again, on their row's encoder.
+The budget is a number of epochs. A preset's schedule (when clusters, shortlists and pruning begin, and how
+often they are renewed) is scaled to it. Classifiers train as many epochs again, on their row's encoder.
 """
 
 import argparse
@@ -31,19 +31,19 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "leaderboard"
 _EPOCHS = {"debian": 15, "debian_minilm3": 8}  # the budget of each family of presets
 _KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
-# The best epoch by validation is what is tested, ranked as the papers rank.
+# The best epoch by validation is tested, ranked as in the papers.
 _EQUAL = {"eval.every_epochs": 1.0, "checkpoint.keep": 1, "eval.scores": "fused"}
 
 
 class Row(NamedTuple):
-  """A line of the table.
+  """Describes a row of the table.
 
   Attributes:
-    what: as it stands there.
-    experiment: experiments/NAME.py; of a baseline, whose data settings it takes.
-    settings: beside the preset's.
+    what: its name in the table.
+    experiment: experiments/NAME.py; a baseline takes only its data settings.
+    settings: settings that override the preset's.
     base: for classifiers, the row that trains their encoder.
-    baseline: of benchmarks/tfidf.py, which kind.
+    baseline: the kind in benchmarks/tfidf.py; '' for methods.
   """
 
   what: str
@@ -78,7 +78,7 @@ ROWS = {
   "prime_classifier": Row("PRIME with classifiers", "prime_classifier", base="prime"),
   "ramen_classifier": Row("RAMEN with classifiers", "ramen_classifier", base="ramen"),
 }
-# Where an experiment has no preset of a family: one of its own, and what makes the encoder the same.
+# For experiments without a preset of a family: another preset, and settings that make the encoder the same.
 _OTHERS = {
   "debian_minilm3": {
     name: ("debian_minilm1", {"encoder.num_layers": 3}) for name in ("dexml", "dpr", "ance", "ova")
@@ -87,16 +87,16 @@ _OTHERS = {
 
 
 class Board(NamedTuple):
-  """What all rows of a table share.
+  """Holds what all rows of a table share.
 
   Attributes:
-    name: a folder below docs/results/leaderboard; '' is the main one.
-    family: of presets.
+    name: a folder below docs/results/leaderboard; '' is the main board.
+    family: the family of presets.
     epochs: the budget; 0 is each preset's own.
     data: `config.data.path`; '' is the bundled set.
     runs: where the runs' folders are.
-    extra: further flags for all of them, `--config.KEY=VALUE`.
-    suffix: behind a row's name, where rows of several families stand in one folder.
+    extra: further flags for all rows, `--config.KEY=VALUE`.
+    suffix: appended to a row's name if rows of several families share a folder.
   """
 
   name: str
@@ -112,10 +112,10 @@ class Board(NamedTuple):
 
 
 def preset_of(row: Row, family: str) -> tuple[str, Mapping[str, object]]:
-  """The preset of a row, and settings beside it; classifiers have one, whatever their encoder is.
+  """Returns a row's preset, and settings that override it; classifiers have one preset for all encoders.
 
   Raises:
-    ConfigError: its experiment has none of this family.
+    ConfigError: the row's experiment has no preset of this family.
   """
   presets = importlib.import_module(f"experiments.{row.experiment}").PRESETS
   if family in presets:
@@ -128,7 +128,7 @@ def preset_of(row: Row, family: str) -> tuple[str, Mapping[str, object]]:
 
 
 def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]:
-  """`(preset, settings beside it)`, by dotted key."""
+  """Returns `(preset, settings that override it by dotted key)`."""
   preset, others = preset_of(row, board.family)
   config = importlib.import_module(f"experiments.{row.experiment}").get_config(preset)
   given = {"train.seed": seed}
@@ -136,7 +136,7 @@ def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]
     if board.epochs:
       given |= {"train.num_epochs": board.epochs, **stretched(config, board.epochs)}
     given |= {**_EQUAL, **others, **row.settings}
-    if not board.epochs:  # a board of presets as they are, for users: ranked as users rank
+    if not board.epochs:  # the presets as users run them, so ranked by the hybrid ranker too
       given["eval.scores"] = "hybrid"
   if row.base:
     given["init_from"] = str(board.folder(row.base, seed))
@@ -146,7 +146,7 @@ def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]
 
 
 def stretched(config, epochs: int) -> dict[str, object]:
-  """The clocks of `config.method` that change where its epochs become so many."""
+  """Returns the settings of `config.method` in epochs, scaled to a training of `epochs` epochs."""
   ratio, found = epochs / config.train.num_epochs, {}
   base = xmc_methods.SETTINGS[config.method.get("base", config.method.name)].keys
   for key, value in config.method.items():
@@ -161,7 +161,7 @@ def stretched(config, epochs: int) -> dict[str, object]:
 
 
 def command(name: str, seed: int, board: Board) -> list[str]:
-  """What trains a row, or ranks by tf-idf."""
+  """Returns the command that trains a row, or ranks by tf-idf."""
   row = ROWS[name]
   preset, given = settings(row, seed, board)
   module = ["benchmarks.tfidf", f"--kind={row.baseline}"] if row.baseline else ["xmc_jax.main"]
@@ -177,7 +177,7 @@ def command(name: str, seed: int, board: Board) -> list[str]:
 
 
 def train(name: str, seed: int, board: Board) -> bool:
-  """Trains a row with a seed unless that is done; whether it is now. Its output goes beside its folder."""
+  """Trains a row with a seed unless it is finished; returns whether it is now. Logs beside its folder."""
   workdir, base = board.folder(name, seed), ROWS[name].base
   if is_finished(workdir):
     return True
@@ -199,12 +199,12 @@ def say(line: str) -> None:
 
 
 def is_finished(workdir: pathlib.Path) -> bool:
-  """Whether a run has ended well: its times are the last that it writes."""
+  """Returns whether a run has finished: it writes its times last."""
   return (workdir / "report" / "seconds.json").exists()
 
 
 def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
-  """What a run gave in its best epoch and in the last one; minutes and peak GB are with its encoder's."""
+  """Returns a run's results of its best and last epoch; minutes and peak GB include its encoder's run."""
   workdir, base = board.folder(name, seed), ROWS[name].base
   report, found = json.loads((workdir / "report" / "metrics.json").read_text()), costs_and_curves(workdir)
   intervals, before = report["intervals_95"], outcome(base, seed, board) if base else {}
@@ -225,7 +225,7 @@ def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
 
 
 def keep(name: str, board: Board) -> None:
-  """Writes the row's file, of all its seeds that are finished."""
+  """Writes the row's file with the results of all finished seeds."""
   folders = board.folder(name, 0).parent.glob(f"{name}-*")
   finished = sorted(int(path.name.rpartition("-")[2]) for path in folders if is_finished(path))
   row, folder = ROWS[name], _RESULTS / board.name
@@ -248,13 +248,13 @@ def write_tables() -> None:
 
 
 def chosen(methods: list[str]) -> list[str]:
-  """The rows of these, and before them the encoders that they stand on; in the table's order."""
+  """Returns these rows and the rows of the encoders that they need, in the table's order."""
   wanted = {*methods, *(ROWS[name].base for name in methods)}
   return [name for name in ROWS if name in wanted]
 
 
 def parse(argv: list[str] | None) -> tuple[list[str], int, Board]:
-  """`(rows, seeds, board)` of a command line."""
+  """Parses a command line into `(rows, seeds, board)`."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--methods", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW")
   parser.add_argument("--seeds", type=int, default=1, help="as many, from 0 on")
@@ -284,7 +284,7 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, Board]:
 def main(argv: list[str] | None = None) -> None:
   rows, num_seeds, board = parse(argv)
   failed = []
-  for seed in range(num_seeds):  # every row once, before any a second time
+  for seed in range(num_seeds):  # each row runs once before any row runs a second time
     for name in rows:
       if not train(name, seed, board):
         failed.append(f"{name}-{seed}")

@@ -1,10 +1,11 @@
-"""Large inputs in little memory: preparing millions of points and labels, predicting millions of lines.
+"""Time and memory of large inputs: preparing millions of points and labels, predicting millions of lines.
 
   PYTHONPATH=. python benchmarks/load.py prepare --points=5000000 --labels=1000000
   PYTHONPATH=. python benchmarks/load.py predict RUN --lines=10000000     # a trained run's folder
 
-`prepare` writes a synthetic set of index files and prepares it in a process of its own. `predict` asks a run
-of so many texts, kills it half-way (-9) and gives the same command again. Both print time and peak memory.
+`prepare` writes a synthetic set of index files and prepares it in a separate process. `predict` predicts
+labels of --lines texts with a run, kills the process half-way (-9) and runs the same command again. Both
+print time and peak memory.
 """
 
 import argparse
@@ -24,7 +25,7 @@ _PER_POINT = 3
 
 
 def write_set(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int = 1000) -> None:
-  """Texts of four to nine made-up words; three labels a point, without order or sense."""
+  """Writes index files: texts of four to nine made-up words, with three random labels per point."""
   rng = np.random.default_rng(0)
   ends = ("ana", "oro", "ill", "ett", "uss")
   words = np.array([f"{first}{end}" for first in "bcdfghklmn" for end in ends])
@@ -51,7 +52,7 @@ def write_set(folder: pathlib.Path, num_points: int, num_labels: int, num_test: 
 
 
 def measured(command: list[str], kill_after: float = 0.0) -> tuple[float, float, str]:
-  """Runs a command; `(seconds, peak GB, what it said)`. It may be killed on the way."""
+  """Runs a command, killed after `kill_after` seconds (0: never); returns `(seconds, peak GB, output)`."""
   start = time.perf_counter()
   with tempfile.TemporaryFile("w+") as said:
     process = subprocess.Popen(command, cwd=_ROOT, stdout=said, stderr=subprocess.STDOUT)
@@ -103,7 +104,7 @@ def predict(run: pathlib.Path, num_lines: int) -> None:
 
 
 def _rate(command: list[str], part: pathlib.Path) -> float:
-  """Lines a second, of the first minute; what was written is deleted."""
+  """Returns the lines per second of the first minute; deletes what was written."""
   measured(command, kill_after=60)
   with part.open("rb") as file:
     lines = sum(1 for _ in file)

@@ -1,11 +1,12 @@
-"""A MiniLM tuned by sentence-transformers' MultipleNegativesRankingLoss, on files.
+"""Tunes a MiniLM with sentence-transformers' MultipleNegativesRankingLoss, on files.
 
   .venv-bench/bin/python benchmarks/mnrl_worker.py --folder=FOLDER --workdir=RUN --model=MODEL --depth=120
 
-It needs PyTorch and imports nothing of xmc_jax; `benchmarks/exchange.py` says what the folder holds. Pairs
-are a training point and one of its labels, nearly all of them once an epoch. A batch has no text twice (as
-with the library's NO_DUPLICATES sampler), its other labels are a point's negatives. Labels are ranked by the
-exact cosine. It saves itself after each epoch in --workdir, and the same command goes on from there.
+It needs PyTorch and imports nothing of xmc_jax; `benchmarks/exchange.py` describes the folder. A pair is a
+training point and one of its labels; nearly all pairs are used once per epoch. A batch has no text twice (as
+with the library's NO_DUPLICATES sampler); the other labels of a batch are a point's negatives. Labels are
+ranked by the exact cosine. The state is saved in --workdir after each epoch, and the same command resumes
+from it.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def texts_of(path: pathlib.Path) -> list[str]:
 
 
 def build(folder: str, max_length: int):
-  """The model of a Hugging Face folder: mean pooling, unit vectors."""
+  """Builds the model of a Hugging Face folder, with mean pooling and unit vectors."""
   parts = importlib.import_module("sentence_transformers.sentence_transformer.modules")
   word = parts.Transformer(folder, max_seq_length=max_length)
   pooling = parts.Pooling(word.get_embedding_dimension())
@@ -44,13 +45,13 @@ def build(folder: str, max_length: int):
 
 
 def tokenized(model, texts: list[str]) -> dict[str, torch.Tensor]:
-  """Token ids `[n, T]` and masks, as wide as the longest text."""
+  """Returns token ids `[n, T]` and masks, padded to the longest text."""
   limit = {"truncation": True, "max_length": model.max_seq_length, "padding": True, "return_tensors": "pt"}
   return {key: value.to(model.device) for key, value in model.tokenizer(texts, **limit).items()}
 
 
 def train(model, texts: dict[str, list[str]], truth: sp.csr_matrix, options) -> float:
-  """Tunes the model; returns the seconds that this took, earlier attempts included."""
+  """Tunes the model; returns the seconds that this took, with those of finished epochs before a resume."""
   losses = importlib.import_module("sentence_transformers.sentence_transformer.losses")
   loss_of = losses.MultipleNegativesRankingLoss(model, scale=options.scale)
   optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.01)
@@ -59,7 +60,7 @@ def train(model, texts: dict[str, list[str]], truth: sp.csr_matrix, options) -> 
   steps = 0
   for epoch in range(first, options.epochs):
     started, total = time.perf_counter(), 0.0
-    torch.manual_seed(1000 * options.seed + epoch)  # dropout, also of an epoch that was begun before
+    torch.manual_seed(1000 * options.seed + epoch)  # the same dropout if an epoch is repeated after a kill
     model.train()
     made = pairs_of_epoch(truth, texts, options.batch_size, (options.seed, epoch), options.pairs)
     if not made:
@@ -108,7 +109,7 @@ def _save(path: pathlib.Path, model, optimiser, options, epochs: int, seconds: f
 
 
 def _restore(path: pathlib.Path, model, optimiser, options) -> tuple[int, float]:
-  """Epochs that are done, and their seconds."""
+  """Restores the saved state, if there is one; returns the number of finished epochs, and their seconds."""
   if not path.exists():
     return 0, 0.0
   state = torch.load(path, weights_only=True)
@@ -124,7 +125,7 @@ def _restore(path: pathlib.Path, model, optimiser, options) -> tuple[int, float]
 
 @torch.inference_mode()
 def encode(model, texts: list[str]) -> torch.Tensor:
-  """`[n, D]` unit vectors; texts of like length share a batch."""
+  """Returns `[n, D]` unit vectors; texts of similar length share a batch."""
   model.eval()
   order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
   vectors = torch.zeros(len(texts), model.get_embedding_dimension())
@@ -136,7 +137,8 @@ def encode(model, texts: list[str]) -> torch.Tensor:
 
 
 def rank(points: torch.Tensor, labels: torch.Tensor, k: int) -> sp.csr_matrix:
-  """CSR `[n, L]` of each point's k largest cosines."""
+  """Returns each point's k largest cosines as CSR `[n, L]`."""
+
   found = [
     torch.topk(points[start : start + _ENCODED] @ labels.T, k) for start in range(0, len(points), _ENCODED)
   ]

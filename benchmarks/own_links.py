@@ -1,10 +1,10 @@
-"""How many of a point's draws are of its own links, and how many of what random walks added (RAMEN).
+"""The share of sampled anchors that are a row's own links, and not links that random walks added (RAMEN).
 
   PYTHONPATH=. python benchmarks/own_links.py            # the bundled data, seconds
   PYTHONPATH=. python benchmarks/own_links.py DATA
 
-By graph and side, the mean over rows with a link: drawn uniformly, and in proportion to visits. No training;
-validation points have part in it, as a run's do not.
+Prints for each graph and side the mean over rows with a link, for uniform sampling and for sampling in
+proportion to visits. Nothing is trained. Unlike in a run, validation points are included.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from xmc_jax.types import LABEL, QUERY
 
 
 def share(odds, own) -> float:
-  """Returns the mean share of own links in draws by odds `[N, A]`, over rows that have some."""
+  """Returns the mean probability of sampling an own link by weights `[N, A]`, over rows with weights."""
   total, of_own = (np.asarray(matrix.sum(axis=1)).ravel() for matrix in (odds, odds.multiply(own)))
   return float((of_own[total > 0] / total[total > 0]).mean())
 

@@ -1,4 +1,4 @@
-"""Batches of (point, label) pairs in which no text stands twice; plain NumPy, for any environment."""
+"""Batches of (point, label) pairs in which no text occurs twice; plain NumPy, for any environment."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ _FEWEST = 2  # a pair alone has no negative
 def pairs_of_epoch(
   truth, texts: Mapping[str, Sequence[str]], size: int, seed: int | Sequence[int], most: int = 0
 ) -> list[np.ndarray]:
-  """Shuffles all pairs of points and true labels, and deals them to batches.
+  """Shuffles all pairs of points and true labels, and puts them into batches.
 
   Args:
     truth: CSR `[N, L]`, its entries are the pairs.
-    texts: of the points as 'train', of 'labels'.
-    size: pairs in a batch, at most.
-    seed: of the order; equal seeds give equal batches.
-    most: pairs that are looked at; 0 is all.
+    texts: texts of the points, under 'train', and of the 'labels'.
+    size: the most pairs in a batch.
+    seed: seed of the order; equal seeds give equal batches.
+    most: the number of pairs to use; 0 is all.
 
   Returns:
     Arrays `[n, 2]` of points and labels, n <= size.
@@ -36,15 +36,15 @@ def pairs_of_epoch(
 
 
 def without_repeats(names: Sequence[tuple[int, int]], size: int) -> list[list[int]]:
-  """Deals pairs to batches in their order, each to the first one that has neither of its texts.
+  """Puts pairs into batches in their order, each into the first batch that has neither of its texts.
 
   Args:
-    names: equal numbers for equal texts.
+    names: pairs of text numbers; equal numbers stand for equal texts.
     size: pairs in a batch.
 
   Returns:
-    Places in `names`, `size` to a batch, the last batches fewer. What fills less than half a batch is left
-    out: labels that are left over are few and frequent, and too few negatives of one another.
+    Positions in `names`, `size` per batch, fewer in the last batches. Batches less than half full are left
+    out: the remaining labels are few and frequent, so they give each other too few negatives.
   """
   waiting, made = collections.deque(range(len(names))), []
   while waiting:

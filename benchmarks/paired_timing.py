@@ -1,21 +1,21 @@
-"""Two systems timed against each other in one process, in turns, so that both meet the same neighbours."""
+"""Times two systems in one process, in turns, so that other work on the machine affects both alike."""
 
 import statistics
 import time
 
 
 def timed(system):
-  """Wall-clock and processor seconds of one run."""
+  """Returns wall-clock and CPU seconds of one run."""
   wall, cpu = time.perf_counter(), time.process_time()
   system.run()
   return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def compare(ours, theirs, rounds):
-  """Prints medians of both clocks, and how many times as fast ours is, over all turns and turn by turn.
+  """Prints medians of wall-clock and CPU time, and how many times faster ours is, with the range over turns.
 
   Returns:
-    Ours, in median wall-clock seconds.
+    The median wall-clock seconds of ours.
   """
   turns = [[timed(system) for system in (ours, theirs)] for _ in range(rounds)]
   for clock, name in enumerate(("wall", "cpu")):

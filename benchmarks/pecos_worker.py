@@ -1,12 +1,12 @@
-"""PECOS's XR-Linear on files: an extreme linear model over a tree of labels.
+"""Trains PECOS's XR-Linear on files: an extreme linear model over a tree of labels.
 
   .venv-pecos/bin/python benchmarks/pecos_worker.py --folder=FOLDER --depth=120 --seed=0
 
-It needs NumPy below 2, so it has an environment of its own (see requirements-bench.txt), and imports nothing
-of xmc_jax; `benchmarks/exchange.py` says what the folder holds. Features are tf-idf of words and of pairs of
-words, of training texts alone; label vectors are the sums of their points' features (PIFA); negatives are the
-teacher's and the matcher's. Yu, Zhong, Zhang, Chang and Dhillon, PECOS: Prediction for Enormous and
-Correlated Output Spaces, JMLR 2022.
+It needs NumPy below 2, so it has its own environment (see requirements-bench.txt), and imports nothing of
+xmc_jax; `benchmarks/exchange.py` describes the folder. Features are tf-idf of words and of pairs of words,
+fitted to training texts alone; label vectors are the sums of their points' features (PIFA); negatives are
+teacher-forcing and matcher-aware ones. Yu, Zhong, Zhang, Chang and Dhillon, PECOS: Prediction for Enormous
+and Correlated Output Spaces, JMLR 2022.
 """
 
 import argparse

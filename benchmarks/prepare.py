@@ -3,10 +3,10 @@
   PYTHONPATH=.:benchmarks python benchmarks/prepare.py
   PYTHONPATH=.:benchmarks python benchmarks/prepare.py --data=FOLDER      # trn_X.txt and Y.txt of index files
 
-The texts are words of real titles, drawn anew: as long as titles are, and no two alike. Nine in ten are
-points with three labels each, the rest labels. Ours is `data.prepare` from files to a finished folder,
-checksums included; the peer is Hugging Face's Rust tokenizer, `encode_batch_fast`, on the same texts in
-memory, and nothing else. Both run in one process on all cores, in turns. Tokens are checked to be the same.
+The texts are random words of real titles, as many in a text as titles have. Nine in ten texts are points with
+three labels each, the rest are labels. Ours is `data.prepare` from files to a finished folder, checksums
+included; the peer is only Hugging Face's Rust tokenizer, `encode_batch_fast`, on the same texts in memory.
+Both run in one process on all cores, in turns. Tokens are checked to be the same.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def real_titles(folder: pathlib.Path | None) -> list[str]:
 
 
 def make_texts(titles: list[str], count: int) -> list[str]:
-  """Texts with as many words as titles have, each word one of theirs."""
+  """Returns random texts, with numbers of words and words that are sampled from titles."""
   rng = np.random.default_rng(0)
   split = [title.split() for title in titles]
   words = np.array([word for title in split for word in title])
@@ -47,7 +47,7 @@ def make_texts(titles: list[str], count: int) -> list[str]:
 
 
 def write(folder: pathlib.Path, texts: list[str]) -> None:
-  """Index files: a tenth of the texts are labels."""
+  """Writes index files; a tenth of the texts are labels."""
   rng, num_labels = np.random.default_rng(1), len(texts) // 10
   parts = {"Y": texts[:num_labels], "trn_X": texts[num_labels:-100], "tst_X": texts[-100:]}
   for name, part in parts.items():

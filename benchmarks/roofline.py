@@ -1,4 +1,4 @@
-"""What the machine can do at most, multiply-adds and bytes copied a second, and how far a time is from it."""
+"""Measures the machine's limits (multiply-adds and copied bytes per second), and compares times with them."""
 
 import resource
 import statistics
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def _rate(function, array, amount: float, rounds: int) -> float:
-  """`amount` over the median seconds of a call."""
+  """Returns `amount` divided by the median seconds of a call."""
   function(array).block_until_ready()
   seconds = []
   for _ in range(rounds):
@@ -21,24 +21,23 @@ def _rate(function, array, amount: float, rounds: int) -> float:
 
 
 def multiply_adds(dtype=jnp.float32, size: int = 1536, rounds: int = 7) -> float:
-  """Multiply-adds a second of a square matrix product, in XLA."""
+  """Returns multiply-adds per second of a square matrix product in XLA."""
   matrix = jnp.asarray(np.random.default_rng(0).normal(size=(size, size)), dtype)
   return _rate(jax.jit(lambda a: a @ a), matrix, size**3, rounds)
 
 
 def copied_bytes(megabytes: int = 256, rounds: int = 7) -> float:
-  """Bytes a second, read and written, of a copy of an array that no cache holds."""
+  """Returns bytes per second, read and written, when an array larger than any cache is copied."""
   array = jnp.ones(megabytes << 18, jnp.float32)
   return _rate(jax.jit(lambda a: a + 1), array, 2 * array.nbytes, rounds)
 
 
 def transformer_work(config, num_tokens: int) -> int:
-  """Multiply-adds of a transformer's dense layers for so many tokens, forward;
-  attention's are few beside them.
+  """Returns the multiply-adds of the forward pass of a transformer's dense layers; attention adds few.
 
   Args:
-    config: Hugging Face's.
-    num_tokens: real ones.
+    config: Hugging Face's config.
+    num_tokens: number of tokens without padding.
   """
   hidden = config.hidden_size
   inner = getattr(config, "intermediate_size", None) or config.hidden_dim
@@ -46,13 +45,13 @@ def transformer_work(config, num_tokens: int) -> int:
 
 
 def say_memory() -> None:
-  """Prints the most that this process has held, peers included."""
+  """Prints the peak resident memory of this process, peers included."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   print(f"peak of the process, both systems and their inputs: {peak / 1e9:.2f} GB", flush=True)
 
 
 def say_limit(work: int, seconds: float, what: str) -> None:
-  """Prints how much of the time so many multiply-adds would take at the machine's rate."""
+  """Prints the share of a time that `work` multiply-adds would take at the machine's rate."""
   rate = multiply_adds()
   _say(
     f"{what}, {2 * work / 1e9:,.0f} GFLOP", work / rate, f"{2 * rate / 1e9:.0f} GFLOP/s of products", seconds
@@ -60,7 +59,7 @@ def say_limit(work: int, seconds: float, what: str) -> None:
 
 
 def say_bandwidth(num_bytes: int, seconds: float, what: str) -> None:
-  """Prints how much of the time moving so many bytes would take at the machine's rate."""
+  """Prints the share of a time that moving `num_bytes` would take at the machine's rate."""
   rate = copied_bytes()
   _say(f"{what}, {num_bytes / 1e9:.2f} GB", num_bytes / rate, f"{rate / 1e9:.1f} GB/s of copying", seconds)
 

@@ -1,18 +1,18 @@
 """How cost grows with labels and with points: time and memory of a step, of refreshes, of evaluation.
 
-  PYTHONPATH=.:benchmarks python benchmarks/scaling.py                # an hour; goes on where it stopped
+  PYTHONPATH=.:benchmarks python benchmarks/scaling.py                # an hour; resumes where it stopped
   PYTHONPATH=.:benchmarks python benchmarks/scaling.py --methods dpr --again
   PYTHONPATH=.:benchmarks python benchmarks/scaling.py --only_table
   python docs/make_figures.py                                         # docs/figures/scaling.png
 
 All methods have the same small encoder, a bag of 64 dimensions, batches of 256 and synthetic data:
 16,000 points with 10,000 to 3 million labels, and 16,000 to 1 million points with 30,000 labels. Every point
-of this grid is a process of its own (scaling_point.py). What takes more than --limit CPU seconds or
---most_memory is left out, and docs/results/scaling.json, which is rewritten after each point, says so.
+of this grid runs in its own process (scaling_point.py). Points that take more than --limit CPU seconds or
+--most_memory are stopped and marked in docs/results/scaling.json, which is rewritten after each point.
 
 Prints the exponents of units: the slope of a line through log(size) and log(CPU seconds), and of MB, over the
-larger half of the sizes, and over all of them in brackets. Time is of the processor, over all threads:
-steadier than the clock where other work runs on the same cores.
+larger half of the sizes, and in brackets over all of them. Times are CPU times of all threads, which vary
+less than the wall clock if other work runs on the same cores.
 """
 
 import argparse
@@ -32,23 +32,23 @@ import synthetic_data
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "scaling.json"
 METHODS = ("dexml", "dpr", "ance", "ova", "ngame", "dexa", "unidec", "depsl", "prime", "ramen")
-# UniDEC's leaves have 250 points at each of these N, which are powers of two apart.
+# UniDEC's clusters have 250 points at each of these N, whose ratios are powers of two.
 POINTS = (16_000, 64_000, 256_000, 1_024_000)
 LABELS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
-FEW_POINTS, FEW_LABELS = POINTS[0], LABELS[1]  # of the other sweep
+FEW_POINTS, FEW_LABELS = POINTS[0], LABELS[1]  # the fixed size while the other one is varied
 NO_REFRESH = ("open", "walks", "batch", "step", "evaluation")
-_PATIENCE = 4  # the clock may run so many times as long as the processor
+_PATIENCE = 4  # the wall-clock limit as a multiple of the CPU limit
 
 
 def grid(by: str = "both") -> list[tuple[int, int]]:
-  """`(points, labels)`, small ones first; of both sweeps, or of that over 'labels', or over 'points'."""
+  """Returns `(points, labels)`, small ones first, of both sweeps or of that over 'labels' or 'points'."""
   over_labels, over_points = ({(FEW_POINTS, one) for one in LABELS}, {(one, FEW_LABELS) for one in POINTS})
   sizes = {"labels": over_labels, "points": over_points}.get(by, over_labels | over_points)
   return sorted(sizes, key=lambda size: (size[0] * size[1], size))
 
 
 def measured(method: str, size: tuple[int, int], folder: pathlib.Path, limit: float, most_gb: float) -> dict:
-  """A point's record; where it was stopped, with what it had found until then."""
+  """Measures a point; returns its record, which is partial if the point was stopped."""
   script = [sys.executable, str(pathlib.Path(__file__).with_name("scaling_point.py"))]
   with tempfile.TemporaryFile("w+") as said:
     command = [*script, method, *map(str, size), str(folder)]
@@ -72,13 +72,13 @@ def measured(method: str, size: tuple[int, int], folder: pathlib.Path, limit: fl
 
 
 def _commit() -> str:
-  """Of the repository, in short; '' where this is none."""
+  """Returns the repository's short commit hash; '' outside a repository."""
   found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
   return found.stdout.strip()
 
 
 def _used(pid: int) -> tuple[float, float]:
-  """CPU seconds so far, and GB in memory now."""
+  """Returns the CPU seconds of a process so far, and its resident GB now."""
   try:
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
   except OSError:
@@ -92,7 +92,7 @@ def kept() -> list[dict]:
 
 
 def keep(found: list[dict]) -> None:
-  """Writes all records, a line each."""
+  """Writes all records, one per line."""
   order = {method: number for number, method in enumerate(METHODS)}
   found = sorted(found, key=lambda one: (order[one["method"]], one["points"], one["labels"]))
   machine = f"{os.cpu_count()} cores, {platform.machine()}"
@@ -125,11 +125,11 @@ def sweep(methods: list[str], by: str, again: bool, limit: float, most_gb: float
 
 
 def costs(record: dict) -> dict[str, float]:
-  """What is fitted: CPU seconds of units and of all refreshes; the most MB; XLA's account of a step's MB."""
+  """Returns the costs to fit: CPU seconds of units and of all refreshes, peak MB, XLA's MB of a step."""
   units = record["units"]
   found = {unit: one["cpu"] for unit, one in units.items()}
   refreshes = [one["cpu"] for unit, one in units.items() if unit not in NO_REFRESH]
-  if refreshes and "step" in units:  # else some may be missing
+  if refreshes and "step" in units:  # without a step, some refreshes may be missing
     found["refreshes"] = sum(refreshes)
   if "left_out" not in record:
     found["MB"] = max(one["peak_mb"] for one in units.values())
@@ -139,7 +139,7 @@ def costs(record: dict) -> dict[str, float]:
 
 
 def series(found: list[dict], method: str, by: str) -> dict[str, list[tuple[int, float]]]:
-  """`(size, cost)` by unit, sizes rising; `by` 'labels' or 'points', the other one fixed."""
+  """Returns `(size, cost)` by unit, sizes ascending; `by` is 'labels' or 'points', the other is fixed."""
   fixed = ("points", FEW_POINTS) if by == "labels" else ("labels", FEW_LABELS)
   out: dict[str, list[tuple[int, float]]] = {}
   for one in sorted(found, key=lambda one: one[by]):
@@ -150,14 +150,14 @@ def series(found: list[dict], method: str, by: str) -> dict[str, list[tuple[int,
 
 
 def slope(pairs: list[tuple[int, float]]) -> float:
-  """Of the least-squares line through the logarithms."""
+  """Returns the slope of the least-squares line through the logarithms."""
   xs, ys = ([math.log(value) for value in values] for values in zip(*pairs))
   x, y = sum(xs) / len(xs), sum(ys) / len(ys)
   return sum((a - x) * (b - y) for a, b in zip(xs, ys)) / sum((a - x) ** 2 for a in xs)
 
 
 def shown(pairs: list[tuple[int, float]]) -> str:
-  """'1.02 (0.93)'; nothing for fewer than two sizes."""
+  """Formats exponents as '1.02 (0.93)'; returns '' for fewer than two sizes."""
   if len(pairs) < 2:
     return ""
   larger = pairs[-max(2, -(-len(pairs) // 2)) :]
@@ -165,7 +165,7 @@ def shown(pairs: list[tuple[int, float]]) -> str:
 
 
 def table(found: list[dict]) -> str:
-  """A Markdown table of the exponents in L and in N, with what the largest size took."""
+  """Returns a Markdown table of the exponents in L and in N, with the cost at the largest size."""
   columns = ["method", "unit", "exponent in L", "at the largest L", "exponent in N", "at the largest N"]
   lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for method in METHODS:

@@ -1,16 +1,16 @@
-"""One point of benchmarks/scaling.py: what a method costs with so many points and labels.
+"""One point of benchmarks/scaling.py: the cost of a method with given numbers of points and labels.
 
   PYTHONPATH=.:benchmarks python benchmarks/scaling_point.py dpr 16000 30000 FOLDER  # of synthetic_data.write
 
-Prints a line of JSON for each unit as soon as it is known: its name, `wall` and `cpu` seconds (the median of
-up to three runs after one that compiles; `once` where that one took too long for another), and `peak_mb`, the
-process's high-water mark meanwhile, less what stood in memory before the data were opened. Units:
+Prints a line of JSON for each unit as soon as it is measured: its name, `wall` and `cpu` seconds (the median
+of several runs after one that compiles; `once` if the first took too long to repeat), and `peak_mb`, the peak
+resident memory of the process during the unit, less that before the data were opened. Units:
 
-  open        the data, the method, the builder of batches; once
-  walks       random walks over the graph, RAMEN alone; once, as a run does it once
-  NAME        each refresh, what it embeds included
-  batch       a batch, built on the host
-  step        a training step, the batch's way to the device included; `xla_mb` is XLA's account of it
+  open        opening the data, the method and the builder of batches; once
+  walks       random walks over the graph, RAMEN alone; once, as in a run
+  NAME        each refresh, including what it embeds
+  batch       building a batch on the host
+  step        a training step, including the batch's transfer to the device; `xla_mb` is XLA's memory estimate
   evaluation  `evaluate.validate` of N / 8 points
 """
 
@@ -41,16 +41,16 @@ from xmc_jax.training import step as train_step
 SHARE = 8  # N / SHARE points more are held out for evaluation
 BATCH, WIDTH = 256, 64
 _RUNS = 3  # at most
-_SECONDS, _TOO_LONG = 8.0, 50.0  # of the processor: no more runs after so long; after the first, none
+_SECONDS, _TOO_LONG = 8.0, 50.0  # CPU seconds of all runs, or of the first, after which none follows
 
 
 def number_of_clusters(num_labels: int) -> int:
-  """Of labels: a power of two, some 10 labels each, as in DEXA's and PRIME's largest preset."""
+  """Returns a power of two: about 10 labels per cluster, as in DEXA's and PRIME's largest preset."""
   return 1 << ((num_labels // 8).bit_length() - 1)
 
 
 def config_of(method: str, num_points: int, num_labels: int):
-  """The experiment's config for the bundled set, with a small encoder, on made-up data."""
+  """Builds the experiment's config for the bundled set, with a small encoder and synthetic data."""
   config = importlib.import_module(f"experiments.{method}").get_config("")
   values = {
     "data.num_validation": num_points // SHARE,
@@ -74,33 +74,33 @@ def config_of(method: str, num_points: int, num_labels: int):
 
 
 def memory(key: str) -> float:
-  """VmRSS, or VmHWM, the high-water mark, in MB."""
+  """Returns VmRSS, the resident memory, or VmHWM, its peak, in MB."""
   lines = pathlib.Path("/proc/self/status").read_text().splitlines()
   return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(key))
 
 
 def forget_peak() -> None:
-  """Begins a new high-water mark; what compiling has freed goes back to the system first."""
+  """Resets the peak resident memory; first returns memory that compilation freed to the system."""
   gc.collect()
   ctypes.CDLL(None).malloc_trim(0)
   pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
 class Meter:
-  """Times units and prints what they took; memory is counted from where it stands when this is made."""
+  """Times units and prints their costs; memory is counted above that at the construction of the Meter."""
 
   def __init__(self):
     self._base = memory("VmRSS")
 
   def once(self, unit: str, work: Callable[[], object], **more):
-    """A unit that is not run a second time."""
+    """Measures a unit in a single run."""
     forget_peak()
     seconds, made = self._run(work)
     self._print(unit, [seconds], once=True, **more)
     return made
 
   def often(self, unit: str, work: Callable[[], object], runs: int = _RUNS, more=dict):
-    """A unit that is run once to compile, then timed; `more()` goes with what is printed."""
+    """Measures a unit: runs it once to compile, then times it. `more()` returns further values to print."""
     forget_peak()
     first, made = self._run(work)
     taken = []
@@ -125,7 +125,7 @@ class Meter:
 
 
 def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
-  """Goes through the units of a config, on the data of a folder."""
+  """Measures all units of a config, on the data of a folder."""
   report = Report(workdir)
   meter = Meter()
 
@@ -157,7 +157,7 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
 
 
 def steps(meter: Meter, run: Run, state, fresh, step: train_step.TrainStep):
-  """Batches and steps; the state after them."""
+  """Measures building batches and training steps; returns the state after them."""
   number, batches = -1, []
 
   def build():
@@ -168,7 +168,7 @@ def steps(meter: Meter, run: Run, state, fresh, step: train_step.TrainStep):
   meter.often("batch", build, runs=20)
   sizes = {"rows": int((batches[0].rows >= 0).sum()), "columns": len(batches[0].columns)}
   static = loop._static_labels(run)
-  # Batches that need another shape, as some do where they are leaves, would be compiled anew.
+  # Some batches that are clusters have another shape; they would cause another compilation.
   shape = lambda batch: [leaf.shape for leaf in jax.tree.leaves(batch)]
   batches = [batch for batch in batches if shape(batch) == shape(batches[0])]
 
@@ -196,8 +196,8 @@ def main() -> None:
   parser.add_argument("folder", type=pathlib.Path, help="of synthetic_data.write, with N / 8 points more")
   given = parser.parse_args()
   runtime.start()
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # methods share refreshes
-  jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # the device's own memory
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # methods share compiled refreshes
+  jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # allocates the device's own memory
   with tempfile.TemporaryDirectory() as workdir:
     config = config_of(given.method, given.points, given.labels)
     measure(config, given.folder, pathlib.Path(workdir))

@@ -1,4 +1,4 @@
-"""Speed of shortlists: the 100 labels of largest inner product, nearly all of them, for each of many queries.
+"""Speed of shortlists: for many queries, nearly all of the 100 labels with the largest inner products.
 
 Needs faiss-cpu, hnswlib and scann:
 
@@ -6,13 +6,13 @@ Needs faiss-cpu, hnswlib and scann:
   PYTHONPATH=. .venv-bench/bin/python benchmarks/shortlists.py
 
 Ours are `refresh.shortlist` with the backends 'scann', which tunes itself to a recall of 0.95, and 'exact'.
-Theirs are hnswlib, whose `ef` is raised by steps of sqrt(2) until its recall is 0.95 too, and faiss's flat
-index, which is exact and against which recall is measured. All build an index and search it anew each turn,
-in one process on two threads, in turns; the medians are over --rounds turns. For ScaNN, `build` includes its
-tuning. `CPU` is the time of all threads, steadier on a machine that does other things too.
+Theirs are hnswlib, whose `ef` is raised by factors of sqrt(2) until its recall is 0.95 too, and faiss's flat
+index, which is exact and is the reference for recall. All build and search a new index each turn, in one
+process on two threads, in turns; the medians are over --rounds turns. For ScaNN, `build` includes its tuning.
+`CPU` is the time of all threads, which varies less on a busy machine.
 
-The vectors are unit, about --centres common centres, their variance falling over the dimensions about as that
-of MiniLM's embeddings of the bundled titles.
+The vectors have unit length and lie around --centres common centres. Their variance falls over the dimensions
+about as that of MiniLM's embeddings of the bundled titles.
 """
 
 import argparse
@@ -33,7 +33,7 @@ RECALL = 0.95
 
 
 class Ours:
-  """`refresh.shortlist`; what it says tells how long its index took."""
+  """Runs `refresh.shortlist`; reads the time to build its index from its messages."""
 
   def __init__(self, backend):
     self.name, self._backend = f"xmc_jax {backend}", backend
@@ -61,7 +61,7 @@ class Faiss:
 
 
 class Hnsw:
-  """A graph of `M` 16, built at `ef` 100; the search's `ef` is found on the first run, off the clock."""
+  """Runs hnswlib with `M` 16, built at `ef` 100; finds the search's `ef` in the first run, not timed."""
 
   name = "hnswlib"
 
@@ -92,24 +92,24 @@ class Hnsw:
 
 
 def clock():
-  """Wall-clock and processor seconds."""
+  """Returns wall-clock and CPU seconds."""
   return np.array([time.perf_counter(), time.process_time()])
 
 
 def recall(found, exact):
-  """The part of the exact ids that was found."""
+  """Returns the share of the exact ids that was found."""
   return sum(np.intersect1d(a, b).size for a, b in zip(found, exact)) / exact.size
 
 
 def clustered(rng, centres, count):
-  """`[count, D]` unit vectors about `centres` `[C, D]`, their noise as wide by dimension as the centres."""
+  """Returns `[count, D]` unit vectors around `centres` `[C, D]`, with noise 0.7 times their spread."""
   noise = 0.7 * centres.std(axis=0) * rng.standard_normal((count, centres.shape[1]), np.float32)
   vectors = centres[rng.integers(0, len(centres), count)] + noise
   return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def spread(ratios):
-  """Their median, and from what to what they go turn by turn."""
+  """Formats the median of ratios, with their range over turns."""
   ratios = list(ratios)
   return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 

@@ -4,11 +4,11 @@ Needs both frameworks, as benchmarks/encoder.py does:
 
   PYTHONPATH=. .venv-bench/bin/python benchmarks/soft_top_k.py
 
-Measured are a loss and its gradient by the scores `[--batch_size, --num_labels]`, with 5 random positives a
-row. PyTorch runs what the paper describes: 32 halvings, a pass over all scores each, and the gradient of its
+Measures a loss and its gradient by the scores `[--batch_size, --num_labels]`, with 5 random positives per
+row. PyTorch runs the paper's algorithm: 32 halvings, each a pass over all scores, and the gradient of its
 equation 7 in an autograd function. Both run in one process on two threads, taking turns; the medians are over
---rounds turns. First losses and gradients are checked to agree to 1e-4. Compilation is reported apart. `wall`
-is what a user waits for; `cpu`, the time of all threads, is steadier on a machine that does other things too.
+--rounds turns. First losses and gradients are checked to agree to 1e-4. Compilation is reported separately.
+`wall` is what a user waits for; `cpu`, the time of all threads, varies less on a busy machine.
 """
 
 import argparse
@@ -30,7 +30,7 @@ NUM_HALVINGS = 32
 
 
 class Ours:
-  """xmc_jax's loss, jitted; it gets the positives as columns, and makes labels `[B, L]` of them."""
+  """Runs xmc_jax's loss, jitted; turns the positives, given as columns, into labels `[B, L]`."""
 
   name = "xmc_jax"
 
@@ -50,7 +50,7 @@ class Ours:
 
 
 class LogSoftTopK(torch.autograd.Function):
-  """log z of z = sigmoid(alpha (s + t)), t found by halving its bracket."""
+  """Computes log z for z = sigmoid(alpha (s + t)); finds t by bisection."""
 
   @staticmethod
   def forward(ctx, scores, k, alpha):
@@ -75,7 +75,7 @@ class LogSoftTopK(torch.autograd.Function):
 
 
 class Torch:
-  """The paper's algorithm in eager PyTorch."""
+  """Runs the paper's algorithm in eager PyTorch."""
 
   name = "torch"
 
@@ -91,7 +91,7 @@ class Torch:
 
 
 def check_equal(ours, theirs):
-  """Stops with a message where losses or the rows' gradients differ by more than 1e-4."""
+  """Exits with a message if losses or the rows' gradients differ by more than 1e-4."""
   (loss, gradient), (their_loss, their_gradient) = (
     [np.asarray(part) for part in system.run()] for system in (ours, theirs)
   )

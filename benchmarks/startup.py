@@ -2,8 +2,8 @@
 
   PYTHONPATH=.:benchmarks python benchmarks/startup.py
 
-Each is a new process, in turns with an interpreter that imports nothing but absl and ml_collections, which is
-the limit. The medians are over --rounds turns; the first turn, which fills the disk's cache, does not count.
+Each is a new process, in turns with an interpreter that imports only absl and ml_collections, which is the
+lower limit. The medians are over --rounds turns, without the first turn, which fills the disk cache.
 """
 
 import argparse

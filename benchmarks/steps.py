@@ -1,11 +1,12 @@
-"""What a method adds to a training step: label prototypes, metadata graphs, each beside NGAME's step.
+"""What a method adds to a training step: label prototypes, metadata graphs, each compared with NGAME's step.
 
   PYTHONPATH=. python benchmarks/steps.py ngame dexa prime                    # a bag; others beside the first
   PYTHONPATH=. python benchmarks/steps.py ngame ramen --preset=debian_minilm3 # or debian_minilm6
 
-All take the bundled data, the same encoder, as many points a batch and one positive of each, drawn uniformly:
-pools of the same size. Steps are taken in turns in one process, batches built beforehand. Compilation is
-reported apart; memory is XLA's account of the step, arguments and temporaries.
+All use the bundled data, the same encoder, batches of the same number of points and one uniformly sampled
+positive per point, so their pools have the same size. Steps run in turns in one process, on batches that are
+built beforehand. Compilation is reported separately. Memory is XLA's estimate for the step: arguments and
+temporaries.
 """
 
 import argparse
@@ -34,7 +35,7 @@ _ALIKE = {
 
 
 class Step:
-  """A method's training step on batches of random points."""
+  """Runs a method's training step on batches of random points."""
 
   def __init__(
     self, module: str, preset: str, batch_size: int, num_batches: int, folder: pathlib.Path, **overrides

@@ -1,19 +1,19 @@
 """Speed and memory of the streaming loss, against dense PyTorch: decoupled softmax over all labels.
 
-Needs both frameworks, which the project's own environment has not:
+Needs both frameworks, which the project's own environment does not have:
 
   python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
   PYTHONPATH=. .venv-bench/bin/python benchmarks/streaming.py
 
-One positive of several is drawn for each query; the work is the loss and its gradients to queries and labels,
-in float32, on two threads. First the results are checked to agree to 1e-5. Then both take turns, --rounds
-times; compilation is reported apart. Extra memory is how far one run raises the peak resident set of a fresh
-process (Linux only), and for ours also XLA's own account. It is given with the results, of which the labels'
-gradient is 4 · L · D bytes whoever computes it, and without them.
+For each query, one of several positives is sampled; the work is the loss and its gradients by queries and
+labels, in float32, on two threads. First the results are checked to agree to 1e-5. Then both take turns,
+--rounds times; compilation is reported separately. Extra memory is the growth of the peak resident set of a
+fresh process in one run (Linux only), and for ours also XLA's own estimate. It is given with and without the
+results; the labels' gradient alone takes 4 · L · D bytes in both systems.
 
   PYTHONPATH=. .venv-bench/bin/python benchmarks/streaming.py --alone --num_rows=1024 --num_labels=1000000
 
-runs ours alone, where a dense matrix would not fit, and prints the peak memory of the process.
+runs ours alone, at a size where a dense matrix would not fit, and prints the peak memory of the process.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MEGABYTE = 1e6
 
 
 def make_inputs(num_rows, num_labels, dim):
-  """Unit vectors `[B, D]` and `[L, D]`, positives `[B, 5]` and weights that draw the first of each row."""
+  """Returns unit vectors `[B, D]` and `[L, D]`, positives `[B, 5]`, and weights that select the first."""
   rng = np.random.default_rng(0)
   tables = []
   for rows in (num_rows, num_labels):
@@ -50,7 +50,7 @@ def make_inputs(num_rows, num_labels, dim):
 
 
 class Ours:
-  """`xmc_jax.ops.streaming_loss`, jitted with its gradient."""
+  """Runs `xmc_jax.ops.streaming_loss`, jitted with its gradient."""
 
   def __init__(self, inputs, chunk):
     import jax
@@ -73,13 +73,13 @@ class Ours:
     return per_row, d_queries, d_labels
 
   def planned_memory(self):
-    """Bytes beside the inputs by XLA's account: what it allots, and its outputs."""
+    """Returns XLA's estimate in bytes, without the inputs: temporaries, and outputs."""
     memory = self._step.memory_analysis()
     return memory.temp_size_in_bytes, memory.output_size_in_bytes
 
 
 class Torch:
-  """The whole score matrix and autograd."""
+  """Runs PyTorch's autograd on the whole score matrix."""
 
   def __init__(self, inputs, chunk=None):
     import torch
@@ -106,7 +106,7 @@ SYSTEMS = {"ours": Ours, "torch": Torch}
 
 
 def resident(field):
-  """Bytes in memory: now ('VmRSS'), or the most since the process began or `forget_peak` ('VmHWM')."""
+  """Returns resident bytes: now ('VmRSS'), or the peak since the start or `forget_peak` ('VmHWM')."""
   with open("/proc/self/status", encoding="ascii") as lines:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
@@ -117,11 +117,11 @@ def forget_peak():
 
 
 def measure_growth(options):
-  """In a process of its own: prints by how much one run raises the peak, beside library and inputs."""
+  """Prints by how much one run raises the peak above library and inputs; runs in a separate process."""
   system = SYSTEMS[options.growth]
   system(
     make_inputs(8, 4 * options.chunk, options.dim), options.chunk
-  ).run()  # libraries load code and threads
+  ).run()  # makes libraries load their code and start threads
   worker = system(make_inputs(options.num_rows, options.num_labels, options.dim), options.chunk)
   forget_peak()
   before = resident("VmRSS")
@@ -130,14 +130,14 @@ def measure_growth(options):
 
 
 def growth(name, options):
-  """Bytes by which one run of a system raises the peak of a fresh process."""
+  """Returns the bytes by which one run of a system raises the peak of a fresh process."""
   sizes = [f"--{key}={getattr(options, key)}" for key in ("num_rows", "num_labels", "dim", "chunk")]
   command = [sys.executable, __file__, f"--growth={name}", *sizes]
   return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
 
 
 def check_equal(ours, theirs):
-  """Stops with a message when losses or gradients differ."""
+  """Exits with a message if losses or gradients differ."""
   differences = []
   for a, b in zip(ours.run(), theirs.run()):
     differences.append(float(np.abs(np.asarray(a) - b).max() / np.abs(b).max()))
@@ -197,7 +197,7 @@ def run_alone(options):
 
 
 def say_products(options, seconds):
-  """How far ours is from the machine's limit: scores, and a product for each of two gradients."""
+  """Compares ours with the machine's limit: products for the scores and for each of two gradients."""
   work = 3 * options.num_rows * options.num_labels * options.dim
   roofline.say_limit(work, seconds, "scores and the products of both gradients")
 

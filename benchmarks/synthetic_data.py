@@ -1,8 +1,8 @@
-"""A data set of any size that nobody wrote, laid down as a prepared folder: no raw files, no tokenizing.
+"""A synthetic data set of any size, written as a prepared folder, without raw files or tokenizing.
 
-Texts are of 4 to 16 tokens, most of them from the 32 words of one of 256 topics; a point's labels are of its
-topic: 5 on average, 30 at most (log-normal), some labels far more often than others. Every tenth point has a
-filtered pair. A metadata graph, `meta`, links points and labels to L / 10 anchors of their topic.
+Texts have 4 to 16 tokens, most of them from the 32 words of one of 256 topics. A point's labels are of its
+topic: 5 on average, 30 at most (log-normal), some labels far more frequent than others. One point in ten has
+a filtered pair. A metadata graph, `meta`, links points and labels to L / 10 anchors of their topic.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ _CHUNK = 200_000
 
 
 def write(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int = 256) -> pathlib.Path:
-  """Writes a prepared folder of so many training points and labels; the same ones every time."""
+  """Writes a prepared folder with these numbers of points and labels; equal arguments give equal data."""
   rng, num_anchors = np.random.default_rng(0), max(TOPICS, num_labels // 10)
   folder.mkdir(parents=True)
   with ArrayFolder(folder) as arrays:
@@ -50,7 +50,7 @@ def write(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int 
 
 
 def _topics(first: int, count: int) -> np.ndarray:
-  """What text `first`, `first + 1`, ... is about; labels go round, so that label l is of topic l mod 256."""
+  """Returns the topics of the texts `first`, `first + 1`, ...: text i has topic i mod 256."""
   return np.arange(first, first + count) % TOPICS
 
 
@@ -60,7 +60,7 @@ def _chunks(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _texts(arrays: ArrayFolder, name: str, count: int, rng: np.random.Generator) -> None:
-  """Texts of one letter, and tokens that have nothing to do with it."""
+  """Writes texts of one letter, and random tokens that are unrelated to it."""
   texts = RaggedFile(arrays, f"{name}.texts", np.uint8)
   tokens = RaggedFile(arrays, f"{name}.tokens", np.uint16)
   for start, size in _chunks(count):
@@ -93,7 +93,7 @@ def _pairs(
   how_many: Callable[[int, np.random.Generator], np.ndarray],
   with_values: bool = True,
 ) -> None:
-  """Rows by columns of their topic: a column is drawn as the square of a uniform number."""
+  """Writes a sparse matrix that pairs rows with columns of their topic; low columns are more frequent."""
   file = CsrFile(arrays, name, with_values)
   for start, size in _chunks(num_rows):
     rows = np.repeat(np.arange(size), how_many(size, rng))

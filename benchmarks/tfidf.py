@@ -1,18 +1,19 @@
-"""Baselines without training: tf-idf, in a run's folder as a training would leave it.
+"""Baselines without training: tf-idf rankings, written to a run's folder as a training writes its results.
 
   python -m benchmarks.tfidf --kind=vote --config=experiments/dexml.py --workdir=runs/vote
 
-A text is its words, weighted by 1 + log count and inverse document frequency, and scaled to length 1. Kinds:
+A text is a vector of its words, weighted by 1 + log count and inverse document frequency, scaled to length 1.
+Kinds:
 
-  labels     labels by the cosine of their text
-  vote       labels of the 20 nearest training points, each with the cosine of its points
-  vote_all   the same, and the rows held out for validation vote too: more data than methods train on
-  both       the vote and the text's cosine, whose weight is the best on the validation rows
-  both_all   the same, and once the weight is chosen the rows held out for validation vote too
+  labels     ranks labels by the cosine of their text
+  vote       ranks labels of the 20 nearest training points by the sum of the cosines of these points
+  vote_all   the same, but the rows held out for validation vote too: more data than methods train on
+  both       ranks by the vote plus the weighted cosine of the text; the weight is the best on validation rows
+  both_all   the same, but after the weight is chosen the rows held out for validation vote too
 
-Of the config, data, validation rows, seed, depth and propensities count: rows, filters and metrics are those
-that a training with the same config has. Scores are never whole: some rows are ranked at a time. The test
-rows' labels go to predictions/test.npz.
+The config's data, validation rows, seed, depth and propensities are used: rows, filters and metrics are those
+of a training with the same config. Rows are ranked block by block, to limit memory. The test rows' labels go
+to predictions/test.npz.
 """
 
 import itertools
@@ -40,18 +41,18 @@ from xmc_jax.storage import atomic
 KINDS = ("labels", "vote", "vote_all", "both", "both_all")
 NUM_NEIGHBOURS = 20
 _BOTH = ("both", "both_all")
-_WEIGHTS = (0.5, 0.1, 0.2, 1.0, 2.0)  # of the text's cosine beside the vote; the first where nothing chooses
+_WEIGHTS = (0.5, 0.1, 0.2, 1.0, 2.0)  # of the text's cosine; the first is used without validation rows
 _KS = (1, 3, 5, 10, 100)
-_MOST_SCORES = 1 << 25  # at once, if every text shared a word with every other: 400 MB
+_MOST_SCORES = 1 << 25  # scores at once, if every text shared a word with every other: 400 MB
 
 
 class Fitted(NamedTuple):
-  """What was counted.
+  """Holds the fitted vectorizer and the vectors of points and labels.
 
   Attributes:
-    vectorizer: texts to CSR `[n, V]` of unit rows.
+    vectorizer: turns texts into CSR `[n, V]` with rows of unit length.
     points: CSR `[N, V]`, the training points that vote.
-    labels: CSR `[L, V]`.
+    labels: CSR `[L, V]`, the label texts.
     truth: CSR `[N, L]`, 1 for each label of a point, less filtered pairs.
   """
 
@@ -62,7 +63,7 @@ class Fitted(NamedTuple):
 
 
 def fit(train: data.Split, labels: data.TextSet) -> Fitted:
-  """Counts the words of training points and labels; test texts are not looked at."""
+  """Fits tf-idf to the texts of training points and labels; test texts are not used."""
   vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
   vectorizer.fit(itertools.chain(train.texts, labels.texts))
   truth = sp.csr_matrix(train.counted > 0, dtype=np.float32)
@@ -70,12 +71,12 @@ def fit(train: data.Split, labels: data.TextSet) -> Fitted:
 
 
 def by_text(fitted: Fitted, queries: sp.csr_matrix) -> sp.csr_matrix:
-  """CSR `[n, L]` cosines of queries `[n, V]` and label texts."""
+  """Returns cosines of queries `[n, V]` and label texts as CSR `[n, L]`."""
   return (queries @ fitted.labels.T).tocsr()
 
 
 def by_vote(fitted: Fitted, queries: sp.csr_matrix) -> sp.csr_matrix:
-  """CSR `[n, L]`, each label's share of the cosines of a query's nearest points that carry it."""
+  """Returns CSR `[n, L]`: the share of a query's nearest points that have a label, weighted by cosine."""
   ids, cosines = largest((queries @ fitted.points.T).tocsr(), NUM_NEIGHBOURS)
   indptr = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
   shares = cosines / np.maximum(cosines.sum(1, keepdims=True), np.finfo(np.float32).tiny)
@@ -87,11 +88,11 @@ def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0
   """Ranks the labels of a split's points; filtered pairs and labels without a score are left out.
 
   Args:
-    fitted: by whom.
+    fitted: the fitted vectors.
     kind: one of KINDS.
     split: the points.
-    k: how many.
-    weight: of the text's cosine, where kind is 'both' or 'both_all'.
+    k: the number of labels per point.
+    weight: weight of the text's cosine, if kind is 'both' or 'both_all'.
   """
   rows = max(1, _MOST_SCORES // max(fitted.points.shape[0], fitted.labels.shape[0]))
   ids, values = [np.zeros((0, k), np.int32)], [np.zeros((0, k), np.float32)]
@@ -108,7 +109,7 @@ def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0
 
 
 def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
-  """Ranks the test rows; report/, predictions/ and metrics.jsonl are as a training has them.
+  """Ranks the test rows; writes report/, predictions/ and metrics.jsonl as a training does.
 
   Returns:
     The test metrics.
@@ -149,7 +150,7 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
 
 
 def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
-  """What labels add to the metrics at 1 and 5, by frequency."""
+  """Returns what labels contribute to the metrics at 1 and 5, by frequency."""
   groups = {
     "deciles": metrics.frequency_deciles(frequency),
     "head_torso_tail": metrics.head_torso_tail(frequency),
@@ -159,7 +160,7 @@ def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str
 
 
 def _write(workdir: pathlib.Path, report: dict, reading: dict, seconds: dict) -> None:
-  """The times last: whoever finds these knows that all is there."""
+  """Writes the run's files; the times come last, because they mark the run as finished."""
   (workdir / "report").mkdir(parents=True, exist_ok=True)
   atomic.write_text(workdir / "metrics.jsonl", json.dumps(reading) + "\n")
   atomic.write_text(workdir / "report" / "metrics.json", json.dumps(report, indent=1) + "\n")

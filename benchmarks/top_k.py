@@ -1,16 +1,16 @@
 """Speed of exact search, ours against faiss: the 100 labels of largest inner product with each query.
 
-Needs faiss-cpu, which the project's own environment has not:
+Needs faiss-cpu, which the project's own environment does not have:
 
   python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
   PYTHONPATH=. .venv-bench/bin/python benchmarks/top_k.py
 
 Ours is `retrieval.search` as evaluation calls it, on a mesh of one device and from host arrays; theirs is
-`IndexFlatIP.search`, the index built before. Vectors are normal random numbers in float32, all queries are
-handed over at once, and both run in one process on two threads, taking turns; the medians are over --rounds
-turns. First the results are checked: scores agree to 1e-5 of the largest, and ids wherever scores do not tie.
-The first call, which compiles, is reported apart. `wall` is what a user waits for; `cpu`, the time of all
-threads, is steadier on a machine that does other things too.
+`IndexFlatIP.search` on an index built before. Vectors are normal random numbers in float32. All queries are
+given at once, and both run in one process on two threads, taking turns; the medians are over --rounds turns.
+First the results are checked: scores agree to 1e-5 of the largest, and ids agree wherever scores do not tie.
+The first call, which compiles, is reported separately. `wall` is what a user waits for; `cpu`, the time of
+all threads, varies less on a busy machine.
 """
 
 import argparse
@@ -57,17 +57,17 @@ class Faiss:
 
 
 def check_equal(ours, theirs):
-  """Stops with a message where scores differ, or ids whose scores are no ties.
+  """Exits with a message if scores differ, or if ids differ without a tie.
 
-  Rounding may swap neighbours whose scores are as good as equal, and choose another last one. So an id
-  may differ only where a neighbour's score is as near, or at the end of the row.
+  Rounding may swap neighbours with nearly equal scores, and choose another last label. So an id may differ
+  only next to a nearly equal score, or at the end of the row.
   """
   (scores, ids), (their_scores, their_ids) = ours.run(), theirs.run()
   difference = np.abs(scores - their_scores).max() / np.abs(their_scores).max()
   other = ids != their_ids
-  gaps = -np.diff(their_scores, axis=1, append=-np.inf)  # to the next one
+  gaps = -np.diff(their_scores, axis=1, append=-np.inf)  # distance to the next score
   ties = np.minimum(gaps, np.roll(gaps, 1, axis=1)) <= AGREE * np.abs(their_scores).max()
-  ties[:, -1] = True  # what comes next is not known
+  ties[:, -1] = True  # the next score is unknown
   wrong = np.sum(other & ~ties)
   if not difference <= AGREE or wrong:
     raise SystemExit(f"not the same: scores differ by {difference:.2e}, {wrong} ids without a tie")

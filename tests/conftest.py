@@ -1,10 +1,10 @@
-"""Every test sees 8 simulated CPU devices; nothing is fetched or written outside tmp folders."""
+"""Gives every test 8 simulated CPU devices; forbids downloads and files outside temporary folders."""
 
 import collections
 import os
 import statistics
 
-import tiny_devices  # before JAX is asked for a device
+import tiny_devices  # XLA_FLAGS must be set before JAX starts its devices
 
 os.environ["XLA_FLAGS"] = tiny_devices.flags(8)
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -14,7 +14,7 @@ import hypothesis
 import jax
 import pytest
 
-# XLA compiles inside the first example of a shape, so wall-clock deadlines say nothing.
+# XLA compiles during the first example of a shape, so wall-clock deadlines are meaningless.
 hypothesis.settings.register_profile("xmc", deadline=None, max_examples=40, derandomize=True)
 hypothesis.settings.load_profile("xmc")
 
@@ -26,14 +26,14 @@ def _private_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once(tmp_path_factory):
-  """No program twice in one process; child processes, which may be killed while they write, share nothing."""
+  """Caches compiled programs within the session; child processes do not share it, as tests may kill them."""
   jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_collection_modifyitems(items):
-  """Files with the largest share of slow tests come first, so that no worker is alone with one in the end."""
+  """Runs files with the largest share of slow tests first, so that no worker is left with one at the end."""
   files = collections.defaultdict(list)
   for item in items:
     files[item.path].append(bool(item.get_closest_marker("slow")))

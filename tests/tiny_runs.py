@@ -1,4 +1,4 @@
-"""A tiny data set and runs on it, for the tests of everything from batches to the command line."""
+"""A tiny data set and runs on it, for all tests from batches to the command line."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ _WORDS = [first + second for first in ("ba", "ke", "lo", "mi", "nu", "po", "ra",
           ("rn", "lt", "ma", "ve", "xo", "dy", "ck", "th", "ge", "ss")]  # fmt: skip
 
 
-# UniDEC on `write_data`'s folder: clusters and shortlists before every epoch, no noise.
+# UniDEC on the folder of `write_data`: clusters and shortlists before every epoch, no noise.
 UNIDEC = {
   "method.name": "unidec",
   "method.labels": "in_batch",
@@ -64,7 +64,7 @@ RAE_XMC = {
 }
 
 
-# RAMEN on a folder with `write_graphs`' files: edges are pruned before every epoch but the first.
+# RAMEN on a folder with the files of `write_graphs`: edges are pruned before every epoch but the first.
 RAMEN = {
   "method.name": "ramen",
   "method.loss": "margin",
@@ -80,7 +80,7 @@ RAMEN = {
 
 
 def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -> pathlib.Path:
-  """Raw JSON files: a point's text holds words of its 1 to 4 labels; every 20th point has none."""
+  """Writes raw JSON files. A point's text holds words of its 1 to 4 labels; every 20th point has none."""
   rng = np.random.default_rng(7)
   folder.mkdir(parents=True, exist_ok=True)
   labels = [list(rng.choice(_WORDS, rng.integers(1, 4), replace=False)) for _ in range(NUM_LABELS)]
@@ -108,7 +108,8 @@ def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -
 
 
 def write_graphs(folder: pathlib.Path) -> pathlib.Path:
-  """Two graphs beside `write_data`'s files: half of a text's words, and of training points its length."""
+  """Writes two graphs beside the files of `write_data`: half of a text's words; lengths of training texts."""
+
   rng, words = np.random.default_rng(11), {word: number for number, word in enumerate(_WORDS)}
   titles = {
     side: [json.loads(line)["title"].split() for line in (folder / f"{name}.json").read_text().splitlines()]
@@ -130,7 +131,7 @@ def write_graphs(folder: pathlib.Path) -> pathlib.Path:
 
 
 def config(path: pathlib.Path, **overrides):
-  """A config that trains on `write_data`'s folder in seconds; overrides are dotted keys."""
+  """Returns a config that trains on the folder of `write_data` in seconds; overrides are dotted keys."""
   made = methods.default_config(overrides.get("method.name", "dexml"))
   made.update_from_flattened_dict(
     {
@@ -161,7 +162,7 @@ def config(path: pathlib.Path, **overrides):
 
 
 def open_run(path: pathlib.Path, workdir: pathlib.Path, **overrides) -> runs.Run:
-  """A run that has its data and its method, and has trained nothing."""
+  """Creates an untrained run, with its data and its method."""
   return create.create(config(path, **overrides), workdir, Report(workdir))
 
 
@@ -176,14 +177,14 @@ def get_config():
 
 
 def config_file(path: pathlib.Path, data_folder: pathlib.Path, **overrides) -> pathlib.Path:
-  """Writes what `--config` can name: `config` of the same arguments."""
+  """Writes a file for `--config` that returns `config` of the same arguments."""
   tests = str(pathlib.Path(__file__).parent)
   path.write_text(_CONFIG_FILE.format(tests=tests, data=str(data_folder), overrides=overrides))
   return path
 
 
 def pool_batch(columns, positives, weights, excluded, rows=None) -> Batch:
-  """A batch without texts: what losses over a pool look at."""
+  """Returns a batch without texts: only what losses over a pool read."""
   positives = np.array(positives, np.int32)
   return Batch(
     rows=np.array(np.arange(len(positives)) if rows is None else rows, np.int32),
@@ -197,14 +198,14 @@ def pool_batch(columns, positives, weights, excluded, rows=None) -> Batch:
 
 
 def token_table(lengths, seed: int = 0) -> data.TokenTable:
-  """Random tokens (1 to 99), the lengths as given."""
+  """Returns random tokens (1 to 99) in texts of the given lengths."""
   lengths = np.asarray(lengths, np.int64)
   ids = np.random.default_rng(seed).integers(1, 100, max(1, lengths.sum())).astype(np.int32)
   return data.TokenTable.of_offsets(ids, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def tiny_bert(folder: pathlib.Path, kind: str = "bert", vocab_size: int = 600) -> pathlib.Path:
-  """A Hugging Face folder of a random one-layer encoder of width 16."""
+  """Writes a random one-layer encoder of width 16 as a Hugging Face folder."""
   sizes = {"width": 16, "num_layers": 1, "num_heads": 2, "ffn_width": 24, "max_positions": 40}
   spec = models.EncoderSpec(kind=kind, vocab_size=vocab_size, num_types=2 * (kind == "bert"), **sizes)
   rng = np.random.default_rng(0)
@@ -215,7 +216,8 @@ def tiny_bert(folder: pathlib.Path, kind: str = "bert", vocab_size: int = 600) -
 
 
 def metric_lines(workdir: pathlib.Path) -> list[dict]:
-  """metrics.jsonl without what depends on the clock."""
+  """Reads metrics.jsonl, without the values that depend on time or memory."""
+
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   timed = ("time", "memory", "train/examples_per_second")
   return [{name: value for name, value in line.items() if not name.startswith(timed)} for line in lines]

@@ -21,7 +21,7 @@ from xmc_jax.retrieval.sources import unit_rows
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
 BLOCK = 1 << 16  # vectors at a time
-_SCANN_DEPTH = 100  # ScaNN's search is tuned for so many labels per query
+_SCANN_DEPTH = 100  # number of labels per query that ScaNN's search is tuned for
 
 
 def num_bytes(shape: tuple[int, int], text_bytes: int, *, num_views: int = 0, num_points: int = 0) -> int:

@@ -147,7 +147,7 @@ class Programs:
         raise ValueError(f"it calls {min(called - set(_CALLS))}, as no export does")
       one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
       jax.eval_shape(program.call, self._parameters, one, one)
-    except Exception as error:  # flatbuffers and MLIR raise whatever a damaged file leads to
+    except Exception as error:  # a damaged file can make flatbuffers and MLIR raise anything
       raise DataError(f"{path}: unusable ({_reason(error)}); export again") from None
     return program.call
 

@@ -12,7 +12,8 @@ from xmc_jax.report.scores import LabelVectors
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.evaluate import Why
 
-SHOWN = 5  # labels of a point
+SHOWN = 5  # labels of each point
+
 _EACH, _LOOKED_AT = 6, 500
 _CANDIDATES, _MOST_TRUE = 150, 4  # points that are searched for near labels, and true labels of each
 _NAME = 120

@@ -11,7 +11,7 @@ from xmc_jax.report.scores import Sample
 VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _BINS = 60
 DECILES = "decile of labels, 1 has the most training points"
-_FEW = 40  # curves with at most so many readings get a marker at each
+_FEW = 40  # longer curves get no marker at each reading
 STEADY = 30  # bins with fewer pairs are drawn hollow, as their share is uncertain
 
 

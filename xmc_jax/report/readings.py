@@ -41,7 +41,7 @@ def curves(workdir: pathlib.Path) -> dict[str, Curve]:
   for text in lines:
     try:
       line = json.loads(text)
-    except (ValueError, RecursionError):  # cut short by a kill
+    except (ValueError, RecursionError):  # a killed process may leave half a line
       continue
     if not isinstance(line, dict) or type(line.get("step")) is not int or not 0 <= line["step"] < 2**31:
       continue

@@ -221,7 +221,7 @@ def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> 
     return np.zeros(0), np.zeros(0)
   order = np.argsort(-scores, kind="stable")
   right, ordered = np.cumsum(found[order]), scores[order]
-  ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # pairs of one score come together
+  ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # equal scores share one threshold
   ends = ends[ends + 1 >= min(_STEADY, len(ordered))]
   precision, recall = right[ends] / (ends + 1), right[ends] / (num_true * share)
   even = np.searchsorted(recall, np.linspace(recall[0], recall[-1], _CURVE_POINTS))

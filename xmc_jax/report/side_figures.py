@@ -8,7 +8,7 @@ from xmc_jax.report import drawing, readings
 from xmc_jax.report.figures import DECILES
 from xmc_jax.report.finished import Finished
 
-_FEW = 40  # curves with at most so many readings get a marker at each
+_FEW = 40  # longer curves get no marker at each reading
 
 
 def validation(runs: Sequence[Finished], metric: str, *, by_time: bool = False):
