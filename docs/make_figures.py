@@ -15,12 +15,12 @@ from matplotlib import pyplot
 _DOCS = pathlib.Path(__file__).parent
 # What PRIME-lite's curve is compared with: CLAIM/ROW, its name, colour and line.
 _CONVERGENCE = (
-  ("prime_loss/and_regulariser_prime_lite", "PRIME-lite", "tab:blue", "-"),
-  ("prime_parts/without_free_vectors", "without free vectors", "tab:orange", "--"),
-  ("prime_parts/without_centroids", "without centroids", "tab:green", "--"),
-  ("prime_parts/without_centroids_and_vectors", "without either", "tab:red", "--"),
-  ("prime_and_others/dexa", "DEXA", "black", "-"),
-  ("prime_and_others/ngame", "NGAME", "gray", "-"),
+  ("prime_loss_cpp/and_regulariser_prime_lite", "PRIME-lite", "tab:blue", "-"),
+  ("prime_parts_cpp/without_free_vectors", "without free vectors", "tab:orange", "--"),
+  ("prime_centroids_cpp/without_centroids", "without centroids", "tab:green", "--"),
+  ("prime_parts_cpp/without_centroids_and_vectors", "without either", "tab:red", "--"),
+  ("prime_and_others_cpp/dexa", "DEXA", "black", "-"),
+  ("prime_and_others_cpp/ngame", "NGAME", "gray", "-"),
 )
 
 

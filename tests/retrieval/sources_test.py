@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
-from xmc_jax.config import limits
+from xmc_jax.config import defaults
 from xmc_jax.retrieval.lexical import Lexicon
 from xmc_jax.retrieval.sources import SOURCES, Block, Corpus, Queries, Retriever, values_at
 
@@ -161,7 +161,7 @@ def test_values_of_a_row_whose_entries_are_in_disorder():
 
 
 def test_the_command_line_names_every_source():
-  assert tuple(name for name in SOURCES if name not in VIEWS) == limits.SOURCES
+  assert tuple(name for name in SOURCES if name not in VIEWS) == defaults.SOURCES
 
 
 def test_a_corpus_without_classifiers_has_one_source_less():
