@@ -1,6 +1,7 @@
 """Checkpoints beside best parameters: what a new start makes of kills and damage to either."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from xmc_jax.errors import UserError
@@ -57,6 +58,16 @@ def test_all_is_as_it_was(tmp_path):
   saves, step = started(tmp_path)
   assert step == 9 and saves.best.latest() == 6
   assert (saves.host["best"], saves.host["best_step"]) == (0.06, 6)
+
+
+def test_refreshed_arrays_of_an_earlier_version_come_under_their_names_of_now(tmp_path):
+  clusters, shortlist = np.array([1, 0, 2]), np.array([[4], [5], [6]])
+  saves = Saves(Folders(tmp_path))
+  saves.save(state(3), {"leaves": clusters, "shortlist": shortlist}, {})
+  _, fresh = Saves(Folders(tmp_path)).restore(3, state(0))
+  assert set(fresh) == {"clusters", "shortlist"}
+  np.testing.assert_array_equal(fresh["clusters"], clusters)
+  np.testing.assert_array_equal(fresh["shortlist"], shortlist)
 
 
 def test_a_kill_between_checkpoint_and_best_is_made_up_for(tmp_path):

@@ -10,6 +10,7 @@ _OF_METHOD = {
   "leaves_every_epochs": "clusters_every_epochs",
   "leaves_every_steps": "clusters_every_steps",
 }
+_OF_REFRESHES = {"leaves": "clusters"}  # what a checkpoint holds of batches' refreshes
 RENAMED = {f"method.{old}": f"method.{new}" for old, new in _OF_METHOD.items()}
 
 
@@ -19,6 +20,11 @@ def in_sections(stored: dict) -> dict:
   if not isinstance(method, dict):
     return dict(stored)
   return {**stored, "method": {_OF_METHOD.get(key, key): value for key, value in method.items()}}
+
+
+def in_refreshes(stored: dict) -> dict:
+  """Returns a copy of a checkpoint's refreshed arrays under their new names."""
+  return {_OF_REFRESHES.get(name, name): arrays for name, arrays in stored.items()}
 
 
 def in_argument(argument: str) -> tuple[str, str]:

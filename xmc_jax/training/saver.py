@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 
+from xmc_jax.config import renamed
 from xmc_jax.console import say
 from xmc_jax.errors import UserError
 from xmc_jax.runs.run import Run
@@ -46,6 +47,7 @@ class Saves:
     fresh = {}
     if step is not None:
       state, fresh, host = self.checkpoints.restore(step, state)
+      fresh = renamed.in_refreshes(fresh)
       self.host.update(host)
     elif self.checkpoints.steps.has_damaged() and self.best.usable() is not None:
       folder = self.checkpoints.folder.parent
