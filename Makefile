@@ -18,6 +18,7 @@ test-fast: .venv/ready
 
 lint: .venv/ready
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check benchmarks docs/*.py docs/examples experiments tests xmc_jax
 
 golden: .venv/ready
 	$(BIN)/python -m tests.golden_test
