@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 
 _DOCS = pathlib.Path(__file__).parent
-sys.path.insert(0, str(_DOCS))  # for whoever loads this file from elsewhere
+sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
 from claim_tables import cell, claim_table, epochs_table  # noqa: E402
 from setting_tables import settings_table  # noqa: E402
 

@@ -2,7 +2,11 @@
 
 import importlib.util
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -62,6 +66,20 @@ def test_each_claim_stands_on_a_page_or_has_not_been_run():
   assert set(presets.CLAIMS) - shown == _NOT_RUN
   ready = sorted(claim for claim in _NOT_RUN if run.kept(claim))
   assert not ready, f"{ready} have results of the settings of now: show them on a page of docs/claims"
+
+
+def test_the_command_that_makes_tables_needs_no_installed_package(tmp_path):
+  docs = shutil.copytree(
+    run._ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("results", "figures")
+  )
+  (tmp_path / "xmc_jax").symlink_to(run._ROOT / "xmc_jax")
+  page = docs / "settings.md"
+  before = page.read_text()
+  page.write_text(before.replace("| `train.seed` |", "| an old key |"))
+  clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+  command = [sys.executable, "docs/make_tables.py", "write", "settings"]
+  subprocess.run(command, cwd=tmp_path, env=clean, check=True)
+  assert page.read_text() == before
 
 
 def _make_tables(tmp_path, monkeypatch):
