@@ -47,7 +47,7 @@ def embed_parts(
 
   Returns:
     Of each part `[rows of its groups, D]`, split over `axes`: first the rows of every group
-    that the first device holds, then those of the second (`data.buckets.device_major`).
+    that the first device holds, then those of the second (`batching.length_buckets.device_major`).
   """
   rows = _Rows(devices, axes)
 

@@ -45,7 +45,7 @@ PARTS = (
   "activations",
 )
 
-_NUMBER = 4  # bytes of a float32 or an int32
+_BYTES_PER_NUMBER = 4  # bytes of a float32 or an int32
 # Measured with XLA in the backward pass of the scores: copies of [B, chunk], and extra copies of the label
 # embeddings (or their table).
 _SCORES_AT_ONCE = 2
@@ -85,7 +85,7 @@ class Texts(NamedTuple):
   @property
   def size(self) -> float:
     """Returns the bytes of their token ids and lengths."""
-    return _NUMBER * self.rows * (self.tokens + 1)
+    return _BYTES_PER_NUMBER * self.rows * (self.tokens + 1)
 
   def activations(self, config, sizes: Sizes, kind: str) -> Kept:
     """Returns the bytes until and during the backward pass; assumes that a chunk has the longest texts."""
@@ -165,29 +165,29 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   texts, cache, devices = label_texts(config, sizes).size, 0.0, config.mesh.data * config.mesh.label
   has_centroids = config.method.get("centroids", "none") != "none"
   if setting(config, "num_fresh_negatives"):  # then the texts of all labels are there too
-    texts += _NUMBER * math.ceil(sizes.num_labels / devices) * (config.data.max_length + 1)
+    texts += _BYTES_PER_NUMBER * math.ceil(sizes.num_labels / devices) * (config.data.max_length + 1)
     cache = _embeddings(config, sizes, sizes.num_labels, devices)
   return {
     **dict.fromkeys(PARTS, 0.0),
-    "parameters": _NUMBER * (trained + frozen),
-    "optimiser state": 2 * _NUMBER * trained,
+    "parameters": _BYTES_PER_NUMBER * (trained + frozen),
+    "optimiser state": 2 * _BYTES_PER_NUMBER * trained,
     "label texts": texts,
     "label ids": 5 * pool_size(config, sizes),  # int32 and a mask, copied to every device
     "label cache": cache,
     "label centroids": has_centroids * _embeddings(config, sizes, sizes.num_labels, devices),
     "queries and positives": query_texts(config, sizes).size
-    + batch * (positives * 6 * _NUMBER + remembers_points(sizes) * batch_rows(config, sizes)),
+    + batch * (positives * 6 * _BYTES_PER_NUMBER + remembers_points(sizes) * batch_rows(config, sizes)),
   }
 
 
 def _embeddings(config, sizes: Sizes, num_labels: int, shards: int, width: int = 0) -> float:
   """Returns the bytes of one shard of `num_labels` label embeddings; the default width is that of texts."""
-  return _NUMBER * math.ceil(num_labels / shards) * (width or embedding_width(config, sizes))
+  return _BYTES_PER_NUMBER * math.ceil(num_labels / shards) * (width or embedding_width(config, sizes))
 
 
 def _classifiers(config, sizes: Sizes) -> float:
   """Returns the bytes of the pool's classifiers that are trained with the encoder, or of their gradients."""
-  return _ROWS_AT_ONCE * _NUMBER * pool_size(config, sizes) * classifier_dim(config, sizes)
+  return _ROWS_AT_ONCE * _BYTES_PER_NUMBER * pool_size(config, sizes) * classifier_dim(config, sizes)
 
 
 def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
@@ -214,7 +214,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   return {
     "label embeddings": embeddings + anchors + _classifiers(config, sizes),
     "their gradients": scored + anchors + _classifiers(config, sizes),
-    "chunk scores": _NUMBER * rows * scores,
+    "chunk scores": _BYTES_PER_NUMBER * rows * scores,
     "activations": sum(group.activations(config, sizes, kind).waiting for group in texts)
     + _prototypes(config, sizes, kind),
   }
@@ -265,7 +265,7 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
   shards = config.mesh.label * (1 if config.method.labels == "table" else config.mesh.data)
   return {
     # The gradient cache needs the sum over chunks and the gradients of the current chunk.
-    "gradients": (2 if cached else 1) * _NUMBER * parameters(config, sizes) * trains_encoder(sizes),
+    "gradients": (2 if cached else 1) * _BYTES_PER_NUMBER * parameters(config, sizes) * trains_encoder(sizes),
     "label texts": fixed["label texts"] + (texts[1].size if texts[1].cached else 0),
     "their gradients": _embeddings(config, sizes, pool_size(config, sizes), shards)
     + _classifiers(config, sizes),
@@ -284,5 +284,5 @@ def _evaluation(config, sizes: Sizes) -> dict[str, float]:
     "label embeddings": _embeddings(config, sizes, sizes.num_labels, config.mesh.label, width),
     "points in memory": of_points
     and _embeddings(config, sizes, sizes.num_points, config.mesh.label, of_points),
-    "chunk scores": 2 * _NUMBER * block,
+    "chunk scores": 2 * _BYTES_PER_NUMBER * block,
   }

@@ -31,7 +31,7 @@ _PASSES = {
   "dynamic_margin": 1,
 }
 _TRIPS = 4  # times that a pass writes or reads a chunk of scores in memory
-_NUMBER = 4
+_BYTES_PER_NUMBER = 4
 
 
 class Stage(NamedTuple):
@@ -77,7 +77,9 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
     **encoding,
     "score": _score(config, sizes, chip),
     # Reads parameters, two moments and gradients; writes the first three.
-    "optimise": _stage(0, 7 * _NUMBER * (parameters(config, sizes) + table_weights), chip.float32, chip),
+    "optimise": _stage(
+      0, 7 * _BYTES_PER_NUMBER * (parameters(config, sizes) + table_weights), chip.float32, chip
+    ),
   }
 
 
@@ -95,7 +97,7 @@ def _score(config, sizes: Sizes, chip: Chip) -> Stage:
   if not picks_some(config, sizes):
     return _stage(
       2 * cells * scored * (passes + 3),  # the backward pass scores again, and has two more products
-      _NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (passes + 5)),
+      _BYTES_PER_NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (passes + 5)),
       chip.float32,
       chip,
     )
@@ -104,7 +106,7 @@ def _score(config, sizes: Sizes, chip: Chip) -> Stage:
   times = (1 + setting(config, "symmetric")) * (1 + (dim > 0)) + with_binary
   return _stage(
     2 * cells * (scored + dim) * 3,
-    _NUMBER * (cells * _TRIPS * (passes + 1) * times + columns * (scored + dim) * 6),
+    _BYTES_PER_NUMBER * (cells * _TRIPS * (passes + 1) * times + columns * (scored + dim) * 6),
     chip.float32,
     chip,
   )
@@ -124,7 +126,9 @@ def _encode(texts: Texts, head: int, config, sizes: Sizes, chip: Chip, rate: flo
   if isinstance(spec, BagSpec):
     pooled = 2 * tokens * spec.width
     flops = (3 + again) * pooled
-    size = _NUMBER * tokens * spec.width * (1 + again + 2)  # gathered, and scattered back (read, written)
+    size = (
+      _BYTES_PER_NUMBER * tokens * spec.width * (1 + again + 2)
+    )  # gathered, and scattered back (read, written)
   elif isinstance(spec, GruSpec):
     flops = (3 + again) * tokens * (6 * spec.embedding_width * spec.width + 3 * spec.width**2)
     size = 3 * tokens * per_token(config, spec, tokens, chip.kind).waiting

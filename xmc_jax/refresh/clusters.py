@@ -72,10 +72,10 @@ def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.nd
   del vectors  # a copy on the device
   parts = [(rows, jnp.asarray(order[None]))]
   del rows
-  leaves = _halve(parts, levels)
+  members = _halve(parts, levels)
   clusters = np.empty(num_vectors, np.int32)
-  leaf, place = np.nonzero(leaves >= 0)
-  clusters[leaves[leaf, place]] = leaf << (depth - levels)
+  cluster, place = np.nonzero(members >= 0)
+  clusters[members[cluster, place]] = cluster << (depth - levels)
   return clusters
 
 
