@@ -41,7 +41,7 @@ class Judge:
   def __init__(self, dataset: data.Dataset, settings):
     """Takes the depth and the propensity constants from `settings`, a config's `eval`."""
     inverse = metrics.inverse_propensity(dataset.train.truth, settings.propensity_a, settings.propensity_b)
-    self._truth = dataset.test.counted
+    self._truth = dataset.test.unfiltered_positives
     self._with = {"ks": tuple(k for k in _KS if k <= settings.k), "inverse_propensity": inverse}
 
   def outcome(self, seed: int, result: Result, machine: str, reference: np.ndarray | None) -> dict:

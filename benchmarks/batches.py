@@ -91,9 +91,9 @@ def main() -> None:
   clusters = (np.arange(given.num_points) * builder.steps_per_epoch // given.num_points).astype(np.int32)
   around = np.arange(given.num_points)[:, None] * (given.num_labels / given.num_points)
   shortlist = ((around + rng.integers(0, 900, (given.num_points, 30))) % given.num_labels).astype(np.int32)
-  fresh = {"clusters": clusters, "shortlist": shortlist}
+  refreshed = {"clusters": clusters, "shortlist": shortlist}
 
-  batch = builder.build(0, fresh)
+  batch = builder.build(0, refreshed)
   pool = batch.columns
   for row, positives in zip(batch.rows, batch.positives):
     expected = set(truth[row].indices.tolist()) & set(pool[pool >= 0].tolist()) if row >= 0 else set()
@@ -106,9 +106,9 @@ def main() -> None:
   ours, theirs = [], []
   for turn in range(given.rounds):
     steps = range(1 + turn * given.batches, 1 + (turn + 1) * given.batches)
-    ours += [timed(builder.build, step, fresh) for step in steps]
+    ours += [timed(builder.build, step, refreshed) for step in steps]
     for step in steps:
-      rows = [row for row in builder.build(step, fresh).rows.tolist() if row >= 0]
+      rows = [row for row in builder.build(step, refreshed).rows.tolist() if row >= 0]
       theirs.append(timed(by_python, rows, truth, shortlist, labels, queries, rng, 3, 6, given.pool_size))
   for name, found in (("ours", ours), ("Python", theirs)):
     wall, cpu = (statistics.median(times) for times in zip(*found))

@@ -30,7 +30,7 @@ def write(dataset: data.Dataset, folder: pathlib.Path) -> None:
     ("labels", dataset.labels.texts),
   ):
     (folder / f"{name}.txt").write_text("".join(json.dumps(text) + "\n" for text in texts))
-  sp.save_npz(folder / "truth.npz", sp.csr_matrix(dataset.train.counted > 0, dtype=np.float32))
+  sp.save_npz(folder / "truth.npz", sp.csr_matrix(dataset.train.unfiltered_positives > 0, dtype=np.float32))
 
 
 def depth_for(split: data.Split, k: int) -> int:

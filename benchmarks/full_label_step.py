@@ -98,7 +98,7 @@ def make_problem(options, folder):
     cache_dir=Path(folder, "cache"),
   )
   labels = dataset.labels.tokens.rows(np.arange(options.num_labels))
-  truth = dataset.train.counted[:, : options.num_labels]
+  truth = dataset.train.unfiltered_positives[:, : options.num_labels]
   rows = np.flatnonzero(np.diff(truth.indptr))[: options.num_rows]
   points = dataset.train.tokens.rows(rows)
   info = DatasetInfo(

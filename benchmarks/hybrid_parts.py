@@ -46,14 +46,14 @@ class Material:
 
   def __init__(self, workdir: pathlib.Path):
     self._run = run = runs.reopen(workdir)
-    params, aux, _ = run.trained()
+    params, extra_state, _ = run.trained()
     rows = np.sort(np.random.default_rng(0).permutation(len(run.dataset.test))[:_MOST_TEST_ROWS])
     self.name, self.held_out, self.test = run.dataset.name, run.validation, run.dataset.test.rows(rows)
     self._queries = {
-      split: Queries(run.embed_queries(params, aux, split.tokens), split.texts)
+      split: Queries(run.embed_queries(params, extra_state, split.tokens), split.texts)
       for split in (self.held_out, self.test)
     }
-    self.fitting, self.testing = ranking.retrievers(run, params, aux)
+    self.fitting, self.testing = ranking.retrievers(run, params, extra_state)
 
   def fit(self, rows: np.ndarray | None = None) -> hybrid_model.HybridModel:
     """Fits the model on some validation rows; None is all of them."""
@@ -61,7 +61,7 @@ class Material:
     queries = self._queries[self.held_out]
     if rows is not None:
       queries = Queries(queries.vectors[rows], split.texts)
-    return hybrid.fit_model(self.fitting, queries, split.counted, split.filter)
+    return hybrid.fit_model(self.fitting, queries, split.unfiltered_positives, split.filter)
 
   def rank(self, model: hybrid_model.HybridModel) -> Ranking:
     """Ranks the test rows."""
@@ -78,19 +78,21 @@ class Material:
     ids = [np.pad(ids, ((0, 0), pad), constant_values=-1) for (ids, _), pad in zip(parts, pads)]
     values = [np.pad(found, ((0, 0), pad, (0, 0))) for (_, found), pad in zip(parts, pads)]
     ids = np.concatenate(ids)
-    labels, rows = hybrid.like_test_time(retriever, split.counted)
-    right = hybrid.contained(ids, split.counted) & (ids >= 0)
+    labels, rows = hybrid.like_test_time(retriever, split.unfiltered_positives)
+    right = hybrid.contained(ids, split.unfiltered_positives) & (ids >= 0)
     return ids, np.concatenate(values), right, labels[ids] & rows[:, None]
 
   def score(self, split, ids: np.ndarray) -> dict[str, float]:
     """Returns the metrics that are shown, as fractions."""
-    found = metrics.evaluate(ids, split.counted, ks=_KS, inverse_propensity=self._run.inverse_propensity)
+    found = metrics.evaluate(
+      ids, split.unfiltered_positives, ks=_KS, inverse_propensity=self._run.inverse_propensity
+    )
     return evaluate.shown(found)
 
   def score_held_out(self, ids: np.ndarray) -> dict[str, float]:
     """Returns the same for held-out rows, with only the rows and labels of `hybrid.like_test_time`."""
-    labels, rows = hybrid.like_test_time(self.fitting, self.held_out.counted)
-    truth = self.held_out.counted[rows].multiply(labels).tocsr()
+    labels, rows = hybrid.like_test_time(self.fitting, self.held_out.unfiltered_positives)
+    truth = self.held_out.unfiltered_positives[rows].multiply(labels).tocsr()
     found = metrics.evaluate(ids[rows], truth, ks=_KS, inverse_propensity=self._run.inverse_propensity)
     return evaluate.shown(found)
 

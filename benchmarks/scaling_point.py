@@ -143,27 +143,29 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   total = config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optimizer.make(config.train, total)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
-  fresh, aux = {}, state.aux
+  refreshed, extra_state = {}, state.extra_state
   for name, definition in run.method.refreshes.items():
 
-    def renewed(name=name, definition=definition, fresh=fresh, aux=aux):
-      return refresh.renew(name, definition, run.snapshot(state.params, aux, 0), fresh, aux)
+    def renewed(name=name, definition=definition, refreshed=refreshed, extra_state=extra_state):
+      return refresh.renew(
+        name, definition, run.snapshot(state.params, extra_state, 0), refreshed, extra_state
+      )
 
-    fresh, aux = meter.often(name, renewed)
-  state = state._replace(aux=aux)
+    refreshed, extra_state = meter.often(name, renewed)
+  state = state._replace(extra_state=extra_state)
   rate = optimizer.table_schedule(config.train, total)
-  state = steps(meter, run, state, fresh, train_step.TrainStep(run, optimiser, report, rate))
-  meter.often("evaluation", lambda: evaluate.validate(run, state.params, state.aux) and None)
+  state = steps(meter, run, state, refreshed, train_step.TrainStep(run, optimiser, report, rate))
+  meter.often("evaluation", lambda: evaluate.validate(run, state.params, state.extra_state) and None)
 
 
-def steps(meter: Meter, run: Run, state, fresh, step: train_step.TrainStep):
+def steps(meter: Meter, run: Run, state, refreshed, step: train_step.TrainStep):
   """Measures building batches and training steps; returns the state after them."""
   number, batches = -1, []
 
   def build():
     nonlocal number
     number += 1
-    batches.append(run.batches.build(number % run.batches.steps_per_epoch, fresh))
+    batches.append(run.batches.build(number % run.batches.steps_per_epoch, refreshed))
 
   meter.often("batch", build, runs=20)
   sizes = {"rows": int((batches[0].rows >= 0).sum()), "columns": len(batches[0].columns)}

@@ -66,7 +66,7 @@ def fit(train: data.Split, labels: data.TextSet) -> Fitted:
   """Fits tf-idf to the texts of training points and labels; test texts are not used."""
   vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
   vectorizer.fit(itertools.chain(train.texts, labels.texts))
-  truth = sp.csr_matrix(train.counted > 0, dtype=np.float32)
+  truth = sp.csr_matrix(train.unfiltered_positives > 0, dtype=np.float32)
   return Fitted(vectorizer, *map(vectorizer.transform, (train.texts, labels.texts)), truth)
 
 
@@ -124,7 +124,7 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
   propensity = metrics.inverse_propensity(dataset.train.truth, settings.propensity_a, settings.propensity_b)
 
   def score(split: data.Split, ids: np.ndarray) -> dict[str, float]:
-    return metrics.evaluate(ids, split.counted, ks=ks, inverse_propensity=propensity)
+    return metrics.evaluate(ids, split.unfiltered_positives, ks=ks, inverse_propensity=propensity)
 
   if kind in _BOTH and len(validation):
     found = [
@@ -136,7 +136,7 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
     fitted = fit(dataset.train, dataset.labels)
   trained = time.perf_counter()
   ranking = rank(fitted, kind, dataset.test, settings.k, weight)
-  ids, truth = ranking.ids, dataset.test.counted
+  ids, truth = ranking.ids, dataset.test.unfiltered_positives
   seconds = {"train": trained - started, "test": time.perf_counter() - trained}
   report = {
     "metrics": score(dataset.test, ids),

@@ -120,7 +120,8 @@ def main() -> None:
       raise SystemExit(f"not the same loss: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}")
     print(f"losses agree: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}", flush=True)
     groups = [group for batch in batches for group in (*batch.queries, *batch.labels)]
-    padded, packed = (sum(map(size, groups)) for size in (lambda g: g.ids.size, lambda g: len(g.space)))
+    padded = sum(group.ids.size for group in groups)
+    packed = sum(group.num_real_tokens or group.ids.size for group in groups)
     real = sum(int(group.lengths.sum()) for group in groups)
     print(f"tokens: {real:,} real; ours {packed:,} in products, {padded:,} in attention", end="; ")
     print(f"theirs {theirs.tokens:,}", flush=True)

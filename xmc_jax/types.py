@@ -1,14 +1,18 @@
-"""Types that the subpackages of xmc_jax share. Types only: no behaviour, no jax.
+"""Types that the subpackages of xmc_jax share. Types only: no behaviour.
 
 Shapes: N points, L labels, B batch rows, S pool columns, T tokens, D width,
 P positives, F excluded columns. Ids are int32, padded with -1.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-Array = Any  # a numpy or a JAX array
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
 PyTree = Any
 
 QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
@@ -18,20 +22,22 @@ BATCHES, EXTRA_STATE = "batches", "extra_state"  # who gets what a refresh makes
 CLUSTERS, SHORTLIST, KEPT = "clusters", "shortlist", "kept_"
 
 
-class Tokens(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokens:
   """Holds texts as token ids, padded on the right.
 
   Attributes:
     ids: `[n, T]` int32 token ids; those beyond a row's length are padding.
     lengths: `[n]` int32 number of real tokens in each row; 0 for an unused row.
-    space: `[P]` int8; only its size matters. The rows have at most P real tokens together, so an encoder may
-      pack them without padding. () means that the number is unknown, for instance if rows are split over
-      devices.
+    num_real_tokens: the most real tokens that the rows have together, known when a program is compiled, so
+      that an encoder may pack them without padding. None means that it is unknown, for instance if rows are
+      split over devices.
   """
 
   ids: Array
   lengths: Array
-  space: Array | tuple[()] = ()
+  num_real_tokens: int | None = dataclasses.field(default=None, metadata={"static": True})
 
 
 class Links(NamedTuple):
@@ -62,12 +68,15 @@ class Batch(NamedTuple):
       padded to the longest. Empty if the encoder is frozen.
     columns: `[S]` int32 label id of each pool column, -1 for padding.
     labels: the pool's texts, in groups like the queries; empty if the method needs no texts.
-    positives: `[B, P]` int32 columns of the row's true labels that are in the pool, -1 for padding.
+    positives: `[B, P]` int32 columns of the row's true labels that are in the pool, -1 for padding; empty if
+      the method chooses negatives on the device, until it has chosen.
     weights: `[B, P]` float32 loss weight of each positive; 0 if it was not sampled in this step.
     excluded: `[B, F]` int32 columns that the row's loss must not see (filter
       pairs: the label that is the point itself), -1 for padding.
     every_label: the texts of all L labels, `[L', T]` with L' >= L, in the order of ids, if the method
-      chooses negatives on the device; then `positives` and `excluded` hold label ids, not columns.
+      chooses negatives on the device.
+    positive_ids, excluded_ids: then `[B, P]` and `[B, F]` int32 label ids, in place of `positives` and
+      `excluded`, -1 for padding.
     vectors: `[B, D]` embeddings of the points, if the encoder is frozen.
     dropped: `[2]` int32 numbers of sampled hard negatives and of sampled positives that did not fit into the
       pool; empty if the pool has room for all.
@@ -80,10 +89,12 @@ class Batch(NamedTuple):
   queries: tuple[Tokens, ...]
   columns: Array
   labels: tuple[Tokens, ...]
-  positives: Array
+  positives: Array | tuple[()]
   weights: Array
-  excluded: Array
+  excluded: Array | tuple[()]
   every_label: Tokens | tuple[()] = ()
+  positive_ids: Array | tuple[()] = ()
+  excluded_ids: Array | tuple[()] = ()
   vectors: Array | tuple[()] = ()
   dropped: Array | tuple[()] = ()
   links: dict[str, Links] | tuple[()] = ()
@@ -98,7 +109,7 @@ class BatchSpec(NamedTuple):
       'in_batch_table' (the same without texts).
     num_positives: positives sampled per row and step; 0 means all of them.
     num_random_negatives: labels sampled uniformly and added to an in-batch pool.
-    num_hard_negatives: labels sampled per row from its shortlist, `fresh['shortlist']`, and added
+    num_hard_negatives: labels sampled per row from its shortlist, `refreshed['shortlist']`, and added
       to an in-batch pool; none before there is a shortlist.
     num_fresh_negatives: labels that the method chooses on the device, from `Batch.every_label`, and adds to
       an in-batch pool.
@@ -106,10 +117,10 @@ class BatchSpec(NamedTuple):
     cluster_size: points that share a batch, so many at a time, have similar lengths.
     batch_is_cluster: a batch is one cluster of the refresh 'clusters'; before there are clusters, as large a
       part of the points.
-    pool_size: labels that an in-batch pool has room for; 0 is all that may be drawn. Where they are more,
+    pool_size: labels that an in-batch pool has room for; 0 is all that may be sampled. Where they are more,
       hard negatives are dropped first.
     fill_pool: what room is left goes to other positives of the batch's points.
-    positive_sampling: positives are drawn 'uniform', or by 'inverse_propensity', 1 / p_l.
+    positive_sampling: positives are sampled 'uniform', or by 'inverse_propensity', 1 / p_l.
     links: sides of metadata graphs, 'NAME_query' or 'NAME_label', of which a batch brings anchors.
     shared: batches say which of their rows have a label in common.
   """
@@ -138,7 +149,7 @@ class Refresh(NamedTuple):
       refresh/snapshot.py.
     first_epoch: when the first refresh is due.
     target: who receives the array: BATCHES, for the batch builder, or EXTRA_STATE, to replace
-      `aux[name]`.
+      `extra_state[name]`.
     every_steps: the interval in steps; if not 0, it replaces `every_epochs`.
     at_epoch_start: a refresh due inside an epoch waits for the next epoch, as it sets the order of points.
   """
@@ -178,7 +189,7 @@ class DatasetInfo(NamedTuple):
 
 
 class RowUpdate(NamedTuple):
-  """Holds rows that a step writes into a table of `aux`: a loss returns it in place of the table.
+  """Holds rows that a step writes into a table of `extra_state`: a loss returns it in place of the table.
 
   A skipped step then writes no rows, without a second copy of the table to select from.
 
@@ -197,24 +208,28 @@ class Method(NamedTuple):
   methods/dexml.py is an example.
 
   Attributes:
-    init: `key -> (params, aux)`.
-    loss: `(params, aux, batch, key) -> (loss, metrics, new_aux)`; in `new_aux` a RowUpdate may
-      replace a table.
-    embed_queries: `(params, aux, tokens) -> [n, D]`.
-    embed_labels: `(params, aux, tokens, ids) -> [n, D]`.
+    init: `key -> (params, extra_state)`.
+    loss: `(params, extra_state, batch, key) -> (loss, metrics, new_extra_state)`; in `new_extra_state` a
+      RowUpdate may replace a table.
+    embed_queries: `(params, extra_state, tokens) -> [n, D]`.
+    embed_labels: `(params, extra_state, tokens, ids) -> [n, D]`.
     batch: how batches are built.
-    rules: (path regex, partition axes) pairs; the first match wins, and every array has one.
+    sharding_rules: (path regex, partition axes) pairs; the first match wins, and a path without one is an
+      error.
     refreshes: what is made anew between steps, by name. Of those for batches, 'clusters' `[N]` and
-      'shortlist' `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are drawn.
-    tables: parameters with a row per label or per cluster, by name, of which a step reads and writes only
-      some (row-sparse Adam): `(batch, aux) -> ids [R]`, padded with -1. In `loss`, `params[name]` is these
-      rows `[R, D]`; everywhere else it is the whole table, padded to a multiple of the devices.
-    views: the kinds of label vectors to rank by, if there are several, by name: functions like
+      'shortlist' `[N, K]` shape these, and 'kept_SIDE' `[nnz]` says which edges of a graph's side are
+      sampled.
+    sparse_params: parameters with a row per label or per cluster, by name, of which a step reads and writes
+      only some (row-sparse Adam): `(batch, extra_state) -> ids [R]`, padded with -1. In `loss`,
+      `params[name]` is these rows `[R, D]`; everywhere else it is the whole table, padded to a multiple of
+      the devices.
+    scorers: the kinds of label vectors to rank by, if there are several, by name: functions like
       `embed_labels`, for the same queries. `embed_labels` is then their sum.
     embed_texts: like `embed_labels`, but from the texts alone; None if `embed_labels` uses only texts.
-    aux_to_rank: `Snapshot -> aux`, the aux that label embeddings for ranking use; None keeps the trained one.
-    adopt: `Snapshot -> (params, aux)`: starts from the finished run that `config.init_from` names; None takes
-      over its parameters only.
+    extra_state_to_rank: `Snapshot -> extra_state`, which label embeddings for ranking use; None keeps the
+      trained one.
+    init_from_run: `Snapshot -> (params, extra_state)`: starts from the finished run that `config.init_from`
+      names; None takes over its parameters only.
     key_temperature: temperature of the softmax over a memory of training points and labels, which the scores
       'fused' then rank by (retrieval/key_memory.py); 0 means no memory.
   """
@@ -224,13 +239,13 @@ class Method(NamedTuple):
   embed_queries: Callable[..., Array]
   embed_labels: Callable[..., Array]
   batch: BatchSpec
-  rules: tuple[tuple[str, tuple], ...]
+  sharding_rules: tuple[tuple[str, tuple], ...]
   refreshes: Mapping[str, Refresh] = MappingProxyType({})
-  tables: Mapping[str, Callable[[Batch, PyTree], Array]] = MappingProxyType({})
-  views: Mapping[str, Callable[..., Array]] = MappingProxyType({})
+  sparse_params: Mapping[str, Callable[[Batch, PyTree], Array]] = MappingProxyType({})
+  scorers: Mapping[str, Callable[..., Array]] = MappingProxyType({})
   embed_texts: Callable[..., Array] | None = None
-  aux_to_rank: Callable[[Any], PyTree] | None = None
-  adopt: Callable[[Any], tuple[PyTree, PyTree]] | None = None
+  extra_state_to_rank: Callable[[Any], PyTree] | None = None
+  init_from_run: Callable[[Any], tuple[PyTree, PyTree]] | None = None
   key_temperature: float = 0.0
 
 
@@ -241,10 +256,10 @@ class TrainState(NamedTuple):
     step: int32 scalar, number of steps done.
     params: the method's parameters.
     opt_state: optax state.
-    aux: state that a method updates without gradients (centroids, memory banks).
+    extra_state: state that a method updates without gradients (centroids, memory banks).
   """
 
   step: Array
   params: PyTree
   opt_state: PyTree
-  aux: PyTree
+  extra_state: PyTree

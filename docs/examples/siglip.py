@@ -38,20 +38,20 @@ def make(config, info: DatasetInfo) -> Method:
   def embed(params, tokens, key=None):
     return encoder.embed({name: params[name] for name in params if name != "pairs"}, tokens, key)
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_points(embed, params, batch.queries, query_key)
     labels = embed_texts(embed, params, batch.labels, label_key)
     queries, labels = with_pairs(params["pairs"], queries, labels, settings.temperature)
     per_row = pool_loss(config, info, "binary", queries, labels, batch)
     metrics = {"gain": jnp.exp(params["pairs"]["log_gain"]), "bias": params["pairs"]["bias"]}
-    return mean_over_rows(per_row, batch), metrics, aux
+    return mean_over_rows(per_row, batch), metrics, extra_state
 
   return Method(
     init=init,
     loss=loss,
-    embed_queries=lambda params, aux, tokens: embed(params, tokens),
-    embed_labels=lambda params, aux, tokens, ids: embed(params, tokens),
+    embed_queries=lambda params, extra_state, tokens: embed(params, tokens),
+    embed_labels=lambda params, extra_state, tokens, ids: embed(params, tokens),
     batch=pool.batch_spec(settings),
     rules=(embedding.ENCODER_RULE,),
     refreshes=refreshes.shortlists(config) if settings.num_hard_negatives else {},

@@ -88,7 +88,7 @@ def _tested(workdir: pathlib.Path, suffix: str) -> dict[str, Metrics]:
 
 def _of_many_labels(workdir: pathlib.Path, suffix: str) -> Metrics:
   """Returns P@1 and P@5 of the test points with more than five labels, where there are any."""
-  truth = data.load_prepared(workdir / "data").test.counted
+  truth = data.load_prepared(workdir / "data").test.unfiltered_positives
   rows = np.flatnonzero(np.diff(truth.indptr) > _MANY)
   ids = evaluate.read_predictions(workdir / "predictions" / f"test{suffix}.npz", 5)[rows]
   found = metrics.evaluate(ids, truth[rows], ks=(1, 5)) if len(rows) else {}

@@ -184,7 +184,7 @@ def test_rows_stand_beside_their_own_tokens(spec):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_drawn_positives_are_true_and_their_weights_add_up_to_one(spec):
+def test_sampled_positives_are_true_and_their_weights_add_up_to_one(spec):
   builder = _builder(spec)
   for step in range(2 * builder.steps_per_epoch):
     batch = builder.build(step)
@@ -193,46 +193,46 @@ def test_drawn_positives_are_true_and_their_weights_add_up_to_one(spec):
       if row < 0:
         continue
       true = set(builder._truth[row].indices.tolist())
-      drawn = _to_labels(columns, positives[weights > 0])
-      assert drawn <= true and np.all(positives[weights > 0] >= 0)
-      assert len(drawn) == np.sum(weights > 0) == min(spec.num_positives or len(true), len(true))
+      sampled = _to_labels(columns, positives[weights > 0])
+      assert sampled <= true and np.all(positives[weights > 0] >= 0)
+      assert len(sampled) == np.sum(weights > 0) == min(spec.num_positives or len(true), len(true))
       assert weights.sum() == pytest.approx(1) and len(set(weights[weights > 0].tolist())) == 1
-      # Every true label of the pool is marked, drawn or not: it must stay out of the denominator.
+      # Every true label of the pool is marked, sampled or not: it must stay out of the denominator.
       assert _to_labels(columns, positives) == true & set(columns[columns >= 0].tolist())
 
 
-def test_every_positive_is_drawn_some_day():
+def test_every_positive_is_sampled_some_day():
   builder = _builder(IN_BATCH)
-  drawn = set()
+  sampled = set()
   for step in range(40 * builder.steps_per_epoch):
     batch = builder.build(step)
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
-      drawn |= {(int(row), label) for label in _to_labels(batch.columns, positives[weights > 0])}
-  assert drawn == set(zip(*(part.tolist() for part in builder._truth.nonzero())))
+      sampled |= {(int(row), label) for label in _to_labels(batch.columns, positives[weights > 0])}
+  assert sampled == set(zip(*(part.tolist() for part in builder._truth.nonzero())))
 
 
-def test_positives_are_drawn_by_odds():
+def test_positives_are_sampled_by_weight():
   truth = sp.csr_matrix(([1.0, 1.0], ([0, 0], [2, 8])), shape=(1, L))
   tables = tiny_runs.token_table([5]), tiny_runs.token_table([3] * L)
-  options = {"batch_size": 1, "max_length": 32, "seed": 5, "label_odds": np.arange(L) + 1.0}
+  options = {"batch_size": 1, "max_length": 32, "seed": 5, "label_weights": np.arange(L) + 1.0}
   builder = BatchBuilder(*tables, truth, sp.csr_matrix((1, L), dtype=bool), IN_BATCH, **options)
   pools = [builder.build(step).columns.max() for step in range(2000)]
   assert set(pools) == {2, 8}
-  assert abs(pools.count(8) - 1500) < 5 * 2000**0.5 * (3 / 16) ** 0.5  # odds of 9 to 3
+  assert abs(pools.count(8) - 1500) < 5 * 2000**0.5 * (3 / 16) ** 0.5  # sampling_weights of 9 to 3
 
 
 @pytest.mark.parametrize("negatives", [0, 5, 1000])
 @pytest.mark.parametrize("positives", [1, 3, 0])
-def test_a_pool_holds_the_drawn_positives_and_the_random_negatives(positives, negatives):
+def test_a_pool_holds_the_sampled_positives_and_the_random_negatives(positives, negatives):
   builder = _builder(BatchSpec("in_batch", positives, negatives))
   for step in range(builder.steps_per_epoch):
     batch = builder.build(step)
     pool = batch.columns[batch.columns >= 0].tolist()
-    drawn = set()
+    sampled = set()
     for ids, weights in zip(batch.positives, batch.weights):
-      drawn |= _to_labels(batch.columns, ids[weights > 0])
-    assert len(pool) == len(set(pool)) and drawn <= set(pool)
-    assert len(pool) - len(drawn) == min(negatives, L - len(drawn))
+      sampled |= _to_labels(batch.columns, ids[weights > 0])
+    assert len(pool) == len(set(pool)) and sampled <= set(pool)
+    assert len(pool) - len(sampled) == min(negatives, L - len(sampled))
     lengths = np.concatenate([group.lengths for group in batch.labels])
     assert np.all((lengths > 0) == (batch.columns >= 0))
     at = 0
@@ -346,15 +346,15 @@ def test_hard_negatives_come_from_the_rows_own_shortlists(num_random):
   for step in range(20 * builder.steps_per_epoch):
     batch = builder.build(step, {"shortlist": listed})
     pool = set(batch.columns[batch.columns >= 0].tolist())
-    drawn = set()
+    sampled = set()
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
-      drawn |= _to_labels(batch.columns, positives[weights > 0])
+      sampled |= _to_labels(batch.columns, positives[weights > 0])
       if row >= 0:
         own = set(listed[row].tolist()) - {-1}
         assert len(own & pool) >= min(3, len(own))
         seen |= {(row, label) for label in own & pool}
     rows = batch.rows[batch.rows >= 0]
-    assert len(pool - drawn - set(listed[rows].ravel().tolist())) <= num_random
+    assert len(pool - sampled - set(listed[rows].ravel().tolist())) <= num_random
   assert len(seen) == np.sum(listed[builder.rows] >= 0)  # all of them get their turn
 
 
@@ -443,13 +443,13 @@ def test_a_full_pool_drops_hard_negatives_first_and_counts(size):
   kinds = set()
   for step in range(3 * builder.steps_per_epoch):
     batch, whole = builder.build(step, {"shortlist": listed}), free.build(step, {"shortlist": listed})
-    drawn = set().union(
+    sampled = set().union(
       *(_to_labels(whole.columns, ids[weights > 0]) for ids, weights in zip(whole.positives, whole.weights))
     )
-    hard, pool = _pool(whole) - drawn, _pool(batch)
-    assert pool <= drawn | hard and len(pool) == min(size, len(drawn | hard))
+    hard, pool = _pool(whole) - sampled, _pool(batch)
+    assert pool <= sampled | hard and len(pool) == min(size, len(sampled | hard))
     negatives, positives = batch.dropped.tolist()
-    assert positives == len(drawn - pool) == max(0, len(drawn) - size)
+    assert positives == len(sampled - pool) == max(0, len(sampled) - size)
     assert negatives == len(hard - pool) and (not positives or negatives == len(hard))
     kinds.add((negatives > 0, positives > 0))
     for weights in batch.weights:

@@ -1,4 +1,4 @@
-"""Anchors drawn for a batch: linked ones alone, one a row, all that are linked marked, texts beside them."""
+"""Anchors sampled for a batch: linked ones alone, one a row, all linked ones marked, texts beside them."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -41,12 +41,12 @@ def test_one_kept_anchor_a_row_and_every_link_marked(rows, density, pruned, seed
   edges = _graph(seed, density)
   kept = np.random.default_rng(seed).random(edges.nnz) >= pruned
   anchors, sampler = _sampler(edges, len(rows))
-  links = sampler.draw(rows, np.arange(len(rows)), kept, np.random.default_rng(seed))
+  links = sampler.sample(rows, np.arange(len(rows)), kept, np.random.default_rng(seed))
   left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
   all_linked = edges.toarray()
   pool = links.columns[links.columns >= 0]
   assert len(set(pool.tolist())) == len(pool)
-  drawn = set()
+  sampled = set()
   for row, positives, weights in zip(rows, links.positives, links.weights):
     marked = {int(links.columns[column]) for column in positives if column >= 0}
     chosen = {int(links.columns[column]) for column, weight in zip(positives, weights) if weight}
@@ -54,8 +54,8 @@ def test_one_kept_anchor_a_row_and_every_link_marked(rows, density, pruned, seed
     assert marked == expected & set(pool.tolist())
     assert len(chosen) == (row >= 0 and left[row].any()) and weights.sum() == len(chosen)
     assert all(left[row, anchor] for anchor in chosen)
-    drawn |= chosen
-  assert drawn == set(pool.tolist())
+    sampled |= chosen
+  assert sampled == set(pool.tolist())
   at = 0
   for group in links.anchors:
     own = anchors.gather(links.columns[at : at + len(group.ids)], group.ids.shape[1])
@@ -64,29 +64,31 @@ def test_one_kept_anchor_a_row_and_every_link_marked(rows, density, pruned, seed
   assert at == len(links.columns)
 
 
-def test_every_kept_edge_is_drawn_some_day_and_alike():
+def test_every_kept_edge_is_sampled_some_day_and_alike():
   edges = sp.csr_matrix(np.array([[1, 1, 1, 0], [0, 0, 1, 1]], bool))
   kept = np.array([True, False, True, True, True])
   _, sampler = _sampler(sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A)), 2)
   seen = np.zeros((2, A))
   for step in range(2000):
-    links = sampler.draw(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
+    links = sampler.sample(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
     for row in range(2):
       (column,) = links.positives[row][links.weights[row] > 0]
       seen[row, links.columns[column]] += 1
   assert seen.sum() == 4000 and np.all(seen[[0, 0, 1, 1], [0, 2, 2, 3]] > 880) and seen[0, 1] == 0
 
 
-def test_edges_are_drawn_in_proportion_to_odds():
-  """Among kept ones, that is, by odds 1, 3 of 1, 2, 3 in the first row, and 4, 1 in the second."""
+def test_edges_are_sampled_in_proportion_to_weights():
+  """Among kept ones, that is, by weights 1, 3 of 1, 2, 3 in the first row, and 4, 1 in the second."""
   edges = sp.csr_matrix(np.array([[1, 1, 1, 0], [0, 0, 1, 1]], bool))
   edges = sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A))
-  kept, odds = np.array([True, False, True, True, True]), np.array([1, 2, 3, 4, 1], np.float32)
+  kept, sampling_weights = np.array([True, False, True, True, True]), np.array([1, 2, 3, 4, 1], np.float32)
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
-  sampler = LinkSampler(Side(anchors, edges, odds), num_rows=2, frequency=np.ones(2), max_length=32)
+  sampler = LinkSampler(
+    Side(anchors, edges, sampling_weights), num_rows=2, frequency=np.ones(2), max_length=32
+  )
   seen = np.zeros((2, A))
   for step in range(4000):
-    links = sampler.draw(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
+    links = sampler.sample(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
     for row in range(2):
       (column,) = links.positives[row][links.weights[row] > 0]
       seen[row, links.columns[column]] += 1
@@ -94,35 +96,40 @@ def test_edges_are_drawn_in_proportion_to_odds():
   assert np.all(np.abs(seen[:, :4] / 4000 - expected) <= 5 * np.sqrt(expected * (1 - expected) / 4000))
 
 
-def test_room_is_for_what_odds_draw():
+def test_room_is_for_what_weights_sample():
   """1 - exp(-(sum of frequency x share)) of each anchor, in float64; empty rows are in it."""
   edges = _graph(7, 0.2)
   edges = sp.vstack([sp.csr_matrix((1, A), dtype=bool), edges, sp.csr_matrix((2, A), dtype=bool)], "csr")
   rng = np.random.default_rng(0)
-  odds, frequency = (rng.random(edges.nnz) ** 6 + 1e-4).astype(np.float32), rng.random(edges.shape[0])
-  dense = sp.csr_matrix((odds.astype(float), edges.indices, edges.indptr), shape=edges.shape).toarray()
+  sampling_weights, frequency = (
+    (rng.random(edges.nnz) ** 6 + 1e-4).astype(np.float32),
+    rng.random(edges.shape[0]),
+  )
+  dense = sp.csr_matrix(
+    (sampling_weights.astype(float), edges.indices, edges.indptr), shape=edges.shape
+  ).toarray()
   shares = dense / np.where(dense.any(axis=1), dense.sum(axis=1), 1)[:, None]
-  drawn = 1 - np.exp(-(frequency @ shares))
-  expected = drawn.sum() + 4.5 * np.sqrt((drawn * (1 - drawn)).sum())
-  assert links_module._usual_number(Side(None, edges, odds), frequency) == int(np.ceil(expected))
+  sampled = 1 - np.exp(-(frequency @ shares))
+  expected = sampled.sum() + 4.5 * np.sqrt((sampled * (1 - sampled)).sum())
+  assert links_module._usual_number(Side(None, edges, sampling_weights), frequency) == int(np.ceil(expected))
   nothing = sp.csr_matrix((3, A), dtype=bool)
-  assert links_module._usual_number(Side(None, nothing, odds[:0]), np.ones(3)) == 1
+  assert links_module._usual_number(Side(None, nothing, sampling_weights[:0]), np.ones(3)) == 1
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 8])
-def test_shapes_do_not_depend_on_what_was_drawn(num_shards):
+def test_shapes_do_not_depend_on_what_was_sampled(num_shards):
   _, sampler = _sampler(_graph(1), num_shards=num_shards)
   shapes = set()
   for step in range(20):
     generator = np.random.default_rng(step)
-    links = sampler.draw(generator.integers(-1, N, 8), np.arange(8), None, generator)
+    links = sampler.sample(generator.integers(-1, N, 8), np.arange(8), None, generator)
     shapes.add((links.columns.shape, *(group.ids.shape for group in links.anchors), links.positives.shape))
     assert all(len(group.ids) % num_shards == 0 for group in links.anchors)
   assert len(shapes) == 1
 
 
 def test_a_batch_links_its_points_and_its_labels():
-  """Rows as the batch lays them out, labels as its columns stand; other draws are those without graphs."""
+  """Rows as the batch lays them out, labels as its columns stand; other samples are those without graphs."""
   rng = np.random.default_rng(0)
   truth = sp.csr_matrix(rng.random((N, 12)) < 0.3)
   options = {"batch_size": 8, "max_length": 32, "seed": 3}
@@ -147,7 +154,7 @@ def test_a_batch_links_its_points_and_its_labels():
       assert len(set(real.tolist())) == len(real)
       if side == "g_query":
         np.testing.assert_array_equal(real, np.flatnonzero(batch.rows >= 0))
-      else:  # one drawn label of each point, fewer where points share it
+      else:  # one sampled label of each point, fewer where points share it
         for positives, weights in zip(batch.positives, batch.weights):
           assert not weights.any() or set(positives[weights > 0].tolist()) & set(real.tolist())
         assert set(real.tolist()) <= set(batch.positives[batch.weights > 0].tolist())
@@ -165,20 +172,20 @@ def test_a_batch_links_its_points_and_its_labels():
     assert plain.links == {}
 
 
-def test_what_draws_more_anchors_than_usual_gets_more_room():
-  """Nine rows in ten share an anchor, so batches draw few; of the other rows each has its own. Both fit."""
+def test_what_samples_more_anchors_than_usual_gets_more_room():
+  """Nine rows in ten share an anchor, so batches sample few; of the other rows each has its own. Both fit."""
   columns = np.concatenate([np.zeros(180), np.arange(1, 21)]).astype(int)
   edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
   anchors = tiny_runs.token_table(np.full(21, 5))
   frequency = np.full(200, 0.1)
   sampler = LinkSampler(Side(anchors, edges), num_rows=20, frequency=frequency, max_length=8)
-  usual = sampler.draw(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
-  many = sampler.draw(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
+  usual = sampler.sample(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
+  many = sampler.sample(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
   assert len(usual.columns) < 20 <= len(many.columns)
   for links in (usual, many):
     np.testing.assert_array_equal(links.weights.sum(axis=1), 1)
   # Room is for the rows that batches have.
   of_hub = frequency * (columns == 0)
   seldom = LinkSampler(Side(anchors, edges), num_rows=20, frequency=of_hub, max_length=8)
-  links = seldom.draw(np.arange(20), np.arange(20), None, np.random.default_rng(0))
+  links = seldom.sample(np.arange(20), np.arange(20), None, np.random.default_rng(0))
   assert len(links.columns) < len(usual.columns)

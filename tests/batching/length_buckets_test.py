@@ -11,13 +11,13 @@ from xmc_jax.batching import length_buckets
 
 
 @st.composite
-def _tables(draw):
-  multiple = draw(st.sampled_from([1, 2, 4, 8]))
+def _tables(sample):
+  multiple = sample(st.sampled_from([1, 2, 4, 8]))
   return {
-    "lengths": np.array(draw(st.lists(st.integers(0, 80), max_size=60)), np.int64),
-    "num_rows": multiple * draw(st.integers(1, 40)),
-    "max_length": draw(st.sampled_from([2, 7, 8, 9, 24, 32, 61])),
-    "max_groups": draw(st.integers(1, 4)),
+    "lengths": np.array(sample(st.lists(st.integers(0, 80), max_size=60)), np.int64),
+    "num_rows": multiple * sample(st.integers(1, 40)),
+    "max_length": sample(st.sampled_from([2, 7, 8, 9, 24, 32, 61])),
+    "max_groups": sample(st.integers(1, 4)),
     "multiple": multiple,
   }
 
@@ -39,18 +39,18 @@ def test_a_plan_adds_up_and_divides(table):
 def test_what_is_assigned_fits_and_nothing_is_lost(table, seed, fill):
   slots, total = length_buckets.plan(**table), table["num_rows"]
   count = round(fill * total) if len(table["lengths"]) else 0
-  drawn = np.random.default_rng(seed).choice(table["lengths"], count) if count else np.zeros(0, np.int64)
-  order = length_buckets.assign(slots, drawn)
+  sampled = np.random.default_rng(seed).choice(table["lengths"], count) if count else np.zeros(0, np.int64)
+  order = length_buckets.assign(slots, sampled)
   if order is None:
     order, slots = (
-      length_buckets.assign(length_buckets.widest_only(slots), drawn),
+      length_buckets.assign(length_buckets.widest_only(slots), sampled),
       length_buckets.widest_only(slots),
     )
   assert len(order) == total
   assert sorted(order[order >= 0]) == list(range(count))
   width_of = np.repeat([width for width, _ in slots], [rows for _, rows in slots])
   real = order >= 0
-  wanted = np.minimum(drawn[order[real]], slots[-1][0])  # the widest slot cuts what is longer still
+  wanted = np.minimum(sampled[order[real]], slots[-1][0])  # the widest slot cuts what is longer still
   assert np.all(wanted <= width_of[real])
 
 

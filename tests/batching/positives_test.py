@@ -39,9 +39,9 @@ def test_doublings_end_where_the_longest_row_has_room():
 
 
 def test_what_is_expected_in_a_pool_is_the_mean_and_a_margin():
-  counts, drawn = np.array([2, 100, 100]), np.array([1, 1, 100])
+  counts, sampled = np.array([2, 100, 100]), np.array([1, 1, 100])
   others = np.array([0.5, 4.0, 0.0])
-  np.testing.assert_allclose(expected_in_pool(counts, drawn, others), [2, 1 + 4 + 2 * 2, 100])
+  np.testing.assert_allclose(expected_in_pool(counts, sampled, others), [2, 1 + 4 + 2 * 2, 100])
 
 
 def _builder(labels, num_positives, counts, num_labels=2_000, batch_size=8):
@@ -56,7 +56,7 @@ def _builder(labels, num_positives, counts, num_labels=2_000, batch_size=8):
 
 
 def test_batches_are_as_wide_as_their_own_rows_need():
-  """One row of 700 labels makes its own batch wide; with a pool of drawn labels not even that one."""
+  """One row of 700 labels makes its own batch wide; with a pool of sampled labels not even that one."""
   counts = np.append(np.full(159, 3), 700)
   for labels, num_positives, wide in (
     ("all", 1, 700),

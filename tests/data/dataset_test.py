@@ -47,9 +47,9 @@ def test_tokens_on_disk_are_those_of_encode_texts(dataset, tokenizer):
 def test_truncation_keeps_the_special_tokens(tokenizer):
   table = data.encode_texts(tokenizer, TEXTS, 5)
   ends = [tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]")]
-  ids, lengths, _ = table.gather(np.arange(5), 5)
-  assert lengths[1] == 2 and lengths[4] == 5
-  for row, length in zip(ids, lengths):
+  tokens = table.gather(np.arange(5), 5)
+  assert tokens.lengths[1] == 2 and tokens.lengths[4] == 5
+  for row, length in zip(tokens.ids, tokens.lengths):
     assert [row[0], row[length - 1]] == ends
   assert tokenizer.truncation is None
 
@@ -71,10 +71,10 @@ def naive_gather(rows_of_ids, rows, width):
 
 
 @given(st.data())
-def test_gather_is_the_naive_loop(drawn):
-  rows_of_ids = drawn.draw(st.lists(st.lists(st.integers(0, 65535), max_size=6), min_size=1, max_size=6))
-  rows = drawn.draw(st.lists(st.integers(-1, len(rows_of_ids) - 1), max_size=8))
-  width = drawn.draw(st.integers(0, 8))
+def test_gather_is_the_naive_loop(sampled):
+  rows_of_ids = sampled.sample(st.lists(st.lists(st.integers(0, 65535), max_size=6), min_size=1, max_size=6))
+  rows = sampled.sample(st.lists(st.integers(-1, len(rows_of_ids) - 1), max_size=8))
+  width = sampled.sample(st.integers(0, 8))
   flat = np.array([token for row in rows_of_ids for token in row], np.uint16)
   offsets = np.cumsum([0, *map(len, rows_of_ids)])
   table = data.TokenTable.of_offsets(flat, offsets)

@@ -1,4 +1,4 @@
-"""Damage to files, as disks, downloads, editors and ill will do it: from bytes to bytes, by a seeded draw."""
+"""Damage to files, as disks, downloads, editors and ill will do it: from bytes to bytes, by a seed."""
 
 import gzip
 import io

@@ -89,7 +89,7 @@ def test_rows_are_padded_until_they_divide():
     assert placed.shape == (length, 2)
     np.testing.assert_array_equal(mesh.fetch(placed)[:5], rows)
     assert not mesh.fetch(placed)[5:].any()
-  assert mesh.held_rows(8, devices, *mesh.LABEL_ROWS).all()  # one process holds everything
+  assert mesh.local_rows(8, devices, *mesh.LABEL_ROWS).all()  # one process holds everything
 
 
 def test_fetch_passes_a_transfer_guard():

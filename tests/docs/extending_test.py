@@ -75,10 +75,10 @@ def _reference(scores, true, real):
 def test_the_example_is_its_formula(make_run):
   """In float64; all true labels in the pool are matches, drawn or not, and filtered pairs do not count."""
   run = make_run(**SETTINGS, **{"encoder.embedding_dropout": 0.0})
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   params["pairs"] = {"log_gain": np.float32(0.3), "bias": np.float32(-4.0)}
-  queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
-  vectors = run.embed_labels(params, aux).astype(np.float64)
+  queries = run.embed_queries(params, extra_state, run.train.tokens).astype(np.float64)
+  vectors = run.embed_labels(params, extra_state).astype(np.float64)
   truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
   num_undrawn = 0
   for number in (0, run.batches.steps_per_epoch - 1):
@@ -91,7 +91,7 @@ def test_the_example_is_its_formula(make_run):
       out = filtered[row, at]
       expected.append(_reference(scores, truth[row, at] & ~out, (batch.columns >= 0) & ~out))
       num_undrawn += int(np.sum((positives >= 0) & (weights == 0)))
-    found, metrics, _ = jax.jit(run.method.loss)(params, aux, batch, jax.random.key(0))
+    found, metrics, _ = jax.jit(run.method.loss)(params, extra_state, batch, jax.random.key(0))
     assert float(found) == pytest.approx(np.mean(expected), rel=1e-4)
     assert float(metrics["gain"]) == pytest.approx(np.exp(0.3)) and float(metrics["bias"]) == -4
   assert num_undrawn > 0

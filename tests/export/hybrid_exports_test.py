@@ -83,7 +83,7 @@ def test_trees_that_were_fitted_go_with_it(folder, tmp_path, monkeypatch):
 def test_the_memory_holds_the_training_rows_that_have_labels(folder, exported):
   model = Model.load(made_runs.made(folder, "bag", "hybrid"))
   train = model._run.dataset.train
-  rows = np.flatnonzero(np.diff(train.counted.indptr))
+  rows = np.flatnonzero(np.diff(train.unfiltered_positives.indptr))
   assert 0 < len(rows) < len(train)
   memory, texts = exported / "memory", [train.texts[row] for row in rows]
   points = np.load(memory / "points.npy", allow_pickle=False)
@@ -94,7 +94,7 @@ def test_the_memory_holds_the_training_rows_that_have_labels(folder, exported):
   ]
   columns, offsets = (np.load(memory / name) for name in ("point_labels.npy", "point_labels_offsets.npy"))
   truth = sp.csr_matrix((np.ones(len(columns)), columns, offsets), (len(rows), 60)).toarray()
-  np.testing.assert_array_equal(truth, train.counted[rows].toarray() > 0)
+  np.testing.assert_array_equal(truth, train.unfiltered_positives[rows].toarray() > 0)
   assert not list(exported.rglob("*.pkl"))
 
 

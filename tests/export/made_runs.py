@@ -77,13 +77,15 @@ def _place(folder: pathlib.Path, kind: str, scores: str) -> pathlib.Path:
 
 def save(run: runs.Run) -> None:
   """Saves a run's first parameters as its best, with a report of them."""
-  params, aux = run.initial_parameters()
-  if "label_cluster" in aux:
-    aux["label_cluster"] = jnp.arange(run.dataset.num_labels, dtype=jnp.int32) % 8
-  if "centroids" in aux:
-    aux["centroids"] = jax.random.normal(jax.random.key(1), aux["centroids"].shape)
-  trained = {"params": params, "aux": aux}
-  placed = jax.tree.map(sharding.place, trained, sharding.shard_tree(trained, run.method.rules, run.mesh))
+  params, extra_state = run.initial_parameters()
+  if "label_cluster" in extra_state:
+    extra_state["label_cluster"] = jnp.arange(run.dataset.num_labels, dtype=jnp.int32) % 8
+  if "centroids" in extra_state:
+    extra_state["centroids"] = jax.random.normal(jax.random.key(1), extra_state["centroids"].shape)
+  trained = {"params": params, "extra_state": extra_state}
+  placed = jax.tree.map(
+    sharding.place, trained, sharding.shard_tree(trained, run.method.sharding_rules, run.mesh)
+  )
   best = run.best()
   best.save(1, placed, {}, {"best": 0.5})
   best.close()

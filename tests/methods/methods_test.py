@@ -30,7 +30,7 @@ CASES = {
   "dexml-soft_top_k": {"method.name": "dexml", "method.loss": "soft_top_k", "method.num_positives": 3},
   "dexml-in_batch": {"method.name": "dexml", "method.labels": "in_batch", **SETTINGS["in_batch"]},
   "dexml-hard": {"method.name": "dexml", "method.labels": "in_batch", "method.num_hard_negatives": 2},
-  "dexml-fresh": {"method.name": "dexml", "method.labels": "in_batch", "method.num_fresh_negatives": 5},
+  "dexml-refreshed": {"method.name": "dexml", "method.labels": "in_batch", "method.num_fresh_negatives": 5},
   "dpr": {"method.name": "dpr"},
   "ance": {"method.name": "ance", **_LISTED},
   "ova": {
@@ -135,8 +135,8 @@ def make_run(data, tmp_path, request):
   return make
 
 
-def _batch(run, step, fresh=MappingProxyType({})):
-  placed = sharding.put_batch(run.batches.build(step, fresh), run.mesh)
+def _batch(run, step, refreshed=MappingProxyType({})):
+  placed = sharding.put_batch(run.batches.build(step, refreshed), run.mesh)
   return placed._replace(**loop._static_labels(run))
 
 
@@ -156,20 +156,25 @@ def test_a_refresh_for_batches_that_no_batch_reads_is_refused(monkeypatch):
 def _start(run, total_steps=40, optimiser=None):
   optimiser = optimiser or optimizer.make(run.config.train, total_steps)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
-  run.freeze_queries(state.params, state.aux)
-  fresh, aux = {}, state.aux
+  run.freeze_queries(state.params, state.extra_state)
+  refreshed, extra_state = {}, state.extra_state
   for name, definition in run.method.refreshes.items():
-    fresh, aux = refresh.renew(name, definition, run.snapshot(state.params, aux, 0), fresh, aux)
+    refreshed, extra_state = refresh.renew(
+      name, definition, run.snapshot(state.params, extra_state, 0), refreshed, extra_state
+    )
   rate = optimizer.table_schedule(run.config.train, total_steps)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
-  return step, state._replace(aux=aux), fresh
+  return step, state._replace(extra_state=extra_state), refreshed
 
 
-def _loss_and_gradient(run, params, aux, batch):
+def _loss_and_gradient(run, params, extra_state, batch):
   def loss(params):
-    return run.method.loss(params, aux, batch, jax.random.key(3))[0]
+    return run.method.loss(params, extra_state, batch, jax.random.key(3))[0]
 
-  rows = {name: lazy_adam.take(params[name], of(batch, aux)) for name, of in run.method.tables.items()}
+  rows = {
+    name: lazy_adam.take(params[name], of(batch, extra_state))
+    for name, of in run.method.sparse_params.items()
+  }
   return jax.jit(jax.value_and_grad(loss))({**params, **rows})
 
 
@@ -183,11 +188,11 @@ def _assert_close(found, expected, tolerance):
 @EACH
 def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
   run = make_run(**settings | {"encoder.embedding_dropout": 0.0})  # its noise is as large as what is learnt
-  step, state, fresh = _start(run)
+  step, state, refreshed = _start(run)
   losses = []
   for number in range(4 * run.batches.steps_per_epoch):
     before = state
-    state, metrics = step(state, _batch(run, number, fresh))
+    state, metrics = step(state, _batch(run, number, refreshed))
     losses.append(float(metrics["loss"]))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))
   per_epoch = np.array(losses).reshape(4, -1).mean(1)
@@ -200,13 +205,13 @@ def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
 @EACH
 def test_padding_changes_nothing(settings, make_run):
   run = make_run(**settings | {"encoder.embedding_dropout": 0.0})
-  _, state, fresh = _start(run)
-  params, aux = state.params, state.aux
-  last = run.batches.build(run.batches.steps_per_epoch - 1, fresh)
+  _, state, refreshed = _start(run)
+  params, extra_state = state.params, state.extra_state
+  last = run.batches.build(run.batches.steps_per_epoch - 1, refreshed)
   real = last.rows >= 0
   assert 0 < real.sum() < len(real)
   static = loop._static_labels(run)
-  loss, gradient = _loss_and_gradient(run, params, aux, last._replace(**static))
+  loss, gradient = _loss_and_gradient(run, params, extra_state, last._replace(**static))
 
   # The same rows without padding.
   edges = np.cumsum([len(group.ids) for group in last.queries])[:-1]
@@ -224,7 +229,7 @@ def test_padding_changes_nothing(settings, make_run):
     shared=last.shared[real][:, real] if run.method.batch.shared else (),
     **static,
   )
-  expected, expected_gradient = _loss_and_gradient(run, params, aux, short)
+  expected, expected_gradient = _loss_and_gradient(run, params, extra_state, short)
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
   _assert_close(gradient, expected_gradient, 1e-5)
 
@@ -241,7 +246,7 @@ def test_padding_changes_nothing(settings, make_run):
   )
   if run.method.batch.frozen:
     noisy = noisy._replace(vectors=np.where(real[:, None], last.vectors, 7))
-  found, found_gradient = _loss_and_gradient(run, params, aux, noisy)
+  found, found_gradient = _loss_and_gradient(run, params, extra_state, noisy)
   np.testing.assert_allclose(found, loss, rtol=1e-6)
   _assert_close(found_gradient, gradient, 1e-6)
 
@@ -282,9 +287,9 @@ def test_meshes_agree(settings, make_run):
       {"method.label_chunk": 3} if "label_chunk" in methods.SETTINGS[settings["method.name"]].keys else {}
     )
     run = make_run(**settings | changes | chunks)
-    step, state, fresh = _start(run, optimiser=optax.sgd(1.0))
+    step, state, refreshed = _start(run, optimiser=optax.sgd(1.0))
     for number in range(2):
-      state, metrics = step(state, _batch(run, number, fresh))
+      state, metrics = step(state, _batch(run, number, refreshed))
     assert all(len(leaf.sharding.device_set) == data * label for leaf in jax.tree.leaves(state))
     assert step.num_programs == 1
     params = jax.device_get(state.params)
@@ -341,9 +346,9 @@ def _soft_top_k(scores, k, alpha):
 
 
 def _reference(loss, scores, weights, true, real):
-  """One row. Scores `[S]`, weights `[S]` of the drawn positives, true and real `[S]` boolean.
+  """One row. Scores `[S]`, weights `[S]` of the sampled positives, true and real `[S]` boolean.
 
-  Of the positives that were not drawn, softmax has all in its denominator (DEXML, eq. 4); decoupled softmax
+  Of the positives that were not sampled, softmax has all in its denominator (DEXML, eq. 4); decoupled softmax
   (eq. 5) and SoftTop-k see none of them.
   """
   scores = scores.astype(np.float64)
@@ -374,11 +379,11 @@ def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
   overrides = {"method.loss": loss, "method.labels": labels, "method.num_positives": num_positives}
   overrides |= {"method.k": _K, "method.alpha": _ALPHA}
   run = make_run(**overrides, **{"encoder.embedding_dropout": 0.0})
-  params, aux = run.initial_parameters()
-  queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
-  vectors = run.embed_labels(params, aux).astype(np.float64)
+  params, extra_state = run.initial_parameters()
+  queries = run.embed_queries(params, extra_state, run.train.tokens).astype(np.float64)
+  vectors = run.embed_labels(params, extra_state).astype(np.float64)
   truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[0])
+  loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
   num_filtered = 0
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number)
@@ -402,7 +407,7 @@ def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
 @pytest.mark.parametrize("loss", _LOSSES)
 def test_a_filtered_label_is_in_no_denominator(loss, make_run):
   run = make_run(**{"method.loss": loss, "encoder.embedding_dropout": 0.0, "train.batch_size": 1})
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   batch = next(b for b in map(run.batches.build, range(170)) if np.any(b.excluded >= 0))
   static = loop._static_labels(run)
   label = int(np.asarray(static["columns"])[batch.excluded[0, 0]])
@@ -419,7 +424,7 @@ def test_a_filtered_label_is_in_no_denominator(loss, make_run):
     filled = batch._replace(columns=static["columns"], labels=tuple(groups))
     return float(loss_of(filled))
 
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[0])
+  loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
   plain = changed(batch, -2)
   assert changed(batch, label) == plain
   assert changed(batch._replace(excluded=np.full_like(batch.excluded, -1)), label) != plain

@@ -94,9 +94,9 @@ def _expected(run, batch, queries, labels):
     if row < 0:
       continue
     scores = {label: float(labels[label] @ queries[row]) for label in real}
-    drawn = [int(batch.columns[p]) for p, w in zip(positives, weights) if p >= 0 and w > 0]
+    sampled = [int(batch.columns[p]) for p, w in zip(positives, weights) if p >= 0 and w > 0]
     negatives = [label for label in real if not truth[row, label] and not filtered[row, label]]
-    losses.append(_margin_loss(scores, drawn, negatives, run.config.method))
+    losses.append(_margin_loss(scores, sampled, negatives, run.config.method))
   return np.mean(losses)
 
 
@@ -108,9 +108,12 @@ def _unit(vectors):
 @pytest.mark.parametrize("num_positives", [1, 0])
 def test_ngame_is_its_formula(num_positives, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"method.num_positives": num_positives})
-  params, aux = run.initial_parameters()
-  queries, labels = run.embed_queries(params, aux, run.train.tokens), run.embed_labels(params, aux)
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[0])
+  params, extra_state = run.initial_parameters()
+  queries, labels = (
+    run.embed_queries(params, extra_state, run.train.tokens),
+    run.embed_labels(params, extra_state),
+  )
+  loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
   for number in (0, run.batches.steps_per_epoch - 1):  # the last one has padding
     batch = run.batches.build(number)
     expected = _expected(run, batch, _unit(queries), _unit(labels))
@@ -122,11 +125,13 @@ def test_ngame_is_its_formula(num_positives, data, tmp_path):
 def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   settings = {**DEXA, "method.unit_texts": unit_texts, "method.num_head_labels": 3}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   params["encoder"] = jax.tree.map(lambda leaf: 30 * leaf, params["encoder"])  # lengths that matter
-  snapshot = run.snapshot(params, aux, 0)
-  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
-  table, clusters = np.asarray(params["auxiliary"], np.float64), np.asarray(aux["label_cluster"])
+  snapshot = run.snapshot(params, extra_state, 0)
+  _, extra_state = refresh.renew(
+    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
+  )
+  table, clusters = np.asarray(params["auxiliary"], np.float64), np.asarray(extra_state["label_cluster"])
 
   words = np.asarray(params["encoder"]["word"], np.float64)
   special = run.dataset.tokenizer().get_vocab_size() and set(_special(run))
@@ -142,10 +147,10 @@ def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   label_texts = texts(run.dataset.labels.tokens)
   labels = _unit((_unit(label_texts) if unit_texts else label_texts) + table[clusters])
   queries = _unit(texts(run.train.tokens))
-  np.testing.assert_allclose(run.embed_labels(params, aux), labels, atol=1e-5)
+  np.testing.assert_allclose(run.embed_labels(params, extra_state), labels, atol=1e-5)
   batch = run.batches.build(1)
-  rows = {"auxiliary": params["auxiliary"][run.method.tables["auxiliary"](batch, aux)]}
-  found = run.method.loss({**params, **rows}, aux, batch, jax.random.key(0))[0]
+  rows = {"auxiliary": params["auxiliary"][run.method.sparse_params["auxiliary"](batch, extra_state)]}
+  found = run.method.loss({**params, **rows}, extra_state, batch, jax.random.key(0))[0]
   assert float(found) == pytest.approx(_expected(run, batch, queries, labels), rel=1e-4)
 
 
@@ -159,9 +164,9 @@ def _special(run):
 def test_without_clusters_dexa_is_ngame(data, tmp_path):
   def loss_and_gradient(name, settings):
     run = tiny_runs.open_run(data, tmp_path / name, **settings)
-    params, aux = run.initial_parameters()
+    params, extra_state = run.initial_parameters()
     batch = run.batches.build(0)
-    return jax.value_and_grad(lambda p: run.method.loss(p, aux, batch, jax.random.key(1))[0])(params)
+    return jax.value_and_grad(lambda p: run.method.loss(p, extra_state, batch, jax.random.key(1))[0])(params)
 
   one = loss_and_gradient("ngame", NGAME)
   other = loss_and_gradient("dexa", {**DEXA, "method.num_label_clusters": 0})
@@ -183,16 +188,16 @@ def test_clusters_double_by_the_epoch():
 def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME)
   assert run.method.batch.cluster_size == 4
-  params, aux = run.initial_parameters()
-  fresh, _ = refresh.renew(
-    "clusters", run.method.refreshes["clusters"], run.snapshot(params, aux, 6), {}, aux
+  params, extra_state = run.initial_parameters()
+  refreshed, _ = refresh.renew(
+    "clusters", run.method.refreshes["clusters"], run.snapshot(params, extra_state, 6), {}, extra_state
   )
-  clusters = fresh["clusters"]
+  clusters = refreshed["clusters"]
   with_labels = np.diff(run.train.truth.indptr) > 0
   assert np.all((clusters >= 0) == with_labels)
   sizes = np.bincount(clusters[with_labels])
   assert sizes.max() <= 4 and len(sizes) == 64 and sizes.max() - sizes.min() <= 1
-  queries = _unit(run.embed_queries(params, aux, run.train.tokens))
+  queries = _unit(run.embed_queries(params, extra_state, run.train.tokens))
   within = np.mean([queries[a] @ queries[b] for a in np.flatnonzero(with_labels) for b in
                     np.flatnonzero(clusters == clusters[a]) if a != b])  # fmt: skip
   assert within > np.mean(queries @ queries.T) + 0.1
@@ -224,13 +229,15 @@ def test_head_labels_by_number_and_by_points():
 def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_path):
   settings = {**DEXA, "method.label_clustering": kind, "method.num_head_labels": heads}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, aux = run.initial_parameters()
-  snapshot = run.snapshot(params, aux, 0)
-  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
-  clusters = np.asarray(aux["label_cluster"])
+  params, extra_state = run.initial_parameters()
+  snapshot = run.snapshot(params, extra_state, 0)
+  _, extra_state = refresh.renew(
+    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
+  )
+  clusters = np.asarray(extra_state["label_cluster"])
   sizes = np.bincount(clusters, minlength=8 + heads)
   assert len(sizes) == 8 + heads and sizes.sum() == 60
-  counts = np.bincount(run.train.counted.indices, minlength=60)
+  counts = np.bincount(run.train.unfiltered_positives.indices, minlength=60)
   assert set(np.flatnonzero(clusters >= 8)) == set(np.argsort(-counts, kind="stable")[:heads])
   assert np.all(sizes[8:] == 1)
   assert kind == "kmeans" or sizes[:8].max() - sizes[:8].min() <= 1
@@ -313,13 +320,13 @@ def test_lemma_1():
 def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   before = runs.reopen(encoder_run)
   loaded = before.trained()[:2]
   labels = before.embed_labels(*loaded)
   np.testing.assert_allclose(params["classifiers"][:60], labels, atol=1e-6)
   queries = before.embed_queries(*loaded, run.train.tokens)
-  np.testing.assert_allclose(run.embed_queries(params, aux, run.train.tokens), queries, atol=1e-6)
+  np.testing.assert_allclose(run.embed_queries(params, extra_state, run.train.tokens), queries, atol=1e-6)
   assert run.config.encoder == before.config.encoder and run.config.data == before.config.data
 
 
@@ -328,13 +335,13 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
 def test_the_classifier_loss_is_its_formula(mean, data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "method.margin_mean": mean}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   rng = np.random.default_rng(1)
   params["classifiers"] = params["classifiers"] + 0.2 * rng.normal(size=params["classifiers"].shape)
-  run.freeze_queries(params, aux)
+  run.freeze_queries(params, extra_state)
   batch = run.batches.build(1)
   rows = {"classifiers": params["classifiers"][batch.columns]}
-  found = run.method.loss(rows, aux, batch, jax.random.key(0))[0]
+  found = run.method.loss(rows, extra_state, batch, jax.random.key(0))[0]
   expected = _expected(run, batch, _unit(run.batches.vectors), _unit(params["classifiers"]))
   assert expected > 0.001 and float(found) == pytest.approx(expected, rel=1e-4)
 
@@ -353,12 +360,12 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   optimiser = loop.optimizer.make(run.config.train, 10)
   state = train_step.first_state(run, optimiser, *run.initial_parameters())
-  run.freeze_queries(state.params, state.aux)
+  run.freeze_queries(state.params, state.extra_state)
   before = jax.device_get(state)
   step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
   batch = run.batches.build(0)
   after = jax.device_get(step(state, sharding.put_batch(batch, run.mesh))[0])
-  for one, other in zip(jax.tree.leaves(before.aux), jax.tree.leaves(after.aux), strict=True):
+  for one, other in zip(jax.tree.leaves(before.extra_state), jax.tree.leaves(after.extra_state), strict=True):
     np.testing.assert_array_equal(one, other)
   moved = np.flatnonzero(np.any(before.params["classifiers"] != after.params["classifiers"], axis=1))
   assert len(moved) > 0 and set(moved) <= set(batch.columns.tolist()) and len(moved) < 40
@@ -367,10 +374,10 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
 @pytest.mark.slow
 def test_three_ways_to_rank(classifier_run, capsys):
   run = runs.reopen(classifier_run)
-  params, aux, _ = run.trained()
+  params, extra_state, _ = run.trained()
   texts = run.dataset.test.texts[:20]
-  queries = run.embed_queries(params, aux, run.dataset.test.tokens)[:20]
-  vectors = {view: run.embed_labels(params, aux, view) for view in ("encoder", "classifier")}
+  queries = run.embed_queries(params, extra_state, run.dataset.test.tokens)[:20]
+  vectors = {view: run.embed_labels(params, extra_state, view) for view in ("encoder", "classifier")}
   for view in vectors:
     ids, scores, names = Model.load(classifier_run, scores=view).predict(texts, k=7)
     expected = np.argsort(-(queries @ vectors[view].T), axis=1)[:, :7]
@@ -404,7 +411,7 @@ def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
 @pytest.mark.slow
 def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_run, monkeypatch):
   run = runs.reopen(classifier_run)
-  params, aux, _ = run.trained()
+  params, extra_state, _ = run.trained()
   (classifier_run / "fusion.npz").rename(classifier_run / "kept.npz")
   given = {}
 
@@ -413,11 +420,11 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
     self.tree = fused.Tree.load(classifier_run / "kept.npz")
 
   monkeypatch.setattr(fused.Fusion, "fit", fit)
-  fused.fit_fusion(run, params, aux)
+  fused.fit_fusion(run, params, extra_state)
   order = np.random.default_rng(0).permutation(run.batches.rows)
   assert (given["exclude"] != run.train.filter[order]).nnz == 0 and run.train.filter.nnz > 0
-  assert (given["truth"] != run.train.counted[order]).nnz == 0
-  expected = run.embed_queries(params, aux, run.train.tokens)[order]
+  assert (given["truth"] != run.train.unfiltered_positives[order]).nnz == 0
+  expected = run.embed_queries(params, extra_state, run.train.tokens)[order]
   np.testing.assert_allclose(given["queries"], expected, atol=1e-6)
 
 
@@ -468,12 +475,14 @@ def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_pat
 @pytest.mark.slow
 def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_run, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "a", **DEXA, init_from=str(encoder_run))
-  params, aux = run.initial_parameters()
-  before_params, before_aux, _ = runs.reopen(encoder_run).trained()
+  params, extra_state = run.initial_parameters()
+  before_params, before_extra_state, _ = runs.reopen(encoder_run).trained()
   np.testing.assert_array_equal(params["auxiliary"], before_params["auxiliary"])
-  snapshot = run.snapshot(params, aux, 0)
-  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
-  np.testing.assert_array_equal(aux["label_cluster"], before_aux["label_cluster"])
+  snapshot = run.snapshot(params, extra_state, 0)
+  _, extra_state = refresh.renew(
+    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
+  )
+  np.testing.assert_array_equal(extra_state["label_cluster"], before_extra_state["label_cluster"])
   other = tiny_runs.open_run(
     data, tmp_path / "b", **{**DEXA, "method.num_label_clusters": 16, "init_from": str(encoder_run)}
   )
@@ -485,10 +494,12 @@ def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_
 def test_all_labels_may_be_head_labels(kind, data, tmp_path):
   settings = {**DEXA, "method.num_head_labels": 99, "method.label_clustering": kind}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, aux = run.initial_parameters()
-  snapshot = run.snapshot(params, aux, 0)
-  _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, aux)
-  assert np.asarray(aux["label_cluster"]).tolist() == list(range(8, 68))
+  params, extra_state = run.initial_parameters()
+  snapshot = run.snapshot(params, extra_state, 0)
+  _, extra_state = refresh.renew(
+    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
+  )
+  assert np.asarray(extra_state["label_cluster"]).tolist() == list(range(8, 68))
 
 
 @pytest.mark.slow
@@ -520,11 +531,15 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
     run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
     optimiser = loop.optimizer.make(run.config.train, 10)
     state = train_step.first_state(run, optimiser, *run.initial_parameters())
-    snapshot = run.snapshot(state.params, state.aux, 0)
-    _, aux = refresh.renew("label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.aux)
+    snapshot = run.snapshot(state.params, state.extra_state, 0)
+    _, extra_state = refresh.renew(
+      "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.extra_state
+    )
     before = np.asarray(state.params["auxiliary"])
     step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
-    after, _ = step(state._replace(aux=aux), sharding.put_batch(run.batches.build(0), run.mesh))
+    after, _ = step(
+      state._replace(extra_state=extra_state), sharding.put_batch(run.batches.build(0), run.mesh)
+    )
     moved.append(float(np.abs(np.asarray(after.params["auxiliary"]) - before).max()))
   assert moved[0] == pytest.approx(0.01, rel=0.01) and 0 < moved[1] < 0.003
 

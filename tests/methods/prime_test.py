@@ -27,13 +27,13 @@ from xmc_jax.training import step as train_step
 def _moved(centroids, queries, batch, shape=(1, 1), **changes):
   settings = types.SimpleNamespace(**{"centroid_momentum": 0.95, "num_positives": 2} | changes)
   info = types.SimpleNamespace(mesh=sharding.make(*shape))
-  aux = {"centroids": jnp.asarray(centroids)}
-  update = label_centroids.moved(aux, jnp.asarray(queries), batch, settings, info)
-  return lazy_adam.put(aux["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
+  extra_state = {"centroids": jnp.asarray(centroids)}
+  update = label_centroids.moved(extra_state, jnp.asarray(queries), batch, settings, info)
+  return lazy_adam.put(extra_state["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
 
 
 def _batch_by_hand():
-  """Three points and padding; the pool has labels 3, 1 and 6, of which 3 is drawn twice, 6 once, 1 never."""
+  """Three points and padding; the pool has labels 3, 1 and 6: 3 is sampled twice, 6 once, 1 never."""
   return tiny_runs.pool_batch(
     columns=[3, 1, 6, -1],
     positives=[[0, -1], [0, 2], [1, -1], [-1, -1]],
@@ -45,7 +45,7 @@ def _batch_by_hand():
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 def test_centroids_move_by_hand(shape):
-  """Label 3 is drawn by two points: their mean. Label 6 by one. Label 1 is in the pool, and drawn by none."""
+  """Label 3 is sampled by two points: their mean. Label 6 by one. Label 1 is in the pool, sampled by none."""
   batch = _batch_by_hand()
   centroids = np.tile(np.arange(8.0)[:, None], (1, 2)).astype(np.float32)
   queries = np.array([[1, 0], [0, 2], [9, 9], [7, 7]], np.float32)
@@ -57,7 +57,7 @@ def test_centroids_move_by_hand(shape):
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 def test_centroids_without_the_batch_by_hand(shape):
-  """Label 3 has 4 points, two in the batch; 6 has one, so its text stands in; 1 is not drawn."""
+  """Label 3 has 4 points, two in the batch; 6 has one, so its text stands in; 1 is not sampled."""
   batch = _batch_by_hand()
   info = types.SimpleNamespace(mesh=sharding.make(*shape), label_counts=np.array([9, 5, 9, 4, 9, 9, 1, 9]))
   centroids = jnp.asarray(np.tile(np.arange(8.0)[:, None], (1, 2)), jnp.float32)
@@ -82,8 +82,8 @@ def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
   for left_out in (False, True):
     changes = {"method.leave_batch_out": left_out, "method.prototype_dropout": 0.0}
     run = _open(data, tmp_path / f"run{left_out}", **changes)
-    params, aux, _ = _started(run)
-    state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, aux)
+    params, extra_state, _ = _started(run)
+    state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, extra_state)
     step = train_step.TrainStep(
       run,
       optimizer.make(run.config.train, 10),
@@ -111,14 +111,14 @@ def _open(data, workdir, **changes):
 
 
 def _started(run):
-  """`(params, aux)` after the refreshes before the first step."""
-  params, aux = run.initial_parameters()
-  aux = train_step.first_state(run, optax.identity(), params, aux).aux
-  snapshot = run.snapshot(params, aux, 0)
+  """`(params, extra_state)` after the refreshes before the first step."""
+  params, extra_state = run.initial_parameters()
+  extra_state = train_step.first_state(run, optax.identity(), params, extra_state).extra_state
+  snapshot = run.snapshot(params, extra_state, 0)
   for name in ("label_cluster", "centroids"):
     if name in run.method.refreshes:
-      _, aux = refresh.renew(name, run.method.refreshes[name], snapshot, {}, aux)
-  return params, aux, snapshot
+      _, extra_state = refresh.renew(name, run.method.refreshes[name], snapshot, {}, extra_state)
+  return params, extra_state, snapshot
 
 
 @pytest.mark.parametrize("axes", [(1, 1), pytest.param((2, 2), marks=pytest.mark.slow)])
@@ -128,7 +128,7 @@ def _started(run):
 def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatch, changes, axes):
   sizes = {"mesh.data": axes[0], "mesh.label": axes[1]}
   run = _open(data, tmp_path / "run", **sizes, **{"method.prototype_dropout": 0.0}, **changes)
-  params, aux, _ = _started(run)
+  params, extra_state, _ = _started(run)
   original = prime_loss.total
 
   def total(config, info, queries, texts, prototypes, batch, key):
@@ -137,12 +137,15 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
 
   monkeypatch.setattr(prime_loss, "total", total)
   batch = sharding.put_batch(run.batches.build(0), run.mesh)
-  rows = {name: params[name][jnp.maximum(of(batch, aux), 0)] for name, of in run.method.tables.items()}
+  rows = {
+    name: params[name][jnp.maximum(of(batch, extra_state), 0)]
+    for name, of in run.method.sparse_params.items()
+  }
   loss = jax.jit(run.method.loss)
-  _, caught, _ = loss({**params, **rows}, aux, batch, jax.random.key(0))
+  _, caught, _ = loss({**params, **rows}, extra_state, batch, jax.random.key(0))
   real = np.asarray(batch.columns) >= 0
   labels = np.asarray(batch.columns)[real]
-  snapshot = run.snapshot(params, aux, 0)
+  snapshot = run.snapshot(params, extra_state, 0)
   np.testing.assert_allclose(np.asarray(caught["prototypes"])[real], snapshot.labels[labels], atol=2e-6)
   np.testing.assert_allclose(np.asarray(caught["texts"])[real], snapshot.texts[labels], atol=2e-6)
   assert np.abs(snapshot.labels - snapshot.texts).max() > 0.01
@@ -150,10 +153,10 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
 
 def test_centroids_start_at_the_mean_of_their_points(data, tmp_path):
   run = _open(data, tmp_path / "run")
-  _, aux, snapshot = _started(run)
-  truth = (run.train.counted > 0).toarray()
+  _, extra_state, snapshot = _started(run)
+  truth = (run.train.unfiltered_positives > 0).toarray()
   assert truth.sum() < (run.train.truth > 0).sum()  # a filtered pair says nothing of its label
-  centroids = np.asarray(aux["centroids"])
+  centroids = np.asarray(extra_state["centroids"])
   for label in range(tiny_runs.NUM_LABELS):
     points = snapshot.queries[truth[:, label]]
     expected = points.astype(np.float64).mean(0) if len(points) else snapshot.texts[label]
@@ -164,39 +167,43 @@ def test_centroids_start_at_the_mean_of_their_points(data, tmp_path):
 def test_a_started_run_leaves_the_batch_out_for_good(data, tmp_path, kind):
   """Centroids of the pool are the means of other points alone: nothing of a query is in what it asks for."""
   run = _open(data, tmp_path / "run", **{"method.centroids": kind, "method.leave_batch_out": True})
-  _, aux, snapshot = _started(run)
-  truth, batch = (run.train.counted > 0).toarray(), run.batches.build(0)
+  _, extra_state, snapshot = _started(run)
+  truth, batch = (run.train.unfiltered_positives > 0).toarray(), run.batches.build(0)
   queries = jnp.asarray(snapshot.queries[np.maximum(batch.rows, 0)])
   texts = jnp.asarray(snapshot.texts[np.maximum(batch.columns, 0)])
-  info = types.SimpleNamespace(mesh=run.mesh, label_counts=np.bincount(run.train.counted.indices))
-  found = label_centroids.without_batch(aux, queries, texts, batch, run.config.method, info)
+  info = types.SimpleNamespace(
+    mesh=run.mesh, label_counts=np.bincount(run.train.unfiltered_positives.indices)
+  )
+  found = label_centroids.without_batch(extra_state, queries, texts, batch, run.config.method, info)
   left_out = 0
   for column in np.flatnonzero(batch.columns >= 0):
     label = batch.columns[column]
-    drew = {batch.rows[row] for row in range(len(batch.rows)) if column in _drawn(batch, row)}
-    others = [point for point in np.flatnonzero(truth[:, label]) if point not in drew]
+    sampled = {batch.rows[row] for row in range(len(batch.rows)) if column in _sampled(batch, row)}
+    others = [point for point in np.flatnonzero(truth[:, label]) if point not in sampled]
     expected = snapshot.queries[others].astype(np.float64).mean(0) if others else snapshot.texts[label]
     np.testing.assert_allclose(found[column], expected, atol=1e-5)
-    left_out += len(drew) > 0
+    left_out += len(sampled) > 0
   assert left_out > 5
 
 
-def _drawn(batch, row):
+def _sampled(batch, row):
   return [column for column, weight in zip(batch.positives[row], batch.weights[row]) if weight > 0]
 
 
 def test_exact_centroids_are_made_anew_by_the_encoder_of_the_moment(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"method.centroids": "exact"})
-  params, aux, _ = _started(run)
+  params, extra_state, _ = _started(run)
   anew = run.method.refreshes["centroids"]
   assert anew.every_epochs == 1.0
   params = jax.tree.map(lambda leaf: leaf * 1.5 + 0.1, params)  # as if it had learnt
-  snapshot = run.snapshot(params, aux, 10)
-  _, renewed = refresh.renew("centroids", anew, snapshot, {}, aux)
-  points = snapshot.queries[(run.train.counted > 0).toarray()[:, 7]]
+  snapshot = run.snapshot(params, extra_state, 10)
+  _, renewed = refresh.renew("centroids", anew, snapshot, {}, extra_state)
+  points = snapshot.queries[(run.train.unfiltered_positives > 0).toarray()[:, 7]]
   np.testing.assert_allclose(renewed["centroids"][7], points.mean(0), atol=1e-6)
-  np.testing.assert_allclose(run.aux_to_rank(params, aux)["centroids"], renewed["centroids"], atol=1e-6)
-  assert np.abs(np.asarray(renewed["centroids"]) - np.asarray(aux["centroids"])).max() > 1e-3
+  np.testing.assert_allclose(
+    run.extra_state_to_rank(params, extra_state)["centroids"], renewed["centroids"], atol=1e-6
+  )
+  assert np.abs(np.asarray(renewed["centroids"]) - np.asarray(extra_state["centroids"])).max() > 1e-3
 
 
 @pytest.mark.slow
@@ -204,24 +211,24 @@ def test_exact_centroids_are_made_anew_by_the_encoder_of_the_moment(data, tmp_pa
 def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   """After an epoch; that a checkpoint has them is resume_test's."""
   run = _open(data, tmp_path / "run", **{"method.centroids": kind})
-  params, aux, _ = _started(run)
-  start = np.asarray(aux["centroids"])
+  params, extra_state, _ = _started(run)
+  start = np.asarray(extra_state["centroids"])
   optimiser = optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run, optimiser, params, aux)
+  state = train_step.first_state(run, optimiser, params, extra_state)
   rate = optimizer.table_schedule(run.config.train, 10)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
   for number in range(run.batches.steps_per_epoch):
     state, _ = step(state, sharding.put_batch(run.batches.build(number), run.mesh))
-  moved = np.abs(np.asarray(state.aux["centroids"]) - start).max()
+  moved = np.abs(np.asarray(state.extra_state["centroids"]) - start).max()
   assert moved > 0.01 if kind == "momentum" else moved == 0
 
 
 def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"method.exact_centroids": True})
-  params, aux, snapshot = _started(run)
-  drifted = {**aux, "centroids": aux["centroids"][::-1]}  # as if others had been kept
-  ranked = run.aux_to_rank(params, drifted)
-  points = snapshot.queries[(run.train.counted > 0).toarray()[:, 7]]
+  params, extra_state, snapshot = _started(run)
+  drifted = {**extra_state, "centroids": extra_state["centroids"][::-1]}  # as if others had been kept
+  ranked = run.extra_state_to_rank(params, drifted)
+  points = snapshot.queries[(run.train.unfiltered_positives > 0).toarray()[:, 7]]
   np.testing.assert_allclose(ranked["centroids"][7], points.mean(0), atol=1e-6)  # of no special length
   exact, plain = (
     Index(run.embed_labels(params, other), backend="exact").search(snapshot.queries, 5).scores
@@ -233,23 +240,27 @@ def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
 
 
 def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
-  """Through TrainStep: centroids of drawn labels, free vectors and moments of their clusters; bit by bit."""
+  """Through TrainStep: centroids of sampled labels, free vectors, moments of their clusters; bit by bit."""
   run = _open(data, tmp_path / "run", **{"train.batch_size": 8, "method.num_label_clusters": 32})
-  params, aux, _ = _started(run)
+  params, extra_state, _ = _started(run)
   optimiser = optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run, optimiser, params, aux)
-  before = jax.device_get((state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.aux))
+  state = train_step.first_state(run, optimiser, params, extra_state)
+  before = jax.device_get(
+    (state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.extra_state)
+  )
   step = train_step.TrainStep(
     run, optimiser, Report(run.workdir), optimizer.table_schedule(run.config.train, 10)
   )
   batch = run.batches.build(0)
   state, _ = step(state, sharding.put_batch(batch, run.mesh))
-  after = jax.device_get((state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.aux))
-  drawn = {int(batch.columns[c]) for c in batch.positives[batch.weights > 0]}
+  after = jax.device_get(
+    (state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.extra_state)
+  )
+  sampled = {int(batch.columns[c]) for c in batch.positives[batch.weights > 0]}
   clusters = {int(before[2]["label_cluster"][label]) for label in batch.columns[batch.columns >= 0]}
-  assert 0 < len(clusters) < 32 and 0 < len(drawn) < tiny_runs.NUM_LABELS
+  assert 0 < len(clusters) < 32 and 0 < len(sampled) < tiny_runs.NUM_LABELS
   for old, new, touched in (
-    (before[2]["centroids"], after[2]["centroids"], drawn),
+    (before[2]["centroids"], after[2]["centroids"], sampled),
     (before[0], after[0], clusters),
     (before[1].mean, after[1].mean, clusters),
   ):
@@ -266,28 +277,30 @@ def test_texts_of_any_length_and_dropout(data, tmp_path, unit):
     mesh=run.mesh, num_labels=tiny_runs.NUM_LABELS, label_counts=np.ones(tiny_runs.NUM_LABELS)
   )
   made = label_prototypes.build(run.config, info, 16)
-  params, aux = made.init(jax.random.key(0))
-  aux["centroids"] = jax.random.normal(jax.random.key(3), (60, 16))
+  params, extra_state = made.init(jax.random.key(0))
+  extra_state["centroids"] = jax.random.normal(jax.random.key(3), (60, 16))
   texts, labels = jnp.asarray(np.random.default_rng(1).standard_normal((4, 16))), jnp.arange(4)
-  plain, scaled = (made.of_labels(params, aux, given, labels) for given in (texts, 9 * texts))
+  plain, scaled = (made.of_labels(params, extra_state, given, labels) for given in (texts, 9 * texts))
   np.testing.assert_allclose(np.linalg.norm(plain, axis=1), 1, rtol=1e-5)
   assert (np.abs(plain - scaled).max() < 1e-5) == unit
   pool = {**params, label_prototypes.TABLE: jnp.zeros((4, 16))}
-  one, other = (made.of_pool(pool, aux, texts, labels, jax.random.key(seed)) for seed in (1, 2))
+  one, other = (made.of_pool(pool, extra_state, texts, labels, jax.random.key(seed)) for seed in (1, 2))
   assert np.abs(one - other).max() > 0.01
 
 
 @pytest.mark.slow
 def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path):
   run = _open(data, tmp_path / "run")
-  params, aux, _ = _started(run)
+  params, extra_state, _ = _started(run)
   batch = sharding.put_batch(run.batches.build(0), run.mesh)
-  clusters = np.asarray(run.method.tables["free_vectors"](batch, aux))
+  clusters = np.asarray(run.method.sparse_params["free_vectors"](batch, extra_state))
   columns = np.asarray(batch.columns)
   real = columns >= 0
-  np.testing.assert_array_equal(clusters[real], np.asarray(aux["label_cluster"])[columns[real]])
+  np.testing.assert_array_equal(clusters[real], np.asarray(extra_state["label_cluster"])[columns[real]])
   assert len(set(clusters[real].tolist())) < real.sum() and np.all(clusters[~real] == -1)
-  loss = lambda rows: run.method.loss({**params, "free_vectors": rows}, aux, batch, jax.random.key(0))[0]
+  loss = lambda rows: run.method.loss(
+    {**params, "free_vectors": rows}, extra_state, batch, jax.random.key(0)
+  )[0]
   by_table = lambda table: loss(table[np.maximum(clusters, 0)])
   gradients = jax.jit(jax.grad(loss))(params["free_vectors"][np.maximum(clusters, 0)])
   through_table = jax.jit(jax.grad(by_table))(params["free_vectors"])
@@ -297,18 +310,18 @@ def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path
 
 def test_tables_lie_split_over_the_devices(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"mesh.data": 2, "mesh.label": 4})
-  params, aux = run.initial_parameters()
-  state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, aux)
-  for table, rows in ((state.aux["centroids"], 64), (state.params["free_vectors"], 8)):
+  params, extra_state = run.initial_parameters()
+  state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, extra_state)
+  for table, rows in ((state.extra_state["centroids"], 64), (state.params["free_vectors"], 8)):
     assert table.sharding.shard_shape(table.shape) == (rows // 8, 16)
 
 
-def test_positives_are_drawn_by_inverse_propensity(data, tmp_path):
+def test_positives_are_sampled_by_inverse_propensity(data, tmp_path):
   run = _open(data, tmp_path / "run")
   assert run.method.batch.positive_sampling == "inverse_propensity"
-  np.testing.assert_array_equal(run.batches._label_odds, run.inverse_propensity)
+  np.testing.assert_array_equal(run.batches._label_weights, run.inverse_propensity)
   uniform = _open(data, tmp_path / "uniform", **{"method.positive_sampling": "uniform"})
-  assert uniform.batches._label_odds is None
+  assert uniform.batches._label_weights is None
 
 
 @pytest.mark.slow
@@ -317,9 +330,9 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   config = tiny_runs.config(data, **tiny_runs.PRIME, **{"method.exact_centroids": True})
   commands.train_and_test(config, source)
   run = runs.reopen(source)
-  params, aux, _ = run.trained()
-  expected = run.embed_labels(params, run.aux_to_rank(params, aux))
-  assert np.abs(expected - run.embed_labels(params, aux)).max() > 1e-3
+  params, extra_state, _ = run.trained()
+  expected = run.embed_labels(params, run.extra_state_to_rank(params, extra_state))
+  assert np.abs(expected - run.embed_labels(params, extra_state)).max() > 1e-3
   settings = {
     "method.name": "classifier",
     "method.labels": "in_batch_table",
@@ -344,21 +357,21 @@ def test_it_begins_from_another_encoder_or_from_a_run_of_its_own(data, tmp_path)
   ngame = {"method.name": "ngame", "method.loss": "margin", "method.labels": "in_batch"}
   commands.train_and_test(tiny_runs.config(data, **ngame, **{"train.num_epochs": 1}), tmp_path / "ngame")
   run = _open(data, tmp_path / "run", init_from=str(tmp_path / "ngame"))
-  params, aux, _ = _started(run)
+  params, extra_state, _ = _started(run)
   theirs, _, _ = runs.reopen(tmp_path / "ngame").trained()
   jax.tree.map(np.testing.assert_array_equal, params["encoder"], theirs["encoder"])
 
   dexa = {**ngame, "method.name": "dexa", "method.num_label_clusters": 16}  # clusters of another table
   commands.train_and_test(tiny_runs.config(data, **dexa, **{"train.num_epochs": 1}), tmp_path / "dexa")
-  _, aux, _ = _started(_open(data, tmp_path / "after_dexa", init_from=str(tmp_path / "dexa")))
-  assert set(np.asarray(aux["label_cluster"]).tolist()) == set(range(8))
+  _, extra_state, _ = _started(_open(data, tmp_path / "after_dexa", init_from=str(tmp_path / "dexa")))
+  assert set(np.asarray(extra_state["label_cluster"]).tolist()) == set(range(8))
 
   short = tiny_runs.config(data, **tiny_runs.PRIME, **{"train.num_epochs": 1})
   commands.train_and_test(short, tmp_path / "prime")
-  params, aux, _ = runs.reopen(tmp_path / "prime").trained()
+  params, extra_state, _ = runs.reopen(tmp_path / "prime").trained()
   run = _open(data, tmp_path / "more", init_from=str(tmp_path / "prime"))
   found_params, found_aux, _ = _started(run)  # its refreshes keep what came with the parameters
-  jax.tree.map(np.testing.assert_array_equal, (found_params, found_aux), (params, aux))
+  jax.tree.map(np.testing.assert_array_equal, (found_params, found_aux), (params, extra_state))
 
 
 def test_impossible_settings_are_refused(data):

@@ -50,7 +50,7 @@ def weighted(trained, tmp_path_factory):
 # --- the loss ---
 
 
-def _reference(queries, labels, columns, rows, labels_of, drawn, excluded, temperature, weight):
+def _reference(queries, labels, columns, rows, labels_of, sampled, excluded, temperature, weight):
   """The losses of a batch, term by term.
 
   Args:
@@ -58,7 +58,7 @@ def _reference(queries, labels, columns, rows, labels_of, drawn, excluded, tempe
     columns: the label id of each pool column, -1 for none.
     rows: the point of each row, -1 for none.
     labels_of: row -> the ids of its true labels, in the pool or not.
-    drawn: row -> {label id: weight}.
+    sampled: row -> {label id: weight}.
     excluded: row -> ids that its loss must not see.
   """
   found = []
@@ -81,14 +81,14 @@ def _reference(queries, labels, columns, rows, labels_of, drawn, excluded, tempe
       positive = np.exp(query @ key / temperature)
       return -np.log(positive / (positive + total))
 
-    by_label = sum(share * surprise(labels[columns.index(label)]) for label, share in drawn[i].items())
+    by_label = sum(share * surprise(labels[columns.index(label)]) for label, share in sampled[i].items())
     by_point = np.mean([surprise(queries[j]) for j in partners]) if partners else by_label
     found.append((1 - weight) * by_label + weight * by_point)
   return np.array(found)
 
 
-# Rows 0 and 1 drew the same label, 7; rows 1 and 2 share label 9, which is not in the pool; row 3 is alone,
-# and its filter pair is label 5; row 4 is padding.
+# Rows 0 and 1 sampled the same label, 7; rows 1 and 2 share label 9, which is not in the pool; row 3 is
+# alone, and its filter pair is label 5; row 4 is padding.
 COLUMNS, ROWS = [7, 5, -1, 3, 8, -1], [10, 11, 12, 13, -1]
 LABELS_OF = [{7, 3}, {7, 9}, {9, 5}, {8}, set()]
 DRAWN = [{7: 0.5, 3: 0.5}, {7: 1.0}, {5: 1.0}, {8: 1.0}, {}]
@@ -103,7 +103,7 @@ def _batch():
     return [list(row) + [fill] * (width - len(row)) for row in lists]
 
   positives = [columns_of(ids) for ids in LABELS_OF]
-  weights = [[drawn.get(COLUMNS[column], 0.0) for column in row] for row, drawn in zip(positives, DRAWN)]
+  weights = [[sampled.get(COLUMNS[column], 0.0) for column in row] for row, sampled in zip(positives, DRAWN)]
   batch = tiny_runs.pool_batch(
     COLUMNS,
     padded(positives, 3, -1),
@@ -164,25 +164,25 @@ def test_gradients_are_finite_and_none_reaches_padding(scale):
 @pytest.mark.parametrize("extra", [{}, POINTS], ids=["paper", "points"])
 def test_the_method_is_its_formula(extra, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **extra, **{"method.num_positives": 2})
-  params, aux = run.initial_parameters()
-  queries = run.embed_queries(params, aux, run.train.tokens).astype(np.float64)
-  vectors = run.embed_labels(params, aux).astype(np.float64)
-  truth, filtered, settings = run.train.counted, run.train.filter, run.config.method
-  loss_of = jax.jit(lambda batch: run.method.loss(params, aux, batch, jax.random.key(0))[:2])
+  params, extra_state = run.initial_parameters()
+  queries = run.embed_queries(params, extra_state, run.train.tokens).astype(np.float64)
+  vectors = run.embed_labels(params, extra_state).astype(np.float64)
+  truth, filtered, settings = run.train.unfiltered_positives, run.train.filter, run.config.method
+  loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[:2])
   shortlist = np.random.default_rng(1).integers(0, tiny_runs.NUM_LABELS, (len(run.train), 8))
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number, {"shortlist": np.where(truth.toarray()[
       np.arange(len(run.train))[:, None], shortlist] > 0, -1, shortlist).astype(np.int32)})  # fmt: skip
     columns, rows = batch.columns.tolist(), batch.rows.tolist()
     labels_of = [set(truth[row].indices.tolist()) if row >= 0 else set() for row in rows]
-    drawn = [
+    sampled = [
       {columns[column]: share for column, share in zip(places, shares) if column >= 0 and share > 0}
       for places, shares in zip(batch.positives.tolist(), batch.weights.tolist())
     ]
-    assert {len(row) for row in drawn} == {0, 1, 2} or number == 0
+    assert {len(row) for row in sampled} == {0, 1, 2} or number == 0
     out = [set(filtered[row].indices.tolist()) if row >= 0 else set() for row in rows]
     expected = _reference(
-      queries[np.maximum(rows, 0)], vectors[np.maximum(columns, 0)], columns, rows, labels_of, drawn, out,
+      queries[np.maximum(rows, 0)], vectors[np.maximum(columns, 0)], columns, rows, labels_of, sampled, out,
       settings.temperature, settings.point_positive_weight,
     )  # fmt: skip
     real = np.array(rows) >= 0
@@ -194,9 +194,9 @@ def test_the_method_is_its_formula(extra, data, tmp_path):
     assert float(told["points_sharing_a_label"]) == pytest.approx(np.mean(partners), rel=1e-6)
 
 
-def test_batches_say_who_shares_a_label_also_of_one_that_was_not_drawn(data, tmp_path):
+def test_batches_say_who_shares_a_label_also_of_one_that_was_not_sampled(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS)
-  batch, truth = run.batches.build(0), run.train.counted.toarray() > 0
+  batch, truth = run.batches.build(0), run.train.unfiltered_positives.toarray() > 0
   rows = truth[np.maximum(batch.rows, 0)] & (batch.rows >= 0)[:, None]
   np.testing.assert_array_equal(batch.shared, rows.astype(int) @ rows.T.astype(int) > 0)
   in_pool = np.zeros(truth.shape[1], bool)
@@ -258,16 +258,16 @@ def test_points_as_positives_bring_clusters(data, tmp_path):
 
 def _parts(workdir):
   run = runs.reopen(workdir)
-  params, aux, _ = run.trained()
-  return run, params, aux
+  params, extra_state, _ = run.trained()
+  return run, params, extra_state
 
 
-def _brute(run, params, aux, points, weight, queries):
+def _brute(run, params, extra_state, points, weight, queries):
   """`[n, L]` probabilities by the definition, in float64."""
-  keys = [run.embed_queries(params, aux, points.tokens), run.embed_labels(params, aux)]
+  keys = [run.embed_queries(params, extra_state, points.tokens), run.embed_labels(params, extra_state)]
   scores = np.concatenate(keys).astype(np.float64) @ queries.T.astype(np.float64)
   values = np.concatenate(
-    [weight * (points.counted.toarray() > 0), (1 - weight) * np.eye(tiny_runs.NUM_LABELS)]
+    [weight * (points.unfiltered_positives.toarray() > 0), (1 - weight) * np.eye(tiny_runs.NUM_LABELS)]
   )
   found = []
   for row in scores.T:
@@ -278,10 +278,10 @@ def _brute(run, params, aux, points, weight, queries):
 
 
 def test_a_run_ranks_by_the_memory_of_all_its_rows(weighted):
-  run, params, aux = _parts(weighted)
-  queries = run.embed_queries(params, aux, run.dataset.test.tokens)
-  expected = _brute(run, params, aux, run.dataset.train, 0.4, queries)
-  rank = functools.partial(ranker(run, params, aux), Queries(queries, run.dataset.test.texts), 5)
+  run, params, extra_state = _parts(weighted)
+  queries = run.embed_queries(params, extra_state, run.dataset.test.tokens)
+  expected = _brute(run, params, extra_state, run.dataset.train, 0.4, queries)
+  rank = functools.partial(ranker(run, params, extra_state), Queries(queries, run.dataset.test.texts), 5)
   found = rank()
   np.testing.assert_allclose(found.scores, -np.sort(-expected, axis=1)[:, :5], rtol=1e-4)
   filtered = rank(exclude=run.dataset.test.filter)
@@ -291,14 +291,17 @@ def test_a_run_ranks_by_the_memory_of_all_its_rows(weighted):
 
 
 def test_scores_encoder_are_label_texts_alone(weighted):
-  run, params, aux = _parts(weighted)
-  queries, labels = run.embed_queries(params, aux, run.dataset.test.tokens), run.embed_labels(params, aux)
-  found = ranker(run, params, aux, "encoder")(Queries(queries, run.dataset.test.texts), 5)
+  run, params, extra_state = _parts(weighted)
+  queries, labels = (
+    run.embed_queries(params, extra_state, run.dataset.test.tokens),
+    run.embed_labels(params, extra_state),
+  )
+  found = ranker(run, params, extra_state, "encoder")(Queries(queries, run.dataset.test.texts), 5)
   np.testing.assert_allclose(found.scores, -np.sort(-queries @ labels.T, axis=1)[:, :5], atol=1e-5)
 
 
 def test_the_weight_is_chosen_on_rows_that_have_no_key(trained, monkeypatch):
-  run, params, aux = _parts(trained)
+  run, params, extra_state = _parts(trained)
   given = {}
 
   class Spy(KeyMemory):
@@ -311,12 +314,18 @@ def test_the_weight_is_chosen_on_rows_that_have_no_key(trained, monkeypatch):
       return super().choose_weight(queries, truth, metric, **more)
 
   monkeypatch.setattr(fused, "KeyMemory", Spy)
-  chosen = fused.choose_key_weight(run, params, aux)
-  np.testing.assert_allclose(given["points"], run.embed_queries(params, aux, run.train.tokens), atol=1e-6)
-  assert (given["point_labels"] != run.train.counted).nnz == 0
-  held = run.validation
-  np.testing.assert_allclose(given["queries"], run.embed_queries(params, aux, held.tokens), atol=1e-6)
-  assert (given["truth"] != held.counted).nnz == 0 and (given["exclude"] != held.filter).nnz == 0
+  chosen = fused.choose_key_weight(run, params, extra_state)
+  np.testing.assert_allclose(
+    given["points"], run.embed_queries(params, extra_state, run.train.tokens), atol=1e-6
+  )
+  assert (given["point_labels"] != run.train.unfiltered_positives).nnz == 0
+  validation = run.validation
+  np.testing.assert_allclose(
+    given["queries"], run.embed_queries(params, extra_state, validation.tokens), atol=1e-6
+  )
+  assert (given["truth"] != validation.unfiltered_positives).nnz == 0 and (
+    given["exclude"] != validation.filter
+  ).nnz == 0
   assert given["metric"] == "P@1"
   kept = ChosenWeight.load(trained / run_folder.KEY_WEIGHT, 1.0)
   assert kept == chosen and len(set(kept.values)) > 1
@@ -324,11 +333,11 @@ def test_the_weight_is_chosen_on_rows_that_have_no_key(trained, monkeypatch):
 
 def test_the_test_table_is_by_the_memory_with_the_encoders_beside_it(trained):
   report = json.loads((trained / "report" / "metrics.json").read_text())
-  run, params, aux = _parts(trained)
+  run, params, extra_state = _parts(trained)
   split = run.dataset.test
-  queries = run.embed_queries(params, aux, split.tokens)
+  queries = run.embed_queries(params, extra_state, split.tokens)
   for scores, found in (("fused", report["metrics"]), ("encoder", report["by_source"]["encoder"])):
-    ranking = evaluate.rank_split(run, ranker(run, params, aux, scores), queries, split)
+    ranking = evaluate.rank_split(run, ranker(run, params, extra_state, scores), queries, split)
     assert evaluate.score(run, split, ranking) == pytest.approx(found)
   assert set(report["by_source"]) == {"encoder"}
 
@@ -353,15 +362,15 @@ def test_a_weight_that_is_damaged_or_gone(trained, tmp_path):
   expected = Model.load(trained).predict(["bama relt"], 5)
   assert Model.load(workdir).predict(["bama relt"], 5)[2] == expected[2]
   assert not path.exists()  # who predicts writes nothing
-  run, params, aux = _parts(workdir)
-  fused.fit_fusion(run, params, aux)
+  run, params, extra_state = _parts(workdir)
+  fused.fit_fusion(run, params, extra_state)
   assert path.read_text() == kept
 
 
 def test_without_validation_rows_the_weight_is_the_usual_one(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **{"data.num_validation": 0})
-  params, aux = run.initial_parameters()
-  fused.fit_fusion(run, params, aux)
+  params, extra_state = run.initial_parameters()
+  fused.fit_fusion(run, params, extra_state)
   assert ChosenWeight.load(run.workdir / run_folder.KEY_WEIGHT, 1.0) == ChosenWeight(UNCHOSEN)
 
 

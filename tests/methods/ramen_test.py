@@ -122,7 +122,7 @@ def test_regularisers_are_their_formula(unit):
   assert terms["graph/g_query"] == pytest.approx(of_points, rel=1e-5)
   assert terms["graph/g_label"] == pytest.approx(of_labels, rel=1e-5)
   assert found == pytest.approx(0.7 * of_points + 0.25 * of_labels, rel=1e-5)
-  # The point without an edge, and labels that no point drew, feel nothing.
+  # The point without an edge, and labels that no point sampled, feel nothing.
   assert not np.any(gradient[0][links["g_query"].rows[0]]) and np.any(gradient[0])
   untouched = np.setdiff1d(np.arange(9), links["g_label"].rows[1:-1])
   assert not np.any(gradient[1][untouched]) and np.any(gradient[1])
@@ -138,7 +138,7 @@ def test_regularisers_are_their_formula(unit):
   ],
 )
 def test_weights_of_graphs(weights, expected):
-  """λ is 1 / T, one for all or one of each; a side that is not there, or of weight 0, is not drawn from."""
+  """λ is 1 / T, one for all or one of each; a side that is not there, or of weight 0, is not sampled from."""
   config = tiny_runs.config(
     NOWHERE,
     **{"method.name": "ramen", "method.query_graph_weights": weights, "method.label_graph_weights": (0.0,)},
@@ -248,10 +248,10 @@ def test_who_judges_edges(by, unit, data, tmp_path):
   run = _open(
     data, tmp_path, **{"method.pruning_by": by, "encoder.normalize": unit, "method.base": "dexml"} | _DEXML
   )
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   definition = run.method.refreshes["kept_words_label"]
   assert (definition.first_epoch, definition.every_epochs) == (1.0, 1.0)
-  snapshot = run.snapshot(params, aux, 0)
+  snapshot = run.snapshot(params, extra_state, 0)
   rows, anchors = (np.array(table, float) for table in (snapshot.labels, snapshot.anchors("words_label")))
   normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
   rows, anchors = normal(rows), normal(anchors)
@@ -334,13 +334,13 @@ def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, d
     own = graph.label_edges if of_labels else graph.query_edges[run.train.row_numbers]
     expected = both[name].edges if name.endswith(walked) else own > 0
     np.testing.assert_array_equal(side.edges.toarray() > 0, expected.toarray())
-    assert (side.odds is not None) == (sampling == "visits" and name.endswith(walked))
+    assert (side.sampling_weights is not None) == (sampling == "visits" and name.endswith(walked))
   assert {path.name.partition(".")[0].rpartition("_")[2] for path in (run.workdir / "graphs").iterdir()} == {
     walked
   }
 
 
-def test_odds_of_visits_are_kept_and_drawn_by(data, tmp_path, monkeypatch):
+def test_weights_of_visits_are_kept_and_sampled_by(data, tmp_path, monkeypatch):
   run = _open(data, tmp_path, **{"method.anchor_sampling": "visits"})
   edges = run.dataset.graphs["words"].query_edges[run.train.row_numbers]
   seed = graph_edges._seed("words_query", run.config)
@@ -353,8 +353,8 @@ def test_odds_of_visits_are_kept_and_drawn_by(data, tmp_path, monkeypatch):
   ):
     side = sides["words_query"]
     np.testing.assert_array_equal(side.edges.toarray(), plain.toarray())
-    np.testing.assert_array_equal(side.odds, expected.data)
-  # Own links are drawn as often as the formula says, which is more often than uniformly.
+    np.testing.assert_array_equal(side.sampling_weights, expected.data)
+  # Own links are sampled as often as the formula says, which is more often than uniformly.
   own = edges.toarray() > 0
   found, rows = [], []
   for step in range(2 * run.batches.steps_per_epoch):
@@ -365,12 +365,12 @@ def test_odds_of_visits_are_kept_and_drawn_by(data, tmp_path, monkeypatch):
         rows.append(batch.rows[place])
         found.append(own[batch.rows[place], anchor])
 
-  def share(odds):
-    return np.mean([odds[row, own[row]].sum() / odds[row].sum() for row in rows])
+  def share(sampling_weights):
+    return np.mean([sampling_weights[row, own[row]].sum() / sampling_weights[row].sum() for row in rows])
 
   deviation = 0.5 / np.sqrt(len(found))
-  by_odds, uniformly = share(expected.toarray()), share(plain.toarray())
-  assert uniformly + 4 * deviation < by_odds and abs(np.mean(found) - by_odds) < 4 * deviation
+  by_weight, uniformly = share(expected.toarray()), share(plain.toarray())
+  assert uniformly + 4 * deviation < by_weight and abs(np.mean(found) - by_weight) < 4 * deviation
 
 
 def test_without_walks_edges_are_the_data_s_own(data, tmp_path):
@@ -389,7 +389,7 @@ def test_random_edges_are_added_before_walks(data, tmp_path):
     assert 1.2 * own.nnz < noisy.nnz <= 1.5 * own.nnz and np.all((noisy.toarray() > 0) >= (own.toarray() > 0))
 
 
-def test_the_kept_share_is_logged_and_drawn_from(trained):
+def test_the_kept_share_is_logged_and_sampled_from(trained):
   workdir, _ = trained
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   run = runs.reopen(workdir)
@@ -403,16 +403,16 @@ def test_the_kept_share_is_logged_and_drawn_from(trained):
     assert [step for step, _ in shares[name]] == [per_epoch + 1, 2 * per_epoch + 1]
     assert all(0 < share < 1 for _, share in shares[name])
   assert any("train/graph/words_query" in line for line in lines)
-  # What a batch draws by these is kept; what stays masked is all that is linked.
+  # What a batch samples by these is kept; what stays masked is all that is linked.
   side = run.sides["words_query"]
-  params, aux, step = run.trained()
-  kept = run.method.refreshes["kept_words_query"].compute(run.snapshot(params, aux, step))
+  params, extra_state, step = run.trained()
+  kept = run.method.refreshes["kept_words_query"].compute(run.snapshot(params, extra_state, step))
   links = run.batches.build(3, {"kept_words_query": kept}).links["words_query"]
   batch = run.batches.build(3)
   left = sp.csr_matrix((kept, side.edges.indices, side.edges.indptr), shape=side.edges.shape).toarray()
   for row, positives, weights in zip(batch.rows[links.rows], links.positives, links.weights):
-    drawn = links.columns[positives[weights > 0]]
-    assert left[row, drawn].all() and len(drawn) == left[row].any()
+    sampled = links.columns[positives[weights > 0]]
+    assert left[row, sampled].all() and len(sampled) == left[row].any()
     linked = set(side.edges[row].indices.tolist()) & set(links.columns.tolist())
     assert set(links.columns[positives[positives >= 0]].tolist()) == linked
 
@@ -420,14 +420,14 @@ def test_the_kept_share_is_logged_and_drawn_from(trained):
 def test_pruning_begins_with_all_edges_each_time(data, tmp_path):
   """With the points' embeddings turned round, what was pruned is kept, and the other way about."""
   run = _open(data, tmp_path)
-  params, aux = run.initial_parameters()
-  definition, fresh = run.method.refreshes["kept_words_query"], {}
-  snapshot = run.snapshot(params, aux, 0)
-  fresh, _ = refresh.renew("kept_words_query", definition, snapshot, fresh, aux)
-  first = fresh["kept_words_query"]
+  params, extra_state = run.initial_parameters()
+  definition, refreshed = run.method.refreshes["kept_words_query"], {}
+  snapshot = run.snapshot(params, extra_state, 0)
+  refreshed, _ = refresh.renew("kept_words_query", definition, snapshot, refreshed, extra_state)
+  first = refreshed["kept_words_query"]
   snapshot.queries[:] *= -1
-  fresh, _ = refresh.renew("kept_words_query", definition, snapshot, fresh, aux)
-  second = fresh["kept_words_query"]
+  refreshed, _ = refresh.renew("kept_words_query", definition, snapshot, refreshed, extra_state)
+  second = refreshed["kept_words_query"]
   assert (second & ~first).any() and (first & ~second).any() and not (first & second).any()
 
 
@@ -453,13 +453,13 @@ def test_its_predictions_are_the_plain_dual_encoder_s(trained, data, tmp_path):
   """The same parameters under the base's name rank alike: nothing of the graph is left."""
   workdir, _ = trained
   run = runs.reopen(workdir)
-  params, aux, _ = run.trained()
+  params, extra_state, _ = run.trained()
   plain = {key: value for key, value in tiny_runs.RAMEN.items() if key.startswith(("method.l", "encoder"))}
   base = tiny_runs.open_run(data, tmp_path / "plain", **plain | {"method.name": "ngame"})
-  np.testing.assert_array_equal(base.embed_labels(params, aux), run.embed_labels(params, aux))
+  np.testing.assert_array_equal(base.embed_labels(params, extra_state), run.embed_labels(params, extra_state))
   tokens = run.dataset.test.tokens
   np.testing.assert_array_equal(
-    base.embed_queries(params, aux, tokens), run.embed_queries(params, aux, tokens)
+    base.embed_queries(params, extra_state, tokens), run.embed_queries(params, extra_state, tokens)
   )
 
 
@@ -523,12 +523,12 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
   np.testing.assert_array_equal(run.truth.toarray(), np.where(before > 0, before, shared))
   batch = run.batches.build(0)
   truth = run.truth.toarray() > 0
-  drawn = [
+  sampled = [
     truth[row, batch.columns[positives[weights > 0]]].all()
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights)
     if row >= 0
   ]
-  assert all(drawn)
+  assert all(sampled)
   np.testing.assert_array_equal(run.inverse_propensity, plain.inverse_propensity)
   np.testing.assert_array_equal(run.snapshot(None, None, 0).truth.toarray(), run.truth.toarray())
 

@@ -20,7 +20,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods import unidec
 from xmc_jax.methods.components import unidec_loss
-from xmc_jax.methods.components.pool_losses import log_odds_of_pool
+from xmc_jax.methods.components.pool_losses import log_inclusion_of_pool
 from xmc_jax.retrieval import index
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import Report
@@ -57,16 +57,20 @@ def make_run(data, tmp_path):
   return make
 
 
-def _fresh(run, params, aux):
-  fresh = {}
+def _refreshed(run, params, extra_state):
+  refreshed = {}
   for name, definition in run.method.refreshes.items():
-    fresh, aux = refresh.renew(name, definition, run.snapshot(params, aux, 0), fresh, aux)
-  return fresh
+    refreshed, extra_state = refresh.renew(
+      name, definition, run.snapshot(params, extra_state, 0), refreshed, extra_state
+    )
+  return refreshed
 
 
 def _of_rows(run, params, batch):
   """The parameters as a step hands them to the loss: of tables, the batch's rows."""
-  taken = {name: params[name][np.maximum(rows(batch, {}), 0)] for name, rows in run.method.tables.items()}
+  taken = {
+    name: params[name][np.maximum(rows(batch, {}), 0)] for name, rows in run.method.sparse_params.items()
+  }
   return {**params, **taken}
 
 
@@ -108,13 +112,13 @@ def _vectors(params, table, special):
   return bent / np.linalg.norm(bent, axis=1, keepdims=True), heads.get("classifier_head")
 
 
-def _log_odds(run):
-  """log q_l: that one of B rows draws l, two labels a row."""
-  true = run.train.counted.toarray() > 0
+def _log_inclusion(run):
+  """log q_l: that one of B rows samples l, two labels a row."""
+  true = run.train.unfiltered_positives.toarray() > 0
   true = true[true.any(axis=1)]
   size = len(true) / run.batches.steps_per_epoch  # each step has a leaf
-  drawn = 2 / true.sum(axis=1).mean() * true.mean(axis=0)
-  return np.log(1 - (1 - drawn) ** size)
+  sampled = 2 / true.sum(axis=1).mean() * true.mean(axis=0)
+  return np.log(1 - (1 - sampled) ** size)
 
 
 def _reference(run, params, batch):
@@ -133,7 +137,7 @@ def _reference(run, params, batch):
     value = _picked(kind, scores, positives)
     return weight * value + (1 - weight) * _picked(kind, *_turned(scores, positives)) if weight < 1 else value
 
-  less = _log_odds(run) if setting.log_q else np.zeros(tiny_runs.NUM_LABELS)
+  less = _log_inclusion(run) if setting.log_q else np.zeros(tiny_runs.NUM_LABELS)
   by_text = {r: {c: queries[r] @ texts[c] / 0.05 - less[c] for c in pool[r]} for r in rows}
   total = both(setting.loss, by_text, setting.encoder_query_weight if setting.symmetric else 1)
   if setting.encoder_weight == 1:
@@ -170,12 +174,12 @@ _SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in CASES[1:]]
 def test_unidec_is_its_formula(case, make_run):
   settings = {**UNIDEC, **case}
   run = make_run(**settings)
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   params = jax.tree.map(lambda leaf: 8 * leaf, params)  # tanh bends, and classifiers tell labels apart
-  fresh = _fresh(run, params, aux)
-  loss_of = jax.jit(lambda params, batch: run.method.loss(params, aux, batch, jax.random.key(0))[:2])
+  refreshed = _refreshed(run, params, extra_state)
+  loss_of = jax.jit(lambda params, batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[:2])
   for number in (0, 1):
-    batch = run.batches.build(number, fresh)
+    batch = run.batches.build(number, refreshed)
     found, metrics = loss_of(_of_rows(run, params, batch), batch)
     expected = _reference(run, params, batch)
     assert expected > 0.1 and float(found) == pytest.approx(expected, rel=1e-4)
@@ -187,11 +191,13 @@ def test_unidec_is_its_formula(case, make_run):
 def test_log_q_is_subtracted_from_scores_by_texts_alone(make_run):
   """The loss and, along a random direction, its gradient, by central differences in float64."""
   run = make_run(**{**UNIDEC, "method.log_q": True, "method.num_hard_negatives": 0, "train.batch_size": 16})
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   params = jax.tree.map(lambda leaf: 8 * leaf, params)
   batch, rng = run.batches.build(0), np.random.default_rng(0)
-  assert np.ptp(_log_odds(run)) > 1
-  loss_of = lambda params: run.method.loss(_of_rows(run, params, batch), aux, batch, jax.random.key(0))[0]
+  assert np.ptp(_log_inclusion(run)) > 1
+  loss_of = lambda params: run.method.loss(
+    _of_rows(run, params, batch), extra_state, batch, jax.random.key(0)
+  )[0]
   found, gradient = jax.jit(jax.value_and_grad(loss_of))(params)
   assert float(found) == pytest.approx(_reference(run, params, batch), rel=1e-4)
   way = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), params)
@@ -203,11 +209,13 @@ def test_log_q_is_subtracted_from_scores_by_texts_alone(make_run):
 
 @pytest.mark.parametrize("case", [(1, 0), (2, 0), (0, 0), (1, 14), (2, 19), (0, 14)], ids=str)
 def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monkeypatch):
-  """As 600 pools have it that a run draws: of some positives or all, filled up with the others or not."""
+  """As 600 pools have it that a run samples: of some positives or all, filled up with the others or not."""
   positives, size = case
   settings = {"method.num_positives": positives, "method.pool_size": size, "method.num_hard_negatives": 0}
   taken = []
-  monkeypatch.setattr(unidec, "log_odds_of_pool", lambda *given: taken.append(log_odds_of_pool(*given)) or 0)
+  monkeypatch.setattr(
+    unidec, "log_inclusion_of_pool", lambda *given: taken.append(log_inclusion_of_pool(*given)) or 0
+  )
   run = make_run(**{**UNIDEC, **settings, "method.log_q": True, "train.batch_size": 16})
   there = np.zeros(tiny_runs.NUM_LABELS)
   for number in range(600):
@@ -223,24 +231,28 @@ def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   """β >= max |P_i|, every label in the pool, λ = 1: queries against labels are DEXML's decoupled softmax."""
   every = {"method.labels": "all", "method.num_positives": 0, "method.num_hard_negatives": 0}
   run = make_run(**{**DEPSL, **every, "method.symmetric": False})
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray() > 0
-  scores = run.embed_queries(params, aux, run.train.tokens) @ run.embed_labels(params, aux).T / 0.05
+  scores = (
+    run.embed_queries(params, extra_state, run.train.tokens) @ run.embed_labels(params, extra_state).T / 0.05
+  )
   per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
   for number in range(run.batches.steps_per_epoch):
     batch = run.batches.build(number)._replace(**loop._static_labels(run))
-    found = run.method.loss(params, aux, batch, jax.random.key(0))[0]
+    found = run.method.loss(params, extra_state, batch, jax.random.key(0))[0]
     assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_what_a_pool_drops_is_counted_over_the_whole_run(make_run):
   run = make_run(**{**UNIDEC, "method.pool_size": 30})
-  params, aux = run.initial_parameters()
-  fresh, total = _fresh(run, params, aux), np.zeros(2)
+  params, extra_state = run.initial_parameters()
+  refreshed, total = _refreshed(run, params, extra_state), np.zeros(2)
   for number in range(6):
-    batch = run.batches.build(number, fresh)
-    _, metrics, aux = run.method.loss(_of_rows(run, params, batch), aux, batch, jax.random.key(0))
+    batch = run.batches.build(number, refreshed)
+    _, metrics, extra_state = run.method.loss(
+      _of_rows(run, params, batch), extra_state, batch, jax.random.key(0)
+    )
     total += batch.dropped
     assert [metrics["dropped_negatives"], metrics["dropped_positives"]] == total.tolist()
   assert total[0] > 0
@@ -261,10 +273,10 @@ def test_what_a_pool_drops_is_counted_over_the_whole_run(make_run):
 )
 def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run):
   run = make_run(**{**UNIDEC, **case})
-  params, aux = run.initial_parameters()
-  batch = run.batches.build(0, _fresh(run, params, aux))
+  params, extra_state = run.initial_parameters()
+  batch = run.batches.build(0, _refreshed(run, params, extra_state))
   optimiser, rate = (make(run.config.train, 10) for make in (optimizer.make, optimizer.table_schedule))
-  state = train_step.first_state(run, optimiser, params, aux)
+  state = train_step.first_state(run, optimiser, params, extra_state)
   step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
   before = np.asarray(params[unidec.TABLE])
   state, _ = step(state, sharding.put_batch(batch, run.mesh))
@@ -281,12 +293,12 @@ def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run)
 @pytest.mark.slow
 def test_the_encoder_learns_from_both_heads(make_run):
   run = make_run(**UNIDEC)
-  params, aux = run.initial_parameters()
-  batch = run.batches.build(0, _fresh(run, params, aux))
+  params, extra_state = run.initial_parameters()
+  batch = run.batches.build(0, _refreshed(run, params, extra_state))
 
   @functools.partial(jax.jit, static_argnums=1)
   def part(params, name):
-    return run.method.loss(_of_rows(run, params, batch), aux, batch, jax.random.key(0))[1][name]
+    return run.method.loss(_of_rows(run, params, batch), extra_state, batch, jax.random.key(0))[1][name]
 
   by_text, by_table = (jax.grad(part)(params, name) for name in ("encoder_loss", "classifier_loss"))
   for gradient, head, other in ((by_text, "text", "classifier"), (by_table, "classifier", "text")):
@@ -301,10 +313,10 @@ def test_binary_cross_entropy_does_not_reach_the_text_head(make_run):
 
   def gradients(weight):
     run = make_run(**{**UNIDEC, "method.binary_weight": weight})
-    params, aux = run.initial_parameters()
+    params, extra_state = run.initial_parameters()
     params[unidec.TABLE] = 50 * params[unidec.TABLE]
-    batch = run.batches.build(0, _fresh(run, params, aux))
-    loss = lambda params: run.method.loss(params, aux, batch, jax.random.key(0))[0]
+    batch = run.batches.build(0, _refreshed(run, params, extra_state))
+    loss = lambda params: run.method.loss(params, extra_state, batch, jax.random.key(0))[0]
     return jax.jit(jax.grad(loss))(_of_rows(run, params, batch))
 
   without, small, large = map(gradients, (0.0, 0.5, 1.0))
@@ -323,11 +335,11 @@ def test_binary_cross_entropy_does_not_reach_the_text_head(make_run):
 @pytest.mark.slow
 def test_dropout_is_on_both_heads(make_run):
   run = make_run(**{**UNIDEC, "encoder.embedding_dropout": 0.5})
-  params, aux = run.initial_parameters()
-  batch = run.batches.build(0, _fresh(run, params, aux))
+  params, extra_state = run.initial_parameters()
+  batch = run.batches.build(0, _refreshed(run, params, extra_state))
   rows = _of_rows(run, params, batch)
   for name in ("encoder_loss", "classifier_loss"):
-    found = {float(run.method.loss(rows, aux, batch, jax.random.key(k))[1][name]) for k in range(3)}
+    found = {float(run.method.loss(rows, extra_state, batch, jax.random.key(k))[1][name]) for k in range(3)}
     assert len(found) == 3
 
 
@@ -398,25 +410,28 @@ def test_binary_cross_entropy_with_its_prior_does_not_collapse(kind, weight):
 
 def test_clusters_and_hard_negatives_are_by_the_text_half(make_run):
   run = make_run(**UNIDEC)
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   params[unidec.TABLE] = 100 * np.random.default_rng(0).normal(size=params[unidec.TABLE].shape)
-  fresh, known = _fresh(run, params, aux), (run.train.truth > 0).toarray() | (run.train.filter.toarray() > 0)
-  queries = run.embed_queries(params, aux, run.train.tokens)[:, :12]
-  labels = run.embed_labels(params, aux)[:, :12]
+  refreshed, known = (
+    _refreshed(run, params, extra_state),
+    (run.train.truth > 0).toarray() | (run.train.filter.toarray() > 0),
+  )
+  queries = run.embed_queries(params, extra_state, run.train.tokens)[:, :12]
+  labels = run.embed_labels(params, extra_state)[:, :12]
   scores = np.where(known, -np.inf, queries @ labels.T)
   nearest = np.sort(scores, axis=1)[:, ::-1][:, :8]
-  np.testing.assert_allclose(np.take_along_axis(scores, fresh["shortlist"], 1), nearest, rtol=1e-5)
+  np.testing.assert_allclose(np.take_along_axis(scores, refreshed["shortlist"], 1), nearest, rtol=1e-5)
   number = run.batches.steps_per_epoch
   key = jax.random.fold_in(jax.random.key(run.config.train.seed), 0)
   rows = run.batches.rows
   expected = refresh.balanced_clusters(queries[rows], number, key=key)
-  np.testing.assert_array_equal(fresh["clusters"][rows], expected)
-  assert set(fresh["clusters"][np.setdiff1d(np.arange(len(queries)), rows)]) == {-1}
+  np.testing.assert_array_equal(refreshed["clusters"][rows], expected)
+  assert set(refreshed["clusters"][np.setdiff1d(np.arange(len(queries)), rows)]) == {-1}
   for step in range(number):
-    members = run.batches.build(step, fresh).rows
-    leaf = set(fresh["clusters"][members[members >= 0]].tolist())
+    members = run.batches.build(step, refreshed).rows
+    leaf = set(refreshed["clusters"][members[members >= 0]].tolist())
     assert len(leaf) == 1 and set(members[members >= 0]) == set(
-      np.flatnonzero(fresh["clusters"] == leaf.pop())
+      np.flatnonzero(refreshed["clusters"] == leaf.pop())
     )
 
 
@@ -434,9 +449,12 @@ def test_refreshes_are_due_at_once_and_every_few_epochs(make_run):
 @pytest.mark.slow
 def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
   run = runs.reopen(trained)
-  params, aux, _ = run.trained()
-  queries, whole = run.embed_queries(params, aux, run.dataset.test.tokens), run.embed_labels(params, aux)
-  halves = {view: run.embed_labels(params, aux, view) for view in ("encoder", "classifier")}
+  params, extra_state, _ = run.trained()
+  queries, whole = (
+    run.embed_queries(params, extra_state, run.dataset.test.tokens),
+    run.embed_labels(params, extra_state),
+  )
+  halves = {view: run.embed_labels(params, extra_state, view) for view in ("encoder", "classifier")}
   assert queries.shape[1] == whole.shape[1] == 20
   for part in (queries, whole):
     np.testing.assert_allclose(np.linalg.norm(part[:, :12], axis=1), 1, rtol=1e-5)
@@ -469,12 +487,12 @@ def test_a_report_has_each_half_and_the_run_learns(trained):
 def test_depsl_has_no_classifiers(data, tmp_path):
   means = commands.train_and_test(tiny_runs.config(data, **DEPSL), tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
-  params, aux, _ = run.trained()
-  assert set(params) == {"encoder", "text_head"} and not run.method.tables and not run.method.views
-  assert run.embed_labels(params, aux).shape == (tiny_runs.NUM_LABELS, 12)
+  params, extra_state, _ = run.trained()
+  assert set(params) == {"encoder", "text_head"} and not run.method.sparse_params and not run.method.scorers
+  assert run.embed_labels(params, extra_state).shape == (tiny_runs.NUM_LABELS, 12)
   assert means["P@1"] > 0.2
   with pytest.raises(ConfigError, match="this run has no classifiers"):
-    ranker(run, params, aux, "classifier")
+    ranker(run, params, extra_state, "classifier")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`build` and `load_encoder`: every option of `config.encoder`, on real and on tiny weights."""
 
 import types
+from dataclasses import replace
 
 import encoder_references
 import jax
@@ -55,7 +56,7 @@ def test_embeddings_do_not_depend_on_padding(tiny, pooling):
   embedder = models.build(_config(tiny, pooling=pooling))
   params, tokens = embedder.init(KEY), _tokens()
   embed = jax.jit(embedder.embed)
-  wide = tokens._replace(ids=np.pad(tokens.ids, ((0, 0), (0, 8)), constant_values=5))
+  wide = replace(tokens, ids=np.pad(tokens.ids, ((0, 0), (0, 8)), constant_values=5))
   np.testing.assert_allclose(embed(params, wide), embed(params, tokens), atol=1e-5)
   np.testing.assert_allclose(np.linalg.norm(embed(params, tokens), axis=1), 1, atol=1e-5)
 
@@ -65,7 +66,7 @@ def test_embeddings_do_not_depend_on_padding(tiny, pooling):
 def test_rows_of_length_zero_are_finite_with_finite_gradients(tiny, options):
   embedder = models.build(_config(tiny, **options))
   params = embedder.init(KEY)
-  tokens = _tokens()._replace(lengths=np.array([8, 0, 3, 0], np.int32))
+  tokens = replace(_tokens(), lengths=np.array([8, 0, 3, 0], np.int32))
   assert np.isfinite(jax.jit(embedder.embed)(params, tokens)).all()
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(_gradients(embedder, params, tokens)))
 

@@ -1,6 +1,7 @@
 """The gradient cache changes memory, and nothing else: values and gradients are those without it."""
 
 import types
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -241,7 +242,7 @@ def test_groups_join_whether_or_not_they_say_how_many_tokens_they_have(embedder,
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
   parts = [(_group(7, 8, 0),), (_group(5, 8, 1),)]
   saying = [
-    (group._replace(space=np.zeros(group.lengths.sum() + 2, np.int8)),) if says else (group,)
+    (replace(group, num_real_tokens=int(group.lengths.sum()) + 2),) if says else (group,)
     for (group,), says in zip(parts, told)
   ]
   found, wanted = (embed_parts(embedder.embed, params, groups, chunk=chunk) for groups in (saying, parts))

@@ -78,10 +78,10 @@ def compiled(config):
   optimiser = optimizer.make(config.train, 1000, frozen=models.frozen_paths(config.encoder))
 
   def start():
-    params, aux = method.init(jax.random.key(0))
-    dense = {name: leaf for name, leaf in params.items() if name not in method.tables}
-    moments = {name: lazy_adam.RowMoments(params[name], params[name]) for name in method.tables}
-    return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.init(dense), moments), aux)
+    params, extra_state = method.init(jax.random.key(0))
+    dense = {name: leaf for name, leaf in params.items() if name not in method.sparse_params}
+    moments = {name: lazy_adam.RowMoments(params[name], params[name]) for name in method.sparse_params}
+    return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.init(dense), moments), extra_state)
 
   def shaped(shape, dtype, *axes):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(devices, P(*axes)))
@@ -90,7 +90,7 @@ def compiled(config):
     return (Tokens(shaped((count, length), jnp.int32, *axes), shaped((count,), jnp.int32, *axes)),)
 
   state = jax.eval_shape(start)
-  layout = sharding.shard_tree(state, method.rules, devices)
+  layout = sharding.shard_tree(state, method.sharding_rules, devices)
   state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
   columns = shapes.pool_size(config, sizes_of(config)) - method.batch.num_fresh_negatives
   rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
@@ -316,13 +316,13 @@ def test_a_prototype_network_is_counted():
   config = make_config(**MEASURED["prime"])
   info = DatasetInfo(1000, 50_000, 8, VOCABULARY, (0, 1, 2), sharding.make(1, 1))
   method = methods.make(config, info)
-  params, aux = jax.eval_shape(lambda: method.init(jax.random.key(0)))
-  dense = [params[name] for name in params if name not in method.tables]
+  params, extra_state = jax.eval_shape(lambda: method.init(jax.random.key(0)))
+  dense = [params[name] for name in params if name not in method.sparse_params]
   assert shapes.parameters(config, sizes_of(config)) == sum(leaf.size for leaf in jax.tree.leaves(dense))
   assert shapes.row_sparse(config, sizes_of(config)) == params["free_vectors"].size
   without = make_config(**MEASURED["prime"] | {"method.centroids": "none"})
   made, less = (plans.plan(each, sizes_of(each), HERE) for each in (config, without))
-  assert made.moments["scoring"]["label centroids"] == 4 * aux["centroids"].size
+  assert made.moments["scoring"]["label centroids"] == 4 * extra_state["centroids"].size
   three, two = (each.stages["mix prototypes"].flops for each in (made, less))
   assert three == pytest.approx(1.5 * two, rel=0.02)
 

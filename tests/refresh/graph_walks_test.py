@@ -86,7 +86,7 @@ def test_edges_are_added_some_rows_at_a_time(monkeypatch):
   )
 
 
-def _odds(edges, visits, num_hops):
+def _sampling_weights(edges, visits, num_hops):
   """Float64: 1 for an own edge, and of each walk from an own anchor the share of hops that ended there."""
   edges, visits = np.asarray(edges, float), np.asarray(visits, float)
   found = edges.copy()
@@ -107,11 +107,13 @@ def test_weights_by_hand():
   seed=st.integers(0, 500), num_kept=st.integers(1, 6), density=st.sampled_from([0.0, 0.3, 1.0])
 )
 @hypothesis.settings(max_examples=30)
-def test_weights_are_their_formula_and_leave_own_edges_half_of_the_draws(seed, num_kept, density):
+def test_weights_are_their_formula_and_leave_own_edges_half_of_the_samples(seed, num_kept, density):
   graph, options = _graph(seed, 12, 8, density), {"num_hops": 60, "num_kept": num_kept, "seed": seed}
   visits, found = graph_walks.walk_visits(graph, **options), graph_walks.with_visits(graph, **options)
   assert visits.sum(axis=1).max() <= 60
-  np.testing.assert_allclose(found.toarray(), _odds(graph.toarray(), visits.toarray(), 60), rtol=1e-6)
+  np.testing.assert_allclose(
+    found.toarray(), _sampling_weights(graph.toarray(), visits.toarray(), 60), rtol=1e-6
+  )
   linked = graph_walks.with_walks(graph, **options)  # the same edges, in the same order
   np.testing.assert_array_equal(found.indptr, linked.indptr)
   np.testing.assert_array_equal(found.indices, linked.indices)

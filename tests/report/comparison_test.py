@@ -46,7 +46,7 @@ def test_a_table_and_a_page(first, second, plain_run, fused_run, capsys):
   checked = check_page(text)
   assert str(path) in shown and not list(path.parent.glob("*.tmp"))
   assert checked.seen.count("img") == 6 and "<script" not in text
-  truth = plain_run.run.dataset.test.counted
+  truth = plain_run.run.dataset.test.unfiltered_positives
   means = [metrics.evaluate(made.ranking.ids, truth)["P@5"] for made in (plain_run, fused_run)]
   row = next(line for line in shown.splitlines() if line.startswith("P@5"))
   assert f"{100 * means[0]:.2f}" in row and f"{100 * means[1]:.2f} {100 * (means[1] - means[0]):+.2f}" in row
@@ -132,7 +132,7 @@ def test_damaged_reports_are_refused_and_readings_are_left_out(first, second, un
 
 def _ranked_by(made, folder, scores):
   """Copies a run, and ranks it as `--mode=evaluate --scores=` does."""
-  rank = ranker(made.run, made.params, made.aux, scores)
+  rank = ranker(made.run, made.params, made.extra_state, scores)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   shutil.copytree(made.run.workdir, folder)
   run = copy.copy(made.run)
@@ -145,7 +145,7 @@ def test_another_ranking_of_the_runs(fused_run, hybrid_run, tmp_path, undrawn, c
   folders = [tmp_path / "first", tmp_path / "second"]
   rankings = [_ranked_by(made, folder, "memory") for made, folder in zip((fused_run, hybrid_run), folders)]
   report.compare(folders, scores="memory")
-  shown, truth = capsys.readouterr().out, hybrid_run.run.dataset.test.counted
+  shown, truth = capsys.readouterr().out, hybrid_run.run.dataset.test.unfiltered_positives
   means = [metrics.evaluate(ranking.ids, truth)["P@5"] for ranking in rankings]
   row = next(line for line in shown.splitlines() if line.startswith("P@5"))
   assert f"{100 * means[0]:.2f}" in row and f"{100 * means[1]:.2f}" in row

@@ -17,7 +17,9 @@ from xmc_jax.runs.ranking import rank_test, ranker
 
 def _written(made, **kwargs) -> tuple[str, str]:
   """The page, and its words."""
-  path = page.write(made.run, made.ranking, made.queries, made.params, made.aux, why=made.why, **kwargs)
+  path = page.write(
+    made.run, made.ranking, made.queries, made.params, made.extra_state, why=made.why, **kwargs
+  )
   text = path.read_text(encoding="utf-8")
   check_page(text)
   text = re.sub(r"data:image[^\"]*|<style>.*?</style>", "", text, flags=re.DOTALL)
@@ -50,7 +52,7 @@ def test_the_section_on_scores_looks_at_no_vectors(hybrid_run, undrawn, monkeypa
 
 def test_reliability_is_that_of_all_ranked_labels(hybrid_run, undrawn):
   report = json.loads((hybrid_run.run.workdir / "report" / "metrics.json").read_text())["calibration"]
-  truth, ranking = hybrid_run.run.dataset.test.counted.toarray() > 0, hybrid_run.ranking
+  truth, ranking = hybrid_run.run.dataset.test.unfiltered_positives.toarray() > 0, hybrid_run.ranking
   pairs = [
     (float(score), bool(truth[row, label]), rank)
     for row, (ids, found) in enumerate(zip(ranking.ids, ranking.scores))
@@ -102,7 +104,7 @@ def test_reasons_of_strangers_do_nothing(hybrid_run, undrawn):
 def test_a_source_alone(hybrid_run, source, undrawn):
   """Its scores are no probabilities; it may find fewer labels than are asked for."""
   made, test = hybrid_run, hybrid_run.run.dataset.test
-  rankings, why = rank_test(made.run, made.params, made.aux, made.queries, source)
+  rankings, why = rank_test(made.run, made.params, made.extra_state, made.queries, source)
   ranking = rankings[source]
   assert why is None
   evaluate.write_report(made.run, test, ranking, 6, suffix=f"_{source}")
@@ -118,7 +120,7 @@ def test_a_source_alone(hybrid_run, source, undrawn):
 def test_two_views_and_all_sources(fused_run, undrawn):
   """A method with classifiers: its own scores stand beside those of all sources."""
   made = fused_run
-  rankings, why = rank_test(made.run, made.params, made.aux, made.queries, "hybrid")
+  rankings, why = rank_test(made.run, made.params, made.extra_state, made.queries, "hybrid")
   chosen, test = rankings.pop("hybrid"), made.run.dataset.test
   alone = {name: evaluate.score(made.run, test, found) for name, found in rankings.items()}
   evaluate.write_report(made.run, test, chosen, 6, alone, "_hybrid", probabilities=True)
@@ -142,18 +144,20 @@ def test_names_of_scores():
 
 def test_a_sample_of_a_ranking_by_loops(hybrid_run):
   made, test = hybrid_run, hybrid_run.run.dataset.test
-  rank = ranker(made.run, made.params, made.aux, "lexical_memory")  # of many texts it finds few labels
+  rank = ranker(
+    made.run, made.params, made.extra_state, "lexical_memory"
+  )  # of many texts it finds few labels
   ranking = evaluate.rank_split(made.run, rank, made.queries, test)
-  planned = scores.plan(test.counted, 0)
-  found = scores.sample_of_ranking(planned, ranking, test.counted, test.filter)
+  planned = scores.plan(test.unfiltered_positives, 0)
+  found = scores.sample_of_ranking(planned, ranking, test.unfiltered_positives, test.filter)
   true, wrong, beaten = [], [], []
   for row in planned.rows:
     ranked = dict(zip(ranking.ids[row].tolist(), ranking.scores[row].tolist()))
     ranked.pop(-1, None)
-    known = set(test.counted[row].indices) | set(test.filter[row].indices)
+    known = set(test.unfiltered_positives[row].indices) | set(test.filter[row].indices)
     others = [score for label, score in ranked.items() if label not in known]
     wrong += others[:1]
-    for label in test.counted[row].indices:
+    for label in test.unfiltered_positives[row].indices:
       true += [ranked[label]] if label in ranked else []
       beaten.append(label in ranked and all(ranked[label] > score for score in others))
   np.testing.assert_array_equal(found.true, np.float32(true))
@@ -164,6 +168,6 @@ def test_a_sample_of_a_ranking_by_loops(hybrid_run):
 
 
 def test_no_test_labels_is_said(hybrid_run):
-  none = hybrid_run.run.dataset.test.counted * 0
+  none = hybrid_run.run.dataset.test.unfiltered_positives * 0
   section = score_section.section(hybrid_run.ranking, None, None, none, {"bins": []}, lambda *_: [])
   assert "No test point has a label" in section[1]

@@ -20,7 +20,7 @@ FIGURES = {"loss", "validation", "deciles", "found", "precision_recall", "scores
 
 
 def _write(made, **kwargs):
-  path = report.write(made.run, made.ranking, made.queries, made.params, made.aux, **kwargs)
+  path = report.write(made.run, made.ranking, made.queries, made.params, made.extra_state, **kwargs)
   text = path.read_text(encoding="utf-8")
   assert not list(path.parent.glob("*.tmp"))
   assert not re.search(r"\bnan\b|\binf\b", re.sub(r"base64,[^\"]*", "", text), re.IGNORECASE)
@@ -84,7 +84,7 @@ def test_several_views_and_refreshes(fused_run, undrawn):
 @pytest.mark.parametrize("scores", ["encoder", "classifier"])
 def test_one_view_of_several(fused_run, scores, undrawn):
   made = fused_run
-  rank = ranker(made.run, made.params, made.aux, scores)
+  rank = ranker(made.run, made.params, made.extra_state, scores)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   evaluate.write_report(made.run, made.run.dataset.test, ranking, 6, suffix=f"_{scores}")
   _, text, _ = _write(made._replace(ranking=ranking), scores=scores, suffix=f"_{scores}")
@@ -124,8 +124,8 @@ def test_one_label_one_epoch_no_validation(tmp_path):
 def test_no_test_labels(data_folder, tmp_path, undrawn):
   made = made_run(data_folder, tmp_path / "run")
   test = made.run.dataset.test
-  test.counted = sp.csr_matrix(test.truth.shape, dtype=np.float32)
-  _, text, _ = _write(of_test(made.run, made.params, made.aux))
+  test.unfiltered_positives = sp.csr_matrix(test.truth.shape, dtype=np.float32)
+  _, text, _ = _write(of_test(made.run, made.params, made.extra_state))
   assert "No test point has a label" in text and "Examples" not in _headings(text)
 
 
@@ -134,7 +134,7 @@ def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   before = {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()}
   monkeypatch.setattr(one_run, "runtime", types.SimpleNamespace(is_main_process=lambda: False))
   made = plain_run
-  report.write(made.run, made.ranking, made.queries, made.params, made.aux)
+  report.write(made.run, made.ranking, made.queries, made.params, made.extra_state)
   assert {path: path.stat().st_mtime_ns for path in (made.run.workdir / "report").iterdir()} == before
   assert runtime.is_main_process()
 
@@ -143,5 +143,5 @@ def test_a_page_that_cannot_be_finished_leaves_the_old_one(plain_run, monkeypatc
   path, before, _ = _write(plain_run)
   monkeypatch.setattr(one_run.tables, "stages", lambda _: 1 / 0)
   with pytest.raises(ZeroDivisionError):
-    report.write(plain_run.run, plain_run.ranking, plain_run.queries, plain_run.params, plain_run.aux)
+    report.write(plain_run.run, plain_run.ranking, plain_run.queries, plain_run.params, plain_run.extra_state)
   assert path.read_text() == before

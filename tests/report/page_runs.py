@@ -33,7 +33,7 @@ class Ranked(NamedTuple):
   ranking: evaluate.Ranking
   queries: np.ndarray
   params: dict
-  aux: dict
+  extra_state: dict
   why: evaluate.Why | None = None
 
 
@@ -51,22 +51,22 @@ def hostile_data(folder: pathlib.Path) -> pathlib.Path:
 def made_run(data_folder: pathlib.Path, workdir: pathlib.Path, *, epochs: int = 3, **overrides) -> Ranked:
   """A run with the parameters that it begins with, its test, and the readings of some epochs of 6 steps."""
   run = tiny_runs.open_run(data_folder, workdir, **overrides)
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   write_readings(run, epochs)
-  return of_test(run, params, aux)
+  return of_test(run, params, extra_state)
 
 
-def of_test(run: runs.Run, params, aux) -> Ranked:
+def of_test(run: runs.Run, params, extra_state) -> Ranked:
   """Ranks the test points and writes what the test leaves, as `workflow` does."""
-  fit_fusion(run, params, aux)
+  fit_fusion(run, params, extra_state)
   test = run.dataset.test
-  queries = evaluate.embed_split(run, params, aux, test)
+  queries = evaluate.embed_split(run, params, extra_state, test)
   scores = run.config.eval.scores
-  rankings, why = rank_test(run, params, aux, queries, scores)
+  rankings, why = rank_test(run, params, extra_state, queries, scores)
   chosen = rankings.pop(scores)
   alone = {name: evaluate.score(run, test, found) for name, found in rankings.items()}
   evaluate.write_report(run, test, chosen, 6, alone, probabilities=gives_probabilities(scores))
-  return Ranked(run, chosen, queries, params, aux, why)
+  return Ranked(run, chosen, queries, params, extra_state, why)
 
 
 def write_readings(run: runs.Run, epochs: int) -> None:

@@ -18,11 +18,11 @@ from xmc_jax.runs.ranking import ranker
 )
 def test_pairs_score_as_they_are_ranked(request, which, kind):
   made = request.getfixturevalue(which)
-  rank = ranker(made.run, made.params, made.aux, kind)
+  rank = ranker(made.run, made.params, made.extra_state, kind)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   rows, ranks = np.nonzero(ranking.ids >= 0)
   ids = ranking.ids[rows, ranks].astype(np.int64)
-  vectors = scores.LabelVectors(made.run, made.params, made.aux, kind, ids)
+  vectors = scores.LabelVectors(made.run, made.params, made.extra_state, kind, ids)
   found = vectors.of_pairs(made.queries[rows], ids)
   np.testing.assert_allclose(found, ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
   some = np.unique(ids)[:7]
@@ -35,8 +35,10 @@ def test_pairs_score_as_they_are_ranked(request, which, kind):
 
 def test_embedding_some_labels_is_part_of_embedding_all(plain_run):
   made = plain_run
-  every, ids = made.run.embed_labels(made.params, made.aux), np.array([59, 0, 7])
-  np.testing.assert_allclose(made.run.embed_labels(made.params, made.aux, ids=ids), every[ids], atol=1e-6)
+  every, ids = made.run.embed_labels(made.params, made.extra_state), np.array([59, 0, 7])
+  np.testing.assert_allclose(
+    made.run.embed_labels(made.params, made.extra_state, ids=ids), every[ids], atol=1e-6
+  )
 
 
 def _case(num_rows=40, num_labels=30, depth=8):
@@ -106,21 +108,21 @@ def test_one_point_with_more_labels_than_a_sample_has():
 def test_a_sample_by_loops(plain_run):
   made = plain_run
   test = made.run.dataset.test
-  every = made.queries @ made.run.embed_labels(made.params, made.aux).T
-  planned = scores.plan(test.counted, 0)
+  every = made.queries @ made.run.embed_labels(made.params, made.extra_state).T
+  planned = scores.plan(test.unfiltered_positives, 0)
   vectors = scores.LabelVectors(
-    made.run, made.params, made.aux, "fused", np.concatenate([planned.labels, planned.drawn])
+    made.run, made.params, made.extra_state, "fused", np.concatenate([planned.labels, planned.drawn])
   )
-  found = scores.sample(planned, vectors, made.queries, made.ranking, test.counted, test.filter)
+  found = scores.sample(planned, vectors, made.queries, made.ranking, test.unfiltered_positives, test.filter)
   true, wrong, above, beaten = [], [], [], []
   for row in planned.rows:
-    known = set(test.counted[row].indices) | set(test.filter[row].indices)
+    known = set(test.unfiltered_positives[row].indices) | set(test.filter[row].indices)
     others = [every[row, label] for label in range(60) if label not in known]
     first = next(
       (s for label, s in zip(made.ranking.ids[row], made.ranking.scores[row]) if label not in known), None
     )
     wrong += [] if first is None else [first]
-    for label in test.counted[row].indices:
+    for label in test.unfiltered_positives[row].indices:
       true.append(every[row, label])
       above += [(true[-1] > other) + 0.5 * (true[-1] == other) for other in others]
       beaten.append(first is None or true[-1] > first)
@@ -128,4 +130,4 @@ def test_a_sample_by_loops(plain_run):
   np.testing.assert_allclose(found.best_wrong, wrong, rtol=1e-6)
   assert found.above_random == pytest.approx(np.mean(above), abs=0.01)  # of 60 labels all are drawn
   assert found.above_wrong == pytest.approx(np.mean(beaten), abs=0.02)
-  assert metrics.num_rows_without_labels(test.counted) == len(test) - len(planned.rows)
+  assert metrics.num_rows_without_labels(test.unfiltered_positives) == len(test) - len(planned.rows)

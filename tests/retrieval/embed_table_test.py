@@ -14,12 +14,13 @@ class _Embed:
   """A stand-in for an encoder: row number, length and first token of each text."""
 
   def __init__(self):
-    self.shapes, self.seen, self.spaces = set(), [], []
+    self.shapes, self.seen, self.most = set(), [], []
 
   def __call__(self, tokens, ids):
     self.shapes.add(tokens.ids.shape)
-    self.spaces.append((tokens.ids.shape[1], len(tokens.space)))
-    assert not len(tokens.space) or tokens.lengths.sum() <= len(tokens.space)
+    most = tokens.num_real_tokens
+    self.most.append((tokens.ids.shape[1], most))
+    assert most is None or tokens.lengths.sum() <= most
     self.seen += ids[ids >= 0].tolist()
     assert len(ids) == len(tokens.lengths)
     assert np.all(tokens.lengths[ids < 0] == 0)
@@ -74,7 +75,7 @@ def test_chunks_say_how_many_tokens_they_have_one_number_a_width_where_there_are
   lengths = np.concatenate([np.random.default_rng(0).integers(1, 17, 1200), np.full(64, 30)])
   embed = _Embed()
   embed_table(embed, tiny_runs.token_table(lengths), batch_size=64, max_length=32, packed=True)
-  found = dict(embed.spaces)
-  assert len(set(embed.spaces)) == 3 and found[32] == 0  # one chunk is not worth it
+  found = dict(embed.most)
+  assert len(set(embed.most)) == 3 and found[32] is None  # one chunk is not worth it
   # Of 8 cells 4.5 are real on average, of 16 12.5; the fullest chunk has a little more.
   assert 4.5 * 64 < found[8] <= 5 * 64 and 12.5 * 64 < found[16] <= 14 * 64

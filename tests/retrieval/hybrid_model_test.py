@@ -140,10 +140,12 @@ def test_features_of_very_different_sizes():
 def test_few_queries_adapt_weights_of_other_data():
   names = feature_names(list(SOURCES))
   rng = np.random.default_rng(0)
-  fresh = rng.normal(size=(4000, len(names))).astype(np.float32)
+  refreshed = rng.normal(size=(4000, len(names))).astype(np.float32)
   known = json.loads((ROOT / "xmc_jax" / "retrieval" / "fixed_weights.json").read_text())
-  others = fresh.astype(np.float64) @ [known["weights"].get(name, 0) for name in names] + known["intercept"]
-  truth = sigmoid(2 * fresh[:, 3].astype(np.float64) - 2)  # the fourth feature says all
+  others = (
+    refreshed.astype(np.float64) @ [known["weights"].get(name, 0) for name in names] + known["intercept"]
+  )
+  truth = sigmoid(2 * refreshed[:, 3].astype(np.float64) - 2)  # the fourth feature says all
 
   def fitted(num_queries: int, right=None) -> HybridModel:
     features = rng.normal(size=(num_queries * EACH, len(names))).astype(np.float32)
@@ -155,11 +157,11 @@ def test_few_queries_adapt_weights_of_other_data():
   for count in (5, 49, 50):
     found = fitted(count)
     assert found.num_rows == count and found.has_trees == (count >= 50)
-    off.append(np.abs(found.probabilities(fresh) - truth).mean())
+    off.append(np.abs(found.probabilities(refreshed) - truth).mean())
   assert off[0] > off[1] > off[2] > off[3] and off[2] < off[0] / 2
   for nothing in (fitted(0), fitted(200, True), fitted(200, False)):
     assert nothing.num_rows == 0 and not nothing.has_trees
-    np.testing.assert_allclose(nothing.probabilities(fresh), sigmoid(others), atol=1e-6)
+    np.testing.assert_allclose(nothing.probabilities(refreshed), sigmoid(others), atol=1e-6)
 
 
 @pytest.mark.parametrize("answer", [True, False])

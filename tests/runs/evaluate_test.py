@@ -63,7 +63,7 @@ RANKING = Ranking(
 
 
 def test_filtered_labels_are_not_true():
-  kept = SPLIT.counted
+  kept = SPLIT.unfiltered_positives
   np.testing.assert_array_equal(kept.toarray(), [[0, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
   assert kept.nnz == 3
 
@@ -117,7 +117,7 @@ def test_probabilities_are_held_against_the_truth(tmp_path):
   ranking = RANKING._replace(scores=np.where(RANKING.ids >= 0, scores, -np.inf))
   evaluate.write_report(_run(TRAIN, 3, tmp_path), SPLIT, ranking, step=1, probabilities=True)
   found = json.loads((tmp_path / "report" / "metrics.json").read_text())["calibration"]
-  assert found == evaluate.calibration(ranking, SPLIT.counted)
+  assert found == evaluate.calibration(ranking, SPLIT.unfiltered_positives)
   # Every pair is in a bin of its own, but for the two of 0.2, which are both wrong.
   assert [one["pairs"] for one in found["bins"]] == [1, 2, 1, 1, 1, 1, 1]
   assert found["ece"] == pytest.approx((0.1 + 2 * 0.2 + 0.7 + 0.4 + 0.5 + 0.6 + 0.1) / 8)
@@ -161,7 +161,7 @@ def _two_views(backend, folder, num_labels=1500):
   labels, queries = ((t / np.linalg.norm(t, axis=1, keepdims=True)).astype(np.float32) for t in tables)
   kept = {"": slice(None), "encoder": slice(12), "classifier": slice(12, None)}
 
-  def embed_labels(params, aux, view=""):
+  def embed_labels(params, extra_state, view=""):
     half = np.zeros_like(labels)
     half[:, kept[view]] = labels[:, kept[view]]
     return half
@@ -174,7 +174,7 @@ def _two_views(backend, folder, num_labels=1500):
     ranking_folder=folder,
     mesh=None,
     method=types.SimpleNamespace(views=("encoder", "classifier"), key_temperature=0),
-    aux_to_rank=lambda params, aux: aux,
+    extra_state_to_rank=lambda params, extra_state: extra_state,
     inverse_propensity=np.ones(num_labels),
     embed_labels=embed_labels,
   )

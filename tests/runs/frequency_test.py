@@ -8,7 +8,7 @@ import pytest
 import tiny_runs
 
 from xmc_jax import methods
-from xmc_jax.batching.inclusion_probabilities import log_pool_odds
+from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.make import export
@@ -36,21 +36,24 @@ def chosen(data, tmp_path_factory):
   return workdir
 
 
-def _scores(run, params, aux, weight):
+def _scores(run, params, extra_state, weight):
   """`[n, L]` of the test rows in float64, by the definition."""
-  queries, labels = run.embed_queries(params, aux, run.dataset.test.tokens), run.embed_labels(params, aux)
-  counts = (run.train.counted > 0).sum(axis=0).A1
+  queries, labels = (
+    run.embed_queries(params, extra_state, run.dataset.test.tokens),
+    run.embed_labels(params, extra_state),
+  )
+  counts = (run.train.unfiltered_positives > 0).sum(axis=0).A1
   return queries.astype(float) @ labels.T.astype(float) / 0.05 + weight * np.log(1 + counts)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
 def test_an_encoder_ranks_by_cosines_and_frequency(weight, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **{"eval.log_frequency": weight})
-  params, aux = run.initial_parameters()
-  expected = _scores(run, params, aux, weight)
-  queries = run.embed_queries(params, aux, run.dataset.test.tokens)
+  params, extra_state = run.initial_parameters()
+  expected = _scores(run, params, extra_state, weight)
+  queries = run.embed_queries(params, extra_state, run.dataset.test.tokens)
   for scores in ("fused", "encoder"):
-    found = ranker(run, params, aux, scores)(Queries(queries, run.dataset.test.texts), 60)
+    found = ranker(run, params, extra_state, scores)(Queries(queries, run.dataset.test.texts), 60)
     np.testing.assert_allclose(found.scores / 0.05, np.take_along_axis(expected, found.ids, 1), atol=1e-3)
     assert np.all(np.diff(found.scores, axis=1) <= 1e-6)
 
@@ -58,14 +61,21 @@ def test_an_encoder_ranks_by_cosines_and_frequency(weight, data, tmp_path):
 def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
   kept = ChosenWeight.load(chosen / run_folder.FREQUENCY, frequency.GRID[-1])
   run = runs.reopen(chosen)
-  params, aux, _ = run.trained()
-  held, earned = run.validation, []
-  queries, labels = run.embed_queries(params, aux, held.tokens), run.embed_labels(params, aux)
-  counts = (run.train.counted > 0).sum(axis=0).A1
+  params, extra_state, _ = run.trained()
+  validation, earned = run.validation, []
+  queries, labels = (
+    run.embed_queries(params, extra_state, validation.tokens),
+    run.embed_labels(params, extra_state),
+  )
+  counts = (run.train.unfiltered_positives > 0).sum(axis=0).A1
   for weight in frequency.GRID:
     scores = queries @ labels.T / 0.05 + weight * np.log1p(counts)
-    scores[held.filter.toarray()] = -np.inf
-    earned.append(np.mean(held.counted.toarray()[np.arange(len(held)), scores.argmax(axis=1)] > 0))
+    scores[validation.filter.toarray()] = -np.inf
+    earned.append(
+      np.mean(
+        validation.unfiltered_positives.toarray()[np.arange(len(validation)), scores.argmax(axis=1)] > 0
+      )
+    )
   np.testing.assert_allclose(kept.values, earned, atol=1e-6)
   assert kept.weight == frequency.GRID[int(np.argmax(earned))] and kept.metric == "P@1"
   assert frequency.weight_of(run) == kept.weight
@@ -102,9 +112,9 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
   for weight in (0.0, 2.0):
     settings = {**_KINDS[kind], "encoder.normalize": True, "eval.log_frequency": weight}
     run = tiny_runs.open_run(data, tmp_path / f"{weight}", **settings)
-    params, aux = run.initial_parameters()
-    queries = Queries(run.embed_queries(params, aux, run.dataset.test.tokens), run.dataset.test.texts)
-    found.append(ranker(run, params, aux, scores)(queries, 20).ids)
+    params, extra_state = run.initial_parameters()
+    queries = Queries(run.embed_queries(params, extra_state, run.dataset.test.tokens), run.dataset.test.texts)
+    found.append(ranker(run, params, extra_state, scores)(queries, 20).ids)
     frequency.tell(run, scores)
   assert len(said) == np.array_equal(*found)
   assert all(line.startswith(f"eval.log_frequency: not in {scores!r} scores; rankings by") for line in said)
@@ -146,12 +156,12 @@ def test_illegal_weights_are_refused(data):
 
 
 def test_odds_of_a_pool_by_simulation():
-  """Positives of 16 rows, one each, by their labels' frequencies, and 5 labels drawn uniformly."""
+  """Positives of 16 rows, one each, by their labels' frequencies, and 5 labels sampled uniformly."""
   counts, rng = np.array([50, 20, 5, 1, 1, 0, 3, 8]), np.random.default_rng(0)
-  drawn = rng.choice(8, (20_000, 16), p=counts / counts.sum())
-  there = np.stack([(drawn == label).any(axis=1) for label in range(8)], axis=1)
-  found = np.exp(log_pool_odds(counts, 88, 16, 1, 0))
+  sampled = rng.choice(8, (20_000, 16), p=counts / counts.sum())
+  there = np.stack([(sampled == label).any(axis=1) for label in range(8)], axis=1)
+  found = np.exp(log_inclusion_probabilities(counts, 88, 16, 1, 0))
   np.testing.assert_allclose(found, there.mean(axis=0), atol=0.01)
-  more = np.exp(log_pool_odds(counts, 88, 16, 1, 2))
+  more = np.exp(log_inclusion_probabilities(counts, 88, 16, 1, 2))
   np.testing.assert_allclose(more, np.minimum(1, np.where(counts, found, 0) + 2 / 8), atol=1e-6)
-  assert np.all(np.exp(log_pool_odds(counts, 88, 16, 1, 100, pool_size=4)) <= 1)
+  assert np.all(np.exp(log_inclusion_probabilities(counts, 88, 16, 1, 100, pool_size=4)) <= 1)

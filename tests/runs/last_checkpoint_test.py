@@ -62,7 +62,7 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
 def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
   """The second is refused, and leaves the first one's folder as it is; then it may."""
   run = types.SimpleNamespace(
-    workdir=tmp_path, ranking_folder=tmp_path, trained=lambda last: ("params", "aux", 7)
+    workdir=tmp_path, ranking_folder=tmp_path, trained=lambda last: ("params", "extra_state", 7)
   )
   fitted = []
   for module, name in ((checkpoints, "fit_fusion"), (checkpoints.frequency, "fit")):
@@ -75,7 +75,7 @@ def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
     "  pass\n"
   )
   with checkpoints.trained(run, "last") as found:
-    assert found == ("params", "aux", 7) and fitted == [("params", "aux")] * 2
+    assert found == ("params", "extra_state", 7) and fitted == [("params", "extra_state")] * 2
     (run.ranking_folder / "kept").touch()
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     said = rf"process {os.getpid()} on \S+ tests the last step in this folder; wait for it, or stop it"

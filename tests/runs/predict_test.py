@@ -125,7 +125,9 @@ def test_each_label_has_its_reason(explained):
   lines, plain = [json.loads(line) for line in out.getvalue().splitlines()], io.StringIO()
   predict_lines(model, TEXTS[:4], plain, 5, 3)
   known = model._run.dataset.train
-  carriers = {text: set(known.counted[row].indices.tolist()) for row, text in enumerate(known.texts)}
+  carriers = {
+    text: set(known.unfiltered_positives[row].indices.tolist()) for row, text in enumerate(known.texts)
+  }
   for line, without in zip(lines, map(json.loads, plain.getvalue().splitlines()), strict=True):
     for label in line["labels"]:
       why = label["why"]

@@ -72,23 +72,23 @@ def assert_memory(corpus, run, vectors: np.ndarray, rows: list[int]):
   train = run.dataset.train
   assert list(corpus.point_texts) == [train.texts[row] for row in rows]
   np.testing.assert_allclose(corpus.point_vectors, vectors[rows], atol=1e-5)
-  expected = (train.counted[rows].toarray() > 0).astype(np.float32)
+  expected = (train.unfiltered_positives[rows].toarray() > 0).astype(np.float32)
   np.testing.assert_array_equal(corpus.truth.toarray(), expected)
   assert list(corpus.label_texts) == list(run.dataset.labels.texts)
 
 
 def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
   """Not before; and no row without labels is ever."""
-  params, aux, _ = run.trained()
+  params, extra_state, _ = run.trained()
   (run.workdir / "hybrid.json").rename(run.workdir / "kept")
   try:
-    ranking.hybrid(run, params, aux)
+    ranking.hybrid(run, params, extra_state)
     assert (run.workdir / "hybrid.json").read_bytes() == (run.workdir / "kept").read_bytes()
   finally:
     (run.workdir / "kept").replace(run.workdir / "hybrid.json")
   while_fitting, afterwards = seen["corpora"]
-  truth, held_out = run.dataset.train.counted, run.validation
-  vectors = run.embed_queries(params, aux, run.dataset.train.tokens)
+  truth, held_out = run.dataset.train.unfiltered_positives, run.validation
+  vectors = run.embed_queries(params, extra_state, run.dataset.train.tokens)
   assert len(held_out) == 60 and not set(held_out.row_numbers) & set(run.train.row_numbers)
   assert_memory(while_fitting, run, vectors, labelled(truth, run.train.row_numbers))
   every = labelled(truth, np.arange(len(run.dataset.train)))
@@ -98,16 +98,16 @@ def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
   assert retriever.corpus.point_texts is while_fitting.point_texts
   assert list(queries.texts) == list(held_out.texts)
   np.testing.assert_allclose(queries.vectors, vectors[held_out.row_numbers], atol=1e-5)
-  assert (answers != held_out.counted).nnz == 0 and (exclude != held_out.filter).nnz == 0
+  assert (answers != held_out.unfiltered_positives).nnz == 0 and (exclude != held_out.filter).nnz == 0
 
 
 def test_label_vectors_are_the_runs_own(run, seen):
-  params, aux, _ = run.trained()
-  ranking.hybrid(run, params, aux)
+  params, extra_state, _ = run.trained()
+  ranking.hybrid(run, params, extra_state)
   (corpus,) = seen["corpora"]
   assert corpus.label_vectors.keys() == {"encoder", "classifier"}
   for view, vectors in corpus.label_vectors.items():
-    np.testing.assert_array_equal(vectors, run.embed_labels(params, aux, view))
+    np.testing.assert_array_equal(vectors, run.embed_labels(params, extra_state, view))
   assert corpus.temperature == run.config.method.temperature
   assert not seen["fits"]  # it was kept
 
@@ -125,8 +125,8 @@ def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
   monkeypatch.setattr(
     runs.Run,
     "embed_queries",
-    lambda self, params, aux, tokens, *more: (
-      embedded.append(len(tokens)) or original(self, params, aux, tokens, *more)
+    lambda self, params, extra_state, tokens, *more: (
+      embedded.append(len(tokens)) or original(self, params, extra_state, tokens, *more)
     ),
   )
   found = Model.load(workdir).predict(TEXTS, 5)
@@ -141,12 +141,12 @@ def test_two_meshes_rank_alike(workdir):
   for data, label in ((1, 1), (2, 4)):
     run = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": data, "label": label}))
     assert run.mesh.size == data * label
-    params, aux, _ = run.trained()
+    params, extra_state, _ = run.trained()
     (workdir / "memory.npy").rename(workdir / "kept.npy")  # so that each embeds it
     try:
       test = run.dataset.test
-      queries = Queries(run.embed_queries(params, aux, test.tokens), test.texts)
-      found.append(ranking.hybrid(run, params, aux).rank_with_sources(queries, 10, test.filter))
+      queries = Queries(run.embed_queries(params, extra_state, test.tokens), test.texts)
+      found.append(ranking.hybrid(run, params, extra_state).rank_with_sources(queries, 10, test.filter))
     finally:
       (workdir / "kept.npy").replace(workdir / "memory.npy")
   (one, alone), (other, apart) = found
@@ -167,11 +167,13 @@ def _by_score(found) -> np.ndarray:
 
 
 def test_a_source_can_be_all_that_ranks(run):
-  params, aux, _ = run.trained()
+  params, extra_state, _ = run.trained()
   test = run.dataset.test
-  queries = Queries(run.embed_queries(params, aux, test.tokens), test.texts)
-  joined, alone = ranking.hybrid(run, params, aux).rank_with_sources(queries, 9, test.filter)
-  np.testing.assert_array_equal(ranking.ranker(run, params, aux)(queries, 9, test.filter).ids, joined.ids)
+  queries = Queries(run.embed_queries(params, extra_state, test.tokens), test.texts)
+  joined, alone = ranking.hybrid(run, params, extra_state).rank_with_sources(queries, 9, test.filter)
+  np.testing.assert_array_equal(
+    ranking.ranker(run, params, extra_state)(queries, 9, test.filter).ids, joined.ids
+  )
   assert set(alone) == {
     "encoder",
     "classifier",
@@ -181,15 +183,15 @@ def test_a_source_can_be_all_that_ranks(run):
     "lexical_labels",
   }
   for name, expected in alone.items():
-    found = ranking.ranker(run, params, aux, name)(queries, 9, test.filter)
+    found = ranking.ranker(run, params, extra_state, name)(queries, 9, test.filter)
     np.testing.assert_array_equal(found.ids, expected.ids, err_msg=name)
 
 
 def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
-  params, aux, _ = run.trained()
+  params, extra_state, _ = run.trained()
   test = run.dataset.test
-  vectors = run.embed_queries(params, aux, test.tokens)
-  ranked = ranking.rank_test(run, params, aux, vectors, "hybrid")
+  vectors = run.embed_queries(params, extra_state, test.tokens)
+  ranked = ranking.rank_test(run, params, extra_state, vectors, "hybrid")
   names = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
   assert list(ranked.by) == ["hybrid", "fused", *names]
   assert all(one.ids.shape == (len(test), 7) for one in ranked.by.values())
@@ -197,13 +199,13 @@ def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   rows = np.array([4, 0, *filtered])
   ids = ranked.by["hybrid"].ids[rows, :1]
   words = ranked.why(rows, ids)
-  opened = ranking.hybrid(run, params, aux)
+  opened = ranking.hybrid(run, params, extra_state)
   for row, label, line in zip(rows, ids[:, 0], words, strict=True):
     query = Queries(vectors[[row]], [test.texts[row]])
     ((reason,),) = opened.explain(query, np.array([[label]]), test.filter[[row]])
     assert line == {label: ranking.in_words(reason, opened.point_texts)}
   assert ranked.why(rows[:3], np.full((3, 1), -1)) == [{}, {}, {}]
-  plain = ranking.rank_test(run, params, aux, vectors, "fused")
+  plain = ranking.rank_test(run, params, extra_state, vectors, "fused")
   assert list(plain.by) == ["fused", "encoder", "classifier"] and plain.why is None
   np.testing.assert_array_equal(plain.by["fused"].ids, ranked.by["fused"].ids)
 
@@ -216,7 +218,8 @@ def test_predictions_say_why(workdir):
   assert texts == plain[2] and ((scores > 0) & (scores < 1)).all()
   train = model._run.dataset.train
   carriers = {
-    label: {train.texts[row] for row in train.counted[:, [label]].nonzero()[0]} for label in range(60)
+    label: {train.texts[row] for row in train.unfiltered_positives[:, [label]].nonzero()[0]}
+    for label in range(60)
   }
   for of_text, row in zip(reasons, ids.tolist(), strict=True):
     assert len(of_text) == 3
@@ -268,13 +271,13 @@ def test_a_source_alone_needs_no_fit(tmp_path, monkeypatch):
 
 
 def test_a_model_of_other_sources_is_refused(run):
-  params, aux, _ = run.trained()
+  params, extra_state, _ = run.trained()
   path = run.workdir / "hybrid.json"
   kept = path.read_bytes()
   try:
     hybrid_model.fixed(["a", "b"]).save(path)
     with pytest.raises(UserError, match=r"hybrid\.json: was fitted on other features; delete it"):
-      ranking.hybrid(run, params, aux)
+      ranking.hybrid(run, params, extra_state)
   finally:
     path.write_bytes(kept)
 

@@ -37,17 +37,17 @@ def test_state_fresh_and_host_come_back(tmp_path):
   checkpoints.save(7, _state(), FRESH, HOST)
   checkpoints.close()
   checkpoints = Checkpoints(tmp_path / "c")
-  state, fresh, host = checkpoints.restore(checkpoints.latest(), _state(0.0))
+  state, refreshed, host = checkpoints.restore(checkpoints.latest(), _state(0.0))
   assert isinstance(state, TrainState) and host == HOST
   _assert_same(state, _state())
-  _assert_same(fresh, FRESH)
+  _assert_same(refreshed, FRESH)
 
 
 def test_nothing_refreshed_is_nothing_restored(tmp_path):
   checkpoints = Checkpoints(tmp_path)
-  checkpoints.save(1, _state()._replace(aux={}), {}, {"best": None})
-  state, fresh, host = checkpoints.restore(1, _state()._replace(aux={}))
-  assert fresh == {} and host == {"best": None} and state.aux == {}
+  checkpoints.save(1, _state()._replace(extra_state={}), {}, {"best": None})
+  state, refreshed, host = checkpoints.restore(1, _state()._replace(extra_state={}))
+  assert refreshed == {} and host == {"best": None} and state.extra_state == {}
 
 
 def test_a_state_is_restored_where_its_template_lies(tmp_path):
@@ -68,7 +68,7 @@ def test_restore_state_needs_no_template(tmp_path):
   checkpoints.save(1, _state(), FRESH, HOST)
   found = checkpoints.restore_state(1, sharding.replicated(sharding.make(2, 1)))
   _assert_same(found["params"], _state().params)
-  _assert_same(found["aux"], _state().aux)
+  _assert_same(found["extra_state"], _state().extra_state)
   assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found))
 
 

@@ -55,7 +55,7 @@ def test_a_worker_gets_texts_and_what_can_be_learnt(dataset, tmp_path):
   assert texts == list(dataset.train.texts)
   truth = sp.load_npz(tmp_path / "truth.npz").toarray()
   assert truth.shape == (200, tiny_runs.NUM_LABELS) and set(np.unique(truth)) == {0, 1}
-  np.testing.assert_array_equal(truth > 0, dataset.train.counted.toarray() > 0)
+  np.testing.assert_array_equal(truth > 0, dataset.train.unfiltered_positives.toarray() > 0)
   assert exchange.depth_for(dataset.test, 10) == 10 + int((dataset.test.filter > 0).sum(1).max())
   assert exchange.depth_for(dataset.test, 100) == tiny_runs.NUM_LABELS
 
@@ -90,7 +90,7 @@ def test_pairs_are_dealt_without_repeats_by_hand():
 
 def test_an_epoch_has_true_pairs_and_no_text_twice_in_a_batch(dataset):
   texts = {"train": list(dataset.train.texts), "labels": list(dataset.labels.texts)}
-  truth = sp.csr_matrix(dataset.train.counted)
+  truth = sp.csr_matrix(dataset.train.unfiltered_positives)
   made, again, other = (pair_batches.pairs_of_epoch(truth, texts, 16, (0, epoch)) for epoch in (0, 0, 1))
   pairs = np.concatenate(made)
   assert len({tuple(pair) for pair in pairs.tolist()}) == len(pairs) > 0.8 * truth.nnz
@@ -113,7 +113,7 @@ def _result(ids, **reported):
 
 def test_an_outcome_by_hand(dataset):
   """The truth itself against rankings that miss everything: 1 ahead at P@1 of rows with labels."""
-  counted = dataset.test.counted
+  counted = dataset.test.unfiltered_positives
   right = np.full((50, 10), -1)
   wrong = np.full((50, 10), -1)
   for row in range(50):

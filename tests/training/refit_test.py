@@ -69,7 +69,7 @@ def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   settings = SETTINGS | {"train.refit": False, "data.num_validation": 0}
   other = tiny_runs.open_run(folder, tmp_path / "all", **settings)
   with_all = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[0]
-  first = run.best(read_only=True).restore_trained(best, run.method.rules, run.mesh)[0]
+  first = run.best(read_only=True).restore_trained(best, run.method.sharding_rules, run.mesh)[0]
   assert bits(params) == bits(with_all) != bits(first)
 
 
@@ -142,5 +142,5 @@ def test_tables_are_those_of_all_rows(name, folder, tmp_path):
   by_hand = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[:2]
   assert bits(trained) == bits(by_hand)
   np.testing.assert_array_equal(run.embed_labels(*trained), other.embed_labels(*by_hand))
-  counts = [np.bincount(one.train.counted.indices, minlength=60) for one in (run, other)]
+  counts = [np.bincount(one.train.unfiltered_positives.indices, minlength=60) for one in (run, other)]
   assert name != "dexa" or (counts[0] >= 8).sum() < (counts[1] >= 8).sum()

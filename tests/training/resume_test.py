@@ -175,7 +175,7 @@ def _kill(patch, owner, name, at):
 
 @pytest.mark.slow
 def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypatch):
-  """Pools of drawn labels, evaluations and checkpoints out of step, and kills around the early stop."""
+  """Pools of sampled labels, evaluations and checkpoints out of step, and kills around the early stop."""
   config = tiny_runs.config(
     data,
     **{
@@ -321,10 +321,10 @@ def _kill_when(patch, owner, name, condition):
 def _kill_when_stopped(patch):
   original = Checkpoints.save
 
-  def save(self, step, state, fresh, host):
+  def save(self, step, state, refreshed, host):
     if host.get("stopped"):
       raise Killed
-    original(self, step, state, fresh, host)
+    original(self, step, state, refreshed, host)
 
   patch.setattr(Checkpoints, "save", save)
 
@@ -414,7 +414,7 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
     checkpoints = run.checkpoints(read_only=True)
     state = checkpoints.restore_state(checkpoints.latest(), sharding.replicated(run.mesh))
     tables.append(run.embed_labels(*run.trained()[:2]))  # whatever mesh saved the parameters
-    return jax.device_get({"params": state["params"], "aux": state.get("aux") or {}})
+    return jax.device_get({"params": state["params"], "extra_state": state.get("extra_state") or {}})
 
   expected = go("whole")
   monkeypatch.setattr(loop._Loop, "_step", stopped)

@@ -64,10 +64,10 @@ def test_refreshed_arrays_of_an_earlier_version_come_under_their_names_of_now(tm
   clusters, shortlist = np.array([1, 0, 2]), np.array([[4], [5], [6]])
   saves = Saves(Folders(tmp_path))
   saves.save(state(3), {"leaves": clusters, "shortlist": shortlist}, {})
-  _, fresh = Saves(Folders(tmp_path)).restore(3, state(0))
-  assert set(fresh) == {"clusters", "shortlist"}
-  np.testing.assert_array_equal(fresh["clusters"], clusters)
-  np.testing.assert_array_equal(fresh["shortlist"], shortlist)
+  _, refreshed = Saves(Folders(tmp_path)).restore(3, state(0))
+  assert set(refreshed) == {"clusters", "shortlist"}
+  np.testing.assert_array_equal(refreshed["clusters"], clusters)
+  np.testing.assert_array_equal(refreshed["shortlist"], shortlist)
 
 
 def test_a_kill_between_checkpoint_and_best_is_made_up_for(tmp_path):

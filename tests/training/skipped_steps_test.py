@@ -39,10 +39,10 @@ def poisoned(monkeypatch):
   def with_poison(config, info):
     made = make(config, info)
 
-    def loss(params, aux, batch, key):
+    def loss(params, extra_state, batch, key):
       poison = batch.shared
-      value, metrics, aux = made.loss(params, aux, batch._replace(shared=()), key)
-      return value + poison, metrics, jax.tree.map(lambda leaf: leaf + poison.astype(leaf.dtype), aux)
+      value, metrics, extra_state = made.loss(params, extra_state, batch._replace(shared=()), key)
+      return value + poison, metrics, jax.tree.map(lambda leaf: leaf + poison.astype(leaf.dtype), extra_state)
 
     return made._replace(loss=loss)
 
@@ -83,11 +83,11 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   settings = types.SimpleNamespace(centroid_momentum=0.95, num_positives=1)
   train = types.SimpleNamespace(max_skipped_steps=max_skipped_steps, seed=0, clip_norm=0.0)
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     queries = params["points"][batch.rows]
-    scores = queries @ label_centroids.of(aux, batch.columns, info).T
-    aux = {label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
-    return jnp.sum(jax.nn.softplus(scores)) + batch.shared, {}, aux
+    scores = queries @ label_centroids.of(extra_state, batch.columns, info).T
+    extra_state = {label_centroids.NAME: label_centroids.moved(extra_state, queries, batch, settings, info)}
+    return jnp.sum(jax.nn.softplus(scores)) + batch.shared, {}, extra_state
 
   rng = np.random.default_rng(0)
   vectors = lambda *shape: rng.standard_normal(shape).astype(np.float32)
@@ -96,8 +96,8 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
     method=method, mesh=info.mesh, config=types.SimpleNamespace(train=train), workdir=folder
   )
   optimiser = optax.adam(0.1)
-  aux = {label_centroids.NAME: vectors(num_labels, width)}
-  state = train_step.first_state(run, optimiser, {"points": vectors(4, width)}, aux)
+  extra_state = {label_centroids.NAME: vectors(num_labels, width)}
+  state = train_step.first_state(run, optimiser, {"points": vectors(4, width)}, extra_state)
   labels = rng.choice(num_labels, 8, replace=False)
   batch = tiny_runs.pool_batch(labels, [[0], [3], [3], [6]], [[1.0]] * 4, [[-1]] * 4)
   return train_step.TrainStep(run, optimiser, Report(folder)), state, sharding.put_batch(batch, run.mesh)
@@ -109,18 +109,18 @@ def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):
   sizes = {}
   for allowed in (0, 1):
     step, state, batch = _centroid_step(tmp_path, allowed)
-    before = np.asarray(state.aux["centroids"])
+    before = np.asarray(state.extra_state["centroids"])
     state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
     (program,) = step._programs.values()
     sizes[allowed] = program.memory_analysis().temp_size_in_bytes
-    after = np.asarray(state.aux["centroids"])
+    after = np.asarray(state.extra_state["centroids"])
     moved = np.flatnonzero(np.any(after != before, axis=1))
     assert set(moved.tolist()) == set(np.asarray(batch.columns)[[0, 3, 6]].tolist())
   assert sizes[1] < sizes[0] + 0.01 * table and sizes[0] < 0.1 * table
   for poison in (np.nan, np.inf):
     state, found = step(state, batch._replace(shared=jnp.float32(poison)))
     assert not np.isfinite(found["loss"])
-    np.testing.assert_array_equal(state.aux["centroids"], after)
+    np.testing.assert_array_equal(state.extra_state["centroids"], after)
 
 
 def _poison_steps(patch, *steps, kill_at=0):
@@ -176,8 +176,8 @@ def test_an_overflow_of_half_precision_is_caught(data, tmp_path):
   initial = run.initial_parameters
 
   def huge():
-    params, aux = initial()
-    return jax.tree.map(lambda leaf: leaf * 1e30, params), aux
+    params, extra_state = initial()
+    return jax.tree.map(lambda leaf: leaf * 1e30, params), extra_state
 
   run.initial_parameters = huge
   with pytest.raises(UserError, match=r"train/(loss|gradient_norm) is (nan|-?inf) at step 1, training rows"):

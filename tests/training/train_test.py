@@ -85,10 +85,10 @@ def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   scores = {line["step"]: line["eval/P@1"] for line in tiny_runs.metric_lines(workdir) if "eval/P@1" in line}
   first_best = max(scores, key=lambda step: (scores[step], -step))
   run = runs.reopen(workdir)
-  params, aux, step = run.trained()
+  params, extra_state, step = run.trained()
   assert step == first_best
-  queries = evaluate.embed_split(run, params, aux, run.validation)
-  ranking = evaluate.rank_split(run, ranker(run, params, aux), queries, run.validation)
+  queries = evaluate.embed_split(run, params, extra_state, run.validation)
+  ranking = evaluate.rank_split(run, ranker(run, params, extra_state), queries, run.validation)
   found = evaluate.score(run, run.validation, ranking)
   assert found["P@1"] == scores[step]
 

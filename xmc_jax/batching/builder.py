@@ -13,7 +13,7 @@ from xmc_jax.batching.positives import choose_widths, expected_in_pool
 from xmc_jax.data.truth import unfiltered
 from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, Links
 
-_ORDER, _DRAW, _LINK = 0, 1, 2  # separate random streams of one seed
+_ORDER, _SAMPLE, _LINK = 0, 1, 2  # separate random streams of one seed
 
 
 class BatchBuilder:
@@ -24,13 +24,13 @@ class BatchBuilder:
     labels: token table of the labels.
     truth: CSR `[N, L]`, true labels; rows without labels are left out of training.
     excluded: CSR `[N, L]`, pairs that the loss must not see, whether true or not.
-    spec: which labels are in the pool, and how many positives are drawn.
+    spec: which labels are in the pool, and how many positives are sampled.
     batch_size: B, over all devices; an upper bound where each batch is a cluster (`spec.batch_is_cluster`).
     max_length: the widest token row.
     seed: fixes the order of the points and every sample.
     data_axis, label_axis: mesh sizes; query groups divide by the first, label groups by their product.
-    held_queries, held_labels: which rows of a group this process holds; it reads only those. None is all.
-    label_odds: `[L]` positive sampling weights of a row's positives; None samples uniformly.
+    local_queries, local_labels: which rows of a group this process holds; it reads only those. None is all.
+    label_weights: `[L]` positive sampling weights of a row's positives; None samples uniformly.
     sides: the sides of metadata graphs, by name.
 
   Attributes:
@@ -52,16 +52,16 @@ class BatchBuilder:
     seed: int,
     data_axis: int = 1,
     label_axis: int = 1,
-    held_queries: length_buckets.Held | None = None,
-    held_labels: length_buckets.Held | None = None,
-    label_odds: np.ndarray | None = None,
+    local_queries: length_buckets.LocalRows | None = None,
+    local_labels: length_buckets.LocalRows | None = None,
+    label_weights: np.ndarray | None = None,
     sides: Mapping[str, Side] = MappingProxyType({}),
   ):
-    self._queries, self._labels, self._label_odds = queries, labels, label_odds
+    self._queries, self._labels, self._label_weights = queries, labels, label_weights
     truth = unfiltered(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
     self._max_length, self._seed = max_length, seed
-    self._data_axis, self._held = data_axis, held_queries
+    self._data_axis, self._local_rows = data_axis, local_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
     self.vectors, self._last_order = None, (None, None, None)
     self.steps_per_epoch, batch_size = epoch_shape(
@@ -75,9 +75,11 @@ class BatchBuilder:
     self._query_slots = length_buckets.plan(
       lengths, batch_size, max_length, multiple=data_axis, group_size=group_size
     )
-    self._query_spaces = None
+    self._most_real_tokens = None
     if data_axis * label_axis == 1:
-      self._query_spaces = length_buckets.spaces(self._query_slots, lengths, group_size=group_size)
+      self._most_real_tokens = length_buckets.most_real_tokens(
+        self._query_slots, lengths, group_size=group_size
+      )
     self._width_excluded = _longest_row(excluded)
     self._pool = make_pool(
       labels,
@@ -86,34 +88,36 @@ class BatchBuilder:
       batch_size=batch_size,
       max_length=max_length,
       num_shards=data_axis * label_axis,
-      held=held_labels,
-      label_odds=label_odds,
+      local_rows=local_labels,
+      label_weights=label_weights,
     )
-    self._samplers = self._link_samplers(sides, data_axis * label_axis, held_labels)
+    self._samplers = self._link_samplers(sides, data_axis * label_axis, local_labels)
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     self._positive_widths = self._choose_widths()
     self.every_label = ()
     if spec.num_fresh_negatives:
-      self.every_label = label_table(labels, max_length, data_axis * label_axis, held_labels)
+      self.every_label = label_table(labels, max_length, data_axis * label_axis, local_labels)
 
   def _choose_widths(self) -> tuple[int, ...]:
     """Returns the widths that a batch's array of positives may have."""
     counts = np.diff(self._truth.indptr)[self.rows]
-    drawn = np.minimum(counts, self._spec.num_positives) if self._spec.num_positives else counts
+    sampled = np.minimum(counts, self._spec.num_positives) if self._spec.num_positives else counts
     in_pool = counts
     if not self._pool.keeps_all:
       in_pool = expected_in_pool(
-        counts, drawn, ragged.row_sums(self._truth, self._pool.odds)[self.rows] * (1 - drawn / counts)
+        counts,
+        sampled,
+        ragged.row_sums(self._truth, self._pool.probabilities)[self.rows] * (1 - sampled / counts),
       )
     return choose_widths(counts, in_pool, self._batch_size)
 
   def _link_samplers(
-    self, sides, num_shards: int, held: length_buckets.Held | None
+    self, sides, num_shards: int, local_rows: length_buckets.LocalRows | None
   ) -> dict[str, LinkSampler]:
-    # Probability that a batch has each point, and each label among the positives drawn for its points.
+    # Probability that a batch has each point, and each label among the positives sampled for its points.
     points = np.zeros(self._truth.shape[0])
     points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
-    labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_odds, 1))
+    labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_weights, 1))
     return {
       name: LinkSampler(
         side,
@@ -121,7 +125,7 @@ class BatchBuilder:
         frequency=labels if is_of_labels(name) else points,
         max_length=self._max_length,
         num_shards=num_shards,
-        held=held,
+        local_rows=local_rows,
       )
       for name, side in sides.items()
     }
@@ -129,7 +133,7 @@ class BatchBuilder:
   def real_token_fraction(self) -> float:
     """Returns the fraction of a batch's query token cells that hold real tokens, on average.
 
-    An encoder that packs tokens (`Tokens.space`) computes less padding than this fraction implies.
+    An encoder that packs tokens (`Tokens.num_real_tokens`) computes less padding than this fraction implies.
     """
     mean = np.minimum(self._queries.lengths[self.rows], self._max_length).mean() if len(self.rows) else 0.0
     return float(self._batch_size * mean / sum(width * rows for width, rows in self._query_slots))
@@ -174,54 +178,62 @@ class BatchBuilder:
     # A cluster without labelled points has no batch; the last batches of the epoch are then empty.
     return np.concatenate([begins, np.full(len(steps) - len(begins), len(order))])
 
-  def build(self, step: int, fresh: Mapping[str, np.ndarray] = MappingProxyType({})) -> Batch:
+  def build(self, step: int, refreshed: Mapping[str, np.ndarray] = MappingProxyType({})) -> Batch:
     """Builds the batch of one step.
 
     Args:
       step: counted from the start of training.
-      fresh: the results of refreshes: 'clusters' `[N]`, the cluster of each row (see `epoch_order`);
+      refreshed: the results of refreshes: 'clusters' `[N]`, the cluster of each row (see `epoch_order`);
         'shortlist' `[N, K]`, the hard negatives of each row, padded with -1; and 'kept_SIDE' `[nnz]` bool,
-        the edges of that side that were not pruned, from which anchors are drawn.
+        the edges of that side that were not pruned, from which anchors are sampled.
 
     Returns:
       A Batch of numpy arrays. If every label is a column, `columns` and `labels` are left empty: use the
       builder's `label_columns` and `label_groups`. `every_label` is left empty too: use the builder's.
     """
     epoch, position = divmod(step, self.steps_per_epoch)
-    order, cuts = self._order(epoch, fresh.get(CLUSTERS))
+    order, cuts = self._order(epoch, refreshed.get(CLUSTERS))
     rows, queries, vectors = self._points(order[cuts[position] : cuts[position + 1]])
-    generator = self._generator(_DRAW, step)
+    generator = self._generator(_SAMPLE, step)
     truth = ragged.of_matrix(self._truth, rows)
-    odds = None if self._label_odds is None else self._label_odds[truth.values]
-    drawn = ragged.draw(truth.counts, self._spec.num_positives, generator, odds)
-    listed = self._draw_hard(rows, fresh.get("shortlist"), generator)
-    pool = self._pool.draw(truth.values[drawn], truth.values[~drawn], listed, generator)
-    positives, weights = in_columns(truth, drawn, pool.column_of, self._positive_widths)
+    sampling_weights = None if self._label_weights is None else self._label_weights[truth.values]
+    sampled = ragged.sample(truth.counts, self._spec.num_positives, generator, sampling_weights)
+    listed = self._sample_hard(rows, refreshed.get("shortlist"), generator)
+    pool = self._pool.sample(truth.values[sampled], truth.values[~sampled], listed, generator)
+    positives, weights = in_columns(truth, sampled, pool.column_of, self._positive_widths)
+    excluded = _columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded)
+    by_id = self._spec.num_fresh_negatives > 0  # the device chooses the columns
     return Batch(
       rows=rows,
       queries=queries,
       columns=pool.columns,
       labels=pool.labels,
-      positives=positives,
+      positives=() if by_id else positives,
       weights=weights,
-      excluded=_columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded),
+      excluded=() if by_id else excluded,
+      positive_ids=positives if by_id else (),
+      excluded_ids=excluded if by_id else (),
       vectors=vectors,
       dropped=pool.dropped,
-      links=self._links(rows, truth.only(drawn, truth.values), pool, step, fresh),
+      links=self._links(rows, truth.only(sampled, truth.values), pool, step, refreshed),
       shared=ragged.common(truth, self._truth.shape[1]) if self._spec.shared else (),
     )
 
-  def _links(self, rows: np.ndarray, drawn: ragged.Ragged, pool: Pool, step: int, fresh) -> dict[str, Links]:
-    """Draws the anchors of the batch's points, and of one drawn positive of each point (no label twice)."""
+  def _links(
+    self, rows: np.ndarray, sampled: ragged.Ragged, pool: Pool, step: int, refreshed
+  ) -> dict[str, Links]:
+    """Samples anchors of the batch's points, and of one sampled positive of each point (no label twice)."""
     if not self._samplers:
       return {}
     generator, labels = self._generator(_LINK, step), np.full(len(rows), -1, np.int32)
-    chosen = np.unique(drawn.values[ragged.draw(drawn.counts, 1, generator)])
+    chosen = np.unique(sampled.values[ragged.sample(sampled.counts, 1, generator)])
     labels[: len(chosen)] = chosen
     of_points = rows, np.where(rows >= 0, np.arange(len(rows)), -1)
     of_labels = labels, np.where(labels >= 0, pool.column_of[labels], -1)
     return {
-      name: sampler.draw(*(of_labels if is_of_labels(name) else of_points), fresh.get(KEPT + name), generator)
+      name: sampler.sample(
+        *(of_labels if is_of_labels(name) else of_points), refreshed.get(KEPT + name), generator
+      )
       for name, sampler in self._samplers.items()
     }
 
@@ -229,7 +241,7 @@ class BatchBuilder:
     """Returns `(rows [B], queries, vectors)` of a batch; either `queries` or `vectors` is empty."""
     if not self._spec.frozen:
       laid_out = length_buckets.lay_out(
-        self._queries, chosen, self._query_slots, self._data_axis, self._held, self._query_spaces
+        self._queries, chosen, self._query_slots, self._data_axis, self._local_rows, self._most_real_tokens
       )
       return *laid_out, ()
     rows = np.full(self._batch_size, -1, np.int32)
@@ -239,12 +251,12 @@ class BatchBuilder:
   def _generator(self, stream: int, index: int) -> np.random.Generator:
     return np.random.default_rng((self._seed, stream, index))
 
-  def _draw_hard(self, rows: np.ndarray, shortlist, generator) -> np.ndarray | None:
-    """Draws labels uniformly from each row's shortlist, `[H]`; returns None if there is no shortlist yet."""
+  def _sample_hard(self, rows: np.ndarray, shortlist, generator) -> np.ndarray | None:
+    """Samples labels uniformly from each row's shortlist, `[H]`; None if there is no shortlist yet."""
     if shortlist is None or not self._spec.num_hard_negatives:
       return None
     listed = ragged.of_padded(np.where(rows[:, None] >= 0, shortlist[rows], -1))
-    return listed.values[ragged.draw(listed.counts, self._spec.num_hard_negatives, generator)]
+    return listed.values[ragged.sample(listed.counts, self._spec.num_hard_negatives, generator)]
 
 
 def epoch_shape(

@@ -20,12 +20,13 @@ class Side(NamedTuple):
   Attributes:
     anchors: token table of the A anchors.
     edges: CSR `[N, A]` of points, or `[L, A]` of labels, before pruning.
-    odds: `[nnz]` positive sampling weights of the edges, for drawing a row's anchor; None is uniform.
+    sampling_weights: `[nnz]` positive sampling weights of the edges, for sampling a row's anchor; None is
+      uniform.
   """
 
   anchors: Any
   edges: Any
-  odds: Any = None
+  sampling_weights: Any = None
 
 
 def side_name(graph: str, kind: str) -> str:
@@ -41,18 +42,18 @@ def is_of_labels(side: str) -> bool:
 
 
 class LinkSampler:
-  """Draws linked anchors and lays out their texts like those of a label pool.
+  """Samples linked anchors and lays out their texts like those of a label pool.
 
-  A pool has room for the anchors that a batch usually draws. For a batch with more, the room is doubled
+  A pool has room for the anchors that a batch usually samples. For a batch with more, the room is doubled
   until they fit.
 
   Args:
-    side: the links to draw from; a row without edges has no anchor.
+    side: the links to sample from; a row without edges has no anchor.
     num_rows: rows of a batch, at most.
     frequency: `[N]` or `[L]`, how many times a batch has each row, on average.
     max_length: the widest token row.
     num_shards: devices that the anchors' texts are split over.
-    held: which of a group's rows this process reads; None is all.
+    local_rows: which of a group's rows this process reads; None is all.
   """
 
   def __init__(
@@ -63,9 +64,9 @@ class LinkSampler:
     frequency: np.ndarray,
     max_length: int,
     num_shards: int = 1,
-    held: length_buckets.Held | None = None,
+    local_rows: length_buckets.LocalRows | None = None,
   ):
-    self._edges, self._odds = side.edges, side.odds
+    self._edges, self._sampling_weights = side.edges, side.sampling_weights
     self._widths = doublings(_WIDTH, int(np.diff(side.edges.indptr).max(initial=0)))
     self._usual = _usual_number(side, frequency)
     self._make_pool = functools.cache(
@@ -76,50 +77,52 @@ class LinkSampler:
         batch_size=num_rows,
         max_length=max_length,
         num_shards=num_shards,
-        held=held,
+        local_rows=local_rows,
       )
     )
 
-  def draw(
+  def sample(
     self, ids: np.ndarray, rows: np.ndarray, kept: np.ndarray | None, generator: np.random.Generator
   ) -> Links:
-    """Draws the links of one batch.
+    """Samples the links of one batch.
 
     Args:
       ids: `[n]` points, or labels, as row numbers of the side's edges; -1 for none.
       rows: `[n]` the batch row of each point, or the pool column of each label; -1 for none.
-      kept: `[nnz]` bool, the edges that were not pruned; anchors are drawn from these. None is all.
+      kept: `[nnz]` bool, the edges that were not pruned; anchors are sampled from these. None is all.
       generator: the random numbers.
     """
     places = ragged.places_of(self._edges, ids)
     linked = places._replace(values=self._edges.indices[places.values])
     left = np.ones(len(linked.values), bool) if kept is None else np.asarray(kept[places.values])
-    drawn = np.zeros(len(linked.values), bool)
+    sampled = np.zeros(len(linked.values), bool)
     counts = linked.only(left, linked.values).counts
-    if self._odds is None:
-      drawn[left] = ragged.draw(counts, 1, generator)
+    if self._sampling_weights is None:
+      sampled[left] = ragged.sample(counts, 1, generator)
     else:
-      drawn[left] = ragged.draw_one(counts, generator, self._odds[places.values[left]])
-    chosen, room = np.unique(linked.values[drawn]), self._usual
+      sampled[left] = ragged.sample_one(counts, generator, self._sampling_weights[places.values[left]])
+    chosen, room = np.unique(linked.values[sampled]), self._usual
     while room < len(chosen):
       room *= 2
-    pool = self._make_pool(room).draw(chosen, chosen[:0], None, generator)
-    positives, weights = in_columns(linked, drawn, pool.column_of, self._widths)
+    pool = self._make_pool(room).sample(chosen, chosen[:0], None, generator)
+    positives, weights = in_columns(linked, sampled, pool.column_of, self._widths)
     return Links(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
 
 
 def _usual_number(side: Side, frequency: np.ndarray) -> int:
-  """Estimates how many distinct anchors a batch draws: the mean plus 4.5 standard deviations."""
-  edges, odds = side.edges, side.odds
-  totals = np.diff(edges.indptr) if odds is None else _row_sums(edges, odds)
+  """Estimates how many distinct anchors a batch samples: the mean plus 4.5 standard deviations."""
+  edges, sampling_weights = side.edges, side.sampling_weights
+  totals = np.diff(edges.indptr) if sampling_weights is None else _row_sums(edges, sampling_weights)
   shares = frequency / np.where(totals > 0, totals, 1)
-  drawn = -np.expm1(-ragged.column_sums(edges, shares, odds))
-  return max(1, math.ceil(drawn.sum() + length_buckets.MARGIN * math.sqrt((drawn * (1 - drawn)).sum())))
+  sampled = -np.expm1(-ragged.column_sums(edges, shares, sampling_weights))
+  return max(1, math.ceil(sampled.sum() + length_buckets.MARGIN * math.sqrt((sampled * (1 - sampled)).sum())))
 
 
-def _row_sums(edges, odds: np.ndarray) -> np.ndarray:
-  """Returns `[N]`, the sum of the weights `odds` `[nnz]` of each row's edges."""
+def _row_sums(edges, sampling_weights: np.ndarray) -> np.ndarray:
+  """Returns `[N]`, the sum of the weights `sampling_weights` `[nnz]` of each row's edges."""
   begun = edges.indptr[:-1][np.diff(edges.indptr) > 0]  # for an empty row reduceat gives an entry, not 0
   sums = np.zeros(edges.shape[0])
-  sums[np.diff(edges.indptr) > 0] = np.add.reduceat(odds, begun, dtype=np.float64) if len(begun) else 0
+  sums[np.diff(edges.indptr) > 0] = (
+    np.add.reduceat(sampling_weights, begun, dtype=np.float64) if len(begun) else 0
+  )
   return sums

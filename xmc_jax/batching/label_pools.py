@@ -38,31 +38,31 @@ class StaticPool:
     columns: `[S]` int32 label ids, -1 for padding.
     groups: their texts, `[n, T]` each; empty if texts are not needed.
     keeps_all: whether `column_of` has an entry for every label, so that no positive is left out.
-    odds: `[L]` approximate probability that each label has a column.
+    probabilities: `[L]` approximate probability that each label has a column.
   """
 
   keeps_all = True
 
   def __init__(self, columns: np.ndarray, groups: tuple[Tokens, ...], num_labels: int):
-    self.columns, self.groups, self.odds = columns, groups, np.ones(num_labels)
+    self.columns, self.groups, self.probabilities = columns, groups, np.ones(num_labels)
     self._column_of = _positions(columns, num_labels)
 
-  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def sample(self, sampled: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     return Pool(np.zeros(0, np.int32), (), self._column_of)
 
 
 class DrawnPool:
-  """Draws pools: the drawn positives of a batch, hard negatives of its rows' shortlists, random labels.
+  """Samples pools: the sampled positives of a batch, hard negatives of its rows' shortlists, random labels.
 
   Args:
     labels: token table of the labels.
-    truth: CSR `[N, L]` that positives are drawn from.
+    truth: CSR `[N, L]` that positives are sampled from.
     spec: how many labels of each kind, and how many columns at most.
     batch_size: B.
     max_length: the widest token row.
     num_shards: devices that the labels' texts are split over.
-    held: which of a group's rows this process reads; None is all.
-    label_odds: as in `BatchBuilder`.
+    local_rows: which of a group's rows this process reads; None is all.
+    label_weights: as in `BatchBuilder`.
   """
 
   columns, groups = np.zeros(0, np.int32), ()
@@ -76,62 +76,64 @@ class DrawnPool:
     batch_size: int,
     max_length: int,
     num_shards: int,
-    held: length_buckets.Held | None = None,
-    label_odds: np.ndarray | None = None,
+    local_rows: length_buckets.LocalRows | None = None,
+    label_weights: np.ndarray | None = None,
   ):
-    self._labels, self._spec, self._shards = labels, spec, (num_shards, held)
+    self._labels, self._spec, self._shards = labels, spec, (num_shards, local_rows)
     self.keeps_all = spec.num_fresh_negatives > 0
     self._own_ids = np.arange(len(labels.lengths), dtype=np.int32)
     counts = np.diff(truth.indptr)
     per_row = np.sort(np.minimum(counts, spec.num_positives) if spec.num_positives else counts)
-    num_drawn = int(per_row[-batch_size:].sum())  # at most
+    num_sampled = int(per_row[-batch_size:].sum())  # at most
     num_labels = len(labels.lengths)
     most = min(num_labels, spec.pool_size or num_labels)
-    frequency = label_frequency(truth, label_odds, spec.num_positives)
+    frequency = label_frequency(truth, label_weights, spec.num_positives)
 
-    by_frequency = most if spec.fill_pool else num_drawn
+    by_frequency = most if spec.fill_pool else num_sampled
 
-    # A label has one row, however often it is drawn, so its weight is the chance to be drawn at all.
-    def odds_with(num_uniform: int) -> np.ndarray:
+    # A label has one row, however often it is sampled, so its weight is the chance to be sampled at all.
+    def probabilities_with(num_uniform: int) -> np.ndarray:
       return -np.expm1(-by_frequency * frequency) + num_uniform / num_labels
 
     def plan(num_uniform: int) -> tuple[length_buckets.Slots, tuple[int, ...] | None]:
       size = max(1, min(by_frequency + num_uniform, most))
-      odds = odds_with(num_uniform)
+      probabilities = probabilities_with(num_uniform)
       group_size = length_buckets.group_size_in_cluster(size) if spec.batch_is_cluster else 1
       rows = -(-size // num_shards) * num_shards
       slots = length_buckets.plan(
-        labels.lengths, rows, max_length, weights=odds, multiple=num_shards, group_size=group_size
+        labels.lengths, rows, max_length, weights=probabilities, multiple=num_shards, group_size=group_size
       )
       if num_shards > 1:
         return slots, None
-      if spec.fill_pool or num_uniform > spec.num_random_negatives:  # drawn labels fill the pool
+      if spec.fill_pool or num_uniform > spec.num_random_negatives:  # sampled labels fill the pool
         for _ in range(20):  # capped at 1, frequent labels leave the rest to others
-          odds = np.minimum(1.0, odds * max(1.0, rows / max(odds.sum(), 1e-9)))
-      return slots, length_buckets.spaces(
-        slots, labels.lengths, weights=np.minimum(odds, 1), group_size=group_size
+          probabilities = np.minimum(1.0, probabilities * max(1.0, rows / max(probabilities.sum(), 1e-9)))
+      return slots, length_buckets.most_real_tokens(
+        slots, labels.lengths, weights=np.minimum(probabilities, 1), group_size=group_size
       )
 
     self._slots = plan(spec.num_random_negatives)
     # Hard negatives are not uniform; to treat them so is only a guess at their lengths.
     num_uniform = spec.num_random_negatives + batch_size * spec.num_hard_negatives
     self._slots_with_hard = plan(num_uniform)
-    self.odds = np.ones(num_labels) if self.keeps_all else np.minimum(1.0, odds_with(num_uniform))
+    self.probabilities = (
+      np.ones(num_labels) if self.keeps_all else np.minimum(1.0, probabilities_with(num_uniform))
+    )
 
-  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def sample(self, sampled: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
     """Builds the pool of one step.
 
     Args:
-      drawn: the drawn positives, in any order, with repeats.
-      others: positives of the same rows that were not drawn.
+      sampled: the sampled positives, in any order, with repeats.
+      others: positives of the same rows that were not sampled.
       listed: hard negatives, in any order, with repeats; None before there are shortlists.
       generator: the random numbers.
     """
     spec = self._spec
-    slots, spaces = self._slots if listed is None else self._slots_with_hard
+    slots, most = self._slots if listed is None else self._slots_with_hard
     num_labels = len(self._labels.lengths)
     room = min(spec.pool_size or num_labels, length_buckets.num_rows(slots))
-    positives = np.unique(drawn)
+    positives = np.unique(sampled)
     pool, dropped = _at_most(room, positives, generator), [0, max(0, len(positives) - room)]
     if listed is not None:
       hard = np.setdiff1d(listed, positives)
@@ -145,44 +147,42 @@ class DrawnPool:
       candidates = generator.choice(num_labels, min(num_labels, extra + len(pool)), replace=False)
       outside = candidates[~np.isin(candidates, pool)]
       pool = np.concatenate([pool, outside[:extra].astype(np.int32)])
-    columns, groups = length_buckets.lay_out(
-      self._labels, pool.astype(np.int32), slots, *self._shards, spaces
-    )
+    columns, groups = length_buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards, most)
     column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
     return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())
 
 
 def _at_most(number: int, labels: np.ndarray, generator) -> np.ndarray:
-  """Returns `number` of the labels, drawn uniformly; all of them if there are no more."""
+  """Returns `number` of the labels, sampled uniformly; all of them if there are no more."""
   return labels if len(labels) <= number else generator.choice(labels, number, replace=False, shuffle=False)
 
 
 class TablePool:
-  """Draws pools: the drawn positives of a batch, as labels without texts.
+  """Samples pools: the sampled positives of a batch, as labels without texts.
 
   There are as many columns as a usual batch needs. For a batch that needs more, they double until it fits.
 
   Args:
-    truth: CSR `[N, L]` that positives are drawn from.
-    spec: how many positives are drawn per row.
+    truth: CSR `[N, L]` that positives are sampled from.
+    spec: how many positives are sampled per row.
     batch_size: B.
-    label_odds: as in `BatchBuilder`.
+    label_weights: as in `BatchBuilder`.
   """
 
   columns, groups, keeps_all = np.zeros(0, np.int32), (), False
 
-  def __init__(self, truth, spec: BatchSpec, batch_size: int, label_odds: np.ndarray | None):
+  def __init__(self, truth, spec: BatchSpec, batch_size: int, label_weights: np.ndarray | None):
     self._num_labels = truth.shape[1]
     counts = np.diff(truth.indptr)
     per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
     per_row = per_row[per_row > 0]
-    drawn = batch_size * per_row.mean() if len(per_row) else 1.0
-    self.odds = -np.expm1(-drawn * label_frequency(truth, label_odds, spec.num_positives))
+    sampled = batch_size * per_row.mean() if len(per_row) else 1.0
+    self.probabilities = -np.expm1(-sampled * label_frequency(truth, label_weights, spec.num_positives))
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
-    self._size = _rounded(self.odds.sum() + length_buckets.MARGIN * spread)
+    self._size = _rounded(self.probabilities.sum() + length_buckets.MARGIN * spread)
 
-  def draw(self, drawn: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
-    pool = np.unique(drawn)
+  def sample(self, sampled: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+    pool = np.unique(sampled)
     size = self._size
     while size < len(pool):
       size *= 2
@@ -191,12 +191,12 @@ class TablePool:
     return Pool(columns, (), _positions(columns, self._num_labels))
 
 
-def label_frequency(truth, label_odds: np.ndarray | None, num_positives: int = 0) -> np.ndarray:
-  """Estimates `[L]`, each label's share of the drawn positives: `num_positives` per row, or all if 0."""
+def label_frequency(truth, label_weights: np.ndarray | None, num_positives: int = 0) -> np.ndarray:
+  """Estimates `[L]`, each label's share of the sampled positives: `num_positives` per row, or all if 0."""
   counts = np.diff(truth.indptr)
   taken = np.minimum(1.0, num_positives / np.maximum(counts, 1)) if num_positives else np.ones(len(counts))
   frequency = ragged.column_sums(truth, taken)
-  frequency = frequency if label_odds is None else frequency * label_odds
+  frequency = frequency if label_weights is None else frequency * label_weights
   return frequency / max(frequency.sum(), 1)
 
 
@@ -213,14 +213,14 @@ def make_pool(
   batch_size: int,
   max_length: int,
   num_shards: int,
-  held: length_buckets.Held | None = None,
-  label_odds: np.ndarray | None = None,
+  local_rows: length_buckets.LocalRows | None = None,
+  label_weights: np.ndarray | None = None,
 ):
   """Builds the pool that `spec.labels` names."""
   if spec.labels == "all":
-    return all_labels(labels, max_length, num_shards, held)
+    return all_labels(labels, max_length, num_shards, local_rows)
   if spec.labels == "in_batch_table":
-    return TablePool(truth, spec, batch_size, label_odds)
+    return TablePool(truth, spec, batch_size, label_weights)
   if spec.labels == "table":
     num_labels = len(labels.lengths)
     columns = np.full(-(-num_labels // num_shards) * num_shards, -1, np.int32)
@@ -233,28 +233,34 @@ def make_pool(
     batch_size=batch_size,
     max_length=max_length,
     num_shards=num_shards,
-    held=held,
-    label_odds=label_odds,
+    local_rows=local_rows,
+    label_weights=label_weights,
   )
 
 
-def all_labels(labels, max_length: int, num_shards: int, held: length_buckets.Held | None) -> StaticPool:
+def all_labels(
+  labels, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
+) -> StaticPool:
   """Builds a pool of all labels, in groups of one width each; a group's rows divide by `num_shards`."""
   columns, groups = [], []
   for width, members in length_buckets.split_tightly(labels.lengths, max_length):
     padded = np.full(-(-len(members) // num_shards) * num_shards, -1, np.int32)
     padded[: len(members)] = members
-    groups.append(labels.gather(padded if held is None else np.where(held(len(padded)), padded, -1), width))
+    groups.append(
+      labels.gather(padded if local_rows is None else np.where(local_rows(len(padded)), padded, -1), width)
+    )
     columns.append(padded)
   return StaticPool(length_buckets.device_major(columns, num_shards), tuple(groups), len(labels.lengths))
 
 
-def label_table(labels, max_length: int, num_shards: int, held: length_buckets.Held | None) -> Tokens:
+def label_table(
+  labels, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
+) -> Tokens:
   """Lays out all labels in id order as one group; its rows divide by `num_shards`."""
   rows = np.full(-(-len(labels.lengths) // num_shards) * num_shards, -1, np.int32)
   rows[: len(labels.lengths)] = np.arange(len(labels.lengths))
   width = min(max_length, int(labels.lengths.max(initial=1)))
-  return labels.gather(rows if held is None else np.where(held(len(rows)), rows, -1), width)
+  return labels.gather(rows if local_rows is None else np.where(local_rows(len(rows)), rows, -1), width)
 
 
 def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
@@ -265,22 +271,22 @@ def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
 
 
 def in_columns(
-  truth: ragged.Ragged, drawn: np.ndarray, column_of: np.ndarray, widths: tuple[int, ...]
+  truth: ragged.Ragged, sampled: np.ndarray, column_of: np.ndarray, widths: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the columns of each row's true labels `[B, P]`, and their weights.
 
-  The weights of the drawn labels sum to 1. Labels outside the pool are left out.
+  The weights of the sampled labels sum to 1. Labels outside the pool are left out.
 
   Args:
     truth: true labels of B rows.
-    drawn: `[E]` bool, which of them were drawn.
+    sampled: `[E]` bool, which of them were sampled.
     column_of: `[L]` column of each label, -1 if it is not in the pool.
     widths: the allowed values of P, ascending; the smallest that fits every row is used.
   """
   columns = column_of[truth.values]
   inside = columns >= 0
   found = truth.only(inside, columns)
-  chosen = drawn[inside]
+  chosen = sampled[inside]
   number = np.bincount(found.owners[chosen], minlength=len(found.counts))
   weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
   width = suffices(widths, found.counts.max(initial=0))

@@ -9,6 +9,7 @@ than it needs, but not into a narrower one.
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,7 @@ _TRIALS = 400
 MARGIN = 4.5  # standard deviations of spare room, so that practically every batch fits
 
 Slots = tuple[tuple[int, int], ...]
-Held = Callable[[int], np.ndarray]  # n -> [n] bool: the rows of a group of n that this process holds
+LocalRows = Callable[[int], np.ndarray]  # n -> [n] bool: the rows of a group of n that this process reads
 
 
 def widths(max_length: int) -> list[int]:
@@ -38,16 +39,16 @@ def plan(
   multiple: int = 1,
   group_size: int = 1,
 ) -> Slots:
-  """Plans slots for batches of `num_rows` texts that are drawn at random.
+  """Plans slots for batches of `num_rows` texts that are sampled at random.
 
   Args:
-    lengths: `[n]` token counts of the texts that batches are drawn from.
+    lengths: `[n]` token counts of the texts that batches are sampled from.
     num_rows: rows in a batch.
     max_length: the widest slot; every text fits there, truncated if necessary.
     weights: `[n]` sampling weights of the texts, up to a factor; None is uniform.
     max_groups: groups at most; more groups need less padding and compile longer.
     multiple: every group's rows divide by this (the mesh's data axis).
-    group_size: texts are drawn in groups of this size, and the texts of a group may have the same length.
+    group_size: texts are sampled in groups of this size, and the texts of a group may have the same length.
 
   Returns:
     `((width, rows), ...)`, widths ascending; the rows sum to `num_rows`.
@@ -71,7 +72,7 @@ def plan(
   return best[1]
 
 
-def spaces(
+def most_real_tokens(
   slots: Slots,
   lengths: np.ndarray,
   *,
@@ -84,9 +85,9 @@ def spaces(
 
   Args:
     slots: from `plan`.
-    lengths: `[n]` token counts of the texts that batches are drawn from.
+    lengths: `[n]` token counts of the texts that batches are sampled from.
     weights: `[n]` probability, at most 1, that a batch has each text, independently of the others; None is
-      full batches of uniformly drawn texts.
+      full batches of uniformly sampled texts.
     group_size: as for `plan`.
   """
   widest, total = slots[-1][0], num_rows(slots)
@@ -115,7 +116,7 @@ def group_size_in_cluster(num_rows: int) -> int:
   """Returns the `group_size` of `plan` for texts of one cluster: they are similar, and so are their lengths.
 
   On LF-DebianTitles, the number of texts longer than a given width varies about 30 times as much among
-  clusters of 279 points as among 279 points drawn at random.
+  clusters of 279 points as among 279 points sampled at random.
   """
   return 1 + num_rows // 20
 
@@ -191,14 +192,15 @@ def lay_out(
   ids: np.ndarray,
   slots: Slots,
   num_shards: int,
-  held: Held | None = None,
+  local_rows: LocalRows | None = None,
   most: tuple[int, ...] | None = None,
 ) -> tuple[np.ndarray, tuple[Tokens, ...]]:
   """Lays out texts in slots; returns `[rows]` ids, -1 for padding, and one token group per width.
 
   The ids are in device order: first the rows of every group that are on the first device.
-  If `held` is given, only the texts that it marks are read; the tokens of the others are 0. `most` is the
-  result of `spaces`; it becomes `Tokens.space` of the groups, unless one of them has more tokens.
+  If `local_rows` is given, only the texts that it marks are read; the tokens of the others are 0. `most` is
+  the result of `most_real_tokens`; it becomes `Tokens.num_real_tokens` of the groups, unless one of them has
+  more tokens.
   """
   order = assign(slots, table.lengths[ids])
   if order is None:
@@ -206,10 +208,10 @@ def lay_out(
     order = assign(slots, table.lengths[ids])
   laid_out = np.where(order >= 0, ids[order] if len(ids) else -1, -1).astype(np.int32)
   parts = np.split(laid_out, np.cumsum([rows for _, rows in slots])[:-1])
-  read = parts if held is None else [np.where(held(len(part)), part, -1) for part in parts]
+  read = parts if local_rows is None else [np.where(local_rows(len(part)), part, -1) for part in parts]
   groups = tuple(table.gather(part, width) for part, (width, _) in zip(read, slots))
   if most and all(group.lengths.sum() <= tokens for group, tokens in zip(groups, most)):
-    groups = tuple(group._replace(space=np.zeros(tokens, np.int8)) for group, tokens in zip(groups, most))
+    groups = tuple(replace(group, num_real_tokens=tokens) for group, tokens in zip(groups, most))
   return device_major(parts, num_shards), groups
 
 

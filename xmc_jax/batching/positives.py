@@ -1,4 +1,4 @@
-"""The number of positives that a step draws per row, and the width of a batch's array of positives.
+"""The number of positives that a step samples per row, and the width of a batch's array of positives.
 
 Each batch uses the smallest of a few widths that fits its rows; each width is compiled separately. A single
 width for all batches would have to fit the longest row of the data, which most batches do not contain:
@@ -14,8 +14,8 @@ _MULTIPLE = 8
 _USUAL, _MOST = 0.5, 0.9  # the fraction of batches that fit the first width, and the second
 
 
-def num_drawn(settings) -> int:
-  """Returns how many positives a step draws per row; 0 is all of them.
+def num_sampled(settings) -> int:
+  """Returns how many positives a step samples per row; 0 is all of them.
 
   Under SoftTop-k it is `num_positives`, but at least k, because eq. 6 of DEXML asks for k labels at once.
 
@@ -33,7 +33,7 @@ def choose_widths(counts: np.ndarray, in_pool: np.ndarray, batch_size: int) -> t
   Args:
     counts: `[N]` number of true labels of each row.
     in_pool: `[N]` estimated number of these that are in a batch's pool; not necessarily whole.
-    batch_size: B, rows in a batch, drawn at random.
+    batch_size: B, rows in a batch, sampled at random.
   """
   if not len(counts):
     return (1,)
@@ -62,18 +62,18 @@ def suffices(widths: Sequence[int], needed: int) -> int:
   return next(width for width in widths if width >= needed)
 
 
-def expected_in_pool(counts: np.ndarray, drawn: np.ndarray, others: np.ndarray) -> np.ndarray:
+def expected_in_pool(counts: np.ndarray, sampled: np.ndarray, others: np.ndarray) -> np.ndarray:
   """Estimates how many labels of each row are in a batch's pool: the mean plus two standard deviations.
 
   Args:
     counts: `[N]` true labels of each row.
-    drawn: `[N]` how many of them the row itself draws.
+    sampled: `[N]` how many of them the row itself samples.
     others: `[N]` how many of them are in the pool because of other rows, on average.
 
   Returns:
     `[N]`, at most `counts`; not necessarily whole.
   """
-  return np.minimum(counts, drawn + others + 2 * np.sqrt(others))
+  return np.minimum(counts, sampled + others + 2 * np.sqrt(others))
 
 
 def _longest_of_batch(counts: np.ndarray, batch_size: int, share: float) -> int:

@@ -60,45 +60,49 @@ def of_padded(array: np.ndarray) -> Ragged:
   return Ragged(array[real], real.sum(axis=1))
 
 
-def draw(
-  counts: np.ndarray, number: int, generator: np.random.Generator, odds: np.ndarray | None = None
+def sample(
+  counts: np.ndarray, number: int, generator: np.random.Generator, sampling_weights: np.ndarray | None = None
 ) -> np.ndarray:
-  """Marks entries of rows, drawn without replacement, uniformly or by weight.
+  """Marks entries of rows, sampled without replacement, uniformly or by weight.
 
   Args:
     counts: `[n]` number of entries of each row.
-    number: entries to draw per row; a row with fewer entries gives all that it has. 0 draws all.
+    number: entries to sample per row; a row with fewer entries gives all that it has. 0 samples all.
     generator: the random numbers.
-    odds: `[counts.sum()]` positive sampling weights: the next entry is drawn from those left in its row,
-      with a probability proportional to its weight. None is uniform.
+    sampling_weights: `[counts.sum()]` positive sampling weights: the next entry is sampled from those left in
+      its row, with a probability proportional to its weight. None is uniform.
 
   Returns:
-    `[counts.sum()]` bool, True for the drawn entries.
+    `[counts.sum()]` bool, True for the sampled entries.
   """
   marked = np.zeros(int(counts.sum()), bool)
   if not number or number >= counts.max(initial=0):
     return ~marked
   places = (
-    _uniformly(counts, number, generator) if odds is None else _by_odds(counts, number, generator, odds)
+    _uniformly(counts, number, generator)
+    if sampling_weights is None
+    else _by_weight(counts, number, generator, sampling_weights)
   )
   marked[places] = True
   return marked
 
 
-def draw_one(counts: np.ndarray, generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
-  """Marks one entry of each non-empty row, like `draw` of 1 by weight, from one random number per row.
+def sample_one(
+  counts: np.ndarray, generator: np.random.Generator, sampling_weights: np.ndarray
+) -> np.ndarray:
+  """Marks one entry of each non-empty row, like `sample` of 1 by weight, from one random number per row.
 
   Args:
     counts: `[n]` number of entries of each row.
     generator: the random numbers.
-    odds: `[counts.sum()]` positive sampling weights.
+    sampling_weights: `[counts.sum()]` positive sampling weights.
 
   Returns:
-    `[counts.sum()]` bool, True for the drawn entries.
+    `[counts.sum()]` bool, True for the sampled entries.
   """
-  marked, tickets = np.zeros(len(odds), bool), generator.random(len(counts))
+  marked, tickets = np.zeros(len(sampling_weights), bool), generator.random(len(counts))
   begins, some = _starts(counts), counts > 0
-  sums = np.concatenate([[0.0], np.cumsum(odds, dtype=np.float64)])
+  sums = np.concatenate([[0.0], np.cumsum(sampling_weights, dtype=np.float64)])
   low, high = sums[begins[some]], sums[(begins + counts)[some]]
   places = np.searchsorted(sums, low + tickets[some] * (high - low), side="right") - 1
   marked[np.clip(places, begins[some], (begins + counts)[some] - 1)] = True  # rounding must not leave the row
@@ -106,22 +110,24 @@ def draw_one(counts: np.ndarray, generator: np.random.Generator, odds: np.ndarra
 
 
 def _uniformly(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
-  """Returns the places of uniformly drawn entries, by Floyd's algorithm for all rows at once."""
+  """Returns the places of uniformly sampled entries, by Floyd's algorithm for all rows at once."""
   places = np.full((len(counts), number), -1, np.int64)
   tickets = generator.random((number, len(counts)))
   for turn in range(number):
-    last = np.maximum(counts - number, 0) + turn  # the last place that this turn may draw
+    last = np.maximum(counts - number, 0) + turn  # the last place that this turn may sample
     place = (tickets[turn] * (last + 1)).astype(np.int64)
     place = np.where((places[:, :turn] == place[:, None]).any(axis=1), last, place)
     places[:, turn] = np.where(turn < counts, place, -1)
   return (_starts(counts)[:, None] + places)[places >= 0]
 
 
-def _by_odds(counts: np.ndarray, number: int, generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
+def _by_weight(
+  counts: np.ndarray, number: int, generator: np.random.Generator, sampling_weights: np.ndarray
+) -> np.ndarray:
   """Returns the places of each row's shortest exponential waiting times (Efraimidis and Spirakis, 2006)."""
-  waiting = generator.standard_exponential(len(odds)) / odds
+  waiting = generator.standard_exponential(len(sampling_weights)) / sampling_weights
   order = np.lexsort((waiting, np.repeat(np.arange(len(counts)), counts)))  # within each row, by waiting time
-  turn = np.arange(len(odds)) - np.repeat(_starts(counts), counts)
+  turn = np.arange(len(sampling_weights)) - np.repeat(_starts(counts), counts)
   return order[turn < number]
 
 

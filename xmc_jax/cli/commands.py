@@ -105,15 +105,15 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     frequency.tell(run, run.config.eval.scores)
-    params, aux, step = loop.train(run, voice, stop)
+    params, extra_state, step = loop.train(run, voice, stop)
     with voice.stage("fuse"):
-      fused.fit_fusion(run, params, aux)
-      frequency.fit(run, params, aux)
+      fused.fit_fusion(run, params, extra_state)
+      frequency.fit(run, params, extra_state)
     with voice.stage("hybrid"):
-      ranking.fit_hybrid(run, params, aux)
+      ranking.fit_hybrid(run, params, extra_state)
     if run.config.train.refit:  # then the validation rows are nobody's measure any more
-      params, aux, step = refit.train(run, voice, stop)
-    means, _ = _test(run, params, aux, step, voice)
+      params, extra_state, step = refit.train(run, voice, stop)
+    means, _ = _test(run, params, extra_state, step, voice)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
     show(_invitation(run))
     if runtime.is_main_process():
@@ -227,13 +227,13 @@ def _plan(run: runs.Run) -> str:
 
 
 def _test(
-  run: runs.Run, params, aux, step: int, voice: Report, scores: str = "", suffix: str = ""
+  run: runs.Run, params, extra_state, step: int, voice: Report, scores: str = "", suffix: str = ""
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   test, chosen = run.dataset.test, scores or run.config.eval.scores
   methods.check_scores(chosen, run.config, run.method)
   with voice.stage("test"):
-    queries = evaluate.embed_split(run, params, aux, test)
-    ranked, why = ranking.rank_test(run, params, aux, queries, chosen)
+    queries = evaluate.embed_split(run, params, extra_state, test)
+    ranked, why = ranking.rank_test(run, params, extra_state, queries, chosen)
     chosen_ranking = ranked.pop(chosen)
     alone = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
     # Under another name, where it is not ranked as the run was told to.
@@ -243,7 +243,15 @@ def _test(
     with voice.stage("page"):
       seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
       report.write(
-        run, chosen_ranking, queries, params, aux, scores=chosen, suffix=suffix, seconds=seconds, why=why
+        run,
+        chosen_ranking,
+        queries,
+        params,
+        extra_state,
+        scores=chosen,
+        suffix=suffix,
+        seconds=seconds,
+        why=why,
       )
   by = f", by {'both' if chosen == 'fused' else chosen}" if alone else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
@@ -265,5 +273,5 @@ def write_lines(run: runs.Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
   names, test = run.dataset.labels.texts, run.dataset.test
   for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
     found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
-    true = [{"id": label, "text": names[label]} for label in test.counted[row].indices.tolist()]
+    true = [{"id": label, "text": names[label]} for label in test.unfiltered_positives[row].indices.tolist()]
     out.write(json_line(test.texts[row], found, true=true))

@@ -57,7 +57,7 @@ class Split:
     return int(np.count_nonzero(np.diff(self.truth.indptr)))
 
   @functools.cached_property
-  def counted(self):
+  def unfiltered_positives(self):
     """Returns csr `[N, L]`, the truth without the filter pairs: the labels to learn, and the hits."""
     return unfiltered(self.truth, self.filter)
 

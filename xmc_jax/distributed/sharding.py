@@ -117,13 +117,13 @@ def rounded_up(number: int, multiple: int) -> int:
   return -(-number // multiple) * multiple
 
 
-def held_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
+def local_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
   """`[num_rows]` bool: the rows that this process's devices hold, of an array split over mesh axes."""
   sharding = NamedSharding(mesh, PartitionSpec(axes))
-  held = np.zeros(num_rows, bool)
+  local = np.zeros(num_rows, bool)
   for (rows,) in sharding.addressable_devices_indices_map((num_rows,)).values():
-    held[rows] = True
-  return held
+    local[rows] = True
+  return local
 
 
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
@@ -131,43 +131,36 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
 
   What has a row per query is split over 'data', label texts over both axes; the rest is copied.
   """
-  rows = NamedSharding(mesh, PartitionSpec("data"))
-
-  def put(tree: PyTree, sharding: NamedSharding) -> PyTree:
-    return jax.tree.map(lambda leaf: place(leaf, sharding), tree)
-
-  return Batch(
-    rows=put(batch.rows, rows),
-    queries=put(batch.queries, rows),
-    columns=put(batch.columns, replicated(mesh)),
-    labels=put_labels(batch.labels, mesh),
-    positives=put(batch.positives, rows),
-    weights=put(batch.weights, rows),
-    excluded=put(batch.excluded, rows),
-    every_label=batch.every_label,
-    vectors=put(batch.vectors, rows),
-    dropped=put(batch.dropped, replicated(mesh)),
-    links={name: _put_links(links, mesh) for name, links in dict(batch.links).items()},
-    shared=put(batch.shared, rows),
-  )
+  per_query = NamedSharding(mesh, PartitionSpec("data"))
+  everywhere = dict.fromkeys(("columns", "dropped"), replicated(mesh))
+  arrays = {
+    name: _put(value, everywhere.get(name, per_query))
+    for name, value in batch._asdict().items()
+    if name not in ("labels", "every_label", "links")
+  }
+  links = {name: _put_links(links, mesh) for name, links in dict(batch.links).items()}
+  return batch._replace(labels=put_labels(batch.labels, mesh), links=links, **arrays)
 
 
 def _put_links(links: Links, mesh: Mesh) -> Links:
-  """What has a row per point or label is split over 'data', anchors' texts as label texts are."""
-  rows = NamedSharding(mesh, PartitionSpec("data"))
+  """Splits what has a row per point or label over 'data', and anchors' texts as label texts are."""
+  per_row = NamedSharding(mesh, PartitionSpec("data"))
   return Links(
-    rows=place(links.rows, rows),
+    rows=place(links.rows, per_row),
     columns=place(links.columns, replicated(mesh)),
     anchors=put_labels(links.anchors, mesh),
-    positives=place(links.positives, rows),
-    weights=place(links.weights, rows),
+    positives=place(links.positives, per_row),
+    weights=place(links.weights, per_row),
   )
 
 
 def put_labels(groups: PyTree, mesh: Mesh) -> PyTree:
   """Label texts, split over both axes: no device encodes what another does."""
-  everything = NamedSharding(mesh, PartitionSpec(LABEL_ROWS))
-  return jax.tree.map(lambda leaf: place(leaf, everything), groups)
+  return _put(groups, NamedSharding(mesh, PartitionSpec(LABEL_ROWS)))
+
+
+def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
+  return jax.tree.map(lambda leaf: place(leaf, sharding), tree)
 
 
 def fetch(array: Array) -> np.ndarray:

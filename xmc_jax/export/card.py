@@ -224,7 +224,7 @@ def _limits(made: Made, run: Run) -> str:
     )
   else:
     lines.append("No label can be added: label vectors are trained, they do not follow from texts.")
-  if run.method.views and facts["index_ranks_by"].startswith("the sum"):
+  if run.method.scorers and facts["index_ranks_by"].startswith("the sum"):
     lines.append("The run itself may fuse its two scores by a decision tree; the index ranks by their sum.")
   return "".join(f"- {line}\n" for line in lines)
 

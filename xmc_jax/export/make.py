@@ -47,13 +47,13 @@ class _Source(NamedTuple):
   def view(self) -> str:
     """Returns the method's view that `index/` ranks by; '' for the sum of the views, or if it has none."""
     method = self.run.method
-    alone = self.scores if self.scores in method.views else ""
+    alone = self.scores if self.scores in method.scorers else ""
     return alone or ("encoder" if method.key_temperature else "")
 
   @property
   def views(self) -> list[str]:
     """Returns the kinds of label vectors that rank."""
-    views = self.run.method.views if self.scores == exported.HYBRID else ()
+    views = self.run.method.scorers if self.scores == exported.HYBRID else ()
     return list(views or ("encoder",))
 
 
@@ -80,8 +80,8 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   told = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
   chosen = scores or told.config.eval.scores
   _check_scores(chosen, told)
-  params, aux, step = told.trained()
-  source = _Source(told, _in_float32(told), Trained(params, aux), step, chosen)
+  params, extra_state, step = told.trained()
+  source = _Source(told, _in_float32(told), Trained(params, extra_state), step, chosen)
   with whole_folder.written_whole(folder.absolute(), exported.is_export) as part:
     _write(part, source)
   say(f"exported to {folder}: README.md says what is there")
@@ -94,7 +94,7 @@ def _check_scores(scores: str, run: runs.Run) -> None:
       f"scores = {scores!r}: an export ranks by all sources or by inner products, not by this one alone; "
       "give --scores=hybrid, which joins it with the others, or --scores=encoder"
     )
-  weight = frequency.weight_of(run, scores if scores in run.method.views else "")
+  weight = frequency.weight_of(run, scores if scores in run.method.scorers else "")
   if weight and scores != exported.HYBRID:
     raise UserError(
       f"eval.log_frequency: label frequency weighs {weight:g} in this run's {scores!r} scores, and what is "
@@ -114,7 +114,7 @@ def _in_float32(run: runs.Run) -> runs.Run:
 
 def _write(part: pathlib.Path, source: _Source) -> None:
   run, trained = source.run, source.trained
-  vectors = run.embed_labels(trained.params, run.aux_to_rank(*trained), source.view)
+  vectors = run.embed_labels(trained.params, run.extra_state_to_rank(*trained), source.view)
   memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, ())
   _check_room(part, source, vectors.shape, memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
@@ -150,7 +150,9 @@ def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, programs
   """Writes the embedding functions and the tokenizer; returns the functions by name."""
   run, max_length = source.run, source.run.config.data.max_length
   functions = {
-    exported.POINTS: lambda params, aux, tokens, ids: run.method.embed_queries(params, aux, tokens)
+    exported.POINTS: lambda params, extra_state, tokens, ids: run.method.embed_queries(
+      params, extra_state, tokens
+    )
   }
   if by_text := _by_text(run, source.trained):
     functions[exported.LABELS] = by_text
@@ -203,13 +205,13 @@ def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
 def _by_text(run: runs.Run, trained: Trained) -> programs.Function | None:
   """Returns the method's function that embeds an unseen label by its text alone; None if it has none."""
   method, max_length = run.method, run.config.data.max_length
-  known = [method.embed_texts, method.embed_labels, *method.views.values()]
+  known = [method.embed_texts, method.embed_labels, *method.scorers.values()]
   following = (f for f in known if f and programs.follows_from_text(f, trained, max_length))
   return next(following, None)
 
 
 def _ranks_by(run: runs.Run, view: str) -> str:
-  if not run.method.views:
+  if not run.method.scorers:
     return "inner products"
   return f"inner products, by {view} alone" if view else "the sum of encoder and classifier inner products"
 

@@ -31,14 +31,14 @@ _TEXTS = ("input_ids", "attention_mask")
 _IDS = "label_ids"
 _INPUTS = {*_TEXTS, _IDS}
 
-Function = Callable[..., Array]  # (params, aux, tokens, ids [b]) -> [b, D]
+Function = Callable[..., Array]  # (params, extra_state, tokens, ids [b]) -> [b, D]
 
 
 class Trained(NamedTuple):
   """Holds the trees that functions are called with; see `types.Method`."""
 
   params: PyTree
-  aux: PyTree
+  extra_state: PyTree
 
 
 def check_available() -> None:
@@ -163,9 +163,9 @@ def _lowered(function: Function, trained: Trained, names: list[str], max_length:
 def _row_by_row(function: Function) -> Function:
   """Returns the same function of many texts, which passes them to the original one text at a time."""
 
-  def call(params, aux, tokens, ids):
+  def call(params, extra_state, tokens, ids):
     def of_one(row, length, number):
-      return function(params, aux, Tokens(row[None], length[None]), number[None])[0]
+      return function(params, extra_state, Tokens(row[None], length[None]), number[None])[0]
 
     return jax.vmap(of_one)(tokens.ids, tokens.lengths, ids)
 

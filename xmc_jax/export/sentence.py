@@ -88,8 +88,8 @@ class _Unit(NamedTuple):
 
 
 def _encoder_of(trained: Trained) -> PyTree | None:
-  """Returns the parameters that an Embedder takes, or None. A frozen encoder is in `aux`."""
-  for tree in (trained.params, trained.aux.get("encoder")):
+  """Returns the parameters that an Embedder takes, or None. A frozen encoder is in `extra_state`."""
+  for tree in (trained.params, trained.extra_state.get("encoder")):
     if isinstance(tree, Mapping) and "encoder" in tree:
       return tree
   return None

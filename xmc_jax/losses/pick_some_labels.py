@@ -17,7 +17,7 @@ def pick_some_labels(
     \mathcal{L}_\mathrm{PSL} = \frac{1}{|\{i : P_i^B \neq \emptyset\}|} \sum_{i : P_i^B \neq \emptyset}
       \frac{1}{|P_i^B|} \sum_{p \in P_i^B} \ell(s_i, p)
 
-  :math:`P_i^B` are all true labels of row i in the pool, whoever brought them there: a draw of this row, of
+  :math:`P_i^B` are all true labels of row i in the pool, whoever brought them there: a sample of this row, of
   another, or another's hard negatives. The rows are queries and the columns labels, or with `scores.T`,
   `labels.T` and `where.T` the other way round: the rows are then the pool's labels, the positives the batch's
   queries that carry them, and labels that none carries count for nothing.

@@ -80,11 +80,11 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
 
 
 def check_scores(scores: str, config, method: Method) -> None:
-  """Raises ConfigError for scores that the method does not rank by; without views there are the encoder's."""
-  legal = ("hybrid", "fused", *(method.views or ("encoder",)), *configs.SOURCES)
+  """Raises ConfigError for scores that the method does not rank by; the default scorer is 'encoder'."""
+  legal = ("hybrid", "fused", *(method.scorers or ("encoder",)), *configs.SOURCES)
   if scores in legal:
     return
-  if not method.views:
+  if not method.scorers:
     raise ConfigError(
       f"scores = {scores!r}: this run has no classifiers; it ranks by {', '.join(map(repr, legal))}; leave "
       "--scores out (--config.eval.scores=hybrid)"

@@ -1,7 +1,7 @@
 """ANCE: DPR with hard negatives from the model's own mistakes (Xiong et al., ICLR 2021).
 
-Softmax, or a triplet loss, over the in-batch pool and labels drawn from each point's shortlist, which is made
-anew every few epochs from the embeddings of the moment.
+Softmax, or a triplet loss, over the in-batch pool and labels sampled from each point's shortlist, which is
+made anew every few epochs from the embeddings of the moment.
 """
 
 from xmc_jax.config import Key, declare
@@ -14,7 +14,7 @@ SETTINGS = declare(
   pool_losses.MARGIN,
   loss=Key("softmax", "what is minimised", choices=("softmax", "margin")),
   labels=pool.IN_BATCH,
-  num_hard_negatives=Key(1, "labels drawn per point from its shortlist", least=1),
+  num_hard_negatives=Key(1, "labels sampled per point from its shortlist", least=1),
 )
 
 

@@ -27,14 +27,14 @@ SETTINGS = declare(
   loss=Key("margin", "what is minimised", choices=("margin",)),
   labels=Key(
     "in_batch_table",
-    "the labels of a step: the batch's drawn positives, by their classifiers",
+    "the labels of a step: the batch's sampled positives, by their classifiers",
     choices=("in_batch_table",),
   ),
   query_dropout=Key(0.5, "on the frozen encoder's vectors", below=1),
   temperature=pool_losses.TEMPERATURE_OF_RANKING,
 )
 TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the devices
-_LABELS = "label_vectors"  # in `aux`: ẑ, likewise
+_LABELS = "label_vectors"  # in `extra_state`: ẑ, likewise
 
 
 def make(config, info: DatasetInfo) -> Method:
@@ -46,7 +46,7 @@ def make(config, info: DatasetInfo) -> Method:
     nothing = np.zeros((num_rows, encoder.width), np.float32)
     return {TABLE: nothing}, {"encoder": encoder.init(key), _LABELS: nothing}
 
-  def adopt(source: refresh.Snapshot):
+  def init_from_run(source: refresh.Snapshot):
     if "encoder" not in source.params or source.labels.shape[1] != encoder.width:
       raise UserError(
         "classifiers stand on a dual encoder, which that run has not trained; give a run of dexa.py, "
@@ -58,28 +58,30 @@ def make(config, info: DatasetInfo) -> Method:
     encoder_params = {name: source.params[name] for name in models.PARAMETERS if name in source.params}
     return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     queries = normalize(dropout(batch.vectors, config.method.query_dropout, key))
     labels = normalize(params[TABLE])
     per_row = pool_loss(config, info, "margin", queries, labels, batch)
-    return mean_over_rows(per_row, batch), {}, aux
+    return mean_over_rows(per_row, batch), {}, extra_state
 
-  def by_text(params, aux, tokens, ids):
-    return aux[_LABELS][jnp.maximum(ids, 0)]
+  def by_text(params, extra_state, tokens, ids):
+    return extra_state[_LABELS][jnp.maximum(ids, 0)]
 
-  def by_classifier(params, aux, tokens, ids):
+  def by_classifier(params, extra_state, tokens, ids):
     return normalize(params[TABLE][jnp.maximum(ids, 0)])
 
   batch = pool.batch_spec(config.method, frozen=True)
   return Method(
     init=init,
     loss=loss,
-    embed_queries=lambda params, aux, tokens: normalize(encoder.embed(aux["encoder"], tokens)),
+    embed_queries=lambda params, extra_state, tokens: normalize(
+      encoder.embed(extra_state["encoder"], tokens)
+    ),
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
     batch=refreshes.in_clusters(batch, config.method),
-    rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (sharding.LABEL_ROWS,)), embedding.ENCODER_RULE),
+    sharding_rules=((f"(^|/)({TABLE}|{_LABELS})(/|$)", (sharding.LABEL_ROWS,)), embedding.ENCODER_RULE),
     refreshes=refreshes.clusters(config),
-    tables={TABLE: lambda batch, aux: batch.columns},
-    views={"encoder": by_text, "classifier": by_classifier},
-    adopt=adopt,
+    sparse_params={TABLE: lambda batch, extra_state: batch.columns},
+    scorers={"encoder": by_text, "classifier": by_classifier},
+    init_from_run=init_from_run,
   )

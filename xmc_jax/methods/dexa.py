@@ -34,31 +34,35 @@ def make(config, info: DatasetInfo) -> Method:
     table = label_clusters.first_vectors(table_key, num_clusters, encoder.width, info)
     return {**encoder.init(encoder_key), TABLE: table}, label_clusters.none_yet(info)
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     query_key, label_key = jax.random.split(key)
     shared = {name: value for name, value in params.items() if name != TABLE}
     queries = embed_points(encoder.embed, shared, batch.queries, query_key)
     texts = embed_texts(text_encoder.embed, shared, batch.labels, label_key)
     labels = normalize(texts + params[TABLE])
     per_row = pool_loss(config, info, settings.loss, normalize(queries), labels, batch)
-    return mean_over_rows(per_row, batch), {}, aux
+    return mean_over_rows(per_row, batch), {}, extra_state
 
-  def embed_labels(params, aux, tokens, ids):
-    vectors = lazy_adam.take(params[TABLE], label_clusters.of(aux, ids), mesh=devices)
+  def embed_labels(params, extra_state, tokens, ids):
+    vectors = lazy_adam.take(params[TABLE], label_clusters.of(extra_state, ids), mesh=devices)
     return normalize(text_encoder.embed(params, tokens) + vectors)
 
-  def adopt(source):
+  def init_from_run(source):
     """Another run's encoder and auxiliary vectors, with the clusters that these belong to."""
-    return source.params, {**label_clusters.none_yet(info), **source.aux}
+    return source.params, {**label_clusters.none_yet(info), **source.extra_state}
 
   return base._replace(
-    adopt=adopt,
+    init_from_run=init_from_run,
     init=init,
     loss=loss,
-    embed_queries=lambda params, aux, tokens: normalize(encoder.embed(params, tokens)),
+    embed_queries=lambda params, extra_state, tokens: normalize(encoder.embed(params, tokens)),
     embed_labels=embed_labels,
-    embed_texts=lambda params, aux, tokens, ids: normalize(text_encoder.embed(params, tokens)),
-    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), label_clusters.RULE, embedding.ENCODER_RULE),
-    tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)},
+    embed_texts=lambda params, extra_state, tokens, ids: normalize(text_encoder.embed(params, tokens)),
+    sharding_rules=(
+      (f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)),
+      label_clusters.RULE,
+      embedding.ENCODER_RULE,
+    ),
+    sparse_params={TABLE: lambda batch, extra_state: label_clusters.of(extra_state, batch.columns)},
     refreshes={**label_clusters.refreshes(config, info), **base.refreshes},
   )

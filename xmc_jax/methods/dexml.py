@@ -1,12 +1,12 @@
 """DEXML: a dual encoder trained against all labels (Gupta et al., ICLR 2024).
 
 One shared encoder embeds points and label texts; the loss of a point runs over
-every label (eq. 5, 6), or over the batch's drawn positives with random labels, hard
-negatives (section 5.4) or fresh ones (section C.3) added. Decoupled softmax and softmax draw
+every label (eq. 5, 6), or over the batch's sampled positives with random labels, hard
+negatives (section 5.4) or fresh ones (section C.3) added. Decoupled softmax and softmax sample
 one positive of a point in each step, SoftTop-k so many as it has places; binary cross-entropy takes all.
 """
 
-from xmc_jax.batching.positives import num_drawn
+from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components import dual_encoder, pool
 from xmc_jax.types import DatasetInfo, Method
@@ -21,7 +21,7 @@ SETTINGS = declare(
   ),
   labels=Key(
     "all",
-    "the labels of a step: all, or the batch's drawn positives and what is added",
+    "the labels of a step: all, or the batch's sampled positives and what is added",
     choices=("all", "in_batch"),
   ),
   num_fresh_negatives=Key(
@@ -38,7 +38,7 @@ def make(config, info: DatasetInfo) -> Method:
   options = {"k": settings.k, "alpha": settings.alpha} if settings.loss == "soft_top_k" else {}
   batch = pool.batch_spec(
     settings,
-    num_positives=num_drawn(settings),
+    num_positives=num_sampled(settings),
     num_fresh_negatives=min(settings.num_fresh_negatives, info.num_labels),
   )
   return dual_encoder.make(config, info, loss=settings.loss, batch=batch, **options)

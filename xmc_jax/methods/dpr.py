@@ -1,7 +1,7 @@
 """DPR: a dual encoder trained against the batch's own labels (Karpukhin et al., EMNLP 2020).
 
 Softmax over the in-batch pool: a point's other labels count as negatives where they are in it. By default one
-positive is drawn per point.
+positive is sampled per point.
 """
 
 from xmc_jax.config import Key, declare

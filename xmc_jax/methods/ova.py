@@ -42,16 +42,16 @@ def make(config, info: DatasetInfo) -> Method:
     vectors = encoder.embed({name: params[name] for name in params if name != "table"}, tokens, key)
     return jnp.concatenate([vectors, jnp.ones((len(vectors), 1), vectors.dtype)], axis=1)
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     queries = embed_points(embed, params, batch.queries, key)
     per_row = pool_loss(config, info, "binary", queries, params["table"], batch)
-    return mean_over_rows(per_row, batch), {}, aux
+    return mean_over_rows(per_row, batch), {}, extra_state
 
   return Method(
     init=init,
     loss=loss,
-    embed_queries=lambda params, aux, tokens: embed(params, tokens),
-    embed_labels=lambda params, aux, tokens, ids: params["table"][jnp.maximum(ids, 0)],
+    embed_queries=lambda params, extra_state, tokens: embed(params, tokens),
+    embed_labels=lambda params, extra_state, tokens, ids: params["table"][jnp.maximum(ids, 0)],
     batch=BatchSpec(labels="table", num_positives=0),
-    rules=(("(^|/)table$", ("label",)), embedding.ENCODER_RULE),
+    sharding_rules=(("(^|/)table$", ("label",)), embedding.ENCODER_RULE),
   )

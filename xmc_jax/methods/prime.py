@@ -29,7 +29,7 @@ SETTINGS = declare(
   label_prototypes.SETTINGS,
   loss=Key("dynamic_margin", "what is minimised", choices=("dynamic_margin", "margin")),
   labels=pool.IN_BATCH,
-  num_positives=Key(2, "positives drawn per point and step", least=1),
+  num_positives=Key(2, "positives sampled per point and step", least=1),
   temperature=pool_losses.TEMPERATURE_OF_RANKING,
 )
 
@@ -43,48 +43,51 @@ def make(config, info: DatasetInfo) -> Method:
 
   def init(key):
     encoder_key, prototypes_key = jax.random.split(key)
-    params, aux = prototypes.init(prototypes_key)
-    return {**encoder.init(encoder_key), **params}, aux
+    params, extra_state = prototypes.init(prototypes_key)
+    return {**encoder.init(encoder_key), **params}, extra_state
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     query_key, label_key, network_key = jax.random.split(key, 3)
     triplet_key = jax.random.fold_in(key, 3)
     own = (label_prototypes.TABLE, label_prototypes.NETWORK)
     shared = {name: value for name, value in params.items() if name not in own}
     queries = normalize(embed_points(encoder.embed, shared, batch.queries, query_key))
     texts = embed_texts(encoder.embed, shared, batch.labels, label_key)
-    given = aux, queries, normalize(texts), batch, settings, info
+    given = extra_state, queries, normalize(texts), batch, settings, info
     centroids = label_centroids.without_batch(*given) if settings.leave_batch_out else None
-    pool = prototypes.of_pool(params, aux, texts, batch.columns, network_key, centroids)
+    pool = prototypes.of_pool(params, extra_state, texts, batch.columns, network_key, centroids)
     value, parts = prime_loss.total(config, info, queries, normalize(texts), pool, batch, triplet_key)
     if settings.centroids == "momentum":  # for the next step: here they would know what they are asked
-      aux = {**aux, label_centroids.NAME: label_centroids.moved(aux, queries, batch, settings, info)}
-    return value, parts, aux
+      extra_state = {
+        **extra_state,
+        label_centroids.NAME: label_centroids.moved(extra_state, queries, batch, settings, info),
+      }
+    return value, parts, extra_state
 
-  def adopt(source):
+  def init_from_run(source):
     """What another run has of these parameters, with the clusters and centroids that they belong to."""
-    params, aux = init(jax.random.key(config.train.seed))
+    params, extra_state = init(jax.random.key(config.train.seed))
     if "encoder" not in source.params:
       raise UserError("it has trained no encoder; give a run of prime.py, or of another dual encoder")
     params |= {name: value for name, value in source.params.items() if name in params}
     # Clusters belong to a table, centroids to an encoder that they followed.
     for name, owner in label_prototypes.OWNERS.items():
-      if name in aux and owner in source.params and name in source.aux:
-        aux[name] = source.aux[name]
-    return params, aux
+      if name in extra_state and owner in source.params and name in source.extra_state:
+        extra_state[name] = source.extra_state[name]
+    return params, extra_state
 
   return Method(
     init=init,
     loss=loss,
-    embed_queries=lambda params, aux, tokens: normalize(encoder.embed(params, tokens)),
-    embed_labels=lambda params, aux, tokens, ids: prototypes.of_labels(
-      params, aux, encoder.embed(params, tokens), ids
+    embed_queries=lambda params, extra_state, tokens: normalize(encoder.embed(params, tokens)),
+    embed_labels=lambda params, extra_state, tokens, ids: prototypes.of_labels(
+      params, extra_state, encoder.embed(params, tokens), ids
     ),
-    embed_texts=lambda params, aux, tokens, ids: normalize(encoder.embed(params, tokens)),
-    aux_to_rank=label_centroids.with_exact if label_centroids.exact_at_the_end(settings) else None,
-    adopt=adopt,
+    embed_texts=lambda params, extra_state, tokens, ids: normalize(encoder.embed(params, tokens)),
+    extra_state_to_rank=label_centroids.with_exact if label_centroids.exact_at_the_end(settings) else None,
+    init_from_run=init_from_run,
     batch=refreshes.in_clusters(pool.batch_spec(settings), settings),
-    rules=(*label_prototypes.RULES, embedding.ENCODER_RULE),
-    tables=prototypes.tables,
+    sharding_rules=(*label_prototypes.RULES, embedding.ENCODER_RULE),
+    sparse_params=prototypes.tables,
     refreshes={**prototypes.refreshes, **refreshes.clusters(config)},
   )

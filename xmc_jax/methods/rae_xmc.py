@@ -1,8 +1,8 @@
 """RAE-XMC: an encoder and a memory of training points and labels (Wang et al. 2025, arXiv 2502.10615).
 
 One shared encoder embeds points and label texts. Its loss is contrastive over what a memory holds (eq. 10): a
-point's drawn label against the pool's labels that are not its own, and against the batch's other points that
-share no label with it. Labels are ranked by the memory (`retrieval/key_memory.py`).
+point's sampled label against the pool's labels that are not its own, and against the batch's other points
+that share no label with it. Labels are ranked by the memory (`retrieval/key_memory.py`).
 
 `point_positive_weight` is ours: points that share a label are positives, too, and batches are then made of
 clusters as NGAME's, so that such points meet.
@@ -36,7 +36,7 @@ def make(config, info: DatasetInfo) -> Method:
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   embed_points, embed_texts = embedding.embedders(config, info)
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
     labels = embed_texts(encoder.embed, params, batch.labels, label_key)
@@ -44,9 +44,13 @@ def make(config, info: DatasetInfo) -> Method:
       queries, labels, batch, temperature=settings.temperature, point_weight=settings.point_positive_weight
     )
     sharing = jnp.sum(batch.shared & ~jnp.eye(len(batch.shared), dtype=bool), axis=1)
-    return mean_over_rows(per_row, batch), {"points_sharing_a_label": mean_over_rows(sharing, batch)}, aux
+    return (
+      mean_over_rows(per_row, batch),
+      {"points_sharing_a_label": mean_over_rows(sharing, batch)},
+      extra_state,
+    )
 
-  def by_text(params, aux, tokens, ids):
+  def by_text(params, extra_state, tokens, ids):
     return encoder.embed(params, tokens)
 
   batch = pool.batch_spec(settings, shared=True)
@@ -55,12 +59,12 @@ def make(config, info: DatasetInfo) -> Method:
   return Method(
     init=lambda key: (encoder.init(key), {}),
     loss=loss,
-    embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
+    embed_queries=lambda params, extra_state, tokens: encoder.embed(params, tokens),
     embed_labels=by_text,
     batch=refreshes.in_clusters(batch, settings) if clustered else batch,
-    rules=(embedding.ENCODER_RULE,),
+    sharding_rules=(embedding.ENCODER_RULE,),
     refreshes={**hard, **(refreshes.clusters(config) if clustered else {})},
-    views={"encoder": by_text},
+    scorers={"encoder": by_text},
     key_temperature=settings.temperature,
   )
 
@@ -75,9 +79,9 @@ def memory_loss(
       + \sum_{j \ne i, P_i \cap P_j = \emptyset} e^{t_{ij}}\bigr)\Bigr), \qquad
     s_{il} = \tfrac1\tau \langle q_i, z_l \rangle, \quad t_{ij} = \tfrac1\tau \langle q_i, q_j \rangle
 
-  The loss of point i is :math:`(1 - w)` times the mean of :math:`\ell_i(s_{ip})` over its drawn labels p, and
-  w times the mean of :math:`\ell_i(t_{ij})` over the batch's other points j that share a label with it; where
-  there is none of these, w is 0.
+  The loss of point i is :math:`(1 - w)` times the mean of :math:`\ell_i(s_{ip})` over its sampled labels p,
+  and w times the mean of :math:`\ell_i(t_{ij})` over the batch's other points j that share a label with it;
+  where there is none of these, w is 0.
 
   Args:
     queries: `[B, D]`; in the paper of length 1, as labels are.
@@ -94,7 +98,7 @@ def memory_loss(
   sharing = batch.shared & ~itself
   num_sharing = jnp.sum(sharing, axis=1, keepdims=True)
   weight = jnp.where(num_sharing > 0, point_weight, 0.0)
-  of_labels = (1 - weight) * _drawn(batch, len(labels))
+  of_labels = (1 - weight) * _sampled(batch, len(labels))
   of_points = weight * sharing / jnp.maximum(num_sharing, 1)
   in_pool = (batch.columns >= 0) & ~known_columns(batch.excluded, len(labels))
   scores = [jnp.einsum("bd,kd->bk", queries, keys, precision="highest") for keys in (labels, queries)]
@@ -106,8 +110,8 @@ def memory_loss(
   )
 
 
-def _drawn(batch: Batch, num_columns: int) -> Array:
-  """`[B, S]` float32, the weight of each drawn label at its column."""
+def _sampled(batch: Batch, num_columns: int) -> Array:
+  """`[B, S]` float32, the weight of each sampled label at its column."""
   places = jnp.where(batch.positives >= 0, batch.positives, num_columns)
   rows = jnp.arange(len(places))[:, None]
   return jnp.zeros((len(places), num_columns)).at[rows, places].add(batch.weights, mode="drop")

@@ -1,8 +1,8 @@
 """RAMEN: metadata graphs as a regulariser of a dual encoder's training (Mittal et al., 2024).
 
-Points and labels are drawn to the anchors that the graphs link them to, beside the base's own loss: that of
-NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them; every few epochs those
-that the encoder does not believe in are pruned, from all of them each time. Inference knows no graph.
+Points and labels are pulled towards the anchors that the graphs link them to, beside the base's own loss:
+that of NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them; every few epochs
+those that the encoder does not believe in are pruned, from all of them each time. Inference knows no graph.
 The paper prints no weight of its regularisers: λ = 1 / T for T graphs is ours.
 """
 

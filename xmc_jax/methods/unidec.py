@@ -1,9 +1,10 @@
 """UniDEC and DEPSL: a dual encoder and classifiers trained together on one pool (Kharbanda et al., 2024).
 
-A batch is a leaf of a balanced tree over the points, its pool their drawn positives and hard negatives. Every
-true label that came into the pool counts, whoever brought it (pick-some-labels, section 3.1). Of two heads on
-one encoder, Φ_D embeds points and label texts, Φ_C points alone, which meet a classifier Ψ_l for each label.
-Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by one half. DEPSL has no second half.
+A batch is a leaf of a balanced tree over the points, its pool their sampled positives and hard negatives.
+Every true label that came into the pool counts, whoever brought it (pick-some-labels, section 3.1). Of two
+heads on one encoder, Φ_D embeds points and label texts, Φ_C points alone, which meet a classifier Ψ_l for
+each label. Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by one half. DEPSL has no
+second half.
 """
 
 import functools
@@ -17,7 +18,7 @@ from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import embedding, pool, refreshes, unidec_heads, unidec_loss
-from xmc_jax.methods.components.pool_losses import SCORES, log_odds_of_pool
+from xmc_jax.methods.components.pool_losses import SCORES, log_inclusion_of_pool
 from xmc_jax.models import normalize
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
@@ -56,7 +57,7 @@ SETTINGS = declare(
   ),
   loss=Key("decoupled_softmax", "what is minimised", choices=("decoupled_softmax", "softmax")),
   labels=Key("in_batch", "the labels of a step: the pool's, or all", choices=("in_batch", "all")),
-  pool_size=Key(0, "labels that the pool has room for; 0 is all that may be drawn"),
+  pool_size=Key(0, "labels that the pool has room for; 0 is all that may be sampled"),
   classifier_dim=Key(0, "width of the classifiers and of their head; 0 is none (DEPSL)"),
   classifier_loss=Key(
     "same",
@@ -75,7 +76,9 @@ SETTINGS = declare(
   log_q=Key(False, "True: pool scores less the log of how likely a label is to be in the pool"),
 )
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
-_DROPPED = "dropped"  # in `aux`: `[2]` hard negatives and positives so far that found no room in a pool
+_DROPPED = (
+  "dropped"  # in `extra_state`: `[2]` hard negatives and positives so far that found no room in a pool
+)
 
 
 def make(config, info: DatasetInfo) -> Method:
@@ -84,7 +87,7 @@ def make(config, info: DatasetInfo) -> Method:
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = unidec_heads.build(config, info, dim)
   embed_points, embed_texts = embedding.embedders(config, info)
-  log_odds = log_odds_of_pool(config, info) if settings.log_q else None
+  log_inclusion = log_inclusion_of_pool(config, info) if settings.log_q else None
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
@@ -92,27 +95,27 @@ def make(config, info: DatasetInfo) -> Method:
     table = {TABLE: 0.02 * jax.random.normal(table_key, (num_rows, dim))} if dim else {}
     return {**heads.init(heads_key), **table}, {_DROPPED: jnp.zeros(2)} if settings.pool_size else {}
 
-  def loss(params, aux, batch, key):
+  def loss(params, extra_state, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_points(heads.of_points, params, batch.queries, query_key)
     texts = embed_texts(heads.of_texts, params, batch.labels, label_key)
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
-    scores -= log_odds[jnp.maximum(batch.columns, 0)] if settings.log_q else 0.0
+    scores -= log_inclusion[jnp.maximum(batch.columns, 0)] if settings.log_q else 0.0
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
     value, parts = unidec_loss.total(settings, batch, scores, by_table, math.log(info.num_labels))
     if settings.pool_size:
-      aux = {_DROPPED: aux[_DROPPED] + batch.dropped}
-      parts |= dict(zip(("dropped_negatives", "dropped_positives"), aux[_DROPPED]))
-    return value, parts, aux
+      extra_state = {_DROPPED: extra_state[_DROPPED] + batch.dropped}
+      parts |= dict(zip(("dropped_negatives", "dropped_positives"), extra_state[_DROPPED]))
+    return value, parts, extra_state
 
-  def embed_queries(params, aux, tokens):
+  def embed_queries(params, extra_state, tokens):
     halves = heads.of_points(params, tokens)
     return jnp.concatenate([halves[:, : heads.width], normalize(halves[:, heads.width :])], axis=1)
 
-  def by_text(params, aux, tokens, ids):
+  def by_text(params, extra_state, tokens, ids):
     return jnp.pad(heads.of_texts(params, tokens), ((0, 0), (0, dim)))
 
-  def by_classifier(params, aux, tokens, ids):
+  def by_classifier(params, extra_state, tokens, ids):
     return jnp.pad(normalize(params[TABLE][jnp.maximum(ids, 0)]), ((0, 0), (heads.width, 0)))
 
   text_half = slice(heads.width)
@@ -123,15 +126,19 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=embed_queries,
     embed_labels=by_text,
     batch=refreshes.in_clusters(_batch(settings), settings),
-    rules=((f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)), ("(^|/)dropped$", ()), embedding.ENCODER_RULE),
+    sharding_rules=(
+      (f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)),
+      ("(^|/)dropped$", ()),
+      embedding.ENCODER_RULE,
+    ),
     refreshes={**refreshes.clusters(config, text_half), **hard},
   )
   if not dim:
     return depsl
   return depsl._replace(
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
-    tables={TABLE: lambda batch, aux: batch.columns},
-    views={"encoder": by_text, "classifier": by_classifier},
+    sparse_params={TABLE: lambda batch, extra_state: batch.columns},
+    scorers={"encoder": by_text, "classifier": by_classifier},
   )
 
 

@@ -236,8 +236,9 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
   def embed(params, tokens, key=None):
     mask = jnp.arange(tokens.ids.shape[1]) < jnp.asarray(tokens.lengths)[:, None]
-    packs = hardware.packing_pays() and 0 < len(tokens.space) < tokens.ids.size
-    return apply(params, tokens.ids, mask, key, len(tokens.space) if packs else None)
+    most = tokens.num_real_tokens
+    packs = hardware.packing_pays() and most is not None and most < tokens.ids.size
+    return apply(params, tokens.ids, mask, key, most if packs else None)
 
   return Embedder(
     init=init,
@@ -252,7 +253,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
 
 def packs_tokens(encoder_config):
-  """Whether the encoder computes real tokens alone on this machine, where `Tokens.space` says how many."""
+  """Returns whether the encoder leaves out padding on this machine, if `Tokens.num_real_tokens` is known."""
   return hardware.packing_pays() and encoder_config.name not in _OF_A_TABLE
 
 

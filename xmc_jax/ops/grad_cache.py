@@ -56,7 +56,7 @@ def embed_parts(
     num_chunks = -(-num_rows // (chunk * rows.num_shards)) if chunk else 1
     if num_chunks == 1:
       return embed(params, group, key)
-    group = group._replace(space=())  # it is the whole group's
+    group = Tokens(group.ids, group.lengths)  # num_real_tokens is the whole group's
     per_chunk = -(-num_rows // (num_chunks * rows.num_shards)) * rows.num_shards
     # Row i stands in chunk i % num_chunks: so every chunk is split over the devices as the rows are.
     chunks = jax.tree.map(lambda leaf: rows.split(_deal(leaf, per_chunk, num_chunks), 1), group)
@@ -75,21 +75,22 @@ def embed_parts(
   keys = [None] * len(places) if key is None else jax.random.split(key, len(places))
   found = [[None] * len(groups) for groups in parts]
   for alike, own_key in zip(places.values(), keys):
-    members = _with_space([parts[part][number] for part, number in alike])
-    vectors = embed_rows(jax.tree.map(lambda *leaves: rows.join(leaves), *members), own_key)
+    members = [parts[part][number] for part, number in alike]
+    vectors = embed_rows(_joined(members, rows), own_key)
     for (part, number), own in zip(alike, rows.cut(vectors, [len(group.lengths) for group in members])):
       found[part][number] = own
   return [rows.split(rows.join(vectors), 0) for vectors in found]
 
 
-def _with_space(groups: Sequence[Tokens]) -> list[Tokens]:
-  """Groups that all say how many real tokens they have, if one does; what says nothing may be full."""
-  if not any(len(group.space) for group in groups):
-    return list(groups)
-  return [
-    group if len(group.space) else group._replace(space=jnp.zeros(group.ids.size, jnp.int8))
-    for group in groups
-  ]
+def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:
+  """Joins the rows of groups of one width; a group whose number of real tokens is unknown may be full."""
+  known = [group.num_real_tokens for group in groups]
+  most = [group.ids.size if number is None else number for group, number in zip(groups, known)]
+  return Tokens(
+    rows.join([group.ids for group in groups]),
+    rows.join([group.lengths for group in groups]),
+    None if set(known) == {None} else sum(most),
+  )
 
 
 class _Rows:

@@ -3,7 +3,7 @@
 import math
 
 from xmc_jax.batching.builder import epoch_shape
-from xmc_jax.batching.positives import num_drawn
+from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import SOURCES
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.sizes import Sizes
@@ -152,9 +152,11 @@ def pool_size(config, sizes: Sizes) -> int:
   most = min(setting(config, "pool_size") or sizes.num_labels, sizes.num_labels)
   if setting(config, "pool_size") and picks_some(config, sizes) and not setting(config, "num_hard_negatives"):
     return most  # filled with other positives
-  drawn = batch * ((num_drawn(settings) or sizes.labels_per_point) + setting(config, "num_hard_negatives"))
+  sampled = batch * (
+    (num_sampled(settings) or sizes.labels_per_point) + setting(config, "num_hard_negatives")
+  )
   chosen = setting(config, "num_random_negatives") + setting(config, "num_fresh_negatives")
-  return min(math.ceil(drawn) + chosen, most)
+  return min(math.ceil(sampled) + chosen, most)
 
 
 def anchor_rows(config, sizes: Sizes) -> int:

@@ -43,7 +43,7 @@ def _next(refresh: Refresh, step: int, steps_per_epoch: int) -> int | None:
 
 
 def renew(
-  name: str, refresh: Refresh, snapshot: Snapshot, fresh: Mapping[str, np.ndarray], aux: PyTree
+  name: str, refresh: Refresh, snapshot: Snapshot, refreshed: Mapping[str, np.ndarray], extra_state: PyTree
 ) -> tuple[dict[str, np.ndarray], PyTree]:
   """Runs one refresh; every process receives the main process's result, bit for bit.
 
@@ -51,24 +51,24 @@ def renew(
     name: name of the refresh.
     refresh: the refresh.
     snapshot: its input.
-    fresh: results of refreshes so far, on the host.
-    aux: the method's aux, on the devices.
+    refreshed: results of refreshes so far, on the host.
+    extra_state: the method's extra_state, on the devices.
 
   Returns:
-    `(fresh, aux)`, one of them with the new result.
+    `(refreshed, extra_state)`, one of them with the new result.
   """
   made = refresh.compute(snapshot)
   if made is None:
-    return dict(fresh), aux
+    return dict(refreshed), extra_state
   made = runtime.from_main_process(made)
   if refresh.target == BATCHES:
-    return {**fresh, name: made}, aux
-  return dict(fresh), {**aux, name: _like(made, aux[name])}
+    return {**refreshed, name: made}, extra_state
+  return dict(refreshed), {**extra_state, name: _like(made, extra_state[name])}
 
 
-def shares(name: str, fresh: Mapping[str, np.ndarray]) -> dict[str, float]:
+def shares(name: str, refreshed: Mapping[str, np.ndarray]) -> dict[str, float]:
   """Returns the fraction of True in a boolean refresh, for metrics.jsonl, and prints it; else {}."""
-  made = fresh.get(name)
+  made = refreshed.get(name)
   if made is None or made.dtype != bool:
     return {}
   share = float(made.mean()) if made.size else 0.0

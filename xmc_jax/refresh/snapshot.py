@@ -21,7 +21,7 @@ class Snapshot:
     rows: `[N']` the points that have a label to learn.
     step: number of steps done; an epoch has `steps_per_epoch`.
     devices: the mesh.
-    params, aux: the method's parameters and aux.
+    params, extra_state: the method's parameters and extra_state.
     sides: sides of metadata graphs, by name.
     embed_anchors: `side -> [A, D]`, embeds the anchors of a side's graph.
   """
@@ -39,14 +39,14 @@ class Snapshot:
     steps_per_epoch: int,
     devices,
     params=None,
-    aux=None,
+    extra_state=None,
     sides: Mapping[str, Side] = MappingProxyType({}),
     embed_anchors: Callable[[Side], np.ndarray] | None = None,
   ):
     self._embed_queries, self._embed_labels, self._embed_texts = embed_queries, embed_labels, embed_texts
     self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices
     self.step, self.steps_per_epoch = step, steps_per_epoch
-    self.params, self.aux, self.sides = params, aux, sides
+    self.params, self.extra_state, self.sides = params, extra_state, sides
     self._embed_anchors, self._anchors = embed_anchors, {}
 
   @functools.cached_property
@@ -72,7 +72,7 @@ class Snapshot:
     return self._anchors[graph]
 
   @functools.cached_property
-  def learnable(self):
+  def unfiltered_positives(self):
     """Returns CSR `[N, L]`, the true labels without the filter pairs."""
     return unfiltered(self.truth, self._filtered)
 

@@ -57,7 +57,7 @@ def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dic
   Adjusts p-values for the number of runs. All runs use the propensities of the first run's data and config.
   """
   first = runs[0]
-  settings, truth = first.config.eval, first.dataset.test.counted
+  settings, truth = first.config.eval, first.dataset.test.unfiltered_positives
   inverse = metrics.inverse_propensity(
     first.dataset.train.truth, settings.propensity_a, settings.propensity_b
   )
@@ -75,7 +75,7 @@ def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dic
 
 def parts_by_decile(runs: Sequence[Finished]) -> list[dict[str, np.ndarray]]:
   """Returns what each decile of labels contributes to the metrics at 1 and 5, for each run."""
-  groups, truth = metrics.frequency_deciles(runs[0].frequency), runs[0].dataset.test.counted
+  groups, truth = metrics.frequency_deciles(runs[0].frequency), runs[0].dataset.test.unfiltered_positives
   return [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
 
 
@@ -230,7 +230,7 @@ def _figures(runs: Sequence[Finished]) -> list[Markup]:
     ]
   if any("train/loss" in run.curves for run in runs):
     drawn.append((side_figures.losses(runs), "Only losses of one kind and one temperature compare."))
-  num_true = runs[0].dataset.test.counted.nnz
+  num_true = runs[0].dataset.test.unfiltered_positives.nnz
   found = [scores.precision_recall(run.ranking, run.hits, num_true, _SEED) for run in runs]
   if any(len(precision) for precision, _ in found):
     caption = "All points together, one threshold of scores for all, within each point's ranking."

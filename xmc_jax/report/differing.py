@@ -18,7 +18,7 @@ _SEED = 0
 def sections(runs: Sequence[Finished]) -> Iterator[Markup]:
   """Yields the comparison of each other run with the first: counts of better points, and examples."""
   test, first = runs[0].dataset.test, runs[0]
-  truth = as_truth(test.counted)
+  truth = as_truth(test.unfiltered_positives)
   gained = [by_row(run, truth) for run in runs]
   yield note(f"By nDCG@{DEPTH} of each point; ties are drawn at random. ✓ is a true label, ✗ is not labelled "
              "as true, ○ is a true label that is missing above.")  # fmt: skip
@@ -51,7 +51,7 @@ def most(gain: np.ndarray) -> np.ndarray:
 
 def _card(row: int, first: Finished, other: Finished) -> Markup:
   test, names = first.dataset.test, first.dataset.labels.texts
-  true = test.counted[row].indices
+  true = test.unfiltered_positives[row].indices
   sides = [
     element("div", element("h4", isolated(f"{run.letter} {run.name}", 80)),
             examples.labels(run.ranking, row, true, names, first.frequency))

@@ -191,7 +191,10 @@ def section(
   for choice in choices:
     if len(choice.rows):
       cards = [
-        card(split.texts[row], labels(ranking, row, split.counted[row].indices, names, frequency, why))
+        card(
+          split.texts[row],
+          labels(ranking, row, split.unfiltered_positives[row].indices, names, frequency, why),
+        )
         for row, why in ((row, reasons.get(row, {})) for row in choice.rows.tolist())
       ]
       parts += [element("h3", choice.title), note(choice.how), element("div", *cards, css="cards")]

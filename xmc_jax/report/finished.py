@@ -164,7 +164,7 @@ def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
     step=_step(report),
     frequency=np.asarray((dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
     ranking=ranking,
-    hits=find_hits(ranking.ids, as_truth(dataset.test.counted)),
+    hits=find_hits(ranking.ids, as_truth(dataset.test.unfiltered_positives)),
     curves=readings.curves(workdir),
     seconds=readings.seconds(workdir),
   )

@@ -57,7 +57,7 @@ def write(
   ranking: Ranking,
   queries: np.ndarray,
   params: PyTree,
-  aux: PyTree,
+  extra_state: PyTree,
   *,
   scores: str = "",
   suffix: str = "",
@@ -73,7 +73,7 @@ def write(
     run: the run.
     ranking: the ranking of the test points, `config.eval.k` deep.
     queries: `[N, D]` the test points' embeddings.
-    params, aux: as trained.
+    params, extra_state: as trained.
     scores: the scores that rank: 'hybrid', 'fused', a view, a source; '' is `config.eval.scores`.
     suffix: the suffix of report/metrics.json.
     seconds: time by stage so far; None reads it from the folder.
@@ -84,9 +84,9 @@ def write(
   """
   folder = run.workdir / "report"
   chosen = scores or run.config.eval.scores
-  hits = find_hits(ranking.ids, as_truth(run.dataset.test.counted))
-  sample, choices = _looked_at(run, ranking, queries, params, aux, chosen, hits)
-  reasons = examples.reasons(choices, ranking, run.dataset.test.counted, why) if why else {}
+  hits = find_hits(ranking.ids, as_truth(run.dataset.test.unfiltered_positives))
+  sample, choices = _looked_at(run, ranking, queries, params, extra_state, chosen, hits)
+  reasons = examples.reasons(choices, ranking, run.dataset.test.unfiltered_positives, why) if why else {}
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
     return page
@@ -106,9 +106,9 @@ def write(
   return page
 
 
-def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hits: Hits):
+def _looked_at(run: Run, ranking: Ranking, queries, params, extra_state, chosen: str, hits: Hits):
   """Returns a sample of scores and the points to show. All processes call it, to embed labels together."""
-  truth = run.dataset.test.counted
+  truth = run.dataset.test.unfiltered_positives
   outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
   if not truth.nnz:
     return None, []
@@ -118,8 +118,8 @@ def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hi
   ids = np.concatenate([*((planned.labels, planned.drawn) if by_vectors else ()), *near[1:]])
   # If the ranking is not by vectors, the embeddings of label texts tell how near two labels are.
   view = chosen if by_vectors else "encoder"
-  aux = run.aux_to_rank(params, aux)
-  vectors = scores.LabelVectors(run, params, aux, view, ids) if len(ids) else None
+  extra_state = run.extra_state_to_rank(params, extra_state)
+  vectors = scores.LabelVectors(run, params, extra_state, view, ids) if len(ids) else None
   if by_vectors:
     sample = scores.sample(planned, vectors, queries, ranking, truth, filtered)
   else:
@@ -130,7 +130,7 @@ def _looked_at(run: Run, ranking: Ranking, queries, params, aux, chosen: str, hi
 def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: str) -> str:
   report, config, test = material.report, run.config, run.dataset.test
   draw = _Figures(run.workdir / "report", suffix)
-  by = _ranked_by(chosen, bool(run.method.views))
+  by = _ranked_by(chosen, bool(run.method.scorers))
   lead = (
     f"{config.method.name} with encoder {pathlib.PurePath(config.encoder.name).name}, on {run.dataset.name}: "
     f"{len(run.train):,} training points, {len(run.validation):,} for validation, {len(test):,} for "
@@ -144,7 +144,12 @@ def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: 
     *_training(run, material, chosen, draw),
     *_by_frequency(run, ranking, material, draw),
     *score_section.section(
-      ranking, material.hits, material.sample, test.counted, report.get("calibration"), draw.side_by_side
+      ranking,
+      material.hits,
+      material.sample,
+      test.unfiltered_positives,
+      report.get("calibration"),
+      draw.side_by_side,
     ),
     *_examples(run, ranking, material),
     *_price(material),
@@ -228,7 +233,7 @@ def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> lis
 def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> list[Markup]:
   groups, parts = metrics.frequency_deciles(material.frequency), material.report["slices"]["deciles"]
   count = int(groups.max(initial=-1)) + 1
-  true = np.bincount(groups[run.dataset.test.counted.indices], minlength=count)
+  true = np.bincount(groups[run.dataset.test.unfiltered_positives.indices], minlength=count)
   hits, depth = material.hits, ranking.ids.shape[1]
   shares = {
     f"first {k}": np.bincount(groups[hits.labels[hits.ranks < k]], minlength=count) / np.maximum(true, 1)

@@ -28,19 +28,19 @@ class LabelVectors:
 
   Args:
     run: the run.
-    params, aux: as trained.
+    params, extra_state: as trained.
     scores: 'fused' or one of the method's views; ignored for a method without views.
     ids: `[n]` label ids; each is embedded once.
   """
 
-  def __init__(self, run: Run, params: PyTree, aux: PyTree, scores: str, ids: np.ndarray):
+  def __init__(self, run: Run, params: PyTree, extra_state: PyTree, scores: str, ids: np.ndarray):
     self._ids = np.unique(ids).astype(np.int64)
     fitted = run.ranking_folder / run_folder.FUSION
-    views = run.method.views
+    views = run.method.scorers
     self._tree = Tree.load(fitted) if views and scores == "fused" and fitted.exists() else None
     self._propensity = run.inverse_propensity.astype(np.float32) if self._tree else None
     names = ("classifier", "encoder") if self._tree else (scores if scores in views else "",)
-    self._vectors = [run.embed_labels(params, aux, name, self._ids) for name in names]
+    self._vectors = [run.embed_labels(params, extra_state, name, self._ids) for name in names]
 
   def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns `[n]` float32 scores of points `[n, D]` with one label each, `[n]`."""

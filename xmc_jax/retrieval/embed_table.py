@@ -1,6 +1,7 @@
 """Embeds a whole table of texts, with few shapes and little padding."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ def embed_table(
   *,
   batch_size: int,
   max_length: int,
-  held: np.ndarray | None = None,
+  local_rows: np.ndarray | None = None,
   packed: bool = False,
   progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
@@ -29,9 +30,9 @@ def embed_table(
     batch_size: texts at a time. `embed` is compiled once per width, and with `packed` also for one number of
       tokens per width.
     max_length: the widest row.
-    held: `[batch_size]` bool, the rows of a batch whose texts this process reads; None is all.
-    packed: whether chunks tell the encoder their most real tokens (`Tokens.space`), so that it computes no
-      padding. Widths with few chunks do not, as each number of tokens is a compilation.
+    local_rows: `[batch_size]` bool, the rows of a batch whose texts this process reads; None is all.
+    packed: whether chunks tell the encoder their most real tokens (`Tokens.num_real_tokens`), so that it
+      computes no padding. Widths with few chunks do not, as each number of tokens is a compilation.
     progress: called with the number of texts done.
 
   Returns:
@@ -48,8 +49,10 @@ def embed_table(
 
   done = 0
   for width, rows, most in _chunks(table.lengths, batch_size, max_length):
-    tokens = table.gather(rows if held is None else np.where(held, rows, -1), width)
-    vectors = embed(tokens._replace(space=np.zeros(most, np.int8)) if packed and most else tokens, rows)
+    tokens = table.gather(rows if local_rows is None else np.where(local_rows, rows, -1), width)
+    if packed and most:
+      tokens = replace(tokens, num_real_tokens=most)
+    vectors = embed(tokens, rows)
     if waiting:  # the device works on this chunk while the host stores the previous one
       store(*waiting)
     waiting = (rows, vectors)

@@ -17,7 +17,7 @@ _TESTS = "tests the last step in this folder; wait for it, or stop it"
 
 @contextlib.contextmanager
 def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
-  """Yields `(params, aux, step)` of the run's parameters.
+  """Yields `(params, extra_state, step)` of the run's parameters.
 
   What a run keeps to rank by was made of its best parameters. Of the last ones it is made anew, in a folder
   that is removed in the end.

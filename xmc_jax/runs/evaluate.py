@@ -29,10 +29,10 @@ _SHOWN = 3  # labels of an example
 Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
 
 
-def embed_split(run: Run, params: PyTree, aux: PyTree, split: data.Split) -> np.ndarray:
+def embed_split(run: Run, params: PyTree, extra_state: PyTree, split: data.Split) -> np.ndarray:
   """`[n, D]` embeddings of a split's points."""
   with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
-    return run.embed_queries(params, aux, split.tokens, bar.update)
+    return run.embed_queries(params, extra_state, split.tokens, bar.update)
 
 
 def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
@@ -42,15 +42,15 @@ def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
   """Every metric, at every k of 1, 3, 5, 10, 100 that `config.eval.k` reaches, as fractions."""
-  truth, ks = split.counted, _depths(run)
+  truth, ks = split.unfiltered_positives, _depths(run)
   found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.inverse_propensity)
   return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
 
 
-def validate(run: Run, params: PyTree, aux: PyTree) -> dict[str, float]:
+def validate(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, float]:
   """Returns what `score` says of the rows held out, ranked without fusion."""
-  rank = plain_ranker(run, params, aux)
-  queries = embed_split(run, params, aux, run.validation)
+  rank = plain_ranker(run, params, extra_state)
+  queries = embed_split(run, params, extra_state, run.validation)
   return score(run, run.validation, rank_split(run, rank, queries, run.validation))
 
 
@@ -82,7 +82,7 @@ def write_report(
   Returns:
     The means.
   """
-  means, truth = score(run, split, ranking), split.counted
+  means, truth = score(run, split, ranking), split.unfiltered_positives
   frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
   intervals = metrics.bootstrap_intervals(
     ranking.ids, truth, ks=_depths(run), inverse_propensity=run.inverse_propensity, seed=0
@@ -161,7 +161,7 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   """
   rows = np.random.default_rng(0).permutation(len(split))[:count]
   reasons = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
-  truth, lines = split.counted, []
+  truth, lines = split.unfiltered_positives, []
   for row, reason in zip(rows, reasons):
     true = set(truth[row].indices.tolist())
     lines.append(f"  {sanitize.line(split.texts[row])}")

@@ -24,7 +24,7 @@ def weight_of(run: Run, view: str = "") -> float:
   It is 0 where more than the encoder ranks, and where it is not chosen yet.
   """
   wanted = run.config.eval.log_frequency
-  if not wanted or view not in ("", "encoder") or (run.method.views and not view):
+  if not wanted or view not in ("", "encoder") or (run.method.scorers and not view):
     return 0.0
   path = run.ranking_folder / run_folder.FREQUENCY
   if wanted < 0:
@@ -40,7 +40,7 @@ def tell(run: Run, scores: str) -> None:
     scores: what ranks, as `ranking.ranker` takes them: a tree or a sum of views, a memory of keys and all
       sources joined leave `config.eval.log_frequency` out.
   """
-  joined = scores == "fused" and (run.method.views or run.method.key_temperature)
+  joined = scores == "fused" and (run.method.scorers or run.method.key_temperature)
   if run.config.eval.log_frequency and (joined or scores not in ("fused", "encoder")):
     say(f"eval.log_frequency: not in {scores!r} scores; rankings by the encoder have it (--scores=encoder)")
 
@@ -49,7 +49,7 @@ def labels_with(run: Run, labels: np.ndarray, weight: float) -> np.ndarray:
   """Returns label vectors `[L, D]` with a column τ α log(1 + n_l), `[L, D + 1]`; as they are where α is 0."""
   if not weight:
     return labels
-  counts = np.bincount(run.train.counted.indices, minlength=len(labels))
+  counts = np.bincount(run.train.unfiltered_positives.indices, minlength=len(labels))
   column = run.config.method.temperature * weight * np.log1p(counts)
   return np.concatenate([labels, column[:, None].astype(labels.dtype)], axis=1)
 
@@ -59,33 +59,37 @@ def queries_with(queries: np.ndarray, weight: float) -> np.ndarray:
   return np.concatenate([queries, np.ones_like(queries[:, :1])], axis=1) if weight else queries
 
 
-def fit(run: Run, params: PyTree, aux: PyTree) -> None:
+def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
   """Chooses α by `config.eval.metric` on the rows held out, and keeps it in the run's folder.
 
   Nothing is done where the config gives it, or it was chosen before.
   """
-  path, held = run.ranking_folder / run_folder.FREQUENCY, run.validation
+  path, validation = run.ranking_folder / run_folder.FREQUENCY, run.validation
   if run.config.eval.log_frequency >= 0 or path.exists():
     return
-  if not len(held):
+  if not len(validation):
     return say("eval.log_frequency: label frequency weighs 0, as there are no validation rows to choose by")
   metric = run.config.eval.metric
-  view = "encoder" if run.method.views else ""
-  labels = run.embed_labels(params, run.aux_to_rank(params, aux), view)
-  queries = run.embed_queries(params, aux, held.tokens)
+  view = "encoder" if run.method.scorers else ""
+  labels = run.embed_labels(params, run.extra_state_to_rank(params, extra_state), view)
+  queries = run.embed_queries(params, extra_state, validation.tokens)
   earned = tuple(_earned(run, queries, labels, weight) for weight in GRID)
   found = ChosenWeight(GRID[int(np.argmax(earned))], metric, earned)
-  say(f"label frequency weighs {found.weight:g}: {100 * max(earned):.2f} {metric} on {len(held):,} rows")
+  say(
+    f"label frequency weighs {found.weight:g}: {100 * max(earned):.2f} {metric} on {len(validation):,} rows"
+  )
   if runtime.is_main_process():
     found.save(path)
   runtime.barrier("frequency")
 
 
 def _earned(run: Run, queries: np.ndarray, labels: np.ndarray, weight: float) -> float:
-  """Returns the metric of the held-out rows under one α."""
-  held, metric = run.validation, run.config.eval.metric
+  """Returns the metric of the validation-out rows under one α."""
+  validation, metric = run.validation, run.config.eval.metric
   index = Index(labels_with(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency")
   depth = int(metric.partition("@")[2])
-  ranking = index.search(queries_with(queries, weight), depth, exclude=held.filter)
-  found = metrics.evaluate(ranking.ids, held.counted, ks=(depth,), inverse_propensity=run.inverse_propensity)
+  ranking = index.search(queries_with(queries, weight), depth, exclude=validation.filter)
+  found = metrics.evaluate(
+    ranking.ids, validation.unfiltered_positives, ks=(depth,), inverse_propensity=run.inverse_propensity
+  )
   return float(found[metric])

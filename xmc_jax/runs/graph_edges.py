@@ -41,12 +41,12 @@ def load(
     edges = graph.label_edges if is_of_labels(name) else graph.query_edges[points]
     if config.method.random_edges:
       edges = _with_random(edges, config.method.random_edges, _seed(name, config))
-    said, odds = f"graph: {name} has {edges.nnz:,} links", None
+    said, sampling_weights = f"graph: {name} has {edges.nnz:,} links", None
     if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
-      edges, odds = _walked(edges, name, config, workdir / run_folder.GRAPHS)
+      edges, sampling_weights = _walked(edges, name, config, workdir / run_folder.GRAPHS)
       said += f", {edges.nnz:,} with those of walks"
     say(said + _warning(edges))
-    found[name] = Side(graph.anchors.tokens, edges, odds)
+    found[name] = Side(graph.anchors.tokens, edges, sampling_weights)
   return found
 
 
@@ -72,9 +72,12 @@ def _with_random(edges, share: float, seed: int):
 
 
 def _walked(edges, name: str, config, folder: pathlib.Path):
-  """Returns `(edges, odds)`: CSR `[N, A]` bool with those of walks, and `[nnz]` or None, uniform draws."""
+  """Returns `(edges, sampling_weights)`: CSR `[N, A]` bool with those of walks; `[nnz]`, None if uniform."""
   by_visits = config.method.anchor_sampling == "visits"
-  digest, parts = _digest(edges, name, config), ("indptr", "indices", *(["odds"] if by_visits else []))
+  digest, parts = (
+    _digest(edges, name, config),
+    ("indptr", "indices", *(["odds"] if by_visits else [])),
+  )
   paths = [folder / f"{name}.{digest}.{part}.npy" for part in parts]
   with runtime.main_process_first(f"walks of {name}"):
     if not all(path.exists() for path in paths):
@@ -84,8 +87,10 @@ def _walked(edges, name: str, config, folder: pathlib.Path):
         run_folder.write_array(path, array)
   indptr = run_folder.open_array(paths[0], edges.shape[0] + 1)
   indices = run_folder.open_array(paths[1], int(indptr[-1]))
-  odds = run_folder.open_array(paths[2], len(indices)) if by_visits else None
-  return sp.csr_matrix((np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape), odds
+  sampling_weights = run_folder.open_array(paths[2], len(indices)) if by_visits else None
+  return sp.csr_matrix(
+    (np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape
+  ), sampling_weights
 
 
 def _digest(edges, name: str, config) -> str:

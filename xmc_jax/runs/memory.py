@@ -19,7 +19,7 @@ def is_refitted(run: Run) -> bool:
     return saved.usable() is not None
 
 
-def point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
+def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
   """Returns `[N, D]` embeddings of all training rows, held-out ones too; made once, kept in the run's folder.
 
   Raises:
@@ -29,7 +29,7 @@ def point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:
   path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
   if path.exists():
     return run_folder.open_array(path, len(tokens))
-  vectors = run.embed_queries(params, aux, tokens)
+  vectors = run.embed_queries(params, extra_state, tokens)
   if runtime.is_main_process():
     with contextlib.suppress(OSError, UserError):  # a folder that is full or read-only has none
       run_folder.write_array(path, vectors)

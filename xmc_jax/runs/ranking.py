@@ -33,12 +33,12 @@ _PATIENCE = 50  # queries that are ranked exactly before an index is built for m
 Rank = Callable[..., Ranking]  # (Queries, k, exclude=CSR [n, L] or None) -> Ranking
 
 
-def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
+def ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "") -> Rank:
   """Opens what ranks all labels of a run.
 
   Args:
     run: the run.
-    params, aux: as trained.
+    params, extra_state: as trained.
     scores: 'hybrid', 'fused', or one of the method's views; '' is `config.eval.scores`. Where nothing was
       fitted to fuse by, 'fused' is the plain sum. A method without views has one kind of these.
 
@@ -48,27 +48,27 @@ def ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "") -> Rank:
   chosen = scores or run.config.eval.scores
   methods.check_scores(chosen, run.config, run.method)
   if chosen == "hybrid":
-    return hybrid(run, params, aux).rank
+    return hybrid(run, params, extra_state).rank
   if chosen in configs.SOURCES:
-    return functools.partial(sources(run, params, aux).rank_by, chosen)
-  return paper_ranker(run, params, aux, chosen)
+    return functools.partial(sources(run, params, extra_state).rank_by, chosen)
+  return paper_ranker(run, params, extra_state, chosen)
 
 
-def paper_ranker(run: Run, params: PyTree, aux: PyTree, scores: str = "fused") -> Rank:
+def paper_ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "fused") -> Rank:
   """Opens what ranks labels as the method's paper does.
 
   Args:
     run: the run.
-    params, aux: as trained.
+    params, extra_state: as trained.
     scores: 'fused', or one of the method's views.
   """
-  fused = fused_ranker(run, params, aux) if scores == "fused" else None
+  fused = fused_ranker(run, params, extra_state) if scores == "fused" else None
   if fused is None:
-    return plain_ranker(run, params, aux, scores if scores in run.method.views else "")
+    return plain_ranker(run, params, extra_state, scores if scores in run.method.scorers else "")
   return lambda queries, k, exclude=None: fused(queries.vectors, k, exclude)
 
 
-def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
+def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") -> Rank:
   """Opens what ranks by one view's inner products; by default by the sum of all views.
 
   `config.eval.backend` says how. What is built for it is built once, and kept for all calls and every k. With
@@ -80,7 +80,9 @@ def plain_ranker(run: Run, params: PyTree, aux: PyTree, view: str = "") -> Rank:
     say("ranking: exact, as eval.backend = 'scann' is for one process")
     backend = "exact"
   weight = frequency.weight_of(run, view)
-  vectors = frequency.labels_with(run, run.embed_labels(params, run.aux_to_rank(params, aux), view), weight)
+  vectors = frequency.labels_with(
+    run, run.embed_labels(params, run.extra_state_to_rank(params, extra_state), view), weight
+  )
   used = vectors.any(axis=0)  # a view may have no more than a part of the columns
   name = f"{view} ranking" if view else "ranking"
   vectors = vectors if used.all() else vectors[:, used]
@@ -100,40 +102,40 @@ def check_installed(run: Run) -> None:
     tree_text.check_installed()
 
 
-def fit_hybrid(run: Run, params: PyTree, aux: PyTree) -> None:
+def fit_hybrid(run: Run, params: PyTree, extra_state: PyTree) -> None:
   """Fits how all sources are joined, on the validation rows, and keeps it in the run's folder.
 
   These rows are in no memory meanwhile. Nothing is done where it was fitted before, or is not what ranks.
   """
   if run.config.eval.scores == "hybrid" and not (run.ranking_folder / run_folder.HYBRID).exists():
-    _fitted(run, *_embedded(run, params, aux))
+    _fitted(run, *_embedded(run, params, extra_state))
 
 
-def hybrid(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
+def hybrid(run: Run, params: PyTree, extra_state: PyTree) -> HybridRanker:
   """Opens the hybrid ranker of a run, all labelled training rows in its memory; fits it where it was not yet.
 
   Raises:
     UserError: its file is damaged, or cannot be made again.
   """
-  vectors, labels = _embedded(run, params, aux)
-  model = hybrid_model(run, params, aux, labels)
+  vectors, labels = _embedded(run, params, extra_state)
+  model = hybrid_model(run, params, extra_state, labels)
   return HybridRanker(_retriever(run, vectors, labels), model)
 
 
-def sources(run: Run, params: PyTree, aux: PyTree) -> HybridRanker:
+def sources(run: Run, params: PyTree, extra_state: PyTree) -> HybridRanker:
   """Opens the sources of a run, to rank by one of them, or to explain: nothing is fitted for it."""
-  retriever = _retriever(run, *_embedded(run, params, aux))
+  retriever = _retriever(run, *_embedded(run, params, extra_state))
   return HybridRanker(retriever, fixed(feature_names(retriever.names)))
 
 
 def hybrid_model(
-  run: Run, params: PyTree, aux: PyTree, labels: dict[str, np.ndarray] | None = None
+  run: Run, params: PyTree, extra_state: PyTree, labels: dict[str, np.ndarray] | None = None
 ) -> HybridModel:
   """Opens what joins the sources of a run; fits it where it was not yet.
 
   Args:
     run: the run.
-    params, aux: as trained.
+    params, extra_state: as trained.
     labels: what `label_vectors` gives, if it is at hand.
 
   Raises:
@@ -147,9 +149,9 @@ def hybrid_model(
       f"{path} is missing, and was fitted before the refit; give --scores=encoder, or train anew"
     )
   else:
-    labels = label_vectors(run, params, aux) if labels is None else labels
-    model = _fitted(run, point_vectors(run, params, aux), labels)
-  if model.features != feature_names(source_names(run.method.views)):
+    labels = label_vectors(run, params, extra_state) if labels is None else labels
+    model = _fitted(run, point_vectors(run, params, extra_state), labels)
+  if model.features != feature_names(source_names(run.method.scorers)):
     raise UserError(f"{path}: was fitted on other features; delete it, and it is fitted anew")
   return model
 
@@ -172,7 +174,9 @@ def gives_probabilities(scores: str) -> bool:
   return scores == "hybrid"
 
 
-def rank_test(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, chosen: str) -> TestRankings:
+def rank_test(
+  run: Run, params: PyTree, extra_state: PyTree, vectors: np.ndarray, chosen: str
+) -> TestRankings:
   """Ranks the embedded test rows as chosen, and by each of its parts alone.
 
   Beside the hybrid ranking stand the paper's own and each source, beside 'fused' each view.
@@ -180,14 +184,14 @@ def rank_test(run: Run, params: PyTree, aux: PyTree, vectors: np.ndarray, chosen
   test, k = run.dataset.test, run.config.eval.k
   queries = Queries(vectors, test.texts)
   if chosen == "hybrid":
-    opened = hybrid(run, params, aux)
+    opened = hybrid(run, params, extra_state)
     joined, alone = opened.rank_with_sources(queries, k, test.filter)
     by = {"hybrid": joined}
-    if run.method.views:
-      by["fused"] = paper_ranker(run, params, aux)(queries, k, test.filter)
+    if run.method.scorers:
+      by["fused"] = paper_ranker(run, params, extra_state)(queries, k, test.filter)
     return TestRankings({**by, **alone}, functools.partial(_why, opened, queries, test.filter))
-  kinds = dict.fromkeys([chosen, *run.method.views])
-  by = {kind: ranker(run, params, aux, kind)(queries, k, test.filter) for kind in kinds}
+  kinds = dict.fromkeys([chosen, *run.method.scorers])
+  by = {kind: ranker(run, params, extra_state, kind)(queries, k, test.filter) for kind in kinds}
   return TestRankings(by, None)
 
 
@@ -203,7 +207,7 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
   held_out = run.validation
   queries = Queries(np.asarray(vectors[held_out.row_numbers]), held_out.texts)
   retriever = _retriever(run, vectors, labels, run.train.row_numbers)
-  model = fit_model(retriever, queries, held_out.counted, held_out.filter)
+  model = fit_model(retriever, queries, held_out.unfiltered_positives, held_out.filter)
   if not model.has_trees:
     few = f"fewer than {FEWEST_ROWS} validation rows have labels that other rows have, too"
     why = few if model.num_rows < FEWEST_ROWS else "validation rows are too much alike"
@@ -216,15 +220,15 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
   return model
 
 
-def retrievers(run: Run, params: PyTree, aux: PyTree) -> tuple[Retriever, Retriever]:
+def retrievers(run: Run, params: PyTree, extra_state: PyTree) -> tuple[Retriever, Retriever]:
   """Opens the sources of a run: without its validation rows in the memory, and with all training rows."""
-  embedded = _embedded(run, params, aux)
+  embedded = _embedded(run, params, extra_state)
   return _retriever(run, *embedded, run.train.row_numbers), _retriever(run, *embedded)
 
 
-def _embedded(run: Run, params: PyTree, aux: PyTree) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _embedded(run: Run, params: PyTree, extra_state: PyTree) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """Returns `[N, D]` of all training rows, and `[L, D]` of labels by view."""
-  return point_vectors(run, params, aux), label_vectors(run, params, aux)
+  return point_vectors(run, params, extra_state), label_vectors(run, params, extra_state)
 
 
 def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray | None = None) -> Retriever:
@@ -249,16 +253,16 @@ def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray | N
 
 def labelled(run: Run, rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
   """Returns those of these training rows that have labels, `[n]`, and CSR `[n, L]` float32, 1 for each."""
-  truth = run.dataset.train.counted
+  truth = run.dataset.train.unfiltered_positives
   rows = rows[np.diff(truth.indptr)[rows] > 0]
   known = truth[rows]
   known.data = np.ones_like(known.data)
   return rows, known
 
 
-def label_vectors(run: Run, params: PyTree, aux: PyTree) -> dict[str, np.ndarray]:
+def label_vectors(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, np.ndarray]:
   """Returns `[L, D]` by view; of a method without views, those of its encoder."""
-  aux = run.aux_to_rank(params, aux)
-  return {view: run.embed_labels(params, aux, view) for view in run.method.views} or {
-    "encoder": run.embed_labels(params, aux)
+  extra_state = run.extra_state_to_rank(params, extra_state)
+  return {view: run.embed_labels(params, extra_state, view) for view in run.method.scorers} or {
+    "encoder": run.embed_labels(params, extra_state)
   }

@@ -43,7 +43,7 @@ class Run:
     configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
     configs.check_against_devices(config, len(jax.devices()))
     self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
-    if not (num_labelled := int(np.count_nonzero(np.diff(self.train.counted.indptr)))):
+    if not (num_labelled := int(np.count_nonzero(np.diff(self.train.unfiltered_positives.indptr)))):
       raise ConfigError(
         f"{dataset.name}: every label pair of the training rows is filtered, so none is learnt"
       )
@@ -56,7 +56,7 @@ class Run:
       vocab_size=tokenizer.get_vocab_size(),
       special_ids=data.special_ids(tokenizer),
       mesh=self.mesh,
-      label_counts=np.bincount(self.train.counted.indices, minlength=dataset.num_labels),
+      label_counts=np.bincount(self.train.unfiltered_positives.indices, minlength=dataset.num_labels),
       graphs=dataset.graph_kinds,
       num_labelled=num_labelled,
     )
@@ -72,20 +72,22 @@ class Run:
     return metrics.inverse_propensity(self.dataset.train.truth, settings.propensity_a, settings.propensity_b)
 
   def initial_parameters(self) -> tuple[PyTree, PyTree]:
-    """`(params, aux)` at step 0: the method's own, or those of the run that `config.init_from` names."""
+    """Returns `(params, extra_state)` at step 0, the method's own or those of the run `config.init_from`."""
     own = self.method.init(jax.random.key(self.config.train.seed))
     if not self.config.init_from:
       return own
     try:
       other = reopen(pathlib.Path(self.config.init_from), self.config.mesh)
       snapshot = self._snapshot(other, *other.trained())
-      found = self.method.adopt(snapshot) if self.method.adopt else (snapshot.params, own[1])
+      found = self.method.init_from_run(snapshot) if self.method.init_from_run else (snapshot.params, own[1])
       labels = other.dataset.num_labels, self.dataset.num_labels
-      if sharding.splits_rows(own, self.method.rules) and labels[0] != labels[1]:
+      if sharding.splits_rows(own, self.method.sharding_rules) and labels[0] != labels[1]:
         raise UserError(f"{labels[0]:,} labels there, and {labels[1]:,} here")
-      found, own = ({"params": params, "aux": aux} for params, aux in (found, own))
-      fitted = sharding.fit_rows(found, own, self.method.rules, most=max(other.trained_on, self.mesh.size))
-      return fitted["params"], fitted["aux"]
+      found, own = ({"params": params, "extra_state": extra_state} for params, extra_state in (found, own))
+      fitted = sharding.fit_rows(
+        found, own, self.method.sharding_rules, most=max(other.trained_on, self.mesh.size)
+      )
+      return fitted["params"], fitted["extra_state"]
     except UserError as error:
       raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
 
@@ -117,9 +119,9 @@ class Run:
       seed=self.config.train.seed,
       data_axis=self.config.mesh.data,
       label_axis=self.config.mesh.label,
-      held_queries=lambda num_rows: sharding.held_rows(num_rows, self.mesh, "data"),
-      held_labels=lambda num_rows: sharding.held_rows(num_rows, self.mesh, *sharding.LABEL_ROWS),
-      label_odds=self.inverse_propensity if spec.positive_sampling == "inverse_propensity" else None,
+      local_queries=lambda num_rows: sharding.local_rows(num_rows, self.mesh, "data"),
+      local_labels=lambda num_rows: sharding.local_rows(num_rows, self.mesh, *sharding.LABEL_ROWS),
+      label_weights=self.inverse_propensity if spec.positive_sampling == "inverse_propensity" else None,
       sides=self.sides,
     )
 
@@ -132,33 +134,37 @@ class Run:
     finally:
       self._between_batches = None
 
-  def freeze_queries(self, params: PyTree, aux: PyTree) -> None:
+  def freeze_queries(self, params: PyTree, extra_state: PyTree) -> None:
     """Embeds the training points once and for all, where the method's encoder stays as it is."""
     if self.method.batch.frozen:
       path = self.workdir / run_folder.VECTORS
       if not path.exists():
-        run_folder.save_array(path, self.embed_queries(params, aux, self.train.tokens))
+        run_folder.save_array(path, self.embed_queries(params, extra_state, self.train.tokens))
       self.batches.vectors = run_folder.open_array(path, len(self.train))
 
-  def embed_queries(self, params: PyTree, aux: PyTree, tokens: data.TokenTable, progress=None) -> np.ndarray:
+  def embed_queries(
+    self, params: PyTree, extra_state: PyTree, tokens: data.TokenTable, progress=None
+  ) -> np.ndarray:
     """`[n, D]` embeddings of points."""
     embed = self._embedder(self.method.embed_queries)
-    return self._embed(lambda part, ids: embed(params, aux, part), tokens, progress)
+    return self._embed(lambda part, ids: embed(params, extra_state, part), tokens, progress)
 
-  def embed_labels(self, params: PyTree, aux: PyTree, view: str = "", ids=None) -> np.ndarray:
+  def embed_labels(self, params: PyTree, extra_state: PyTree, view: str = "", ids=None) -> np.ndarray:
     """`[n, D]` embeddings of labels `ids`, or of all; `view` is one of the method's views."""
     tokens = self.dataset.labels.tokens if ids is None else self.dataset.labels.tokens.rows(ids)
-    function = self.method.views[view] if view else self.method.embed_labels
-    return self._of_texts(function, params, aux, tokens, ids)
+    function = self.method.scorers[view] if view else self.method.embed_labels
+    return self._of_texts(function, params, extra_state, tokens, ids)
 
-  def aux_to_rank(self, params: PyTree, aux: PyTree) -> PyTree:
+  def extra_state_to_rank(self, params: PyTree, extra_state: PyTree) -> PyTree:
     """Returns what labels are embedded by when they are ranked."""
-    exact = self.method.aux_to_rank
-    return exact(self.snapshot(params, aux, 0)) if exact else aux
+    exact = self.method.extra_state_to_rank
+    return exact(self.snapshot(params, extra_state, 0)) if exact else extra_state
 
-  def _of_texts(self, function, params: PyTree, aux: PyTree, tokens: data.TokenTable, ids=None) -> np.ndarray:
+  def _of_texts(
+    self, function, params: PyTree, extra_state: PyTree, tokens: data.TokenTable, ids=None
+  ) -> np.ndarray:
     embed = self._embedder(function)
-    return self._embed(lambda part, which: embed(params, aux, part, which), tokens, ids=ids)
+    return self._embed(lambda part, which: embed(params, extra_state, part, which), tokens, ids=ids)
 
   def _embedder(self, function):
     """Texts are split over all devices; every process gets all vectors."""
@@ -185,27 +191,27 @@ class Run:
       tokens,
       batch_size=size,
       max_length=self.config.data.max_length,
-      held=sharding.held_rows(size, self.mesh, *axes),
+      local_rows=sharding.local_rows(size, self.mesh, *axes),
       packed=num_shards == 1 and models.packs_tokens(self.config.encoder),
       progress=after_batch,
     )
 
-  def snapshot(self, params: PyTree, aux: PyTree, step: int) -> Snapshot:
+  def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
     """Returns what refreshes may look at after `step` steps."""
-    return self._snapshot(self, params, aux, step)
+    return self._snapshot(self, params, extra_state, step)
 
-  def _snapshot(self, source: "Run", params: PyTree, aux: PyTree, step: int) -> Snapshot:
+  def _snapshot(self, source: "Run", params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
     """A snapshot of this run's data, embedded by a run that may be another."""
 
     def embed_queries() -> np.ndarray:
       frozen = source is self and self.method.batch.frozen
-      return self.batches.vectors if frozen else source.embed_queries(params, aux, self.train.tokens)
+      return self.batches.vectors if frozen else source.embed_queries(params, extra_state, self.train.tokens)
 
     texts = source.method.embed_texts or source.method.embed_labels
     return Snapshot(
       embed_queries,
-      lambda: source.embed_labels(params, source.aux_to_rank(params, aux)),
-      lambda: source._of_texts(texts, params, aux, source.dataset.labels.tokens),
+      lambda: source.embed_labels(params, source.extra_state_to_rank(params, extra_state)),
+      lambda: source._of_texts(texts, params, extra_state, source.dataset.labels.tokens),
       truth=self.truth,
       filtered=self.train.filter,
       rows=self.batches.rows,
@@ -213,9 +219,9 @@ class Run:
       steps_per_epoch=self.batches.steps_per_epoch,
       devices=self.mesh,
       params=params,
-      aux=aux,
+      extra_state=extra_state,
       sides=self.sides,
-      embed_anchors=lambda side: source._of_texts(texts, params, aux, side.anchors),
+      embed_anchors=lambda side: source._of_texts(texts, params, extra_state, side.anchors),
     )
 
   def checkpoints(self, read_only: bool = False) -> Checkpoints:
@@ -228,7 +234,7 @@ class Run:
     return Checkpoints(self.workdir / run_folder.REFIT / "best", keep=1, read_only=read_only)
 
   def trained(self, last: bool = False) -> tuple[Array, PyTree, int]:
-    """Reads `(params, aux, step)`: trained again on all rows, else the best by validation, else the newest.
+    """Reads `(params, extra_state, step)`: of the training on all rows, else the best, else the newest.
 
     With `last` it is the newest in any case.
 
@@ -240,20 +246,20 @@ class Run:
       with contextlib.closing(opened(read_only=True)) as checkpoints:
         step = checkpoints.usable()
         if step is not None:
-          found = checkpoints.restore_trained(step, self.method.rules, self.mesh)
+          found = checkpoints.restore_trained(step, self.method.sharding_rules, self.mesh)
           self._check_fit(*found, checkpoints.steps.of(step))
           return *found, step
     if run_folder.has_checkpoints(self.workdir):
       raise UserError(f"{self.workdir}: no checkpoint is left that is not damaged")
     raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
 
-  def _check_fit(self, params: PyTree, aux: PyTree, saved: pathlib.Path) -> None:
+  def _check_fit(self, params: PyTree, extra_state: PyTree, saved: pathlib.Path) -> None:
     """Refuses parameters that another config has trained."""
     none = np.full(self.mesh.size, -1)
     tokens = self.dataset.test.tokens.gather(none, self.config.data.max_length)
     try:
-      jax.eval_shape(self.method.embed_queries, params, aux, tokens)
-      jax.eval_shape(self.method.embed_labels, params, aux, tokens, none)
+      jax.eval_shape(self.method.embed_queries, params, extra_state, tokens)
+      jax.eval_shape(self.method.embed_labels, params, extra_state, tokens, none)
     except Exception as error:  # Flax's of shapes, a KeyError, ...
       why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
       raise UserError(f"{saved} does not fit config.json or encoder/, which were changed ({why})") from None

@@ -20,6 +20,8 @@ from xmc_jax.storage import atomic, checksums
 from xmc_jax.storage.checkpoint_steps import Steps
 from xmc_jax.types import PyTree
 
+_EXTRA_STATE = "aux"  # what `extra_state` is called in checkpoints, from their first version on
+
 
 class Checkpoints:
   """The checkpoints of one folder.
@@ -61,16 +63,16 @@ class Checkpoints:
       self._manager.reload()
     return step
 
-  def save(self, step: int, state: PyTree, fresh: PyTree, host: dict[str, Any]) -> None:
+  def save(self, step: int, state: PyTree, refreshed: PyTree, host: dict[str, Any]) -> None:
     """Commits one step; of one that stands already only the host's record is renewed."""
     if self.steps.stands(step):
       self.steps.amend(step, host)
       return
-    items = {"state": ocp.args.StandardSave(state)}
-    if fresh:
-      items["fresh"] = ocp.args.StandardSave(fresh)
+    items = {"state": ocp.args.StandardSave(_to_disk(state))}
+    if refreshed:
+      items["fresh"] = ocp.args.StandardSave(refreshed)
     try:
-      atomic.need(self.folder, _num_bytes((state, fresh)), f"the checkpoint of step {step}")
+      atomic.need(self.folder, _num_bytes((state, refreshed)), f"the checkpoint of step {step}")
       with _quiet():
         self._manager.save(step, args=ocp.args.Composite(**items))
         self._manager.wait_until_finished()
@@ -86,14 +88,14 @@ class Checkpoints:
     self._delete(lambda steps: steps[: -self._keep])
 
   def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
-    """Reads `(state, fresh, host)` of one step.
+    """Reads `(state, refreshed, host)` of one step.
 
     Args:
       step: one that stands.
       state: arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
         have more or fewer of them than the one that was saved: another mesh rounds up to another number.
     """
-    template = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+    template = jax.tree.map(ocp.utils.to_shape_dtype_struct, _to_disk(state))
     strict = not self._differs_in_padding(step, template)
     items = {"state": ocp.args.StandardRestore(template, strict=strict)}
     if (self.steps.of(step) / "fresh").is_dir():
@@ -101,23 +103,23 @@ class Checkpoints:
     with self._readable(step):
       found = self._manager.restore(step, args=ocp.args.Composite(**items))
       host = checksums.record(self.steps.of(step))
-    return found["state"], found.get("fresh") or {}, host
+    return _from_disk(found["state"], state), found.get("fresh") or {}, host
 
   def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
     """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
     template = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), self._saved(step)
     )
-    return self.restore(step, template)[0]
+    return self.restore(step, _from_disk(template, {}))[0]
 
   def restore_trained(
     self, step: int, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
   ) -> tuple[PyTree, PyTree]:
-    """Reads `(params, aux)` of one step and nothing else, laid out by path rules.
+    """Reads `(params, extra_state)` of one step and nothing else, laid out by path rules.
 
     Arrays whose rows are split get zero rows until they divide: another mesh may have saved them.
     """
-    saved = {name: tree for name, tree in self._saved(step).items() if name in ("params", "aux")}
+    saved = {name: tree for name, tree in self._saved(step).items() if name in ("params", _EXTRA_STATE)}
     saved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
 
     def shaped(leaf, sharding):
@@ -134,7 +136,7 @@ class Checkpoints:
     restored = ocp.args.PyTreeRestore(item=template, restore_args=arguments, partial_restore=True)
     with self._readable(step), ocp.PyTreeCheckpointer() as reader:
       found = reader.restore(self.steps.of(step) / "state", args=restored)
-    return found["params"], found.get("aux") or {}
+    return found["params"], found.get(_EXTRA_STATE) or {}
 
   def _saved(self, step: int) -> PyTree:
     """Shapes and types of a step's state, as nested dicts."""
@@ -182,6 +184,18 @@ class Checkpoints:
         f"{self.steps.of(step)}: this checkpoint cannot be read ({reason}); "
         "delete its folder to go on from the one before"
       ) from None
+
+
+def _to_disk(state: PyTree) -> dict[str, PyTree]:
+  """Returns a state as a dict under the names that checkpoints have."""
+  named = state._asdict() if hasattr(state, "_asdict") else state
+  return {_EXTRA_STATE if name == "extra_state" else name: tree for name, tree in named.items()}
+
+
+def _from_disk(saved: dict[str, PyTree], like: PyTree) -> PyTree:
+  """Undoes `_to_disk`; the result is of the type of `like`."""
+  named = {"extra_state" if name == _EXTRA_STATE else name: tree for name, tree in saved.items()}
+  return type(like)(**named)
 
 
 def _num_bytes(tree: PyTree) -> int:

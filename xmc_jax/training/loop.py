@@ -34,7 +34,7 @@ def train(
     last_step: to end after, the schedule being that of all steps; None is all.
 
   Returns:
-    `(params, aux, step)`: the best on validation rows, or the last where none are held out.
+    `(params, extra_state, step)`: the best on validation rows, or the last where none are held out.
 
   Raises:
     UserError: the loss is not finite, or the folder cannot be written.
@@ -45,7 +45,7 @@ def train(
   optimiser = optimizer.make(run.config.train, total_steps, frozen=models.frozen_paths(run.config.encoder))
   last_step, saves = min(last_step or total_steps, total_steps), Saves(run)
   with report.stage("restore"):
-    state, fresh = _start(run, optimiser, saves)
+    state, refreshed = _start(run, optimiser, saves)
   first, host = int(state.step), saves.host
   report.resume(first, host["seconds"], host["unscored"])
   if first:
@@ -55,9 +55,9 @@ def train(
     # Made of parameters that are gone: a killed run's, a later step's; in the end, those of steps before.
     run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
-      run.freeze_queries(state.params, state.aux)
+      run.freeze_queries(state.params, state.extra_state)
     step = TrainStep(run, optimiser, report, optimizer.table_schedule(run.config.train, total_steps))
-    loop = _Loop(run, report, stop, step, state, fresh, saves)
+    loop = _Loop(run, report, stop, step, state, refreshed, saves)
     try:
       with stop.saving():
         loop.go(first, last_step)
@@ -74,8 +74,8 @@ def _start(run: Run, optimiser, saves: Saves) -> tuple[TrainState, PyTree]:
   """The newest checkpoint, or step 0."""
   step = saves.checkpoints.usable()
   # A run that goes on needs shapes alone, and no longer what config.init_from names.
-  params, aux = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
-  return saves.restore(step, first_state(run, optimiser, params, aux))
+  params, extra_state = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
+  return saves.restore(step, first_state(run, optimiser, params, extra_state))
 
 
 class _Loop:
@@ -88,11 +88,11 @@ class _Loop:
     stop: Stop,
     train_step: TrainStep,
     state: TrainState,
-    fresh: dict[str, np.ndarray],
+    refreshed: dict[str, np.ndarray],
     saves: Saves,
   ):
     self._run, self._report, self._stop, self._train_step = run, report, stop, train_step
-    self._state, self._fresh, self._saves, self._host = state, fresh, saves, saves.host
+    self._state, self._refreshed, self._saves, self._host = state, refreshed, saves, saves.host
     self._guard = NonFiniteGuard(saves, run.workdir / "report", run.config.train.max_skipped_steps)
     self._static = _static_labels(run)
     self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
@@ -119,11 +119,11 @@ class _Loop:
     return self._seen / (self._report.seconds["train"] - self._seconds_before)
 
   def _refresh(self, names: list[str], step: int) -> None:
-    before = self._state, self._fresh
+    before = self._state, self._refreshed
     try:
       self._renew(names, step)
     except Asked:
-      self._state, self._fresh = before
+      self._state, self._refreshed = before
       if step:
         self._save()
       raise
@@ -134,17 +134,19 @@ class _Loop:
       say(f"refresh: {name} at step {step:,}")
       definition = self._run.method.refreshes[name]
       with self._report.stage(f"refresh_{name}"):
-        snapshot = snapshot or self._run.snapshot(self._state.params, self._state.aux, step)
-        self._fresh, aux = refresh.renew(name, definition, snapshot, self._fresh, self._state.aux)
-      if shares := refresh.shares(name, self._fresh):
+        snapshot = snapshot or self._run.snapshot(self._state.params, self._state.extra_state, step)
+        self._refreshed, extra_state = refresh.renew(
+          name, definition, snapshot, self._refreshed, self._state.extra_state
+        )
+      if shares := refresh.shares(name, self._refreshed):
         self._report.scalars(step + 1, shares)  # the first step that it acts on
       if definition.target == EXTRA_STATE:  # embeddings may depend on it
-        self._state, snapshot = self._state._replace(aux=aux), None
+        self._state, snapshot = self._state._replace(extra_state=extra_state), None
 
   def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
     """The steps between two refreshes."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
-    build = lambda step, fresh=self._fresh: self._run.batches.build(step, fresh)
+    build = lambda step, refreshed=self._refreshed: self._run.batches.build(step, refreshed)
     with contextlib.closing(ahead(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
@@ -201,7 +203,7 @@ class _Loop:
     with self._report.stage("train"):
       self._guard.flush()
     with self._report.stage("save"):
-      self._saves.save(self._state, self._fresh, self._report.seconds)
+      self._saves.save(self._state, self._refreshed, self._report.seconds)
 
 
 def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:

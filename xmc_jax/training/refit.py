@@ -38,7 +38,7 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     stop: as in `loop.train`.
 
   Returns:
-    `(params, aux, step)`: the last.
+    `(params, extra_state, step)`: the last.
   """
   again, best_step = _on_all_rows(run), _best_step(run)
   steps = last_step(best_step, run.batches.steps_per_epoch, again.batches.steps_per_epoch)
@@ -47,10 +47,10 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     f"{len(run.batches.rows):,} points step {best_step:,} was best"
   )
   with contextlib.closing(Report(again.workdir)) as voice:
-    params, aux, step = loop.train(again, voice, stop, last_step=steps)
-    _keep(again, params, aux, step)
+    params, extra_state, step = loop.train(again, voice, stop, last_step=steps)
+    _keep(again, params, extra_state, step)
     report.seconds["refit"] = sum(voice.seconds.values())
-  return params, aux, step
+  return params, extra_state, step
 
 
 def _on_all_rows(run: Run) -> Run:
@@ -74,8 +74,8 @@ def _best_step(run: Run) -> int:
   raise UserError(f"{run.workdir}: no checkpoint is left that is not damaged")
 
 
-def _keep(run: Run, params: PyTree, aux: PyTree, step: int) -> None:
+def _keep(run: Run, params: PyTree, extra_state: PyTree, step: int) -> None:
   """The parameters to use, in `best/`: there only when the training has ended."""
   with contextlib.closing(run.best()) as best:
     if best.usable() != step:
-      best.save(step, {"params": params, "aux": aux}, {}, {"best": None})
+      best.save(step, {"params": params, "extra_state": extra_state}, {}, {"best": None})

@@ -39,15 +39,15 @@ class Saves:
     self.host: dict[str, Any] = dict(_NEW_RECORD)
 
   def restore(self, step: int | None, state: TrainState) -> tuple[TrainState, PyTree]:
-    """`(state, fresh)` of a step, or of none; drops what was saved after it.
+    """`(state, refreshed)` of a step, or of none; drops what was saved after it.
 
     Raises:
       UserError: no step is left to go on from, and beginning anew would delete the best parameters.
     """
-    fresh = {}
+    refreshed = {}
     if step is not None:
-      state, fresh, host = self.checkpoints.restore(step, state)
-      fresh = renamed.in_refreshes(fresh)
+      state, refreshed, host = self.checkpoints.restore(step, state)
+      refreshed = renamed.in_refreshes(refreshed)
       self.host.update(host)
     elif self.checkpoints.steps.has_damaged() and self.best.usable() is not None:
       folder = self.checkpoints.folder.parent
@@ -58,20 +58,20 @@ class Saves:
     self.checkpoints.drop_after(step or 0)
     self.best.drop_after(step or 0)
     self._mend_best(state)
-    return state, fresh
+    return state, refreshed
 
-  def save(self, state: TrainState, fresh: PyTree, seconds: dict[str, float]) -> None:
+  def save(self, state: TrainState, refreshed: PyTree, seconds: dict[str, float]) -> None:
     """A checkpoint of this step; where it has one already, the record alone."""
-    self.checkpoints.save(int(state.step), state, fresh, {**self.host, "seconds": dict(seconds)})
+    self.checkpoints.save(int(state.step), state, refreshed, {**self.host, "seconds": dict(seconds)})
 
   def keep_best(self, state: TrainState) -> None:
     """The parameters that the record calls the best so far."""
-    trained = {"params": state.params, "aux": state.aux}
+    trained = {"params": state.params, "extra_state": state.extra_state}
     self.best.save(self.host["best_step"], trained, {}, {"best": self.host["best"]})
 
   def check_room(self, state: TrainState) -> None:
     """Refuses to begin what could not be saved: a checkpoint, and its parameters as the best so far."""
-    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state, state.params, state.aux)))
+    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state, state.params, state.extra_state)))
     atomic.need(self.checkpoints.folder.parent, num_bytes, "a checkpoint with the best parameters")
 
   def close(self) -> None:

@@ -32,12 +32,14 @@ class _Gradients(NamedTuple):
     return self._replace(of_rows=of_rows)
 
 
-def first_state(run: Run, optimiser: optax.GradientTransformation, params: PyTree, aux: PyTree) -> TrainState:
+def first_state(
+  run: Run, optimiser: optax.GradientTransformation, params: PyTree, extra_state: PyTree
+) -> TrainState:
   """The state at step 0, on the run's devices."""
-  dense, tables = _split(params, run.method.tables)
+  dense, tables = _split(params, run.method.sparse_params)
   opt_state = optimiser.init(dense), dict.fromkeys(tables)
-  state = TrainState(np.zeros((), np.int32), params, opt_state, aux)
-  state = jax.device_put(state, sharding.shard_tree(state, run.method.rules, run.mesh))
+  state = TrainState(np.zeros((), np.int32), params, opt_state, extra_state)
+  state = jax.device_put(state, sharding.shard_tree(state, run.method.sharding_rules, run.mesh))
   moments = {name: lazy_adam.init(state.params[name]) for name in tables}
   return state._replace(opt_state=(state.opt_state[0], moments))
 
@@ -72,7 +74,7 @@ class TrainStep:
     self._report = report
 
   def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-    loss, metrics, aux, gradients = self._differentiate(state, batch)
+    loss, metrics, extra_state, gradients = self._differentiate(state, batch)
     norm = optax.tree.norm((gradients.dense, [summed for _, summed in gradients.of_rows.values()]))
     gradients = self._clip(gradients, norm)
     is_whole = jnp.isfinite(loss) & jnp.isfinite(norm) if self._may_skip else None
@@ -81,28 +83,28 @@ class TrainStep:
     params, opt_state = self._apply(state, gradients)
     if self._may_skip:
       params, opt_state = self._keep_unless(is_whole, state, params, opt_state)
-    aux = _written(aux, state.aux, is_whole, self._devices)
+    extra_state = _written(extra_state, state.extra_state, is_whole, self._devices)
     metrics = {"loss": loss, "gradient_norm": norm, **metrics}
-    return TrainState(state.step + 1, params, opt_state, aux), metrics
+    return TrainState(state.step + 1, params, opt_state, extra_state), metrics
 
   def _differentiate(
     self, state: TrainState, batch: Batch
   ) -> tuple[Array, dict[str, Array], PyTree, _Gradients]:
-    """Returns `(loss, metrics, aux, gradients)` of a batch."""
+    """Returns `(loss, metrics, extra_state, gradients)` of a batch."""
     method = self._run.method
     key = jax.random.fold_in(jax.random.key(self._run.config.train.seed), state.step)
-    dense, tables = _split(state.params, method.tables)
-    ids = {name: rows_of(batch, state.aux) for name, rows_of in method.tables.items()}
+    dense, tables = _split(state.params, method.sparse_params)
+    ids = {name: rows_of(batch, state.extra_state) for name, rows_of in method.sparse_params.items()}
     taken = {name: lazy_adam.take(table, ids[name], mesh=self._devices) for name, table in tables.items()}
 
     def total_loss(dense, taken):
-      loss, metrics, aux = method.loss({**dense, **taken}, state.aux, batch, key)
-      return loss, (metrics, aux)
+      loss, metrics, extra_state = method.loss({**dense, **taken}, state.extra_state, batch, key)
+      return loss, (metrics, extra_state)
 
     differentiate = jax.value_and_grad(total_loss, argnums=(0, 1), has_aux=True)
-    (loss, (metrics, aux)), (of_dense, of_taken) = differentiate(dense, taken)
+    (loss, (metrics, extra_state)), (of_dense, of_taken) = differentiate(dense, taken)
     of_rows = {name: lazy_adam.merge(ids[name], of_taken[name]) for name in tables}
-    return loss, metrics, aux, _Gradients(of_dense, of_rows)
+    return loss, metrics, extra_state, _Gradients(of_dense, of_rows)
 
   def _clip(self, gradients: _Gradients, norm: Array) -> _Gradients:
     """Scales gradients down to the norm that is allowed, where there are tables.
@@ -118,7 +120,7 @@ class TrainStep:
 
   def _apply(self, state: TrainState, gradients: _Gradients) -> tuple[PyTree, tuple[PyTree, PyTree]]:
     """Returns the parameters and the optimiser's state after a step."""
-    dense, tables = _split(state.params, self._run.method.tables)
+    dense, tables = _split(state.params, self._run.method.sparse_params)
     updates, dense_state = self._optimiser.update(gradients.dense, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
     for name, (touched, summed) in gradients.of_rows.items():
@@ -135,7 +137,7 @@ class TrainStep:
 
   def _keep_unless(self, is_whole: Array, state: TrainState, params: PyTree, opt_state) -> tuple:
     """Puts back what was before, but for tables, of which a broken step wrote no row."""
-    dense, _ = _split(state.params, self._run.method.tables)
+    dense, _ = _split(state.params, self._run.method.sparse_params)
     trained = {name: params[name] for name in dense}, opt_state[0]
     before = dense, state.opt_state[0]
     kept, dense_state = jax.tree.map(lambda new, old: jnp.where(is_whole, new, old), trained, before)
@@ -146,7 +148,7 @@ class TrainStep:
     return len(self._programs)
 
   def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-    shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+    shapes = jax.tree.structure(batch), tuple(leaf.shape for leaf in jax.tree.leaves(batch))
     if shapes not in self._programs:
       with self._report.stage("compile"):
         layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # what goes in comes out the same way
@@ -155,8 +157,8 @@ class TrainStep:
     return self._programs[shapes](state, batch)
 
 
-def _written(aux: PyTree, before: PyTree, is_whole: Array | None, devices) -> PyTree:
-  """`aux` after a step, with the rows of each RowUpdate; as `before` unless `is_whole` (None: it is)."""
+def _written(extra_state: PyTree, before: PyTree, is_whole: Array | None, devices) -> PyTree:
+  """Returns `extra_state` with the rows of each RowUpdate, or `before` unless `is_whole` (None is True)."""
 
   def after(new, old):
     if not isinstance(new, RowUpdate):
@@ -164,7 +166,7 @@ def _written(aux: PyTree, before: PyTree, is_whole: Array | None, devices) -> Py
     ids = new.ids if is_whole is None else jnp.where(is_whole, new.ids, -1)
     return lazy_adam.put(old, ids, new.rows, mesh=devices)
 
-  return jax.tree.map(after, aux, before, is_leaf=lambda leaf: isinstance(leaf, RowUpdate))
+  return jax.tree.map(after, extra_state, before, is_leaf=lambda leaf: isinstance(leaf, RowUpdate))
 
 
 def _split(params: PyTree, tables: Mapping[str, Any]) -> tuple[PyTree, PyTree]:

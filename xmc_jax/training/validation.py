@@ -12,7 +12,7 @@ from xmc_jax.types import TrainState
 def update(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:
   """Scores the validation rows and updates the host's record; returns whether they were never better."""
   with report.stage("evaluate"):
-    scores = evaluate.validate(run, state.params, state.aux)
+    scores = evaluate.validate(run, state.params, state.extra_state)
   report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})
   name = run.config.eval.metric
   improved = host["best"] is None or scores[name] > host["best"]

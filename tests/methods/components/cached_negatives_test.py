@@ -1,5 +1,7 @@
 """Fresh negatives from the embedding cache, against NumPy and against the loss over all labels."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -34,28 +36,32 @@ def make_run(data, tmp_path):
 
 
 def _start(run):
-  params, aux = run.initial_parameters()
+  params, extra_state = run.initial_parameters()
   definitions = run.method.refreshes
   (name,) = definitions
-  aux = jax.device_put(aux, sharding.shard_tree(aux, run.method.rules, run.mesh))
-  return params, refresh.renew(name, definitions[name], run.snapshot(params, aux, 0), {}, aux)[1]
+  extra_state = jax.device_put(
+    extra_state, sharding.shard_tree(extra_state, run.method.sharding_rules, run.mesh)
+  )
+  return params, refresh.renew(
+    name, definitions[name], run.snapshot(params, extra_state, 0), {}, extra_state
+  )[1]
 
 
 def _batch(run, step=0):
   return run.batches.build(step)._replace(**loop._static_labels(run))
 
 
-def _loss(run, params, aux, batch):
-  found = jax.jit(run.method.loss)(params, aux, batch, jax.random.key(0))
+def _loss(run, params, extra_state, batch):
+  found = jax.jit(run.method.loss)(params, extra_state, batch, jax.random.key(0))
   return float(found[0]), found[2]
 
 
 def test_all_labels_as_fresh_negatives_are_the_loss_over_all_labels(make_run):
-  fresh = make_run(**{"method.num_fresh_negatives": tiny_runs.NUM_LABELS + 5})
+  refreshed = make_run(**{"method.num_fresh_negatives": tiny_runs.NUM_LABELS + 5})
   whole = make_run(**{"method.num_fresh_negatives": 0, "method.labels": "all"})
-  params, aux = _start(fresh)
+  params, extra_state = _start(refreshed)
   for step in range(3):
-    found, _ = _loss(fresh, params, aux, _batch(fresh, step))
+    found, _ = _loss(refreshed, params, extra_state, _batch(refreshed, step))
     expected, _ = _loss(whole, params, {}, _batch(whole, step))
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -63,9 +69,9 @@ def test_all_labels_as_fresh_negatives_are_the_loss_over_all_labels(make_run):
 @pytest.mark.slow
 def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch):
   run = make_run()
-  params, aux = _start(run)
+  params, extra_state = _start(run)
   # A cache that is not what the encoder says: only this one can lead to what is chosen.
-  stale = np.random.default_rng(0).normal(size=aux[cached_negatives.CACHE].shape).astype(np.float32)
+  stale = np.random.default_rng(0).normal(size=extra_state[cached_negatives.CACHE].shape).astype(np.float32)
   stale /= np.linalg.norm(stale, axis=1, keepdims=True)
   batch, chosen = _batch(run), []
   original = cached_negatives._largest
@@ -75,26 +81,26 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
     return chosen[-1]
 
   monkeypatch.setattr(cached_negatives, "_largest", spy)
-  aux = jax.device_put({cached_negatives.CACHE: stale})
-  _, _, new_aux = run.method.loss(params, aux, batch, jax.random.key(0))
-  chosen, cache = np.asarray(chosen[0]), np.asarray(new_aux[cached_negatives.CACHE])
+  extra_state = jax.device_put({cached_negatives.CACHE: stale})
+  _, _, new_extra_state = run.method.loss(params, extra_state, batch, jax.random.key(0))
+  chosen, cache = np.asarray(chosen[0]), np.asarray(new_extra_state[cached_negatives.CACHE])
 
-  fresh = run.embed_labels(params, {}).astype(np.float64)
+  refreshed = run.embed_labels(params, {}).astype(np.float64)
   queries = run.embed_queries(params, {}, run.train.tokens).astype(np.float64)
   pool = batch.columns[batch.columns >= 0]
   labels = stale[: run.dataset.num_labels].astype(np.float64)
-  labels[pool] = fresh[pool]
+  labels[pool] = refreshed[pool]
   truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
   gradients = np.zeros_like(labels)
-  for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+  for row, positives, weights in zip(batch.rows, batch.positive_ids, batch.weights):
     scores = labels @ queries[row] / run.config.method.temperature
-    (drawn,) = positives[weights > 0]
+    (sampled,) = positives[weights > 0]
     true = truth[row] & ~filtered[row]
     others = ~true & ~filtered[row]
-    others[drawn] = True
+    others[sampled] = True
     exps = np.where(others, np.exp(scores - scores.max()), 0.0)
     slope = exps / exps.sum()
-    slope[drawn] -= 1.0
+    slope[sampled] -= 1.0
     gradients += slope[:, None] * queries[row]
   sizes = np.linalg.norm(gradients, axis=1)
   sizes[pool] = -1.0
@@ -102,15 +108,15 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
   assert not set(chosen.tolist()) & set(pool.tolist())
 
   renewed = np.union1d(pool, chosen)
-  np.testing.assert_allclose(cache[renewed], fresh[renewed], atol=1e-5)
+  np.testing.assert_allclose(cache[renewed], refreshed[renewed], atol=1e-5)
   kept = np.setdiff1d(np.arange(run.dataset.num_labels), renewed)
   np.testing.assert_array_equal(cache[kept], stale[kept])
 
 
 def test_the_first_refresh_fills_the_cache_with_all_labels(make_run):
   run = make_run(**{"mesh.data": 2, "mesh.label": 4})  # 60 labels on 8 devices
-  params, aux = _start(run)
-  cache = aux[cached_negatives.CACHE]
+  params, extra_state = _start(run)
+  cache = extra_state[cached_negatives.CACHE]
   assert cache.shape == (64, 16) and cache.sharding.shard_shape(cache.shape) == (8, 16)
   np.testing.assert_allclose(cache[:60], run.embed_labels(params, {}), atol=1e-6)
 
@@ -118,20 +124,20 @@ def test_the_first_refresh_fills_the_cache_with_all_labels(make_run):
 def test_a_rows_other_true_labels_are_never_its_negatives(make_run):
   """They are the hardest by far, and would be chosen first, were they not left out of the loss."""
   run = make_run(**{"train.batch_size": 1, "method.num_fresh_negatives": 59})
-  params, aux = _start(run)
-  step = next(step for step in range(40) if np.sum(run.batches.build(step).positives >= 0) > 2)
+  params, extra_state = _start(run)
+  step = next(step for step in range(40) if np.sum(run.batches.build(step).positive_ids >= 0) > 2)
   batch = _batch(run, step)
-  positives = batch.positives[0]
-  undrawn = positives[(positives >= 0) & (batch.weights[0] == 0)]
+  positives = batch.positive_ids[0]
+  unsampled = positives[(positives >= 0) & (batch.weights[0] == 0)]
 
   def loss_with(label):
     ids = np.array(batch.every_label.ids)
     ids[label] = 9
-    return _loss(run, params, aux, batch._replace(every_label=batch.every_label._replace(ids=ids)))[0]
+    return _loss(run, params, extra_state, batch._replace(every_label=replace(batch.every_label, ids=ids)))[0]
 
-  plain = _loss(run, params, aux, batch)[0]
-  assert len(undrawn) and all(loss_with(label) == pytest.approx(plain, rel=1e-6) for label in undrawn)
-  other = next(label for label in range(60) if label not in positives and label not in batch.excluded)
+  plain = _loss(run, params, extra_state, batch)[0]
+  assert len(unsampled) and all(loss_with(label) == pytest.approx(plain, rel=1e-6) for label in unsampled)
+  other = next(label for label in range(60) if label not in positives and label not in batch.excluded_ids)
   assert abs(loss_with(other) - plain) > 1e-5
 
 
@@ -160,7 +166,7 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
   assert run_to(tmp_path / "stopped", 15) is None
   resumed = run_to(tmp_path / "stopped", 100)
   jax.tree.map(np.testing.assert_array_equal, resumed, whole)
-  assert np.any(whole["aux"][cached_negatives.CACHE] != 0)
+  assert np.any(whole["extra_state"][cached_negatives.CACHE] != 0)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def _unit(rng, *shape):
 
 
 def _example(seed=0):
-  """Six points, the last one padding; seven columns, the last one padding; more positives than were drawn."""
+  """Six points and seven columns, the last ones padding; more positives than are sampled."""
   rng = np.random.default_rng(seed)
   batch = tiny_runs.pool_batch(
     columns=[4, 9, 2, 7, 30, 11, -1],
@@ -67,11 +67,11 @@ def _reference(batch, queries, texts, prototypes, settings, picked=None):
   rows = [row for row in range(len(queries)) if batch.rows[row] >= 0]
   labels = [column for column in range(len(texts)) if batch.columns[column] >= 0]
   known = {(row, c) for row in rows for c in (*batch.positives[row], *batch.excluded[row]) if c >= 0}
-  drawn = {(i, c): w for i in rows for c, w in zip(batch.positives[i], batch.weights[i]) if w > 0}
+  sampled = {(i, c): w for i in rows for c, w in zip(batch.positives[i], batch.weights[i]) if w > 0}
 
   carried = {(i, c): 1.0 for i in rows for c in batch.positives[i] if c >= 0}
   one_each = lambda columns: {(i, c): 1.0 for i, c in enumerate(columns) if c >= 0}
-  of_prototypes, of_texts = map(one_each, picked) if picked else (drawn, drawn)
+  of_prototypes, of_texts = map(one_each, picked) if picked else (sampled, sampled)
 
   def by_query(scores, pairs):
     losses = [
@@ -81,7 +81,7 @@ def _reference(batch, queries, texts, prototypes, settings, picked=None):
     return sum(losses) / len(rows)
 
   of_labels = {}
-  for i, p in carried if picked else drawn:
+  for i, p in carried if picked else sampled:
     negatives = [by_text[j, p] for j in rows if (j, p) not in known]
     of_labels.setdefault(p, []).append(_triplets(by_text[i, p], negatives, settings))
   gaps = {"positive": [by_text[pair] - by_prototype[pair] for pair in of_prototypes], "negative": []}
@@ -150,7 +150,7 @@ def test_the_gradient_goes_through_the_weights_where_it_is_asked_to(through):
 
 
 def test_released_pairs_are_one_of_all_positives_of_a_query_and_all_carriers_of_a_label():
-  """Also those that were not drawn, each as likely; T(q, z) and T(q, h) have a draw of their own."""
+  """Also those that were not sampled, each as likely; T(q, z) and T(q, h) have a sample of their own."""
   batch, *_ = _example()
   settings = types.SimpleNamespace(**SETTINGS | {"triplet_positives": "released"})
   make = jax.jit(jax.vmap(lambda key: triplet_pairs.of_batch(settings, batch, key)))
@@ -178,8 +178,8 @@ def test_the_loss_of_released_pairs_is_its_formula(seed):
     expected = _reference(batch, *vectors, settings, picked)
     _, parts = _total(batch, *vectors, triplet_positives="released", key=seed)
   assert {name: float(part) for name, part in parts.items()} == pytest.approx(expected, rel=1e-6)
-  drawn = _reference(batch, *vectors, SETTINGS)
-  assert abs(expected["reverse_loss"] - drawn["reverse_loss"]) > 1e-4
+  sampled = _reference(batch, *vectors, SETTINGS)
+  assert abs(expected["reverse_loss"] - sampled["reverse_loss"]) > 1e-4
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.types import EXTRA_STATE, Array, Batch, DatasetInfo, Refresh, Tokens
 
-CACHE = "label_cache"  # in `aux`: `[L', D]`, L' = L rounded up to the devices
+CACHE = "label_cache"  # in `extra_state`: `[L', D]`, L' = L rounded up to the devices
 RULE = (f"(^|/){CACHE}$", (sharding.LABEL_ROWS,))
 
 
@@ -49,7 +49,7 @@ def extend(
     cache: `[L', D]`.
     queries: `[B, D]`.
     labels: `[S, D]`, the pool's, under `batch.columns`.
-    batch: its positives and excluded pairs are label ids.
+    batch: with `positive_ids` and `excluded_ids`, under which the labels are chosen.
     number: m, how many labels join, at most L.
     info: of the data.
     embed: tokens -> vectors.
@@ -60,12 +60,16 @@ def extend(
   """
   cache = _update(cache, batch.columns, labels)
   everything = jnp.arange(len(cache), dtype=jnp.int32)
-  over_all = batch._replace(columns=jnp.where(everything < info.num_labels, everything, -1))
+  over_all = batch._replace(
+    columns=jnp.where(everything < info.num_labels, everything, -1),
+    positives=batch.positive_ids,  # a column for each label, in the order of ids
+    excluded=batch.excluded_ids,
+  )
   gradients = jax.grad(lambda vectors: loss(jax.lax.stop_gradient(queries), vectors, over_all))(cache)
   chosen = _largest(gradients, over_all.columns, batch.columns, number)
   chosen = jnp.pad(chosen, (0, -number % info.mesh.size), constant_values=-1)
   texts = jax.tree.map(lambda leaf: leaf[jnp.maximum(chosen, 0)], batch.every_label)
-  fresh = embed(texts._replace(lengths=jnp.where(chosen >= 0, texts.lengths, 0)))
+  fresh = embed(Tokens(texts.ids, jnp.where(chosen >= 0, texts.lengths, 0)))
   columns = jnp.concatenate([batch.columns, chosen])
   cache = _update(cache, chosen, fresh)
   return cache, jnp.concatenate([labels, fresh]), _in_columns(batch, columns, len(cache))
@@ -90,7 +94,7 @@ def _largest(gradients: Array, real: Array, taken: Array, number: int) -> Array:
 
 
 def _in_columns(batch: Batch, columns: Array, num_rows: int) -> Batch:
-  """The batch with label ids turned into columns; -1 is a label that is not in the pool."""
+  """Returns the batch with the columns of its label ids; -1 is a label that is not in the pool."""
   positions = jnp.arange(len(columns), dtype=jnp.int32)
   column_of = jnp.full(num_rows, -1, jnp.int32)
   column_of = column_of.at[jnp.where(columns >= 0, columns, num_rows)].set(positions, mode="drop")
@@ -99,5 +103,5 @@ def _in_columns(batch: Batch, columns: Array, num_rows: int) -> Batch:
     return jnp.where(labels >= 0, column_of[jnp.maximum(labels, 0)], -1)
 
   return batch._replace(
-    columns=columns, positives=to_columns(batch.positives), excluded=to_columns(batch.excluded)
+    columns=columns, positives=to_columns(batch.positive_ids), excluded=to_columns(batch.excluded_ids)
   )

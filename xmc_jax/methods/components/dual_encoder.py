@@ -36,7 +36,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   def mean_loss(queries, labels, batch):
     return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, **loss_options), batch)
 
-  def total_loss(params, aux, batch, key):
+  def total_loss(params, extra_state, batch, key):
     query_key, label_key, fresh_key = jax.random.split(key, 3)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
     links = dict(batch.links)
@@ -47,7 +47,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
     )
     if num_fresh:
       cache, labels, batch = cached_negatives.extend(
-        aux[cached_negatives.CACHE],
+        extra_state[cached_negatives.CACHE],
         queries,
         labels,
         batch,
@@ -56,16 +56,16 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
         embed=lambda tokens: embed_texts(encoder.embed, params, (tokens,), fresh_key),
         loss=mean_loss,
       )
-      aux = {**aux, cached_negatives.CACHE: cache}
-    return mean_loss(queries, labels, batch) + regulariser, metrics, aux
+      extra_state = {**extra_state, cached_negatives.CACHE: cache}
+    return mean_loss(queries, labels, batch) + regulariser, metrics, extra_state
 
   return Method(
     init=init,
     loss=total_loss,
-    embed_queries=lambda params, aux, tokens: encoder.embed(params, tokens),
-    embed_labels=lambda params, aux, tokens, ids: encoder.embed(params, tokens),
+    embed_queries=lambda params, extra_state, tokens: encoder.embed(params, tokens),
+    embed_labels=lambda params, extra_state, tokens, ids: encoder.embed(params, tokens),
     batch=batch,
-    rules=(cached_negatives.RULE, embedding.ENCODER_RULE),
+    sharding_rules=(cached_negatives.RULE, embedding.ENCODER_RULE),
     refreshes=_refreshes(config, info, batch),
   )
 

@@ -40,7 +40,7 @@ _EDGES = declare(
   ),
   anchor_sampling=Key(
     "uniform",
-    "how a row's anchor is drawn; by visits, walks' edges by how often they were walked",
+    "how a row's anchor is sampled; by visits, walks' edges by how often they were walked",
     choices=("uniform", "visits"),
   ),
   random_edges=Key(
@@ -124,11 +124,12 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
 def add_up(
   config, info: DatasetInfo, queries: Array, labels: Array, anchors: dict[str, Array], batch: Batch
 ) -> tuple[Array | float, dict[str, Array]]:
-  """`(sum of λ R, R of each side)`: the margin loss of points, or of drawn labels, against a side's anchors.
+  """`(sum of λ R, R of each side)`: the margin loss of points, or of sampled labels, against a side's
+  anchors.
 
-  A row's positive is the anchor drawn for it; its other linked anchors, of pruned edges too, are no
+  A row's positive is the anchor sampled for it; its other linked anchors, of pruned edges too, are no
   negatives. Scores are cosines, whatever the base's. R is the mean over the batch's points, or over
-  the different labels that they drew; one without an edge has 0.
+  the different labels that they sampled; one without an edge has 0.
 
   Args:
     config: of it `config.method` is used, `margin*` and `weight_temperature` for R.

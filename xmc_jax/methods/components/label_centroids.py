@@ -1,9 +1,9 @@
 """Where a label's training points lie: its centroid, moved in each step with the encoder (PRIME, eq. 4).
 
-`aux['centroids']` `[L', D]` is zero until the first refresh, before the first step, has set each row to the
-mean of the label's points, as the encoder embeds them at the start, scaled to length 1; labels without points
-that they could learn from get their text's embedding. Exact centroids are these means, not scaled, made anew
-before each epoch (ours).
+`extra_state['centroids']` `[L', D]` is zero until the first refresh, before the first step, has set each row
+to the mean of the label's points, as the encoder embeds them at the start, scaled to length 1; labels without
+points that they could learn from get their text's embedding. Exact centroids are these means, not scaled,
+made anew before each epoch (ours).
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from xmc_jax import refresh
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
-from xmc_jax.methods.components.pool_losses import drawn_positives
+from xmc_jax.methods.components.pool_losses import sampled_positives
 from xmc_jax.ops import lazy_adam
 from xmc_jax.refresh.label_centroids import normalize_rows
 from xmc_jax.types import EXTRA_STATE, Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
@@ -50,14 +50,14 @@ SETTINGS = declare(
     "labels' centroids: 'momentum' ones follow the encoder, 'exact' ones are made before each epoch",
     choices=("momentum", "exact", "frozen", "none"),
   ),
-  centroid_momentum=Key(0.95, "α: what stays of a centroid in a step that draws its label", below=1),
+  centroid_momentum=Key(0.95, "α: what stays of a centroid in a step that samples its label", below=1),
   leave_batch_out=Key(False, "True: in training a label's centroid is without the batch's own points"),
   exact_centroids=Key(False, "True: made anew of all training points when labels are ranked"),
 )
 
 
 def none_yet(info: DatasetInfo, width: int) -> dict[str, Array]:
-  """`aux` before there are centroids; L' is L rounded up to the devices."""
+  """`extra_state` before there are centroids; L' is L rounded up to the devices."""
   return {NAME: np.zeros((sharding.rounded_up(info.num_labels, info.mesh.size), width), np.float32)}
 
 
@@ -71,7 +71,7 @@ def refreshes(settings) -> Mapping[str, Refresh]:
   exact = settings.centroids == "exact"
 
   def compute(snapshot: refresh.Snapshot) -> Array | None:
-    if not exact and jnp.any(snapshot.aux[NAME]):  # those of the run that this one began from
+    if not exact and jnp.any(snapshot.extra_state[NAME]):  # those of the run that this one began from
       return None
     means = _means(snapshot)
     return _as_rows(means if exact or settings.leave_batch_out else normalize_rows(means), snapshot)
@@ -85,83 +85,85 @@ def exact_at_the_end(settings) -> bool:
 
 
 def with_exact(snapshot: refresh.Snapshot) -> PyTree:
-  """`aux` with the centroids as the trained encoder has them, in place of those that followed it.
+  """`extra_state` with the centroids as the trained encoder has them, in place of those that followed it.
 
   Like those, which are running means, they are not scaled to any length.
   """
-  exact = sharding.place(_as_rows(_means(snapshot), snapshot), snapshot.aux[NAME].sharding)
-  return {**snapshot.aux, NAME: exact}
+  exact = sharding.place(_as_rows(_means(snapshot), snapshot), snapshot.extra_state[NAME].sharding)
+  return {**snapshot.extra_state, NAME: exact}
 
 
 def _means(snapshot: refresh.Snapshot) -> np.ndarray:
-  return refresh.label_centroids(snapshot.queries, snapshot.learnable, lambda: snapshot.texts)
+  return refresh.label_centroids(snapshot.queries, snapshot.unfiltered_positives, lambda: snapshot.texts)
 
 
 def _as_rows(centroids: np.ndarray, snapshot: refresh.Snapshot) -> np.ndarray:
   """`[L', D]`."""
-  missing = len(snapshot.aux[NAME]) - len(centroids)
+  missing = len(snapshot.extra_state[NAME]) - len(centroids)
   return np.pad(centroids, ((0, missing), (0, 0))) if missing else centroids
 
 
-def of(aux: PyTree, labels: Array, info: DatasetInfo) -> Array:
+def of(extra_state: PyTree, labels: Array, info: DatasetInfo) -> Array:
   """`[R, D]` the centroids of labels `[R]`; zeros for label -1."""
-  return lazy_adam.take(aux[NAME], labels, mesh=_devices(info))
+  return lazy_adam.take(extra_state[NAME], labels, mesh=_devices(info))
 
 
 def without_batch(
-  aux: PyTree, queries: Array, texts: Array, batch: Batch, settings, info: DatasetInfo
+  extra_state: PyTree, queries: Array, texts: Array, batch: Batch, settings, info: DatasetInfo
 ) -> Array:
   r"""Returns the pool's centroids `[S, D]` without the batch's own points (ours).
 
   .. math::
-    c_p^- = \frac{n_p c_p - \sum_{i \text{ drew } p} h_i}{n_p - k_p}
+    c_p^- = \frac{n_p c_p - \sum_{i \text{ sampled } p} h_i}{n_p - k_p}
 
-  n_p are the label's training points, k_p those of the batch that drew it: a centroid that has the query in
-  it says which label is asked for. A label without other points has its text's embedding, as at the start.
+  n_p are the label's training points, k_p those of the batch that sampled it: a centroid that has the query
+  in it says which label is asked for. A label without other points has its text's embedding, as at the start.
   Nothing of the batch is left where c_p is the mean of the points as they are embedded now; with exact
   centroids, as they were before the epoch. A running mean holds its points by other weights than 1 / n_p: of
   those the batch's are taken out in part.
 
   Args:
-    aux: with the centroids.
+    extra_state: with the centroids.
     queries: `[B, D]` embeddings h; no gradient goes through them.
     texts: `[S, D]` of the pool's labels, likewise.
-    batch: which points drew which labels.
+    batch: which points sampled which labels.
     settings: `config.method`, of it `num_positives`.
     info: of the data.
   """
-  summed, drew = _summed(queries, batch, settings)
+  summed, sampled = _summed(queries, batch, settings)
   counts = jnp.asarray(info.label_counts, jnp.float32)[jnp.maximum(batch.columns, 0)]
-  left = (counts - drew)[:, None]
-  without = (counts[:, None] * of(aux, batch.columns, info) - summed) / jnp.maximum(left, 1)
+  left = (counts - sampled)[:, None]
+  without = (counts[:, None] * of(extra_state, batch.columns, info) - summed) / jnp.maximum(left, 1)
   return jnp.where(left > 0, without, jax.lax.stop_gradient(texts))
 
 
-def moved(aux: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
+def moved(extra_state: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
   r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
   Args:
-    aux: with those before it.
+    extra_state: with those before it.
     queries: `[B, D]` embeddings h of the batch's points; no gradient goes through them.
-    batch: :math:`\bar{h}_p` is the mean over the points for which label p was drawn. Other labels stay.
+    batch: :math:`\bar{h}_p` is the mean over the points for which label p was sampled. Other labels stay.
     settings: `config.method`, of it `centroid_momentum`, α, and `num_positives`.
     info: of the data.
   """
   summed, counts = _summed(queries, batch, settings)
   means = summed / jnp.maximum(counts, 1)[:, None]
   # The pool's rows, as the loss read them: for a read of its own XLA would keep a copy of the table.
-  momentum, before = settings.centroid_momentum, of(aux, batch.columns, info)
+  momentum, before = settings.centroid_momentum, of(extra_state, batch.columns, info)
   moved_rows = momentum * before + (1 - momentum) * means
   return RowUpdate(jnp.where(counts > 0, batch.columns, -1), moved_rows)
 
 
 def _summed(queries: Array, batch: Batch, settings) -> tuple[Array, Array]:
-  """`(sums [S, D], counts [S])` of the queries that drew each column; no gradient goes through them."""
-  columns, weights = drawn_positives(batch, settings.num_positives)
+  """`(sums [S, D], counts [S])` of the queries that sampled each column; no gradient goes through them."""
+  columns, weights = sampled_positives(batch, settings.num_positives)
   columns = jnp.where(weights > 0, columns, len(batch.columns))
-  drew = jnp.zeros((len(queries), len(batch.columns)))
-  drew = drew.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
-  return jnp.einsum("bs,bd->sd", drew, jax.lax.stop_gradient(queries), precision="highest"), drew.sum(axis=0)
+  sampled = jnp.zeros((len(queries), len(batch.columns)))
+  sampled = sampled.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
+  return jnp.einsum("bs,bd->sd", sampled, jax.lax.stop_gradient(queries), precision="highest"), sampled.sum(
+    axis=0
+  )
 
 
 def _devices(info: DatasetInfo):

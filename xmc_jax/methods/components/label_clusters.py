@@ -1,7 +1,8 @@
 """Which cluster a label belongs to: what shares an auxiliary vector (DEXA, section 4; its Tables 6 and 7).
 
-`aux['label_cluster']` `[L]` int32 holds -1 until the first refresh, before the first step, has made clusters
-from the embeddings of the label texts. Clusters 0 .. K-1 are theirs; behind these are those of head labels.
+`extra_state['label_cluster']` `[L]` int32 holds -1 until the first refresh, before the first step, has made
+clusters from the embeddings of the label texts. Clusters 0 .. K-1 are theirs; behind these are those of head
+labels.
 """
 
 from collections.abc import Iterator, Mapping
@@ -78,7 +79,7 @@ def head_labels(settings, info: DatasetInfo) -> np.ndarray:
 
 
 def none_yet(info: DatasetInfo) -> dict[str, Array]:
-  """`aux` before there are clusters."""
+  """`extra_state` before there are clusters."""
   return {NAME: jnp.full(info.num_labels, -1, jnp.int32)}
 
 
@@ -89,9 +90,9 @@ def first_vectors(key, number: int, width: int, info: DatasetInfo) -> Array:
   return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
 
 
-def of(aux: PyTree, labels: Array) -> Array:
+def of(extra_state: PyTree, labels: Array) -> Array:
   """The cluster of each label; -1 for label -1, and for all where there are none yet."""
-  return jnp.where(labels >= 0, aux[NAME][jnp.maximum(labels, 0)], -1)
+  return jnp.where(labels >= 0, extra_state[NAME][jnp.maximum(labels, 0)], -1)
 
 
 def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
@@ -99,7 +100,7 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array | None:
-    before = np.asarray(jax.device_get(snapshot.aux[NAME]))
+    before = np.asarray(jax.device_get(snapshot.extra_state[NAME]))
     if np.any(before >= 0) and not snapshot.step:  # those of the run that this one began from
       return None
     head = head_labels(settings, info)

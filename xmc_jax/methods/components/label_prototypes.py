@@ -18,7 +18,7 @@ from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh
 
 TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 NETWORK = "prototype"  # in `params`
-# Of what is in `aux`, the parameters that it was made for: without these it means nothing.
+# Of what is in `extra_state`, the parameters that it was made for: without these it means nothing.
 OWNERS = {label_clusters.NAME: TABLE, label_centroids.NAME: NETWORK}
 RULES = (
   (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (sharding.LABEL_ROWS,)),
@@ -38,10 +38,10 @@ class Prototypes(NamedTuple):
   """The label side of PRIME.
 
   Attributes:
-    init: `key -> (params, aux)`, the network and what it looks at beside texts.
-    of_pool: `(params, aux, texts [S, D], labels [S], key, centroids=None) -> [S, D]`, of length 1;
-      `params[TABLE]` is the pool's rows, `centroids` `[S, D]` take the place of those in `aux`, and dropout
-      acts.
+    init: `key -> (params, extra_state)`, the network and what it looks at beside texts.
+    of_pool: `(params, extra_state, texts [S, D], labels [S], key, centroids=None) -> [S, D]`, of length 1;
+      `params[TABLE]` is the pool's rows, `centroids` `[S, D]` take the place of those in `extra_state`, and
+      dropout acts.
     of_labels: the same from the whole table, without dropout.
     tables, refreshes: as a Method has them.
   """
@@ -70,35 +70,37 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
   def init(key):
     network_key, table_key = jax.random.split(key)
     params = {NETWORK: network.init(network_key, jnp.zeros((1, 1, width)))["params"]}
-    aux = label_centroids.none_yet(info, width) if centroids else {}
+    extra_state = label_centroids.none_yet(info, width) if centroids else {}
     if num_clusters:
       params[TABLE] = label_clusters.first_vectors(table_key, num_clusters, width, info)
-      aux |= label_clusters.none_yet(info)
-    return params, aux
+      extra_state |= label_clusters.none_yet(info)
+    return params, extra_state
 
-  def mixed(params, aux, texts, labels, free_vectors, key=None, given=None):
+  def mixed(params, extra_state, texts, labels, free_vectors, key=None, given=None):
     parts = [normalize(texts) if settings.unit_texts else texts]
     if centroids:
-      parts.append(label_centroids.of(aux, labels, info) if given is None else given)
+      parts.append(label_centroids.of(extra_state, labels, info) if given is None else given)
     vectors = jnp.stack([*parts, *free_vectors], axis=1)
     if devices:  # as the texts are: else every device would make all prototypes
       vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(sharding.LABEL_ROWS)))
     return normalize(network.apply({"params": params[NETWORK]}, vectors, key))
 
-  def of_pool(params, aux, texts, labels, key, centroids=None):
-    return mixed(params, aux, texts, labels, [params[TABLE]] if num_clusters else [], key, centroids)
+  def of_pool(params, extra_state, texts, labels, key, centroids=None):
+    return mixed(params, extra_state, texts, labels, [params[TABLE]] if num_clusters else [], key, centroids)
 
-  def of_labels(params, aux, texts, labels):
+  def of_labels(params, extra_state, texts, labels):
     vectors = []
     if num_clusters:
-      vectors = [lazy_adam.take(params[TABLE], label_clusters.of(aux, labels), mesh=devices)]
-    return mixed(params, aux, texts, labels, vectors)
+      vectors = [lazy_adam.take(params[TABLE], label_clusters.of(extra_state, labels), mesh=devices)]
+    return mixed(params, extra_state, texts, labels, vectors)
 
   return Prototypes(
     init=init,
     of_pool=of_pool,
     of_labels=of_labels,
-    tables={TABLE: lambda batch, aux: label_clusters.of(aux, batch.columns)} if num_clusters else {},
+    sparse_params={TABLE: lambda batch, extra_state: label_clusters.of(extra_state, batch.columns)}
+    if num_clusters
+    else {},
     refreshes={
       **(label_clusters.refreshes(config, info) if num_clusters else {}),
       **(label_centroids.refreshes(settings) if centroids else {}),

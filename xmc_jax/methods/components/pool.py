@@ -35,25 +35,25 @@ def _shortlist_faults(values: Mapping) -> Iterator[str]:
 
 
 IN_BATCH = Key(
-  "in_batch", "the labels of a step: the batch's drawn positives and what is added", choices=("in_batch",)
+  "in_batch", "the labels of a step: the batch's sampled positives and what is added", choices=("in_batch",)
 )
 POSITIVES = declare(
   checks=(_positive_faults,),
-  num_positives=Key(1, "positives drawn per point and step; 0 takes all of them"),
+  num_positives=Key(1, "positives sampled per point and step; 0 takes all of them"),
   positive_sampling=Key(
     "uniform",
-    "how positives are drawn; by inverse propensity rare labels come more often",
+    "how positives are sampled; by inverse propensity rare labels come more often",
     choices=("uniform", "inverse_propensity"),
   ),
 )
 SETTINGS = declare(
   POSITIVES,
   checks=(_negative_faults,),
-  num_random_negatives=Key(0, "labels added to an in-batch pool, drawn uniformly"),
+  num_random_negatives=Key(0, "labels added to an in-batch pool, sampled uniformly"),
 )
 HARD_NEGATIVES = declare(
   checks=(_negative_faults, _shortlist_faults),
-  num_hard_negatives=Key(0, "labels added to an in-batch pool, drawn per point from its shortlist"),
+  num_hard_negatives=Key(0, "labels added to an in-batch pool, sampled per point from its shortlist"),
   shortlist_size=Key(100, "nearest labels of each training point, true ones left out", least=1),
   shortlist_backend=Key(
     "auto", "the search; auto chooses by size and device", choices=("auto", "exact", "scann")

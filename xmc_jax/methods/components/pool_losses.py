@@ -8,8 +8,8 @@ from jax.sharding import PartitionSpec as P
 
 from xmc_jax import ops
 from xmc_jax.batching.builder import num_clusters
-from xmc_jax.batching.inclusion_probabilities import log_pool_odds
-from xmc_jax.batching.positives import num_drawn
+from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
+from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
 from xmc_jax.losses.margin import margin_of
 from xmc_jax.types import Array, Batch, DatasetInfo
@@ -75,7 +75,7 @@ TRIPLETS = declare(
 MARGIN = declare(
   TRIPLETS,
   checks=(_margin_faults,),
-  margin_positives=Key(0, "the lowest-scoring positives of a row that count; 0 is all that were drawn"),
+  margin_positives=Key(0, "the lowest-scoring positives of a row that count; 0 is all that were sampled"),
   margin_mean=Key(
     "existing",
     "over the pairs that a row has; or 'all', as if it had so many of both",
@@ -89,10 +89,10 @@ def mean_over_rows(per_row: Array, batch: Batch) -> Array:
   return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1)
 
 
-def drawn_positives(batch: Batch, most: int) -> tuple[Array, Array]:
-  """`(columns [B, n], weights [B, n])` of the positives that were drawn, at most so many; 0 is any number.
+def sampled_positives(batch: Batch, most: int) -> tuple[Array, Array]:
+  """`(columns [B, n], weights [B, n])` of the positives that were sampled, at most so many; 0 is any number.
 
-  Weight 0 is none. A batch's pool may hold far more positives of a row than it drew.
+  Weight 0 is none. A batch's pool may hold far more positives of a row than it sampled.
   """
   weights = jnp.where(batch.positives >= 0, batch.weights, 0.0)
   if not 0 < most < weights.shape[1]:
@@ -108,7 +108,7 @@ def known_columns(columns: Array, num_columns: int) -> Array:
   return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
 
 
-def log_odds_of_pool(config, info: DatasetInfo) -> Array:
+def log_inclusion_of_pool(config, info: DatasetInfo) -> Array:
   """`[L]` about the log of how likely each label is to be in a batch's pool, where batches are leaves.
 
   Leaves are a power of two, so a batch may have little more than half of `train.batch_size` rows.
@@ -117,7 +117,7 @@ def log_odds_of_pool(config, info: DatasetInfo) -> Array:
   num_rows = num_points / num_clusters(num_points, config.train.batch_size)
   others = settings.num_random_negatives + num_rows * settings.num_hard_negatives
   return jnp.asarray(
-    log_pool_odds(
+    log_inclusion_probabilities(
       info.label_counts,
       num_points,
       num_rows,
@@ -134,9 +134,9 @@ def pool_loss(
 ) -> Array:
   """`[B]` losses of queries `[B, D]` against the pool's labels `[S, D]`; padding rows have 0.
 
-  Positives that were not drawn stay in softmax's denominator (DEXML, eq. 4). Decoupled softmax (eq. 5) and
+  Positives that were not sampled stay in softmax's denominator (DEXML, eq. 4). Decoupled softmax (eq. 5) and
   the margin leave them out, and so does SoftTop-k, as its authors' code does: they are not pushed below the
-  threshold. Binary cross-entropy takes all positives, drawn or not.
+  threshold. Binary cross-entropy takes all positives, sampled or not.
 
   Args:
     config: of it `config.method` is used.
@@ -150,12 +150,12 @@ def pool_loss(
     return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
   settings = config.method
   positives, weights, excluded = batch.positives, batch.weights, batch.excluded
-  if loss in ("softmax", "soft_top_k"):  # the drawn ones alone have a term
-    positives, weights = drawn_positives(batch, num_drawn(settings))
+  if loss in ("softmax", "soft_top_k"):  # the sampled ones alone have a term
+    positives, weights = sampled_positives(batch, num_sampled(settings))
     positives = jnp.where(weights > 0, positives, -1)
   if loss == "soft_top_k":
-    undrawn = jnp.where(batch.weights > 0, -1, batch.positives)
-    excluded = jnp.concatenate([excluded, undrawn], axis=1)
+    unsampled = jnp.where(batch.weights > 0, -1, batch.positives)
+    excluded = jnp.concatenate([excluded, unsampled], axis=1)
   per_row = ops.streaming_loss(
     loss,
     queries,

@@ -71,7 +71,7 @@ def total(
     queries: `[B, D]`.
     texts, prototypes: `[S, D]`, under `batch.columns`.
     batch: which columns are whose positives.
-    key: of what `config.method.triplet_positives = 'released'` draws.
+    key: of what `config.method.triplet_positives = 'released'` samples.
   """
   settings = config.method
   weights = {
@@ -141,7 +141,8 @@ def _by_query(
 
 
 def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: triplet_pairs.Pairs) -> Array:
-  """T(h, q): of each text, the queries that drew, or carry, its label against the hardest that have it not.
+  """T(h, q): of each text, the queries that sampled, or carry, its label against the hardest that have it
+  not.
 
   The mean over the labels that have such queries, each of them the mean over these.
   """

@@ -1,10 +1,10 @@
 """Chooses the positive pairs that PRIME's triplets compare, in two ways.
 
-The paper's eq. 1 sums over a query's positives, and a step draws two of them, by inverse propensity (section
-4 and appendix J): 'drawn', the default, compares these and no others. The released code draws labels likewise
-to build the pool, and then takes for each T(q, .) one uniform positive among all of the query's labels in the
-pool, and for T(h, q) one of the batch's queries that carry the label: 'released', which has the mean over all
-of these, the expectation of that draw.
+The paper's eq. 1 sums over a query's positives, and a step samples two of them, by inverse propensity
+(section 4 and appendix J): 'drawn', the default, compares these and no others. The released code samples
+labels likewise to build the pool, and then takes for each T(q, .) one uniform positive among all of the
+query's labels in the pool, and for T(h, q) one of the batch's queries that carry the label: 'released', which
+has the mean over all of these, the expectation of that sample.
 """
 
 from typing import NamedTuple
@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax.config import Key, declare
-from xmc_jax.methods.components.pool_losses import drawn_positives
+from xmc_jax.methods.components.pool_losses import sampled_positives
 from xmc_jax.types import Array, Batch
 
 SETTINGS = declare(
   triplet_positives=Key(
     "drawn",
-    "the positives that triplets compare: those that were drawn, or as released one of all in the pool",
+    "the positives that triplets compare: those that were sampled, or as released one of all in the pool",
     choices=("drawn", "released"),
   )
 )
@@ -47,12 +47,12 @@ def of_batch(settings, batch: Batch, key: Array) -> Pairs:
   Args:
     settings: `config.method`, of it `triplet_positives` and `num_positives`.
     batch: of points and their pool.
-    key: of the draws of 'released'; 'drawn' needs none.
+    key: of the samples of 'released'; 'drawn' needs none.
   """
   known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
   if settings.triplet_positives == "drawn":
-    drawn = drawn_positives(batch, settings.num_positives)
-    return Pairs(drawn, drawn, drawn, known)
+    sampled = sampled_positives(batch, settings.num_positives)
+    return Pairs(sampled, sampled, sampled, known)
   of_prototypes, of_texts = (_one_of_all(batch, each) for each in jax.random.split(key))
   carried = batch.positives, (batch.positives >= 0).astype(jnp.float32)
   return Pairs(of_prototypes, of_texts, carried, known)

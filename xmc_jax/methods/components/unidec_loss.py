@@ -16,7 +16,7 @@ def total(
 
   Binary cross-entropy has scores s - log L in their place, for L labels: at s = 0 it then expects about one
   true label of all L, where σ(0) expects half of the pool. The prior has no parameter, and no other loss has
-  it. Without, what it asks of a fresh classifier is 'no' to all, and Φ_C of all points takes one direction.
+  it. Without, what it asks of a new classifier is 'no' to all, and Φ_C of all points takes one direction.
   """
   num_columns = scores.shape[1]
   labels = known_columns(batch.positives, num_columns)

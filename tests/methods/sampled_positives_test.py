@@ -1,4 +1,4 @@
-"""What losses do to positives, drawn in a step or not."""
+"""What losses do to positives, sampled in a step or not."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def _gradient_by_scores(loss, scores, positives, weights, **options):
   return np.asarray(jax.grad(total)(np.array([scores], np.float32)))[0]
 
 
-def test_losses_differ_in_what_they_do_to_positives_that_were_not_drawn():
+def test_losses_differ_in_what_they_do_to_positives_that_were_not_sampled():
   """DEXML, eq. 4 and 5: softmax pushes them down, decoupled softmax and SoftTop-k leave them alone."""
   scores, positives, weights = [0.5, 1.0, 2.0, -1.0, 0.0, 0.3], [1, 2, 5], [1.0, 0.0, 0.0]
   e = np.exp(np.array(scores))
@@ -61,11 +61,11 @@ def test_losses_differ_in_what_they_do_to_positives_that_were_not_drawn():
 
   found = _gradient_by_scores("soft_top_k", scores, positives, weights, k=2.0)
   assert found[2] == found[5] == 0 and found[1] < 0 and np.all(found[negatives] > 0)
-  all_drawn = _gradient_by_scores("soft_top_k", scores, positives, [1 / 3] * 3, k=3.0, num_positives=0)
-  assert np.all(all_drawn[positives] < 0)
+  all_sampled = _gradient_by_scores("soft_top_k", scores, positives, [1 / 3] * 3, k=3.0, num_positives=0)
+  assert np.all(all_sampled[positives] < 0)
 
 
-def test_soft_top_k_draws_as_many_positives_as_it_has_places(make_run):
+def test_soft_top_k_samples_as_many_positives_as_it_has_places(make_run):
   """min(k, |P|) in each row, more where more are asked for; 0 is all of them, eq. 6 itself."""
   for asked, k, most in ((1, 2.0, 2), (1, 1.5, 2), (3, 2.0, 3), (0, 2.0, 99)):
     run = make_run(**{"method.loss": "soft_top_k", "method.k": k, "method.num_positives": asked})
@@ -77,7 +77,7 @@ def test_soft_top_k_draws_as_many_positives_as_it_has_places(make_run):
     assert expected.max() > 1
 
 
-def test_baselines_draw_as_many_positives_as_are_asked_for(make_run):
+def test_baselines_sample_as_many_positives_as_are_asked_for(make_run):
   for name in ("dpr", "ance"):
     for asked in (1, 2, 0):
       more = {"method.num_hard_negatives": 1} if name == "ance" else {}
