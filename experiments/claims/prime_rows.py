@@ -31,7 +31,7 @@ REAL = {
     "and_regulariser_prime_lite": PRIME_LITE,
     "prime": PRIME,
   },
-  "prime_parts": {  # Tables 9 and 11, and appendix H
+  "prime_parts": {  # Fig. 3, Tables 9 and 11, and appendix H
     "without_centroids_and_vectors": {**PRIME_LITE, **_WITHOUT_CENTROIDS, **_WITHOUT_VECTORS},
     "without_free_vectors": {**PRIME_LITE, **_WITHOUT_VECTORS},
     "uniform_positives": {**PRIME_LITE, "method.positive_sampling": "uniform"},

@@ -1,4 +1,7 @@
-"""The probability that a label is in a batch's pool, for the logQ correction of sampled softmax."""
+"""The probability that a label is in a batch's pool, for the logQ correction of sampled softmax.
+
+`method.log_q` of UniDEC reads it; the correction is ours there (docs/formulas.md, "UniDEC and DEPSL").
+"""
 
 import numpy as np
 

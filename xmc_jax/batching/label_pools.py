@@ -2,7 +2,7 @@
 
 The columns of a pool are in device order. The texts of every group are split over the devices; the pool has
 first the columns of the first device, then those of the second, and so on
-(`length_buckets.device_major`).
+(`length_buckets.device_major`). docs/formulas.md, "Pool", says what is in a pool.
 """
 
 from typing import NamedTuple

@@ -17,7 +17,8 @@ _USUAL, _MOST = 0.5, 0.9  # the fraction of batches that fit the first width, an
 def num_sampled(settings) -> int:
   """Returns how many positives a step samples per row; 0 is all of them.
 
-  Under SoftTop-k it is `num_positives`, but at least k, because eq. 6 of DEXML asks for k labels at once.
+  Under SoftTop-k it is `num_positives`, but at least k: DEXML's released code draws min(k, |P|), where eq. 6
+  takes all (docs/formulas.md, "From rows to a batch").
 
   Args:
     settings: `config.method`.

@@ -63,7 +63,7 @@ def of_padded(array: np.ndarray) -> Ragged:
 def sample(
   counts: np.ndarray, number: int, generator: np.random.Generator, sampling_weights: np.ndarray | None = None
 ) -> np.ndarray:
-  """Marks entries of rows, sampled without replacement, uniformly or by weight.
+  """Marks entries of rows, sampled without replacement, uniformly or by weight (PRIME, appendix J).
 
   Args:
     counts: `[n]` number of entries of each row.

@@ -34,7 +34,7 @@ def binary(scores: Array, labels: Array, *, where: Array | None = None) -> Array
 
   References:
     Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
-    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 2.
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 2. docs/formulas.md, "Binary cross-entropy".
   """
   rows = as_rows(scores, labels, where)
   against = jnp.where(rows.positive, -rows.scores, rows.scores)

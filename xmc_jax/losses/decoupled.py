@@ -42,7 +42,7 @@ def decoupled_softmax(
 
   References:
     Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
-    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 5.
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 5. docs/formulas.md, "Decoupled softmax".
   """
   rows = as_rows(scores, labels, where)
   log_negatives, shifted = log_sum_exp(rows.scores, rows.real & ~rows.positive)

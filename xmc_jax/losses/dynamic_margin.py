@@ -54,7 +54,7 @@ def dynamic_margin(
 
   References:
     Dahiya et al., `Prototypical Extreme Multi-label Classification with a Dynamic Margin Loss
-    <https://arxiv.org/abs/2410.20401>`_, NAACL 2025, eq. 1 to 3.
+    <https://arxiv.org/abs/2410.20401>`_, NAACL 2025, eq. 1 to 3, 13. docs/formulas.md, "Dynamic margin".
   """
   if not 0 <= minimum <= maximum or num_negatives < 1:
     needed = "0 <= minimum <= maximum and num_negatives >= 1 are needed"

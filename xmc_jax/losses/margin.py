@@ -59,8 +59,9 @@ def margin(
 
   References:
     Dahiya et al., `NGAME: Negative Mining-aware Mini-batching for Extreme Classification
-    <https://arxiv.org/abs/2207.04452>`_, WSDM 2023; for several positives Dahiya et al., `Deep Encoders with
-    Auxiliary Parameters for Extreme Classification <https://doi.org/10.1145/3580305.3599301>`_, KDD 2023.
+    <https://arxiv.org/abs/2207.04452>`_, WSDM 2023; for several positives Dahiya et al., `DEXA
+    <https://doi.org/10.1145/3580305.3599301>`_, KDD 2023, eq. 5 and 6, which are sums of hinges: ω and the
+    mean are the released code's. docs/formulas.md, "Margin loss".
   """
   rows = row_forms.as_rows(scores, labels, where)
   weights = row_forms.positive_weights(rows, weights)

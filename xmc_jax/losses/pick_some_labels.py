@@ -40,7 +40,8 @@ def pick_some_labels(
 
   References:
     Kharbanda et al., `UniDEC: Unified Dual Encoder and Classifier Training for Extreme Multi-Label
-    Classification <https://arxiv.org/abs/2405.03714>`_, section 3.1.
+    Classification <https://arxiv.org/abs/2405.03714>`_, section 3.1, which has a sum over the rows.
+    docs/formulas.md, "Pick-some-labels".
   """
   scores, labels = jnp.asarray(scores), jnp.asarray(labels)
   where = (

@@ -41,7 +41,7 @@ def soft_top_k(
 
   References:
     Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
-    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, section 4.3 and eq. 7.
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, section 4.3 and eq. 7. docs/formulas.md, "SoftTop-k".
   """
   return jax.nn.sigmoid(_logits(scores, k, alpha, where))
 
@@ -91,7 +91,8 @@ def soft_top_k_loss(
   .. math::
     \ell(s, y) = -\sum_{j \in P} w_j \log z_j, \qquad z = \mathrm{SoftTop}_k(s)
 
-  Positives beyond k compete with each other: a row has k places.
+  Positives beyond k compete with each other: a row has k places. The paper's eq. 6 has 1 / L in place of the
+  weights.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -113,7 +114,7 @@ def soft_top_k_loss(
 
   References:
     Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
-    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 6.
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 6. docs/formulas.md, "SoftTop-k".
   """
   rows = as_rows(scores, labels, where)
   log_z = log_soft_top_k(rows.scores, k, alpha=alpha, where=where)

@@ -37,7 +37,7 @@ def softmax(
 
   References:
     Gupta et al., `Dual-Encoders for Extreme Multi-Label Classification
-    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 3.
+    <https://arxiv.org/abs/2310.10636>`_, ICLR 2024, eq. 3; over a pool eq. 4. docs/formulas.md, "Softmax".
   """
   rows = as_rows(scores, labels, where)
   log_total, shifted = log_sum_exp(rows.scores, rows.real)

@@ -2,7 +2,8 @@
 
 A run of any dual encoder (`config.init_from`) gives the encoder and its label vectors ẑ. Classifiers start at
 ẑ and are trained by the margin loss against the hardest labels of the batch, its points in NGAME's order.
-Labels are then ranked by ẑ, by their classifiers, or by both (NGAME, section 3; DEXA, section 4).
+Labels are then ranked by ẑ, by their classifiers, or by both (NGAME; DEXA, section 4 and eq. 6).
+docs/formulas.md, "Module II".
 """
 
 import jax.numpy as jnp

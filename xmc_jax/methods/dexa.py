@@ -1,8 +1,8 @@
 """DEXA: NGAME with auxiliary vectors, one for each cluster of labels (Dahiya et al., KDD 2023). Module I.
 
-A label's vector is n(E(z) + a): its text's embedding and its cluster's vector. What a label's text does not
-say can go into `a`, and need not distort the encoder. Frequent labels may have a cluster of their own.
-`methods/classifier.py` is Module II.
+A label's vector is n(E(z) + a): its text's embedding and its cluster's vector (section 4, eq. 5). What a
+label's text does not say can go into `a`, and need not distort the encoder. Frequent labels may have a
+cluster of their own. `methods/classifier.py` is Module II. docs/formulas.md, "Module I".
 """
 
 import jax

@@ -2,7 +2,7 @@
 
 A batch is made of small clusters of points, by the encoder as it is every few epochs, so that the labels of
 a point's neighbours are its negatives. The loss looks at the hardest of them. Module II is
-`methods/classifier.py`.
+`methods/classifier.py`. docs/formulas.md, "Module I".
 """
 
 from xmc_jax.config import Key, declare

@@ -2,7 +2,7 @@
 
 Renée's form (Jain et al., MLSys 2023) without its kernels: no label texts, a row of the table per label.
 A label's bias is the table's last column, against a 1 at the end of each query, so that prediction stays
-one inner product.
+one inner product. Where weights and biases start is ours. docs/formulas.md, "DPR, ANCE, OvA".
 """
 
 import jax

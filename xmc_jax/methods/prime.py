@@ -1,8 +1,9 @@
 """PRIME: queries meet label prototypes, under a margin that adapts (Dahiya et al., NAACL 2025). Module I.
 
 A label's prototype is made by a small transformer of three vectors: its text's embedding, its centroid (where
-its training points lie) and its cluster's free vector. Encoder and prototypes are trained together on NGAME's
-batches; labels are ranked by prototypes. `methods/classifier.py` is Module II.
+its training points lie) and its cluster's free vector (section 3.2). Encoder and prototypes are trained
+together on NGAME's batches (eq. 5); labels are ranked by prototypes. `methods/classifier.py` is Module II.
+docs/formulas.md, "PRIME".
 """
 
 import jax

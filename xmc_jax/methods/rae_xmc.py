@@ -5,7 +5,7 @@ point's sampled label against the pool's labels that are not its own, and agains
 that share no label with it. Labels are ranked by the memory (`retrieval/key_memory.py`).
 
 `point_positive_weight` is ours: points that share a label are positives, too, and batches are then made of
-clusters as NGAME's, so that such points meet.
+clusters as NGAME's, so that such points meet. docs/formulas.md, "RAE-XMC".
 """
 
 import jax

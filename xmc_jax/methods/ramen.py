@@ -1,9 +1,11 @@
-"""RAMEN: metadata graphs as a regulariser of a dual encoder's training (Mittal et al., 2024).
+"""RAMEN: metadata graphs as a regulariser of a dual encoder's training (Mittal et al., WWW Companion 2025).
 
-Points and labels are pulled towards the anchors that the graphs link them to, beside the base's own loss:
-that of NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them; every few epochs
-those that the encoder does not believe in are pruned, from all of them each time. Inference knows no graph.
-The paper prints no weight of its regularisers: λ = 1 / T for T graphs is ours.
+Points and labels are pulled towards the anchors that the graphs link them to (section 3.1), beside the base's
+own
+loss: that of NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them; every few
+epochs those that the encoder does not believe in are pruned, from all of them each time. Inference knows no
+graph. The paper prints no weight of its regularisers: λ = 1 / T for T graphs is ours. docs/formulas.md,
+"RAMEN".
 """
 
 import contextlib

@@ -3,8 +3,8 @@
 A batch is a leaf of a balanced tree over the points, its pool their sampled positives and hard negatives.
 Every true label that came into the pool counts, whoever brought it (pick-some-labels, section 3.1). Of two
 heads on one encoder, Φ_D embeds points and label texts, Φ_C points alone, which meet a classifier Ψ_l for
-each label. Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by one half. DEPSL has no
-second half.
+each label. Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by one half (section 3.4).
+DEPSL has no second half. docs/formulas.md, "UniDEC and DEPSL".
 """
 
 import functools

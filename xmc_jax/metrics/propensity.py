@@ -30,7 +30,7 @@ def inverse_propensity(truth_train, a: float, b: float) -> np.ndarray:
 
   References:
     Jain et al., Extreme Multi-label Loss Functions for Recommendation, Tagging,
-    Ranking & Other Missing Label Applications, KDD 2016, section 3.
+    Ranking & Other Missing Label Applications, KDD 2016. docs/formulas.md, "Propensity".
   """
   truth = as_truth(truth_train)
   num_points = truth.counts.size

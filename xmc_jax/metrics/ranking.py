@@ -3,6 +3,7 @@
 Each is a ratio of two sums: what the hits earn over what the rows could earn.
 Written down hit by hit and row by row (`earnings`), the same numbers give the
 mean (here), its parts by label (slices.py) and its interval (intervals.py).
+docs/formulas.md, "Metrics".
 """
 
 from collections.abc import Sequence

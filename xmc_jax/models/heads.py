@@ -1,4 +1,7 @@
-"""From hidden states to one vector a text: pooling, projection, dropout, unit length."""
+"""From hidden states to one vector a text: pooling, projection, dropout, unit length.
+
+docs/formulas.md, "Encoder".
+"""
 
 import flax.linen as nn
 import jax.numpy as jnp

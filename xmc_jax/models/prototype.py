@@ -1,4 +1,4 @@
-"""PRIME's label prototype network (Dahiya et al., NAACL 2025, section 3.2)."""
+"""PRIME's label prototype network (Dahiya et al., NAACL 2025, section 3.2 and appendix H)."""
 
 import flax.linen as nn
 import jax

@@ -2,7 +2,8 @@
 
 The forward pass keeps only the embeddings. In the backward pass each chunk is
 encoded again, with the same dropout key, and its cached embedding gradient is
-propagated. In JAX that is rematerialisation of a scanned body.
+propagated. In JAX that is rematerialisation of a scanned body. docs/formulas.md,
+"Gradient cache".
 """
 
 import math

@@ -1,7 +1,8 @@
 """Row-sparse ("lazy") Adam: of a large table, only the rows that a step touches are read and written.
 
-For tables with a row per label or per cluster, of which a batch touches a few. A step takes its rows out of
-the table, differentiates with respect to these, and hands rows and gradients back:
+For tables with a row per label or per cluster, of which a batch touches a few (docs/formulas.md, "Row-sparse
+Adam"). A step takes its rows out of the table, differentiates with respect to these, and hands rows and
+gradients back:
 
   rows = take(table, ids)
   loss, gradients = jax.value_and_grad(loss_of_rows)(rows)

@@ -1,5 +1,8 @@
 r"""The threshold of SoftTop-k: t with Σ σ(x_i + t) = k, in few passes over the logits x.
 
+The paper halves a bracket 32 times (DEXML, sections 4.3 and B.7); Newton's method finds the same root
+in fewer passes. docs/formulas.md, "SoftTop-k".
+
 One pass counts a row into a `Tally`, a sum that can be taken in parts: over blocks, over shards, over scores
 computed on the way. `log_odds` makes of it a function that rises with t and is 0 at the threshold, `bracket`
 says where that lies, and `find_threshold` finds it.

@@ -8,7 +8,8 @@ down once for each kind, in `streaming_kinds`, and differentiated by JAX.
 Products and sums are float32 whatever the inputs are. Two bfloat16 tables are multiplied as they are where
 the hardware does so, and then the cotangent of the scores is rounded to bfloat16 too. Over a mesh, what has a
 row per query is split over 'data', and what has one per label over 'label'; each device scores its own block,
-and the parts of a row are combined. B and L need not divide by the mesh.
+and the parts of a row are combined (DEXML, section B.5). B and L need not divide by the mesh.
+docs/formulas.md, "Streaming loss" and docs/formulas.md, "Label sharding".
 """
 
 import functools

@@ -49,7 +49,7 @@ def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.nd
   Raises:
     ValueError: `num_clusters` is not a power of two, or the vectors are not a finite `[N, D]`.
 
-  Source: Dahiya et al., NGAME, WSDM 2023, section 3; the clustering is that of SiameseXML, ICML 2021.
+  Source: NGAME, WSDM 2023; the halving is that of SiameseXML, ICML 2021. docs/formulas.md, "NGAME batches".
 
   Example:
     >>> import jax, numpy as np

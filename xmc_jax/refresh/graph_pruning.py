@@ -1,4 +1,7 @@
-"""Prunes edges of a metadata graph whose ends have dissimilar embeddings (RAMEN, Mittal et al. 2024)."""
+"""Prunes edges of a metadata graph whose ends have dissimilar embeddings (RAMEN, appendix A).
+
+docs/formulas.md, "RAMEN".
+"""
 
 import concurrent.futures
 from collections.abc import Callable

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def label_centroids(points: np.ndarray, truth, texts: Callable[[], np.ndarray]) -> np.ndarray:
-  """Returns the mean embedding of each label's training points (DEXA, section 6; PRIME, section 3).
+  """Returns the mean embedding of each label's training points (DEXA, section 6; PRIME, section 3.2).
 
   Args:
     points: `[N, D]` float32.

@@ -1,8 +1,8 @@
-"""Joins two scores of a label with a small decision tree (NGAME, Dahiya et al. 2023, section 3).
+"""Joins two scores of a label with a small decision tree (NGAME, Dahiya et al. 2023; DEXA, section 4).
 
 Label texts and classifiers each rank all labels; the best of both lists are the candidates. A tree, fitted
 on training rows, predicts a probability from (classifier score, text similarity, inverse propensity). It is
-added to the two scores.
+added to the two scores. docs/formulas.md, "Fusion".
 """
 
 import pathlib

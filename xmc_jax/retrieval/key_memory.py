@@ -1,7 +1,8 @@
 """Ranks labels by a memory of training points and label texts (RAE-XMC, Wang et al. 2025, arXiv 2502.10615).
 
 Every training point and every label is a key. A query looks up its nearest keys. A softmax over their scores
-gives each key a share, which a point passes on to its true labels, and a label to itself.
+gives each key a share, which a point passes on to its true labels, and a label to itself. docs/formulas.md,
+"RAE-XMC".
 """
 
 import math

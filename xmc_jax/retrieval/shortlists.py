@@ -9,10 +9,10 @@ from xmc_jax.types import Array
 def shortlist(
   queries: np.ndarray, labels: Array, k: int, *, backend: str = "auto", exclude=None, devices=None
 ) -> np.ndarray:
-  """Finds the k nearest labels of each query, without excluded pairs (ANCE, Xiong et al. 2021; DEXML, 5.4).
+  """Finds the k nearest labels of each query, without excluded pairs (ANCE; DEXML, section 5.4).
 
   Builds an `Index` and searches it once. The same input gives the same shortlists, except for the order of
-  ties.
+  ties. docs/formulas.md, "Shortlists".
 
   Args:
     queries: `[N, D]` float32.

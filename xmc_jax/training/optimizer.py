@@ -1,4 +1,4 @@
-"""The optimiser: AdamW with the right decay mask, schedules, clipping."""
+"""The optimiser: AdamW with the right decay mask, schedules, clipping. docs/formulas.md, "Optimiser"."""
 
 import functools
 import re

@@ -1,7 +1,8 @@
 """Fresh negatives from a cache of all label embeddings (Lindgren et al., 2021; DEXML, section C.3).
 
 A step embeds its own labels anew, and so their rows of the cache. Of all other labels, those whose cached
-embeddings have the largest loss gradients join the pool, embedded as they are now.
+embeddings have the largest loss gradients join the pool, embedded as they are now. That their rows of the
+cache are then made anew, too, is ours. docs/formulas.md, "Fresh negatives".
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,7 @@
 """What DEXML, DPR, ANCE and NGAME share: one encoder for points and labels, a loss over a pool of labels.
 
-Where batches bring anchors of metadata graphs, RAMEN's regularisers are added.
+Where batches bring anchors of metadata graphs, RAMEN's regularisers are added. docs/formulas.md, "DEXML and
+its baselines".
 """
 
 from collections.abc import Mapping

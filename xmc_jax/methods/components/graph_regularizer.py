@@ -1,4 +1,8 @@
-"""RAMEN's regularisers: points, and labels, shall be near the anchors that a metadata graph links them to."""
+"""RAMEN's regularisers: points, and labels, shall be near the anchors that a metadata graph links them to.
+
+Section 3.1 of the paper has sums of hinges; hardest negatives, their weights and the mean are NGAME's loss,
+as in OAK's code. docs/formulas.md, "RAMEN".
+"""
 
 import difflib
 from collections.abc import Iterator, Mapping

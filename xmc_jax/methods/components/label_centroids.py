@@ -3,7 +3,7 @@
 `extra_state['centroids']` `[L', D]` is zero until the first refresh, before the first step, has set each row
 to the mean of the label's points, as the encoder embeds them at the start, scaled to length 1; labels without
 points that they could learn from get their text's embedding. Exact centroids are these means, not scaled,
-made anew before each epoch (ours).
+made anew before each epoch (ours). docs/formulas.md, "PRIME".
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,7 +2,7 @@
 
 `extra_state['label_cluster']` `[L]` int32 holds -1 until the first refresh, before the first step, has made
 clusters from the embeddings of the label texts. Clusters 0 .. K-1 are theirs; behind these are those of head
-labels.
+labels. docs/formulas.md, "Module I".
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,7 @@
-"""What a small transformer makes of a label's text, centroid and free vector (PRIME, section 3.2)."""
+"""What a small transformer makes of a label's text, centroid and free vector (PRIME, section 3.2).
+
+docs/formulas.md, "PRIME".
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Losses of a batch's queries against a pool of labels, by the columns that are their positives."""
+"""Losses of a batch's queries against a pool of labels, by the columns that are their positives.
+
+docs/formulas.md, "From rows to a batch" and docs/formulas.md, "Temperature".
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -135,8 +138,8 @@ def pool_loss(
   """`[B]` losses of queries `[B, D]` against the pool's labels `[S, D]`; padding rows have 0.
 
   Positives that were not sampled stay in softmax's denominator (DEXML, eq. 4). Decoupled softmax (eq. 5) and
-  the margin leave them out, and so does SoftTop-k, as its authors' code does: they are not pushed below the
-  threshold. Binary cross-entropy takes all positives, sampled or not.
+  the margin leave them out, and so does SoftTop-k, as its authors' code does (eq. 6 takes all): they are not
+  pushed below the threshold. Binary cross-entropy takes all positives, sampled or not.
 
   Args:
     config: of it `config.method` is used.

@@ -1,7 +1,9 @@
 """PRIME's loss: triplets of queries and prototypes, of queries and texts both ways, and a regulariser.
 
 The loss of a batch is T(q, z) + T(q, h) + T(h, q) + λR (Dahiya et al., NAACL 2025, eq. 5), where q are its
-points, h the texts and z the prototypes of its pool's labels, all of length 1.
+points, h the texts and z the prototypes of its pool's labels, all of length 1. R has the positives and the
+hardest negatives of T(q, z), and a hinge, as released; eq. 6 and 7 have all negatives of the batch, and no
+hinge. docs/formulas.md, "PRIME".
 """
 
 import functools

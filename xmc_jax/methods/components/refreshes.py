@@ -1,4 +1,7 @@
-"""What several methods make anew between steps: shortlists of labels, and clusters of points."""
+"""What several methods make anew between steps: shortlists of labels, and clusters of points.
+
+docs/formulas.md, "Shortlists" and docs/formulas.md, "NGAME batches".
+"""
 
 from collections.abc import Iterator, Mapping
 

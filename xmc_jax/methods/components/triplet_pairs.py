@@ -1,7 +1,7 @@
 """Chooses the positive pairs that PRIME's triplets compare, in two ways.
 
 The paper's eq. 1 sums over a query's positives, and a step samples two of them, by inverse propensity
-(section 4 and appendix J): 'drawn', the default, compares these and no others. The released code samples
+(section 4.2 and appendix J): 'drawn', the default, compares these and no others. The released code samples
 labels likewise to build the pool, and then takes for each T(q, .) one uniform positive among all of the
 query's labels in the pool, and for T(h, q) one of the batch's queries that carry the label: 'released', which
 has the mean over all of these, the expectation of that sample.

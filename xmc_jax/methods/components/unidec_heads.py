@@ -1,4 +1,7 @@
-"""An encoder under two heads: one for points and label texts, one for points before classifiers (UniDEC)."""
+"""An encoder under two heads: one for points and label texts, one for points before classifiers.
+
+UniDEC, sections 3 and 4.3; how the heads' weights start is ours. docs/formulas.md, "UniDEC and DEPSL".
+"""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,8 @@
-"""UniDEC's loss: pick-some-labels over a pool, both ways, by texts and by classifiers (sections 3.1, 3.3)."""
+"""UniDEC's loss: pick-some-labels over a pool, both ways, by texts and by classifiers (sections 3.1 to 3.3).
+
+Binary cross-entropy beside it is Table 3's; its weight, its reduction and its prior are ours.
+docs/formulas.md, "UniDEC and DEPSL".
+"""
 
 import jax.numpy as jnp
 
