@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 
-from xmc_jax.batching import builder
+from xmc_jax.batching import prefetch
 from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.training import loop
@@ -25,19 +25,19 @@ _ALIKE = {"eval.every_epochs": 0.0, "checkpoint.every_epochs": 0.0}
 
 
 class Watched:
-  """Wraps `batching.builder.ahead`; records how long each batch is built, and how long it is awaited."""
+  """Wraps `batching.prefetch.prefetch`; records how long each batch is built, and how long it is awaited."""
 
   def __init__(self):
     self.built, self.waited = [], []
 
-  def ahead(self, build, first, last, depth=3):
+  def prefetch(self, build, first, last, depth=3):
     def timed(step):
       start = time.perf_counter()
       batch = build(step)
       self.built.append(time.perf_counter() - start)
       return batch
 
-    waiting = builder.ahead(timed, first, last, depth)
+    waiting = prefetch.prefetch(timed, first, last, depth)
     for step in range(first, last):
       start = time.perf_counter()
       batch = next(waiting)
@@ -51,7 +51,7 @@ def measure(module: str, preset: str, overrides: dict, folder: pathlib.Path) -> 
   config.update_from_flattened_dict({**_ALIKE, **overrides})
   report, watched = Report(folder), Watched()
   run = create.create(config, folder, report)
-  loop.ahead = watched.ahead
+  loop.prefetch = watched.prefetch
   loop.train(run, report)
   waited = [seconds for _, seconds in watched.waited]
   trained = report.seconds["train"]

@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.batching.builder import BatchBuilder, ahead, num_clusters
+from xmc_jax.batching.builder import BatchBuilder, num_clusters
+from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.data.truth import unfiltered
 from xmc_jax.types import BatchSpec
 
@@ -530,11 +531,11 @@ def test_ahead_keeps_the_order_and_its_distance():
     running.append(step)
     return step
 
-  steps = ahead(build, 2, 9, depth=3)
+  steps = prefetch(build, 2, 9, depth=3)
   assert next(steps) == 2
   assert list(steps) == list(range(3, 9)) and sorted(running) == list(range(2, 9))
-  assert list(ahead(build, 4, 4)) == []
-  far = ahead(build, 0, 1000, depth=2)
+  assert list(prefetch(build, 4, 4)) == []
+  far = prefetch(build, 0, 1000, depth=2)
   running.clear()
   next(far)
   far.close()
@@ -553,13 +554,13 @@ def test_ahead_passes_exceptions_on_and_stops_its_thread():
 
   seen = []
   with pytest.raises(OSError, match="the disk is gone"):
-    for step in ahead(build, 0, 10):
+    for step in prefetch(build, 0, 10):
       seen.append(step)
   assert seen == [0, 1, 2] and not _threads()
 
 
 def test_ahead_stops_its_thread_when_it_is_left():
-  steps = ahead(lambda step: step, 0, 10)
+  steps = prefetch(lambda step: step, 0, 10)
   next(steps)
   assert _threads()
   steps.close()

@@ -11,13 +11,13 @@ from xmc_jax.batching import length_buckets
 
 
 @st.composite
-def _tables(sample):
-  multiple = sample(st.sampled_from([1, 2, 4, 8]))
+def _tables(draw):
+  multiple = draw(st.sampled_from([1, 2, 4, 8]))
   return {
-    "lengths": np.array(sample(st.lists(st.integers(0, 80), max_size=60)), np.int64),
-    "num_rows": multiple * sample(st.integers(1, 40)),
-    "max_length": sample(st.sampled_from([2, 7, 8, 9, 24, 32, 61])),
-    "max_groups": sample(st.integers(1, 4)),
+    "lengths": np.array(draw(st.lists(st.integers(0, 80), max_size=60)), np.int64),
+    "num_rows": multiple * draw(st.integers(1, 40)),
+    "max_length": draw(st.sampled_from([2, 7, 8, 9, 24, 32, 61])),
+    "max_groups": draw(st.integers(1, 4)),
     "multiple": multiple,
   }
 

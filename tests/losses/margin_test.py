@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xmc_jax.losses import margin, margin_of
+from xmc_jax.losses import margin, margin_from_positives
 
 
 def reference(row, *, gamma=0.3, eta=10, temperature=0.1, num_positives=0, weights_from=None):
@@ -200,7 +200,7 @@ def test_margin_of_positives_and_pool_apart(case):
     positive_scores = jnp.where(padding, jnp.nan, jnp.take_along_axis(s, order, axis=1))
     pool = jnp.where(where & ~labels, s, jnp.inf)
     apart_weights = np.where(padding, 0, take(weights))
-    return margin_of(positive_scores, apart_weights, pool, where & ~labels, **options)
+    return margin_from_positives(positive_scores, apart_weights, pool, where & ~labels, **options)
 
   def value_and_grad(loss):
     return jax.jit(jax.value_and_grad(lambda s: loss(s).sum()))(scores)
@@ -215,10 +215,10 @@ def test_margin_of_positives_and_pool_apart(case):
 def test_low_precision_is_computed_in_float32():
   scores, labels, _, _ = random_rows(4)
   low = jnp.asarray(scores, jnp.bfloat16)
-  got = margin_of(low, labels / 3, low, ~labels)
+  got = margin_from_positives(low, labels / 3, low, ~labels)
   assert got.dtype == jnp.float32
   exact = low.astype(jnp.float32)
-  np.testing.assert_array_equal(got, margin_of(exact, labels / 3, exact, ~labels))
+  np.testing.assert_array_equal(got, margin_from_positives(exact, labels / 3, exact, ~labels))
 
 
 def test_a_positive_of_weight_zero_is_neither_positive_nor_negative():
@@ -239,9 +239,9 @@ def test_weights_of_the_chosen_positives_add_up_to_one():
 
 @functools.cache
 def value_and_grads(num_positives):
-  """Jitted `margin_of` and its gradients by both kinds of scores."""
+  """Jitted `margin_from_positives` and its gradients by both kinds of scores."""
   options = {"num_positives": num_positives, "differentiable_weights": True}
-  loss = lambda p, s, weights, negative: margin_of(p, weights, s, negative, **options)
+  loss = lambda p, s, weights, negative: margin_from_positives(p, weights, s, negative, **options)
   return jax.jit(jax.value_and_grad(loss, (0, 1)))
 
 

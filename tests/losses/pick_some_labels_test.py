@@ -40,9 +40,9 @@ SHAPE = (4, 6)  # smaller ones by the mask
 
 
 @st.composite
-def cases(sample):
-  scores = sample(hnp.arrays(np.float32, SHAPE, elements=st.floats(-4, 4, width=32)))
-  return scores, sample(hnp.arrays(bool, SHAPE)), sample(hnp.arrays(bool, SHAPE))
+def cases(draw):
+  scores = draw(hnp.arrays(np.float32, SHAPE, elements=st.floats(-4, 4, width=32)))
+  return scores, draw(hnp.arrays(bool, SHAPE)), draw(hnp.arrays(bool, SHAPE))
 
 
 @each_loss

@@ -28,7 +28,7 @@ def _moved(centroids, queries, batch, shape=(1, 1), **changes):
   settings = types.SimpleNamespace(**{"centroid_momentum": 0.95, "num_positives": 2} | changes)
   info = types.SimpleNamespace(mesh=sharding.make(*shape))
   extra_state = {"centroids": jnp.asarray(centroids)}
-  update = label_centroids.moved(extra_state, jnp.asarray(queries), batch, settings, info)
+  update = label_centroids.updated(extra_state, jnp.asarray(queries), batch, settings, info)
   return lazy_adam.put(extra_state["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
 
 

@@ -115,7 +115,13 @@ def compiled(config):
     shared=shaped((batch_size, batch_size), bool, "data") if method.batch.shared else (),
   )
   if method.batch.num_fresh_negatives:
-    batch = batch._replace(every_label=texts(num_labels, sharding.LABEL_ROWS)[0])
+    batch = batch._replace(
+      every_label=texts(num_labels, sharding.LABEL_ROWS)[0],
+      positive_ids=batch.positives,
+      excluded_ids=batch.excluded,
+      positives=(),
+      excluded=(),
+    )
   run = types.SimpleNamespace(config=config, method=method, mesh=devices)
   step = TrainStep(run, optimiser, None, lambda count: 1e-3)
   program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))

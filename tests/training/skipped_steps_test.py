@@ -85,8 +85,8 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
 
   def loss(params, extra_state, batch, key):
     queries = params["points"][batch.rows]
-    scores = queries @ label_centroids.of(extra_state, batch.columns, info).T
-    extra_state = {label_centroids.NAME: label_centroids.moved(extra_state, queries, batch, settings, info)}
+    scores = queries @ label_centroids.lookup(extra_state, batch.columns, info).T
+    extra_state = {label_centroids.NAME: label_centroids.updated(extra_state, queries, batch, settings, info)}
     return jnp.sum(jax.nn.softplus(scores)) + batch.shared, {}, extra_state
 
   rng = np.random.default_rng(0)

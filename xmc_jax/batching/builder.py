@@ -1,7 +1,6 @@
-"""Training batches as a function of (seed, step, order): static shapes, built ahead of the device."""
+"""Training batches as a function of (seed, step, order), in static shapes."""
 
-import concurrent.futures
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -289,18 +288,3 @@ def _columns(labels: ragged.Ragged, pool: Pool) -> ragged.Ragged:
   """Returns the columns of those labels that are in the pool."""
   columns = pool.column_of[labels.values]
   return labels.only(columns >= 0, columns)
-
-
-def ahead(build: Callable[[int], Batch], first: int, last: int, depth: int = 3) -> Iterator[Batch]:
-  """Yields the batches of steps `first .. last - 1`; a host thread builds them up to `depth` steps ahead."""
-  with concurrent.futures.ThreadPoolExecutor(1, "batches") as pool:
-    waiting = [pool.submit(build, step) for step in range(first, min(first + depth, last))]
-    try:
-      for step in range(first, last):
-        batch = waiting.pop(0).result()
-        if step + depth < last:
-          waiting.append(pool.submit(build, step + depth))
-        yield batch
-    finally:
-      for future in waiting:
-        future.cancel()

@@ -163,7 +163,7 @@ def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
   return jax.tree.map(lambda leaf: place(leaf, sharding), tree)
 
 
-def fetch(array: Array) -> np.ndarray:
+def to_host(array: Array) -> np.ndarray:
   """A device array as numpy, whole on every process; said aloud so that a transfer guard lets it pass."""
   if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
     array = jax.jit(lambda x: x, out_shardings=replicated(array.sharding.mesh))(array)

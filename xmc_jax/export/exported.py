@@ -211,7 +211,7 @@ class Exported:
     if not len(texts):
       return np.zeros((0, self._facts["width"]), np.float32)
     return embed_table(
-      lambda part, ids: sharding.fetch(self._programs(function, part)),
+      lambda part, ids: sharding.to_host(self._programs(function, part)),
       self._tokens.table(texts),
       batch_size=texts_at_a_time(len(texts), _BATCH_SIZE),
       max_length=self._facts["max_length"],

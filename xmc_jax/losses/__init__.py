@@ -6,25 +6,25 @@ entries that `where` marks as real, and returns one number per row, unreduced;
 a row of scores", has them all in one notation, with their papers.
 """
 
-from xmc_jax.losses._hard_negatives import Hardest, hardest_of
+from xmc_jax.losses._hard_negatives import HardNegatives, hardest_negatives
 from xmc_jax.losses.binary import binary
 from xmc_jax.losses.decoupled import decoupled_softmax
-from xmc_jax.losses.dynamic_margin import dynamic_margin, dynamic_margin_of
-from xmc_jax.losses.margin import margin, margin_of
+from xmc_jax.losses.dynamic_margin import dynamic_margin, dynamic_margin_from_positives
+from xmc_jax.losses.margin import margin, margin_from_positives
 from xmc_jax.losses.pick_some_labels import pick_some_labels
 from xmc_jax.losses.soft_top_k import log_soft_top_k, soft_top_k, soft_top_k_loss
 from xmc_jax.losses.softmax import softmax
 
 __all__ = [
-  "Hardest",
+  "HardNegatives",
   "binary",
   "decoupled_softmax",
   "dynamic_margin",
-  "dynamic_margin_of",
-  "hardest_of",
+  "dynamic_margin_from_positives",
+  "hardest_negatives",
   "log_soft_top_k",
   "margin",
-  "margin_of",
+  "margin_from_positives",
   "pick_some_labels",
   "soft_top_k",
   "soft_top_k_loss",

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from xmc_jax.types import Array
 
 
-class Hardest(NamedTuple):
+class HardNegatives(NamedTuple):
   r"""The η hardest negatives of each row in the order of their scores, :math:`s_1` the highest.
 
   The negatives that violate a positive's margin are the first few of them, whichever positive it is. So what
@@ -45,9 +45,9 @@ class Hardest(NamedTuple):
     return jnp.take_along_axis(means, last, axis=-1)
 
 
-def hardest_of(
+def hardest_negatives(
   scores: Array, negative: Array, number: int, temperature: float, differentiable_weights: bool = False
-) -> Hardest:
+) -> HardNegatives:
   """The hardest negatives of rows.
 
   Args:
@@ -68,4 +68,4 @@ def hardest_of(
   if not differentiable_weights:
     weights = jax.lax.stop_gradient(weights)
   of_each = weights, weights * below, weights * jax.lax.stop_gradient(below)
-  return Hardest(falling, highest, *(jnp.cumsum(each, axis=-1) for each in of_each), places)
+  return HardNegatives(falling, highest, *(jnp.cumsum(each, axis=-1) for each in of_each), places)

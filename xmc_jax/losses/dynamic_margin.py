@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax.losses import _inputs as row_forms
-from xmc_jax.losses._hard_negatives import Hardest, hardest_of
+from xmc_jax.losses._hard_negatives import HardNegatives, hardest_negatives
 from xmc_jax.types import Array
 
 
@@ -64,13 +64,15 @@ def dynamic_margin(
   if not rows.scores.shape[-1]:
     return jnp.zeros(rows.scores.shape[:-1], rows.scores.dtype)
   negative = rows.real & ~rows.positive
-  hardest = hardest_of(rows.scores, negative, num_negatives, weight_temperature, differentiable_weights)
-  terms = dynamic_margin_of(rows.scores, weights, hardest, minimum=minimum, maximum=maximum)
+  hardest = hardest_negatives(
+    rows.scores, negative, num_negatives, weight_temperature, differentiable_weights
+  )
+  terms = dynamic_margin_from_positives(rows.scores, weights, hardest, minimum=minimum, maximum=maximum)
   return jnp.sum(terms, axis=-1)
 
 
-def dynamic_margin_of(
-  positive_scores: Array, positive_weights: Array, hardest: Hardest, *, minimum: float, maximum: float
+def dynamic_margin_from_positives(
+  positive_scores: Array, positive_weights: Array, hardest: HardNegatives, *, minimum: float, maximum: float
 ) -> Array:
   """The terms of `dynamic_margin`, for positives that are given by themselves, apart from the pool.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax.losses import _inputs as row_forms
-from xmc_jax.losses._hard_negatives import hardest_of
+from xmc_jax.losses._hard_negatives import hardest_negatives
 from xmc_jax.types import Array
 
 
@@ -33,7 +33,7 @@ def margin(
   N are the η highest scores off the positives, or fewer where the row has fewer, :math:`\eta'` of them. Every
   true label is left out of N, also one of weight 0. The weights ω are constants for the gradient, unless
   `differentiable_weights`. The loss jumps where a negative joins V_p or leaves it: it changes the weights of
-  the others. Memory is O(L) a row, whatever η is: see `margin_of`.
+  the others. Memory is O(L) a row, whatever η is: see `margin_from_positives`.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -68,14 +68,16 @@ def margin(
   options = {"margin": margin, "num_negatives": num_negatives, "weight_temperature": weight_temperature}
   options |= {"num_positives": num_positives, "differentiable_weights": differentiable_weights}
   negative = rows.real & ~rows.positive
-  return margin_of(rows.scores, weights, rows.scores, negative, margin_mean=margin_mean, **options)
+  return margin_from_positives(
+    rows.scores, weights, rows.scores, negative, margin_mean=margin_mean, **options
+  )
 
 
 _STATIC = ("num_negatives", "num_positives", "differentiable_weights", "margin_mean")
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC)
-def margin_of(
+def margin_from_positives(
   positive_scores: Array,
   positive_weights: Array,
   scores: Array,
@@ -90,7 +92,7 @@ def margin_of(
 ) -> Array:
   """`margin` of rows whose positives are given by themselves, apart from the pool.
 
-  Memory is O(P + S) a row, for the gradient too: see `hardest.Hardest`.
+  Memory is O(P + S) a row, for the gradient too: see `HardNegatives`.
 
   Args:
     positive_scores: `[..., P]` scores of the positives.
@@ -118,7 +120,7 @@ def margin_of(
   positive_scores, weights = positive_scores.astype(dtype), jnp.asarray(positive_weights, dtype)
   if num_positives:
     positive_scores, weights = _lowest(positive_scores, weights, num_positives)
-  hardest = hardest_of(
+  hardest = hardest_negatives(
     scores.astype(dtype), negative, num_negatives, weight_temperature, differentiable_weights
   )
 

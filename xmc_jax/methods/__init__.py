@@ -4,16 +4,21 @@ A new method is a file here, which has `SETTINGS` and `make`, and a line in `_FI
 its method is asked for, and jax with it.
 """
 
+from __future__ import annotations
+
 import importlib
 import pathlib
 from collections.abc import Iterator, Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import ml_collections
 
 from xmc_jax import config as configs
 from xmc_jax.errors import ConfigError
-from xmc_jax.types import BATCHES, CLUSTERS, KEPT, SHORTLIST, DatasetInfo, Method
+
+if TYPE_CHECKING:  # loads JAX, which --help does without
+  from xmc_jax.types import DatasetInfo, Method
 
 _FILES = {
   "dexml": "xmc_jax.methods.dexml",  # a config is of this one where no method is named
@@ -107,10 +112,12 @@ def make(config, info: DatasetInfo) -> Method:
     ConfigError: the method cannot do what a setting asks of these data.
     ValueError: the method has a refresh for batches that no batch reads.
   """
+  from xmc_jax import types
+
   method = _file(config.method.name).make(config, info)
   for name, refresh in method.refreshes.items():
-    is_read = name in (CLUSTERS, SHORTLIST) or name.startswith(KEPT)
-    if refresh.target == BATCHES and not is_read:
+    is_read = name in (types.CLUSTERS, types.SHORTLIST) or name.startswith(types.KEPT)
+    if refresh.target == types.BATCHES and not is_read:
       raise ValueError(f"no batch reads the refresh {name!r}; give it target=EXTRA_STATE")
   return method
 

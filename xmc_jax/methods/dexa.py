@@ -32,7 +32,7 @@ def make(config, info: DatasetInfo) -> Method:
   def init(key):
     encoder_key, table_key = jax.random.split(key)
     table = label_clusters.first_vectors(table_key, num_clusters, encoder.width, info)
-    return {**encoder.init(encoder_key), TABLE: table}, label_clusters.none_yet(info)
+    return {**encoder.init(encoder_key), TABLE: table}, label_clusters.init_state(info)
 
   def loss(params, extra_state, batch, key):
     query_key, label_key = jax.random.split(key)
@@ -44,12 +44,12 @@ def make(config, info: DatasetInfo) -> Method:
     return mean_over_rows(per_row, batch), {}, extra_state
 
   def embed_labels(params, extra_state, tokens, ids):
-    vectors = lazy_adam.take(params[TABLE], label_clusters.of(extra_state, ids), mesh=devices)
+    vectors = lazy_adam.take(params[TABLE], label_clusters.lookup(extra_state, ids), mesh=devices)
     return normalize(text_encoder.embed(params, tokens) + vectors)
 
   def init_from_run(source):
     """Another run's encoder and auxiliary vectors, with the clusters that these belong to."""
-    return source.params, {**label_clusters.none_yet(info), **source.extra_state}
+    return source.params, {**label_clusters.init_state(info), **source.extra_state}
 
   return base._replace(
     init_from_run=init_from_run,
@@ -63,6 +63,6 @@ def make(config, info: DatasetInfo) -> Method:
       label_clusters.RULE,
       embedding.ENCODER_RULE,
     ),
-    sparse_params={TABLE: lambda batch, extra_state: label_clusters.of(extra_state, batch.columns)},
+    sparse_params={TABLE: lambda batch, extra_state: label_clusters.lookup(extra_state, batch.columns)},
     refreshes={**label_clusters.refreshes(config, info), **base.refreshes},
   )

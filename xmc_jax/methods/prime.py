@@ -61,7 +61,7 @@ def make(config, info: DatasetInfo) -> Method:
     if settings.centroids == "momentum":  # for the next step: here they would know what they are asked
       extra_state = {
         **extra_state,
-        label_centroids.NAME: label_centroids.moved(extra_state, queries, batch, settings, info),
+        label_centroids.NAME: label_centroids.updated(extra_state, queries, batch, settings, info),
       }
     return value, parts, extra_state
 
@@ -89,6 +89,6 @@ def make(config, info: DatasetInfo) -> Method:
     init_from_run=init_from_run,
     batch=refreshes.in_clusters(pool.batch_spec(settings), settings),
     sharding_rules=(*label_prototypes.RULES, embedding.ENCODER_RULE),
-    sparse_params=prototypes.tables,
+    sparse_params=prototypes.sparse_params,
     refreshes={**prototypes.refreshes, **refreshes.clusters(config)},
   )

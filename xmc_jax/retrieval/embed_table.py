@@ -42,7 +42,7 @@ def embed_table(
 
   def store(rows: np.ndarray, vectors: Array) -> None:
     nonlocal out
-    vectors = sharding.fetch(vectors)
+    vectors = sharding.to_host(vectors)
     if out is None:
       out = np.empty((len(table), vectors.shape[1]), np.float32)
     out[rows[rows >= 0]] = vectors[rows >= 0]

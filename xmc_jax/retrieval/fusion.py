@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval.search import Ranking, contained, place, search
+from xmc_jax.retrieval.search import Ranking, contained, search, shard_table
 
 _NUM_FEATURES = 3
 _BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
@@ -102,7 +102,7 @@ class Fusion:
     tree: Tree | None = None,
   ):
     self._vectors, self._inverse_propensity = (classifiers, texts), inverse_propensity.astype(np.float32)
-    self._placed = [place(vectors, devices) for vectors in self._vectors]
+    self._placed = [shard_table(vectors, devices) for vectors in self._vectors]
     self._num_candidates, self._devices, self.tree = num_candidates, devices, tree
 
   def fit(self, queries: np.ndarray, truth, exclude, *, depth: int) -> None:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from xmc_jax import console
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.retrieval.search import Ranking, place, search, without
+from xmc_jax.retrieval.search import Ranking, search, shard_table, without
 from xmc_jax.types import Array
 
 BACKENDS = ("auto", "exact", "scann")
@@ -93,7 +93,7 @@ class Index:
       # Exact search is shared by all processes. With 'scann' each process works alone, because another
       # one may lack ScaNN and would then not join a common search.
       backend, devices = ("scann", None) if backend == "scann" else ("exact", devices)
-    self._placed, self._backend, self._devices = place(labels, devices), backend, devices
+    self._placed, self._backend, self._devices = shard_table(labels, devices), backend, devices
     self._name, self._patience, self._lock = name, patience, threading.Lock()
     self._shape = len(self._placed), self._placed.vectors.shape[1]
     self._asked, self._tickets = 0, np.zeros(0)
@@ -145,7 +145,7 @@ class Index:
         return None
       start = time.perf_counter()
       if self._built is None:
-        on_host = np.asarray(sharding.fetch(self._placed.vectors)[: self._shape[0]], np.float32)
+        on_host = np.asarray(sharding.to_host(self._placed.vectors)[: self._shape[0]], np.float32)
         # ScaNN ends the process if labels are not finite.
         usable = len(on_host) >= _SMALLEST and np.isfinite(on_host.sum(axis=1)).all()
         if not usable or _load() is None:

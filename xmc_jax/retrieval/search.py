@@ -28,7 +28,7 @@ class Ranking(NamedTuple):
   scores: np.ndarray
 
 
-class Placed(NamedTuple):
+class ShardedTable(NamedTuple):
   """Holds the labels to search, on their devices.
 
   Attributes:
@@ -43,18 +43,18 @@ class Placed(NamedTuple):
     return self.num_labels
 
 
-def place(labels: Array, devices=None) -> Placed:
+def shard_table(labels: Array, devices=None) -> ShardedTable:
   """Places labels `[L, D]` for `search`: split over a mesh's 'label' axis, or on their current device.
 
   Call it once for labels that are searched several times.
   """
   vectors = jnp.asarray(labels) if devices is None else sharding.split_rows(labels, devices, "label")
-  return Placed(vectors, len(labels))
+  return ShardedTable(vectors, len(labels))
 
 
 def search(
   queries: np.ndarray,
-  labels: Array | Placed,
+  labels: Array | ShardedTable,
   k: int,
   *,
   exclude=None,
@@ -76,7 +76,7 @@ def search(
     block: queries at a time.
     devices: the mesh to search on; None is the device that `labels` are on.
   """
-  labels, num_labels = labels if isinstance(labels, Placed) else place(labels, devices)
+  labels, num_labels = labels if isinstance(labels, ShardedTable) else shard_table(labels, devices)
   num_queries = len(queries)
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   ids = np.full((num_queries, k), -1, np.int32)
@@ -114,7 +114,7 @@ def _on_devices(labels: Array, num_labels: int, devices, block: int) -> _Finder:
     part = np.pad(queries, ((0, block - len(queries)), (0, 0)))
     part = part if devices is None else sharding.split_rows(part, devices, "data")
     found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels)
-    return tuple(sharding.fetch(array)[: len(queries)] for array in found)
+    return tuple(sharding.to_host(array)[: len(queries)] for array in found)
 
   return best
 

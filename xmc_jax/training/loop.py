@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import models, refresh
-from xmc_jax.batching.builder import ahead
+from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.distributed.preemption import Asked, Stop
@@ -147,7 +147,7 @@ class _Loop:
     """The steps between two refreshes."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     build = lambda step, refreshed=self._refreshed: self._run.batches.build(step, refreshed)
-    with contextlib.closing(ahead(build, first, last)) as batches:
+    with contextlib.closing(prefetch(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
         bar.update(step, _note(step, per_epoch, self._guard.last, self._host["best"], config.eval.metric))

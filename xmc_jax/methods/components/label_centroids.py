@@ -56,7 +56,7 @@ SETTINGS = declare(
 )
 
 
-def none_yet(info: DatasetInfo, width: int) -> dict[str, Array]:
+def init_state(info: DatasetInfo, width: int) -> dict[str, Array]:
   """`extra_state` before there are centroids; L' is L rounded up to the devices."""
   return {NAME: np.zeros((sharding.rounded_up(info.num_labels, info.mesh.size), width), np.float32)}
 
@@ -103,7 +103,7 @@ def _as_rows(centroids: np.ndarray, snapshot: refresh.Snapshot) -> np.ndarray:
   return np.pad(centroids, ((0, missing), (0, 0))) if missing else centroids
 
 
-def of(extra_state: PyTree, labels: Array, info: DatasetInfo) -> Array:
+def lookup(extra_state: PyTree, labels: Array, info: DatasetInfo) -> Array:
   """`[R, D]` the centroids of labels `[R]`; zeros for label -1."""
   return lazy_adam.take(extra_state[NAME], labels, mesh=_devices(info))
 
@@ -133,11 +133,11 @@ def without_batch(
   summed, sampled = _summed(queries, batch, settings)
   counts = jnp.asarray(info.label_counts, jnp.float32)[jnp.maximum(batch.columns, 0)]
   left = (counts - sampled)[:, None]
-  without = (counts[:, None] * of(extra_state, batch.columns, info) - summed) / jnp.maximum(left, 1)
+  without = (counts[:, None] * lookup(extra_state, batch.columns, info) - summed) / jnp.maximum(left, 1)
   return jnp.where(left > 0, without, jax.lax.stop_gradient(texts))
 
 
-def moved(extra_state: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
+def updated(extra_state: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
   r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
   Args:
@@ -150,7 +150,7 @@ def moved(extra_state: PyTree, queries: Array, batch: Batch, settings, info: Dat
   summed, counts = _summed(queries, batch, settings)
   means = summed / jnp.maximum(counts, 1)[:, None]
   # The pool's rows, as the loss read them: for a read of its own XLA would keep a copy of the table.
-  momentum, before = settings.centroid_momentum, of(extra_state, batch.columns, info)
+  momentum, before = settings.centroid_momentum, lookup(extra_state, batch.columns, info)
   moved_rows = momentum * before + (1 - momentum) * means
   return RowUpdate(jnp.where(counts > 0, batch.columns, -1), moved_rows)
 

@@ -78,7 +78,7 @@ def head_labels(settings, info: DatasetInfo) -> np.ndarray:
   return np.flatnonzero(counts >= settings.head_label_points) if settings.head_label_points else counts[:0]
 
 
-def none_yet(info: DatasetInfo) -> dict[str, Array]:
+def init_state(info: DatasetInfo) -> dict[str, Array]:
   """`extra_state` before there are clusters."""
   return {NAME: jnp.full(info.num_labels, -1, jnp.int32)}
 
@@ -90,7 +90,7 @@ def first_vectors(key, number: int, width: int, info: DatasetInfo) -> Array:
   return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
 
 
-def of(extra_state: PyTree, labels: Array) -> Array:
+def lookup(extra_state: PyTree, labels: Array) -> Array:
   """The cluster of each label; -1 for label -1, and for all where there are none yet."""
   return jnp.where(labels >= 0, extra_state[NAME][jnp.maximum(labels, 0)], -1)
 

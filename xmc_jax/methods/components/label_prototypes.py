@@ -46,13 +46,13 @@ class Prototypes(NamedTuple):
       `params[TABLE]` is the pool's rows, `centroids` `[S, D]` take the place of those in `extra_state`, and
       dropout acts.
     of_labels: the same from the whole table, without dropout.
-    tables, refreshes: as a Method has them.
+    sparse_params, refreshes: as a Method has them.
   """
 
   init: Callable[..., tuple[PyTree, PyTree]]
   of_pool: Callable[..., Array]
   of_labels: Callable[..., Array]
-  tables: Mapping[str, Callable[[Batch, PyTree], Array]]
+  sparse_params: Mapping[str, Callable[[Batch, PyTree], Array]]
   refreshes: Mapping[str, Refresh]
 
 
@@ -73,16 +73,16 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
   def init(key):
     network_key, table_key = jax.random.split(key)
     params = {NETWORK: network.init(network_key, jnp.zeros((1, 1, width)))["params"]}
-    extra_state = label_centroids.none_yet(info, width) if centroids else {}
+    extra_state = label_centroids.init_state(info, width) if centroids else {}
     if num_clusters:
       params[TABLE] = label_clusters.first_vectors(table_key, num_clusters, width, info)
-      extra_state |= label_clusters.none_yet(info)
+      extra_state |= label_clusters.init_state(info)
     return params, extra_state
 
   def mixed(params, extra_state, texts, labels, free_vectors, key=None, given=None):
     parts = [normalize(texts) if settings.unit_texts else texts]
     if centroids:
-      parts.append(label_centroids.of(extra_state, labels, info) if given is None else given)
+      parts.append(label_centroids.lookup(extra_state, labels, info) if given is None else given)
     vectors = jnp.stack([*parts, *free_vectors], axis=1)
     if devices:  # as the texts are: else every device would make all prototypes
       vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(sharding.LABEL_ROWS)))
@@ -94,14 +94,14 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
   def of_labels(params, extra_state, texts, labels):
     vectors = []
     if num_clusters:
-      vectors = [lazy_adam.take(params[TABLE], label_clusters.of(extra_state, labels), mesh=devices)]
+      vectors = [lazy_adam.take(params[TABLE], label_clusters.lookup(extra_state, labels), mesh=devices)]
     return mixed(params, extra_state, texts, labels, vectors)
 
   return Prototypes(
     init=init,
     of_pool=of_pool,
     of_labels=of_labels,
-    sparse_params={TABLE: lambda batch, extra_state: label_clusters.of(extra_state, batch.columns)}
+    sparse_params={TABLE: lambda batch, extra_state: label_clusters.lookup(extra_state, batch.columns)}
     if num_clusters
     else {},
     refreshes={

@@ -14,7 +14,7 @@ from xmc_jax.batching.builder import num_clusters
 from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
-from xmc_jax.losses.margin import margin_of
+from xmc_jax.losses.margin import margin_from_positives
 from xmc_jax.types import Array, Batch, DatasetInfo
 
 MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no temperature
@@ -185,7 +185,7 @@ def _margin(
   def of_rows(queries, labels, columns, positives, weights, excluded):
     scores = jnp.matmul(queries, labels.T, precision="highest")  # in float32 on any device
     known = jnp.concatenate([positives, excluded], axis=1)
-    return margin_of(
+    return margin_from_positives(
       jnp.take_along_axis(scores, jnp.maximum(positives, 0), axis=1),
       jnp.where(positives >= 0, weights, 0.0),
       scores,

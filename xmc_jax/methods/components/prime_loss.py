@@ -95,17 +95,17 @@ def total(
   return sum(weights[name] * part for name, part in parts.items()), parts
 
 
-def _triplets(settings, scores: Array, weights: Array, hardest: losses.Hardest) -> Array:
-  """`losses.dynamic_margin_of`; with `config.method.loss = 'margin'` all margins are the same."""
+def _triplets(settings, scores: Array, weights: Array, hardest: losses.HardNegatives) -> Array:
+  """`losses.dynamic_margin_from_positives`; with `config.method.loss = 'margin'` all margins are the same."""
   fixed = settings.loss == "margin"
   minimum = settings.margin if fixed else settings.margin_minimum
   maximum = settings.margin if fixed else settings.margin_maximum
-  return losses.dynamic_margin_of(scores, weights, hardest, minimum=minimum, maximum=maximum)
+  return losses.dynamic_margin_from_positives(scores, weights, hardest, minimum=minimum, maximum=maximum)
 
 
-def _hardest(settings, scores: Array, negative: Array) -> losses.Hardest:
+def _hardest(settings, scores: Array, negative: Array) -> losses.HardNegatives:
   options = settings.margin_negatives, settings.weight_temperature, settings.differentiable_weights
-  return losses.hardest_of(scores, negative, *options)
+  return losses.hardest_negatives(scores, negative, *options)
 
 
 def _by_query(
