@@ -4,7 +4,8 @@
   python docs/make_tables.py write [PAGE ...]                 # fill the tables in docs/ and README.md
 
 A table stands between a mark and `<!-- end -->`, in percent, minutes and GB:
-  <!-- table: NAME NAME ... -->      a row of each docs/results/NAME.json
+  <!-- table: NAME NAME ... -->      a row of each docs/results/NAME.json; of last steps too, where all
+                                     have been tested by --mode=evaluate --checkpoint=last
   <!-- claim: NAME METRIC ... -->    what experiments.claims.run keeps: means over seeds and their 95 %
                                      interval (Student's t); of minutes and GB the median. NAME is a claim
                                      or CLAIM/ROW; METRIC@last is of the last epoch, METRIC-ROW and
@@ -31,7 +32,7 @@ from claim_tables import cell, claim_table, epochs_table  # noqa: E402
 from setting_tables import settings_table  # noqa: E402
 
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
-_AT_THE_END = ("P@1", "R@100")  # a leaderboard's metrics of the last epoch
+_AT_THE_END = ("P@1", "R@100")  # metrics of the last step beside those of the best
 _MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts|settings"
 _BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -39,12 +40,14 @@ _BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)"
 def collect(run: pathlib.Path, name: str, what: str) -> None:
   """Writes docs/results/NAME.json from a finished run's folder."""
   report = json.loads((run / "report" / "metrics.json").read_text())
+  last = run / "report" / "metrics_last.json"
   lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
   best = max((line["eval/P@1"] for line in lines if "eval/P@1" in line), default=None)
   result = {
     "what": what,
     "validation": {"P@1": best},
     "test": report["metrics"],
+    "last": json.loads(last.read_text())["metrics"] if last.exists() else {},
     "intervals_95": report["intervals_95"],
     "step": report["step"],
     "seconds": json.loads((run / "report" / "seconds.json").read_text()),
@@ -55,14 +58,16 @@ def collect(run: pathlib.Path, name: str, what: str) -> None:
 
 def table(names: list[str]) -> str:
   """A Markdown table with one row for each result, in percent and minutes."""
-  columns = ["run", "val P@1", *_TESTED, "train min"]
+  results = [json.loads((_DOCS / "results" / f"{name}.json").read_text()) for name in names]
+  ends = _metrics_of_all([result.get("last", {}) for result in results])
+  columns = ["run", "val P@1", *_TESTED, "train min", *(f"{metric} at the end" for metric in ends)]
   lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-  for name in names:
-    result = json.loads((_DOCS / "results" / f"{name}.json").read_text())
+  for result in results:
     cells = [f"{100 * result['validation']['P@1']:.1f}"]
     cells += [f"{100 * result['test'][metric]:.1f}" for metric in _TESTED]
-    minutes = (result["seconds"].get("train", 0) + result["seconds"].get("compile", 0)) / 60
-    lines.append(f"| {result['what']} | {' | '.join(cells)} | {minutes:.1f} |")
+    cells += [f"{(result['seconds'].get('train', 0) + result['seconds'].get('compile', 0)) / 60:.1f}"]
+    cells += [f"{100 * result['last'][metric]:.1f}" for metric in ends]
+    lines.append(f"| {result['what']} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
 
 
@@ -117,8 +122,7 @@ def leaderboard_table(names: list[str]) -> str:
     range(len(rows)), key=lambda number: (-_mean(rows[number], "metrics", "P@1"), rows[number]["what"])
   )
   columns = ["", "seeds", *shown, "minutes", "GB"]
-  lasts = [seed.get("last", {}) for seed in _trained(rows)]
-  ends = [metric for metric in _AT_THE_END if lasts and all(metric in last for last in lasts)]
+  ends = _metrics_of_all([seed.get("last", {}) for seed in _trained(rows)])
   columns += [f"{metric} at the end" for metric in ends]
   several = any(len(row["seeds"]) > 1 for row in rows)
   columns += ["P@1 over seeds"] if several else []
@@ -134,6 +138,11 @@ def leaderboard_table(names: list[str]) -> str:
     cells += [cell("P@1", [seed["metrics"]["P@1"] for seed in row["seeds"]])] if several else []
     lines.append(f"| {row['what']} | {len(row['seeds'])} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
+
+
+def _metrics_of_all(lasts: list[dict]) -> list[str]:
+  """Returns the metrics of last steps that are shown: those that every row has."""
+  return [metric for metric in _AT_THE_END if lasts and all(metric in last for last in lasts)]
 
 
 def _trained(rows: list[dict]) -> list[dict]:
@@ -250,9 +259,13 @@ def write(pages: tuple[str, ...] = ()) -> None:
     raise SystemExit(f"no page {missing[0]}; there are {', '.join(sorted(named))}")
   for path in (named[page] for page in wanted):
     text = path.read_text()
-    filled = _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]]((found[3] or "").split()) + found[4], text)
-    if filled != text:
-      path.write_text(filled)
+    if (now := filled(text)) != text:
+      path.write_text(now)
+
+
+def filled(text: str) -> str:
+  """Returns a page with its marked tables made anew."""
+  return _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]]((found[3] or "").split()) + found[4], text)
 
 
 _KINDS = {

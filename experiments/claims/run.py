@@ -58,8 +58,8 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
   """Returns what a finished run gave, by the suffix of each of its views: test metrics.
 
   They are those of the epoch that was best by the run's `eval.metric`; `last` has those of the last step,
-  where it was tested. Of the first view there are also what each third of the label pairs, by how frequent
-  their labels are, adds to P@1 and P@5, each tenth of the labels to P@5, the most frequent first, and
+  where it was tested. Of the first view there are also what labels with more than 100 training points, 10 to
+  100 and fewer add to P@1 and P@5, each tenth of the labels to P@5, the most frequent first, and
   `costs_and_curves`.
   """
   best, ended = _tested(workdir, ""), _tested(workdir, "_last") if (workdir / LAST).exists() else {}

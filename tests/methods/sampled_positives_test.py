@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
@@ -86,3 +87,40 @@ def test_baselines_sample_as_many_positives_as_are_asked_for(make_run):
       counts = np.diff(unfiltered(run.train.truth, run.train.filter).indptr)[batch.rows[batch.rows >= 0]]
       expected = np.minimum(counts, asked) if asked else counts
       np.testing.assert_array_equal((batch.weights[batch.rows >= 0] > 0).sum(axis=1), expected)
+
+
+def test_soft_top_k_compares_no_positive_with_all_others():
+  """SoftTop-100 on rows of hundreds of labels: a mask [B, P, P] would be larger than all else."""
+  num_rows, num_labels, width, drawn = 64, 800, 600, 100
+  config = ml_collections.ConfigDict(
+    {
+      "method": {
+        "loss": "soft_top_k",
+        "k": 100.0,
+        "num_positives": drawn,
+        "score_chunk": 0,
+        "temperature": 1.0,
+      }
+    }
+  )
+  info = DatasetInfo(
+    num_points=num_rows,
+    num_labels=num_labels,
+    max_length=8,
+    vocab_size=9,
+    special_ids=(),
+    mesh=sharding.make(1, 1),
+  )
+  batch = tiny_runs.pool_batch(
+    columns=np.arange(num_labels),
+    positives=np.tile(np.arange(width), (num_rows, 1)),
+    weights=np.tile(np.arange(width) < drawn, (num_rows, 1)),
+    excluded=np.full((num_rows, 1), -1),
+  )
+
+  def total(queries, labels):
+    return jnp.sum(pool_loss(config, info, "soft_top_k", queries, labels, batch, k=100.0, alpha=2.0))
+
+  tables = [jax.ShapeDtypeStruct((rows, 8), jnp.float32) for rows in (num_rows, num_labels)]
+  memory = jax.jit(jax.grad(total, argnums=(0, 1))).lower(*tables).compile().memory_analysis()
+  assert memory.temp_size_in_bytes < num_rows * drawn * width

@@ -188,6 +188,29 @@ def test_sharded_inputs_stay_where_they_are(shape):
   assert {shard.data.shape for shard in got[2].addressable_shards} == {(40 // shape[1], 8)}
 
 
+@every_kind
+@pytest.mark.parametrize("shape", [None, (2, 4)])
+def test_positives_that_were_not_sampled_are_as_if_not_there(kind, shape):
+  case, mesh = make_case(kind, (5, 30, 4), seed=8), None if shape is None else make_mesh(shape)
+  sampled, others = np.tile([3, 17, -1], (5, 1)), np.tile([0, 29, -1, 8], (5, 1))
+  excluded = np.tile([17, -1, 12], (5, 1))
+
+  def grads(**masks):
+    def total(queries, labels):
+      return jnp.sum(
+        streaming_loss(kind, queries, labels, sampled, chunk=8, mesh=mesh, **masks, **OPTIONS[kind])
+      )
+
+    return jax.jit(jax.value_and_grad(total, argnums=(0, 1)))(case.queries, case.labels)
+
+  got = grads(excluded=excluded, unsampled=others)
+  expected = grads(excluded=np.concatenate([excluded, others], axis=1))
+  assert_close(jax.tree.leaves(got), jax.tree.leaves(expected), tolerance=1e-6)
+  assert_close(
+    jax.tree.leaves(grads(unsampled=others)), jax.tree.leaves(grads(excluded=others)), tolerance=1e-6
+  )
+
+
 @pytest.mark.parametrize("shape", [None, (2, 2)])
 def test_each_row_may_have_its_own_k(shape):
   mesh = None if shape is None else make_mesh(shape)
@@ -290,6 +313,8 @@ def test_wrong_arguments_are_refused():
     streaming_loss("softmax", queries, labels, positives[:2], chunk=8)
   with pytest.raises(ValueError, match=r"excluded \[B, F\] do not match"):
     streaming_loss("softmax", queries, labels, positives, chunk=8, excluded=positives[0])
+  with pytest.raises(ValueError, match=r"unsampled \[B, U\] do not match"):
+    streaming_loss("softmax", queries, labels, positives, chunk=8, unsampled=positives[:2])
   with pytest.raises(ValueError, match="weights and positives"):
     streaming_loss("softmax", queries, labels, positives, chunk=8, weights=positives[:, :1])
   with pytest.raises(ValueError, match=r"where \[L\] and labels"):

@@ -166,6 +166,13 @@ def test_clocks_are_stretched_to_the_budget():
   assert not [key for key in same if key.startswith("method.")]
 
 
+def test_a_loss_of_its_own_metric_chooses_its_epoch_by_it():
+  row = leaderboard.ROWS["dexml_soft_top_5"]
+  assert leaderboard.settings(row, 0, BOARD)[1]["eval.metric"] == "P@5"
+  assert "eval.metric" not in leaderboard.settings(row, 0, BOARD._replace(epochs=0))[1]
+  assert "eval.metric" not in leaderboard.settings(leaderboard.ROWS["dexml"], 0, BOARD)[1]
+
+
 def test_the_command_line_names_boards_rows_and_encoders(tmp_path, capsys):
   rows, seeds, board = leaderboard.parse(["--methods", "dexa_classifier", "dpr", "--seeds=2"])
   assert (rows, seeds, board.name, board.epochs) == (["dpr", "dexa", "dexa_classifier"], 2, "", 15)

@@ -44,6 +44,7 @@ def streaming_loss(
   temperature: float | Array = 1.0,
   weights: Array | None = None,
   excluded: Array | None = None,
+  unsampled: Array | None = None,
   where: Array | None = None,
   mesh: Mesh | None = None,
   **kind_options: float | Array,
@@ -68,6 +69,8 @@ def streaming_loss(
       'binary' has none.
     excluded: `[B, F]` columns that the row's loss must not see, even where they
       are positives; -1 is none.
+    unsampled: `[B, U]` more of these, none of them in `positives`, which is not checked: true labels that
+      were not sampled and that the loss leaves alone.
     where: `[L]` bool, True for a real label; others are as if not there.
     mesh: of axes ('data', 'label'); by default the one device of the inputs.
     **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), for 'binary' `prior` (0 by default),
@@ -82,17 +85,18 @@ def streaming_loss(
     Array([1.0986123], dtype=float32)
   """
   tables = [jnp.asarray(table) for table in (queries, labels, positives)]
-  masks = [None if mask is None else jnp.asarray(mask) for mask in (weights, excluded, where)]
+  masks = [None if mask is None else jnp.asarray(mask) for mask in (weights, excluded, unsampled, where)]
   _check(kind, *tables, *masks, chunk, kind_options)
   return _loss(_Plan(kind, chunk, mesh), *tables, *masks, temperature, KINDS[kind].options | kind_options)
 
 
-def _check(kind, queries, labels, positives, weights, excluded, where, chunk, kind_options):
+def _check(kind, queries, labels, positives, weights, excluded, unsampled, where, chunk, kind_options):
   if kind not in KINDS:
     raise ValueError(f"no loss of kind {kind!r}; there are {', '.join(map(repr, KINDS))}")
   if queries.ndim != 2 or labels.ndim != 2 or queries.shape[1] != labels.shape[1]:
     raise ValueError(f"queries [B, D] and labels [L, D] do not match: {queries.shape}, {labels.shape}")
-  for name, columns in (("positives [B, P]", positives), ("excluded [B, F]", excluded)):
+  of_rows = {"positives [B, P]": positives, "excluded [B, F]": excluded, "unsampled [B, U]": unsampled}
+  for name, columns in of_rows.items():
     if columns is not None and (columns.ndim != 2 or len(columns) != len(queries)):
       raise ValueError(f"{name} do not match queries: {columns.shape}, {queries.shape}")
   if weights is not None and weights.shape != positives.shape:
@@ -111,7 +115,7 @@ def _check(kind, queries, labels, positives, weights, excluded, where, chunk, ki
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _loss(plan, queries, labels, positives, weights, excluded, where, temperature, options):
+def _loss(plan, queries, labels, positives, weights, excluded, unsampled, where, temperature, options):
   """`streaming_loss` of arrays."""
   num_rows, num_labels = len(queries), len(labels)
   queries, labels = (
@@ -130,6 +134,8 @@ def _loss(plan, queries, labels, positives, weights, excluded, where, temperatur
   if where is not None and num_labels:
     real &= where[jnp.where(real, positives, 0)]
   real &= ~jnp.any(positives[:, :, None] == excluded[:, None, :], axis=2)
+  if unsampled is not None:  # after that comparison, which has [B, P, F] cells: P and U may be hundreds
+    excluded = jnp.concatenate([excluded, unsampled.astype(jnp.int32)], axis=1)
   positives = jnp.where(real, positives, -1)
   if weights is None:
     weights = 1 / jnp.maximum(jnp.sum(real, axis=1, keepdims=True), 1)

@@ -152,13 +152,11 @@ def pool_loss(
   if loss == "margin":
     return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
   settings = config.method
-  positives, weights, excluded = batch.positives, batch.weights, batch.excluded
+  positives, weights = batch.positives, batch.weights
   if loss in ("softmax", "soft_top_k"):  # the sampled ones alone have a term
     positives, weights = sampled_positives(batch, num_sampled(settings))
     positives = jnp.where(weights > 0, positives, -1)
-  if loss == "soft_top_k":
-    unsampled = jnp.where(batch.weights > 0, -1, batch.positives)
-    excluded = jnp.concatenate([excluded, unsampled], axis=1)
+  unsampled = jnp.where(batch.weights > 0, -1, batch.positives) if loss == "soft_top_k" else None
   per_row = ops.streaming_loss(
     loss,
     queries,
@@ -167,7 +165,8 @@ def pool_loss(
     chunk=settings.score_chunk or len(labels),
     temperature=settings.temperature,
     weights=None if loss == "binary" else weights,
-    excluded=excluded,
+    excluded=batch.excluded,
+    unsampled=unsampled,
     where=batch.columns >= 0,
     mesh=info.mesh if info.mesh.size > 1 else None,
     **options,
