@@ -70,7 +70,7 @@ class Checkpoints:
     if fresh:
       items["fresh"] = ocp.args.StandardSave(fresh)
     try:
-      atomic.need(self.folder, _num_bytes((state, fresh)), f"the checkpoint of step {step}")
+      atomic.check_room(self.folder, _num_bytes((state, fresh)), f"the checkpoint of step {step}")
       with _quiet():
         self._manager.save(step, args=ocp.args.Composite(**items))
         self._manager.wait_until_finished()

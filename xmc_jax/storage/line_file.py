@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from xmc_jax.errors import UserError
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, locks
 
 
 @contextlib.contextmanager
@@ -28,10 +28,10 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   if not path.absolute().parent.is_dir():
     raise UserError(f"{path}: cannot be written (there is no folder {path.parent})")
   part, notes = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
-  try:
+  with atomic.writing(path, f"the same command goes on with {part.name}"):
     part.touch()
     with part.open("r+", encoding="utf-8") as out:
-      atomic.lock(out, str(path))
+      locks.lock(out)
       done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
       out.seek(end)
       out.truncate()  # before the notes: of the lines of others they must not speak
@@ -39,9 +39,6 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
       yield out, done
     part.replace(path)
     notes.unlink()
-  except OSError as error:
-    what = f"{path}: cannot be written ({error.strerror or error})"
-    raise UserError(f"{what}; the same command goes on with {part.name}") from None
 
 
 def _read(notes: Path) -> Mapping | None:

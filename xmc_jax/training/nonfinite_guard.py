@@ -8,6 +8,7 @@ import numpy as np
 
 from xmc_jax.console import say
 from xmc_jax.errors import UserError
+from xmc_jax.storage import atomic
 from xmc_jax.training.saver import Saves
 from xmc_jax.types import Array
 
@@ -62,5 +63,5 @@ class NonFiniteGuard:
       return f"training rows {', '.join(map(str, rows.tolist()))}"
     path = self._folder / f"rows_of_step_{step}.txt"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{row}\n" for row in rows.tolist()))
+    atomic.write_text(path, "".join(f"{row}\n" for row in rows.tolist()))
     return f"training rows {', '.join(map(str, rows[:10].tolist()))}, ... (all {len(rows)} in {path})"

@@ -72,7 +72,7 @@ class Saves:
   def check_room(self, state: TrainState) -> None:
     """Refuses to begin what could not be saved: a checkpoint, and its parameters as the best so far."""
     num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state, state.params, state.aux)))
-    atomic.need(self.checkpoints.folder.parent, num_bytes, "a checkpoint with the best parameters")
+    atomic.check_room(self.checkpoints.folder.parent, num_bytes, "a checkpoint with the best parameters")
 
   def close(self) -> None:
     self.checkpoints.close()
