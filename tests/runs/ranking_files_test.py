@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_still_answers(copied, workdir, monkeypa
   for name in MADE:
     (copied / name).unlink()
 
-  def refuse(path, *_):
+  def refuse(path, *_, **__):
     raise OSError(errno.EROFS, "Read-only file system", str(path))
 
   def no_room(folder, *_):

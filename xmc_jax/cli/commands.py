@@ -96,7 +96,7 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
     The test metrics, as fractions.
   """
   stop = Stop(config.checkpoint.grace_seconds, owns_process)
-  with stop.heard(), contextlib.ExitStack() as stack:
+  with stop.listening(), contextlib.ExitStack() as stack:
     if runtime.is_main_process():
       stack.enter_context(locks.in_use(workdir))
     voice = stack.enter_context(contextlib.closing(Report(workdir)))

@@ -16,7 +16,7 @@ def is_refitted(run: Run) -> bool:
   if not run.config.train.refit or run.ranking_folder != run.workdir:
     return False
   with contextlib.closing(run.refitted(read_only=True)) as saved:
-    return saved.usable() is not None
+    return saved.latest_valid() is not None
 
 
 def point_vectors(run: Run, params: PyTree, aux: PyTree) -> np.ndarray:

@@ -83,8 +83,9 @@ def written_whole(path: Path, durable: bool = False) -> Iterator[Path]:
       beside.replace(path)
       if durable:
         flush(path.parent)
-    finally:
+    except BaseException:
       beside.unlink(missing_ok=True)
+      raise
 
 
 def write_text(path: Path, text: str, durable: bool = False) -> None:
