@@ -1,4 +1,4 @@
-"""A file of lines that is there whole or not at all, and that a killed process's successor goes on with."""
+"""Writes a file of lines whole or not at all; after a kill the same command goes on with it."""
 
 import contextlib
 import json
@@ -12,12 +12,13 @@ from xmc_jax.storage import atomic, locks
 
 @contextlib.contextmanager
 def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO[str], int]]:
-  """Opens `PATH.part`, which takes the place of `path` when the block is left well.
+  """Opens `PATH.part`, which replaces `path` if the block succeeds.
 
   Args:
     path: the file.
-    made_of: what its lines follow from, as JSON has it. Another process that gives the same goes on.
-    block: lines are gone on with in whole blocks of so many, so that they are computed together as before.
+    made_of: what its lines follow from, as JSON. A later process that gives the same goes on.
+    block: a later process goes on after a whole number of blocks of so many lines, so that the same lines
+      are computed together as before.
 
   Yields:
     The file to write to, and how many lines it has already.
@@ -34,7 +35,7 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
       locks.lock(out)
       done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
       out.seek(end)
-      out.truncate()  # before the notes: of the lines of others they must not speak
+      out.truncate()  # before the notes, which must never describe lines of other settings
       notes.write_text(json.dumps(made_of))
       yield out, done
     part.replace(path)
@@ -49,7 +50,7 @@ def _read(notes: Path) -> Mapping | None:
 
 
 def _whole_blocks(part: Path, block: int) -> tuple[int, int]:
-  """How many lines a file has, in whole blocks, and where they end."""
+  """Returns how many lines a file has, in whole blocks, and where they end."""
   done = end = place = 0
   with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
     for number, line in enumerate(file, 1):

@@ -47,9 +47,9 @@ _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 
 @contextlib.contextmanager
 def claimed(config, begun, workdir: pathlib.Path) -> Iterator[None]:
-  """`claim`, before the data are known: what fits itself to them is left open, and the block claims it.
+  """Claims a folder before the data are known: keys that are fitted to the data stay open for the block.
 
-  Where there is no run yet and the block fails, nothing of one is left.
+  If there is no run yet and the block fails, nothing of one is left.
   """
   claim(config, begun, workdir, leaving_open=fitting.KEYS)
   try:
@@ -95,11 +95,12 @@ def claim(config, begun, workdir: pathlib.Path, leaving_open: tuple[str, ...] = 
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
+  """Returns whether anything was trained here."""
   return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
-  """The chunks that a config leaves open, as chosen when the run began: dropout depends on them."""
+  """Returns the chunk sizes that a config leaves open, as the run began with them: dropout follows them."""
   path = workdir / _CHUNKS
   if path.exists():
     chosen = None
@@ -122,7 +123,7 @@ def save_array(path: pathlib.Path, array: np.ndarray) -> None:
 
 
 def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
-  """What `save_array` wrote, mapped from the disk.
+  """Opens what `save_array` wrote, memory-mapped.
 
   Raises:
     UserError: it is damaged.
