@@ -90,11 +90,11 @@ class Trials:
   def _lost(self, workdir: pathlib.Path) -> int:
     log = pathlib.Path(f"{workdir}.steps")
     begun = log.read_text().split() if log.exists() else []
-    return max(0, int(begun[-1] if begun else 0) - (_checkpoints(workdir).usable() or 0))
+    return max(0, int(begun[-1] if begun else 0) - (_checkpoints(workdir).latest_valid() or 0))
 
   def _damage(self, workdir: pathlib.Path) -> None:
     """Damages a file of the newest checkpoint; the next start must name the checkpoint."""
-    steps = _checkpoints(workdir).steps.finished()
+    steps = _checkpoints(workdir).finished()
     if len(steps) < 2:
       return
     step = workdir / "checkpoints" / str(steps[-1])
@@ -108,7 +108,7 @@ class Trials:
       content[self._rng.randrange(len(content))] ^= 1 << self._rng.randrange(8)
     victim.unlink()  # data may be hard-linked
     victim.write_bytes(content)
-    expect(_checkpoints(workdir).usable() != steps[-1], f"damage to {victim} went unnoticed")
+    expect(_checkpoints(workdir).latest_valid() != steps[-1], f"damage to {victim} went unnoticed")
     self._damaged = step
 
 
@@ -270,9 +270,9 @@ def start(config: pathlib.Path, workdir: pathlib.Path, **more: str) -> subproces
 
 
 def _checkpoints(workdir: pathlib.Path):
-  from xmc_jax.storage.checkpoints import Checkpoints
+  from xmc_jax.storage.checkpoints import StepFolder
 
-  return Checkpoints(workdir / "checkpoints", read_only=True)
+  return StepFolder(workdir / "checkpoints", read_only=True)
 
 
 def _compare(one: pathlib.Path, other: pathlib.Path) -> None:

@@ -227,11 +227,11 @@ def _mean(row: dict, what: str, metric: str) -> float:
 
 _STEPS = "{:.1f} steps on average, {} at most; 2 or 3 lie between checkpoints"
 _OF_FAULTS = {  # what may be lost, how it is noticed
-  "kill -9": (_STEPS, "a step that has no seal was not finished"),
+  "kill -9": (_STEPS, "a step that has no manifest was not finished"),
   "kill -9 while data are prepared": ("what was prepared", "a folder that has no manifest was not finished"),
   "kill -9 while predictions are written": ("fewer than 1,024 lines", "`.part`, and notes of its making"),
   "kill -9 while a run is exported": ("what was exported", "what has no name of its own was not finished"),
-  "kill -9, then a damaged checkpoint": (_STEPS, "digests of all files, before a checkpoint is used"),
+  "kill -9, then a damaged checkpoint": (_STEPS, "checksums of all files, before a checkpoint is used"),
   "SIGTERM": (_STEPS, "a thread hears the signal"),
 }
 _LOST = {

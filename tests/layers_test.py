@@ -33,7 +33,7 @@ RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Import name -> the only files, or folders, that may import it.
 CONFINED = {
   "flax": ("models/",),
-  "orbax": ("storage/checkpoints.py",),
+  "orbax": ("storage/checkpoints/",),
   "scann": ("retrieval/",),
   "sklearn": ("retrieval/",),
   "lightgbm": ("retrieval/tree_text.py",),

@@ -9,7 +9,7 @@ import tiny_runs
 
 from xmc_jax.distributed import sharding as mesh
 from xmc_jax.storage import checksums, run_folder
-from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.storage.checkpoints import StepFolder
 
 
 def _arrays(tree):
@@ -23,10 +23,10 @@ def _assert_same_checkpoints(one: pathlib.Path, other: pathlib.Path, newest: boo
     steps = [[max((name for name in names if name.isdecimal()), key=int)] for names in steps]
   assert steps[0] == steps[1]  # no leftovers either
   for step in map(int, steps[0]):
-    found = [Checkpoints(folder, read_only=True).restore_state(step, sharding) for folder in (one, other)]
+    found = [StepFolder(folder, read_only=True).restore_state(step, sharding) for folder in (one, other)]
     for (name, left), (_, right) in zip(*map(_arrays, found), strict=True):
       assert left.dtype == right.dtype and left.tobytes() == right.tobytes(), f"{one.name} {step} {name}"
-    hosts = [checksums.record(folder / str(step)) for folder in (one, other)]
+    hosts = [checksums.read_record(folder / str(step)) for folder in (one, other)]
     for host in hosts:
       host.pop("seconds", None)
     assert hosts[0] == hosts[1]

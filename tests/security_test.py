@@ -372,7 +372,7 @@ def test_an_encoders_parts_are_in_its_folder(tmp_path):
   "name",
   [
     *("report", "predictions", "metrics.jsonl", "encoder", "report/metrics.json", "best"),
-    *("hybrid.json", "hybrid.json.tmp", "memory.npy", "memory.tmp"),
+    *("hybrid.json", "hybrid.json.tmp", "memory.npy", "memory.npy.tmp"),
   ],
 )
 def test_a_run_writes_nothing_through_a_link(copied, tmp_path, name):

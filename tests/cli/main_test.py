@@ -22,7 +22,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs import evaluate
-from xmc_jax.storage import run_folder
+from xmc_jax.storage import locks
 from xmc_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -366,7 +366,7 @@ def test_own_data_do_not_go_to_the_folder_of_the_bundled_ones(command, begin, fo
 
 
 def test_two_trainings_in_one_folder(command, folder, tmp_path):
-  with run_folder.in_use(tmp_path):
+  with locks.in_use(tmp_path):
     line = command(*training(folder), f"--workdir={tmp_path}").line()
   assert re.search(rf": process {os.getpid()} on \S+ trains in this folder; wait for it, or stop it$", line)
 
@@ -386,9 +386,9 @@ def test_a_folder_trained_with_other_settings_is_refused(command, folder, traine
 def test_places_that_cannot_be_written(command, folder, trained, tmp_path):
   (tmp_path / "file").write_text("")
   line = command(*training(folder), f"--workdir={tmp_path / 'file' / 'run'}").line()
-  assert "cannot write the run here" in line
+  assert "cannot be written (" in line
   line = command(*training(folder), f"--workdir={tmp_path / 'file'}").line()
-  assert "cannot write the run here" in line
+  assert "cannot be written (" in line
   line = command(
     *training(folder, **{"data.cache_dir": tmp_path / "file"}), f"--workdir={tmp_path / 'run'}"
   ).line()

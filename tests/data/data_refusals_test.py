@@ -15,7 +15,7 @@ import scipy.sparse
 from xmc_jax import data
 from xmc_jax.data import arrays
 from xmc_jax.data.formats import lines, table_files
-from xmc_jax.errors import ConfigError, DataError
+from xmc_jax.errors import ConfigError, DataError, UserError
 
 
 def json_row(**changes) -> str:
@@ -356,8 +356,8 @@ CASES = {
 }
 
 
-def refused(folder, match, **options):
-  with pytest.raises(DataError, match=match) as caught:
+def refused(folder, match, error=DataError, **options):
+  with pytest.raises(error, match=match) as caught:
     data.prepare(folder, folder / "out", **options)
   assert "\n" not in str(caught.value)
   assert len(str(caught.value)) < 500
@@ -645,8 +645,11 @@ def test_no_permission(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("number", "match"),
   [
-    (errno.ENOSPC, "out: cannot be written: the disk is full"),
-    (errno.EACCES, "out: .*no permission to write"),
+    (
+      errno.ENOSPC,
+      r"out: cannot be written \(No space left on device\); choose another folder, or free some",
+    ),
+    (errno.EACCES, r"out: cannot be written \(Permission denied\); choose another folder"),
   ],
 )
 def test_disk_refuses(number, match, tmp_path, monkeypatch):
@@ -656,7 +659,7 @@ def test_disk_refuses(number, match, tmp_path, monkeypatch):
     raise OSError(number, os.strerror(number))
 
   monkeypatch.setattr(arrays.ArrayFile, "append", fail)
-  refused(folder, match)
+  refused(folder, match, UserError)
 
 
 def test_tokenizer_that_cannot_work(tmp_path):

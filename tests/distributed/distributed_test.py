@@ -15,7 +15,7 @@ import tiny_devices
 import tiny_runs
 
 from xmc_jax.distributed import sharding
-from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.storage.checkpoints import StepFolder
 
 HERE = pathlib.Path(__file__).parents[1]
 # The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
@@ -78,7 +78,7 @@ def _launch(flags, count, devices_each, **environment):
 
 
 def _trained(workdir):
-  checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
+  checkpoints = StepFolder(workdir / "checkpoints", read_only=True)
   state = checkpoints.restore_state(checkpoints.latest(), sharding.replicated(sharding.make()))
   params = jax.device_get(state["params"])
   if "prototype" in params:

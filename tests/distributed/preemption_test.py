@@ -15,9 +15,9 @@ from same_runs import assert_same_runs
 
 from xmc_jax import refresh
 from xmc_jax.cli import commands
-from xmc_jax.distributed.preemption import Asked, Stop
+from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.runs import evaluate
-from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def data(tmp_path_factory):
 
 
 def _newest(workdir):
-  return Checkpoints(workdir / "checkpoints", read_only=True).latest()
+  return StepFolder(workdir / "checkpoints", read_only=True).latest()
 
 
 def _asked_in(patch, owner, name, at):
@@ -193,8 +193,8 @@ def test_a_step_longer_than_the_schedulers_patience_is_left(data, tmp_path):
 
 def test_nothing_is_asked_unless_a_signal_comes():
   stop = Stop(1.0)
-  with stop.heard(), stop.saving():
-    assert not stop.asked(1)
+  with stop.listening(), stop.saving():
+    assert not stop.requested(1)
     stop.check()
 
 
@@ -207,13 +207,13 @@ def test_a_signal_is_heard_and_handlers_are_put_back(number, raised, capfd):
   before = [signal.signal(each, signal.default_int_handler) for each in (signal.SIGTERM, signal.SIGINT)]
   try:
     stop = Stop(60.0)
-    with stop.heard(), stop.saving():
+    with stop.listening(), stop.saving():
       os.kill(os.getpid(), number)
       deadline = time.monotonic() + 10
-      while not stop.asked(1):
+      while not stop.requested(1):
         assert time.monotonic() < deadline
         time.sleep(0.001)
-      with pytest.raises(Asked):
+      with pytest.raises(StopRequested):
         stop.check()
       with pytest.raises(raised):
         stop.leave()
@@ -229,10 +229,10 @@ def test_a_shells_background_job_goes_on_ignoring_ctrl_c():
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
     stop = Stop(60.0)
-    with stop.heard(), stop.saving():
+    with stop.listening(), stop.saving():
       os.kill(os.getpid(), signal.SIGINT)
       time.sleep(0.05)
-      assert not stop.asked(1)
+      assert not stop.requested(1)
   finally:
     signal.signal(signal.SIGINT, before)
 
@@ -242,7 +242,7 @@ def test_outside_a_main_thread_nothing_is_heard():
   seen = []
 
   def work():
-    with Stop(1.0).heard():
+    with Stop(1.0).listening():
       seen.append(signal.getsignal(signal.SIGTERM))
 
   worker = threading.Thread(target=work)
@@ -254,7 +254,7 @@ def test_outside_a_main_thread_nothing_is_heard():
 DEAF = """
 import time
 from xmc_jax.distributed.preemption import Stop
-with Stop(1.0).heard():
+with Stop(1.0).listening():
   print("here", flush=True)
   time.sleep(60)
 """
@@ -281,13 +281,13 @@ def test_a_notebooks_process_is_interrupted_and_not_ended(presses):
   before = signal.signal(signal.SIGINT, signal.default_int_handler)
   stop = Stop(60.0, owns_process=False)
   try:
-    with pytest.raises(KeyboardInterrupt), stop.heard():
+    with pytest.raises(KeyboardInterrupt), stop.listening():
       stop._can_save = presses == 2
       for press in range(presses):
         assert press == 0 or stop._raised == 1
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.2)
       pytest.fail("it went on")
-    assert stop.asked(1) == (presses == 2)
+    assert stop.requested(1) == (presses == 2)
   finally:
     signal.signal(signal.SIGINT, before)

@@ -121,9 +121,9 @@ FORGED = [
 @pytest.mark.parametrize(("name", "change"), FORGED)
 def test_what_is_sealed_anew_is_looked_at(copied, name, change):
   memory = copied / "memory"
-  record = checksums.record(memory)
+  record = checksums.read_record(memory)
   change(memory)
-  checksums.seal(memory, record)
+  checksums.write_manifest(memory, record)
   assert name in refusal(copied)
 
 
@@ -131,14 +131,14 @@ def test_what_is_sealed_anew_is_looked_at(copied, name, change):
   "record", [{}, {"temperature": 0}, {"temperature": "1"}, {"temperature": float("nan")}]
 )
 def test_a_forged_record(copied, record):
-  checksums.seal(copied / "memory", record)
+  checksums.write_manifest(copied / "memory", record)
   assert "seal.json" in refusal(copied)
 
 
 def test_a_forged_seal(copied):
   path = copied / "memory" / "seal.json"
   for content in ({"files": {"points.npy": 3}, "record": {}}, {"files": [], "record": {}}, {"record": []}):
-    path.write_text(json.dumps({**content, "sha256": checksums._own_digest(content)}))
+    path.write_text(json.dumps({**content, "sha256": checksums._own_checksum(content)}))
     assert "seal.json" in refusal(copied)
 
 
@@ -164,9 +164,9 @@ def test_an_export_of_the_version_before_is_refused(copied):
 
 def test_the_remedy_without_lightgbm_is_to_install_it(copied, monkeypatch):
   text = model_with("trees", _trees(copied))((copied / "memory" / "hybrid.json").read_text())
-  record = checksums.record(copied / "memory")
+  record = checksums.read_record(copied / "memory")
   (copied / "memory" / "hybrid.json").write_text(text)
-  checksums.seal(copied / "memory", record)
+  checksums.write_manifest(copied / "memory", record)
 
   def missing():
     raise UserError(tree_text._MISSING)

@@ -10,6 +10,7 @@ from xmc_jax import metrics
 from xmc_jax.report import drawing, figures, side_figures
 from xmc_jax.report.readings import Curve
 from xmc_jax.report.scores import Sample
+from xmc_jax.storage import atomic
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -120,5 +121,5 @@ def test_matplotlib_is_left_as_it_was():
 def test_the_same_figure_is_the_same_file(tmp_path):
   pngs = {drawing.png(figures.deciles({"P@1": [0.1, 0.2]})) for _ in range(2)}
   assert len(pngs) == 1
-  drawing.write_png(tmp_path / "a.png", pngs.pop())
+  atomic.write_bytes(tmp_path / "a.png", pngs.pop())
   assert [path.name for path in tmp_path.iterdir()] == ["a.png"]

@@ -15,7 +15,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs import ranking
 from xmc_jax.runs.model import Model
-from xmc_jax.storage import atomic, run_folder
+from xmc_jax.storage import atomic
 from xmc_jax.training import loop
 
 OVERRIDES = {
@@ -97,9 +97,9 @@ def kill_at(patch, owner, name: str, after: bool = False, at: int = 1) -> None:
 
 
 KILLS = {
-  "before the memory": lambda patch: kill_at(patch, run_folder, "write_array"),
+  "before the memory": lambda patch: kill_at(patch, atomic, "write_array"),
   "in the middle of the memory": lambda patch: kill_at(patch, np, "save", after=True),
-  "after the memory": lambda patch: kill_at(patch, run_folder, "write_array", after=True),
+  "after the memory": lambda patch: kill_at(patch, atomic, "write_array", after=True),
   "before fitting": lambda patch: kill_at(patch, ranking, "fit_model"),
   "while fitting": lambda patch: kill_at(patch, hybrid_model, "_both", at=3),
   "before the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save"),
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_still_answers(copied, workdir, monkeypa
   for name in MADE:
     (copied / name).unlink()
 
-  def refuse(path, *_):
+  def refuse(path, *_, **__):
     raise OSError(errno.EROFS, "Read-only file system", str(path))
 
   def no_room(folder, *_):
@@ -248,8 +248,8 @@ def test_a_folder_that_cannot_be_written_still_answers(copied, workdir, monkeypa
     return refuse(path) if "w" in mode else opened(path, mode, *more, **named)
 
   if full:
-    monkeypatch.setattr(atomic, "need", no_room)
-  monkeypatch.setattr(atomic, "write_text", refuse)
+    monkeypatch.setattr(atomic, "check_room", no_room)
+  monkeypatch.setattr(pathlib.Path, "write_text", refuse)
   monkeypatch.setattr(pathlib.Path, "open", only_read)
   assert_same(predicted(copied), expected)
   assert not [name for name in MADE if (copied / name).exists()]

@@ -13,7 +13,7 @@ import pytest
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
 from xmc_jax.storage import checksums
-from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.types import TrainState
 
 HOST = {"best": 0.1 + 0.2, "evals_since_best": 3, "stopped": False, "seconds": {"train": 1.5}}
@@ -32,11 +32,11 @@ def _assert_same(found, expected):
 
 
 def test_state_fresh_and_host_come_back(tmp_path):
-  checkpoints = Checkpoints(tmp_path / "c")
+  checkpoints = StepFolder(tmp_path / "c")
   assert checkpoints.latest() is None
   checkpoints.save(7, _state(), FRESH, HOST)
   checkpoints.close()
-  checkpoints = Checkpoints(tmp_path / "c")
+  checkpoints = StepFolder(tmp_path / "c")
   state, refreshed, host = checkpoints.restore(checkpoints.latest(), _state(0.0))
   assert isinstance(state, TrainState) and host == HOST
   _assert_same(state, _state())
@@ -44,14 +44,14 @@ def test_state_fresh_and_host_come_back(tmp_path):
 
 
 def test_nothing_refreshed_is_nothing_restored(tmp_path):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(1, _state()._replace(extra_state={}), {}, {"best": None})
   state, refreshed, host = checkpoints.restore(1, _state()._replace(extra_state={}))
   assert refreshed == {} and host == {"best": None} and state.extra_state == {}
 
 
 def test_a_state_is_restored_where_its_template_lies(tmp_path):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(1, _state(), {}, {})
   made = sharding.make(2, 1)
   template = jax.device_put(
@@ -64,7 +64,7 @@ def test_a_state_is_restored_where_its_template_lies(tmp_path):
 
 
 def test_restore_state_needs_no_template(tmp_path):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(1, _state(), FRESH, HOST)
   found = checkpoints.restore_state(1, sharding.replicated(sharding.make(2, 1)))
   _assert_same(found["params"], _state().params)
@@ -73,7 +73,7 @@ def test_restore_state_needs_no_template(tmp_path):
 
 
 def test_only_the_newest_stay(tmp_path):
-  checkpoints = Checkpoints(tmp_path, keep=2)
+  checkpoints = StepFolder(tmp_path, keep=2)
   for step in (3, 6, 9):
     checkpoints.save(step, _state(step), {}, {"step": step})
   assert checkpoints.latest() == 9
@@ -81,29 +81,29 @@ def test_only_the_newest_stay(tmp_path):
 
 
 def test_a_step_half_deleted_is_not_listed(tmp_path, monkeypatch):
-  checkpoints = Checkpoints(tmp_path, keep=1)
+  checkpoints = StepFolder(tmp_path, keep=1)
   checkpoints.save(3, _state(), {}, {})
   with monkeypatch.context() as patch:
     patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it got far
     checkpoints.save(6, _state(), {}, {})
   assert len(list(tmp_path.iterdir())) == 2
-  assert Checkpoints(tmp_path, read_only=True).latest() == 6
+  assert StepFolder(tmp_path, read_only=True).latest() == 6
   shutil.rmtree(tmp_path / "6")
-  assert Checkpoints(tmp_path, read_only=True).latest() is None
-  assert Checkpoints(tmp_path).latest() is None and not list(tmp_path.iterdir())
+  assert StepFolder(tmp_path, read_only=True).latest() is None
+  assert StepFolder(tmp_path).latest() is None and not list(tmp_path.iterdir())
 
 
 def test_of_a_step_that_stands_the_record_alone_is_renewed(tmp_path):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(1.0), {}, {"best": 1})
   checkpoints.save(3, _state(2.0), {}, {"best": 2})
   state, _, host = checkpoints.restore(3, _state())
   _assert_same(state, _state(1.0))
-  assert host == {"best": 2} and checkpoints.usable() == 3
+  assert host == {"best": 2} and checkpoints.latest_valid() == 3
 
 
 def test_an_unfinished_step_is_not_listed_and_is_cleaned_up_by_the_next_saver(tmp_path, monkeypatch):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(1.0), {}, {})
 
   class Killed(BaseException):
@@ -120,10 +120,10 @@ def test_an_unfinished_step_is_not_listed_and_is_cleaned_up_by_the_next_saver(tm
       checkpoints.save(6, _state(2.0), {}, {})
   leftovers = [path.name for path in tmp_path.iterdir() if path.name != "3"]
   assert leftovers
-  reader = Checkpoints(tmp_path, read_only=True)
+  reader = StepFolder(tmp_path, read_only=True)
   assert reader.latest() == 3
   assert [path.name for path in tmp_path.iterdir() if path.name != "3"] == leftovers  # may be somebody's
-  writer = Checkpoints(tmp_path)
+  writer = StepFolder(tmp_path)
   assert writer.latest() == 3
   writer.save(6, _state(3.0), {}, {})
   assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "6"]
@@ -131,16 +131,16 @@ def test_an_unfinished_step_is_not_listed_and_is_cleaned_up_by_the_next_saver(tm
 
 
 def test_reading_makes_no_folder(tmp_path):
-  assert Checkpoints(tmp_path / "none", read_only=True).latest() is None
+  assert StepFolder(tmp_path / "none", read_only=True).latest() is None
   assert not (tmp_path / "none").exists()
 
 
 def test_of_a_damaged_description_our_digests_speak_alone(tmp_path, caplog, capfd):
-  Checkpoints(tmp_path).save(30, _state(), {}, HOST)
+  StepFolder(tmp_path).save(30, _state(), {}, HOST)
   (tmp_path / "30" / "_CHECKPOINT_METADATA").write_bytes(b"garbage{")
   caplog.clear()
   capfd.readouterr()
-  assert Checkpoints(tmp_path, read_only=True).usable() is None  # which leaves it where it is
+  assert StepFolder(tmp_path, read_only=True).latest_valid() is None  # which leaves it where it is
   assert not caplog.records
   (line,) = capfd.readouterr().err.splitlines()
   assert "30: this checkpoint is damaged (_CHECKPOINT_METADATA" in line
@@ -161,7 +161,7 @@ DAMAGE = [("state", "gone"), *((file, how) for file in _FILES for how in ("gone"
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("victim", "how"), DAMAGE)
 def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
-  Checkpoints(tmp_path).save(30, _state(), {}, HOST)
+  StepFolder(tmp_path).save(30, _state(), {}, HOST)
   path = tmp_path / "30" / victim
   if path.is_dir():
     shutil.rmtree(path)
@@ -169,7 +169,7 @@ def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
     path.unlink()
   else:
     path.write_bytes(b"" if how == "empty" else b"\x00garbage{")
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   for restore in (
     lambda: checkpoints.restore(30, _state()),
     lambda: checkpoints.restore_state(30, sharding.replicated(sharding.make())),
@@ -187,7 +187,7 @@ def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
 
 
 def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(1, _state(), {}, {})
   other = _state()._replace(params={"encoder": {"word": jnp.zeros((2, 3)), "more": jnp.zeros(2)}})
   with pytest.raises(UserError, match="1: this checkpoint cannot be read"):
@@ -196,20 +196,20 @@ def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
 
 def test_a_place_that_cannot_be_written(tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises(UserError, match="cannot keep checkpoints here"):
-    Checkpoints(tmp_path / "file" / "c")
+  with pytest.raises(UserError, match=r"file/c: cannot be written \("):
+    StepFolder(tmp_path / "file" / "c")
 
 
 def test_a_full_disk_names_the_last_good_step(tmp_path, monkeypatch):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(), {}, {})
 
   def full(*_, **__):
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(checkpoints._manager, "save", full)
+  monkeypatch.setattr(checkpoints._arrays._manager, "save", full)
   with pytest.raises(
-    UserError, match=r"step 6 could not be saved \(No space left.*good checkpoint is step 3"
+    UserError, match=r"6: cannot be written \(No space left on device\).*good checkpoint is step 3"
   ):
     checkpoints.save(6, _state(), {}, {})
 
@@ -236,7 +236,7 @@ def _hurt(path, how):
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "gone"])
 def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(how, tmp_path, capfd):
-  source = Checkpoints(tmp_path / "whole")
+  source = StepFolder(tmp_path / "whole")
   for step in (3, 6):
     source.save(step, _state(step), FRESH, HOST)
   names = _files(tmp_path / "whole" / "6")
@@ -246,15 +246,15 @@ def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(ho
     shutil.copytree(tmp_path / "whole", folder)
     _hurt(folder / "6" / name, how)
     gone = name == checksums.FILE_NAME and how == "gone"  # then it is not known to have been finished
-    reader = Checkpoints(folder, read_only=True)
-    assert reader.usable() == 3, name
+    reader = StepFolder(folder, read_only=True)
+    assert reader.latest_valid() == 3, name
     assert (folder / "6").is_dir()
-    writer = Checkpoints(folder)
-    assert writer.usable() == writer.latest() == 3
-    assert sorted(path.name for path in folder.iterdir()) == ["3", "unsealed-6" if gone else "damaged-6"]
+    writer = StepFolder(folder)
+    assert writer.latest_valid() == writer.latest() == 3
+    assert sorted(path.name for path in folder.iterdir()) == ["3", "unfinished-6" if gone else "damaged-6"]
     said = capfd.readouterr().err.splitlines()
     if gone:
-      assert said == [f"{folder}/6: this checkpoint was never finished; set aside as unsealed-6"]
+      assert said == [f"{folder}/6: this checkpoint was never finished; set aside as unfinished-6"]
       continue
     assert len(said) == 2 and said[0].endswith("; left out, step 3 is next")
     assert said[1].endswith("; set aside as damaged-6, step 3 is next")
@@ -264,37 +264,37 @@ def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(ho
 
 
 def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(1.0), {}, {})
   for _ in range(2):
     _hurt(tmp_path / "3" / checksums.FILE_NAME, "flipped")
-    assert checkpoints.usable() is None
+    assert checkpoints.latest_valid() is None
     checkpoints.save(3, _state(2.0), {}, {})
-    assert checkpoints.usable() == 3
+    assert checkpoints.latest_valid() == 3
   _assert_same(checkpoints.restore(3, _state())[0], _state(2.0))
 
 
 def test_a_step_killed_before_its_seal_is_not_listed(tmp_path, monkeypatch):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(), {}, {})
 
   def killed(*_):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(checksums, "seal", killed)
+    patch.setattr(checksums, "write_manifest", killed)
     checkpoints.save(6, _state(), {}, {})
   assert (tmp_path / "6").is_dir()
-  assert Checkpoints(tmp_path, read_only=True).latest() == 3
-  assert Checkpoints(tmp_path).latest() == 3
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "unsealed-6"]
+  assert StepFolder(tmp_path, read_only=True).latest() == 3
+  assert StepFolder(tmp_path).latest() == 3
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "unfinished-6"]
 
 
 # --- full disks ---
 
 
 def test_what_cannot_fit_is_not_begun(tmp_path, monkeypatch):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(), {}, {})
   free = shutil.disk_usage(tmp_path)._replace(free=10)
   monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
@@ -307,15 +307,15 @@ def test_what_cannot_fit_is_not_begun(tmp_path, monkeypatch):
 
 def test_a_disk_that_fills_up_meanwhile(tmp_path, monkeypatch):
   """As tensorstore says it."""
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(), {}, {})
 
   def full(step, **_):
     (tmp_path / f"{step}.orbax-checkpoint-tmp").mkdir()
     raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [os_error_code='28']")
 
-  monkeypatch.setattr(checkpoints._manager, "save", full)
-  wanted = r"step 6 could not be saved \(No space left on device\); the last good"
+  monkeypatch.setattr(checkpoints._arrays._manager, "save", full)
+  wanted = r"6: cannot be written \(No space left on device\); free .*; the last good"
   with pytest.raises(UserError, match=wanted) as caught:
     checkpoints.save(6, _state(), {}, {})
   assert "\n" not in str(caught.value)
@@ -323,35 +323,35 @@ def test_a_disk_that_fills_up_meanwhile(tmp_path, monkeypatch):
 
 
 def test_a_bug_is_no_full_disk(tmp_path, monkeypatch):
-  checkpoints = Checkpoints(tmp_path)
+  checkpoints = StepFolder(tmp_path)
 
   def broken(*_, **__):
     raise ValueError("shapes do not match")
 
-  monkeypatch.setattr(checkpoints._manager, "save", broken)
+  monkeypatch.setattr(checkpoints._arrays._manager, "save", broken)
   with pytest.raises(ValueError, match="shapes do not match"):
     checkpoints.save(6, _state(), {}, {})
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000, "{}", "[]", '{"files": {"x": 1}, "sha256": ""}'])
-def test_a_strange_seal_is_damage(content, tmp_path, capfd):
-  checkpoints = Checkpoints(tmp_path)
+def test_a_strange_manifest_is_damage(content, tmp_path, capfd):
+  checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(), {}, {})
   (tmp_path / "3" / checksums.FILE_NAME).write_text(content)
-  assert checkpoints.usable() is None
+  assert checkpoints.latest_valid() is None
   assert "seal.json has changed); set aside as damaged-3, there is no other" in capfd.readouterr().err
 
 
 def test_a_reader_beside_a_training_that_deletes_takes_what_is_left(tmp_path, monkeypatch, capfd):
-  writer = Checkpoints(tmp_path, keep=1)
+  writer = StepFolder(tmp_path, keep=1)
   writer.save(3, _state(3), {}, {})
-  reader, why_broken = Checkpoints(tmp_path, read_only=True), checksums.why_broken
+  reader, why_broken = StepFolder(tmp_path, read_only=True), checksums.why_damaged
 
   def slow(folder):
     if folder.name == "3":
       writer.save(6, _state(6), {}, {})  # which deletes step 3 while it is looked at
     return why_broken(folder)
 
-  monkeypatch.setattr(checksums, "why_broken", slow)
-  assert reader.usable() == 6
+  monkeypatch.setattr(checksums, "why_damaged", slow)
+  assert reader.latest_valid() == 6
   assert capfd.readouterr().err == ""

@@ -6,7 +6,6 @@ import pathlib
 import pytest
 
 from xmc_jax.errors import UserError
-from xmc_jax.storage import atomic
 from xmc_jax.storage.line_file import written_whole
 
 MADE_OF = {"run": "r", "settings": [5, ""]}
@@ -102,36 +101,3 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
   with pytest.raises(UserError, match=r"cannot be written \(.*\); the same command goes on with out\.json"):
     write(path, 100_000)
   assert path.read_text() == "of before\n"
-
-
-# --- files that are written at one go ---
-
-
-def test_a_file_is_there_when_it_is_whole(tmp_path):
-  path = tmp_path / "out.txt"
-  path.write_text("earlier")
-  with pytest.raises(ZeroDivisionError), atomic.written(str(path)) as out:
-    out.write("half")
-    raise ZeroDivisionError
-  assert path.read_text() == "earlier"
-  with atomic.written(str(path)) as out:
-    out.write("later")
-  assert path.read_text() == "later" and [entry.name for entry in tmp_path.iterdir()] == ["out.txt"]
-
-
-def test_what_is_no_plain_file_is_written_into(tmp_path):
-  target = tmp_path / "target"
-  (tmp_path / "link").symlink_to(target)
-  atomic.check_place(str(tmp_path / "link"))
-  with atomic.written(str(tmp_path / "link")) as out:
-    out.write("text")
-  assert (tmp_path / "link").is_symlink() and target.read_text() == "text"
-
-
-@pytest.mark.parametrize("place", ["", "no/such/out", "file/out"])
-@pytest.mark.parametrize("write", [atomic.check_place, lambda path: atomic.written(path).__enter__()])
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path, place, write):
-  (tmp_path / "file").touch()
-  with pytest.raises(UserError, match=r"cannot be written \("):
-    write(str(tmp_path / place))
-  assert [entry.name for entry in tmp_path.iterdir()] == ["file"]

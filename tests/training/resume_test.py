@@ -22,7 +22,7 @@ from xmc_jax.runs import evaluate, fused
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.storage import checksums
-from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -30,7 +30,7 @@ HERE = pathlib.Path(__file__).parents[1]
 DRIVER = """
 import os, pathlib, signal, sys
 from xmc_jax import main
-from xmc_jax.storage import checkpoints as checkpoint
+from xmc_jax.storage import checkpoints
 from xmc_jax.training import loop
 from xmc_jax.runs import ranking
 
@@ -62,7 +62,7 @@ def kill_before(owner, name, when=lambda: True):
     return original(*args, **kwargs)
   setattr(owner, name, wrapped)
 
-original_save = checkpoint.Checkpoints.save
+original_save = checkpoints.StepFolder.save
 def save(self, step, *args):
   global armed
   armed = self.folder.name == point.partition("_")[0]
@@ -70,7 +70,7 @@ def save(self, step, *args):
   armed = False
   if point == f"{self.folder.name}_saved" and count():
     die()
-checkpoint.Checkpoints.save = save
+checkpoints.StepFolder.save = save
 
 if point == "link":
   kill_before(os, "link")
@@ -130,7 +130,7 @@ def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path
   for kill, newest in KILLS:
     killed = _command(tmp_path / "killed", config, kill)
     assert killed.returncode == -9, f"{kill}: {killed.stderr}"
-    saved = Checkpoints(tmp_path / "killed" / "checkpoints", read_only=True).latest()
+    saved = StepFolder(tmp_path / "killed" / "checkpoints", read_only=True).latest()
     assert saved == (newest or None), kill
   last = _command(tmp_path / "killed", config)
   assert last.returncode == 0, last.stderr
@@ -299,7 +299,7 @@ def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, mon
 
 
 def _newest(workdir):
-  return Checkpoints(workdir / "checkpoints", read_only=True).latest()
+  return StepFolder(workdir / "checkpoints", read_only=True).latest()
 
 
 def _last(stopped):
@@ -319,14 +319,14 @@ def _kill_when(patch, owner, name, condition):
 
 
 def _kill_when_stopped(patch):
-  original = Checkpoints.save
+  original = StepFolder.save
 
   def save(self, step, state, refreshed, host):
     if host.get("stopped"):
       raise Killed
     original(self, step, state, refreshed, host)
 
-  patch.setattr(Checkpoints, "save", save)
+  patch.setattr(StepFolder, "save", save)
 
 
 @pytest.mark.slow
@@ -337,7 +337,7 @@ def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
     _kill(patch, loop.TrainStep, "__call__", 9)
     commands.train_and_test(config, tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
-  saved = checksums.record(run.workdir / "checkpoints" / "6")["seconds"]
+  saved = checksums.read_record(run.workdir / "checkpoints" / "6")["seconds"]
   assert saved["compile"] > 0 and saved["train"] > 0
   with contextlib.closing(Report(run.workdir)) as voice:
     loop.train(run, voice)

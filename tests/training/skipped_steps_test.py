@@ -17,9 +17,9 @@ from xmc_jax.errors import UserError
 from xmc_jax.methods.components import label_centroids
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.storage import checksums
+from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.training import loop, optimizer
 from xmc_jax.training import step as train_step
-from xmc_jax.training.saver import Saves
 from xmc_jax.types import BatchSpec, Method
 
 OVA = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
@@ -61,7 +61,7 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
     Report(run.workdir),
     optimizer.table_schedule(run.config.train, 6),
   )
-  state = loop._start(run, optimizer.make(run.config.train, 6), Saves(run))[0]
+  state = loop._start(run, optimizer.make(run.config.train, 6), Checkpoints(run.workdir, keep=2))[0]
   batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(**loop._static_labels(run))
   state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
   before = jax.device_get(state)
@@ -154,7 +154,7 @@ def test_so_many_may_be_skipped_and_a_kill_does_not_forget_them(data, tmp_path, 
     _poison_steps(patch, 3, 12)
     assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
-  record = checksums.record(tmp_path / "killed" / "checkpoints" / "12")
+  record = checksums.read_record(tmp_path / "killed" / "checkpoints" / "12")
   assert record["skipped"] == 2
 
 

@@ -333,7 +333,7 @@ def test_no_transfer_is_implicit(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run")
   optimiser = loop.optimizer.make(run.config.train, 6)
   step = loop.TrainStep(run, optimiser, Report(run.workdir))
-  state = loop._start(run, optimiser, loop.Saves(run))[0]
+  state = loop._start(run, optimiser, loop.Checkpoints(run.workdir, keep=2))[0]
   for number in range(2):
     batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(**loop._static_labels(run))
     if number == 0:

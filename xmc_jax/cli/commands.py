@@ -23,7 +23,7 @@ from xmc_jax.plan.table import table
 from xmc_jax.runs import checkpoints, create, evaluate, frequency, fused, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import Report
-from xmc_jax.storage import atomic, run_folder
+from xmc_jax.storage import atomic, locks
 from xmc_jax.training import loop, refit
 
 
@@ -96,9 +96,9 @@ def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> 
     The test metrics, as fractions.
   """
   stop = Stop(config.checkpoint.grace_seconds, owns_process)
-  with stop.heard(), contextlib.ExitStack() as stack:
+  with stop.listening(), contextlib.ExitStack() as stack:
     if runtime.is_main_process():
-      stack.enter_context(run_folder.in_use(workdir))
+      stack.enter_context(locks.in_use(workdir))
     voice = stack.enter_context(contextlib.closing(Report(workdir)))
     run = create.create(config, workdir, voice)
     ranking.check_installed(run)
@@ -143,11 +143,11 @@ def test(
   suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
   writes = bool(destination) and runtime.is_main_process()
   if writes:
-    atomic.check_place(destination)  # before the work
+    atomic.check_output(destination)  # before the work
   with checkpoints.trained(run, checkpoint) as trained:
     means, ranked = _test(run, *trained, Report(workdir), scores, suffix)
   if writes:
-    with atomic.written(destination) as out:
+    with atomic.open_output(destination) as out:
       write_lines(run, ranked, out)
     show(f"labels in words: {destination}")
   return means

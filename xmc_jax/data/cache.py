@@ -1,14 +1,12 @@
-"""Prepared folders on disk: whether one can be reused, and how a new one replaces it.
+"""Prepared folders on disk: whether one can be reused, and which folders a new one may replace.
 
-A folder is built next to its destination and renamed into place, under a lock. So it is complete or absent,
-even if a process is killed or other processes prepare the same data at the same time.
+A folder is built next to its destination and renamed into place, under a lock (`storage.whole_folder`). So it
+is complete or absent, even if a process is killed or other processes prepare the same data at the same time.
 """
 
 import contextlib
-import errno
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -18,27 +16,15 @@ from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import excerpt
 from xmc_jax.data.manifest import FILE_NAME, read_manifest
 from xmc_jax.errors import DataError
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, whole_folder
 from xmc_jax.storage.checksums import sha256
 
 TOKENIZER = "tokenizer.json"
 # A file modified less than this before its checksum was taken may change again with the same time stamp.
 _CLOCK_TICK_NS = 2_000_000_000
+# What to do where the disk refuses a prepared folder.
+REMEDY = "choose another folder, or free some space there"
 _OURS = re.compile(r".+\.npy|" + re.escape(FILE_NAME) + "|" + re.escape(TOKENIZER))
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-  """Turns an OSError while a folder is written into a one-line DataError."""
-  try:
-    yield
-  except OSError as error:
-    why = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-      why = "the disk is full; free some space or choose another folder"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-      why = f"no permission to write ({why}); choose another folder"
-    raise DataError(f"{folder}: cannot be written: {why}") from None
 
 
 def fingerprints(files: Sequence[Path], root: Path) -> list[dict]:
@@ -108,97 +94,18 @@ def _why_sources_differ(known: list[dict], files: Sequence[Path], root: Path) ->
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-  """Runs the body in one process at a time; first removes what killed processes have left."""
-  folder.parent.mkdir(parents=True, exist_ok=True)
-  path = folder.parent / f".{folder.name}.lock"
-  handle = _locked(path)
-  if handle is None:
-    yield
-    return
-  try:
-    for leftover in folder.parent.glob(f"{_beside(folder)}*"):
-      shutil.rmtree(leftover, ignore_errors=True)
-    yield
-  finally:
-    path.unlink(missing_ok=True)
-    os.close(handle)
-
-
-def _locked(path: Path) -> int | None:
-  """Locks the file; returns its handle, or None on systems without locks. A kill releases the lock."""
-  try:
-    import fcntl
-  except ImportError:
-    return None
-  while True:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-      fcntl.flock(handle, fcntl.LOCK_EX)
-      # The previous holder has deleted its lock file. The lock counts only if this file is still in place.
-      if os.path.samestat(os.fstat(handle), os.stat(path)):
-        return handle
-    except FileNotFoundError:
-      pass
-    except OSError as error:
-      if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-        raise
-      os.close(handle)
-      return None
-    os.close(handle)
-
-
-def _beside(folder: Path) -> str:
-  return f".{folder.name}.building-"
-
-
-def _fresh_name(folder: Path) -> Path:
-  return folder.parent / f"{_beside(folder)}{os.getpid()}-{secrets.token_hex(4)}"
-
-
-@contextlib.contextmanager
 def built_beside(folder: Path) -> Iterator[Path]:
-  """Yields a new folder to fill, which then replaces `folder`; call it under `exclusive`.
+  """Yields a new folder to fill, which replaces `folder`; call it under `whole_folder.in_turn`.
 
   Raises:
     DataError: `folder` exists and is not a prepared folder.
   """
-  _refuse_foreign(folder)
-  beside = _fresh_name(folder)
-  beside.mkdir()
-  try:
-    yield beside
-    _flush(beside)
-    _swap_in(beside, folder)
-  finally:
-    shutil.rmtree(beside, ignore_errors=True)
-
-
-def _refuse_foreign(folder: Path) -> None:
   foreign = [] if not folder.is_dir() else [name for name in os.listdir(folder) if not _OURS.fullmatch(name)]
   if foreign or folder.is_file():
     what = f"it holds {foreign[0]}" if foreign else "it is a file"
     raise DataError(f"{folder}: not a prepared folder ({what}), so it is left alone; choose another place")
-
-
-def _flush(folder: Path) -> None:
-  """Flushes the folder to disk, because a rename must not reach the disk before the renamed files."""
-  for path in (*folder.iterdir(), folder):
-    atomic.flush(path)
-
-
-def _swap_in(beside: Path, folder: Path) -> None:
-  # A folder cannot be renamed over a non-empty one. Processes that have the old files open keep them.
-  old = _fresh_name(folder)
-  with contextlib.suppress(FileNotFoundError):
-    os.rename(folder, old)
-  try:
-    os.rename(beside, folder)
-  except OSError as error:
-    # Without locks another process may have been faster, with the same content.
-    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-      raise
-  shutil.rmtree(old, ignore_errors=True)
+  with whole_folder.built_beside(folder) as beside:
+    yield beside
 
 
 def link_into(folder: str | Path, destination: str | Path) -> Path:
@@ -211,11 +118,12 @@ def link_into(folder: str | Path, destination: str | Path) -> Path:
     The destination, left unchanged if it already holds the same.
 
   Raises:
-    DataError: `folder` is not a prepared folder, or `destination` holds other files or cannot be written.
+    DataError: `folder` is not a prepared folder, or `destination` holds other files.
+    UserError: `destination` cannot be written.
   """
   folder, destination = Path(folder), Path(destination)
   manifest = read_manifest(folder)
-  with writing(destination), exclusive(destination):
+  with atomic.writing(destination, REMEDY), whole_folder.in_turn(destination):
     if not why_stale_copy(destination, manifest):
       return destination
     with built_beside(destination) as beside:

@@ -37,7 +37,8 @@ def load(
     cache_dir: where prepared folders are kept; None is `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`.
 
   Raises:
-    DataError: bad input, or a cache that cannot be written; the message is one line that names the file.
+    DataError: bad input; the message is one line that names the file.
+    UserError: the cache cannot be written.
     ConfigError: an option that cannot work.
 
   Example:

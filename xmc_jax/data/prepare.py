@@ -21,7 +21,7 @@ from xmc_jax.data.manifest import read_manifest, write_manifest
 from xmc_jax.data.texts import well_formed
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, whole_folder
 from xmc_jax.storage.checksums import sha256
 
 Progress = Callable[[str, int, int | None], None]
@@ -67,7 +67,8 @@ def prepare(
     **options: how to read the files: the fields of `formats.source.Options`.
 
   Raises:
-    DataError: bad input, or a folder that cannot be written; the message is one line that names it.
+    DataError: bad input; the message is one line that names it.
+    UserError: the folder cannot be written.
     ConfigError: an option that cannot work.
   """
   source_path, folder = Path(path).expanduser(), Path(out_dir).expanduser()
@@ -79,16 +80,16 @@ def prepare(
     "tokenizer": encoder and _tokenizer_entry(encoder, tokenizer_name),
   }
   root = source_path if source_path.is_dir() else source_path.parent
-  with cache.writing(folder):
+  with atomic.writing(folder, cache.REMEDY):
     if not cache.why_stale(folder, identity, source.files, root):
       return Prepared(folder, read_manifest(folder), "")
-    with cache.exclusive(folder):
+    with whole_folder.in_turn(folder):
       # Another process may have prepared it while this one waited for the lock.
       why = cache.why_stale(folder, identity, source.files, root)
       if why:
         _log.info("preparing %s: %s", folder, why)
         with cache.built_beside(folder) as beside:
-          atomic.need(folder, _likely_bytes(source.files), "the prepared data")
+          atomic.check_room(folder, _likely_bytes(source.files), "the prepared data")
           sources = cache.fingerprints(source.files, root)
           _fill(beside, source, encoder, progress or _silent, {**identity, "sources": sources})
   return Prepared(folder, read_manifest(folder), why)

@@ -1,7 +1,8 @@
-"""The processes of one run: when one is gone the others say so and stop, where they would wait for it.
+"""Stops all processes of a run when one of them dies; without this they would wait for it.
 
-JAX finds out by itself after a minute and more, and aborts. Here every process holds a connection to the main
-one, which the system closes the moment that either end dies.
+JAX's own heartbeat ends them as well, but later, and by an abort with some twenty lines and a stack trace
+(measured: docs/reliability.md). Here every process holds a connection to the main one, which the system
+closes the moment that either end dies.
 """
 
 import atexit
@@ -23,14 +24,14 @@ _SECONDS_TO_CONNECT, _SECONDS_TO_GREET, _SECONDS_TO_SPEAK = 60.0, 2.0, 2.0
 _GREETING = struct.Struct("!16si")  # the run's token, the number of who greets
 _PLACE = struct.Struct("!16si256s")  # the token, where the main process listens
 _NUMBER = struct.Struct("!i")
-_WELL = -1  # said in place of a dead process's number by one that ends as it should
+_WELL = -1  # sent in place of a dead process's number by one that ends as it should
 
 _links: dict[int, socket.socket] = {}
 _is_stopping = threading.Event()
 
 
 def watch(own: int, count: int) -> None:
-  """Watches over all processes until `part`; each of them must call it.
+  """Watches all processes until `part`; each of them must call it.
 
   Args:
     own: this process's number; 0 is the main one.
@@ -58,25 +59,25 @@ def watch(own: int, count: int) -> None:
 
 
 def await_news() -> None:
-  """After an exception that another process's end may have caused: then this one ends here, saying so."""
+  """Waits after an exception that a dead process may have caused; if one did, this process ends here."""
   if _links or _is_stopping.is_set():
     time.sleep(_SECONDS_TO_SPEAK + 2)
 
 
 def part() -> None:
-  """Says that this process ends as it should."""
+  """Tells the others that this process ends as it should."""
   for link in _taken():
     _say(link, _WELL)
 
 
 def _end() -> None:
-  """After an error, which has been said, ends at once: JAX would wait for the others to come to their end."""
+  """Exits immediately after a reported error: JAX would wait for the others to end."""
   if _links:
     os._exit(1)
 
 
 def _own_host() -> str:
-  """Where others reach this host: as JAX was told, or by the address that leads out of it."""
+  """Returns where others reach this host: as JAX was told, or by its outgoing address."""
   if told := os.environ.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]:
     return told.strip("[]")
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
@@ -92,9 +93,9 @@ def _server() -> socket.socket:
 
 
 def _accepted(server: socket.socket, token: bytes, count: int) -> dict[int, socket.socket]:
-  """Connections to so many other processes, or as many as come in time, by number.
+  """Returns connections to `count` other processes, or as many as come in time, by number.
 
-  Whoever does not say the token soon is sent away.
+  A connection that does not send the token soon is closed.
   """
   found: dict[int, socket.socket] = {}
   end = time.monotonic() + _SECONDS_TO_CONNECT
@@ -113,7 +114,7 @@ def _accepted(server: socket.socket, token: bytes, count: int) -> dict[int, sock
 
 
 def _lively(link: socket.socket) -> socket.socket:
-  """A connection that breaks within half a minute of its other host's end, which closes nothing."""
+  """Lets a connection break within half a minute if the other host dies without closing it."""
   link.settimeout(None)
   link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   for name, seconds in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
@@ -123,7 +124,7 @@ def _lively(link: socket.socket) -> socket.socket:
 
 
 def _listen() -> None:
-  """Hears who is gone, until all others have said that they are well."""
+  """Waits for the death of a process, until all others have sent that they end well."""
   with selectors.DefaultSelector() as selector:
     for number, link in dict(_links).items():
       selector.register(link, selectors.EVENT_READ, number)
@@ -152,7 +153,7 @@ def _stop(dead: int) -> None:
 
 
 def _taken() -> list[socket.socket]:
-  """All connections, which nobody uses from now on."""
+  """Returns all connections and forgets them."""
   taken = list(_links.values())
   _links.clear()
   return taken

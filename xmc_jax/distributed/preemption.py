@@ -1,8 +1,8 @@
-"""Being asked to stop: SIGTERM from a scheduler, Ctrl-C from a person. A training saves first.
+"""Handles requests to stop: SIGTERM from a scheduler, Ctrl-C from a person. A training saves first.
 
 Python runs signal handlers between two of its own instructions, and a compilation keeps those from coming for
-a minute; so a thread hears the signals. It sets a mark, which training looks at where it can save, and ends
-the process itself at the second Ctrl-C, or when a scheduler's patience runs out.
+a minute; so a thread receives the signals. It sets a mark, which training looks at where it can save. At the
+second Ctrl-C, or when a scheduler's patience runs out, the thread ends the process itself.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from jax.experimental import multihost_utils
 
 from xmc_jax.distributed import peer_watchdog, runtime, stderr
 
-_HEARD = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}  # to a scheduler all is well; shells know 130
 
 
-class Asked(BaseException):
-  """Asked to stop. Whoever catches it in a training saves what can be saved, and passes it on."""
+class StopRequested(BaseException):
+  """Leaves a training. Whoever catches it saves what can be saved, and raises it again."""
 
 
 class Stop:
-  """Whether this process was asked to stop.
+  """Knows whether this process was asked to stop.
 
   Args:
     grace_seconds: how long after SIGTERM there is time to save.
@@ -38,15 +38,15 @@ class Stop:
     self._patience.daemon = True
 
   @contextlib.contextmanager
-  def heard(self) -> Iterator[None]:
-    """Listens, in a main thread that is the whole run: of several processes, JAX tells all (see `asked`)."""
+  def listening(self) -> Iterator[None]:
+    """Handles signals in single-process runs, in the main thread; see `requested` for several."""
     if not (runtime.is_alone() and threading.current_thread() is threading.main_thread()):
       yield
       return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    before = {number: signal.getsignal(number) for number in _HEARD}
-    ours = [number for number in _HEARD if before[number] != signal.SIG_IGN]  # a shell's jobs ignore Ctrl-C
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    ours = [number for number in _SIGNALS if before[number] != signal.SIG_IGN]  # a shell's jobs ignore Ctrl-C
     listener = threading.Thread(target=self._listen, args=(reading,), daemon=True)
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     listener.start()
@@ -64,27 +64,29 @@ class Stop:
 
   @contextlib.contextmanager
   def saving(self) -> Iterator[None]:
-    """Inside, whoever is asked to stop saves and leaves; outside, the process ends at once."""
+    """Inside, a stop request saves before it exits; outside, the process ends at once."""
     self._can_save = True
     try:
       yield
     finally:
       self._can_save = False
 
-  def asked(self, step: int) -> bool:
-    """Whether to save after `step` and leave. To be called after every step: of several processes, all hear
-    it at the same one."""
+  def requested(self, step: int) -> bool:
+    """Returns whether to save after `step` and leave.
+
+    To be called after every step: several processes all get True after the same one.
+    """
     if runtime.is_alone():
       return self._signal is not None
     return multihost_utils.reached_preemption_sync_point(step)
 
   def check(self) -> None:
-    """Leaves work that is to be thrown away by raising Asked; one process of several cannot do so alone."""
+    """Raises StopRequested in work that may be thrown away; one process of several cannot leave it alone."""
     if runtime.is_alone() and self._signal is not None:
-      raise Asked
+      raise StopRequested
 
   def leave(self) -> None:
-    """Raises what Ctrl-C and SIGTERM mean to whoever called: KeyboardInterrupt, SystemExit(0)."""
+    """Ends a training that has saved: raises KeyboardInterrupt after Ctrl-C, SystemExit(0) after SIGTERM."""
     self._patience.cancel()
     peer_watchdog.part()
     if self._signal == signal.SIGINT:
@@ -92,7 +94,7 @@ class Stop:
     raise SystemExit(0)
 
   def _in_main_thread(self, number: int, _) -> None:
-    """The thread does what is to be done, but cannot raise anything here."""
+    """Raises KeyboardInterrupt in a notebook, which the thread cannot do."""
     if number == signal.SIGINT and not self._owns_process:
       self._raised += 1
       if self._raised > 1 or not self._can_save:
@@ -101,11 +103,11 @@ class Stop:
   def _listen(self, reading: int) -> None:
     while numbers := os.read(reading, 64):
       for number in numbers:
-        if number in _HEARD:
-          self._hear(signal.Signals(number))
+        if number in _SIGNALS:
+          self._receive(signal.Signals(number))
     os.close(reading)
 
-  def _hear(self, number: signal.Signals) -> None:
+  def _receive(self, number: signal.Signals) -> None:
     may_end = self._owns_process or number == signal.SIGTERM
     if not self._can_save:
       return _end(number, "interrupted") if may_end else None

@@ -162,7 +162,7 @@ class Exported:
     """Writes the index to `part`, with the new labels after the existing ones."""
     texts, width = [*self.labels, *new], self._vectors.shape[1]
     points = self._memory.points if self._memory else None
-    atomic.need(
+    atomic.check_room(
       part,
       label_files.num_bytes(
         (len(texts), width),

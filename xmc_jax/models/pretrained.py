@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from xmc_jax.models import bag_gru_files, hf_names, locate
 from xmc_jax.models.architectures import known_spec
 from xmc_jax.models.encoder import EncoderSpec
 from xmc_jax.models.torch_files import read_torch_file
+from xmc_jax.storage import atomic
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -214,7 +214,8 @@ def save_pretrained(params, spec, folder, tokenizer_file=None):
   for name in _TOKENIZER_FILES if tokenizer_file else ():
     source = Path(tokenizer_file).with_name(name) if name != "tokenizer.json" else Path(tokenizer_file)
     if source.is_file() and source.resolve() != (folder / name).resolve():
-      _atomically(folder / name, lambda target, source=source: shutil.copyfile(source, target))
+      with atomic.written_whole(folder / name) as target:
+        shutil.copyfile(source, target)
 
 
 def save_sentence_modules(folder, *, pooling, unit, width, projection=None, tanh=False):
@@ -252,19 +253,10 @@ def save_sentence_modules(folder, *, pooling, unit, width, projection=None, tanh
 
 def write_safetensors(file, tensors):
   """Writes tensors under the format tag that Hugging Face asks for, whole or not at all."""
-  _atomically(file, lambda target: safetensors.numpy.save_file(tensors, target, {"format": "pt"}))
+  with atomic.written_whole(file) as target:
+    safetensors.numpy.save_file(tensors, target, {"format": "pt"})
 
 
 def write_json(file, content):
   """Writes indented JSON, whole or not at all."""
-  _atomically(file, lambda target: target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8"))
-
-
-def _atomically(file, write):
-  """Lets `write(path)` fill a file beside `file`, then moves it into place."""
-  partial = file.with_name(f".{file.name}.{os.getpid()}")
-  try:
-    write(partial)
-    os.replace(partial, file)
-  finally:
-    partial.unlink(missing_ok=True)
+  atomic.write_text(file, json.dumps(content, indent=2) + "\n")

@@ -8,7 +8,6 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import metrics, sanitize
-from xmc_jax.errors import UserError
 from xmc_jax.report import differing, drawing, finished, readings, scores, side_figures, tables
 from xmc_jax.report.finished import Finished
 from xmc_jax.report.html import Markup, document, element, image, isolated, note, paragraph, table
@@ -44,10 +43,7 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
   path = pathlib.Path(destination).expanduser() if destination else usual
   if not drawing.available():
     print(drawing.MISSING)
-  try:
-    atomic.write_text(path, _page(runs, means, differences))
-  except OSError as error:
-    raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+  atomic.write_text(path, _page(runs, means, differences))
   print(sanitize.text(f"\nwritten to {path}"))
 
 

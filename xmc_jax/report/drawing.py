@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -131,10 +130,3 @@ def png(figure) -> bytes:
   out = io.BytesIO()
   figure.savefig(out, format="png", metadata={"Software": None})
   return out.getvalue()
-
-
-def write_png(path: pathlib.Path, data: bytes) -> None:
-  """Writes a picture atomically: completely or not at all."""
-  beside = path.with_name(f"{path.name}.tmp")
-  beside.write_bytes(data)
-  beside.replace(path)

@@ -181,7 +181,7 @@ class _Figures:
     made = []
     for name, make, caption in drawn:
       png = drawing.png(make())
-      drawing.write_png(self._folder / f"{name}{self._suffix}.png", png)
+      atomic.write_bytes(self._folder / f"{name}{self._suffix}.png", png)
       made.append(image(png, f"Figure: {caption}", caption))
     return [element("div", *made, css="figures")] if made else []
 

@@ -15,6 +15,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.search import Ranking, contained, search, shard_table
+from xmc_jax.storage import atomic
 
 _NUM_FEATURES = 3
 _BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
@@ -48,9 +49,8 @@ class Tree(NamedTuple):
 
   def save(self, path: pathlib.Path) -> None:
     """Writes an .npz file, whole or not at all."""
-    beside = path.with_name(path.name + ".tmp.npz")
-    np.savez(beside, **self._asdict())
-    beside.replace(path)
+    with atomic.written_whole(path) as beside, beside.open("wb") as file:
+      np.savez(file, **self._asdict())
 
   @classmethod
   def load(cls, path: pathlib.Path) -> "Tree":

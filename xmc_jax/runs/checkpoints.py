@@ -8,7 +8,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.runs import frequency
 from xmc_jax.runs.fused import fit_fusion
 from xmc_jax.runs.run import Run
-from xmc_jax.storage import run_folder
+from xmc_jax.storage import locks, run_folder
 from xmc_jax.types import PyTree
 
 _LOCK = ".last.lock"  # one process at a time has the folder of the last step
@@ -36,7 +36,7 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
   run.ranking_folder = folder = run.workdir / run_folder.LAST
   with contextlib.ExitStack() as stack:
     if runtime.is_main_process():
-      stack.enter_context(run_folder.in_use(run.workdir, _LOCK, _TESTS))
+      stack.enter_context(locks.in_use(run.workdir, _LOCK, _TESTS))
       shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
       folder.mkdir()
       stack.callback(shutil.rmtree, folder, ignore_errors=True)

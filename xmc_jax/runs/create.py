@@ -15,7 +15,7 @@ from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.run import Run
-from xmc_jax.storage import path_safety, run_folder
+from xmc_jax.storage import atomic, path_safety, run_folder
 
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
 # Of config.data: what says which training rows there are.
@@ -201,9 +201,8 @@ def _trained_tokenizer(config, kept: pathlib.Path):
   if not kept.exists():
     say("prepare: training a tokenizer on the data's texts")
     raw = load_data(config, None, "")
-    beside = kept.with_suffix(".tmp")
-    data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY).save(str(beside))
-    beside.replace(kept)
+    trained = data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY)
+    atomic.write_text(kept, trained.to_str(pretty=True))
   return data.load_tokenizer(kept)
 
 

@@ -135,13 +135,13 @@ def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str
 
 def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> None:
   """Writes a ranking as CSR `[N, L]` of scores; a row's entries stand best first."""
-  path.parent.mkdir(parents=True, exist_ok=True)
   real = ranking.ids >= 0
   indptr = np.concatenate([[0], np.cumsum(real.sum(1))])
   matrix = sp.csr_matrix((ranking.scores[real], ranking.ids[real], indptr), shape=(len(real), num_labels))
-  beside = path.with_name(path.name + ".tmp.npz")
-  sp.save_npz(beside, matrix)
-  beside.replace(path)
+  with atomic.writing(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+  with atomic.written_whole(path) as beside, beside.open("wb") as file:
+    sp.save_npz(file, matrix)
 
 
 def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:

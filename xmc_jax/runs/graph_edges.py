@@ -16,7 +16,7 @@ from xmc_jax.batching.graph_anchors import Side, graph_of, is_of_labels
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
-from xmc_jax.storage import run_folder
+from xmc_jax.storage import atomic, run_folder
 from xmc_jax.types import LABEL, QUERY
 
 _TOO_DENSE = 0.5  # a graph that links so many of all pairs
@@ -84,7 +84,7 @@ def _walked(edges, name: str, config, folder: pathlib.Path):
       walked = _walk(edges, name, config)
       folder.mkdir(parents=True, exist_ok=True)
       for path, array in zip(paths, (walked.indptr, walked.indices, walked.data)):
-        run_folder.write_array(path, array)
+        atomic.write_array(path, array)
   indptr = run_folder.open_array(paths[0], edges.shape[0] + 1)
   indices = run_folder.open_array(paths[1], int(indptr[-1]))
   sampling_weights = run_folder.open_array(paths[2], len(indices)) if by_visits else None

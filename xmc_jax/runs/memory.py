@@ -7,7 +7,7 @@ import numpy as np
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.runs.run import Run
-from xmc_jax.storage import run_folder
+from xmc_jax.storage import atomic, run_folder
 from xmc_jax.types import PyTree
 
 
@@ -16,7 +16,7 @@ def is_refitted(run: Run) -> bool:
   if not run.config.train.refit or run.ranking_folder != run.workdir:
     return False
   with contextlib.closing(run.refitted(read_only=True)) as saved:
-    return saved.usable() is not None
+    return saved.latest_valid() is not None
 
 
 def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
@@ -31,7 +31,7 @@ def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
     return run_folder.open_array(path, len(tokens))
   vectors = run.embed_queries(params, extra_state, tokens)
   if runtime.is_main_process():
-    with contextlib.suppress(OSError, UserError):  # a folder that is full or read-only has none
-      run_folder.write_array(path, vectors)
+    with contextlib.suppress(UserError):  # a folder that is full or read-only has none
+      atomic.write_array(path, vectors)
   runtime.barrier(path.name)
   return vectors

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
-from xmc_jax.errors import UserError
 from xmc_jax.storage import atomic
 
 
@@ -53,12 +52,8 @@ class Report:
       return
     line = {"step": step, "time": round(time.time(), 3), **values}
     path = self._workdir / "metrics.jsonl"
-    try:
-      with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    except OSError as error:
-      what = f"{path}: cannot be written ({error.strerror or error})"
-      raise UserError(f"{what}; the same command goes on from the newest checkpoint") from None
+    with atomic.writing(path, "the same command goes on from the newest checkpoint"), path.open("a") as file:
+      file.write(json.dumps(line) + "\n")
     if self._tensorboard:
       with self._leaving_tensorboard():
         for name, value in values.items():

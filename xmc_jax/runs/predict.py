@@ -64,10 +64,7 @@ def predict_matrix(model: Model, lines: Iterable[str], path: pathlib.Path, k: in
   none = np.zeros((0, k), np.int32), np.zeros((0, k), np.float32)
   ids, scores = (np.concatenate(parts) for parts in zip(none, *found))
   if runtime.is_main_process():
-    try:
-      evaluate.save_predictions(evaluate.Ranking(ids, scores), len(model.labels), path)
-    except OSError as error:
-      raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    evaluate.save_predictions(evaluate.Ranking(ids, scores), len(model.labels), path)
   return len(ids)
 
 
@@ -176,7 +173,5 @@ def _opened(destination: str, files: contextlib.ExitStack) -> IO[str]:
   """Opens what is written as it comes; of several processes, by the main one."""
   if not runtime.is_main_process():
     destination = os.devnull
-  try:
+  with atomic.writing(destination):
     return files.enter_context(open(destination, "w", encoding="utf-8")) if destination else sys.stdout
-  except OSError as error:
-    raise UserError(f"{destination}: cannot be written ({error.strerror})") from None

@@ -214,7 +214,7 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
     adapted = f" adapted to {model.num_rows:,} rows" if model.num_rows else ""
     say(f"hybrid: weights of other data{adapted}, as {why}")
   if runtime.is_main_process():
-    with contextlib.suppress(OSError):  # of a folder that may only be read it is fitted each time
+    with contextlib.suppress(UserError):  # of a folder that may only be read it is fitted each time
       model.save(run.ranking_folder / run_folder.HYBRID)
   runtime.barrier("hybrid")
   return model

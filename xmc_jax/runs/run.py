@@ -19,7 +19,7 @@ from xmc_jax.refresh import Snapshot
 from xmc_jax.retrieval import embed_table, texts_at_a_time
 from xmc_jax.runs import graph_edges
 from xmc_jax.storage import path_safety, run_folder
-from xmc_jax.storage.checkpoints import Checkpoints
+from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.types import Array, DatasetInfo, PyTree
 
 
@@ -224,14 +224,14 @@ class Run:
       embed_anchors=lambda side: source._of_texts(texts, params, extra_state, side.anchors),
     )
 
-  def checkpoints(self, read_only: bool = False) -> Checkpoints:
-    return Checkpoints(self.workdir / "checkpoints", keep=self.config.checkpoint.keep, read_only=read_only)
+  def checkpoints(self, read_only: bool = False) -> StepFolder:
+    return StepFolder(self.workdir / "checkpoints", keep=self.config.checkpoint.keep, read_only=read_only)
 
-  def best(self, read_only: bool = False) -> Checkpoints:
-    return Checkpoints(self.workdir / "best", keep=1, read_only=read_only)
+  def best(self, read_only: bool = False) -> StepFolder:
+    return StepFolder(self.workdir / "best", keep=1, read_only=read_only)
 
-  def refitted(self, read_only: bool = False) -> Checkpoints:
-    return Checkpoints(self.workdir / run_folder.REFIT / "best", keep=1, read_only=read_only)
+  def refitted(self, read_only: bool = False) -> StepFolder:
+    return StepFolder(self.workdir / run_folder.REFIT / "best", keep=1, read_only=read_only)
 
   def trained(self, last: bool = False) -> tuple[Array, PyTree, int]:
     """Reads `(params, extra_state, step)`: of the training on all rows, else the best, else the newest.
@@ -244,10 +244,10 @@ class Run:
     better = () if last else (*[self.refitted] * self.config.train.refit, self.best)
     for opened in (*better, self.checkpoints):
       with contextlib.closing(opened(read_only=True)) as checkpoints:
-        step = checkpoints.usable()
+        step = checkpoints.latest_valid()
         if step is not None:
           found = checkpoints.restore_trained(step, self.method.sharding_rules, self.mesh)
-          self._check_fit(*found, checkpoints.steps.of(step))
+          self._check_fit(*found, checkpoints.path_of(step))
           return *found, step
     if run_folder.has_checkpoints(self.workdir):
       raise UserError(f"{self.workdir}: no checkpoint is left that is not damaged")

@@ -1,29 +1,34 @@
-"""Disks: room on them, asked for before something large is written; small files, written whole."""
+"""Writes files whole or not at all, and words what a disk refuses."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
 from xmc_jax.errors import UserError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-def need(folder: Path, num_bytes: float, what: str) -> None:
+
+def check_room(folder: Path, num_bytes: float, what: str) -> None:
   """Refuses what would not fit on a folder's disk.
 
   Args:
-    folder: where it will be written; need not be there yet.
+    folder: where it will be written; need not exist yet.
     num_bytes: its size, at most.
     what: what it is, for the message.
 
   Raises:
     UserError: less is free.
   """
-  there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+  place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
   try:
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(place).free
   except OSError:  # a disk that does not tell
     return
   if free < num_bytes:
@@ -33,27 +38,100 @@ def need(folder: Path, num_bytes: float, what: str) -> None:
     )
 
 
-def write_text(path: Path, text: str) -> None:
-  """Writes a small file whole or not at all: what was there before stays until then."""
-  beside = path.with_name(f"{path.name}.tmp")
-  beside.write_text(text, encoding="utf-8")
-  beside.replace(path)
+def refusal(path: str | Path, error: OSError, remedy: str = "") -> UserError:
+  """Returns the one line for a file or folder that could not be written.
+
+  Args:
+    path: what was to be written.
+    error: what the disk said.
+    remedy: what the user can do about it; '' has one for a full disk, and one for a lock.
+  """
+  reason = error.strerror or str(error)
+  if isinstance(error, BlockingIOError):
+    reason, remedy = "another process writes here", "wait for it, or give another place"
+  elif error.errno in _FULL:
+    remedy = remedy or "free some space, and give the same command again"
+  return UserError(f"{path}: cannot be written ({reason}){f'; {remedy}' * bool(remedy)}")
 
 
-def lock(file: IO, what: str) -> None:
-  """Keeps a second writer out until `file` is closed, where the disk has locks; a killed one lets go.
+@contextlib.contextmanager
+def writing(path: str | Path, remedy: str = "") -> Iterator[None]:
+  """Turns an OSError while `path` is written into a UserError of one line; see `refusal`."""
+  try:
+    yield
+  except OSError as error:
+    raise refusal(path, error, remedy) from None
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, durable: bool = False) -> Iterator[Path]:
+  """Yields a path to write to, which replaces `path` if the block succeeds; until then `path` stays as it is.
+
+  Args:
+    path: the file.
+    durable: wait until it is on the disk, so that it survives a power failure.
 
   Raises:
-    UserError: another process writes `what`.
+    UserError: it cannot be written.
   """
-  try:
-    import fcntl
+  beside = _beside(path)
+  with writing(path):
+    try:
+      yield beside
+      if durable:
+        flush(beside)
+      beside.replace(path)
+      if durable:
+        flush(path.parent)
+    except BaseException:
+      beside.unlink(missing_ok=True)
+      raise
 
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    raise UserError(f"{what}: another process writes here; wait for it, or give another place") from None
-  except (ImportError, OSError):
-    pass
+
+def write_text(path: Path, text: str, durable: bool = False) -> None:
+  """Writes a text file whole or not at all; see `written_whole`."""
+  with written_whole(path, durable) as beside:
+    beside.write_text(text, encoding="utf-8")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+  """Writes a file whole or not at all."""
+  with written_whole(path) as beside:
+    beside.write_bytes(data)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+  """Writes an .npy file whole or not at all, if there is room for it."""
+  check_room(path.parent, array.nbytes, path.name)
+  with written_whole(path) as beside, beside.open("wb") as file:
+    np.save(file, array)
+
+
+def is_plain_file(path: str | Path) -> bool:
+  """Returns whether a path names an existing or future file; False for a pipe, a device or a link."""
+  return bool(str(path)) and not os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path))
+
+
+def check_output(path: str) -> None:
+  """Raises UserError if `open_output` could not write to `path`; a folder, a place without permission."""
+  with writing(path):
+    if os.path.isdir(path):
+      raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if is_plain_file(path):
+      _beside(Path(path)).touch()
+      _beside(Path(path)).unlink()
+
+
+@contextlib.contextmanager
+def open_output(path: str) -> Iterator[IO[str]]:
+  """Opens a text file that a user has named: written whole, or as it comes if it is no plain file.
+
+  Raises:
+    UserError: it cannot be written.
+  """
+  whole = written_whole(Path(path)) if is_plain_file(path) else contextlib.nullcontext(Path(path))
+  with writing(path), whole as place, place.open("w", encoding="utf-8") as out:
+    yield out
 
 
 def flush(path: Path) -> None:
@@ -65,52 +143,8 @@ def flush(path: Path) -> None:
     os.close(handle)
 
 
-def is_plain_file(path: str | Path) -> bool:
-  """Whether a path names a file that is there or will be; a pipe, a device, a link are written into."""
-  return bool(str(path)) and not os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path))
-
-
-def check_place(path: str) -> None:
-  """Raises UserError where `written` could not begin."""
-  if is_plain_file(path):
-    with _refused(path):
-      beside = _beside(path)
-      beside.touch()
-      beside.unlink()
-  elif os.path.isdir(path):
-    raise UserError(f"{path}: cannot be written (Is a directory)")
-
-
-@contextlib.contextmanager
-def written(path: str) -> Iterator[IO[str]]:
-  """Opens a text file to write, which is there when the block is left well; what is no plain file at once.
-
-  Raises:
-    UserError: it cannot be written.
-  """
-  whole = is_plain_file(path)
-  beside = _beside(path) if whole else Path(path)
-  with _refused(path):
-    try:
-      with beside.open("w", encoding="utf-8") as out:
-        yield out
-      if whole:
-        beside.replace(path)
-    finally:
-      if whole:
-        beside.unlink(missing_ok=True)
-
-
-def _beside(path: str) -> Path:
-  return Path(f"{path}.part")
-
-
-@contextlib.contextmanager
-def _refused(path: str) -> Iterator[None]:
-  try:
-    yield
-  except OSError as error:
-    raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+def _beside(path: Path) -> Path:
+  return path.with_name(f"{path.name}.tmp")
 
 
 def _shown(num_bytes: float) -> str:

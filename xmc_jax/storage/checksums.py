@@ -1,6 +1,6 @@
-"""The seal of a finished folder: what its files are, and a record, in the one file that is written last.
+"""The manifest of a finished folder: checksums of its files, and a record. It is written last.
 
-Half a folder has no seal, so it is not used; a folder that is not what it was shows by it.
+A folder without a manifest was never finished, so it is not used. A damaged one differs from its manifest.
 """
 
 import hashlib
@@ -12,48 +12,48 @@ from typing import Any
 
 from xmc_jax.storage import atomic
 
-FILE_NAME = "seal.json"
+FILE_NAME = "seal.json"  # in all versions
 _THREADS = 8  # files at a time; hashing leaves Python's lock
 
 
 def sha256(path: Path) -> str:
-  """The file's digest, in hex."""
+  """Returns a file's checksum, in hex."""
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def seal(folder: Path, record: Mapping[str, Any]) -> None:
-  """Seals a folder whose files will not change any more; they are on the disk before the seal is."""
+def write_manifest(folder: Path, record: Mapping[str, Any]) -> None:
+  """Finishes a folder whose files will not change any more; they are on the disk before the manifest is."""
   files = _files(folder)
   with ThreadPoolExecutor(_THREADS) as threads:
-    digests = dict(zip(files, threads.map(_flushed_digest, files.values())))
+    checksums = dict(zip(files, threads.map(_flushed_checksum, files.values())))
   for place in {path.parent for path in files.values()}:
     atomic.flush(place)
   sizes = {name: path.stat().st_size for name, path in files.items()}
-  _write(folder, {"files": {name: [sizes[name], digests[name]] for name in files}, "record": dict(record)})
+  _write(folder, {"files": {name: [sizes[name], checksums[name]] for name in files}, "record": dict(record)})
 
 
-def amend(folder: Path, record: Mapping[str, Any]) -> None:
-  """Another record for a sealed folder, all at once."""
+def update_record(folder: Path, record: Mapping[str, Any]) -> None:
+  """Replaces the record of a finished folder, whole or not at all."""
   _write(folder, {**_read(folder), "record": dict(record)})
 
 
-def is_sealed(folder: Path) -> bool:
-  """Whether a folder was finished."""
+def has_manifest(folder: Path) -> bool:
+  """Returns whether a folder was finished."""
   return (folder / FILE_NAME).is_file()
 
 
-def record(folder: Path) -> dict[str, Any]:
-  """A sealed folder's record.
+def read_record(folder: Path) -> dict[str, Any]:
+  """Returns a finished folder's record.
 
   Raises:
-    ValueError, OSError: the seal is damaged, or gone.
+    ValueError, OSError: the manifest is damaged, or gone.
   """
   return _read(folder)["record"]
 
 
-def why_broken(folder: Path) -> str:
-  """Which file of a sealed folder is not what it was, in a few words; '' if all are. Reads every byte."""
+def why_damaged(folder: Path) -> str:
+  """Returns which file of a finished folder has changed, in a few words; '' if none has. Reads every byte."""
   try:
     wanted = _read(folder)["files"]
     files = _files(folder)
@@ -72,11 +72,11 @@ def why_broken(folder: Path) -> str:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-  """What a seal says; ValueError where it is not as it was written."""
+  """Reads the manifest; raises ValueError if it was modified."""
   try:
     found = json.loads((folder / FILE_NAME).read_text())
     own = found.pop("sha256")
-    if own == _own_digest(found):
+    if own == _own_checksum(found):
       return found
   except (RecursionError, AttributeError, TypeError, KeyError):
     pass
@@ -84,23 +84,20 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, content: dict[str, Any]) -> None:
-  beside = folder / f"{FILE_NAME}.tmp"
-  beside.write_text(json.dumps({**content, "sha256": _own_digest(content)}, indent=1) + "\n")
-  atomic.flush(beside)
-  beside.replace(folder / FILE_NAME)
-  atomic.flush(folder)
+  text = json.dumps({**content, "sha256": _own_checksum(content)}, indent=1) + "\n"
+  atomic.write_text(folder / FILE_NAME, text, durable=True)
 
 
-def _own_digest(content: dict[str, Any]) -> str:
+def _own_checksum(content: dict[str, Any]) -> str:
   return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _flushed_digest(path: Path) -> str:
+def _flushed_checksum(path: Path) -> str:
   atomic.flush(path)
   return sha256(path)
 
 
 def _files(folder: Path) -> dict[str, Path]:
-  """Every file in a folder and below but the seal itself, by its name there."""
+  """Returns every file in a folder and below but the manifest itself, by its name there."""
   found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
   return {name: path for name, path in found.items() if not name.startswith(FILE_NAME)}

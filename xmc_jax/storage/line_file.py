@@ -1,4 +1,4 @@
-"""A file of lines that is there whole or not at all, and that a killed process's successor goes on with."""
+"""Writes a file of lines whole or not at all; after a kill the same command goes on with it."""
 
 import contextlib
 import json
@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import IO
 
 from xmc_jax.errors import UserError
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, locks
 
 
 @contextlib.contextmanager
 def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO[str], int]]:
-  """Opens `PATH.part`, which takes the place of `path` when the block is left well.
+  """Opens `PATH.part`, which replaces `path` if the block succeeds.
 
   Args:
     path: the file.
-    made_of: what its lines follow from, as JSON has it. Another process that gives the same goes on.
-    block: lines are gone on with in whole blocks of so many, so that they are computed together as before.
+    made_of: what its lines follow from, as JSON. A later process that gives the same goes on.
+    block: a later process goes on after a whole number of blocks of so many lines, so that the same lines
+      are computed together as before.
 
   Yields:
     The file to write to, and how many lines it has already.
@@ -28,20 +29,17 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   if not path.absolute().parent.is_dir():
     raise UserError(f"{path}: cannot be written (there is no folder {path.parent})")
   part, notes = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
-  try:
+  with atomic.writing(path, f"the same command goes on with {part.name}"):
     part.touch()
     with part.open("r+", encoding="utf-8") as out:
-      atomic.lock(out, str(path))
+      locks.lock(out)
       done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
       out.seek(end)
-      out.truncate()  # before the notes: of the lines of others they must not speak
+      out.truncate()  # before the notes, which must never describe lines of other settings
       notes.write_text(json.dumps(made_of))
       yield out, done
     part.replace(path)
     notes.unlink()
-  except OSError as error:
-    what = f"{path}: cannot be written ({error.strerror or error})"
-    raise UserError(f"{what}; the same command goes on with {part.name}") from None
 
 
 def _read(notes: Path) -> Mapping | None:
@@ -52,7 +50,7 @@ def _read(notes: Path) -> Mapping | None:
 
 
 def _whole_blocks(part: Path, block: int) -> tuple[int, int]:
-  """How many lines a file has, in whole blocks, and where they end."""
+  """Returns how many lines a file has, in whole blocks, and where they end."""
   done = end = place = 0
   with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
     for number, line in enumerate(file, 1):

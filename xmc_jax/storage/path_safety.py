@@ -1,4 +1,4 @@
-"""A run's folder may come from anybody: what a command writes there must stay there."""
+"""Keeps writes inside a run's folder, which may come from anybody."""
 
 import os
 import pathlib
@@ -25,7 +25,7 @@ def check(workdir: pathlib.Path) -> None:
 
 
 def _entries(workdir: pathlib.Path) -> Iterator[pathlib.Path]:
-  """What stands in the folder and below it; links are not followed."""
+  """Yields what is in the folder and below it; links are not followed."""
   for folder, folders, files in os.walk(workdir):
     if pathlib.Path(folder) == workdir:
       folders[:] = [name for name in folders if name not in _READ_ONLY]

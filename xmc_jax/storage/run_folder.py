@@ -1,4 +1,4 @@
-"""A run's folder: who may write into it, and what it was begun with.
+"""A run's folder: which settings may write into it, and what it was begun with.
 
 Layout of a run's folder, which is all that evaluation and prediction need:
 
@@ -17,10 +17,8 @@ Layout of a run's folder, which is all that evaluation and prediction need:
 
 import contextlib
 import json
-import os
 import pathlib
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -47,54 +45,11 @@ _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
 _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 
 
-_TRAINS = "trains in this folder; wait for it, or stop it"
-
-
-@contextlib.contextmanager
-def in_use(workdir: pathlib.Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator[None]:
-  """Keeps a second training out of the folder. A killed process lets go; disks without locks keep nobody out.
-
-  Args:
-    workdir: the run's folder.
-    name: the lock's file, one for each thing to do.
-    doing: what the first process does, and what to do about it, for the message.
-
-  Raises:
-    UserError: another process trains here, or whatever it is; the message names that process.
-  """
-  try:
-    import fcntl
-
-    workdir.mkdir(parents=True, exist_ok=True)
-    lock = os.open(workdir / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-  except (ImportError, OSError):  # no locks here; a folder that cannot be written is refused by who writes
-    yield
-    return
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.truncate(lock, 0)
-    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
-  except BlockingIOError:
-    who = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
-    os.close(lock)
-    raise UserError(f"{workdir}: {who} {doing}") from None
-  except OSError:  # a disk without locks
-    pass
-  try:
-    yield
-  finally:
-    with contextlib.suppress(OSError):
-      if os.listdir(workdir) == [name]:  # nothing came of it
-        (workdir / name).unlink()
-        workdir.rmdir()
-    os.close(lock)
-
-
 @contextlib.contextmanager
 def claimed(config, begun, workdir: pathlib.Path) -> Iterator[None]:
-  """`claim`, before the data are known: what fits itself to them is left open, and the block claims it.
+  """Claims a folder before the data are known: keys that are fitted to the data stay open for the block.
 
-  Where there is no run yet and the block fails, nothing of one is left.
+  If there is no run yet and the block fails, nothing of one is left.
   """
   claim(config, begun, workdir, leaving_open=fitting.KEYS)
   try:
@@ -129,7 +84,7 @@ def claim(config, begun, workdir: pathlib.Path, leaving_open: tuple[str, ...] = 
         f"{workdir} holds a run with other settings ({'; '.join(changed[:3])}{more}); give "
         "--workdir=ANOTHER_FOLDER, or delete this one to start anew"
       )
-  try:
+  with atomic.writing(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
     # What a command that got no further made for its own settings.
     for made in {_ENCODER, GRAPHS, REFIT}.difference(stays):
@@ -137,16 +92,15 @@ def claim(config, begun, workdir: pathlib.Path, leaving_open: tuple[str, ...] = 
     for made in set(_MADE).difference(stays):
       (workdir / made).unlink(missing_ok=True)
     atomic.write_text(path, configs.to_json(config))
-  except OSError as error:
-    raise UserError(f"{workdir}: cannot write the run here ({error.strerror})") from None
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
+  """Returns whether anything was trained here."""
   return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
-  """The chunks that a config leaves open, as chosen when the run began: dropout depends on them."""
+  """Returns the chunk sizes that a config leaves open, as the run began with them: dropout follows them."""
   path = workdir / _CHUNKS
   if path.exists():
     chosen = None
@@ -164,21 +118,12 @@ def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[
 def save_array(path: pathlib.Path, array: np.ndarray) -> None:
   """Writes an .npy file whole or not at all, from the main process; all wait for it."""
   if runtime.is_main_process():
-    write_array(path, array)
+    atomic.write_array(path, array)
   runtime.barrier(path.name)
 
 
-def write_array(path: pathlib.Path, array: np.ndarray) -> None:
-  """Writes an .npy file whole or not at all."""
-  atomic.need(path.parent, array.nbytes, path.name)
-  beside = path.with_suffix(".tmp")
-  with beside.open("wb") as file:
-    np.save(file, array)
-  beside.replace(path)
-
-
 def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
-  """What `save_array` wrote, mapped from the disk.
+  """Opens what `save_array` wrote, memory-mapped.
 
   Raises:
     UserError: it is damaged.

@@ -1,37 +1,41 @@
-"""Folders that are there whole or not at all, and that take the place of an earlier one."""
+"""Writes folders whole or not at all: fills a new one beside its place, and replaces the earlier one."""
 
 import contextlib
+import errno
+import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from xmc_jax.errors import UserError
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, locks
 
-_UNFINISHED = "UNFINISHED"  # stands in a folder that is being written, and holds its lock
+_UNFINISHED = "UNFINISHED"  # in a folder that is being written, and locked
 
 
 @contextlib.contextmanager
 def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
-  """Gives an empty `FOLDER.part` to write into, which takes the folder's place when the block is left well.
+  """Yields an empty `FOLDER.part` to write into, which replaces `folder` if the block succeeds.
 
   A process that is killed leaves the folder as it was, and a `FOLDER.part` that the next one empties. Killed
-  in the moment of the exchange it leaves what was there as `FOLDER.old`; see `standing`.
+  during the exchange it leaves the earlier folder as `FOLDER.old`; see `standing`.
 
   Args:
-    folder: where the files are to stand.
+    folder: where the files are to be.
     is_ours: whether a folder may be replaced.
 
   Raises:
-    UserError: something else stands there, another process writes there, or the disk refuses.
+    UserError: the folder holds something else, another process writes there, or the disk refuses.
   """
-  part, old = _beside(folder, "part"), _beside(folder, "old")
+  part = folder.with_name(f"{folder.name}.part")
+  old = _earlier(folder)
   try:
     for place in (folder, part, old):
       _check(place, is_ours)
     part.mkdir(parents=True, exist_ok=True)
     with (part / _UNFINISHED).open("w") as mark:
-      atomic.lock(mark, str(folder))
+      locks.lock(mark)
       if old.exists() and not folder.exists():
         old.rename(folder)
       for entry in part.iterdir():
@@ -41,27 +45,62 @@ def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Pat
       _flush(part)
       (part / _UNFINISHED).unlink()
       _remove(old)
-      if folder.exists():
-        folder.rename(old)
-      part.rename(folder)
-      _remove(old)
+      _exchange(part, folder, old)
   except OSError as error:
-    raise UserError(f"{error.filename or folder}: cannot be written ({error.strerror or error})") from None
+    raise atomic.refusal(error.filename or folder, error) from None
+
+
+@contextlib.contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+  """Lets one process at a time use `built_beside`; removes what killed processes have left."""
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  with locks.in_turn(folder.parent / f".{folder.name}.lock") as is_alone:
+    for leftover in folder.parent.glob(f"{_building(folder)}*") if is_alone else ():
+      shutil.rmtree(leftover, ignore_errors=True)
+    yield
+
+
+@contextlib.contextmanager
+def built_beside(folder: Path) -> Iterator[Path]:
+  """Yields a new folder to fill, which replaces `folder` if the block succeeds; call it under `in_turn`."""
+  beside = _new_name(folder)
+  beside.mkdir()
+  old = _new_name(folder)
+  try:
+    yield beside
+    _flush(beside)
+    try:
+      _exchange(beside, folder, old)
+    except OSError as error:
+      # Without locks another process may have been faster, with the same content.
+      if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        raise
+  finally:
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def standing(folder: Path) -> Path:
-  """Where a folder's files are: there, or where a process that was killed in the exchange left them."""
-  old = _beside(folder, "old")
+  """Returns where a folder's files are: there, or where a process killed during the exchange left them."""
+  old = _earlier(folder)
   return old if old.is_dir() and not folder.exists() else folder
 
 
 def is_finished(folder: Path) -> bool:
-  """Whether nobody is writing, or was killed while writing, into a folder."""
+  """Returns False for a folder that somebody is writing, or was killed while writing."""
   return not (folder / _UNFINISHED).exists()
 
 
-def _beside(folder: Path, suffix: str) -> Path:
-  return folder.with_name(f"{folder.name}.{suffix}")
+def _earlier(folder: Path) -> Path:
+  return folder.with_name(f"{folder.name}.old")
+
+
+def _building(folder: Path) -> str:
+  return f".{folder.name}.building-"
+
+
+def _new_name(folder: Path) -> Path:
+  return folder.parent / f"{_building(folder)}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _check(place: Path, is_ours: Callable[[Path], bool]) -> None:
@@ -75,6 +114,17 @@ def _check(place: Path, is_ours: Callable[[Path], bool]) -> None:
     raise UserError(f"{place} holds something else than an earlier export; name another folder, or empty it")
 
 
+def _exchange(beside: Path, folder: Path, old: Path) -> None:
+  """Renames `beside` to `folder`. Processes that have the earlier files open keep them.
+
+  A folder cannot be renamed over one that is not empty, so the earlier one is renamed to `old` and deleted.
+  """
+  with contextlib.suppress(FileNotFoundError):
+    folder.rename(old)
+  beside.rename(folder)
+  _remove(old)
+
+
 def _remove(entry: Path) -> None:
   if entry.is_dir() and not entry.is_symlink():
     shutil.rmtree(entry)
@@ -83,6 +133,6 @@ def _remove(entry: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-  """Waits until all files of a folder, and the lists of them, are on the disk."""
+  """Flushes a folder to disk, because a rename must not reach the disk before the renamed files."""
   for path in (*folder.rglob("*"), folder):
     atomic.flush(path)

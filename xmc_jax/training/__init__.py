@@ -1,1 +1,1 @@
-"""The loop of training steps, and what it saves."""
+"""The loop of training steps, the step itself, and the validation between them."""

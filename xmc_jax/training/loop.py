@@ -11,13 +11,13 @@ from xmc_jax import models, refresh
 from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime, sharding
-from xmc_jax.distributed.preemption import Asked, Stop
+from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
+from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.training import optimizer, validation
 from xmc_jax.training.nonfinite_guard import NonFiniteGuard
-from xmc_jax.training.saver import Saves
 from xmc_jax.training.step import TrainStep, first_state
 from xmc_jax.types import EXTRA_STATE, Batch, PyTree, TrainState
 
@@ -43,39 +43,41 @@ def train(
   stop = stop or Stop(0.0)
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optimizer.make(run.config.train, total_steps, frozen=models.frozen_paths(run.config.encoder))
-  last_step, saves = min(last_step or total_steps, total_steps), Saves(run)
+  last_step = min(last_step or total_steps, total_steps)
+  checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep)
   with report.stage("restore"):
-    state, refreshed = _start(run, optimiser, saves)
-  first, host = int(state.step), saves.host
-  report.resume(first, host["seconds"], host["unscored"])
+    state, refreshed = _start(run, optimiser, checkpoints)
+  first = int(state.step)
+  record = checkpoints.record
+  report.resume(first, record.seconds, record.unscored)
   if first:
     say(f"train: going on from step {first:,} of {last_step:,}")
-  if host["unscored"] or (first < last_step and not host["stopped"]):
-    saves.check_room(state)
+  if record.unscored or (first < last_step and not record.stopped):
+    checkpoints.check_room(state)
     # Made of parameters that are gone: a killed run's, a later step's; in the end, those of steps before.
     run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.extra_state)
     step = TrainStep(run, optimiser, report, optimizer.table_schedule(run.config.train, total_steps))
-    loop = _Loop(run, report, stop, step, state, refreshed, saves)
+    loop = _Loop(run, report, stop, step, state, refreshed, checkpoints)
     try:
       with stop.saving():
         loop.go(first, last_step)
       stop.check()
-    except Asked:
-      say(f"stopped at step {saves.checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
+    except StopRequested:
+      say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
       stop.leave()
     run_folder.forget(run.workdir, *run_folder.AFTERWARDS)
-  saves.close()
+  checkpoints.close()
   return run.trained()
 
 
-def _start(run: Run, optimiser, saves: Saves) -> tuple[TrainState, PyTree]:
+def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, PyTree]:
   """The newest checkpoint, or step 0."""
-  step = saves.checkpoints.usable()
+  step = checkpoints.latest_valid()
   # A run that goes on needs shapes alone, and no longer what config.init_from names.
   params, extra_state = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
-  return saves.restore(step, first_state(run, optimiser, params, extra_state))
+  return checkpoints.restore(step, first_state(run, optimiser, params, extra_state))
 
 
 class _Loop:
@@ -89,11 +91,12 @@ class _Loop:
     train_step: TrainStep,
     state: TrainState,
     refreshed: dict[str, np.ndarray],
-    saves: Saves,
+    checkpoints: Checkpoints,
   ):
     self._run, self._report, self._stop, self._train_step = run, report, stop, train_step
-    self._state, self._refreshed, self._saves, self._host = state, refreshed, saves, saves.host
-    self._guard = NonFiniteGuard(saves, run.workdir / "report", run.config.train.max_skipped_steps)
+    self._state, self._refreshed = state, refreshed
+    self._checkpoints, self._record = checkpoints, checkpoints.record
+    self._guard = NonFiniteGuard(checkpoints, run.workdir / "report", run.config.train.max_skipped_steps)
     self._static = _static_labels(run)
     self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
 
@@ -102,16 +105,16 @@ class _Loop:
     refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
     progress = contextlib.closing(Progress("train", total_steps, first=first))
     with progress as bar, self._run.embedding_under(self._stop.check):
-      if self._host["unscored"]:
+      if self._record.unscored:
         self._conclude(first, evaluates=True, saves=True)
-      while first < total_steps and not self._host["stopped"]:
+      while first < total_steps and not self._record.stopped:
         if names := refresh.due(refreshes, first, per_epoch):
           self._refresh(names, first)
         last = refresh.next_due(refreshes, first, total_steps, per_epoch)
         self._steps(first, last, total_steps, bar)
         first = last
-    if self._host["stopped"]:
-      metric, waited = self._run.config.eval.metric, self._host["evals_since_best"]
+    if self._record.stopped:
+      metric, waited = self._run.config.eval.metric, self._record.evals_since_best
       say(f"train: {metric} has not risen for {waited} evaluations; stopping")
 
   @property
@@ -122,7 +125,7 @@ class _Loop:
     before = self._state, self._refreshed
     try:
       self._renew(names, step)
-    except Asked:
+    except StopRequested:
       self._state, self._refreshed = before
       if step:
         self._save()
@@ -150,12 +153,12 @@ class _Loop:
     with contextlib.closing(prefetch(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
-        bar.update(step, _note(step, per_epoch, self._guard.last, self._host["best"], config.eval.metric))
+        bar.update(step, _note(step, per_epoch, self._guard.last, self._record.best, config.eval.metric))
         self._after(step, ends=step == total_steps)
-        if self._stop.asked(step):
+        if self._stop.requested(step):
           self._save()
-          raise Asked
-        if self._host["stopped"]:
+          raise StopRequested
+        if self._record.stopped:
           return
 
   def _step(self, step: int, batch: Batch, flush: bool) -> None:
@@ -187,23 +190,22 @@ class _Loop:
     improved = False
     if evaluates:
       try:
-        improved = validation.update(self._run, self._report, self._state, step, self._host)
-      except Asked:
-        self._host["unscored"] = True
+        improved = validation.update(self._run, self._report, self._state, step, self._record)
+      except StopRequested:
+        self._record.postpone_score()
         self._save()
         raise
-    self._host["unscored"] = False
-    if saves or self._host["stopped"] or (improved and self._run.config.checkpoint.every_epochs):
+    if saves or self._record.stopped or (improved and self._run.config.checkpoint.every_epochs):
       self._save()
     if improved:
       with self._report.stage("save"):
-        self._saves.keep_best(self._state)
+        self._checkpoints.keep_best(self._state)
 
   def _save(self) -> None:
     with self._report.stage("train"):
       self._guard.flush()
     with self._report.stage("save"):
-      self._saves.save(self._state, self._refreshed, self._report.seconds)
+      self._checkpoints.save(self._state, self._refreshed, self._report.seconds)
 
 
 def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from xmc_jax.console import say
 from xmc_jax.errors import UserError
-from xmc_jax.training.saver import Saves
+from xmc_jax.storage import atomic
+from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.types import Array
 
 
@@ -16,7 +17,7 @@ class NonFiniteGuard:
   """Reads a step's numbers one step late, so that the device never waits; stops on NaN and Inf.
 
   Args:
-    saves: the newest checkpoint is the last good one; its record counts the steps skipped so far.
+    checkpoints: the newest is the last good one; their record counts the steps skipped so far.
     folder: where a broken step's row ids are written.
     max_skipped: how many broken steps may be skipped, as TrainStep does, before it stops.
 
@@ -24,8 +25,10 @@ class NonFiniteGuard:
     last: the numbers of the last step that was not broken.
   """
 
-  def __init__(self, saves: Saves, folder: pathlib.Path, max_skipped: int = 0):
-    self._saves, self._folder, self._max_skipped, self._pending = saves, folder, max_skipped, None
+  def __init__(self, checkpoints: Checkpoints, folder: pathlib.Path, max_skipped: int = 0):
+    self._checkpoints, self._record = checkpoints, checkpoints.record
+    self._folder, self._max_skipped = folder, max_skipped
+    self._pending = None
     self.last: dict[str, float] = {}
 
   def add(self, step: int, rows: np.ndarray, metrics: dict[str, Array]) -> None:
@@ -46,12 +49,12 @@ class NonFiniteGuard:
       self.last = found
       return
     what = f"train/{broken[0]} is {found[broken[0]]} at step {step}, {self._named(step, rows)}"
-    if self._saves.host["skipped"] < self._max_skipped:
-      self._saves.host["skipped"] += 1
-      say(f"{what}; skipped, as {self._saves.host['skipped']} of at most {self._max_skipped} steps")
+    if self._record.skipped < self._max_skipped:
+      self._record.skip_step()
+      say(f"{what}; skipped, as {self._record.skipped} of at most {self._max_skipped} steps")
       return
     raise UserError(
-      f"{what}; {self._saves.checkpoints.last_good()}; try a lower train.learning_rate, or "
+      f"{what}; {self._checkpoints.last_good()}; try a lower train.learning_rate, or "
       "table_learning_rate where there are tables, or train.clip_norm=1; or leave some such steps out, by "
       "train.max_skipped_steps"
     )
@@ -62,5 +65,5 @@ class NonFiniteGuard:
       return f"training rows {', '.join(map(str, rows.tolist()))}"
     path = self._folder / f"rows_of_step_{step}.txt"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{row}\n" for row in rows.tolist()))
+    atomic.write_text(path, "".join(f"{row}\n" for row in rows.tolist()))
     return f"training rows {', '.join(map(str, rows[:10].tolist()))}, ... (all {len(rows)} in {path})"

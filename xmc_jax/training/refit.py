@@ -68,7 +68,7 @@ def _best_step(run: Run) -> int:
   """The best step on validation rows; the newest where what was best is gone."""
   for opened in (run.best, run.checkpoints):
     with contextlib.closing(opened(read_only=True)) as checkpoints:
-      step = checkpoints.usable()
+      step = checkpoints.latest_valid()
       if step is not None:
         return step
   raise UserError(f"{run.workdir}: no checkpoint is left that is not damaged")
@@ -77,5 +77,5 @@ def _best_step(run: Run) -> int:
 def _keep(run: Run, params: PyTree, extra_state: PyTree, step: int) -> None:
   """The parameters to use, in `best/`: there only when the training has ended."""
   with contextlib.closing(run.best()) as best:
-    if best.usable() != step:
+    if best.latest_valid() != step:
       best.save(step, {"params": params, "extra_state": extra_state}, {}, {"best": None})

@@ -1,28 +1,21 @@
 """The validation between training steps, and what it decides: the best parameters, and when to stop."""
 
-from typing import Any
-
 from xmc_jax.console import say
 from xmc_jax.runs import evaluate
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.run import Run
+from xmc_jax.storage.checkpoints import TrainingRecord
 from xmc_jax.types import TrainState
 
 
-def update(run: Run, report: Report, state: TrainState, step: int, host: dict[str, Any]) -> bool:
-  """Scores the validation rows and updates the host's record; returns whether they were never better."""
+def update(run: Run, report: Report, state: TrainState, step: int, record: TrainingRecord) -> bool:
+  """Scores the validation rows and notes it in the record; returns whether they were never better."""
   with report.stage("evaluate"):
     scores = evaluate.validate(run, state.params, state.extra_state)
   report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})
   name = run.config.eval.metric
-  improved = host["best"] is None or scores[name] > host["best"]
+  improved = record.add_score(step, scores[name], run.config.train.early_stop_evals)
   names = [key for key in ("P@1", "P@5", "PSP@1", "R@10", "R@100") if key in scores]
   shown = "  ".join(f"{key} {100 * scores[key]:.2f}" for key in names)
   say(f"validation at step {step:,}: {shown}{'  (best so far)' if improved else ''}")
-  if improved:
-    host.update(best=scores[name], best_step=step, evals_since_best=0)
-  else:
-    host["evals_since_best"] += 1
-    patience = run.config.train.early_stop_evals
-    host["stopped"] = bool(patience) and host["evals_since_best"] >= patience
   return improved

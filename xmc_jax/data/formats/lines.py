@@ -89,10 +89,10 @@ class Lines:
     self.taken += len(lines)
     return [line.rstrip(b"\r\n") for line in lines]
 
-  def take_text(self, num: int | None = None) -> list[str]:
-    """Returns the same as `take`, decoded."""
+  def take_text(self) -> list[str]:
+    """Returns the same as `take()`, decoded."""
     first = self.taken + 1
-    lines = self.take(num)
+    lines = self.take()
     try:
       return b"\n".join(lines).decode("utf-8").split("\n") if lines else []
     except UnicodeDecodeError:

@@ -1,0 +1,110 @@
+"""Checkpoints on disk: `Checkpoints` saves and restores a training, `StepFolder` is one folder of steps.
+
+A step's folder holds what one moment of a training consists of:
+
+  checkpoints/1234/state/      parameters, optimiser, extra state: Orbax's files
+  checkpoints/1234/fresh/      what refreshes made, where they made something
+  checkpoints/1234/seal.json   written last: checksums of all files, and the training record
+  best/1234/                   the same, of the parameters alone
+"""
+
+import pathlib
+
+import jax
+
+from xmc_jax.config import renamed
+from xmc_jax.console import say
+from xmc_jax.errors import UserError
+from xmc_jax.storage import atomic
+from xmc_jax.storage.checkpoints.record import TrainingRecord
+from xmc_jax.storage.checkpoints.step_folder import StepFolder
+from xmc_jax.types import PyTree, TrainState
+
+__all__ = ["Checkpoints", "StepFolder", "TrainingRecord"]
+
+
+class Checkpoints:
+  """What a training leaves to go on from: its newest steps, its best parameters, and its record in both.
+
+  The best parameters are always those of a step that was saved before them: a kill between the two, or a run
+  that goes on from an earlier step, never leaves a best that the record does not know.
+
+  Args:
+    workdir: the run's folder; the steps are in `checkpoints/`, the best parameters in `best/`.
+    keep: how many of the newest steps are kept.
+
+  Attributes:
+    record: the training's record, which `restore` reads and `save` writes.
+  """
+
+  def __init__(self, workdir: pathlib.Path, keep: int):
+    self._newest = StepFolder(workdir / "checkpoints", keep=keep)
+    self._best = StepFolder(workdir / "best", keep=1)
+    self.record = TrainingRecord()
+
+  def latest(self) -> int | None:
+    """Returns the newest finished step, or None."""
+    return self._newest.latest()
+
+  def latest_valid(self) -> int | None:
+    """Returns the newest finished step that is not damaged, or None; see `StepFolder.latest_valid`."""
+    return self._newest.latest_valid()
+
+  def last_good(self) -> str:
+    """Names the newest finished step, for a message."""
+    return self._newest.last_good()
+
+  def restore(self, step: int | None, state: TrainState) -> tuple[TrainState, PyTree]:
+    """Reads `(state, refreshed)` and the record of a step, and deletes what was saved after it.
+
+    Args:
+      step: `latest_valid()`; None begins anew, with `state`.
+      state: the arrays of step 0, or their shapes.
+
+    Raises:
+      UserError: no step is left to go on from, and beginning anew would delete the best parameters.
+    """
+    refreshed = {}
+    if step is not None:
+      state, refreshed, record = self._newest.restore(step, state)
+      refreshed = renamed.in_refreshes(refreshed)
+      self.record = TrainingRecord.from_json(record)
+    elif self._newest.has_damaged() and self._best.latest_valid() is not None:
+      folder = self._newest.folder.parent
+      raise UserError(
+        f"{folder}: every checkpoint is damaged; the best parameters so far are whole, for --mode=evaluate "
+        "and predict; to train anew give --workdir=ANOTHER_FOLDER, or delete this one"
+      )
+    self._newest.delete_after(step or 0)
+    self._best.delete_after(step or 0)
+    self._mend_best(state)
+    return state, refreshed
+
+  def save(self, state: TrainState, refreshed: PyTree, seconds: dict[str, float]) -> None:
+    """Saves this step; if it is saved already, only its record."""
+    self._newest.save(int(state.step), state, refreshed, self.record.to_json(seconds))
+
+  def keep_best(self, state: TrainState) -> None:
+    """Saves the parameters that the record calls the best so far."""
+    trained = {"params": state.params, "extra_state": state.extra_state}
+    self._best.save(self.record.best_step, trained, {}, {"best": self.record.best})
+
+  def check_room(self, state: TrainState) -> None:
+    """Refuses a training that could not be saved: a step, and its parameters as the best so far."""
+    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state, state.params, state.extra_state)))
+    atomic.check_room(self._newest.folder.parent, num_bytes, "a checkpoint with the best parameters")
+
+  def close(self) -> None:
+    self._newest.close()
+    self._best.close()
+
+  def _mend_best(self, state: TrainState) -> None:
+    """Repairs what a kill between two saves, or damage, did to the best parameters."""
+    wanted = self.record.best_step
+    if wanted is None or self._best.latest_valid() == wanted:
+      return
+    if wanted == int(state.step):
+      self.keep_best(state)
+      return
+    say(f"the best parameters so far, of step {wanted:,}, are gone; the best from here on will be kept")
+    self.record.forget_best()

@@ -1,0 +1,71 @@
+"""What a training knows beside its arrays."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass
+class TrainingRecord:
+  """The part of a checkpoint that is JSON. Only its own methods change it.
+
+  Attributes:
+    best: the best validation score so far; None before the first.
+    best_step: the step that had it.
+    evals_since_best: validations since then.
+    stopped: whether the score has not risen for long enough.
+    unscored: whether the training had to leave before this step was validated.
+    skipped: steps that were left out because their loss or gradient was not finite.
+    seconds: time by stage, of all processes so far; as of the step that was restored.
+  """
+
+  best: float | None = None
+  best_step: int | None = None
+  evals_since_best: int = 0
+  stopped: bool = False
+  unscored: bool = False
+  skipped: int = 0
+  seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+
+  @classmethod
+  def from_json(cls, saved: Mapping[str, Any]) -> "TrainingRecord":
+    """Reads a checkpoint's record; one of an earlier version may lack entries."""
+    return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls) if field.name in saved})
+
+  def to_json(self, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """Returns what a checkpoint keeps, with the stage times as they are now."""
+    return {**dataclasses.asdict(self), "seconds": dict(seconds)}
+
+  def add_score(self, step: int, score: float, patience: int) -> bool:
+    """Notes the validation of a step.
+
+    Args:
+      step: the step.
+      score: its score; higher is better.
+      patience: stop after so many validations that are no better; 0 never stops.
+
+    Returns:
+      Whether it is the best so far.
+    """
+    self.unscored = False
+    if self.best is None or score > self.best:
+      self.best = score
+      self.best_step = step
+      self.evals_since_best = 0
+      return True
+    self.evals_since_best += 1
+    self.stopped = bool(patience) and self.evals_since_best >= patience
+    return False
+
+  def postpone_score(self) -> None:
+    """Notes that this step is saved before it was validated."""
+    self.unscored = True
+
+  def skip_step(self) -> None:
+    """Counts a step that was left out."""
+    self.skipped += 1
+
+  def forget_best(self) -> None:
+    """Looks for the best anew, because its parameters are gone."""
+    self.best = None
+    self.best_step = None

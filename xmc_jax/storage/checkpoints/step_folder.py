@@ -1,0 +1,174 @@
+"""One folder of checkpoints: which steps are finished and valid, and what becomes of the others."""
+
+import pathlib
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from xmc_jax.console import say
+from xmc_jax.distributed import runtime
+from xmc_jax.errors import UserError
+from xmc_jax.storage import atomic, checksums
+from xmc_jax.storage.checkpoints.arrays import StepArrays
+from xmc_jax.types import PyTree
+
+
+class StepFolder:
+  """The steps of one folder, each in a folder of its own.
+
+  A step's arrays are written beside and renamed, then its manifest is written: a step without a manifest was
+  never finished. The main process looks and acts, and all processes of a run get its answer.
+
+  Args:
+    folder: made if it does not exist.
+    keep: how many steps are kept; older ones are deleted after a newer one is finished.
+    read_only: leave the folder as it is: somebody else may be saving into it.
+  """
+
+  def __init__(self, folder: pathlib.Path, *, keep: int = 2, read_only: bool = False):
+    self.folder = folder.absolute()
+    self._keep = keep
+    self._read_only = read_only
+    with atomic.writing(self.folder):
+      if not read_only:
+        self._on_main(self._clean_up, "cleaned up steps")
+      self._arrays = StepArrays(self.folder, read_only)
+
+  def path_of(self, step: int) -> pathlib.Path:
+    return self.folder / str(step)
+
+  def finished(self) -> list[int]:
+    """Returns the finished steps in order, as this process sees them."""
+    return sorted(step for step in self._all() if checksums.has_manifest(self.path_of(step)))
+
+  def latest(self) -> int | None:
+    """Returns the newest finished step, or None."""
+    return max(self.finished(), default=None)
+
+  def last_good(self) -> str:
+    """Names `latest`, for a message."""
+    last = self.latest()
+    return "no checkpoint was saved yet" if last is None else f"the last good checkpoint is step {last}"
+
+  def latest_valid(self) -> int | None:
+    """Returns the newest finished step whose files have their checksums, or None; reads them all.
+
+    Each damaged one is named in a line and, if this process may write, renamed to `damaged-STEP`.
+    """
+    step = _agreed(self._latest_valid)
+    self._arrays.reload()
+    return None if step < 0 else step
+
+  def has_damaged(self) -> bool:
+    """Returns whether a step was ever set aside here."""
+    return bool(_agreed(lambda: any(self.folder.glob("damaged-*"))))
+
+  def save(self, step: int, state: PyTree, refreshed: PyTree, record: Mapping[str, Any]) -> None:
+    """Saves all of a step, or nothing; of a step that is finished already, only the record.
+
+    Raises:
+      UserError: the disk refuses; the message names the last good step.
+    """
+    path = self.path_of(step)
+    if _agreed(lambda: step in self.finished()):
+      self._on_main(lambda: checksums.update_record(path, record), "updated record")
+      return
+    try:
+      atomic.check_room(self.folder, _num_bytes((state, refreshed)), f"the checkpoint of step {step}")
+      with atomic.writing(path):
+        self._arrays.save(step, state, refreshed)
+        self._on_main(lambda: checksums.write_manifest(path, record), "finished step")
+    except (UserError, ValueError) as error:
+      if runtime.is_main_process():
+        self._remove(f"{step}.orbax-checkpoint-tmp*")  # what a full disk cut short
+      if not isinstance(error, UserError):
+        raise
+      raise UserError(f"{error}; {self.last_good()}") from None
+    self._delete(lambda steps: steps[: -self._keep])
+
+  def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
+    """Reads `(state, refreshed, record)` of one step; see `StepArrays.restore`."""
+    state, refreshed = self._arrays.restore(step, state)
+    with self._arrays.readable(step):
+      return state, refreshed, checksums.read_record(self.path_of(step))
+
+  def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
+    """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
+    return self._arrays.restore_state(step, sharding)
+
+  def restore_trained(
+    self, step: int, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
+  ) -> tuple[PyTree, PyTree]:
+    """Reads `(params, extra_state)` of one step and nothing else; see `StepArrays.restore_trained`."""
+    return self._arrays.restore_trained(step, rules, devices)
+
+  def delete_after(self, step: int) -> None:
+    """Deletes later steps: a killed process left them, and the run goes on from before them."""
+    self._delete(lambda steps: [later for later in steps if later > step])
+
+  def close(self) -> None:
+    self._arrays.close()
+
+  def _all(self) -> list[int]:
+    return [int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal()]
+
+  def _latest_valid(self) -> int:
+    damaged = set()
+    while left := [step for step in self.finished() if step not in damaged]:
+      step = left[-1]
+      if not (why := checksums.why_damaged(self.path_of(step))):
+        return step
+      if not checksums.has_manifest(self.path_of(step)):
+        continue  # whoever trains here has deleted it meanwhile
+      damaged.add(step)
+      rest = f"step {left[-2]} is next" if len(left) > 1 else "there is no other"
+      what = "left out" if self._read_only else f"set aside as {self._set_aside(step, 'damaged').name}"
+      say(f"{self.path_of(step)}: this checkpoint is damaged ({why}); {what}, {rest}")
+    return -1
+
+  def _set_aside(self, step: int, why: str) -> pathlib.Path:
+    aside = self.folder / f"{why}-{step}"
+    shutil.rmtree(aside, ignore_errors=True)
+    return self.path_of(step).rename(aside)
+
+  def _delete(self, choose: Callable[[list[int]], list[int]]) -> None:
+    self._on_main(lambda: self._delete_chosen(choose(self.finished())), "deleted steps")
+    self._arrays.reload()
+
+  def _delete_chosen(self, steps: list[int]) -> None:
+    """Renames before deleting, so that a partial delete is never taken for a checkpoint."""
+    for step in steps:
+      shutil.rmtree(self._set_aside(step, "deleted"), ignore_errors=True)
+
+  def _remove(self, pattern: str) -> None:
+    for path in self.folder.glob(pattern):
+      shutil.rmtree(path, ignore_errors=True)
+
+  def _clean_up(self) -> None:
+    """Removes what killed processes left half deleted; sets unfinished steps aside."""
+    self._remove("deleted-*")
+    unfinished = sorted(set(self._all()) - set(self.finished()))
+    if unfinished:  # of an earlier start, and of an earlier version
+      self._remove("unfinished-*")
+      self._remove("unsealed-*")
+    for step in unfinished:
+      aside = self._set_aside(step, "unfinished")
+      say(f"{self.path_of(step)}: this checkpoint was never finished; set aside as {aside.name}")
+
+  def _on_main(self, act: Callable[[], None], name: str) -> None:
+    """Acts in the main process; all others wait for it."""
+    if runtime.is_main_process():
+      act()
+    runtime.barrier(name)
+
+
+def _agreed(look: Callable[[], int]) -> int:
+  """Returns what the main process sees, on every process."""
+  return int(runtime.from_main_process(np.int32(look() if runtime.is_main_process() else 0)))
+
+
+def _num_bytes(tree: PyTree) -> int:
+  return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(tree))

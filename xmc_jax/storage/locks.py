@@ -1,0 +1,99 @@
+"""Keeps processes out of each other's files. A process that is killed releases its locks."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from xmc_jax.errors import UserError
+
+_TRAINS = "trains in this folder; wait for it, or stop it"
+
+
+def lock(file: IO | int, wait: bool = False) -> bool:
+  """Locks an open file until it is closed or its process ends.
+
+  Args:
+    file: the file, or its descriptor.
+    wait: wait for a process that holds the lock.
+
+  Returns:
+    False on systems and disks without locks, which keep nobody out.
+
+  Raises:
+    BlockingIOError: another process holds the lock, and `wait` is False.
+  """
+  try:
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise
+  except (ImportError, OSError):
+    return False
+  return True
+
+
+@contextlib.contextmanager
+def in_turn(path: Path) -> Iterator[bool]:
+  """Runs the block in one process at a time, under a lock file that is deleted afterwards.
+
+  Yields:
+    False on disks without locks, where others may be at work.
+  """
+  handle, is_locked = _locked_file(path)
+  try:
+    yield is_locked
+  finally:
+    path.unlink(missing_ok=True)
+    os.close(handle)
+
+
+def _locked_file(path: Path) -> tuple[int, bool]:
+  while True:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    is_locked = lock(handle, wait=True)
+    # The previous holder has deleted its file. A lock counts only if the locked file is still in place.
+    with contextlib.suppress(FileNotFoundError):
+      if not is_locked or os.path.samestat(os.fstat(handle), os.stat(path)):
+        return handle, is_locked
+    os.close(handle)
+
+
+@contextlib.contextmanager
+def in_use(workdir: Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator[None]:
+  """Refuses a second process that would do the same in a folder; makes the folder, and removes an empty one.
+
+  Args:
+    workdir: the folder.
+    name: the lock file in it, one for each thing to do.
+    doing: what the first process does, and what to do about it, for the message.
+
+  Raises:
+    UserError: another process does this here; the message names it.
+  """
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    handle = os.open(workdir / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+  except OSError:  # a folder that cannot be written is refused by whoever writes into it
+    yield
+    return
+  try:
+    if lock(handle):
+      with contextlib.suppress(OSError):
+        os.truncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+  except BlockingIOError:
+    holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
+    os.close(handle)
+    raise UserError(f"{workdir}: {holder} {doing}") from None
+  try:
+    yield
+  finally:
+    with contextlib.suppress(OSError):
+      if os.listdir(workdir) == [name]:  # nothing came of it
+        (workdir / name).unlink()
+        workdir.rmdir()
+    os.close(handle)
