@@ -30,8 +30,7 @@ def dynamic_margin(
   over the violators :math:`V_p`, where :math:`s_p - s_n < \gamma_{min}`; N are the η highest scores off the
   positives, or all. Every true label is left out of N, also one of weight 0. Margins and weights ω are
   constants for the gradient: it is -w_p for s_p and w_p ω for s_n, wherever a term is positive. (The paper's
-  eq. 3, 13 and 14 turn the sign where a positive leads by less than γ_min: a slip, which its released code
-  does not have.) With `minimum = maximum` the margin is fixed.
+  eq. 3, 13, 14 turn the sign where a positive leads: a slip.) `minimum = maximum` is a fixed margin.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -63,9 +62,8 @@ def dynamic_margin(
   weights = row_forms.positive_weights(rows, weights)
   if not rows.scores.shape[-1]:
     return jnp.zeros(rows.scores.shape[:-1], rows.scores.dtype)
-  negative = rows.real & ~rows.positive
   hardest = hardest_negatives(
-    rows.scores, negative, num_negatives, weight_temperature, differentiable_weights
+    rows.scores, rows.real & ~rows.positive, num_negatives, weight_temperature, differentiable_weights
   )
   terms = dynamic_margin_from_positives(rows.scores, weights, hardest, minimum=minimum, maximum=maximum)
   return jnp.sum(terms, axis=-1)

@@ -128,7 +128,10 @@ class StepArrays:
     """Returns shapes and types of a step's state, as nested dicts."""
     with self.readable(step):
       found = self._manager.item_metadata(step)["state"]
-    return found.tree if hasattr(found, "tree") else found
+      tree = found.tree if hasattr(found, "tree") else found
+      if tree is None:
+        raise ValueError("its metadata are missing")
+    return tree
 
   def _differs_in_padding(self, step: int, template: PyTree) -> bool:
     """Returns whether shapes differ, and only in the number of rows of arrays whose rows are split."""
