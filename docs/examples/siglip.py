@@ -53,7 +53,7 @@ def make(config, info: DatasetInfo) -> Method:
     embed_queries=lambda params, extra_state, tokens: embed(params, tokens),
     embed_labels=lambda params, extra_state, tokens, ids: embed(params, tokens),
     batch=pool.batch_spec(settings),
-    rules=(embedding.ENCODER_RULE,),
+    sharding_rules=(embedding.ENCODER_RULE,),
     refreshes=refreshes.shortlists(config) if settings.num_hard_negatives else {},
   )
 

@@ -173,7 +173,7 @@ def _two_views(backend, folder, num_labels=1500):
     workdir=folder,
     ranking_folder=folder,
     mesh=None,
-    method=types.SimpleNamespace(views=("encoder", "classifier"), key_temperature=0),
+    method=types.SimpleNamespace(scorers=("encoder", "classifier"), key_temperature=0),
     extra_state_to_rank=lambda params, extra_state: extra_state,
     inverse_propensity=np.ones(num_labels),
     embed_labels=embed_labels,

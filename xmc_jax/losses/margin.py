@@ -67,10 +67,8 @@ def margin(
   weights = row_forms.positive_weights(rows, weights)
   options = {"margin": margin, "num_negatives": num_negatives, "weight_temperature": weight_temperature}
   options |= {"num_positives": num_positives, "differentiable_weights": differentiable_weights}
-  negative = rows.real & ~rows.positive
-  return margin_from_positives(
-    rows.scores, weights, rows.scores, negative, margin_mean=margin_mean, **options
-  )
+  negative, options["margin_mean"] = rows.real & ~rows.positive, margin_mean
+  return margin_from_positives(rows.scores, weights, rows.scores, negative, **options)
 
 
 _STATIC = ("num_negatives", "num_positives", "differentiable_weights", "margin_mean")
