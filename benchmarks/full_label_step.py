@@ -133,14 +133,16 @@ class Ours:
     self._mesh = sharding.make()
     optimiser = optimizer.make(problem.config.train, TOTAL_STEPS)
     run = SimpleNamespace(config=problem.config, method=problem.method, mesh=self._mesh)
-    self._state = first_state(run, optimiser, problem.params, {})
+    self._state = first_state(run.method, run.mesh, optimiser, problem.params, {})
     self._static = {
       "columns": sharding.place(problem.batches.label_columns, sharding.replicated(self._mesh)),
       "labels": sharding.put_labels(problem.batches.label_groups, self._mesh),
     }
     self.num_tokens = sum(group.ids.size for group in problem.batches.label_groups)
     self.compile_seconds = np.zeros(2)
-    self._step = TrainStep(run, optimiser, SimpleNamespace(stage=self._stage))
+    self._step = TrainStep(
+      run.method, run.mesh, run.config.train, optimiser, SimpleNamespace(stage=self._stage)
+    )
 
   @contextlib.contextmanager
   def _stage(self, name):

@@ -48,9 +48,9 @@ class Material:
     self._run = run = runs.reopen(workdir)
     params, extra_state, _ = run.trained()
     rows = np.sort(np.random.default_rng(0).permutation(len(run.dataset.test))[:_MOST_TEST_ROWS])
-    self.name, self.held_out, self.test = run.dataset.name, run.validation, run.dataset.test.rows(rows)
+    self.name, self.held_out, self.test = run.dataset.name, run.data.validation, run.dataset.test.rows(rows)
     self._queries = {
-      split: Queries(run.embed_queries(params, extra_state, split.tokens), split.texts)
+      split: Queries(run.embedder.queries(params, extra_state, split.tokens), split.texts)
       for split in (self.held_out, self.test)
     }
     self.fitting, self.testing = ranking.retrievers(run, params, extra_state)
@@ -85,7 +85,7 @@ class Material:
   def score(self, split, ids: np.ndarray) -> dict[str, float]:
     """Returns the metrics that are shown, as fractions."""
     found = metrics.evaluate(
-      ids, split.unfiltered_positives, ks=_KS, inverse_propensity=self._run.inverse_propensity
+      ids, split.unfiltered_positives, ks=_KS, inverse_propensity=self._run.data.inverse_propensity
     )
     return evaluate.shown(found)
 
@@ -93,7 +93,7 @@ class Material:
     """Returns the same for held-out rows, with only the rows and labels of `hybrid.like_test_time`."""
     labels, rows = hybrid.like_test_time(self.fitting, self.held_out.unfiltered_positives)
     truth = self.held_out.unfiltered_positives[rows].multiply(labels).tocsr()
-    found = metrics.evaluate(ids[rows], truth, ks=_KS, inverse_propensity=self._run.inverse_propensity)
+    found = metrics.evaluate(ids[rows], truth, ks=_KS, inverse_propensity=self._run.data.inverse_propensity)
     return evaluate.shown(found)
 
 

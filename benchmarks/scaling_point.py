@@ -142,7 +142,7 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
     meter.once("walks", lambda: (run.sides, run.batches)[:0])
   total = config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optimizer.make(config.train, total)
-  state = train_step.first_state(run, optimiser, *run.initial_parameters())
+  state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
   refreshed, extra_state = {}, state.extra_state
   for name, definition in run.method.refreshes.items():
 
@@ -154,7 +154,13 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
     refreshed, extra_state = meter.often(name, renewed)
   state = state._replace(extra_state=extra_state)
   rate = optimizer.table_schedule(config.train, total)
-  state = steps(meter, run, state, refreshed, train_step.TrainStep(run, optimiser, report, rate))
+  state = steps(
+    meter,
+    run,
+    state,
+    refreshed,
+    train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, report, rate),
+  )
   meter.often("evaluation", lambda: evaluate.validate(run, state.params, state.extra_state) and None)
 
 
@@ -169,7 +175,7 @@ def steps(meter: Meter, run: Run, state, refreshed, step: train_step.TrainStep):
 
   meter.often("batch", build, runs=20)
   sizes = {"rows": int((batches[0].rows >= 0).sum()), "columns": len(batches[0].columns)}
-  static = loop._static_labels(run)
+  static = loop._static_labels(run.batches, run.mesh)
   # Some batches that are clusters have another shape; they would cause another compilation.
   shape = lambda batch: [leaf.shape for leaf in jax.tree.leaves(batch)]
   batches = [batch for batch in batches if shape(batch) == shape(batches[0])]

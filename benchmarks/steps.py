@@ -46,13 +46,13 @@ class Step:
     self.name, run = module, create.create(config, folder / module, report)
     optimiser = optimizer.make(config.train, 1000)
     rate = optimizer.table_schedule(config.train, 1000)
-    state = train_step.first_state(run, optimiser, *run.initial_parameters())
+    state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
     snapshot, extra_state = run.snapshot(state.params, state.extra_state, 0), state.extra_state
     for name, definition in run.method.refreshes.items():
       if definition.target == EXTRA_STATE:
         _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)
     self._state = state._replace(extra_state=extra_state)
-    self._step = train_step.TrainStep(run, optimiser, report, rate)
+    self._step = train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, report, rate)
     self.host_batches = [run.batches.build(step) for step in range(num_batches)]
     self._batches = [sharding.put_batch(batch, run.mesh) for batch in self.host_batches]
     start = time.perf_counter()

@@ -169,7 +169,7 @@ NOTE = "note: fitted to 190 rows and 60 labels: data.num_validation=19, eval.k=6
 def test_a_run_writes_down_what_was_chosen(run):
   assert chosen(methods.read_config(run / "config.json")) == (19, 60, 8)
   opened = runs.reopen(run)
-  assert (len(opened.validation), len(opened.train)) == (19, 200 - 19)
+  assert (len(opened.data.validation), len(opened.data.train)) == (19, 200 - 19)
 
 
 def test_the_same_command_goes_on_and_says_the_same(folder, run, capsys):

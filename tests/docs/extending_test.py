@@ -77,9 +77,9 @@ def test_the_example_is_its_formula(make_run):
   run = make_run(**SETTINGS, **{"encoder.embedding_dropout": 0.0})
   params, extra_state = run.initial_parameters()
   params["pairs"] = {"log_gain": np.float32(0.3), "bias": np.float32(-4.0)}
-  queries = run.embed_queries(params, extra_state, run.train.tokens).astype(np.float64)
-  vectors = run.embed_labels(params, extra_state).astype(np.float64)
-  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  queries = run.embedder.queries(params, extra_state, run.data.train.tokens).astype(np.float64)
+  vectors = run.embedder.labels(params, extra_state).astype(np.float64)
+  truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   num_undrawn = 0
   for number in (0, run.batches.steps_per_epoch - 1):
     batch, expected = run.batches.build(number), []

@@ -86,7 +86,7 @@ def save(run: runs.Run) -> None:
   placed = jax.tree.map(
     sharding.place, trained, sharding.shard_tree(trained, run.method.sharding_rules, run.mesh)
   )
-  best = run.best()
+  best = run.saved.best()
   best.save(1, placed, {}, {"best": 0.5})
   best.close()
   report = {"step": 1, "rows": 50, "metrics": {"P@1": 0.5}, "intervals_95": {"P@1": [0.4, 0.6]}}

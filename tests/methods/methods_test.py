@@ -137,7 +137,7 @@ def make_run(data, tmp_path, request):
 
 def _batch(run, step, refreshed=MappingProxyType({})):
   placed = sharding.put_batch(run.batches.build(step, refreshed), run.mesh)
-  return placed._replace(**loop._static_labels(run))
+  return placed._replace(**loop._static_labels(run.batches, run.mesh))
 
 
 def test_every_method_is_put_through():
@@ -155,7 +155,7 @@ def test_a_refresh_for_batches_that_no_batch_reads_is_refused(monkeypatch):
 
 def _start(run, total_steps=40, optimiser=None):
   optimiser = optimiser or optimizer.make(run.config.train, total_steps)
-  state = train_step.first_state(run, optimiser, *run.initial_parameters())
+  state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
   run.freeze_queries(state.params, state.extra_state)
   refreshed, extra_state = {}, state.extra_state
   for name, definition in run.method.refreshes.items():
@@ -163,7 +163,7 @@ def _start(run, total_steps=40, optimiser=None):
       name, definition, run.snapshot(state.params, extra_state, 0), refreshed, extra_state
     )
   rate = optimizer.table_schedule(run.config.train, total_steps)
-  step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
+  step = train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir), rate)
   return step, state._replace(extra_state=extra_state), refreshed
 
 
@@ -210,7 +210,7 @@ def test_padding_changes_nothing(settings, make_run):
   last = run.batches.build(run.batches.steps_per_epoch - 1, refreshed)
   real = last.rows >= 0
   assert 0 < real.sum() < len(real)
-  static = loop._static_labels(run)
+  static = loop._static_labels(run.batches, run.mesh)
   loss, gradient = _loss_and_gradient(run, params, extra_state, last._replace(**static))
 
   # The same rows without padding.
@@ -380,14 +380,14 @@ def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
   overrides |= {"method.k": _K, "method.alpha": _ALPHA}
   run = make_run(**overrides, **{"encoder.embedding_dropout": 0.0})
   params, extra_state = run.initial_parameters()
-  queries = run.embed_queries(params, extra_state, run.train.tokens).astype(np.float64)
-  vectors = run.embed_labels(params, extra_state).astype(np.float64)
-  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  queries = run.embedder.queries(params, extra_state, run.data.train.tokens).astype(np.float64)
+  vectors = run.embedder.labels(params, extra_state).astype(np.float64)
+  truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
   num_filtered = 0
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number)
-    batch = batch._replace(**loop._static_labels(run))
+    batch = batch._replace(**loop._static_labels(run.batches, run.mesh))
     columns = np.asarray(batch.columns)
     at, expected = np.maximum(columns, 0), []
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
@@ -409,7 +409,7 @@ def test_a_filtered_label_is_in_no_denominator(loss, make_run):
   run = make_run(**{"method.loss": loss, "encoder.embedding_dropout": 0.0, "train.batch_size": 1})
   params, extra_state = run.initial_parameters()
   batch = next(b for b in map(run.batches.build, range(170)) if np.any(b.excluded >= 0))
-  static = loop._static_labels(run)
+  static = loop._static_labels(run.batches, run.mesh)
   label = int(np.asarray(static["columns"])[batch.excluded[0, 0]])
 
   def changed(batch, label):

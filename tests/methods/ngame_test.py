@@ -88,7 +88,7 @@ def _margin_loss(scores, positives, negatives, settings):
 
 def _expected(run, batch, queries, labels):
   """The mean over a batch's rows. Queries `[N, D]` and labels `[L, D]` are whole tables."""
-  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   real, losses = [int(label) for label in batch.columns if label >= 0], []
   for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
     if row < 0:
@@ -110,8 +110,8 @@ def test_ngame_is_its_formula(num_positives, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"method.num_positives": num_positives})
   params, extra_state = run.initial_parameters()
   queries, labels = (
-    run.embed_queries(params, extra_state, run.train.tokens),
-    run.embed_labels(params, extra_state),
+    run.embedder.queries(params, extra_state, run.data.train.tokens),
+    run.embedder.labels(params, extra_state),
   )
   loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
   for number in (0, run.batches.steps_per_epoch - 1):  # the last one has padding
@@ -146,8 +146,8 @@ def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
 
   label_texts = texts(run.dataset.labels.tokens)
   labels = _unit((_unit(label_texts) if unit_texts else label_texts) + table[clusters])
-  queries = _unit(texts(run.train.tokens))
-  np.testing.assert_allclose(run.embed_labels(params, extra_state), labels, atol=1e-5)
+  queries = _unit(texts(run.data.train.tokens))
+  np.testing.assert_allclose(run.embedder.labels(params, extra_state), labels, atol=1e-5)
   batch = run.batches.build(1)
   rows = {"auxiliary": params["auxiliary"][run.method.sparse_params["auxiliary"](batch, extra_state)]}
   found = run.method.loss({**params, **rows}, extra_state, batch, jax.random.key(0))[0]
@@ -193,11 +193,11 @@ def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
     "clusters", run.method.refreshes["clusters"], run.snapshot(params, extra_state, 6), {}, extra_state
   )
   clusters = refreshed["clusters"]
-  with_labels = np.diff(run.train.truth.indptr) > 0
+  with_labels = np.diff(run.data.train.truth.indptr) > 0
   assert np.all((clusters >= 0) == with_labels)
   sizes = np.bincount(clusters[with_labels])
   assert sizes.max() <= 4 and len(sizes) == 64 and sizes.max() - sizes.min() <= 1
-  queries = _unit(run.embed_queries(params, extra_state, run.train.tokens))
+  queries = _unit(run.embedder.queries(params, extra_state, run.data.train.tokens))
   within = np.mean([queries[a] @ queries[b] for a in np.flatnonzero(with_labels) for b in
                     np.flatnonzero(clusters == clusters[a]) if a != b])  # fmt: skip
   assert within > np.mean(queries @ queries.T) + 0.1
@@ -237,7 +237,7 @@ def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_pat
   clusters = np.asarray(extra_state["label_cluster"])
   sizes = np.bincount(clusters, minlength=8 + heads)
   assert len(sizes) == 8 + heads and sizes.sum() == 60
-  counts = np.bincount(run.train.unfiltered_positives.indices, minlength=60)
+  counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=60)
   assert set(np.flatnonzero(clusters >= 8)) == set(np.argsort(-counts, kind="stable")[:heads])
   assert np.all(sizes[8:] == 1)
   assert kind == "kmeans" or sizes[:8].max() - sizes[:8].min() <= 1
@@ -323,10 +323,12 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
   params, extra_state = run.initial_parameters()
   before = runs.reopen(encoder_run)
   loaded = before.trained()[:2]
-  labels = before.embed_labels(*loaded)
+  labels = before.embedder.labels(*loaded)
   np.testing.assert_allclose(params["classifiers"][:60], labels, atol=1e-6)
-  queries = before.embed_queries(*loaded, run.train.tokens)
-  np.testing.assert_allclose(run.embed_queries(params, extra_state, run.train.tokens), queries, atol=1e-6)
+  queries = before.embedder.queries(*loaded, run.data.train.tokens)
+  np.testing.assert_allclose(
+    run.embedder.queries(params, extra_state, run.data.train.tokens), queries, atol=1e-6
+  )
   assert run.config.encoder == before.config.encoder and run.config.data == before.config.data
 
 
@@ -359,10 +361,12 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "train.batch_size": 4}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   optimiser = loop.optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run, optimiser, *run.initial_parameters())
+  state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
   run.freeze_queries(state.params, state.extra_state)
   before = jax.device_get(state)
-  step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
+  step = train_step.TrainStep(
+    run.method, run.mesh, run.config.train, optimiser, loop.Report(run.workdir), lambda count: 0.01
+  )
   batch = run.batches.build(0)
   after = jax.device_get(step(state, sharding.put_batch(batch, run.mesh))[0])
   for one, other in zip(jax.tree.leaves(before.extra_state), jax.tree.leaves(after.extra_state), strict=True):
@@ -376,8 +380,8 @@ def test_three_ways_to_rank(classifier_run, capsys):
   run = runs.reopen(classifier_run)
   params, extra_state, _ = run.trained()
   texts = run.dataset.test.texts[:20]
-  queries = run.embed_queries(params, extra_state, run.dataset.test.tokens)[:20]
-  vectors = {view: run.embed_labels(params, extra_state, view) for view in ("encoder", "classifier")}
+  queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)[:20]
+  vectors = {view: run.embedder.labels(params, extra_state, view) for view in ("encoder", "classifier")}
   for view in vectors:
     ids, scores, names = Model.load(classifier_run, scores=view).predict(texts, k=7)
     expected = np.argsort(-(queries @ vectors[view].T), axis=1)[:, :7]
@@ -422,9 +426,9 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
   monkeypatch.setattr(fused.Fusion, "fit", fit)
   fused.fit_fusion(run, params, extra_state)
   order = np.random.default_rng(0).permutation(run.batches.rows)
-  assert (given["exclude"] != run.train.filter[order]).nnz == 0 and run.train.filter.nnz > 0
-  assert (given["truth"] != run.train.unfiltered_positives[order]).nnz == 0
-  expected = run.embed_queries(params, extra_state, run.train.tokens)[order]
+  assert (given["exclude"] != run.data.train.filter[order]).nnz == 0 and run.data.train.filter.nnz > 0
+  assert (given["truth"] != run.data.train.unfiltered_positives[order]).nnz == 0
+  expected = run.embedder.queries(params, extra_state, run.data.train.tokens)[order]
   np.testing.assert_allclose(given["queries"], expected, atol=1e-6)
 
 
@@ -530,13 +534,15 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
   for limit in (0.0, 1e-9):
     run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
     optimiser = loop.optimizer.make(run.config.train, 10)
-    state = train_step.first_state(run, optimiser, *run.initial_parameters())
+    state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
     snapshot = run.snapshot(state.params, state.extra_state, 0)
     _, extra_state = refresh.renew(
       "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.extra_state
     )
     before = np.asarray(state.params["auxiliary"])
-    step = train_step.TrainStep(run, optimiser, loop.Report(run.workdir), lambda count: 0.01)
+    step = train_step.TrainStep(
+      run.method, run.mesh, run.config.train, optimiser, loop.Report(run.workdir), lambda count: 0.01
+    )
     after, _ = step(
       state._replace(extra_state=extra_state), sharding.put_batch(run.batches.build(0), run.mesh)
     )

@@ -83,9 +83,13 @@ def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
     changes = {"method.leave_batch_out": left_out, "method.prototype_dropout": 0.0}
     run = _open(data, tmp_path / f"run{left_out}", **changes)
     params, extra_state, _ = _started(run)
-    state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, extra_state)
+    state = train_step.first_state(
+      run.method, run.mesh, optimizer.make(run.config.train, 10), params, extra_state
+    )
     step = train_step.TrainStep(
-      run,
+      run.method,
+      run.mesh,
+      run.config.train,
       optimizer.make(run.config.train, 10),
       Report(run.workdir),
       optimizer.table_schedule(run.config.train, 10),
@@ -113,7 +117,9 @@ def _open(data, workdir, **changes):
 def _started(run):
   """`(params, extra_state)` after the refreshes before the first step."""
   params, extra_state = run.initial_parameters()
-  extra_state = train_step.first_state(run, optax.identity(), params, extra_state).extra_state
+  extra_state = train_step.first_state(
+    run.method, run.mesh, optax.identity(), params, extra_state
+  ).extra_state
   snapshot = run.snapshot(params, extra_state, 0)
   for name in ("label_cluster", "centroids"):
     if name in run.method.refreshes:
@@ -154,8 +160,8 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
 def test_centroids_start_at_the_mean_of_their_points(data, tmp_path):
   run = _open(data, tmp_path / "run")
   _, extra_state, snapshot = _started(run)
-  truth = (run.train.unfiltered_positives > 0).toarray()
-  assert truth.sum() < (run.train.truth > 0).sum()  # a filtered pair says nothing of its label
+  truth = (run.data.train.unfiltered_positives > 0).toarray()
+  assert truth.sum() < (run.data.train.truth > 0).sum()  # a filtered pair says nothing of its label
   centroids = np.asarray(extra_state["centroids"])
   for label in range(tiny_runs.NUM_LABELS):
     points = snapshot.queries[truth[:, label]]
@@ -168,11 +174,11 @@ def test_a_started_run_leaves_the_batch_out_for_good(data, tmp_path, kind):
   """Centroids of the pool are the means of other points alone: nothing of a query is in what it asks for."""
   run = _open(data, tmp_path / "run", **{"method.centroids": kind, "method.leave_batch_out": True})
   _, extra_state, snapshot = _started(run)
-  truth, batch = (run.train.unfiltered_positives > 0).toarray(), run.batches.build(0)
+  truth, batch = (run.data.train.unfiltered_positives > 0).toarray(), run.batches.build(0)
   queries = jnp.asarray(snapshot.queries[np.maximum(batch.rows, 0)])
   texts = jnp.asarray(snapshot.texts[np.maximum(batch.columns, 0)])
   info = types.SimpleNamespace(
-    mesh=run.mesh, label_counts=np.bincount(run.train.unfiltered_positives.indices)
+    mesh=run.mesh, label_counts=np.bincount(run.data.train.unfiltered_positives.indices)
   )
   found = label_centroids.without_batch(extra_state, queries, texts, batch, run.config.method, info)
   left_out = 0
@@ -198,7 +204,7 @@ def test_exact_centroids_are_made_anew_by_the_encoder_of_the_moment(data, tmp_pa
   params = jax.tree.map(lambda leaf: leaf * 1.5 + 0.1, params)  # as if it had learnt
   snapshot = run.snapshot(params, extra_state, 10)
   _, renewed = refresh.renew("centroids", anew, snapshot, {}, extra_state)
-  points = snapshot.queries[(run.train.unfiltered_positives > 0).toarray()[:, 7]]
+  points = snapshot.queries[(run.data.train.unfiltered_positives > 0).toarray()[:, 7]]
   np.testing.assert_allclose(renewed["centroids"][7], points.mean(0), atol=1e-6)
   np.testing.assert_allclose(
     run.extra_state_to_rank(params, extra_state)["centroids"], renewed["centroids"], atol=1e-6
@@ -214,9 +220,9 @@ def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   params, extra_state, _ = _started(run)
   start = np.asarray(extra_state["centroids"])
   optimiser = optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run, optimiser, params, extra_state)
+  state = train_step.first_state(run.method, run.mesh, optimiser, params, extra_state)
   rate = optimizer.table_schedule(run.config.train, 10)
-  step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
+  step = train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir), rate)
   for number in range(run.batches.steps_per_epoch):
     state, _ = step(state, sharding.put_batch(run.batches.build(number), run.mesh))
   moved = np.abs(np.asarray(state.extra_state["centroids"]) - start).max()
@@ -228,13 +234,13 @@ def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
   params, extra_state, snapshot = _started(run)
   drifted = {**extra_state, "centroids": extra_state["centroids"][::-1]}  # as if others had been kept
   ranked = run.extra_state_to_rank(params, drifted)
-  points = snapshot.queries[(run.train.unfiltered_positives > 0).toarray()[:, 7]]
+  points = snapshot.queries[(run.data.train.unfiltered_positives > 0).toarray()[:, 7]]
   np.testing.assert_allclose(ranked["centroids"][7], points.mean(0), atol=1e-6)  # of no special length
   exact, plain = (
-    Index(run.embed_labels(params, other), backend="exact").search(snapshot.queries, 5).scores
+    Index(run.embedder.labels(params, other), backend="exact").search(snapshot.queries, 5).scores
     for other in (ranked, drifted)
   )
-  found = ranker(run, params, drifted)(Queries(snapshot.queries, run.train.texts), 5).scores
+  found = ranker(run, params, drifted)(Queries(snapshot.queries, run.data.train.texts), 5).scores
   np.testing.assert_allclose(found, exact, atol=1e-6)
   assert np.abs(found - plain).max() > 1e-3
 
@@ -244,12 +250,17 @@ def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"train.batch_size": 8, "method.num_label_clusters": 32})
   params, extra_state, _ = _started(run)
   optimiser = optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run, optimiser, params, extra_state)
+  state = train_step.first_state(run.method, run.mesh, optimiser, params, extra_state)
   before = jax.device_get(
     (state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.extra_state)
   )
   step = train_step.TrainStep(
-    run, optimiser, Report(run.workdir), optimizer.table_schedule(run.config.train, 10)
+    run.method,
+    run.mesh,
+    run.config.train,
+    optimiser,
+    Report(run.workdir),
+    optimizer.table_schedule(run.config.train, 10),
   )
   batch = run.batches.build(0)
   state, _ = step(state, sharding.put_batch(batch, run.mesh))
@@ -311,7 +322,9 @@ def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path
 def test_tables_lie_split_over_the_devices(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"mesh.data": 2, "mesh.label": 4})
   params, extra_state = run.initial_parameters()
-  state = train_step.first_state(run, optimizer.make(run.config.train, 10), params, extra_state)
+  state = train_step.first_state(
+    run.method, run.mesh, optimizer.make(run.config.train, 10), params, extra_state
+  )
   for table, rows in ((state.extra_state["centroids"], 64), (state.params["free_vectors"], 8)):
     assert table.sharding.shard_shape(table.shape) == (rows // 8, 16)
 
@@ -319,7 +332,7 @@ def test_tables_lie_split_over_the_devices(data, tmp_path):
 def test_positives_are_sampled_by_inverse_propensity(data, tmp_path):
   run = _open(data, tmp_path / "run")
   assert run.method.batch.positive_sampling == "inverse_propensity"
-  np.testing.assert_array_equal(run.batches._label_weights, run.inverse_propensity)
+  np.testing.assert_array_equal(run.batches._label_weights, run.data.inverse_propensity)
   uniform = _open(data, tmp_path / "uniform", **{"method.positive_sampling": "uniform"})
   assert uniform.batches._label_weights is None
 
@@ -331,8 +344,8 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   commands.train_and_test(config, source)
   run = runs.reopen(source)
   params, extra_state, _ = run.trained()
-  expected = run.embed_labels(params, run.extra_state_to_rank(params, extra_state))
-  assert np.abs(expected - run.embed_labels(params, extra_state)).max() > 1e-3
+  expected = run.embedder.labels(params, run.extra_state_to_rank(params, extra_state))
+  assert np.abs(expected - run.embedder.labels(params, extra_state)).max() > 1e-3
   settings = {
     "method.name": "classifier",
     "method.labels": "in_batch_table",

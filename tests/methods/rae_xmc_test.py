@@ -165,14 +165,14 @@ def test_gradients_are_finite_and_none_reaches_padding(scale):
 def test_the_method_is_its_formula(extra, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **extra, **{"method.num_positives": 2})
   params, extra_state = run.initial_parameters()
-  queries = run.embed_queries(params, extra_state, run.train.tokens).astype(np.float64)
-  vectors = run.embed_labels(params, extra_state).astype(np.float64)
-  truth, filtered, settings = run.train.unfiltered_positives, run.train.filter, run.config.method
+  queries = run.embedder.queries(params, extra_state, run.data.train.tokens).astype(np.float64)
+  vectors = run.embedder.labels(params, extra_state).astype(np.float64)
+  truth, filtered, settings = run.data.train.unfiltered_positives, run.data.train.filter, run.config.method
   loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[:2])
-  shortlist = np.random.default_rng(1).integers(0, tiny_runs.NUM_LABELS, (len(run.train), 8))
+  shortlist = np.random.default_rng(1).integers(0, tiny_runs.NUM_LABELS, (len(run.data.train), 8))
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number, {"shortlist": np.where(truth.toarray()[
-      np.arange(len(run.train))[:, None], shortlist] > 0, -1, shortlist).astype(np.int32)})  # fmt: skip
+      np.arange(len(run.data.train))[:, None], shortlist] > 0, -1, shortlist).astype(np.int32)})  # fmt: skip
     columns, rows = batch.columns.tolist(), batch.rows.tolist()
     labels_of = [set(truth[row].indices.tolist()) if row >= 0 else set() for row in rows]
     sampled = [
@@ -196,7 +196,7 @@ def test_the_method_is_its_formula(extra, data, tmp_path):
 
 def test_batches_say_who_shares_a_label_also_of_one_that_was_not_sampled(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS)
-  batch, truth = run.batches.build(0), run.train.unfiltered_positives.toarray() > 0
+  batch, truth = run.batches.build(0), run.data.train.unfiltered_positives.toarray() > 0
   rows = truth[np.maximum(batch.rows, 0)] & (batch.rows >= 0)[:, None]
   np.testing.assert_array_equal(batch.shared, rows.astype(int) @ rows.T.astype(int) > 0)
   in_pool = np.zeros(truth.shape[1], bool)
@@ -264,7 +264,7 @@ def _parts(workdir):
 
 def _brute(run, params, extra_state, points, weight, queries):
   """`[n, L]` probabilities by the definition, in float64."""
-  keys = [run.embed_queries(params, extra_state, points.tokens), run.embed_labels(params, extra_state)]
+  keys = [run.embedder.queries(params, extra_state, points.tokens), run.embedder.labels(params, extra_state)]
   scores = np.concatenate(keys).astype(np.float64) @ queries.T.astype(np.float64)
   values = np.concatenate(
     [weight * (points.unfiltered_positives.toarray() > 0), (1 - weight) * np.eye(tiny_runs.NUM_LABELS)]
@@ -279,7 +279,7 @@ def _brute(run, params, extra_state, points, weight, queries):
 
 def test_a_run_ranks_by_the_memory_of_all_its_rows(weighted):
   run, params, extra_state = _parts(weighted)
-  queries = run.embed_queries(params, extra_state, run.dataset.test.tokens)
+  queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   expected = _brute(run, params, extra_state, run.dataset.train, 0.4, queries)
   rank = functools.partial(ranker(run, params, extra_state), Queries(queries, run.dataset.test.texts), 5)
   found = rank()
@@ -287,14 +287,14 @@ def test_a_run_ranks_by_the_memory_of_all_its_rows(weighted):
   filtered = rank(exclude=run.dataset.test.filter)
   pairs = run.dataset.test.filter.tocoo()
   assert not any(label in filtered.ids[row] for row, label in zip(pairs.row, pairs.col)) and pairs.nnz
-  assert len(run.dataset.train) == len(run.train) + len(run.validation)
+  assert len(run.dataset.train) == len(run.data.train) + len(run.data.validation)
 
 
 def test_scores_encoder_are_label_texts_alone(weighted):
   run, params, extra_state = _parts(weighted)
   queries, labels = (
-    run.embed_queries(params, extra_state, run.dataset.test.tokens),
-    run.embed_labels(params, extra_state),
+    run.embedder.queries(params, extra_state, run.dataset.test.tokens),
+    run.embedder.labels(params, extra_state),
   )
   found = ranker(run, params, extra_state, "encoder")(Queries(queries, run.dataset.test.texts), 5)
   np.testing.assert_allclose(found.scores, -np.sort(-queries @ labels.T, axis=1)[:, :5], atol=1e-5)
@@ -316,12 +316,12 @@ def test_the_weight_is_chosen_on_rows_that_have_no_key(trained, monkeypatch):
   monkeypatch.setattr(fused, "KeyMemory", Spy)
   chosen = fused.choose_key_weight(run, params, extra_state)
   np.testing.assert_allclose(
-    given["points"], run.embed_queries(params, extra_state, run.train.tokens), atol=1e-6
+    given["points"], run.embedder.queries(params, extra_state, run.data.train.tokens), atol=1e-6
   )
-  assert (given["point_labels"] != run.train.unfiltered_positives).nnz == 0
-  validation = run.validation
+  assert (given["point_labels"] != run.data.train.unfiltered_positives).nnz == 0
+  validation = run.data.validation
   np.testing.assert_allclose(
-    given["queries"], run.embed_queries(params, extra_state, validation.tokens), atol=1e-6
+    given["queries"], run.embedder.queries(params, extra_state, validation.tokens), atol=1e-6
   )
   assert (given["truth"] != validation.unfiltered_positives).nnz == 0 and (
     given["exclude"] != validation.filter
@@ -335,7 +335,7 @@ def test_the_test_table_is_by_the_memory_with_the_encoders_beside_it(trained):
   report = json.loads((trained / "report" / "metrics.json").read_text())
   run, params, extra_state = _parts(trained)
   split = run.dataset.test
-  queries = run.embed_queries(params, extra_state, split.tokens)
+  queries = run.embedder.queries(params, extra_state, split.tokens)
   for scores, found in (("fused", report["metrics"]), ("encoder", report["by_source"]["encoder"])):
     ranking = evaluate.rank_split(run, ranker(run, params, extra_state, scores), queries, split)
     assert evaluate.score(run, split, ranking) == pytest.approx(found)

@@ -284,7 +284,7 @@ def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, d
 def test_walks_are_done_once_and_validation_points_have_no_part(data, tmp_path, monkeypatch):
   run = _open(data, tmp_path)
   graph = run.dataset.graphs["words"]
-  edges = graph.query_edges[run.train.row_numbers]
+  edges = graph.query_edges[run.data.train.row_numbers]
   expected = refresh.with_walks(
     edges, num_hops=20, num_kept=3, seed=graph_edges._seed("words_query", run.config)
   )
@@ -292,12 +292,12 @@ def test_walks_are_done_once_and_validation_points_have_no_part(data, tmp_path, 
   np.testing.assert_array_equal(run.sides["words_query"].edges.toarray(), expected.toarray())
   assert sorted(run.sides) == ["length_query", "words_label", "words_query"]
   monkeypatch.setattr(refresh, "with_walks", lambda *args, **options: pytest.fail("walked again"))
-  again = graph_edges.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
+  again = graph_edges.load(("words_query",), run.dataset, run.data.train.row_numbers, run.config, run.workdir)
   np.testing.assert_array_equal(again["words_query"].edges.toarray(), expected.toarray())
   with pytest.raises(UserError, match=r"words_query.*indices.npy.*delete it"):
     (path,) = (run.workdir / "graphs").glob("words_query.*.indices.npy")
     path.write_bytes(path.read_bytes()[:-8])
-    graph_edges.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir)
+    graph_edges.load(("words_query",), run.dataset, run.data.train.row_numbers, run.config, run.workdir)
 
 
 def test_walks_of_data_that_have_changed_are_done_anew(tmp_path):
@@ -308,7 +308,7 @@ def test_walks_of_data_that_have_changed_are_done_anew(tmp_path):
   head, *rows = path.read_text().splitlines()
   path.write_text("\n".join([head, *reversed(rows)]) + "\n")
   run = _open(folder, tmp_path)
-  own = run.dataset.graphs["words"].query_edges[run.train.row_numbers]
+  own = run.dataset.graphs["words"].query_edges[run.data.train.row_numbers]
   after = run.sides["words_query"].edges
   assert np.all(after.toarray() >= (own.toarray() > 0)) and (after != before).nnz
 
@@ -317,7 +317,7 @@ def test_sides_have_random_numbers_of_their_own(data, tmp_path):
   run = _open(data, tmp_path, **{"method.random_edges": 0.5, "method.walk_hops": 0, "method.walk_kept": 10})
   added = []
   for graph in ("words", "length"):
-    own = run.dataset.graphs[graph].query_edges[run.train.row_numbers].toarray() > 0
+    own = run.dataset.graphs[graph].query_edges[run.data.train.row_numbers].toarray() > 0
     noise = run.sides[f"{graph}_query"].edges.toarray() > own
     added.append(set(np.flatnonzero(noise.any(axis=1)).tolist()))
   assert len(added[1] - added[0]) > 3  # of one stream, the fewer would be the first of the more
@@ -331,7 +331,7 @@ def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, d
   run = tiny_runs.open_run(data, tmp_path / "one", **tiny_runs.RAMEN, **changes)
   for name, side in run.sides.items():
     graph, of_labels = run.dataset.graphs[name.rpartition("_")[0]], name.endswith("_label")
-    own = graph.label_edges if of_labels else graph.query_edges[run.train.row_numbers]
+    own = graph.label_edges if of_labels else graph.query_edges[run.data.train.row_numbers]
     expected = both[name].edges if name.endswith(walked) else own > 0
     np.testing.assert_array_equal(side.edges.toarray() > 0, expected.toarray())
     assert (side.sampling_weights is not None) == (sampling == "visits" and name.endswith(walked))
@@ -342,14 +342,14 @@ def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, d
 
 def test_weights_of_visits_are_kept_and_sampled_by(data, tmp_path, monkeypatch):
   run = _open(data, tmp_path, **{"method.anchor_sampling": "visits"})
-  edges = run.dataset.graphs["words"].query_edges[run.train.row_numbers]
+  edges = run.dataset.graphs["words"].query_edges[run.data.train.row_numbers]
   seed = graph_edges._seed("words_query", run.config)
   expected = refresh.with_visits(edges, num_hops=20, num_kept=3, seed=seed)
   plain = refresh.with_walks(edges, num_hops=20, num_kept=3, seed=seed)
   monkeypatch.setattr(refresh, "with_visits", lambda *args, **options: pytest.fail("walked again"))
   for sides in (
     run.sides,
-    graph_edges.load(("words_query",), run.dataset, run.train.row_numbers, run.config, run.workdir),
+    graph_edges.load(("words_query",), run.dataset, run.data.train.row_numbers, run.config, run.workdir),
   ):
     side = sides["words_query"]
     np.testing.assert_array_equal(side.edges.toarray(), plain.toarray())
@@ -384,7 +384,7 @@ def test_random_edges_are_added_before_walks(data, tmp_path):
   run = _open(data, tmp_path, **{"method.random_edges": 0.5, "method.walk_hops": 0, "method.walk_kept": 10})
   for side in ("words_query", "words_label"):
     graph = run.dataset.graphs["words"]
-    own = graph.query_edges[run.train.row_numbers] if side == "words_query" else graph.label_edges
+    own = graph.query_edges[run.data.train.row_numbers] if side == "words_query" else graph.label_edges
     noisy = run.sides[side].edges
     assert 1.2 * own.nnz < noisy.nnz <= 1.5 * own.nnz and np.all((noisy.toarray() > 0) >= (own.toarray() > 0))
 
@@ -456,10 +456,12 @@ def test_its_predictions_are_the_plain_dual_encoder_s(trained, data, tmp_path):
   params, extra_state, _ = run.trained()
   plain = {key: value for key, value in tiny_runs.RAMEN.items() if key.startswith(("method.l", "encoder"))}
   base = tiny_runs.open_run(data, tmp_path / "plain", **plain | {"method.name": "ngame"})
-  np.testing.assert_array_equal(base.embed_labels(params, extra_state), run.embed_labels(params, extra_state))
+  np.testing.assert_array_equal(
+    base.embedder.labels(params, extra_state), run.embedder.labels(params, extra_state)
+  )
   tokens = run.dataset.test.tokens
   np.testing.assert_array_equal(
-    base.embed_queries(params, extra_state, tokens), run.embed_queries(params, extra_state, tokens)
+    base.embedder.queries(params, extra_state, tokens), run.embedder.queries(params, extra_state, tokens)
   )
 
 
@@ -516,34 +518,34 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
   """AugGT: in training alone; what is tested on, and what propensities count, stays as it is."""
   plain = _open(data, tmp_path)
   run = tiny_runs.open_run(data, tmp_path / "augmented", **tiny_runs.RAMEN, **{"method.augment_truth": True})
-  graph, points = run.dataset.graphs["words"], run.train.row_numbers
+  graph, points = run.dataset.graphs["words"], run.data.train.row_numbers
   shared = (graph.query_edges[points].toarray() @ graph.label_edges.toarray().T) > 0
-  before = run.train.truth.toarray()
+  before = run.data.train.truth.toarray()
   assert (shared & (before == 0)).any()
-  np.testing.assert_array_equal(run.truth.toarray(), np.where(before > 0, before, shared))
+  np.testing.assert_array_equal(run.data.truth.toarray(), np.where(before > 0, before, shared))
   batch = run.batches.build(0)
-  truth = run.truth.toarray() > 0
+  truth = run.data.truth.toarray() > 0
   sampled = [
     truth[row, batch.columns[positives[weights > 0]]].all()
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights)
     if row >= 0
   ]
   assert all(sampled)
-  np.testing.assert_array_equal(run.inverse_propensity, plain.inverse_propensity)
-  np.testing.assert_array_equal(run.snapshot(None, None, 0).truth.toarray(), run.truth.toarray())
+  np.testing.assert_array_equal(run.data.inverse_propensity, plain.data.inverse_propensity)
+  np.testing.assert_array_equal(run.snapshot(None, None, 0).truth.toarray(), run.data.truth.toarray())
 
 
 @pytest.mark.parametrize("paths", [1, 40, 1000])
 def test_the_truth_is_augmented_block_by_block(paths, data, tmp_path, monkeypatch):
   """The same as at once, with points that have no link, and points that have more ways than a block."""
   run = _open(data, tmp_path, **{"method.augment_truth": True})
-  whole, seen = run.truth, []
-  assert run.truth.dtype == np.float32
+  whole, seen = run.data.truth, []
+  assert run.data.truth.dtype == np.float32
   monkeypatch.setattr(graph_edges, "_BLOCK_PATHS", paths)
   blocks = graph_edges._blocks
   monkeypatch.setattr(graph_edges, "_blocks", lambda *args: seen.extend(blocks(*args)) or seen)
-  points = run.train.row_numbers
-  found = graph_edges.augmented(run.train.truth, run.dataset, points, run.config.method)
+  points = run.data.train.row_numbers
+  found = graph_edges.augmented(run.data.train.truth, run.dataset, points, run.config.method)
   for part in ("indptr", "indices", "data"):
     np.testing.assert_array_equal(
       getattr(found.sorted_indices(), part), getattr(whole.sorted_indices(), part)
@@ -559,12 +561,12 @@ def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
   """At the setting's limit and not before; where it is passed early, the rest is not made."""
   settings = {"method.augment_truth": True}
   run = _open(data, tmp_path, **settings)
-  added = run.truth.nnz - run.train.truth.nnz
+  added = run.data.truth.nnz - run.data.train.truth.nnz
   run.config.method.max_augmented_pairs = added
   augmented = lambda: graph_edges.augmented(
-    run.train.truth, run.dataset, run.train.row_numbers, run.config.method
+    run.data.train.truth, run.dataset, run.data.train.row_numbers, run.config.method
   )
-  assert augmented().nnz == run.truth.nnz
+  assert augmented().nnz == run.data.truth.nnz
   run.config.method.max_augmented_pairs = added - 1
   with pytest.raises(ConfigError, match=rf"graph words adds some {added:,} label pairs.*has room for"):
     augmented()

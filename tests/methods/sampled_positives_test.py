@@ -71,7 +71,7 @@ def test_soft_top_k_samples_as_many_positives_as_it_has_places(make_run):
   for asked, k, most in ((1, 2.0, 2), (1, 1.5, 2), (3, 2.0, 3), (0, 2.0, 99)):
     run = make_run(**{"method.loss": "soft_top_k", "method.k": k, "method.num_positives": asked})
     batch = run.batches.build(0)
-    counts = np.diff(unfiltered(run.train.truth, run.train.filter).indptr)
+    counts = np.diff(unfiltered(run.data.train.truth, run.data.train.filter).indptr)
     real = batch.rows >= 0
     expected = np.minimum(counts[batch.rows[real]], most)
     np.testing.assert_array_equal((batch.weights[real] > 0).sum(axis=1), expected)
@@ -84,7 +84,9 @@ def test_baselines_sample_as_many_positives_as_are_asked_for(make_run):
       more = {"method.num_hard_negatives": 1} if name == "ance" else {}
       run = make_run(**{"method.name": name, "method.num_positives": asked, **more})
       batch = run.batches.build(0)
-      counts = np.diff(unfiltered(run.train.truth, run.train.filter).indptr)[batch.rows[batch.rows >= 0]]
+      counts = np.diff(unfiltered(run.data.train.truth, run.data.train.filter).indptr)[
+        batch.rows[batch.rows >= 0]
+      ]
       expected = np.minimum(counts, asked) if asked else counts
       np.testing.assert_array_equal((batch.weights[batch.rows >= 0] > 0).sum(axis=1), expected)
 

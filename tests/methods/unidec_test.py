@@ -114,7 +114,7 @@ def _vectors(params, table, special):
 
 def _log_inclusion(run):
   """log q_l: that one of B rows samples l, two labels a row."""
-  true = run.train.unfiltered_positives.toarray() > 0
+  true = run.data.train.unfiltered_positives.toarray() > 0
   true = true[true.any(axis=1)]
   size = len(true) / run.batches.steps_per_epoch  # each step has a leaf
   sampled = 2 / true.sum(axis=1).mean() * true.mean(axis=0)
@@ -124,10 +124,10 @@ def _log_inclusion(run):
 def _reference(run, params, batch):
   """L of a batch; the pool's positives are looked up in the truth."""
   special = special_ids(run.dataset.tokenizer())
-  queries, raw = _vectors(params, run.train.tokens, special)
+  queries, raw = _vectors(params, run.data.train.tokens, special)
   texts, _ = _vectors(params, run.dataset.labels.tokens, special)
   columns = [int(label) for label in batch.columns if label >= 0]
-  true, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray() > 0
+  true, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray() > 0
   rows = [int(row) for row in batch.rows if row >= 0]
   positives = {r: {c for c in columns if true[r, c] and not filtered[r, c]} for r in rows}
   pool = {r: [c for c in columns if not filtered[r, c]] for r in rows}
@@ -232,13 +232,15 @@ def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   every = {"method.labels": "all", "method.num_positives": 0, "method.num_hard_negatives": 0}
   run = make_run(**{**DEPSL, **every, "method.symmetric": False})
   params, extra_state = run.initial_parameters()
-  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray() > 0
+  truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray() > 0
   scores = (
-    run.embed_queries(params, extra_state, run.train.tokens) @ run.embed_labels(params, extra_state).T / 0.05
+    run.embedder.queries(params, extra_state, run.data.train.tokens)
+    @ run.embedder.labels(params, extra_state).T
+    / 0.05
   )
   per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
   for number in range(run.batches.steps_per_epoch):
-    batch = run.batches.build(number)._replace(**loop._static_labels(run))
+    batch = run.batches.build(number)._replace(**loop._static_labels(run.batches, run.mesh))
     found = run.method.loss(params, extra_state, batch, jax.random.key(0))[0]
     assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
 
@@ -276,8 +278,8 @@ def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run)
   params, extra_state = run.initial_parameters()
   batch = run.batches.build(0, _refreshed(run, params, extra_state))
   optimiser, rate = (make(run.config.train, 10) for make in (optimizer.make, optimizer.table_schedule))
-  state = train_step.first_state(run, optimiser, params, extra_state)
-  step = train_step.TrainStep(run, optimiser, Report(run.workdir), rate)
+  state = train_step.first_state(run.method, run.mesh, optimiser, params, extra_state)
+  step = train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir), rate)
   before = np.asarray(params[unidec.TABLE])
   state, _ = step(state, sharding.put_batch(batch, run.mesh))
   pool = set(batch.columns[batch.columns >= 0].tolist())
@@ -414,10 +416,10 @@ def test_clusters_and_hard_negatives_are_by_the_text_half(make_run):
   params[unidec.TABLE] = 100 * np.random.default_rng(0).normal(size=params[unidec.TABLE].shape)
   refreshed, known = (
     _refreshed(run, params, extra_state),
-    (run.train.truth > 0).toarray() | (run.train.filter.toarray() > 0),
+    (run.data.train.truth > 0).toarray() | (run.data.train.filter.toarray() > 0),
   )
-  queries = run.embed_queries(params, extra_state, run.train.tokens)[:, :12]
-  labels = run.embed_labels(params, extra_state)[:, :12]
+  queries = run.embedder.queries(params, extra_state, run.data.train.tokens)[:, :12]
+  labels = run.embedder.labels(params, extra_state)[:, :12]
   scores = np.where(known, -np.inf, queries @ labels.T)
   nearest = np.sort(scores, axis=1)[:, ::-1][:, :8]
   np.testing.assert_allclose(np.take_along_axis(scores, refreshed["shortlist"], 1), nearest, rtol=1e-5)
@@ -451,10 +453,10 @@ def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
   run = runs.reopen(trained)
   params, extra_state, _ = run.trained()
   queries, whole = (
-    run.embed_queries(params, extra_state, run.dataset.test.tokens),
-    run.embed_labels(params, extra_state),
+    run.embedder.queries(params, extra_state, run.dataset.test.tokens),
+    run.embedder.labels(params, extra_state),
   )
-  halves = {view: run.embed_labels(params, extra_state, view) for view in ("encoder", "classifier")}
+  halves = {view: run.embedder.labels(params, extra_state, view) for view in ("encoder", "classifier")}
   assert queries.shape[1] == whole.shape[1] == 20
   for part in (queries, whole):
     np.testing.assert_allclose(np.linalg.norm(part[:, :12], axis=1), 1, rtol=1e-5)
@@ -489,7 +491,7 @@ def test_depsl_has_no_classifiers(data, tmp_path):
   run = runs.reopen(tmp_path / "run")
   params, extra_state, _ = run.trained()
   assert set(params) == {"encoder", "text_head"} and not run.method.sparse_params and not run.method.scorers
-  assert run.embed_labels(params, extra_state).shape == (tiny_runs.NUM_LABELS, 12)
+  assert run.embedder.labels(params, extra_state).shape == (tiny_runs.NUM_LABELS, 12)
   assert means["P@1"] > 0.2
   with pytest.raises(ConfigError, match="this run has no classifiers"):
     ranker(run, params, extra_state, "classifier")

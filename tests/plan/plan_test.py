@@ -122,8 +122,7 @@ def compiled(config):
       positives=(),
       excluded=(),
     )
-  run = types.SimpleNamespace(config=config, method=method, mesh=devices)
-  step = TrainStep(run, optimiser, None, lambda count: 1e-3)
+  step = TrainStep(method, devices, config.train, optimiser, None, lambda count: 1e-3)
   program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))
   return program.lower(state, batch).compile().memory_analysis()
 

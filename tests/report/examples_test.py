@@ -111,7 +111,7 @@ def test_reasons_stand_below_their_labels():
 
 
 def test_a_section_leaves_empty_kinds_out():
-  split = types.SimpleNamespace(texts=[""] + ["<p>"] * 6, counted=TRUTH)
+  split = types.SimpleNamespace(texts=[""] + ["<p>"] * 6, unfiltered_positives=TRUTH)
   kinds = [examples.Choice("a", "b", np.array([0, 1])), examples.Choice("none", "c", np.array([], int))]
   text = examples.section(kinds, split, list("abcdef"), RANKING, np.ones(6, int))
   assert "(empty text)" in text and "&lt;p&gt;" in text and "none" not in text

@@ -77,7 +77,7 @@ def write_readings(run: runs.Run, epochs: int) -> None:
       reading = {"train/loss": 3 / epoch, "time/train": 2.5 * epoch, "memory/host_bytes": 1.5e9, **times}
       lines = [
         reading,
-        *([{"eval/P@1": 0.1 * epoch, "eval/R@10": 0.2 * epoch}] if len(run.validation) else []),
+        *([{"eval/P@1": 0.1 * epoch, "eval/R@10": 0.2 * epoch}] if len(run.data.validation) else []),
       ]
       file.writelines(json.dumps({"step": 6 * epoch, "time": 1.0, **line}) + "\n" for line in lines)
   (run.workdir / "report").mkdir(exist_ok=True)

@@ -35,9 +35,9 @@ def test_pairs_score_as_they_are_ranked(request, which, kind):
 
 def test_embedding_some_labels_is_part_of_embedding_all(plain_run):
   made = plain_run
-  every, ids = made.run.embed_labels(made.params, made.extra_state), np.array([59, 0, 7])
+  every, ids = made.run.embedder.labels(made.params, made.extra_state), np.array([59, 0, 7])
   np.testing.assert_allclose(
-    made.run.embed_labels(made.params, made.extra_state, ids=ids), every[ids], atol=1e-6
+    made.run.embedder.labels(made.params, made.extra_state, ids=ids), every[ids], atol=1e-6
   )
 
 
@@ -108,7 +108,7 @@ def test_one_point_with_more_labels_than_a_sample_has():
 def test_a_sample_by_loops(plain_run):
   made = plain_run
   test = made.run.dataset.test
-  every = made.queries @ made.run.embed_labels(made.params, made.extra_state).T
+  every = made.queries @ made.run.embedder.labels(made.params, made.extra_state).T
   planned = scores.plan(test.unfiltered_positives, 0)
   vectors = scores.LabelVectors(
     made.run, made.params, made.extra_state, "fused", np.concatenate([planned.labels, planned.drawn])

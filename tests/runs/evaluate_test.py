@@ -43,8 +43,9 @@ def _run(train_truth, k, tmp_path=None):
     labels=types.SimpleNamespace(texts=texts),
   )
   inverse = metrics.inverse_propensity(train_truth, 0.55, 1.5)
+  rows = types.SimpleNamespace(inverse_propensity=inverse)
   return types.SimpleNamespace(
-    config=config, dataset=dataset, workdir=tmp_path, ranking_folder=tmp_path, inverse_propensity=inverse
+    config=config, dataset=dataset, workdir=tmp_path, ranking_folder=tmp_path, data=rows
   )
 
 
@@ -175,8 +176,8 @@ def _two_views(backend, folder, num_labels=1500):
     mesh=None,
     method=types.SimpleNamespace(scorers=("encoder", "classifier"), key_temperature=0),
     extra_state_to_rank=lambda params, extra_state: extra_state,
-    inverse_propensity=np.ones(num_labels),
-    embed_labels=embed_labels,
+    data=types.SimpleNamespace(inverse_propensity=np.ones(num_labels)),
+    embedder=types.SimpleNamespace(labels=embed_labels),
   )
   return run, queries
 
@@ -185,7 +186,7 @@ def _two_views(backend, folder, num_labels=1500):
 @pytest.mark.parametrize("view", ["fused", "encoder", "classifier"])
 def test_an_index_ranks_by_the_whole_and_by_each_half(view, tmp_path, builds):
   run, queries = _two_views("scann", tmp_path)
-  labels = run.embed_labels(None, None, view if view != "fused" else "")
+  labels = run.embedder.labels(None, None, view if view != "fused" else "")
   exclude = sp.csr_matrix(np.random.default_rng(1).random((120, 1500)) < 0.01)
   rank = ranker(run, None, None, scores=view)
   for k, left_out in ((5, None), (100, exclude), (5, exclude)):
@@ -209,7 +210,7 @@ def test_what_is_ranked_exactly(reason, tmp_path, builds, capfd, monkeypatch):
     leaf = Tree(*(np.array([value]) for value in (-1, 0.0, -1, -1, 0.25)))
     leaf.save(tmp_path / run_folder.FUSION)
   found = ranker(run, None, None, "fused")(Queries(queries, [""] * len(queries)), 10)
-  exact = search(queries, run.embed_labels(None, None), 10)
+  exact = search(queries, run.embedder.labels(None, None), 10)
   np.testing.assert_array_equal(found.ids, exact.ids)
   said = capfd.readouterr().err.splitlines()
   assert not builds and len(said) == (backend == "scann")
@@ -232,7 +233,7 @@ def test_a_model_builds_its_index_once(tmp_path, builds, monkeypatch):
   monkeypatch.setattr(run, "trained", lambda: (*run.initial_parameters(), 0))
   model = Model(run)
   texts = run.dataset.test.texts
-  labels, queries = run.embed_labels(*run.trained()[:2]), model.embed(texts)
+  labels, queries = run.embedder.labels(*run.trained()[:2]), model.embed(texts)
   exact = functools.partial(search, queries, labels)
 
   np.testing.assert_array_equal(model.predict(texts[:3], 5)[0], exact(5).ids[:3])

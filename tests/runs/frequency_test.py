@@ -39,10 +39,10 @@ def chosen(data, tmp_path_factory):
 def _scores(run, params, extra_state, weight):
   """`[n, L]` of the test rows in float64, by the definition."""
   queries, labels = (
-    run.embed_queries(params, extra_state, run.dataset.test.tokens),
-    run.embed_labels(params, extra_state),
+    run.embedder.queries(params, extra_state, run.dataset.test.tokens),
+    run.embedder.labels(params, extra_state),
   )
-  counts = (run.train.unfiltered_positives > 0).sum(axis=0).A1
+  counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
   return queries.astype(float) @ labels.T.astype(float) / 0.05 + weight * np.log(1 + counts)
 
 
@@ -51,7 +51,7 @@ def test_an_encoder_ranks_by_cosines_and_frequency(weight, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **{"eval.log_frequency": weight})
   params, extra_state = run.initial_parameters()
   expected = _scores(run, params, extra_state, weight)
-  queries = run.embed_queries(params, extra_state, run.dataset.test.tokens)
+  queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   for scores in ("fused", "encoder"):
     found = ranker(run, params, extra_state, scores)(Queries(queries, run.dataset.test.texts), 60)
     np.testing.assert_allclose(found.scores / 0.05, np.take_along_axis(expected, found.ids, 1), atol=1e-3)
@@ -62,12 +62,12 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
   kept = ChosenWeight.load(chosen / run_folder.FREQUENCY, frequency.GRID[-1])
   run = runs.reopen(chosen)
   params, extra_state, _ = run.trained()
-  validation, earned = run.validation, []
+  validation, earned = run.data.validation, []
   queries, labels = (
-    run.embed_queries(params, extra_state, validation.tokens),
-    run.embed_labels(params, extra_state),
+    run.embedder.queries(params, extra_state, validation.tokens),
+    run.embedder.labels(params, extra_state),
   )
-  counts = (run.train.unfiltered_positives > 0).sum(axis=0).A1
+  counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
   for weight in frequency.GRID:
     scores = queries @ labels.T / 0.05 + weight * np.log1p(counts)
     scores[validation.filter.toarray()] = -np.inf
@@ -113,7 +113,9 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
     settings = {**_KINDS[kind], "encoder.normalize": True, "eval.log_frequency": weight}
     run = tiny_runs.open_run(data, tmp_path / f"{weight}", **settings)
     params, extra_state = run.initial_parameters()
-    queries = Queries(run.embed_queries(params, extra_state, run.dataset.test.tokens), run.dataset.test.texts)
+    queries = Queries(
+      run.embedder.queries(params, extra_state, run.dataset.test.tokens), run.dataset.test.texts
+    )
     found.append(ranker(run, params, extra_state, scores)(queries, 20).ids)
     frequency.tell(run, scores)
   assert len(said) == np.array_equal(*found)

@@ -61,26 +61,30 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
 
 def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
   """The second is refused, and leaves the first one's folder as it is; then it may."""
-  run = types.SimpleNamespace(
-    workdir=tmp_path, ranking_folder=tmp_path, trained=lambda last: ("params", "extra_state", 7)
-  )
+
+  def open_run(folder):
+    found = {"workdir": tmp_path, "ranking_folder": folder, "ranking_in": open_run}
+    return types.SimpleNamespace(**found, trained=lambda last: ("params", "extra_state", 7))
+
+  run = open_run(tmp_path)
   fitted = []
   for module, name in ((checkpoints, "fit_fusion"), (checkpoints.frequency, "fit")):
     monkeypatch.setattr(module, name, lambda run, *trained: fitted.append(trained))
   code = (
     "import pathlib, sys, types\n"
     "from xmc_jax.runs import checkpoints\n"
-    "run = types.SimpleNamespace(workdir=pathlib.Path(sys.argv[1]), trained=lambda last: (None, None, 7))\n"
+    "run = types.SimpleNamespace(workdir=pathlib.Path(sys.argv[1]), trained=lambda last: (None, None, 7),\n"
+    "  ranking_in=lambda folder: run)\n"
     "with checkpoints.trained(run, 'last'):\n"
     "  pass\n"
   )
-  with checkpoints.trained(run, "last") as found:
-    assert found == ("params", "extra_state", 7) and fitted == [("params", "extra_state")] * 2
-    (run.ranking_folder / "kept").touch()
+  with checkpoints.trained(run, "last") as (opened, *found):
+    assert found == ["params", "extra_state", 7] and fitted == [("params", "extra_state")] * 2
+    (opened.ranking_folder / "kept").touch()
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     said = rf"process {os.getpid()} on \S+ tests the last step in this folder; wait for it, or stop it"
     assert ended.returncode and re.search(said, ended.stderr), ended.stderr
-    assert (run.ranking_folder / "kept").exists()
+    assert (opened.ranking_folder / "kept").exists()
   assert not (tmp_path / run_folder.LAST).exists()
-  with checkpoints.trained(run, "last"):
-    assert not (run.ranking_folder / "kept").exists()
+  with checkpoints.trained(run, "last") as (opened, *_):
+    assert not (opened.ranking_folder / "kept").exists()

@@ -87,10 +87,10 @@ def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
   finally:
     (run.workdir / "kept").replace(run.workdir / "hybrid.json")
   while_fitting, afterwards = seen["corpora"]
-  truth, held_out = run.dataset.train.unfiltered_positives, run.validation
-  vectors = run.embed_queries(params, extra_state, run.dataset.train.tokens)
-  assert len(held_out) == 60 and not set(held_out.row_numbers) & set(run.train.row_numbers)
-  assert_memory(while_fitting, run, vectors, labelled(truth, run.train.row_numbers))
+  truth, held_out = run.dataset.train.unfiltered_positives, run.data.validation
+  vectors = run.embedder.queries(params, extra_state, run.dataset.train.tokens)
+  assert len(held_out) == 60 and not set(held_out.row_numbers) & set(run.data.train.row_numbers)
+  assert_memory(while_fitting, run, vectors, labelled(truth, run.data.train.row_numbers))
   every = labelled(truth, np.arange(len(run.dataset.train)))
   assert len(every) < len(run.dataset.train) and set(held_out.row_numbers) & set(every)
   assert_memory(afterwards, run, vectors, every)
@@ -107,7 +107,7 @@ def test_label_vectors_are_the_runs_own(run, seen):
   (corpus,) = seen["corpora"]
   assert corpus.label_vectors.keys() == {"encoder", "classifier"}
   for view, vectors in corpus.label_vectors.items():
-    np.testing.assert_array_equal(vectors, run.embed_labels(params, extra_state, view))
+    np.testing.assert_array_equal(vectors, run.embedder.labels(params, extra_state, view))
   assert corpus.temperature == run.config.method.temperature
   assert not seen["fits"]  # it was kept
 
@@ -145,7 +145,7 @@ def test_two_meshes_rank_alike(workdir):
     (workdir / "memory.npy").rename(workdir / "kept.npy")  # so that each embeds it
     try:
       test = run.dataset.test
-      queries = Queries(run.embed_queries(params, extra_state, test.tokens), test.texts)
+      queries = Queries(run.embedder.queries(params, extra_state, test.tokens), test.texts)
       found.append(ranking.hybrid(run, params, extra_state).rank_with_sources(queries, 10, test.filter))
     finally:
       (workdir / "kept.npy").replace(workdir / "memory.npy")
@@ -169,7 +169,7 @@ def _by_score(found) -> np.ndarray:
 def test_a_source_can_be_all_that_ranks(run):
   params, extra_state, _ = run.trained()
   test = run.dataset.test
-  queries = Queries(run.embed_queries(params, extra_state, test.tokens), test.texts)
+  queries = Queries(run.embedder.queries(params, extra_state, test.tokens), test.texts)
   joined, alone = ranking.hybrid(run, params, extra_state).rank_with_sources(queries, 9, test.filter)
   np.testing.assert_array_equal(
     ranking.ranker(run, params, extra_state)(queries, 9, test.filter).ids, joined.ids
@@ -190,7 +190,7 @@ def test_a_source_can_be_all_that_ranks(run):
 def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   params, extra_state, _ = run.trained()
   test = run.dataset.test
-  vectors = run.embed_queries(params, extra_state, test.tokens)
+  vectors = run.embedder.queries(params, extra_state, test.tokens)
   ranked = ranking.rank_test(run, params, extra_state, vectors, "hybrid")
   names = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
   assert list(ranked.by) == ["hybrid", "fused", *names]

@@ -61,7 +61,7 @@ def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   run = runs.reopen(workdir)
   params, _, step = run.trained()
   best, per_epoch = newest(workdir / "best"), run.batches.steps_per_epoch
-  assert (per_epoch, len(run.validation)) == (11, 20)  # 170 rows, 16 at a time; of all 190 rows it is 12
+  assert (per_epoch, len(run.data.validation)) == (11, 20)  # 170 rows, 16 at a time; of all 190 rows it is 12
   assert step == newest(workdir / "refit" / "best") == best // 11 * 12
   assert json.loads((workdir / "report" / "metrics.json").read_text())["step"] == step
   assert commands.test(workdir) == means
@@ -69,7 +69,7 @@ def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   settings = SETTINGS | {"train.refit": False, "data.num_validation": 0}
   other = tiny_runs.open_run(folder, tmp_path / "all", **settings)
   with_all = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[0]
-  first = run.best(read_only=True).restore_trained(best, run.method.sharding_rules, run.mesh)[0]
+  first = run.saved.best(read_only=True).restore_trained(best, run.method.sharding_rules, run.mesh)[0]
   assert bits(params) == bits(with_all) != bits(first)
 
 
@@ -141,6 +141,6 @@ def test_tables_are_those_of_all_rows(name, folder, tmp_path):
   )
   by_hand = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[:2]
   assert bits(trained) == bits(by_hand)
-  np.testing.assert_array_equal(run.embed_labels(*trained), other.embed_labels(*by_hand))
+  np.testing.assert_array_equal(run.embedder.labels(*trained), other.embedder.labels(*by_hand))
   counts = [np.bincount(one.train.unfiltered_positives.indices, minlength=60) for one in (run, other)]
   assert name != "dexa" or (counts[0] >= 8).sum() < (counts[1] >= 8).sum()

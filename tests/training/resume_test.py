@@ -411,9 +411,9 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
     workdir = tmp_path / name
     run = tiny_runs.open_run(folder, workdir, **settings, **overrides)
     loop.train(run, Report(workdir))
-    checkpoints = run.checkpoints(read_only=True)
+    checkpoints = run.saved.checkpoints(read_only=True)
     state = checkpoints.restore_state(checkpoints.latest(), sharding.replicated(run.mesh))
-    tables.append(run.embed_labels(*run.trained()[:2]))  # whatever mesh saved the parameters
+    tables.append(run.embedder.labels(*run.trained()[:2]))  # whatever mesh saved the parameters
     return jax.device_get({"params": state["params"], "extra_state": state.get("extra_state") or {}})
 
   expected = go("whole")
@@ -431,6 +431,6 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
     np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
   assert num_padded == (np.prod(ended) > 1)
   found = runs.reopen(tmp_path / "moved", methods.default_config().mesh)  # opened on one device
-  tables.append(found.embed_labels(*found.trained()[:2]))
+  tables.append(found.embedder.labels(*found.trained()[:2]))
   for table in tables[1:]:
     np.testing.assert_allclose(table, tables[0], atol=1e-4)

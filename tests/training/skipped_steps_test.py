@@ -56,13 +56,17 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
   """Parameters, tables, the moments of both, and what a method keeps beside them; the step counts."""
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS[method], **{"train.max_skipped_steps": 1})
   step = loop.TrainStep(
-    run,
+    run.method,
+    run.mesh,
+    run.config.train,
     optimizer.make(run.config.train, 6),
     Report(run.workdir),
     optimizer.table_schedule(run.config.train, 6),
   )
   state = loop._start(run, optimizer.make(run.config.train, 6), Checkpoints(run.workdir, keep=2))[0]
-  batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(**loop._static_labels(run))
+  batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(
+    **loop._static_labels(run.batches, run.mesh)
+  )
   state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
   before = jax.device_get(state)
   state, found = step(state, batch._replace(shared=jnp.float32(value)))
@@ -97,10 +101,14 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   )
   optimiser = optax.adam(0.1)
   extra_state = {label_centroids.NAME: vectors(num_labels, width)}
-  state = train_step.first_state(run, optimiser, {"points": vectors(4, width)}, extra_state)
+  state = train_step.first_state(run.method, run.mesh, optimiser, {"points": vectors(4, width)}, extra_state)
   labels = rng.choice(num_labels, 8, replace=False)
   batch = tiny_runs.pool_batch(labels, [[0], [3], [3], [6]], [[1.0]] * 4, [[-1]] * 4)
-  return train_step.TrainStep(run, optimiser, Report(folder)), state, sharding.put_batch(batch, run.mesh)
+  return (
+    train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(folder)),
+    state,
+    sharding.put_batch(batch, run.mesh),
+  )
 
 
 def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):

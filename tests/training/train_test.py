@@ -87,9 +87,9 @@ def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   run = runs.reopen(workdir)
   params, extra_state, step = run.trained()
   assert step == first_best
-  queries = evaluate.embed_split(run, params, extra_state, run.validation)
-  ranking = evaluate.rank_split(run, ranker(run, params, extra_state), queries, run.validation)
-  found = evaluate.score(run, run.validation, ranking)
+  queries = evaluate.embed_split(run, params, extra_state, run.data.validation)
+  ranking = evaluate.rank_split(run, ranker(run, params, extra_state), queries, run.data.validation)
+  found = evaluate.score(run, run.data.validation, ranking)
   assert found["P@1"] == scores[step]
 
 
@@ -197,7 +197,7 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   message = str(caught.value)
   run = runs.reopen(tmp_path / "run")
   rows = run.batches.build(8).rows
-  rows = run.train.row_numbers[rows[rows >= 0]]
+  rows = run.data.train.row_numbers[rows[rows >= 0]]
   # Unit vectors of NaN are zero, so it may be the gradient that tells.
   assert re.match(r"train/(loss|gradient_norm) is nan at step 9, training rows ", message)
   assert "\n" not in message
@@ -241,7 +241,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   assert step == 12
   lines = tiny_runs.metric_lines(run.workdir)
   assert [line["eval/P@1"] for line in lines if "eval/P@1" in line] == [0.3, 0.5, 0.4, 0.5]
-  checkpoints = run.checkpoints(read_only=True)
+  checkpoints = run.saved.checkpoints(read_only=True)
   assert checkpoints.latest() == 24
   # Once more: it has stopped for good.
   monkeypatch.setattr(loop.TrainStep, "__call__", lambda *_: pytest.fail("it went on"))
@@ -258,16 +258,16 @@ def _train(run):
 
 def test_validation_rows_are_in_no_batch(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run")
-  held_out = set(run.validation.row_numbers.tolist())
-  assert len(held_out) == len(run.validation) == 20
+  held_out = set(run.data.validation.row_numbers.tolist())
+  assert len(held_out) == len(run.data.validation) == 20
   seen = set()
   for step in range(run.batches.steps_per_epoch):
     rows = run.batches.build(step).rows
-    seen |= set(run.train.row_numbers[rows[rows >= 0]].tolist())
+    seen |= set(run.data.train.row_numbers[rows[rows >= 0]].tolist())
   assert not seen & held_out
   assert len(seen) == len(run.batches.rows) == 170
   again = tiny_runs.open_run(data, tmp_path / "again", **{"train.seed": 1})
-  assert set(again.validation.row_numbers.tolist()) != held_out
+  assert set(again.data.validation.row_numbers.tolist()) != held_out
 
 
 def test_the_whole_run_is_one_program_and_the_last_parameters_serve_without_validation(
@@ -332,10 +332,12 @@ def test_no_transfer_is_implicit(data, tmp_path):
   """A step on a placed batch moves nothing between host and device."""
   run = tiny_runs.open_run(data, tmp_path / "run")
   optimiser = loop.optimizer.make(run.config.train, 6)
-  step = loop.TrainStep(run, optimiser, Report(run.workdir))
+  step = loop.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir))
   state = loop._start(run, optimiser, loop.Checkpoints(run.workdir, keep=2))[0]
   for number in range(2):
-    batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(**loop._static_labels(run))
+    batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(
+      **loop._static_labels(run.batches, run.mesh)
+    )
     if number == 0:
       state, _ = step(state, batch)
     else:

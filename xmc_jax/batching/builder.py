@@ -1,6 +1,7 @@
 """Training batches as a function of (seed, step, order), in static shapes."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -31,11 +32,12 @@ class BatchBuilder:
     local_queries, local_labels: which rows of a group this process holds; it reads only those. None is all.
     label_weights: `[L]` positive sampling weights of a row's positives; None samples uniformly.
     sides: the sides of metadata graphs, by name.
+    vectors: reads the points' embeddings when the first batch is built, if `spec.frozen`.
 
   Attributes:
     rows: `[N']` int32, the training rows that have at least one label to learn.
     steps_per_epoch: batches in an epoch; only the last is padded, or any one where batches are clusters.
-    vectors: `[N, D]` embeddings of the points if `spec.frozen`; must be set before the first batch.
+    vectors: `[N, D]` embeddings of the points if `spec.frozen`.
   """
 
   def __init__(
@@ -55,6 +57,7 @@ class BatchBuilder:
     local_labels: length_buckets.LocalRows | None = None,
     label_weights: np.ndarray | None = None,
     sides: Mapping[str, Side] = MappingProxyType({}),
+    vectors: Callable[[], np.ndarray] | None = None,
   ):
     self._queries, self._labels, self._label_weights = queries, labels, label_weights
     truth = unfiltered(truth, excluded)
@@ -62,7 +65,7 @@ class BatchBuilder:
     self._max_length, self._seed = max_length, seed
     self._data_axis, self._local_rows = data_axis, local_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
-    self.vectors, self._last_order = None, (None, None, None)
+    self._read_vectors, self._last_order = vectors, (None, None, None)
     self.steps_per_epoch, batch_size = epoch_shape(
       len(self.rows), batch_size, data_axis, spec.batch_is_cluster
     )
@@ -96,6 +99,10 @@ class BatchBuilder:
     self.every_label = ()
     if spec.num_fresh_negatives:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, local_labels)
+
+  @functools.cached_property
+  def vectors(self) -> np.ndarray:
+    return self._read_vectors()
 
   def _choose_widths(self) -> tuple[int, ...]:
     """Returns the widths that a batch's array of positives may have."""

@@ -145,7 +145,7 @@ def test(
   if writes:
     atomic.check_output(destination)  # before the work
   with checkpoints.trained(run, checkpoint) as trained:
-    means, ranked = _test(run, *trained, Report(workdir), scores, suffix)
+    means, ranked = _test(*trained, Report(workdir), scores, suffix)
   if writes:
     with atomic.open_output(destination) as out:
       write_lines(run, ranked, out)
@@ -220,7 +220,7 @@ def _plan(run: runs.Run) -> str:
   batches, config = run.batches, run.config
   return (
     f"{run.method.batch.labels.replace('_', ' ')} labels, {len(batches.rows):,} training points, "
-    f"{len(run.validation):,} held out for validation; {config.train.num_epochs} epochs of "
+    f"{len(run.data.validation):,} held out for validation; {config.train.num_epochs} epochs of "
     f"{batches.steps_per_epoch} steps, {batches.real_token_fraction():.0%} of a batch's tokens are real"
     + (f", {labels:.0%} of the labels'" if (labels := batches.real_label_token_fraction()) else "")
   )

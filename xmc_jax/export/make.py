@@ -114,7 +114,7 @@ def _in_float32(run: runs.Run) -> runs.Run:
 
 def _write(part: pathlib.Path, source: _Source) -> None:
   run, trained = source.run, source.trained
-  vectors = run.embed_labels(trained.params, run.extra_state_to_rank(*trained), source.view)
+  vectors = run.embedder.labels(trained.params, run.extra_state_to_rank(*trained), source.view)
   memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, ())
   _check_room(part, source, vectors.shape, memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
@@ -197,7 +197,7 @@ def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
   for start in range(0, len(rows), label_files.BLOCK):
     some = rows[start : start + label_files.BLOCK]
     if kept is None:
-      yield run.embed_queries(*trained, run.dataset.train.tokens.rows(some))
+      yield run.embedder.queries(*trained, run.dataset.train.tokens.rows(some))
     else:
       yield kept[some]
 
@@ -218,8 +218,8 @@ def _ranks_by(run: runs.Run, view: str) -> str:
 
 def _sample(run: runs.Run, trained: Trained) -> np.ndarray:
   """Returns `[m, D]` embeddings of a random sample of training points."""
-  rows = np.random.default_rng(0).permutation(len(run.train))[:_SAMPLE]
-  return run.embed_queries(*trained, run.train.tokens.rows(np.sort(rows)))
+  rows = np.random.default_rng(0).permutation(len(run.data.train))[:_SAMPLE]
+  return run.embedder.queries(*trained, run.data.train.tokens.rows(np.sort(rows)))
 
 
 def _check_room(part: pathlib.Path, source: _Source, shape: tuple[int, int], memory: Memory | None) -> None:

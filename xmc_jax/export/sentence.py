@@ -69,7 +69,7 @@ def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Senten
   head = _head_of(root)
   root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
   tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
-  wanted = run.embed_queries(*trained, tokens)
+  wanted = run.embedder.queries(*trained, tokens)
   padded = tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
   for unit in (run.config.encoder.normalize, not run.config.encoder.normalize):
     embedder = _embedder(run, head, unit)

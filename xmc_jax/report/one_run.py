@@ -133,8 +133,9 @@ def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: 
   by = _ranked_by(chosen, bool(run.method.scorers))
   lead = (
     f"{config.method.name} with encoder {pathlib.PurePath(config.encoder.name).name}, on {run.dataset.name}: "
-    f"{len(run.train):,} training points, {len(run.validation):,} for validation, {len(test):,} for "
-    f"this test, {run.dataset.num_labels:,} labels. Parameters of step {report['step']:,}{by}."
+    f"{len(run.data.train):,} training points, {len(run.data.validation):,} for validation, "
+    f"{len(test):,} for this test, {run.dataset.num_labels:,} labels. "
+    f"Parameters of step {report['step']:,}{by}."
   )
   parts = [
     element("h1", f"{config.name}: test report"),
@@ -220,7 +221,7 @@ def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> lis
   if per_epoch := readings.steps_per_epoch(curves):
     last = int(curves["train/loss"].steps[-1])
     said.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
-  if not len(run.validation):
+  if not len(run.data.validation):
     said.append("No rows were held out for validation: the last parameters were tested.")
   if run.config.train.refit:
     said.append("Then all rows were trained on, for as many epochs as were best; that was tested.")

@@ -38,9 +38,9 @@ class LabelVectors:
     fitted = run.ranking_folder / run_folder.FUSION
     views = run.method.scorers
     self._tree = Tree.load(fitted) if views and scores == "fused" and fitted.exists() else None
-    self._propensity = run.inverse_propensity.astype(np.float32) if self._tree else None
+    self._propensity = run.data.inverse_propensity.astype(np.float32) if self._tree else None
     names = ("classifier", "encoder") if self._tree else (scores if scores in views else "",)
-    self._vectors = [run.embed_labels(params, extra_state, name, self._ids) for name in names]
+    self._vectors = [run.embedder.labels(params, extra_state, name, self._ids) for name in names]
 
   def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns `[n]` float32 scores of points `[n, D]` with one label each, `[n]`."""

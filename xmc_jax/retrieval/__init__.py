@@ -4,5 +4,15 @@ from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.search import Ranking, search, shard_table
 from xmc_jax.retrieval.shortlists import shortlist
+from xmc_jax.retrieval.table_embedder import TableEmbedder
 
-__all__ = ["Index", "Ranking", "embed_table", "search", "shard_table", "shortlist", "texts_at_a_time"]
+__all__ = [
+  "Index",
+  "Ranking",
+  "TableEmbedder",
+  "embed_table",
+  "search",
+  "shard_table",
+  "shortlist",
+  "texts_at_a_time",
+]

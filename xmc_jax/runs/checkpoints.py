@@ -16,8 +16,8 @@ _TESTS = "tests the last step in this folder; wait for it, or stop it"
 
 
 @contextlib.contextmanager
-def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
-  """Yields `(params, extra_state, step)` of the run's parameters.
+def trained(run: Run, checkpoint: str) -> Iterator[tuple[Run, PyTree, PyTree, int]]:
+  """Yields `(run, params, extra_state, step)`: the run as it ranks by these parameters.
 
   What a run keeps to rank by was made of its best parameters. Of the last ones it is made anew, in a folder
   that is removed in the end.
@@ -30,10 +30,11 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
     UserError: nothing has been saved yet, what was saved is damaged, or another process has this folder.
   """
   if checkpoint == "best":
-    yield run.trained()
+    yield run, *run.trained()
     return
   found = run.trained(last=True)
-  run.ranking_folder = folder = run.workdir / run_folder.LAST
+  folder = run.workdir / run_folder.LAST
+  run = run.ranking_in(folder)
   with contextlib.ExitStack() as stack:
     if runtime.is_main_process():
       stack.enter_context(locks.in_use(run.workdir, _LOCK, _TESTS))
@@ -43,4 +44,4 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[PyTree, PyTree, int]]:
     runtime.barrier("last")
     fit_fusion(run, *found[:2])
     frequency.fit(run, *found[:2])
-    yield found
+    yield run, *found

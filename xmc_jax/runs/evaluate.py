@@ -32,7 +32,7 @@ Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
 def embed_split(run: Run, params: PyTree, extra_state: PyTree, split: data.Split) -> np.ndarray:
   """`[n, D]` embeddings of a split's points."""
   with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
-    return run.embed_queries(params, extra_state, split.tokens, bar.update)
+    return run.embedder.queries(params, extra_state, split.tokens, bar.update)
 
 
 def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
@@ -43,15 +43,15 @@ def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
   """Every metric, at every k of 1, 3, 5, 10, 100 that `config.eval.k` reaches, as fractions."""
   truth, ks = split.unfiltered_positives, _depths(run)
-  found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.inverse_propensity)
+  found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.data.inverse_propensity)
   return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
 
 
 def validate(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, float]:
   """Returns what `score` says of the rows held out, ranked without fusion."""
   rank = plain_ranker(run, params, extra_state)
-  queries = embed_split(run, params, extra_state, run.validation)
-  return score(run, run.validation, rank_split(run, rank, queries, run.validation))
+  queries = embed_split(run, params, extra_state, run.data.validation)
+  return score(run, run.data.validation, rank_split(run, rank, queries, run.data.validation))
 
 
 def shown(means: dict[str, float]) -> dict[str, float]:
@@ -85,7 +85,7 @@ def write_report(
   means, truth = score(run, split, ranking), split.unfiltered_positives
   frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
   intervals = metrics.bootstrap_intervals(
-    ranking.ids, truth, ks=_depths(run), inverse_propensity=run.inverse_propensity, seed=0
+    ranking.ids, truth, ks=_depths(run), inverse_propensity=run.data.inverse_propensity, seed=0
   )
   report = {
     "step": step,

@@ -49,7 +49,7 @@ def labels_with(run: Run, labels: np.ndarray, weight: float) -> np.ndarray:
   """Returns label vectors `[L, D]` with a column τ α log(1 + n_l), `[L, D + 1]`; as they are where α is 0."""
   if not weight:
     return labels
-  counts = np.bincount(run.train.unfiltered_positives.indices, minlength=len(labels))
+  counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=len(labels))
   column = run.config.method.temperature * weight * np.log1p(counts)
   return np.concatenate([labels, column[:, None].astype(labels.dtype)], axis=1)
 
@@ -64,15 +64,15 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
 
   Nothing is done where the config gives it, or it was chosen before.
   """
-  path, validation = run.ranking_folder / run_folder.FREQUENCY, run.validation
+  path, validation = run.ranking_folder / run_folder.FREQUENCY, run.data.validation
   if run.config.eval.log_frequency >= 0 or path.exists():
     return
   if not len(validation):
     return say("eval.log_frequency: label frequency weighs 0, as there are no validation rows to choose by")
   metric = run.config.eval.metric
   view = "encoder" if run.method.scorers else ""
-  labels = run.embed_labels(params, run.extra_state_to_rank(params, extra_state), view)
-  queries = run.embed_queries(params, extra_state, validation.tokens)
+  labels = run.embedder.labels(params, run.extra_state_to_rank(params, extra_state), view)
+  queries = run.embedder.queries(params, extra_state, validation.tokens)
   earned = tuple(_earned(run, queries, labels, weight) for weight in GRID)
   found = ChosenWeight(GRID[int(np.argmax(earned))], metric, earned)
   say(
@@ -84,12 +84,12 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
 
 
 def _earned(run: Run, queries: np.ndarray, labels: np.ndarray, weight: float) -> float:
-  """Returns the metric of the validation-out rows under one α."""
-  validation, metric = run.validation, run.config.eval.metric
+  """Returns the metric of the held-out rows under one α."""
+  validation, metric = run.data.validation, run.config.eval.metric
   index = Index(labels_with(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency")
   depth = int(metric.partition("@")[2])
   ranking = index.search(queries_with(queries, weight), depth, exclude=validation.filter)
   found = metrics.evaluate(
-    ranking.ids, validation.unfiltered_positives, ks=(depth,), inverse_propensity=run.inverse_propensity
+    ranking.ids, validation.unfiltered_positives, ks=(depth,), inverse_propensity=run.data.inverse_propensity
   )
   return float(found[metric])

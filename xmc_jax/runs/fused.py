@@ -31,9 +31,9 @@ def fused_ranker(run: Run, params: PyTree, extra_state: PyTree) -> Callable[...,
 def fusion(run: Run, params: PyTree, extra_state: PyTree, tree: Tree | None = None) -> Fusion:
   """Opens the two views of a run, to be ranked by both."""
   return Fusion(
-    run.embed_labels(params, extra_state, "encoder"),
-    run.embed_labels(params, extra_state, "classifier"),
-    run.inverse_propensity,
+    run.embedder.labels(params, extra_state, "encoder"),
+    run.embedder.labels(params, extra_state, "classifier"),
+    run.data.inverse_propensity,
     num_candidates=run.config.eval.num_candidates,
     devices=run.mesh,
     tree=tree,
@@ -58,7 +58,10 @@ def fit_fusion(run: Run, params: PyTree, extra_state: PyTree) -> None:
   run.freeze_queries(params, extra_state)
   queries = run.snapshot(params, extra_state, 0).queries[rows]
   fused.fit(
-    queries, run.train.unfiltered_positives[rows], run.train.filter[rows], depth=settings.fusion_depth
+    queries,
+    run.data.train.unfiltered_positives[rows],
+    run.data.train.filter[rows],
+    depth=settings.fusion_depth,
   )
   if runtime.is_main_process():
     fused.tree.save(path)
@@ -66,7 +69,7 @@ def fit_fusion(run: Run, params: PyTree, extra_state: PyTree) -> None:
 
 
 def key_memory(run: Run, params: PyTree, extra_state: PyTree) -> KeyMemory:
-  """Opens the memory of all training points, validation-out ones too, with the weight that was chosen for it.
+  """Opens the memory of all training points, held-out ones too, with the weight that was chosen for it.
 
   Where none was kept in the run's folder, it is chosen.
   """
@@ -77,13 +80,13 @@ def key_memory(run: Run, params: PyTree, extra_state: PyTree) -> KeyMemory:
 
 def choose_key_weight(run: Run, params: PyTree, extra_state: PyTree) -> ChosenWeight:
   """Chooses how much points weigh, by `config.eval.metric` on the rows held out, which are in no memory."""
-  validation, metric = run.validation, run.config.eval.metric
-  found = _memory_of(run, params, extra_state, run.train.row_numbers).choose_weight(
+  validation, metric = run.data.validation, run.config.eval.metric
+  found = _memory_of(run, params, extra_state, run.data.train.row_numbers).choose_weight(
     point_vectors(run, params, extra_state)[validation.row_numbers],
     validation.unfiltered_positives,
     metric,
     exclude=validation.filter,
-    inverse_propensity=run.inverse_propensity,
+    inverse_propensity=run.data.inverse_propensity,
   )
   earned = (
     f"{100 * max(found.values):.2f} {metric} on {len(validation):,} rows" if found.values else "not chosen"
@@ -99,7 +102,7 @@ def _memory_of(
   return KeyMemory(
     point_vectors(run, params, extra_state)[rows],
     run.dataset.train.unfiltered_positives[rows],
-    run.embed_labels(params, run.extra_state_to_rank(params, extra_state)),
+    run.embedder.labels(params, run.extra_state_to_rank(params, extra_state)),
     temperature=run.method.key_temperature,
     weight=weight,
     num_keys=run.config.eval.num_keys,

@@ -13,10 +13,7 @@ from xmc_jax.types import PyTree
 
 def is_refitted(run: Run) -> bool:
   """Returns whether the parameters have seen all training rows (`train.refit`), as a last step's have not."""
-  if not run.config.train.refit or run.ranking_folder != run.workdir:
-    return False
-  with contextlib.closing(run.refitted(read_only=True)) as saved:
-    return saved.latest_valid() is not None
+  return run.ranking_folder == run.workdir and run.saved.is_refitted()
 
 
 def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
@@ -29,7 +26,7 @@ def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
   path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
   if path.exists():
     return run_folder.open_array(path, len(tokens))
-  vectors = run.embed_queries(params, extra_state, tokens)
+  vectors = run.embedder.queries(params, extra_state, tokens)
   if runtime.is_main_process():
     with contextlib.suppress(UserError):  # a folder that is full or read-only has none
       atomic.write_array(path, vectors)

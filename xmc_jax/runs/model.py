@@ -91,7 +91,7 @@ class Model:
       UserError: `texts` is not a list of texts.
     """
     answers.check_texts(texts)
-    return self._run.embed_queries(self._params, self._aux, self._tokens.table(texts))
+    return self._run.embedder.queries(self._params, self._aux, self._tokens.table(texts))
 
   def check_k(self, k: int) -> None:
     """Raises UserError unless k labels per text can be had."""

@@ -81,7 +81,7 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
     backend = "exact"
   weight = frequency.weight_of(run, view)
   vectors = frequency.labels_with(
-    run, run.embed_labels(params, run.extra_state_to_rank(params, extra_state), view), weight
+    run, run.embedder.labels(params, run.extra_state_to_rank(params, extra_state), view), weight
   )
   used = vectors.any(axis=0)  # a view may have no more than a part of the columns
   name = f"{view} ranking" if view else "ranking"
@@ -98,7 +98,7 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
 
 def check_installed(run: Run) -> None:
   """Raises UserError where what a training fits at its end is not installed: before the first step."""
-  if run.config.eval.scores == "hybrid" and len(run.validation) >= FEWEST_ROWS:
+  if run.config.eval.scores == "hybrid" and len(run.data.validation) >= FEWEST_ROWS:
     tree_text.check_installed()
 
 
@@ -204,9 +204,9 @@ def _why(
 
 
 def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
-  held_out = run.validation
+  held_out = run.data.validation
   queries = Queries(np.asarray(vectors[held_out.row_numbers]), held_out.texts)
-  retriever = _retriever(run, vectors, labels, run.train.row_numbers)
+  retriever = _retriever(run, vectors, labels, run.data.train.row_numbers)
   model = fit_model(retriever, queries, held_out.unfiltered_positives, held_out.filter)
   if not model.has_trees:
     few = f"fewer than {FEWEST_ROWS} validation rows have labels that other rows have, too"
@@ -223,7 +223,7 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
 def retrievers(run: Run, params: PyTree, extra_state: PyTree) -> tuple[Retriever, Retriever]:
   """Opens the sources of a run: without its validation rows in the memory, and with all training rows."""
   embedded = _embedded(run, params, extra_state)
-  return _retriever(run, *embedded, run.train.row_numbers), _retriever(run, *embedded)
+  return _retriever(run, *embedded, run.data.train.row_numbers), _retriever(run, *embedded)
 
 
 def _embedded(run: Run, params: PyTree, extra_state: PyTree) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -263,6 +263,6 @@ def labelled(run: Run, rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
 def label_vectors(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, np.ndarray]:
   """Returns `[L, D]` by view; of a method without views, those of its encoder."""
   extra_state = run.extra_state_to_rank(params, extra_state)
-  return {view: run.embed_labels(params, extra_state, view) for view in run.method.scorers} or {
-    "encoder": run.embed_labels(params, extra_state)
+  return {view: run.embedder.labels(params, extra_state, view) for view in run.method.scorers} or {
+    "encoder": run.embedder.labels(params, extra_state)
   }

@@ -1,219 +1,169 @@
-"""A run: a config joined to its data, its method and its folder."""
+"""A run: a config joined to its data, its method on a mesh, and its folder."""
 
 import contextlib
+import copy
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
 
 import jax
 import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import data, methods, metrics, models
+from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import Side
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.refresh import Snapshot
-from xmc_jax.retrieval import embed_table, texts_at_a_time
+from xmc_jax.retrieval import TableEmbedder
 from xmc_jax.runs import graph_edges
+from xmc_jax.runs.saved import SavedSteps
+from xmc_jax.runs.training_data import TrainingData
 from xmc_jax.storage import path_safety, run_folder
-from xmc_jax.storage.checkpoints import StepFolder
-from xmc_jax.types import Array, DatasetInfo, PyTree
+from xmc_jax.types import DatasetInfo, PyTree
 
 
 class Run:
-  """Everything that training, evaluation and prediction share.
+  """Joins the parts that training, evaluation and prediction are made of; each of these takes what it needs.
+
+  Args:
+    config, workdir, dataset: the settings, the run's folder, the prepared data.
+    num_devices_begun: how many devices the run was begun on; 0 means those of its mesh.
+    ranking_folder: where what is made of the parameters to rank by is kept; None is `workdir`.
 
   Attributes:
-    config, workdir, dataset: as given.
-    train, validation: the labelled rows to train on, and those held out.
+    config, workdir, dataset, ranking_folder: as given.
+    data: TrainingData, the rows to train on and those held out.
+    mesh: the devices.
     method: the paper's functions.
-    mesh: the device mesh.
-    batches: the BatchBuilder of the training rows.
-    trained_on: how many devices it was begun on.
-    ranking_folder: of what is made of the parameters, to rank by.
+    embedder: TableEmbedder, embeds tables of texts by the method.
+    saved: SavedSteps, the parameters that the folder keeps.
+    num_devices_begun: as given.
   """
 
-  def __init__(self, config: ml_collections.ConfigDict, workdir: pathlib.Path, dataset: data.Dataset):
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path,
+    dataset: data.Dataset,
+    *,
+    num_devices_begun: int = 0,
+    ranking_folder: pathlib.Path | None = None,
+  ):
     self.config, self.workdir, self.dataset = config, workdir, dataset
-    if not dataset.train.num_labelled:
-      raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
-    configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
+    self.ranking_folder = ranking_folder or workdir
+    self.data = TrainingData(config, dataset)
     configs.check_against_devices(config, len(jax.devices()))
-    self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
-    if not (num_labelled := int(np.count_nonzero(np.diff(self.train.unfiltered_positives.indptr)))):
-      raise ConfigError(
-        f"{dataset.name}: every label pair of the training rows is filtered, so none is learnt"
-      )
     self.mesh = sharding.make(config.mesh.data, config.mesh.label)
-    tokenizer = dataset.tokenizer()
-    info = DatasetInfo(
-      num_points=len(self.train),
-      num_labels=dataset.num_labels,
+    self.num_devices_begun = num_devices_begun or self.mesh.size
+    self.method = methods.make(config, self._info())
+    methods.check_scores(config.eval.scores, config, self.method)
+    self.embedder = TableEmbedder(
+      self.method,
+      self.mesh,
+      dataset.labels.tokens,
+      batch_size=config.eval.batch_size,
       max_length=config.data.max_length,
+      packs_tokens=models.packs_tokens(config.encoder),
+    )
+    self.saved = SavedSteps(workdir, config)
+
+  def _info(self) -> DatasetInfo:
+    tokenizer = self.dataset.tokenizer()
+    return DatasetInfo(
+      num_points=len(self.data.train),
+      num_labels=self.dataset.num_labels,
+      max_length=self.config.data.max_length,
       vocab_size=tokenizer.get_vocab_size(),
       special_ids=data.special_ids(tokenizer),
       mesh=self.mesh,
-      label_counts=np.bincount(self.train.unfiltered_positives.indices, minlength=dataset.num_labels),
-      graphs=dataset.graph_kinds,
-      num_labelled=num_labelled,
+      label_counts=self.data.label_counts,
+      graphs=self.dataset.graph_kinds,
+      num_labelled=self.data.num_labelled,
     )
-    self.method = methods.make(config, info)
-    methods.check_scores(config.eval.scores, config, self.method)
-    self._embedders, self.trained_on, self.ranking_folder = {}, self.mesh.size, workdir
-    self._between_batches: Callable[[], None] | None = None
 
   @functools.cached_property
-  def inverse_propensity(self) -> np.ndarray:
-    """`[L]`, 1 / p_l, counted on all training rows."""
-    settings = self.config.eval
-    return metrics.inverse_propensity(self.dataset.train.truth, settings.propensity_a, settings.propensity_b)
+  def sides(self) -> dict[str, Side]:
+    """Returns the sides of metadata graphs that the method learns from, by name."""
+    names, points = self.method.batch.links, self.data.train.row_numbers
+    return graph_edges.load(names, self.dataset, points, self.config, self.workdir) if names else {}
+
+  @functools.cached_property
+  def batches(self) -> BatchBuilder:
+    """Returns the builder of the training batches."""
+    config, spec, train = self.config, self.method.batch, self.data.train
+    by_propensity = spec.positive_sampling == "inverse_propensity"
+    return BatchBuilder(
+      train.tokens,
+      self.dataset.labels.tokens,
+      self.data.truth,
+      train.filter,
+      spec,
+      batch_size=config.train.batch_size,
+      max_length=config.data.max_length,
+      seed=config.train.seed,
+      data_axis=config.mesh.data,
+      label_axis=config.mesh.label,
+      local_queries=lambda num_rows: sharding.local_rows(num_rows, self.mesh, "data"),
+      local_labels=lambda num_rows: sharding.local_rows(num_rows, self.mesh, *sharding.LABEL_ROWS),
+      label_weights=self.data.inverse_propensity if by_propensity else None,
+      sides=self.sides,
+      vectors=self._frozen_vectors if spec.frozen else None,
+    )
 
   def initial_parameters(self) -> tuple[PyTree, PyTree]:
-    """Returns `(params, extra_state)` at step 0, the method's own or those of the run `config.init_from`."""
+    """Returns `(params, extra_state)` at step 0: the method's own or those of the run `config.init_from`.
+
+    Raises:
+      ConfigError: that run has nothing to start from here.
+    """
     own = self.method.init(jax.random.key(self.config.train.seed))
     if not self.config.init_from:
       return own
     try:
-      other = reopen(pathlib.Path(self.config.init_from), self.config.mesh)
-      snapshot = self._snapshot(other, *other.trained())
-      found = self.method.init_from_run(snapshot) if self.method.init_from_run else (snapshot.params, own[1])
-      labels = other.dataset.num_labels, self.dataset.num_labels
-      if sharding.splits_rows(own, self.method.sharding_rules) and labels[0] != labels[1]:
-        raise UserError(f"{labels[0]:,} labels there, and {labels[1]:,} here")
-      found, own = ({"params": params, "extra_state": extra_state} for params, extra_state in (found, own))
-      fitted = sharding.fit_rows(
-        found, own, self.method.sharding_rules, most=max(other.trained_on, self.mesh.size)
-      )
-      return fitted["params"], fitted["extra_state"]
+      return self._from_run(reopen(pathlib.Path(self.config.init_from), self.config.mesh), own)
     except UserError as error:
       raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
 
-  @functools.cached_property
-  def sides(self) -> dict[str, Side]:
-    """Of metadata graphs, those that the method learns from, by name."""
-    names, points = self.method.batch.links, self.train.row_numbers
-    return graph_edges.load(names, self.dataset, points, self.config, self.workdir) if names else {}
+  def _from_run(self, other: "Run", own: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+    """Returns `own` parameters with those of another run in their place, fitted to this mesh."""
+    rules, init_from_run = self.method.sharding_rules, self.method.init_from_run
+    snapshot = self._snapshot(other, *other.trained())
+    found = init_from_run(snapshot) if init_from_run else (snapshot.params, own[1])
+    theirs, ours = other.dataset.num_labels, self.dataset.num_labels
+    if sharding.splits_rows(own, rules) and theirs != ours:
+      raise UserError(f"{theirs:,} labels there, and {ours:,} here")
+    most = max(other.num_devices_begun, self.mesh.size)
+    named, like = ({"params": params, "extra_state": extra} for params, extra in (found, own))
+    fitted = sharding.fit_rows(named, like, rules, most=most)
+    return fitted["params"], fitted["extra_state"]
 
-  @functools.cached_property
-  def truth(self):
-    """CSR `[N, L]`, what training points are trained on: the true labels, and what is added to them."""
-    settings, train = self.config.method, self.train
-    if not settings.get("augment_truth"):
-      return train.truth
-    return graph_edges.augmented(train.truth, self.dataset, train.row_numbers, settings)
-
-  @functools.cached_property
-  def batches(self) -> BatchBuilder:
-    train, spec = self.train, self.method.batch
-    return BatchBuilder(
-      train.tokens,
-      self.dataset.labels.tokens,
-      self.truth,
-      train.filter,
-      spec,
-      batch_size=self.config.train.batch_size,
-      max_length=self.config.data.max_length,
-      seed=self.config.train.seed,
-      data_axis=self.config.mesh.data,
-      label_axis=self.config.mesh.label,
-      local_queries=lambda num_rows: sharding.local_rows(num_rows, self.mesh, "data"),
-      local_labels=lambda num_rows: sharding.local_rows(num_rows, self.mesh, *sharding.LABEL_ROWS),
-      label_weights=self.inverse_propensity if spec.positive_sampling == "inverse_propensity" else None,
-      sides=self.sides,
-    )
-
-  @contextlib.contextmanager
-  def embedding_under(self, watch: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile `watch` is called between the batches of whatever is embedded; it may raise to leave."""
-    self._between_batches = watch
-    try:
-      yield
-    finally:
-      self._between_batches = None
-
-  def freeze_queries(self, params: PyTree, extra_state: PyTree) -> None:
-    """Embeds the training points once and for all, where the method's encoder stays as it is."""
-    if self.method.batch.frozen:
-      path = self.workdir / run_folder.VECTORS
-      if not path.exists():
-        run_folder.save_array(path, self.embed_queries(params, extra_state, self.train.tokens))
-      self.batches.vectors = run_folder.open_array(path, len(self.train))
-
-  def embed_queries(
-    self, params: PyTree, extra_state: PyTree, tokens: data.TokenTable, progress=None
-  ) -> np.ndarray:
-    """`[n, D]` embeddings of points."""
-    embed = self._embedder(self.method.embed_queries)
-    return self._embed(lambda part, ids: embed(params, extra_state, part), tokens, progress)
-
-  def embed_labels(self, params: PyTree, extra_state: PyTree, view: str = "", ids=None) -> np.ndarray:
-    """`[n, D]` embeddings of labels `ids`, or of all; `view` is one of the method's views."""
-    tokens = self.dataset.labels.tokens if ids is None else self.dataset.labels.tokens.rows(ids)
-    function = self.method.scorers[view] if view else self.method.embed_labels
-    return self._of_texts(function, params, extra_state, tokens, ids)
-
-  def extra_state_to_rank(self, params: PyTree, extra_state: PyTree) -> PyTree:
-    """Returns what labels are embedded by when they are ranked."""
-    exact = self.method.extra_state_to_rank
-    return exact(self.snapshot(params, extra_state, 0)) if exact else extra_state
-
-  def _of_texts(
-    self, function, params: PyTree, extra_state: PyTree, tokens: data.TokenTable, ids=None
-  ) -> np.ndarray:
-    embed = self._embedder(function)
-    return self._embed(lambda part, which: embed(params, extra_state, part, which), tokens, ids=ids)
-
-  def _embedder(self, function):
-    """Texts are split over all devices; every process gets all vectors."""
-    if function not in self._embedders:
-      self._embedders[function] = jax.jit(function, out_shardings=sharding.replicated(self.mesh))
-    return self._embedders[function]
-
-  def _embed(self, embed, tokens, progress=None, ids: np.ndarray | None = None) -> np.ndarray:
-    num_shards, axes = self.mesh.size, sharding.LABEL_ROWS
-
-    def on_devices(part, which: np.ndarray):
-      which = which if ids is None else np.where(which >= 0, ids[which], -1)
-      return embed(*sharding.split_tree((part, which), self.mesh, *axes))
-
-    def after_batch(done: int) -> None:
-      if self._between_batches:
-        self._between_batches()
-      if progress:
-        progress(done)
-
-    size = sharding.rounded_up(texts_at_a_time(len(tokens), self.config.eval.batch_size), num_shards)
-    return embed_table(
-      on_devices,
-      tokens,
-      batch_size=size,
-      max_length=self.config.data.max_length,
-      local_rows=sharding.local_rows(size, self.mesh, *axes),
-      packed=num_shards == 1 and models.packs_tokens(self.config.encoder),
-      progress=after_batch,
-    )
+  def ranking_in(self, folder: pathlib.Path) -> "Run":
+    """Returns the run with another folder for what is made of its parameters to rank by."""
+    twin = copy.copy(self)
+    twin.ranking_folder = folder
+    return twin
 
   def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
     """Returns what refreshes may look at after `step` steps."""
     return self._snapshot(self, params, extra_state, step)
 
   def _snapshot(self, source: "Run", params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
-    """A snapshot of this run's data, embedded by a run that may be another."""
+    """Returns a snapshot of this run's data, embedded by a run that may be another."""
+    embedder = source.embedder
+    trained = params, extra_state
 
     def embed_queries() -> np.ndarray:
       frozen = source is self and self.method.batch.frozen
-      return self.batches.vectors if frozen else source.embed_queries(params, extra_state, self.train.tokens)
+      return self.batches.vectors if frozen else embedder.queries(*trained, self.data.train.tokens)
 
-    texts = source.method.embed_texts or source.method.embed_labels
     return Snapshot(
       embed_queries,
-      lambda: source.embed_labels(params, source.extra_state_to_rank(params, extra_state)),
-      lambda: source._of_texts(texts, params, extra_state, source.dataset.labels.tokens),
-      truth=self.truth,
-      filtered=self.train.filter,
+      lambda: embedder.labels(params, source.extra_state_to_rank(*trained)),
+      lambda: embedder.texts(*trained),
+      truth=self.data.truth,
+      filtered=self.data.train.filter,
       rows=self.batches.rows,
       step=step,
       steps_per_epoch=self.batches.steps_per_epoch,
@@ -221,37 +171,34 @@ class Run:
       params=params,
       extra_state=extra_state,
       sides=self.sides,
-      embed_anchors=lambda side: source._of_texts(texts, params, extra_state, side.anchors),
+      embed_anchors=lambda side: embedder.texts(*trained, side.anchors),
     )
 
-  def checkpoints(self, read_only: bool = False) -> StepFolder:
-    return StepFolder(self.workdir / "checkpoints", keep=self.config.checkpoint.keep, read_only=read_only)
+  def extra_state_to_rank(self, params: PyTree, extra_state: PyTree) -> PyTree:
+    """Returns the extra state that labels are embedded by when they are ranked."""
+    exact = self.method.extra_state_to_rank
+    return exact(self.snapshot(params, extra_state, 0)) if exact else extra_state
 
-  def best(self, read_only: bool = False) -> StepFolder:
-    return StepFolder(self.workdir / "best", keep=1, read_only=read_only)
+  def freeze_queries(self, params: PyTree, extra_state: PyTree) -> None:
+    """Embeds the training points once and for all, if the method's encoder stays as it is."""
+    path = self.workdir / run_folder.VECTORS
+    if self.method.batch.frozen and not path.exists():
+      run_folder.save_array(path, self.embedder.queries(params, extra_state, self.data.train.tokens))
 
-  def refitted(self, read_only: bool = False) -> StepFolder:
-    return StepFolder(self.workdir / run_folder.REFIT / "best", keep=1, read_only=read_only)
+  def _frozen_vectors(self) -> np.ndarray:
+    return run_folder.open_array(self.workdir / run_folder.VECTORS, len(self.data.train))
 
-  def trained(self, last: bool = False) -> tuple[Array, PyTree, int]:
-    """Reads `(params, extra_state, step)`: of the training on all rows, else the best, else the newest.
-
-    With `last` it is the newest in any case.
+  def trained(self, last: bool = False) -> tuple[PyTree, PyTree, int]:
+    """Reads `(params, extra_state, step)` of what is to be used; see `SavedSteps.to_use`.
 
     Raises:
-      UserError: nothing has been saved yet.
+      UserError: nothing has been saved yet, or it does not fit the config.
     """
-    better = () if last else (*[self.refitted] * self.config.train.refit, self.best)
-    for opened in (*better, self.checkpoints):
-      with contextlib.closing(opened(read_only=True)) as checkpoints:
-        step = checkpoints.latest_valid()
-        if step is not None:
-          found = checkpoints.restore_trained(step, self.method.sharding_rules, self.mesh)
-          self._check_fit(*found, checkpoints.path_of(step))
-          return *found, step
-    if run_folder.has_checkpoints(self.workdir):
-      raise UserError(f"{self.workdir}: no checkpoint is left that is not damaged")
-    raise UserError(f"{self.workdir}: no checkpoint yet; run --mode=train with this --workdir first")
+    folder, step = self.saved.to_use(last)
+    with contextlib.closing(folder):
+      found = folder.restore_trained(step, self.method.sharding_rules, self.mesh)
+      self._check_fit(*found, folder.path_of(step))
+      return *found, step
 
   def _check_fit(self, params: PyTree, extra_state: PyTree, saved: pathlib.Path) -> None:
     """Refuses parameters that another config has trained."""
@@ -266,7 +213,7 @@ class Run:
 
 
 def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = None, backend: str = "") -> Run:
-  """A run from its folder alone.
+  """Opens a run from its folder alone.
 
   Args:
     workdir: its folder.
@@ -277,13 +224,13 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
   path_safety.check(workdir)
   config.eval.backend = backend or config.eval.backend
   methods.check_config(config)
-  run = Run(_at_home(config, workdir, devices), workdir, data.load_prepared(workdir / "data"))
-  run.trained_on = config.mesh.data * config.mesh.label
-  return run
+  begun = config.mesh.data * config.mesh.label
+  dataset = data.load_prepared(workdir / "data")
+  return Run(_at_home(config, workdir, devices), workdir, dataset, num_devices_begun=begun)
 
 
 def _at_home(config, workdir: pathlib.Path, devices) -> ml_collections.ConfigDict:
-  """The config with the encoder's description taken from the run's folder, so that it can move house."""
+  """Returns the config with the encoder's description of the run's folder, so that folders can be moved."""
   config = ml_collections.ConfigDict(config.to_dict())
   if devices is not None:
     config.mesh = devices

@@ -8,6 +8,7 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import models, refresh
+from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime, sharding
@@ -58,7 +59,14 @@ def train(
     run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.extra_state)
-    step = TrainStep(run, optimiser, report, optimizer.table_schedule(run.config.train, total_steps))
+    step = TrainStep(
+      run.method,
+      run.mesh,
+      run.config.train,
+      optimiser,
+      report,
+      optimizer.table_schedule(run.config.train, total_steps),
+    )
     loop = _Loop(run, report, stop, step, state, refreshed, checkpoints)
     try:
       with stop.saving():
@@ -77,7 +85,7 @@ def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, P
   step = checkpoints.latest_valid()
   # A run that goes on needs shapes alone, and no longer what config.init_from names.
   params, extra_state = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
-  return checkpoints.restore(step, first_state(run, optimiser, params, extra_state))
+  return checkpoints.restore(step, first_state(run.method, run.mesh, optimiser, params, extra_state))
 
 
 class _Loop:
@@ -97,14 +105,14 @@ class _Loop:
     self._state, self._refreshed = state, refreshed
     self._checkpoints, self._record = checkpoints, checkpoints.record
     self._guard = NonFiniteGuard(checkpoints, run.workdir / "report", run.config.train.max_skipped_steps)
-    self._static = _static_labels(run)
+    self._static = _static_labels(run.batches, run.mesh)
     self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
 
   def go(self, first: int, total_steps: int) -> None:
     """Trains from step `first` to the last, or until validation stops rising."""
     refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
     progress = contextlib.closing(Progress("train", total_steps, first=first))
-    with progress as bar, self._run.embedding_under(self._stop.check):
+    with progress as bar, self._run.embedder.watched(self._stop.check):
       if self._record.unscored:
         self._conclude(first, evaluates=True, saves=True)
       while first < total_steps and not self._record.stopped:
@@ -165,7 +173,7 @@ class _Loop:
     with self._report.stage("train", less="compile"):
       placed = sharding.put_batch(batch, self._run.mesh)._replace(**self._static)
       self._state, metrics = self._train_step(self._state, placed)
-      rows = self._run.train.row_numbers[batch.rows[batch.rows >= 0]]
+      rows = self._run.data.train.row_numbers[batch.rows[batch.rows >= 0]]
       self._guard.add(step, rows, metrics)
       if flush:
         self._guard.flush()
@@ -176,7 +184,7 @@ class _Loop:
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
     save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
-    evaluates = len(self._run.validation) > 0 and (ends or bool(eval_steps and step % eval_steps == 0))
+    evaluates = len(self._run.data.validation) > 0 and (ends or bool(eval_steps and step % eval_steps == 0))
     saves = ends or bool(save_steps and step % save_steps == 0)
     if evaluates or saves:
       with self._report.stage("train"):
@@ -218,14 +226,14 @@ def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[st
   }
 
 
-def _static_labels(run: Run) -> dict[str, Any]:
-  """What is the same in every batch, put on the device once: the texts of all labels."""
-  batches, static = run.batches, {}
+def _static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, Any]:
+  """Puts on the devices once what is the same in every batch: the texts of all labels."""
+  static: dict[str, Any] = {}
   if len(batches.label_columns):
-    static["columns"] = sharding.place(batches.label_columns, sharding.replicated(run.mesh))
-    static["labels"] = sharding.put_labels(batches.label_groups, run.mesh)
+    static["columns"] = sharding.place(batches.label_columns, sharding.replicated(mesh))
+    static["labels"] = sharding.put_labels(batches.label_groups, mesh)
   if batches.every_label:
-    static["every_label"] = sharding.put_labels(batches.every_label, run.mesh)
+    static["every_label"] = sharding.put_labels(batches.every_label, mesh)
   return static
 
 

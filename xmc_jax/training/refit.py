@@ -66,7 +66,7 @@ def _on_all_rows(run: Run) -> Run:
 
 def _best_step(run: Run) -> int:
   """The best step on validation rows; the newest where what was best is gone."""
-  for opened in (run.best, run.checkpoints):
+  for opened in (run.saved.best, run.saved.checkpoints):
     with contextlib.closing(opened(read_only=True)) as checkpoints:
       step = checkpoints.latest_valid()
       if step is not None:
@@ -76,6 +76,6 @@ def _best_step(run: Run) -> int:
 
 def _keep(run: Run, params: PyTree, extra_state: PyTree, step: int) -> None:
   """The parameters to use, in `best/`: there only when the training has ended."""
-  with contextlib.closing(run.best()) as best:
+  with contextlib.closing(run.saved.best()) as best:
     if best.latest_valid() != step:
       best.save(step, {"params": params, "extra_state": extra_state}, {}, {"best": None})

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import optax
 
 from xmc_jax.distributed import sharding
 from xmc_jax.ops import lazy_adam
 from xmc_jax.runs.metric_writer import Report
-from xmc_jax.runs.run import Run
-from xmc_jax.types import Array, Batch, PyTree, RowUpdate, TrainState
+from xmc_jax.types import Array, Batch, Method, PyTree, RowUpdate, TrainState
 
 
 class _Gradients(NamedTuple):
@@ -33,13 +33,17 @@ class _Gradients(NamedTuple):
 
 
 def first_state(
-  run: Run, optimiser: optax.GradientTransformation, params: PyTree, extra_state: PyTree
+  method: Method,
+  mesh: jax.sharding.Mesh,
+  optimiser: optax.GradientTransformation,
+  params: PyTree,
+  extra_state: PyTree,
 ) -> TrainState:
-  """The state at step 0, on the run's devices."""
-  dense, tables = _split(params, run.method.sparse_params)
+  """Returns the state at step 0, on the devices of a mesh."""
+  dense, tables = _split(params, method.sparse_params)
   opt_state = optimiser.init(dense), dict.fromkeys(tables)
   state = TrainState(np.zeros((), np.int32), params, opt_state, extra_state)
-  state = jax.device_put(state, sharding.shard_tree(state, run.method.sharding_rules, run.mesh))
+  state = jax.device_put(state, sharding.shard_tree(state, method.sharding_rules, mesh))
   moments = {name: lazy_adam.init(state.params[name]) for name in tables}
   return state._replace(opt_state=(state.opt_state[0], moments))
 
@@ -51,7 +55,9 @@ class TrainStep:
   and writes only the batch's rows (`ops.lazy_adam`).
 
   Args:
-    run: the run.
+    method: whose loss is trained.
+    mesh: the devices.
+    settings: `config.train`; of it `seed`, `clip_norm` and `max_skipped_steps` are used.
     optimiser: of everything but tables.
     report: told of compilations.
     table_rate: the tables' learning rate by step; not needed where the method has none.
@@ -62,14 +68,17 @@ class TrainStep:
 
   def __init__(
     self,
-    run: Run,
+    method: Method,
+    mesh: jax.sharding.Mesh,
+    settings: ml_collections.ConfigDict,
     optimiser: optax.GradientTransformation,
     report: Report,
     table_rate: optax.Schedule | None = None,
   ):
-    self._run, self._optimiser, self._table_rate = run, optimiser, table_rate
-    self._devices = run.mesh if run.mesh.size > 1 else None
-    self._may_skip = run.config.train.max_skipped_steps > 0
+    self._method, self._settings = method, settings
+    self._optimiser, self._table_rate = optimiser, table_rate
+    self._devices = mesh if mesh.size > 1 else None
+    self._may_skip = settings.max_skipped_steps > 0
     self._programs: dict[Any, Any] = {}
     self._report = report
 
@@ -91,8 +100,8 @@ class TrainStep:
     self, state: TrainState, batch: Batch
   ) -> tuple[Array, dict[str, Array], PyTree, _Gradients]:
     """Returns `(loss, metrics, extra_state, gradients)` of a batch."""
-    method = self._run.method
-    key = jax.random.fold_in(jax.random.key(self._run.config.train.seed), state.step)
+    method = self._method
+    key = jax.random.fold_in(jax.random.key(self._settings.seed), state.step)
     dense, tables = _split(state.params, method.sparse_params)
     ids = {name: rows_of(batch, state.extra_state) for name, rows_of in method.sparse_params.items()}
     taken = {name: lazy_adam.take(table, ids[name], mesh=self._devices) for name, table in tables.items()}
@@ -111,7 +120,7 @@ class TrainStep:
 
     Without tables the optimiser does it, which sees all there is.
     """
-    clip_norm = self._run.config.train.clip_norm
+    clip_norm = self._settings.clip_norm
     if not (gradients.of_rows and clip_norm):
       return gradients
     scale = jnp.minimum(1.0, clip_norm / norm)
@@ -120,7 +129,7 @@ class TrainStep:
 
   def _apply(self, state: TrainState, gradients: _Gradients) -> tuple[PyTree, tuple[PyTree, PyTree]]:
     """Returns the parameters and the optimiser's state after a step."""
-    dense, tables = _split(state.params, self._run.method.sparse_params)
+    dense, tables = _split(state.params, self._method.sparse_params)
     updates, dense_state = self._optimiser.update(gradients.dense, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
     for name, (touched, summed) in gradients.of_rows.items():
@@ -137,7 +146,7 @@ class TrainStep:
 
   def _keep_unless(self, is_whole: Array, state: TrainState, params: PyTree, opt_state) -> tuple:
     """Puts back what was before, but for tables, of which a broken step wrote no row."""
-    dense, _ = _split(state.params, self._run.method.sparse_params)
+    dense, _ = _split(state.params, self._method.sparse_params)
     trained = {name: params[name] for name in dense}, opt_state[0]
     before = dense, state.opt_state[0]
     kept, dense_state = jax.tree.map(lambda new, old: jnp.where(is_whole, new, old), trained, before)

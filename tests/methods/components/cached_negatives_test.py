@@ -48,7 +48,7 @@ def _start(run):
 
 
 def _batch(run, step=0):
-  return run.batches.build(step)._replace(**loop._static_labels(run))
+  return run.batches.build(step)._replace(**loop._static_labels(run.batches, run.mesh))
 
 
 def _loss(run, params, extra_state, batch):
@@ -85,12 +85,12 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
   _, _, new_extra_state = run.method.loss(params, extra_state, batch, jax.random.key(0))
   chosen, cache = np.asarray(chosen[0]), np.asarray(new_extra_state[cached_negatives.CACHE])
 
-  refreshed = run.embed_labels(params, {}).astype(np.float64)
-  queries = run.embed_queries(params, {}, run.train.tokens).astype(np.float64)
+  refreshed = run.embedder.labels(params, {}).astype(np.float64)
+  queries = run.embedder.queries(params, {}, run.data.train.tokens).astype(np.float64)
   pool = batch.columns[batch.columns >= 0]
   labels = stale[: run.dataset.num_labels].astype(np.float64)
   labels[pool] = refreshed[pool]
-  truth, filtered = run.train.truth.toarray() > 0, run.train.filter.toarray()
+  truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   gradients = np.zeros_like(labels)
   for row, positives, weights in zip(batch.rows, batch.positive_ids, batch.weights):
     scores = labels @ queries[row] / run.config.method.temperature
@@ -118,7 +118,7 @@ def test_the_first_refresh_fills_the_cache_with_all_labels(make_run):
   params, extra_state = _start(run)
   cache = extra_state[cached_negatives.CACHE]
   assert cache.shape == (64, 16) and cache.sharding.shard_shape(cache.shape) == (8, 16)
-  np.testing.assert_allclose(cache[:60], run.embed_labels(params, {}), atol=1e-6)
+  np.testing.assert_allclose(cache[:60], run.embedder.labels(params, {}), atol=1e-6)
 
 
 def test_a_rows_other_true_labels_are_never_its_negatives(make_run):
@@ -160,7 +160,9 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
         loop.train(run, Report(workdir))
       except KeyboardInterrupt:
         return None
-    return jax.device_get(run.checkpoints(read_only=True).restore_state(22, sharding.replicated(run.mesh)))
+    return jax.device_get(
+      run.saved.checkpoints(read_only=True).restore_state(22, sharding.replicated(run.mesh))
+    )
 
   whole = run_to(tmp_path / "whole", 100)
   assert run_to(tmp_path / "stopped", 15) is None

@@ -1,0 +1,60 @@
+"""The rows that a run trains on and those that it holds out, and what is counted on them."""
+
+import functools
+
+import ml_collections
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax import config as configs
+from xmc_jax import data, metrics
+from xmc_jax.errors import ConfigError
+from xmc_jax.runs import graph_edges
+
+
+class TrainingData:
+  """Splits a dataset's training rows into those to train on and those held out for validation.
+
+  Args:
+    config: the run's config.
+    dataset: the prepared data.
+
+  Attributes:
+    dataset: as given.
+    train, validation: the labelled rows to train on, and those held out.
+    num_labelled: number of the rows to train on that have a label to learn.
+
+  Raises:
+    ConfigError: there is nothing to learn from, or a setting does not fit the data.
+  """
+
+  def __init__(self, config: ml_collections.ConfigDict, dataset: data.Dataset):
+    self.dataset, self._config = dataset, config
+    if not dataset.train.num_labelled:
+      raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
+    configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
+    self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
+    self.num_labelled = int(np.count_nonzero(np.diff(self.train.unfiltered_positives.indptr)))
+    if not self.num_labelled:
+      raise ConfigError(
+        f"{dataset.name}: every label pair of the training rows is filtered, so none is learnt"
+      )
+
+  @property
+  def label_counts(self) -> np.ndarray:
+    """Returns `[L]`, the number of training points of each label."""
+    return np.bincount(self.train.unfiltered_positives.indices, minlength=self.dataset.num_labels)
+
+  @functools.cached_property
+  def inverse_propensity(self) -> np.ndarray:
+    """Returns `[L]`, 1 / p_l, counted on all training rows."""
+    settings = self._config.eval
+    return metrics.inverse_propensity(self.dataset.train.truth, settings.propensity_a, settings.propensity_b)
+
+  @functools.cached_property
+  def truth(self) -> sp.csr_matrix:
+    """Returns CSR `[N, L]`, what training points are trained on: true labels, and what is added to them."""
+    settings, train = self._config.method, self.train
+    if not settings.get("augment_truth"):
+      return train.truth
+    return graph_edges.augmented(train.truth, self.dataset, train.row_numbers, settings)
