@@ -201,6 +201,19 @@ def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(tmp_path, monkeypa
     voice.scalars(3, {"train/loss": 0.5})
 
 
+def test_a_disk_that_is_full_from_the_start_leaves_tensorboard(tmp_path, monkeypatch, capsys):
+  def full(_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(metric_writer, "_tensorboard_writer", full)
+  voice = Report(tmp_path)
+  voice.resume(0, {})
+  voice.scalars(1, {"train/loss": 0.5})
+  voice.close()
+  assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+  assert capsys.readouterr().err.count("no more is written for TensorBoard (No space left on device)") == 1
+
+
 @pytest.mark.parametrize(
   ("error", "said"),
   [

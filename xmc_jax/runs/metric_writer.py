@@ -35,7 +35,8 @@ class Report:
     self.seconds.update(seconds)
     if runtime.is_main_process():
       _drop_later_lines(self._workdir / "metrics.jsonl", first_step, unscored)
-      self._tensorboard = _tensorboard_writer(self._workdir / "tensorboard")
+      with self._leaving_tensorboard():
+        self._tensorboard = _tensorboard_writer(self._workdir / "tensorboard")
 
   @contextlib.contextmanager
   def stage(self, name: str, less: str = "") -> Iterator[None]:

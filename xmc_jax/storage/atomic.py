@@ -44,11 +44,13 @@ def refusal(path: str | Path, error: OSError, remedy: str = "") -> UserError:
   Args:
     path: what was to be written.
     error: what the disk said.
-    remedy: what the user can do about it; '' has one for a full disk, and one for a lock.
+    remedy: what the user can do about it; a full disk, a lock and a missing folder have their own.
   """
   reason = error.strerror or str(error)
   if isinstance(error, BlockingIOError):
     reason, remedy = "another process writes here", "wait for it, or give another place"
+  elif isinstance(error, FileNotFoundError) and not Path(path).absolute().parent.is_dir():
+    reason, remedy = f"there is no folder {Path(path).parent}", ""
   elif error.errno in _FULL:
     remedy = remedy or "free some space, and give the same command again"
   return UserError(f"{path}: cannot be written ({reason}){f'; {remedy}' * bool(remedy)}")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from xmc_jax.errors import UserError
 from xmc_jax.storage import atomic, locks
 
 
@@ -26,8 +25,6 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
   Raises:
     UserError: it cannot be written.
   """
-  if not path.absolute().parent.is_dir():
-    raise UserError(f"{path}: cannot be written (there is no folder {path.parent})")
   part, notes = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
   with atomic.writing(path, f"the same command goes on with {part.name}"):
     part.touch()
