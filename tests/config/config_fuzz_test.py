@@ -416,6 +416,7 @@ def test_trainings_of_legal_settings_end_well_or_in_a_line(base, tmp_path):
   done = 0
   while done < 3:
     chosen = {key: legal(keys[key], rng, _SMALL.get(key, 2000)) for key in rng.sample(list(keys), 3)}
+    print(f"settings: {chosen}")  # shown with a failure
     try:
       config = tiny_runs.config(folder, **{"train.num_epochs": 2, **BASES[base], **chosen})
       commands.train_and_test(config, tmp_path / f"run{rng.random()}")
