@@ -14,6 +14,7 @@ import warnings
 
 import pytest
 from absl import flags
+from cases import each_case
 
 from tests import tiny_runs
 from xmc_jax import data, main
@@ -167,7 +168,7 @@ def test_help_is_light_and_succeeds():
     assert word in ended.stdout
 
 
-@pytest.mark.parametrize(
+@each_case(
   "arguments, words",
   [
     ([], "--config is missing; for instance --config=experiments/dexml.py"),
@@ -203,7 +204,7 @@ def test_refusals_that_need_no_jax(arguments, words):
   assert len(said) == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
   "arguments, words",
   [
     ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
@@ -229,7 +230,7 @@ def test_refusals_of_a_config(command, arguments, words):
   assert words in command(*arguments).line()
 
 
-@pytest.mark.parametrize(
+@each_case(
   "text, words",
   [
     ("def get_config(:\n  pass\n", "mine.py, line 1: invalid syntax"),
@@ -280,7 +281,7 @@ def test_a_config_from_another_folder_says_what_it_misses(tmp_path):
 # What a user can get wrong behind the checks.
 
 
-@pytest.mark.parametrize(
+@each_case(
   "overrides, words",
   [
     ({"data.path": "/nowhere/at_all"}, "/nowhere/at_all: no such file"),
@@ -371,7 +372,7 @@ def test_two_trainings_in_one_folder(command, folder, tmp_path):
   assert re.search(rf": process {os.getpid()} on \S+ trains in this folder; wait for it, or stop it$", line)
 
 
-@pytest.mark.parametrize("flag", [DEXML, "--k=3"])
+@each_case("flag", [DEXML, "--k=3"])
 def test_evaluate_takes_nothing_that_it_would_ignore(command, trained, flag):
   line = command("--mode=evaluate", f"--workdir={trained}", flag).line()
   assert "takes its settings from the run" in line and f"leave {flag.partition('=')[0]} out" in line
@@ -395,8 +396,8 @@ def test_places_that_cannot_be_written(command, folder, trained, tmp_path):
   assert "cannot be written" in line
 
 
-@pytest.mark.parametrize("mode", ["evaluate", "predict"])
-@pytest.mark.parametrize(
+@each_case("mode", ["evaluate", "predict"])
+@each_case(
   "name, text, words",
   [
     ("config.json", None, "no such file"),

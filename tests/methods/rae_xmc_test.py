@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_runs
+from cases import each_case
 
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
@@ -121,8 +122,8 @@ def _vectors(seed=0, scale=1.0):
   return [scale * each / np.linalg.norm(each, axis=1, keepdims=True) for each in (queries, labels)]
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("temperature", [0.04, 1.0])
+@each_case("weight", [0.0, 0.5, 1.0])
+@each_case("temperature", [0.04, 1.0])
 def test_the_loss_is_its_formula(weight, temperature):
   queries, labels = _vectors()
   expected = _reference(queries, labels, COLUMNS, ROWS, LABELS_OF, DRAWN, EXCLUDED, temperature, weight)
@@ -209,7 +210,7 @@ def test_batches_say_who_shares_a_label_also_of_one_that_was_not_sampled(data, t
 # --- settings ---
 
 
-@pytest.mark.parametrize(
+@each_case(
   "settings, message",
   [
     ({"method.loss": "softmax"}, "method.loss = 'softmax' is not one of 'decoupled_softmax', of .*'rae_xmc'"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from cases import each_case
 
 from xmc_jax import refresh
 from xmc_jax.cli import commands
@@ -128,7 +129,7 @@ def test_regularisers_are_their_formula(unit):
   assert not np.any(gradient[1][untouched]) and np.any(gradient[1])
 
 
-@pytest.mark.parametrize(
+@each_case(
   "weights, expected",
   [
     ((), {"a_query": 1 / 3, "b_query": 1 / 3, "c_query": 1 / 3}),
@@ -149,7 +150,7 @@ def test_weights_of_graphs(weights, expected):
   assert graph_regularizer.weights(config, info) == {"b_query": 1.0}
 
 
-@pytest.mark.parametrize(
+@each_case(
   "changes, message",
   [
     (
