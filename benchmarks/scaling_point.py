@@ -133,12 +133,12 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
     dataset = data.load_prepared(folder)
     config.method.update(chunks.choose_here(config, dataset))
     run = Run(config, workdir, dataset)
-    if not run.method.batch.links:
+    if not run.method.batch.graph_sides:
       run.batches  # noqa: B018
     return run
 
   run = meter.once("open", opened)
-  if run.method.batch.links:
+  if run.method.batch.graph_sides:
     meter.once("walks", lambda: (run.sides, run.batches)[:0])
   total = config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optimizer.make(config.train, total)

@@ -8,7 +8,7 @@ Needs both frameworks, which the project's own environment does not have:
 For each query, one of several positives is sampled; the work is the loss and its gradients by queries and
 labels, in float32, on two threads. First the results are checked to agree to 1e-5. Then both take turns,
 --rounds times; compilation is reported separately. Extra memory is the growth of the peak resident set of a
-refreshed process in one run (Linux only), and for ours also XLA's own estimate. It is given with and without
+fresh process in one run (Linux only), and for ours also XLA's own estimate. It is given with and without
 the results; the labels' gradient alone takes 4 · L · D bytes in both systems.
 
   PYTHONPATH=. .venv-bench/bin/python benchmarks/streaming.py --alone --num_rows=1024 --num_labels=1000000
@@ -130,7 +130,7 @@ def measure_growth(options):
 
 
 def growth(name, options):
-  """Returns the bytes by which one run of a system raises the peak of a refreshed process."""
+  """Returns the bytes by which one run of a system raises the peak of a fresh process."""
   sizes = [f"--{key}={getattr(options, key)}" for key in ("num_rows", "num_labels", "dim", "chunk")]
   command = [sys.executable, __file__, f"--growth={name}", *sizes]
   return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])

@@ -151,7 +151,7 @@ def _hard(dataset: str, number: int) -> dict:
   return {**_IN_BATCH[dataset], "method.num_hard_negatives": number}
 
 
-def _refreshed(dataset: str) -> dict:
+def _fresh(dataset: str) -> dict:
   """Returns the settings of Table 13: as many labels a batch as `_hard` draws with one for each query."""
   size = {**PRESETS[dataset], **_IN_BATCH[dataset]}["train.batch_size"]
   return {**_IN_BATCH[dataset], "method.num_fresh_negatives": size}
@@ -178,7 +178,7 @@ _VARIANTS = {
   **{(name, f"hard_{m}"): _hard(name, m) for name in (_LARGEST, _WIKIPEDIA) for m in (0, 1, 2, 5, 10)},
   **{(name, "hard_1"): _hard(name, 1) for name in (_LONG_TEXTS, _TITLES)},
   **{(_LARGEST, f"softmax_hard_{m}"): {**_hard(_LARGEST, m), **_SOFTMAX} for m in (1, 2, 10)},
-  **{(name, "fresh"): _refreshed(name) for name in (_LONG_TEXTS, _TITLES, _WIKIPEDIA)},
+  **{(name, "fresh"): _fresh(name) for name in (_LONG_TEXTS, _TITLES, _WIKIPEDIA)},
   **{
     (name, "released"): _released(chunk) | ({"eval.every_epochs": 1.0} if name == _WIKIPEDIA else {})
     for name, chunk in _CHUNKS.items()

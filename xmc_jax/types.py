@@ -40,7 +40,7 @@ class Tokens:
   num_real_tokens: int | None = dataclasses.field(default=None, metadata={"static": True})
 
 
-class Links(NamedTuple):
+class SampledAnchors(NamedTuple):
   """Holds one side of a metadata graph in a step: the anchors that were sampled for n points or labels.
 
   Attributes:
@@ -80,7 +80,8 @@ class Batch(NamedTuple):
     vectors: `[B, D]` embeddings of the points, if the encoder is frozen.
     dropped: `[2]` int32 numbers of sampled hard negatives and of sampled positives that did not fit into the
       pool; empty if the pool has room for all.
-    links: sides of metadata graphs, by name: of the batch's points, or of one sampled label of each.
+    sampled_anchors: anchors of the batch's points, or of one sampled label of each, by side of a metadata
+      graph.
     shared: `[B, B]` bool, which rows have a true label in common, in the pool or not; a row with labels
       shares them with itself. Empty if the method does not ask for it.
   """
@@ -97,7 +98,7 @@ class Batch(NamedTuple):
   excluded_ids: Array | tuple[()] = ()
   vectors: Array | tuple[()] = ()
   dropped: Array | tuple[()] = ()
-  links: dict[str, Links] | tuple[()] = ()
+  sampled_anchors: dict[str, SampledAnchors] | tuple[()] = ()
   shared: Array | tuple[()] = ()
 
 
@@ -121,7 +122,7 @@ class BatchSpec(NamedTuple):
       hard negatives are dropped first.
     fill_pool: what room is left goes to other positives of the batch's points.
     positive_sampling: positives are sampled 'uniform', or by 'inverse_propensity', 1 / p_l.
-    links: sides of metadata graphs, 'NAME_query' or 'NAME_label', of which a batch brings anchors.
+    graph_sides: sides of metadata graphs, 'NAME_query' or 'NAME_label', of which a batch brings anchors.
     shared: batches say which of their rows have a label in common.
   """
 
@@ -136,7 +137,7 @@ class BatchSpec(NamedTuple):
   pool_size: int = 0
   fill_pool: bool = False
   positive_sampling: str = "uniform"
-  links: tuple[str, ...] = ()
+  graph_sides: tuple[str, ...] = ()
   shared: bool = False
 
 

@@ -52,7 +52,7 @@ def _hard(count: int) -> dict:
   return {**_IN_BATCH, "method.num_hard_negatives": count, "method.shortlist_first_epoch": 5.0}
 
 
-def _refreshed(count: int) -> dict:
+def _fresh(count: int) -> dict:
   """Returns a row with as many labels a batch as `_hard` draws at most."""
   return {**_IN_BATCH, "method.num_fresh_negatives": count * _IN_BATCH["train.batch_size"]}
 
@@ -86,7 +86,7 @@ REAL = {
   "negatives": {  # Tables 3 and 13
     "in_batch": _IN_BATCH,
     **{f"in_batch_and_{count}_hard": _hard(count) for count in (1, 2, 5, 10)},
-    **{f"in_batch_and_{count}_refreshed": _refreshed(count) for count in (1, 5)},
+    **{f"in_batch_and_{count}_fresh": _fresh(count) for count in (1, 5)},
     "all_labels": {**DEXML, **ONE_POSITIVE},
   },
   "baselines": {  # Figure 7

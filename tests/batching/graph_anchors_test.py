@@ -9,7 +9,7 @@ import tiny_runs
 
 from xmc_jax.batching import graph_anchors as links_module
 from xmc_jax.batching.builder import BatchBuilder
-from xmc_jax.batching.graph_anchors import LinkSampler, Side
+from xmc_jax.batching.graph_anchors import GraphEdges, LinkSampler
 from xmc_jax.types import BatchSpec
 
 N, A = 20, 15
@@ -24,7 +24,7 @@ def _graph(seed=0, density=0.25):
 def _sampler(edges, num_rows=8, **options):
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
   frequency = np.full(edges.shape[0], num_rows / edges.shape[0])
-  side = Side(anchors, edges)
+  side = GraphEdges(anchors, edges)
   return anchors, LinkSampler(side, num_rows=num_rows, frequency=frequency, max_length=32, **options)
 
 
@@ -84,7 +84,7 @@ def test_edges_are_sampled_in_proportion_to_weights():
   kept, sampling_weights = np.array([True, False, True, True, True]), np.array([1, 2, 3, 4, 1], np.float32)
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
   sampler = LinkSampler(
-    Side(anchors, edges, sampling_weights), num_rows=2, frequency=np.ones(2), max_length=32
+    GraphEdges(anchors, edges, sampling_weights), num_rows=2, frequency=np.ones(2), max_length=32
   )
   seen = np.zeros((2, A))
   for step in range(4000):
@@ -111,9 +111,11 @@ def test_room_is_for_what_weights_sample():
   shares = dense / np.where(dense.any(axis=1), dense.sum(axis=1), 1)[:, None]
   sampled = 1 - np.exp(-(frequency @ shares))
   expected = sampled.sum() + 4.5 * np.sqrt((sampled * (1 - sampled)).sum())
-  assert links_module._usual_number(Side(None, edges, sampling_weights), frequency) == int(np.ceil(expected))
+  assert links_module._usual_number(GraphEdges(None, edges, sampling_weights), frequency) == int(
+    np.ceil(expected)
+  )
   nothing = sp.csr_matrix((3, A), dtype=bool)
-  assert links_module._usual_number(Side(None, nothing, sampling_weights[:0]), np.ones(3)) == 1
+  assert links_module._usual_number(GraphEdges(None, nothing, sampling_weights[:0]), np.ones(3)) == 1
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 8])
@@ -142,14 +144,14 @@ def test_a_batch_links_its_points_and_its_labels():
   )
   points, labels = _graph(1), _graph(2)[:12]
   anchors = tiny_runs.token_table(rng.integers(1, 20, A), seed=2)
-  sides = {"g_query": Side(anchors, points), "g_label": Side(anchors, labels)}
+  sides = {"g_query": GraphEdges(anchors, points), "g_label": GraphEdges(anchors, labels)}
   builder, without = BatchBuilder(*common, **options, sides=sides), BatchBuilder(*common, **options)
   kept = np.zeros(labels.nnz, bool)
   kept[::2] = True
   for step in range(builder.steps_per_epoch):
     batch = builder.build(step, {"kept_g_label": kept})
     for side, edges, of_batch in (("g_query", points, batch.rows), ("g_label", labels, batch.columns)):
-      links = batch.links[side]
+      links = batch.sampled_anchors[side]
       real = links.rows[links.rows >= 0]
       assert len(set(real.tolist())) == len(real)
       if side == "g_query":
@@ -169,7 +171,7 @@ def test_a_batch_links_its_points_and_its_labels():
     plain = without.build(step)
     np.testing.assert_array_equal(batch.columns, plain.columns)
     np.testing.assert_array_equal(batch.positives, plain.positives)
-    assert plain.links == {}
+    assert plain.sampled_anchors == {}
 
 
 def test_what_samples_more_anchors_than_usual_gets_more_room():
@@ -178,7 +180,7 @@ def test_what_samples_more_anchors_than_usual_gets_more_room():
   edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
   anchors = tiny_runs.token_table(np.full(21, 5))
   frequency = np.full(200, 0.1)
-  sampler = LinkSampler(Side(anchors, edges), num_rows=20, frequency=frequency, max_length=8)
+  sampler = LinkSampler(GraphEdges(anchors, edges), num_rows=20, frequency=frequency, max_length=8)
   usual = sampler.sample(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
   many = sampler.sample(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
   assert len(usual.columns) < 20 <= len(many.columns)
@@ -186,6 +188,6 @@ def test_what_samples_more_anchors_than_usual_gets_more_room():
     np.testing.assert_array_equal(links.weights.sum(axis=1), 1)
   # Room is for the rows that batches have.
   of_hub = frequency * (columns == 0)
-  seldom = LinkSampler(Side(anchors, edges), num_rows=20, frequency=of_hub, max_length=8)
+  seldom = LinkSampler(GraphEdges(anchors, edges), num_rows=20, frequency=of_hub, max_length=8)
   links = seldom.sample(np.arange(20), np.arange(20), None, np.random.default_rng(0))
   assert len(links.columns) < len(usual.columns)

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from xmc_jax.distributed import sharding as mesh
-from xmc_jax.types import Batch, Links, Tokens, TrainState
+from xmc_jax.types import Batch, SampledAnchors, Tokens, TrainState
 
 
 def _specs(tree, rules, shape=(2, 4)):
@@ -58,14 +58,14 @@ def test_a_batch_is_split_over_data_where_it_has_rows():
     positives=np.zeros((4, 1), np.int32),
     weights=np.ones((4, 1), np.float32),
     excluded=np.full((4, 1), -1, np.int32),
-    links={
-      "side": Links(
+    sampled_anchors={
+      "side": SampledAnchors(
         np.arange(4), np.arange(5), texts, np.zeros((4, 2), np.int32), np.ones((4, 2), np.float32)
       )
     },
   )
   placed = mesh.put_batch(host, mesh.make(4, 2))
-  links = placed.links["side"]
+  links = placed.sampled_anchors["side"]
   assert links.columns.sharding.is_fully_replicated
   for leaf in (links.rows, links.positives, links.weights):
     assert leaf.sharding.spec == PartitionSpec("data")
@@ -87,12 +87,12 @@ def test_rows_are_padded_until_they_divide():
   for axes, length in ((("data",), 6), (("label",), 8), (mesh.LABEL_ROWS, 8)):
     placed = mesh.split_rows(rows, devices, *axes)
     assert placed.shape == (length, 2)
-    np.testing.assert_array_equal(mesh.fetch(placed)[:5], rows)
-    assert not mesh.fetch(placed)[5:].any()
+    np.testing.assert_array_equal(mesh.to_host(placed)[:5], rows)
+    assert not mesh.to_host(placed)[5:].any()
   assert mesh.local_rows(8, devices, *mesh.LABEL_ROWS).all()  # one process holds everything
 
 
 def test_fetch_passes_a_transfer_guard():
   array = jax.device_put(np.arange(3), mesh.replicated(mesh.make(2, 1)))
   with jax.transfer_guard("disallow"):
-    np.testing.assert_array_equal(mesh.fetch(array), [0, 1, 2])
+    np.testing.assert_array_equal(mesh.to_host(array), [0, 1, 2])

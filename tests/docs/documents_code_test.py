@@ -1,4 +1,4 @@
-"""Links of README.md, docs/ and the notebooks lead somewhere, and their code names what exists."""
+"""SampledAnchors of README.md, docs/ and the notebooks lead somewhere, and their code names what exists."""
 
 import ast
 import contextlib

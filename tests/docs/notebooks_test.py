@@ -55,7 +55,7 @@ def code(book: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def execute(book: nbformat.NotebookNode, folder: pathlib.Path) -> None:
-  """Runs every cell in a refreshed kernel, in this folder; the outputs of an earlier time are gone."""
+  """Runs every cell in a new kernel, in this folder; the outputs of an earlier time are gone."""
   import nbclient
 
   for cell in code(book):

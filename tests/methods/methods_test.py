@@ -30,7 +30,7 @@ CASES = {
   "dexml-soft_top_k": {"method.name": "dexml", "method.loss": "soft_top_k", "method.num_positives": 3},
   "dexml-in_batch": {"method.name": "dexml", "method.labels": "in_batch", **SETTINGS["in_batch"]},
   "dexml-hard": {"method.name": "dexml", "method.labels": "in_batch", "method.num_hard_negatives": 2},
-  "dexml-refreshed": {"method.name": "dexml", "method.labels": "in_batch", "method.num_fresh_negatives": 5},
+  "dexml-fresh": {"method.name": "dexml", "method.labels": "in_batch", "method.num_fresh_negatives": 5},
   "dpr": {"method.name": "dpr"},
   "ance": {"method.name": "ance", **_LISTED},
   "ova": {
@@ -225,7 +225,9 @@ def test_padding_changes_nothing(settings, make_run):
     weights=last.weights[real],
     excluded=last.excluded[real],
     vectors=last.vectors[real] if run.method.batch.frozen else (),
-    links={side: _without_padding(links, side, real) for side, links in last.links.items()},
+    sampled_anchors={
+      side: _without_padding(links, side, real) for side, links in last.sampled_anchors.items()
+    },
     shared=last.shared[real][:, real] if run.method.batch.shared else (),
     **static,
   )
@@ -239,9 +241,9 @@ def test_padding_changes_nothing(settings, make_run):
   noisy = noisy._replace(columns=columns, labels=_fill(noisy.labels, columns < 0))
   noisy = noisy._replace(
     queries=_fill(last.queries, ~real),
-    links={
+    sampled_anchors={
       side: links._replace(anchors=_fill(links.anchors, links.columns < 0))
-      for side, links in last.links.items()
+      for side, links in last.sampled_anchors.items()
     },
   )
   if run.method.batch.frozen:

@@ -25,7 +25,9 @@ def _unlink(path, kept=frozenset()):
 
 def test_sides_without_links_are_left_out_and_those_of_held_out_points_are_not_pruned(data, tmp_path):
   """Orbax saves no array of size 0, and such a training ended at its first checkpoint after pruning."""
-  points = set(tiny_runs.open_run(data, tmp_path / "points", **tiny_runs.RAMEN).train.row_numbers.tolist())
+  points = set(
+    tiny_runs.open_run(data, tmp_path / "points", **tiny_runs.RAMEN).data.train.row_numbers.tolist()
+  )
   _unlink(data / LABELS)
   _unlink(data / LENGTH, kept=set(range(200)) - points)
   commands.train_and_test(tiny_runs.config(data, **tiny_runs.RAMEN), tmp_path / "run")

@@ -20,7 +20,7 @@ from xmc_jax.refresh import graph_pruning
 from xmc_jax.runs import graph_edges
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
-from xmc_jax.types import DatasetInfo, Links
+from xmc_jax.types import DatasetInfo, SampledAnchors
 
 NOWHERE = pathlib.Path("nowhere")
 MARGIN, NEGATIVES, TEMPERATURE = 0.3, 2, 0.1
@@ -84,7 +84,7 @@ def _links(seed, num_rows, num_in_batch, num_columns):
     positives[row, : len(chosen)], weights[row, 0] = chosen, 1
   columns = np.arange(num_columns, dtype=np.int32)
   columns[-2:] = -1
-  return Links(rows, columns, (), positives, weights)
+  return SampledAnchors(rows, columns, (), positives, weights)
 
 
 @pytest.mark.parametrize("unit", [True, False])
@@ -111,7 +111,9 @@ def test_regularisers_are_their_formula(unit):
   batch = tiny_runs.pool_batch(np.arange(9), np.zeros((6, 1)), np.zeros((6, 1)), np.zeros((6, 1)))
 
   def total(queries, labels, anchors):
-    return graph_regularizer.add_up(config, _info(), queries, labels, anchors, batch._replace(links=links))
+    return graph_regularizer.add_up(
+      config, _info(), queries, labels, anchors, batch._replace(sampled_anchors=links)
+    )
 
   arrays = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32), (given(queries), given(labels), jax.tree.map(given, anchors))
@@ -360,7 +362,7 @@ def test_weights_of_visits_are_kept_and_sampled_by(data, tmp_path, monkeypatch):
   found, rows = [], []
   for step in range(2 * run.batches.steps_per_epoch):
     batch = run.batches.build(step)
-    links = batch.links["words_query"]
+    links = batch.sampled_anchors["words_query"]
     for place, positives, weights in zip(links.rows, links.positives, links.weights):
       for anchor in links.columns[positives[weights > 0]]:
         rows.append(batch.rows[place])
@@ -408,7 +410,7 @@ def test_the_kept_share_is_logged_and_sampled_from(trained):
   side = run.sides["words_query"]
   params, extra_state, step = run.trained()
   kept = run.method.refreshes["kept_words_query"].compute(run.snapshot(params, extra_state, step))
-  links = run.batches.build(3, {"kept_words_query": kept}).links["words_query"]
+  links = run.batches.build(3, {"kept_words_query": kept}).sampled_anchors["words_query"]
   batch = run.batches.build(3)
   left = sp.csr_matrix((kept, side.edges.indices, side.edges.indptr), shape=side.edges.shape).toarray()
   for row, positives, weights in zip(batch.rows[links.rows], links.positives, links.weights):
@@ -509,7 +511,7 @@ def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
 def test_what_can_be_left_out(changes, sides, pruned, data, tmp_path):
   """The ablations of the paper's Table 8, as what a batch brings and what is made anew."""
   run = _open(data, tmp_path, **changes)
-  assert set(run.batches.build(0).links) == sides
+  assert set(run.batches.build(0).sampled_anchors) == sides
   assert {name for name in run.method.refreshes if name.startswith("kept_")} == (
     {f"kept_{side}" for side in sides} if pruned else set()
   )

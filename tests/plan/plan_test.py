@@ -26,7 +26,7 @@ from xmc_jax.plan import activations, chunks, host, memory, shapes, work
 from xmc_jax.plan.table import table
 from xmc_jax.training import optimizer
 from xmc_jax.training.step import TrainStep
-from xmc_jax.types import Batch, DatasetInfo, Links, Tokens, TrainState
+from xmc_jax.types import Batch, DatasetInfo, SampledAnchors, Tokens, TrainState
 
 NUM_POSITIVES = 8  # columns of a measured batch's positives
 VOCABULARY = 1000
@@ -94,7 +94,7 @@ def compiled(config):
   state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
   columns = shapes.pool_size(config, sizes_of(config)) - method.batch.num_fresh_negatives
   rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
-  links = Links(
+  links = SampledAnchors(
     rows=shaped((batch_size,), jnp.int32, "data"),
     columns=shaped((batch_size,), jnp.int32),
     anchors=texts(batch_size, sharding.LABEL_ROWS),
@@ -111,7 +111,7 @@ def compiled(config):
     excluded=shaped((batch_size, 1), jnp.int32, "data"),
     vectors=shaped((batch_size, 64), jnp.float32, "data") if method.batch.frozen else (),
     dropped=shaped((2,), jnp.int32) if method.batch.pool_size else (),
-    links=dict.fromkeys(method.batch.links, links),
+    sampled_anchors=dict.fromkeys(method.batch.graph_sides, links),
     shared=shaped((batch_size, batch_size), bool, "data") if method.batch.shared else (),
   )
   if method.batch.num_fresh_negatives:

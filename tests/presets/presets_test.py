@@ -83,8 +83,8 @@ for number in (1, 2, 10):
   hard = {**SHORTLIST, **SOFTMAX, "method.num_hard_negatives": number, "train.batch_size": 8192}
   dexml("lf_amazontitles_1.3m", f"_softmax_hard_{number}", "Table 12, softmax", hard)
 for each, size in {"eurlex_4k": 1024, "lf_amazontitles_131k": 4096, "lf_wikipedia_500k": 2048}.items():
-  refreshed = {"method.labels": "in_batch", "method.num_fresh_negatives": size, "train.batch_size": size}
-  dexml(each, "_refreshed", "Table 13, embedding cache: as many negatives a batch as with m = 1", refreshed)
+  fresh = {"method.labels": "in_batch", "method.num_fresh_negatives": size, "train.batch_size": size}
+  dexml(each, "_fresh", "Table 13, embedding cache: as many negatives a batch as with m = 1", fresh)
 for each, chunk in zip(DEXML, (4096, 3000, 512, 3000)):
   released = row("encoder.embedding_dropout method.label_chunk eval.metric", 0.0, chunk, "nDCG@5")
   often = {"eval.every_epochs": 1.0} if each == "lf_wikipedia_500k" else {}

@@ -10,7 +10,7 @@ import tiny_runs
 
 from xmc_jax.cli import commands
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval import hybrid_model
+from xmc_jax.retrieval import TableEmbedder, hybrid_model
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import ranking
 from xmc_jax.runs import run as runs
@@ -121,10 +121,10 @@ def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
 
   monkeypatch.setattr(ranking, "fit_model", refuse)
   embedded = []
-  original = runs.Run.embed_queries
+  original = TableEmbedder.queries
   monkeypatch.setattr(
-    runs.Run,
-    "embed_queries",
+    TableEmbedder,
+    "queries",
     lambda self, params, extra_state, tokens, *more: (
       embedded.append(len(tokens)) or original(self, params, extra_state, tokens, *more)
     ),

@@ -142,5 +142,5 @@ def test_tables_are_those_of_all_rows(name, folder, tmp_path):
   by_hand = loop.train(other, loop.Report(tmp_path / "all"), last_step=step)[:2]
   assert bits(trained) == bits(by_hand)
   np.testing.assert_array_equal(run.embedder.labels(*trained), other.embedder.labels(*by_hand))
-  counts = [np.bincount(one.train.unfiltered_positives.indices, minlength=60) for one in (run, other)]
+  counts = [np.bincount(one.data.train.unfiltered_positives.indices, minlength=60) for one in (run, other)]
   assert name != "dexa" or (counts[0] >= 8).sum() < (counts[1] >= 8).sum()

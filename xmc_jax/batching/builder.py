@@ -7,11 +7,11 @@ from types import MappingProxyType
 import numpy as np
 
 from xmc_jax.batching import length_buckets, ragged
-from xmc_jax.batching.graph_anchors import LinkSampler, Side, is_of_labels
+from xmc_jax.batching.graph_anchors import GraphEdges, LinkSampler, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
 from xmc_jax.batching.positives import choose_widths, expected_in_pool
 from xmc_jax.data.truth import unfiltered
-from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, Links
+from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, SampledAnchors
 
 _ORDER, _SAMPLE, _LINK = 0, 1, 2  # separate random streams of one seed
 
@@ -56,7 +56,7 @@ class BatchBuilder:
     local_queries: length_buckets.LocalRows | None = None,
     local_labels: length_buckets.LocalRows | None = None,
     label_weights: np.ndarray | None = None,
-    sides: Mapping[str, Side] = MappingProxyType({}),
+    sides: Mapping[str, GraphEdges] = MappingProxyType({}),
     vectors: Callable[[], np.ndarray] | None = None,
   ):
     self._queries, self._labels, self._label_weights = queries, labels, label_weights
@@ -221,13 +221,13 @@ class BatchBuilder:
       excluded_ids=excluded if by_id else (),
       vectors=vectors,
       dropped=pool.dropped,
-      links=self._links(rows, truth.only(sampled, truth.values), pool, step, refreshed),
+      sampled_anchors=self._links(rows, truth.only(sampled, truth.values), pool, step, refreshed),
       shared=ragged.common(truth, self._truth.shape[1]) if self._spec.shared else (),
     )
 
   def _links(
     self, rows: np.ndarray, sampled: ragged.Ragged, pool: Pool, step: int, refreshed
-  ) -> dict[str, Links]:
+  ) -> dict[str, SampledAnchors]:
     """Samples anchors of the batch's points, and of one sampled positive of each point (no label twice)."""
     if not self._samplers:
       return {}

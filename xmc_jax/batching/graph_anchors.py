@@ -9,12 +9,12 @@ import numpy as np
 from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.label_pools import DrawnPool, in_columns
 from xmc_jax.batching.positives import doublings
-from xmc_jax.types import LABEL, BatchSpec, Links
+from xmc_jax.types import LABEL, BatchSpec, SampledAnchors
 
 _WIDTH = 256  # linked anchors that a row has room for; the width doubles for a batch that needs more
 
 
-class Side(NamedTuple):
+class GraphEdges(NamedTuple):
   """Holds one side of a metadata graph: its links to points, or its links to labels.
 
   Attributes:
@@ -58,7 +58,7 @@ class LinkSampler:
 
   def __init__(
     self,
-    side: Side,
+    side: GraphEdges,
     *,
     num_rows: int,
     frequency: np.ndarray,
@@ -83,7 +83,7 @@ class LinkSampler:
 
   def sample(
     self, ids: np.ndarray, rows: np.ndarray, kept: np.ndarray | None, generator: np.random.Generator
-  ) -> Links:
+  ) -> SampledAnchors:
     """Samples the links of one batch.
 
     Args:
@@ -106,10 +106,10 @@ class LinkSampler:
       room *= 2
     pool = self._make_pool(room).sample(chosen, chosen[:0], None, generator)
     positives, weights = in_columns(linked, sampled, pool.column_of, self._widths)
-    return Links(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
+    return SampledAnchors(rows.astype(np.int32), pool.columns, pool.labels, positives, weights)
 
 
-def _usual_number(side: Side, frequency: np.ndarray) -> int:
+def _usual_number(side: GraphEdges, frequency: np.ndarray) -> int:
   """Estimates how many distinct anchors a batch samples: the mean plus 4.5 standard deviations."""
   edges, sampling_weights = side.edges, side.sampling_weights
   totals = np.diff(edges.indptr) if sampling_weights is None else _row_sums(edges, sampling_weights)

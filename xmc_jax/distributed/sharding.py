@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xmc_jax.errors import UserError
-from xmc_jax.types import Array, Batch, Links, PyTree
+from xmc_jax.types import Array, Batch, PyTree, SampledAnchors
 
 # Over which axes the rows of label texts and label embeddings are split, the first axis outermost.
 LABEL_ROWS = ("label", "data")
@@ -136,16 +136,16 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   arrays = {
     name: _put(value, everywhere.get(name, per_query))
     for name, value in batch._asdict().items()
-    if name not in ("labels", "every_label", "links")
+    if name not in ("labels", "every_label", "sampled_anchors")
   }
-  links = {name: _put_links(links, mesh) for name, links in dict(batch.links).items()}
-  return batch._replace(labels=put_labels(batch.labels, mesh), links=links, **arrays)
+  links = {name: _put_anchors(links, mesh) for name, links in dict(batch.sampled_anchors).items()}
+  return batch._replace(labels=put_labels(batch.labels, mesh), sampled_anchors=links, **arrays)
 
 
-def _put_links(links: Links, mesh: Mesh) -> Links:
+def _put_anchors(links: SampledAnchors, mesh: Mesh) -> SampledAnchors:
   """Splits what has a row per point or label over 'data', and anchors' texts as label texts are."""
   per_row = NamedSharding(mesh, PartitionSpec("data"))
-  return Links(
+  return SampledAnchors(
     rows=place(links.rows, per_row),
     columns=place(links.columns, replicated(mesh)),
     anchors=put_labels(links.anchors, mesh),

@@ -75,7 +75,7 @@ def make(config, info: DatasetInfo) -> Method:
   pruned = {}
   if settings.graph_pruning:
     pruned = {KEPT + side: _pruning(side, config) for side in sides}
-  return base._replace(batch=base.batch._replace(links=sides), refreshes={**base.refreshes, **pruned})
+  return base._replace(batch=base.batch._replace(graph_sides=sides), refreshes={**base.refreshes, **pruned})
 
 
 def _pruning(side: str, config) -> Refresh:

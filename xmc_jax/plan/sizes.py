@@ -68,7 +68,7 @@ def sizes_of(config) -> Sizes:
     encoder=encoder,
     source=source,
     batch=batch,
-    num_sides=len(batch.links),
+    num_sides=len(batch.graph_sides),
   )
 
 
@@ -88,7 +88,7 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> 
     labels_per_point=train.truth.nnz / max(len(train), 1),
     encoder=encoder,
     batch=batch,
-    num_sides=len(batch.links),
+    num_sides=len(batch.graph_sides),
   )
 
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from xmc_jax.batching.graph_anchors import Side, graph_of
+from xmc_jax.batching.graph_anchors import GraphEdges, graph_of
 from xmc_jax.data.truth import unfiltered
 
 
@@ -40,8 +40,8 @@ class Snapshot:
     devices,
     params=None,
     extra_state=None,
-    sides: Mapping[str, Side] = MappingProxyType({}),
-    embed_anchors: Callable[[Side], np.ndarray] | None = None,
+    sides: Mapping[str, GraphEdges] = MappingProxyType({}),
+    embed_anchors: Callable[[GraphEdges], np.ndarray] | None = None,
   ):
     self._embed_queries, self._embed_labels, self._embed_texts = embed_queries, embed_labels, embed_texts
     self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices

@@ -54,7 +54,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     chosen = run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset))
     config.method.update({key: size for key, size in chosen.items() if key in config.method})
   run = Run(config, workdir, dataset)
-  if run.method.batch.links:
+  if run.method.batch.graph_sides:
     with report.stage("walk"):
       _ = run.sides
   elif "graphs" in config.method and not config.method.augment_truth:

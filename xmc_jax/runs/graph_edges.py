@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import data, refresh
-from xmc_jax.batching.graph_anchors import Side, graph_of, is_of_labels
+from xmc_jax.batching.graph_anchors import GraphEdges, graph_of, is_of_labels
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
@@ -25,7 +25,7 @@ _BLOCK_PATHS = 1 << 24  # from points by anchors to labels, that `augmented` fol
 
 def load(
   names: tuple[str, ...], dataset: data.Dataset, points: np.ndarray, config, workdir: pathlib.Path
-) -> dict[str, Side]:
+) -> dict[str, GraphEdges]:
   """The sides of these names, their walks done now or before.
 
   Args:
@@ -46,7 +46,7 @@ def load(
       edges, sampling_weights = _walked(edges, name, config, workdir / run_folder.GRAPHS)
       said += f", {edges.nnz:,} with those of walks"
     say(said + _warning(edges))
-    found[name] = Side(graph.anchors.tokens, edges, sampling_weights)
+    found[name] = GraphEdges(graph.anchors.tokens, edges, sampling_weights)
   return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
-from xmc_jax.batching.graph_anchors import Side
+from xmc_jax.batching.graph_anchors import GraphEdges
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.refresh import Snapshot
@@ -84,9 +84,9 @@ class Run:
     )
 
   @functools.cached_property
-  def sides(self) -> dict[str, Side]:
+  def sides(self) -> dict[str, GraphEdges]:
     """Returns the sides of metadata graphs that the method learns from, by name."""
-    names, points = self.method.batch.links, self.data.train.row_numbers
+    names, points = self.method.batch.graph_sides, self.data.train.row_numbers
     return graph_edges.load(names, self.dataset, points, self.config, self.workdir) if names else {}
 
   @functools.cached_property

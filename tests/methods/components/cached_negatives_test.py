@@ -57,11 +57,11 @@ def _loss(run, params, extra_state, batch):
 
 
 def test_all_labels_as_fresh_negatives_are_the_loss_over_all_labels(make_run):
-  refreshed = make_run(**{"method.num_fresh_negatives": tiny_runs.NUM_LABELS + 5})
+  fresh = make_run(**{"method.num_fresh_negatives": tiny_runs.NUM_LABELS + 5})
   whole = make_run(**{"method.num_fresh_negatives": 0, "method.labels": "all"})
-  params, extra_state = _start(refreshed)
+  params, extra_state = _start(fresh)
   for step in range(3):
-    found, _ = _loss(refreshed, params, extra_state, _batch(refreshed, step))
+    found, _ = _loss(fresh, params, extra_state, _batch(fresh, step))
     expected, _ = _loss(whole, params, {}, _batch(whole, step))
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -85,11 +85,11 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
   _, _, new_extra_state = run.method.loss(params, extra_state, batch, jax.random.key(0))
   chosen, cache = np.asarray(chosen[0]), np.asarray(new_extra_state[cached_negatives.CACHE])
 
-  refreshed = run.embedder.labels(params, {}).astype(np.float64)
+  fresh = run.embedder.labels(params, {}).astype(np.float64)
   queries = run.embedder.queries(params, {}, run.data.train.tokens).astype(np.float64)
   pool = batch.columns[batch.columns >= 0]
   labels = stale[: run.dataset.num_labels].astype(np.float64)
-  labels[pool] = refreshed[pool]
+  labels[pool] = fresh[pool]
   truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   gradients = np.zeros_like(labels)
   for row, positives, weights in zip(batch.rows, batch.positive_ids, batch.weights):
@@ -108,7 +108,7 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
   assert not set(chosen.tolist()) & set(pool.tolist())
 
   renewed = np.union1d(pool, chosen)
-  np.testing.assert_allclose(cache[renewed], refreshed[renewed], atol=1e-5)
+  np.testing.assert_allclose(cache[renewed], fresh[renewed], atol=1e-5)
   kept = np.setdiff1d(np.arange(run.dataset.num_labels), renewed)
   np.testing.assert_array_equal(cache[kept], stale[kept])
 

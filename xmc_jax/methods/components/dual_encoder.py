@@ -40,7 +40,7 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   def total_loss(params, extra_state, batch, key):
     query_key, label_key, fresh_key = jax.random.split(key, 3)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
-    links = dict(batch.links)
+    links = dict(batch.sampled_anchors)
     texts = [batch.labels, *(side.anchors for side in links.values())]
     labels, *anchors = embed_parts(encoder.embed, params, texts, label_key)
     regulariser, metrics = graph_regularizer.add_up(

@@ -147,7 +147,7 @@ def add_up(
   total, terms = 0.0, {}
   lambdas = weights(config, info) if anchors else {}
   for side, vectors in anchors.items():
-    links = batch.links[side]
+    links = batch.sampled_anchors[side]
     rows = labels if is_of_labels(side) else queries
     linked = batch._replace(
       rows=links.rows,
