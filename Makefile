@@ -19,6 +19,7 @@ test-fast: .venv/ready
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check benchmarks docs/*.py docs/examples experiments tests xmc_jax
+	$(BIN)/mypy
 
 golden: .venv/ready
 	$(BIN)/python -m tests.golden_test

@@ -28,7 +28,7 @@ _NAMES = {  # and where they are
 }
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
   if name in _ROOMS:
     return importlib.import_module(f"xmc_jax.{name}")
   if name in _NAMES:
@@ -36,5 +36,5 @@ def __getattr__(name):
   raise AttributeError(f"module 'xmc_jax' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
   return sorted([*globals(), *_ROOMS, *_NAMES])

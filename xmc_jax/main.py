@@ -13,6 +13,7 @@ Installed by pip, it is `xmc-jax` for short. Presets stand behind a colon (exper
 
 import pathlib
 
+import ml_collections
 from absl import app, flags
 
 from xmc_jax import methods
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> None:
     raise UserError(f"--mode={mode} needs --workdir, the folder of a run")
 
 
-def _make(mode: str, config, workdir: pathlib.Path) -> None:
+def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   from xmc_jax.cli import commands
   from xmc_jax.distributed import runtime
 

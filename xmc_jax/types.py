@@ -13,6 +13,8 @@ import jax
 import numpy as np
 
 Array = jax.Array | np.ndarray
+# What is () where a method does not ask for it, and an array where it does; whoever reads it knows which.
+ArrayIfAsked = Array | Any
 PyTree = Any
 
 QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
@@ -90,16 +92,16 @@ class Batch(NamedTuple):
   queries: tuple[Tokens, ...]
   columns: Array
   labels: tuple[Tokens, ...]
-  positives: Array | tuple[()]
+  positives: ArrayIfAsked
   weights: Array
-  excluded: Array | tuple[()]
+  excluded: ArrayIfAsked
   every_label: Tokens | tuple[()] = ()
-  positive_ids: Array | tuple[()] = ()
-  excluded_ids: Array | tuple[()] = ()
-  vectors: Array | tuple[()] = ()
-  dropped: Array | tuple[()] = ()
-  sampled_anchors: dict[str, SampledAnchors] | tuple[()] = ()
-  shared: Array | tuple[()] = ()
+  positive_ids: ArrayIfAsked = ()
+  excluded_ids: ArrayIfAsked = ()
+  vectors: ArrayIfAsked = ()
+  dropped: ArrayIfAsked = ()
+  sampled_anchors: dict[str, SampledAnchors] | Any = ()
+  shared: ArrayIfAsked = ()
 
 
 class BatchSpec(NamedTuple):
@@ -156,7 +158,7 @@ class Refresh(NamedTuple):
   """
 
   every_epochs: float
-  compute: Callable[[Any], Array]
+  compute: Callable[[Any], Array | None]
   first_epoch: float = 0.0
   target: str = BATCHES
   every_steps: int = 0
@@ -183,8 +185,8 @@ class DatasetInfo(NamedTuple):
   max_length: int
   vocab_size: int
   special_ids: tuple[int, ...]
-  mesh: Any
-  label_counts: Array = ()
+  mesh: jax.sharding.Mesh
+  label_counts: np.ndarray | Any = ()
   graphs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
   num_labelled: int = 0
 

@@ -3,15 +3,19 @@
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.batching import length_buckets, ragged
+from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.batching.graph_anchors import GraphEdges, LinkSampler, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
 from xmc_jax.batching.positives import choose_widths, expected_in_pool
+from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.truth import unfiltered
-from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, SampledAnchors
+from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, SampledAnchors, Tokens
 
 _ORDER, _SAMPLE, _LINK = 0, 1, 2  # separate random streams of one seed
 
@@ -42,10 +46,10 @@ class BatchBuilder:
 
   def __init__(
     self,
-    queries,
-    labels,
-    truth,
-    excluded,
+    queries: TokenTable,
+    labels: TokenTable,
+    truth: sp.csr_matrix,
+    excluded: sp.csr_matrix,
     spec: BatchSpec,
     *,
     batch_size: int,
@@ -65,7 +69,8 @@ class BatchBuilder:
     self._max_length, self._seed = max_length, seed
     self._data_axis, self._local_rows = data_axis, local_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
-    self._read_vectors, self._last_order = vectors, (None, None, None)
+    self._read_vectors = vectors
+    self._last_order: tuple[int | None, np.ndarray | None, Any] = (None, None, None)
     self.steps_per_epoch, batch_size = epoch_shape(
       len(self.rows), batch_size, data_axis, spec.batch_is_cluster
     )
@@ -96,12 +101,14 @@ class BatchBuilder:
     self._samplers = self._link_samplers(sides, data_axis * label_axis, local_labels)
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     self._positive_widths = self._choose_widths()
-    self.every_label = ()
+    self.every_label: Tokens | tuple[()] = ()
     if spec.num_fresh_negatives:
       self.every_label = label_table(labels, max_length, data_axis * label_axis, local_labels)
 
   @functools.cached_property
   def vectors(self) -> np.ndarray:
+    """Returns `[N, D]` embeddings of the points, if the encoder is frozen."""
+    assert self._read_vectors, "an encoder that is not frozen has no vectors"
     return self._read_vectors()
 
   def _choose_widths(self) -> tuple[int, ...]:
@@ -118,7 +125,7 @@ class BatchBuilder:
     return choose_widths(counts, in_pool, self._batch_size)
 
   def _link_samplers(
-    self, sides, num_shards: int, local_rows: length_buckets.LocalRows | None
+    self, sides: Mapping[str, GraphEdges], num_shards: int, local_rows: length_buckets.LocalRows | None
   ) -> dict[str, LinkSampler]:
     # Probability that a batch has each point, and each label among the positives sampled for its points.
     points = np.zeros(self._truth.shape[0])
@@ -226,7 +233,7 @@ class BatchBuilder:
     )
 
   def _links(
-    self, rows: np.ndarray, sampled: ragged.Ragged, pool: Pool, step: int, refreshed
+    self, rows: np.ndarray, sampled: ragged.Ragged, pool: Pool, step: int, refreshed: Mapping[str, np.ndarray]
   ) -> dict[str, SampledAnchors]:
     """Samples anchors of the batch's points, and of one sampled positive of each point (no label twice)."""
     if not self._samplers:
@@ -234,8 +241,8 @@ class BatchBuilder:
     generator, labels = self._generator(_LINK, step), np.full(len(rows), -1, np.int32)
     chosen = np.unique(sampled.values[ragged.sample(sampled.counts, 1, generator)])
     labels[: len(chosen)] = chosen
-    of_points = rows, np.where(rows >= 0, np.arange(len(rows)), -1)
-    of_labels = labels, np.where(labels >= 0, pool.column_of[labels], -1)
+    of_points: tuple[np.ndarray, np.ndarray] = rows, np.where(rows >= 0, np.arange(len(rows)), -1)
+    of_labels: tuple[np.ndarray, np.ndarray] = labels, np.where(labels >= 0, pool.column_of[labels], -1)
     return {
       name: sampler.sample(
         *(of_labels if is_of_labels(name) else of_points), refreshed.get(KEPT + name), generator
@@ -257,7 +264,9 @@ class BatchBuilder:
   def _generator(self, stream: int, index: int) -> np.random.Generator:
     return np.random.default_rng((self._seed, stream, index))
 
-  def _sample_hard(self, rows: np.ndarray, shortlist, generator) -> np.ndarray | None:
+  def _sample_hard(
+    self, rows: np.ndarray, shortlist: np.ndarray | None, generator: np.random.Generator
+  ) -> np.ndarray | None:
     """Samples labels uniformly from each row's shortlist, `[H]`; None if there is no shortlist yet."""
     if shortlist is None or not self._spec.num_hard_negatives:
       return None
@@ -265,29 +274,7 @@ class BatchBuilder:
     return listed.values[ragged.sample(listed.counts, self._spec.num_hard_negatives, generator)]
 
 
-def epoch_shape(
-  num_points: int, batch_size: int, multiple: int = 1, batch_is_cluster: bool = False
-) -> tuple[int, int]:
-  """Returns `(steps, rows of a batch)` of an epoch.
-
-  Args:
-    num_points: number of points with a label to learn.
-    batch_size: points in a batch; an upper bound if `batch_is_cluster`.
-    multiple: the rows of a batch are a multiple of it; `batch_size` must be one.
-    batch_is_cluster: each batch is a cluster, a leaf of a balanced binary tree over points (UniDEC, 2024).
-  """
-  if not batch_is_cluster:
-    return max(1, -(-num_points // batch_size)), batch_size
-  clusters = num_clusters(num_points, batch_size)
-  return clusters, max(1, -(-num_points // (clusters * multiple))) * multiple
-
-
-def num_clusters(num_points: int, size: int) -> int:
-  """Returns 2^⌈log2(N / C)⌉, at least 1: the number of balanced clusters of at most C = `size` points."""
-  return 1 << max(0, (-(-max(1, num_points) // size) - 1).bit_length())
-
-
-def _longest_row(matrix) -> int:
+def _longest_row(matrix: sp.csr_matrix) -> int:
   return max(1, int(np.diff(matrix.indptr).max(initial=0)))
 
 

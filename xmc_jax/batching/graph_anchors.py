@@ -5,6 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.label_pools import DrawnPool, in_columns
@@ -118,7 +119,7 @@ def _usual_number(side: GraphEdges, frequency: np.ndarray) -> int:
   return max(1, math.ceil(sampled.sum() + length_buckets.MARGIN * math.sqrt((sampled * (1 - sampled)).sum())))
 
 
-def _row_sums(edges, sampling_weights: np.ndarray) -> np.ndarray:
+def _row_sums(edges: sp.csr_matrix, sampling_weights: np.ndarray) -> np.ndarray:
   """Returns `[N]`, the sum of the weights `sampling_weights` `[nnz]` of each row's edges."""
   begun = edges.indptr[:-1][np.diff(edges.indptr) > 0]  # for an empty row reduceat gives an entry, not 0
   sums = np.zeros(edges.shape[0])

@@ -8,10 +8,14 @@ first the columns of the first device, then those of the second, and so on
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.positives import suffices
+from xmc_jax.data.tokens import TokenTable
 from xmc_jax.types import BatchSpec, Tokens
+
+Ids = np.ndarray  # of labels, int32
 
 
 class Pool(NamedTuple):
@@ -47,7 +51,7 @@ class StaticPool:
     self.columns, self.groups, self.probabilities = columns, groups, np.ones(num_labels)
     self._column_of = _positions(columns, num_labels)
 
-  def sample(self, sampled: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def sample(self, sampled: Ids, others: Ids, listed: Ids | None, generator: np.random.Generator) -> Pool:
     return Pool(np.zeros(0, np.int32), (), self._column_of)
 
 
@@ -69,8 +73,8 @@ class DrawnPool:
 
   def __init__(
     self,
-    labels,
-    truth,
+    labels: TokenTable,
+    truth: csr_matrix,
     spec: BatchSpec,
     *,
     batch_size: int,
@@ -120,7 +124,7 @@ class DrawnPool:
       np.ones(num_labels) if self.keeps_all else np.minimum(1.0, probabilities_with(num_uniform))
     )
 
-  def sample(self, sampled: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def sample(self, sampled: Ids, others: Ids, listed: Ids | None, generator: np.random.Generator) -> Pool:
     """Builds the pool of one step.
 
     Args:
@@ -152,7 +156,7 @@ class DrawnPool:
     return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())
 
 
-def _at_most(number: int, labels: np.ndarray, generator) -> np.ndarray:
+def _at_most(number: int, labels: Ids, generator: np.random.Generator) -> Ids:
   """Returns `number` of the labels, sampled uniformly; all of them if there are no more."""
   return labels if len(labels) <= number else generator.choice(labels, number, replace=False, shuffle=False)
 
@@ -171,7 +175,7 @@ class TablePool:
 
   columns, groups, keeps_all = np.zeros(0, np.int32), (), False
 
-  def __init__(self, truth, spec: BatchSpec, batch_size: int, label_weights: np.ndarray | None):
+  def __init__(self, truth: csr_matrix, spec: BatchSpec, batch_size: int, label_weights: np.ndarray | None):
     self._num_labels = truth.shape[1]
     counts = np.diff(truth.indptr)
     per_row = np.minimum(counts, spec.num_positives) if spec.num_positives else counts
@@ -181,7 +185,7 @@ class TablePool:
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
     self._size = _rounded(self.probabilities.sum() + length_buckets.MARGIN * spread)
 
-  def sample(self, sampled: np.ndarray, others: np.ndarray, listed: np.ndarray | None, generator) -> Pool:
+  def sample(self, sampled: Ids, others: Ids, listed: Ids | None, generator: np.random.Generator) -> Pool:
     pool = np.unique(sampled)
     size = self._size
     while size < len(pool):
@@ -191,7 +195,9 @@ class TablePool:
     return Pool(columns, (), _positions(columns, self._num_labels))
 
 
-def label_frequency(truth, label_weights: np.ndarray | None, num_positives: int = 0) -> np.ndarray:
+def label_frequency(
+  truth: csr_matrix, label_weights: np.ndarray | None, num_positives: int = 0
+) -> np.ndarray:
   """Estimates `[L]`, each label's share of the sampled positives: `num_positives` per row, or all if 0."""
   counts = np.diff(truth.indptr)
   taken = np.minimum(1.0, num_positives / np.maximum(counts, 1)) if num_positives else np.ones(len(counts))
@@ -206,8 +212,8 @@ def _rounded(size: float) -> int:
 
 
 def make_pool(
-  labels,
-  truth,
+  labels: TokenTable,
+  truth: csr_matrix,
   spec: BatchSpec,
   *,
   batch_size: int,
@@ -215,7 +221,7 @@ def make_pool(
   num_shards: int,
   local_rows: length_buckets.LocalRows | None = None,
   label_weights: np.ndarray | None = None,
-):
+) -> StaticPool | DrawnPool | TablePool:
   """Builds the pool that `spec.labels` names."""
   if spec.labels == "all":
     return all_labels(labels, max_length, num_shards, local_rows)
@@ -239,7 +245,7 @@ def make_pool(
 
 
 def all_labels(
-  labels, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
+  labels: TokenTable, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
 ) -> StaticPool:
   """Builds a pool of all labels, in groups of one width each; a group's rows divide by `num_shards`."""
   columns, groups = [], []
@@ -254,7 +260,7 @@ def all_labels(
 
 
 def label_table(
-  labels, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
+  labels: TokenTable, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
 ) -> Tokens:
   """Lays out all labels in id order as one group; its rows divide by `num_shards`."""
   rows = np.full(-(-len(labels.lengths) // num_shards) * num_shards, -1, np.int32)

@@ -10,9 +10,11 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
+from xmc_jax.data.tokens import TokenTable
 from xmc_jax.types import Tokens
 
 WIDTH_STEP = 8
@@ -60,14 +62,14 @@ def plan(
   for width, tail in zip(every[:-1], tails):
     need = num_rows * tail + MARGIN * math.sqrt(group_size * num_rows * tail * (1 - tail))
     longer[width] = min(num_rows, math.ceil(need / multiple) * multiple)
-  best = None
+  best: tuple[float, Slots] = (math.inf, ())
   for count in range(1, max_groups + 1):
     for chosen in itertools.combinations(every[:-1], count - 1):
       edges = [0, *chosen, max_length]
       slots = tuple((high, longer[low] - longer[high]) for low, high in itertools.pairwise(edges))
       slots = tuple(slot for slot in slots if slot[1])
       cost = sum(width * rows for width, rows in slots)
-      if best is None or cost < best[0]:
+      if cost < best[0]:
         best = (cost, slots)
   return best[1]
 
@@ -166,10 +168,10 @@ def split_tightly(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.nd
   at_most = np.searchsorted(np.sort(lengths), every, side="right")  # how many texts each width holds
   # tokens[j]: the fewest tokens with `count` groups, the last of width j; cuts[j]: widths of the others.
   tokens, cuts = at_most * every, [()] * len(every)
-  best = None
+  best: tuple[float, list[int]] = (math.inf, [])
   for count in range(1, _MOST_GROUPS + 1):
     cost = tokens[-1] * (1 + 0.01 * count)
-    if best is None or cost < best[0]:
+    if cost < best[0]:
       best = (cost, [*cuts[-1], len(every) - 1])
     # The last group ends at width j, and the group before it at width i.
     longer = tokens + (at_most[:, None] - at_most) * every[:, None]
@@ -188,7 +190,7 @@ def num_rows(slots: Slots) -> int:
 
 
 def lay_out(
-  table,
+  table: TokenTable,
   ids: np.ndarray,
   slots: Slots,
   num_shards: int,
@@ -205,7 +207,7 @@ def lay_out(
   order = assign(slots, table.lengths[ids])
   if order is None:
     slots, most = widest_only(slots), None
-    order = assign(slots, table.lengths[ids])
+    order = cast(np.ndarray, assign(slots, table.lengths[ids]))  # the widest slot holds every text
   laid_out = np.where(order >= 0, ids[order] if len(ids) else -1, -1).astype(np.int32)
   parts = np.split(laid_out, np.cumsum([rows for _, rows in slots])[:-1])
   read = parts if local_rows is None else [np.where(local_rows(len(part)), part, -1) for part in parts]

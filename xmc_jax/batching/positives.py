@@ -8,13 +8,14 @@ width for all batches would have to fit the longest row of the data, which most 
 import math
 from collections.abc import Sequence
 
+import ml_collections
 import numpy as np
 
 _MULTIPLE = 8
 _USUAL, _MOST = 0.5, 0.9  # the fraction of batches that fit the first width, and the second
 
 
-def num_sampled(settings) -> int:
+def num_sampled(settings: ml_collections.ConfigDict) -> int:
   """Returns how many positives a step samples per row; 0 is all of them.
 
   Under SoftTop-k it is `num_positives`, but at least k: DEXML's released code draws min(k, |P|), where eq. 6

@@ -6,6 +6,7 @@ Some points have thousands of labels, others two. So no array here is padded to 
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 _ROWS = 1 << 16  # rows of a matrix that are processed at a time
 
@@ -40,7 +41,7 @@ class Ragged(NamedTuple):
     return Ragged(values[kept], counts)
 
 
-def places_of(matrix, rows: np.ndarray) -> Ragged:
+def places_of(matrix: sp.csr_matrix, rows: np.ndarray) -> Ragged:
   """Returns the positions of some rows' entries among all entries of a CSR matrix; row -1 is empty."""
   safe = np.maximum(rows, 0)
   starts = matrix.indptr[safe].astype(np.int64)
@@ -48,7 +49,7 @@ def places_of(matrix, rows: np.ndarray) -> Ragged:
   return Ragged(np.repeat(starts - _starts(counts), counts) + np.arange(counts.sum()), counts)
 
 
-def of_matrix(matrix, rows: np.ndarray) -> Ragged:
+def of_matrix(matrix: sp.csr_matrix, rows: np.ndarray) -> Ragged:
   """Returns the column ids of some rows of a CSR matrix; row -1 is empty."""
   places = places_of(matrix, rows)
   return places._replace(values=matrix.indices[places.values])
@@ -149,7 +150,7 @@ def common(rows: Ragged, num_values: int) -> np.ndarray:
   return (matrix @ matrix.T).toarray()
 
 
-def row_sums(matrix, weights: np.ndarray) -> np.ndarray:
+def row_sums(matrix: sp.csr_matrix, weights: np.ndarray) -> np.ndarray:
   """Returns `[N]`, the sum of the column weights `[L]` over each row's entries of a CSR matrix.
 
   Every entry counts as 1. `_ROWS` rows are processed at a time, so that temporary arrays stay small.
@@ -164,7 +165,7 @@ def row_sums(matrix, weights: np.ndarray) -> np.ndarray:
   return sums
 
 
-def column_sums(matrix, weights: np.ndarray, entries: np.ndarray | None = None) -> np.ndarray:
+def column_sums(matrix: sp.csr_matrix, weights: np.ndarray, entries: np.ndarray | None = None) -> np.ndarray:
   """Returns `[L]`, the sum of the row weights `[N]` over each column's entries of a CSR matrix.
 
   An entry counts as 1, or as its value in `entries` `[nnz]`. `_ROWS` rows are processed at a time, so that

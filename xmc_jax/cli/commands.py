@@ -7,7 +7,7 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import ml_collections
 
@@ -25,9 +25,13 @@ from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.storage import atomic, locks
 from xmc_jax.training import loop, refit
+from xmc_jax.types import PyTree
+
+if TYPE_CHECKING:
+  from xmc_jax.runs.model import Model
 
 
-def prepare(config) -> None:
+def prepare(config: ml_collections.ConfigDict) -> None:
   """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained, no run's folder is made."""
   prepared, config = create.prepare(config)
   show(data.summary(prepared.manifest))
@@ -38,7 +42,7 @@ def prepare(config) -> None:
     say(f"note: with these settings --mode=train will refuse: {error}")
 
 
-def plan(config) -> None:
+def plan(config: ml_collections.ConfigDict) -> None:
   """`--mode=plan`: what a run would take, from the config alone; refuses what cannot fit."""
   if methods.builds_on_a_run(config) and config.init_from:
     config = create.with_encoder_of(config)
@@ -54,7 +58,7 @@ def plan(config) -> None:
   plans.check(made)
 
 
-def train(config, workdir: str | pathlib.Path = ""):
+def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -> "Model":
   """Trains and tests as `--mode=train` does, from Python.
 
   Interrupted, as by a notebook's stop button, it saves what it has; the same call goes on.
@@ -84,7 +88,9 @@ def train(config, workdir: str | pathlib.Path = ""):
   return Model.load(workdir, warm=False)
 
 
-def train_and_test(config, workdir: pathlib.Path, owns_process: bool = True) -> dict[str, float]:
+def train_and_test(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = True
+) -> dict[str, float]:
   """`--mode=train`: everything from raw files to the test table.
 
   Args:
@@ -227,7 +233,13 @@ def _plan(run: runs.Run) -> str:
 
 
 def _test(
-  run: runs.Run, params, extra_state, step: int, voice: Report, scores: str = "", suffix: str = ""
+  run: runs.Run,
+  params: PyTree,
+  extra_state: PyTree,
+  step: int,
+  voice: Report,
+  scores: str = "",
+  suffix: str = "",
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   test, chosen = run.dataset.test, scores or run.config.eval.scores
   methods.check_scores(chosen, run.config, run.method)

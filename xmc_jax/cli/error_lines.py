@@ -72,7 +72,7 @@ def _of_thread(failed: threading.ExceptHookArgs) -> None:
     threading.__excepthook__(failed)
 
 
-def _leave_at_once(*_) -> None:
+def _leave_at_once(*_: object) -> None:
   """Ctrl-C. What is on disk is always good to go on from, so nothing needs to be put in order.
 
   An exception instead would be lost, or worse, in libraries that are being imported, and threads in the
@@ -142,7 +142,7 @@ def of_config_file(path: str, error: BaseException) -> str:
   return f"--config: {what}" if isinstance(error, OSError) else f"--config: {path}: {what}"
 
 
-def of_machine(error: Exception) -> str:
+def of_machine(error: BaseException | None) -> str:
   """What the machine refused: space, permission, memory; '' for anything else, which may be a bug."""
   if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
     return (
@@ -154,7 +154,7 @@ def of_machine(error: Exception) -> str:
   if isinstance(error, OSError) and error.errno in _REFUSED:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "; free some space, and the same command goes on from what is saved" if full else ""
-    return (f"{error.filename}: " if error.filename else "") + error.strerror + remedy
+    return (f"{error.filename}: " if error.filename else "") + f"{error.strerror}{remedy}"
   return ""
 
 

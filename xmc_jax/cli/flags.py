@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 
+import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
@@ -100,7 +101,7 @@ def check(argv: list[str]) -> None:
     raise UserError(f"--mode={mode} does not look at --{name}; {instead}leave it out")
 
 
-def checked_config():
+def checked_config() -> ml_collections.ConfigDict:
   """The config that --config names, with its overrides."""
   if not CONFIG.present:
     raise UserError(

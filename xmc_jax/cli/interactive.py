@@ -30,7 +30,7 @@ def ask(model: Model, k: int, explain: bool = False) -> None:
   answer = functools.lru_cache(_KEPT)(functools.partial(answered, model, k=k, explain=explain))
   say(f"{len(model.labels):,} labels; type a text, and its labels follow; Enter keeps them, Ctrl-D leaves")
   answer("a first text, so that all is compiled")
-  session = PromptSession(
+  session: PromptSession[str] = PromptSession(
     "text> ",
     bottom_toolbar=lambda: answer(get_app().current_buffer.text),
     style=Style.from_dict({"bottom-toolbar": "noreverse"}),

@@ -45,7 +45,7 @@ def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
   except Exception as error:  # a value that is computed when it is looked at can raise anything
     yield f"get_config() gave values that cannot be read ({type(error).__name__}: {error!s:.80}); {wanted}"
     return
-  name = values.get("method.name")
+  name: Any = values.get("method.name")
   settings = methods[name if isinstance(name, str) and name in methods else next(iter(methods))]
   known = keys_of(settings)
   yield from _key_faults(values, known, methods)

@@ -14,7 +14,7 @@ SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _CHIPS = ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e")
 
-KEYS = {
+KEYS: dict[str, Any] = {  # a Key, or a section of them
   "name": Key("run", "the run's folder below runs/, where --workdir is not given"),
   "init_from": Key("", "a finished run's folder: start from its parameters"),
   "data": {

@@ -31,6 +31,6 @@ def in_argument(argument: str) -> tuple[str, str]:
   """Returns an argument of the command line under its new name, and a note; '' where it had none."""
   found = re.match(r"--?config\.([\w.]+)", argument)
   new = RENAMED.get(found[1]) if found else None
-  if not new:
+  if not found or not new:
     return argument, ""
   return f"--config.{new}{argument[found.end() :]}", f"note: config.{found[1]} is now config.{new}"

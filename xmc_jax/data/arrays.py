@@ -3,26 +3,31 @@
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from xmc_jax.data.formats.source import one_line
 from xmc_jax.errors import DataError
+
+if TYPE_CHECKING:
+  import scipy.sparse as sp
 
 
 class ArrayFile:
   """Writes a one-dimensional .npy file whose length is known only at the end; see ArrayFolder."""
 
-  def __init__(self, path: Path, dtype):
+  def __init__(self, path: Path, dtype: npt.DTypeLike):
     self.length = 0
     self._dtype = np.dtype(dtype)
     self._file = open(path, "wb")  # noqa: SIM115 (open until __exit__)
 
-  def __enter__(self):
+  def __enter__(self) -> "ArrayFile":
     self._write_header()
     return self
 
-  def __exit__(self, kind, *_) -> None:
+  def __exit__(self, kind: type | None, *_: object) -> None:
     with self._file:
       if kind is None:
         # numpy leaves room in the header for a longer shape, so the header can be rewritten in place.
@@ -45,7 +50,7 @@ class ArrayFolder(contextlib.ExitStack):
     super().__init__()
     self._path = path
 
-  def array(self, name: str, dtype) -> ArrayFile:
+  def array(self, name: str, dtype: npt.DTypeLike) -> ArrayFile:
     """Opens `NAME.npy` for writing."""
     return self.enter_context(ArrayFile(self._path / f"{name}.npy", dtype))
 
@@ -56,7 +61,7 @@ class RaggedFile:
   Writes their `[n + 1]` int64 offsets to `NAME_offsets.npy`.
   """
 
-  def __init__(self, folder: ArrayFolder, name: str, dtype):
+  def __init__(self, folder: ArrayFolder, name: str, dtype: npt.DTypeLike):
     self._values = folder.array(name, dtype)
     self._offsets = folder.array(f"{name}_offsets", np.int64)
     self._offsets.append(np.zeros(1, np.int64))
@@ -76,7 +81,7 @@ class CsrFile:
   def append(self, counts: np.ndarray, columns: np.ndarray, values: np.ndarray | None = None) -> None:
     self._columns.append(columns, counts)
     if self._values is not None:
-      self._values.append(values)
+      self._values.append(cast(np.ndarray, values))  # a matrix with values is given some
 
 
 def read_array(path: Path, *types: str) -> np.ndarray:
@@ -114,7 +119,7 @@ def read_ragged(folder: Path, name: str, *types: str) -> tuple[np.ndarray, np.nd
   return values, offsets
 
 
-def read_csr(folder: Path, name: str, shape: tuple[int, int]):
+def read_csr(folder: Path, name: str, shape: tuple[int, int]) -> "sp.csr_matrix":
   """Reads a CsrFile as a scipy csr: float32 with values, bool without."""
   import scipy.sparse
 

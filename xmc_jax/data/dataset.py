@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,17 +17,21 @@ from xmc_jax.data.vocabulary import load_tokenizer
 from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.types import LABEL, QUERY
 
+if TYPE_CHECKING:
+  import scipy.sparse as sp
+  from tokenizers import Tokenizer
+
 
 class TextSet(NamedTuple):
   """Holds the texts of labels, or of the anchors of a graph.
 
   Attributes:
     texts: `[n]` texts, decoded on access.
-    tokens: their token ids; None if the data were prepared without a tokenizer.
+    tokens: their token ids; None if the data were prepared without a tokenizer, which whoever trains has.
   """
 
   texts: Texts
-  tokens: TokenTable | None
+  tokens: TokenTable | Any
 
   def __len__(self) -> int:
     return len(self.texts)
@@ -38,13 +42,20 @@ class Split:
 
   Attributes:
     texts: `[N]` texts, decoded on access.
-    tokens: their token ids; None if the data were prepared without a tokenizer.
+    tokens: their token ids; None if the data were prepared without a tokenizer, which whoever trains has.
     truth: csr `[N, L]` float32, the relevance of each true label, always positive. Read-only.
     filter: csr `[N, L]` bool, pairs that count neither as a hit nor as a miss. Read-only.
     row_numbers: `[N]` int64, the row of each point in the split as prepared.
   """
 
-  def __init__(self, texts: Texts, tokens: TokenTable | None, truth, filter, row_numbers: np.ndarray):
+  def __init__(
+    self,
+    texts: Texts,
+    tokens: TokenTable | Any,
+    truth: "sp.csr_matrix",
+    filter: "sp.csr_matrix",
+    row_numbers: np.ndarray,
+  ):
     self.texts, self.tokens, self.truth, self.filter = texts, tokens, truth, filter
     self.row_numbers = row_numbers
 
@@ -57,7 +68,7 @@ class Split:
     return int(np.count_nonzero(np.diff(self.truth.indptr)))
 
   @functools.cached_property
-  def unfiltered_positives(self):
+  def unfiltered_positives(self) -> "sp.csr_matrix":
     """Returns csr `[N, L]`, the truth without the filter pairs: the labels to learn, and the hits."""
     return unfiltered(self.truth, self.filter)
 
@@ -88,15 +99,15 @@ class Graph(NamedTuple):
 
   name: str
   anchors: TextSet
-  query_edges: Any
-  label_edges: Any
+  query_edges: "sp.csr_matrix | None"
+  label_edges: "sp.csr_matrix | None"
 
 
 class Truth(NamedTuple):
   """Holds the true labels: csr `[N, L]` of the training and of the test points."""
 
-  train: Any
-  test: Any
+  train: "sp.csr_matrix"
+  test: "sp.csr_matrix"
 
 
 class Dataset:
@@ -137,7 +148,7 @@ class Dataset:
       raise DataError(f"{self.folder}: {damaged}; prepare the data again")
     return {name: self._graph(name) for name in self.graph_kinds}
 
-  def tokenizer(self):
+  def tokenizer(self) -> "Tokenizer":
     """Loads the `tokenizers.Tokenizer` that the data were prepared with.
 
     Raises:

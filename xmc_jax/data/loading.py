@@ -26,7 +26,7 @@ def load(
   max_length: int = 32,
   cache_dir: str | Path | None = None,
   progress: Progress | None = None,
-  **options,
+  **options: Any,
 ) -> Dataset:
   """Opens a data set: raw files, which are prepared once and kept in a cache, or a prepared folder.
 
@@ -49,7 +49,7 @@ def load(
   raw = bundled_path() if str(path) in ("", "bundled") else Path(path).expanduser()
   if is_prepared(raw):
     return load_prepared(raw)
-  key = [str(raw.resolve()), layout, options, tokenizer_name]
+  key: list[object] = [str(raw.resolve()), layout, options, tokenizer_name]
   if tokenizer is not None:
     key += [rust_tokenizer(tokenizer).to_str(), max_length]
   digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 from xmc_jax.data.formats.source import excerpt
 from xmc_jax.errors import DataError
@@ -54,7 +55,7 @@ def is_prepared(folder: Path) -> bool:
     return False
 
 
-def _parsed(path: Path):
+def _parsed(path: Path) -> Any:
   with open(path, "rb") as file:
     content = file.read(_LARGEST + 1)
   if len(content) > _LARGEST:
@@ -92,7 +93,7 @@ def read_manifest(folder: str | Path) -> dict:
   return manifest
 
 
-def _is_made_of(content, value: object) -> bool:
+def _is_made_of(content: Any, value: object) -> bool:
   """Returns whether a value has the type `content`, in the notation of _CONTENT."""
   match content:
     case tuple():
@@ -103,7 +104,7 @@ def _is_made_of(content, value: object) -> bool:
       return isinstance(value, dict) and all(_is_made_of(content[str], item) for item in value.values())
     case dict():
       return isinstance(value, dict) and all(_is_made_of(one, value.get(key)) for key, one in content.items())
-  return type(value) is content and not (content is int and abs(value) >= 2**63)
+  return type(value) is content and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
 def write_manifest(folder: Path, manifest: dict) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ def prepare(
   tokenizer_name: str = "",
   max_length: int = 32,
   progress: Progress | None = None,
-  **options,
+  **options: Any,
 ) -> Prepared:
   """Turns raw files into a prepared folder, or reuses an existing one.
 
@@ -102,7 +102,7 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
   if encoder:
     (folder / cache.TOKENIZER).write_text(encoder.json, encoding="utf-8")
   written = sorted(folder.iterdir())
-  files = {}
+  files: dict[str, dict[str, Any]] = {}
   for path in written:
     progress("checksums", len(files), len(written))
     files[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
@@ -140,7 +140,8 @@ class _TextFiles:
     self.counts: Counter[str] = Counter(texts=0, empty_texts=0)
     self.num_texts = 0  # passed to `append` so far
     self._encoder = encoder
-    self._thread, self._under_way = ThreadPoolExecutor(1, "prepare"), deque()
+    self._thread = ThreadPoolExecutor(1, "prepare")
+    self._under_way: deque[Future[None]] = deque()
     self._texts = RaggedFile(folder, f"{name}.texts", np.uint8)
     self._tokens = RaggedFile(folder, f"{name}.tokens", encoder.dtype) if encoder else None
     if encoder:
@@ -149,7 +150,7 @@ class _TextFiles:
   def __enter__(self) -> "_TextFiles":
     return self
 
-  def __exit__(self, kind: type | None, *_) -> None:
+  def __exit__(self, kind: type | None, *_: object) -> None:
     self._thread.shutdown(cancel_futures=kind is not None)
     while kind is None and self._under_way:
       self._under_way.popleft().result()
@@ -166,7 +167,7 @@ class _TextFiles:
     self._texts.append(np.frombuffer(b"".join(encoded), np.uint8), lengths_of(encoded))
     self.counts["texts"] += len(texts)
     self.counts["empty_texts"] += sum(not text.strip() for text in texts)
-    if self._encoder:
+    if self._encoder and self._tokens:
       ids, lengths = self._encoder.encode(texts)
       self._tokens.append(ids, lengths)
       self.counts["tokens"] += len(ids)

@@ -33,11 +33,11 @@ class Texts(Sequence):
   @overload
   def __getitem__(self, rows: "slice | np.ndarray") -> "Texts": ...
 
-  def __getitem__(self, rows):
+  def __getitem__(self, rows: "int | slice | np.ndarray") -> "str | Texts":
     starts, ends = self._starts[rows], self._ends[rows]
     if np.ndim(starts):
       return Texts(self._data, starts, ends)
-    return self._decoded(starts, ends)
+    return self._decoded(int(starts), int(ends))
 
   def __iter__(self) -> Iterator[str]:
     for start, end in zip(self._starts.tolist(), self._ends.tolist()):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from xmc_jax.data.arrays import lengths_of
 from xmc_jax.data.texts import well_formed
 from xmc_jax.errors import ConfigError
 from xmc_jax.types import Tokens
+
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
 
 _CHUNK_ROWS = 8192
 
@@ -100,7 +103,7 @@ class Encoder:
     return TokenTable.of_offsets(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))
 
 
-def rust_tokenizer(tokenizer: Any):
+def rust_tokenizer(tokenizer: Any) -> "Tokenizer":
   """Copies the `tokenizers.Tokenizer` in a Hugging Face tokenizer, without padding or truncation."""
   from tokenizers import Tokenizer
 

@@ -1,7 +1,12 @@
 """The true labels of points, without the pairs that count neither as a hit nor as a miss."""
 
+from typing import TYPE_CHECKING
 
-def unfiltered(truth, filter_pairs):
+if TYPE_CHECKING:
+  import scipy.sparse as sp
+
+
+def unfiltered(truth: "sp.csr_matrix", filter_pairs: "sp.csr_matrix") -> "sp.csr_matrix":
   """Returns CSR `[N, L]`, true labels without the filter pairs: those to learn, and those that are hits.
 
   Args:

@@ -4,14 +4,21 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xmc_jax.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+  from tokenizers.normalizers import Normalizer
+
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _MAX_ALPHABET = 1000
 
 
-def load_tokenizer(path: str | Path):
+def load_tokenizer(path: str | Path) -> "Tokenizer":
   """Loads a `tokenizers.Tokenizer` from a `tokenizer.json`, or from the folder that contains it.
 
   Raises:
@@ -30,13 +37,13 @@ def load_tokenizer(path: str | Path):
     raise DataError(f"{file}: expected a tokenizer.json ({str(error).partition(chr(10))[0]})") from None
 
 
-def special_ids(tokenizer) -> tuple[int, ...]:
+def special_ids(tokenizer: "Tokenizer") -> tuple[int, ...]:
   """Returns the ids of a `tokenizers.Tokenizer` that stand for no text: [PAD], [CLS], [SEP], ..."""
   added = tokenizer.get_added_tokens_decoder().items()
   return tuple(sorted(number for number, token in added if token.special and token.content != "[UNK]"))
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int):
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
   """Trains a lower-casing WordPiece tokenizer with BERT's special tokens on these texts.
 
   The same texts give the same tokenizer.
@@ -82,7 +89,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int):
   return tokenizer
 
 
-def _alphabet(texts: Iterable[str], normalizer) -> list[str]:
+def _alphabet(texts: Iterable[str], normalizer: "Normalizer") -> list[str]:
   """Returns the letters of the texts in code point order; at most `_MAX_ALPHABET`, the most frequent."""
   counts: Counter[str] = Counter()
   source = iter(texts)

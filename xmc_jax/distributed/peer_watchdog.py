@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from typing import cast
 
 import numpy as np
 from jax.experimental import multihost_utils
@@ -132,7 +133,7 @@ def _listen() -> None:
       for key, _ in selector.select():
         said = b""
         with contextlib.suppress(OSError):
-          said = key.fileobj.recv(_NUMBER.size, socket.MSG_WAITALL)
+          said = cast(socket.socket, key.fileobj).recv(_NUMBER.size, socket.MSG_WAITALL)
         dead = _NUMBER.unpack(said)[0] if len(said) == _NUMBER.size else key.data
         if dead != _WELL:
           _stop(dead)

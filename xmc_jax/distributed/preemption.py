@@ -32,7 +32,8 @@ class Stop:
   """
 
   def __init__(self, grace_seconds: float, owns_process: bool = True):
-    self._signal, self._interrupts, self._can_save = None, 0, False
+    self._signal: signal.Signals | None = None
+    self._interrupts, self._can_save = 0, False
     self._owns_process, self._raised = owns_process, 0
     self._patience = threading.Timer(grace_seconds, _end, (signal.SIGTERM, "there was no time to save"))
     self._patience.daemon = True
@@ -93,7 +94,7 @@ class Stop:
       raise KeyboardInterrupt("all is saved")
     raise SystemExit(0)
 
-  def _in_main_thread(self, number: int, _) -> None:
+  def _in_main_thread(self, number: int, _: object) -> None:
     """Raises KeyboardInterrupt in a notebook, which the thread cannot do."""
     if number == signal.SIGINT and not self._owns_process:
       self._raised += 1

@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 from xmc_jax import config as configs
 from xmc_jax.distributed import peer_watchdog
 from xmc_jax.errors import UserError
+from xmc_jax.types import Array
 
 _SECONDS_UNHEARD = 30  # after which JAX calls a process dead
 _STDERR, _ONE_LISTENER = 2, threading.Lock()
@@ -86,12 +87,13 @@ def _keep_standard_output() -> None:
   What native libraries say of themselves there (Gloo of its peers, NCCL when asked to) would stand between
   predictions, so it goes to standard error.
   """
-  if sys.stdout is not sys.__stdout__:
+  stdout = sys.__stdout__
+  if stdout is None or sys.stdout is not stdout:
     return  # a notebook's, which no native library writes to
-  sys.stdout.flush()
-  ours, encoding, errors = os.dup(sys.stdout.fileno()), sys.stdout.encoding, sys.stdout.errors
-  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-  sys.stdout = os.fdopen(ours, "w", encoding=encoding, errors=errors)
+  stdout.flush()
+  ours = os.dup(stdout.fileno())
+  os.dup2(sys.stderr.fileno(), stdout.fileno())
+  sys.stdout = os.fdopen(ours, "w", encoding=stdout.encoding, errors=stdout.errors)
 
 
 @contextlib.contextmanager
@@ -133,7 +135,7 @@ def main_process_first(name: str) -> Iterator[None]:
     barrier(name)
 
 
-def from_main_process(array: np.ndarray) -> np.ndarray:
+def from_main_process(array: Array) -> Array:
   """The main process's array, on every process; shapes and types must be equal."""
   if is_alone():
     return array

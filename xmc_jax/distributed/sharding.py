@@ -2,10 +2,11 @@
 
 import math
 import re
+from typing import cast
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xmc_jax.errors import UserError
 from xmc_jax.types import Array, Batch, PyTree, SampledAnchors
@@ -20,7 +21,7 @@ def make(data: int = 1, label: int = 1) -> Mesh:
   return jax.make_mesh((data, label), ("data", "label"), axis_types=(AxisType.Auto,) * 2, devices=devices)
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
@@ -92,14 +93,14 @@ def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], m
   return jax.tree_util.tree_map_with_path(fit, tree)
 
 
-def place(array: np.ndarray, sharding: NamedSharding) -> Array:
+def place(array: Array, sharding: jax.sharding.Sharding) -> jax.Array:
   """A host array on the devices; with many processes each hands over the parts that its devices hold."""
   if sharding.is_fully_addressable:
     return jax.device_put(array, sharding)
   return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def split_rows(array: np.ndarray, mesh: Mesh, *axes: str) -> Array:
+def split_rows(array: Array, mesh: Mesh, *axes: str) -> jax.Array:
   """A host array, its rows split over mesh axes; zero rows are appended until they divide."""
   shards = math.prod(mesh.shape[axis] for axis in axes)
   if missing := -len(array) % shards:
@@ -121,8 +122,9 @@ def local_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
   """`[num_rows]` bool: the rows that this process's devices hold, of an array split over mesh axes."""
   sharding = NamedSharding(mesh, PartitionSpec(axes))
   local = np.zeros(num_rows, bool)
-  for (rows,) in sharding.addressable_devices_indices_map((num_rows,)).values():
-    local[rows] = True
+  for index in sharding.addressable_devices_indices_map((num_rows,)).values():
+    if index is not None:
+      local[index] = True
   return local
 
 
@@ -166,5 +168,6 @@ def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
 def to_host(array: Array) -> np.ndarray:
   """A device array as numpy, whole on every process; said aloud so that a transfer guard lets it pass."""
   if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
-    array = jax.jit(lambda x: x, out_shardings=replicated(array.sharding.mesh))(array)
+    mesh = cast(NamedSharding, array.sharding).mesh
+    array = jax.jit(lambda x: x, out_shardings=replicated(mesh))(array)
   return np.asarray(jax.device_get(array))

@@ -15,8 +15,10 @@ from xmc_jax.export.exported import HYBRID
 from xmc_jax.export.sentence import Sentence
 from xmc_jax.runs.run import Run
 
-_PATHS = ("data.path", "data.label_file", "data.cache_dir", "init_from", "encoder.name", "encoder.init_table")
-_PATHS += ("encoder.tokenizer",)
+_PATHS = (
+  *("data.path", "data.label_file", "data.cache_dir", "init_from"),
+  *("encoder.name", "encoder.init_table", "encoder.tokenizer"),
+)
 _LONGEST = 200  # characters of a name
 
 _USE = """\

@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -152,7 +153,8 @@ class Exported:
   @functools.cached_property
   def _hybrid(self) -> HybridRanker:
     vectors = {view: np.asarray(array) for view, array in self._by_view.items()}
-    return memory_files.ranker(self._memory, vectors, self._texts)
+    memory = cast(memory_files.Memory, self._memory)  # only who has one asks
+    return memory_files.ranker(memory, vectors, self._texts)
 
   def _unknown(self, texts: Sequence[str]) -> list[str]:
     """Returns the texts that are not labels yet, each once."""

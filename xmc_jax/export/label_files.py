@@ -63,8 +63,8 @@ def write(
   """
   folder.mkdir(parents=True, exist_ok=True)
   write_vectors(folder / VECTORS, len(texts), _blocks(parts))
-  for view, vectors in views.items():
-    write_vectors(folder / _of_view(view), len(texts), _blocks(vectors))
+  for view, of_view in views.items():
+    write_vectors(folder / _of_view(view), len(texts), _blocks(of_view))
   write_texts(folder / TEXTS, texts)
   vectors = open_array(folder / VECTORS)
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))

@@ -115,7 +115,7 @@ def _in_float32(run: runs.Run) -> runs.Run:
 def _write(part: pathlib.Path, source: _Source) -> None:
   run, trained = source.run, source.trained
   vectors = run.embedder.labels(trained.params, run.extra_state_to_rank(*trained), source.view)
-  memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, ())
+  memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, np.zeros(0, int))
   _check_room(part, source, vectors.shape, memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
   found = sentence.write(part / exported.SENTENCE, run, trained, probes)

@@ -122,7 +122,8 @@ class Programs:
 
   def __init__(self, folder: Path):
     check_available()
-    self._folder, self._functions = folder, {}
+    self._folder = folder
+    self._functions: dict[str, Callable[..., jax.Array]] = {}
     try:
       self._parameters = safetensors.numpy.load_file(folder / PARAMETERS)
     except (OSError, safetensors.SafetensorError, TypeError, KeyError) as error:

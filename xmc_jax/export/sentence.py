@@ -122,7 +122,7 @@ def _embedder(run: Run, head: _Head, unit: bool) -> models.Embedder:
 def _write(
   folder: Path, run: Run, root: PyTree, embedder: models.Embedder, kind: _Unit, full_width: int
 ) -> Sentence:
-  notes = ()
+  notes: tuple[str, ...] = ()
   if embedder.width < full_width:
     notes = (f"its embeddings are the first {embedder.width} of the {full_width} columns of the run's own",)
   if isinstance(embedder.spec, models.EncoderSpec):

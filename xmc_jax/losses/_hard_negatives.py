@@ -68,4 +68,5 @@ def hardest_negatives(
   if not differentiable_weights:
     weights = jax.lax.stop_gradient(weights)
   of_each = weights, weights * below, weights * jax.lax.stop_gradient(below)
-  return HardNegatives(falling, highest, *(jnp.cumsum(each, axis=-1) for each in of_each), places)
+  weights, sums, leads = (jnp.cumsum(each, axis=-1) for each in of_each)
+  return HardNegatives(falling, highest, weights, sums, leads, places)

@@ -95,7 +95,15 @@ def dynamic_margin_from_positives(
   return jnp.where(counted, positive_weights, 0) * loss
 
 
-def _sum_of_margins(hardest, lead, far, behind, violators, minimum, maximum) -> Array:
+def _sum_of_margins(
+  hardest: HardNegatives,
+  lead: Array,
+  far: Array,
+  behind: Array,
+  violators: Array,
+  minimum: float,
+  maximum: float,
+) -> Array:
   """Σ ω m over the violators of each positive, ω not yet scaled to add up to 1; m is a constant.
 
   The first `far` of them have the largest margin, those up to `behind` as much as they lead by, the rest the

@@ -1,6 +1,7 @@
 """The margin loss of NGAME: a row's positives shall lead its hardest negatives by a margin."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,9 +66,9 @@ def margin(
   """
   rows = row_forms.as_rows(scores, labels, where)
   weights = row_forms.positive_weights(rows, weights)
-  options = {"margin": margin, "num_negatives": num_negatives, "weight_temperature": weight_temperature}
-  options |= {"num_positives": num_positives, "differentiable_weights": differentiable_weights}
-  negative, options["margin_mean"] = rows.real & ~rows.positive, margin_mean
+  options: dict[str, Any] = {"margin": margin, "margin_mean": margin_mean, "num_negatives": num_negatives}
+  options |= {"weight_temperature": weight_temperature, "differentiable_weights": differentiable_weights}
+  negative, options["num_positives"] = rows.real & ~rows.positive, num_positives
   return margin_from_positives(rows.scores, weights, rows.scores, negative, **options)
 
 
@@ -134,7 +135,7 @@ def margin_from_positives(
   return total / num_hardest
 
 
-def _lowest(scores: Array, weights: Array, num: int) -> tuple[Array, Array]:
+def _lowest(scores: Array, weights: Array, num: int) -> tuple[jax.Array, jax.Array]:
   """The `num` lowest scores `[..., P]` of positive weight, and their weights scaled to add up to 1."""
   places = jax.lax.top_k(jnp.where(weights > 0, -scores, -jnp.inf), min(num, scores.shape[-1]))[1]
   scores, weights = (jnp.take_along_axis(x, places, axis=-1) for x in (scores, weights))

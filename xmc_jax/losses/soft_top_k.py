@@ -130,7 +130,8 @@ def _logits(scores: Array, k: float | Array, alpha: float | Array, where: Array 
     scores = jnp.where(where, scores, -jnp.inf)
   k, alpha = (jax.lax.stop_gradient(jnp.asarray(value, scores.dtype)) for value in (k, alpha))
   k, alpha = (jnp.broadcast_to(value, scores.shape[:-1]) for value in (k, alpha))
-  return _to_logits(scores, *_threshold(scores, k, alpha), alpha)
+  center, offset = _threshold(scores, k, alpha)
+  return _to_logits(scores, center, offset, alpha)
 
 
 def _to_logits(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:

@@ -84,7 +84,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
   return configs.read(path, SETTINGS)
 
 
-def check_scores(scores: str, config, method: Method) -> None:
+def check_scores(scores: str, config: ml_collections.ConfigDict, method: Method) -> None:
   """Raises ConfigError for scores that the method does not rank by; the default scorer is 'encoder'."""
   legal = ("hybrid", "fused", *(method.scorers or ("encoder",)), *configs.SOURCES)
   if scores in legal:
@@ -100,12 +100,12 @@ def check_scores(scores: str, config, method: Method) -> None:
   )
 
 
-def builds_on_a_run(config) -> bool:
+def builds_on_a_run(config: ml_collections.ConfigDict) -> bool:
   """Returns whether the method starts from another run's encoder, and cannot do without one."""
   return SETTINGS[config.method.name].needs_run
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Returns the method that `config.method.name` names.
 
   Raises:

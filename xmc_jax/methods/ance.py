@@ -5,6 +5,8 @@ made anew every few epochs from the embeddings of the moment (DEXML, section 5.4
 ANCE, OvA".
 """
 
+import ml_collections
+
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components import dual_encoder, pool, pool_losses
 from xmc_jax.types import DatasetInfo, Method
@@ -19,7 +21,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
   return dual_encoder.make(config, info, loss=settings.loss, batch=pool.batch_spec(settings))

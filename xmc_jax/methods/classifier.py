@@ -7,6 +7,7 @@ docs/formulas.md, "Module II".
 """
 
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 
 from xmc_jax import models, refresh
@@ -18,7 +19,7 @@ from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
 from xmc_jax.refresh.label_centroids import normalize_rows
-from xmc_jax.types import DatasetInfo, Method
+from xmc_jax.types import DatasetInfo, Method, PyTree
 
 SETTINGS = declare(
   pool.POSITIVES,
@@ -38,7 +39,7 @@ TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the device
 _LABELS = "label_vectors"  # in `extra_state`: ẑ, likewise
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; `config.encoder` is that of the run that it starts from."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)
@@ -47,7 +48,7 @@ def make(config, info: DatasetInfo) -> Method:
     nothing = np.zeros((num_rows, encoder.width), np.float32)
     return {TABLE: nothing}, {"encoder": encoder.init(key), _LABELS: nothing}
 
-  def init_from_run(source: refresh.Snapshot):
+  def init_from_run(source: refresh.Snapshot) -> tuple[PyTree, PyTree]:
     if "encoder" not in source.params or source.labels.shape[1] != encoder.width:
       raise UserError(
         "classifiers stand on a dual encoder, which that run has not trained; give a run of dexa.py, "

@@ -6,6 +6,7 @@ cluster of their own. `methods/classifier.py` is Module II. docs/formulas.md, "M
 """
 
 import jax
+import ml_collections
 
 from xmc_jax.config import declare
 from xmc_jax.distributed import sharding
@@ -20,7 +21,7 @@ SETTINGS = declare(ngame.SETTINGS, label_clusters.SETTINGS)
 TABLE = "auxiliary"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; with `config.method.num_label_clusters = 0` and no head labels it is NGAME."""
   base, num_clusters = ngame.make(config, info), label_clusters.number(config.method, info)
   if not num_clusters:

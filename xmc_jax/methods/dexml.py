@@ -7,6 +7,8 @@ has places, as the released code does; the paper's equations sum over all. Binar
 docs/formulas.md, "DEXML and its baselines".
 """
 
+import ml_collections
+
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components import dual_encoder, pool
@@ -33,7 +35,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; `config.method` and `config.encoder` hold its settings."""
   settings = config.method
   options = {"k": settings.k, "alpha": settings.alpha} if settings.loss == "soft_top_k" else {}

@@ -5,6 +5,8 @@ By default one positive is sampled per point. As XMC papers compare with DPR (Un
 labels share one encoder, and there are no BM25 negatives. docs/formulas.md, "DPR, ANCE, OvA".
 """
 
+import ml_collections
+
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components import dual_encoder, pool
 from xmc_jax.types import DatasetInfo, Method
@@ -16,6 +18,6 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; of `config.method` it uses the numbers of positives and random negatives."""
   return dual_encoder.make(config, info, loss="softmax", batch=pool.batch_spec(config.method))

@@ -5,6 +5,8 @@ a point's neighbours are its negatives. The loss looks at the hardest of them. M
 `methods/classifier.py`. docs/formulas.md, "Module I".
 """
 
+import ml_collections
+
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components import dual_encoder, pool, pool_losses, refreshes
 from xmc_jax.types import DatasetInfo, Method
@@ -18,7 +20,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
   batch = refreshes.in_clusters(pool.batch_spec(settings), settings)

@@ -7,6 +7,7 @@ one inner product. Where weights and biases start is ours. docs/formulas.md, "DP
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 
 from xmc_jax import models
@@ -24,7 +25,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; the table has its own rate, `config.train.table_learning_rate`."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)  # what is behind L is never looked at

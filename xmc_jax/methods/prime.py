@@ -7,6 +7,7 @@ docs/formulas.md, "PRIME".
 """
 
 import jax
+import ml_collections
 
 from xmc_jax.config import Key, declare
 from xmc_jax.errors import UserError
@@ -35,7 +36,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
   encoder = embedding.encoder(config, info, unit=False)  # the network sees texts before they are scaled

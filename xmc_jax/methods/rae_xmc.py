@@ -10,6 +10,7 @@ clusters as NGAME's, so that such points meet. docs/formulas.md, "RAE-XMC".
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 
 from xmc_jax import losses, models
 from xmc_jax.config import Key, declare
@@ -30,7 +31,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)

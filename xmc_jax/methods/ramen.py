@@ -12,6 +12,8 @@ import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 
+import ml_collections
+
 from xmc_jax import refresh
 from xmc_jax.batching.graph_anchors import is_of_labels
 from xmc_jax.config import Key, declare
@@ -67,7 +69,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method: the base, with graphs."""
   settings = config.method
   base = _BASES[settings.base].make(config, info)
@@ -78,7 +80,7 @@ def make(config, info: DatasetInfo) -> Method:
   return base._replace(batch=base.batch._replace(graph_sides=sides), refreshes={**base.refreshes, **pruned})
 
 
-def _pruning(side: str, config) -> Refresh:
+def _pruning(side: str, config: ml_collections.ConfigDict) -> Refresh:
   """Returns when a side's edges are judged; by the encoder that a run starts with, before the first step."""
   settings = config.method
   compute = functools.partial(_kept, side, config)
@@ -87,7 +89,7 @@ def _pruning(side: str, config) -> Refresh:
   return Refresh(settings.pruning_every_epochs, compute, first_epoch=settings.pruning_first_epoch)
 
 
-def _kept(side: str, config, snapshot: refresh.Snapshot) -> Array | None:
+def _kept(side: str, config: ml_collections.ConfigDict, snapshot: refresh.Snapshot) -> Array | None:
   """`[nnz]` bool, the edges of a side that the encoder of the snapshot believes in; None of no edges."""
   edges = snapshot.sides[side].edges
   if not edges.nnz:  # of points that are held out, all of them

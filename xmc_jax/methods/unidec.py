@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
@@ -76,12 +77,10 @@ SETTINGS = declare(
   log_q=Key(False, "True: pool scores less the log of how likely a label is to be in the pool"),
 )
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
-_DROPPED = (
-  "dropped"  # in `extra_state`: `[2]` hard negatives and positives so far that found no room in a pool
-)
+_DROPPED = "dropped"  # in `extra_state`: `[2]` hard negatives and positives so far without room in a pool
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; with `config.method.encoder_weight = 1`, or no `classifier_dim`, it is DEPSL."""
   settings = config.method
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
@@ -100,7 +99,7 @@ def make(config, info: DatasetInfo) -> Method:
     queries = embed_points(heads.of_points, params, batch.queries, query_key)
     texts = embed_texts(heads.of_texts, params, batch.labels, label_key)
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
-    scores -= log_inclusion[jnp.maximum(batch.columns, 0)] if settings.log_q else 0.0
+    scores -= 0.0 if log_inclusion is None else log_inclusion[jnp.maximum(batch.columns, 0)]
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
     value, parts = unidec_loss.total(settings, batch, scores, by_table, math.log(info.num_labels))
     if settings.pool_size:
@@ -145,6 +144,6 @@ def make(config, info: DatasetInfo) -> Method:
 _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
 
 
-def _batch(settings) -> BatchSpec:
+def _batch(settings: ml_collections.ConfigDict) -> BatchSpec:
   """β positives and η hard negatives a point; without the latter other positives fill the pool (Table 5)."""
   return pool.batch_spec(settings, fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives)

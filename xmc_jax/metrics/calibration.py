@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 _NUM_BINS = 15  # as Guo et al. have it
 _BLOCK = 1 << 22  # pairs looked at together
@@ -39,7 +40,9 @@ class Reliability(NamedTuple):
   bins: list[Bin]
 
 
-def reliability(probabilities, right, *, num_bins: int = _NUM_BINS) -> Reliability:
+def reliability(
+  probabilities: npt.ArrayLike, right: npt.ArrayLike, *, num_bins: int = _NUM_BINS
+) -> Reliability:
   """Compares probabilities with how often they came true, in bins of equal width.
 
   The expected calibration error is Σ_b share_b · |right_b - predicted_b| (Guo et al., 2017, eq. 3). Bins

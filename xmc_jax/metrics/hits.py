@@ -1,11 +1,14 @@
 """Which predictions are right: ranked ids joined with the true labels."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
 
 from xmc_jax.types import Array
+
+Sparse: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
 
 
 class Truth(NamedTuple):
@@ -35,7 +38,7 @@ class Hits(NamedTuple):
   ranks: Array
 
 
-def as_truth(truth) -> Truth:
+def as_truth(truth: Sparse) -> Truth:
   """Reads a sparse `[N, L]` matrix, unchanged by it: a stored non-zero, 0.5 too, is a true label."""
   matrix = scipy.sparse.csr_array(truth, copy=True)
   matrix.sum_duplicates()
@@ -45,7 +48,7 @@ def as_truth(truth) -> Truth:
   return Truth(rows, matrix.indices.astype(np.int64), counts, matrix.shape[1])
 
 
-def num_rows_without_labels(truth) -> int:
+def num_rows_without_labels(truth: Sparse) -> int:
   """Number of rows of the sparse `[N, L]` truth that have no label at all.
 
   Such rows count as 0 in P, nDCG and the propensity-scored metrics, and are
@@ -59,7 +62,7 @@ def num_rows_without_labels(truth) -> int:
   return int(np.sum(as_truth(truth).counts == 0))
 
 
-def find_hits(ids, truth: Truth) -> Hits:
+def find_hits(ids: npt.ArrayLike, truth: Truth) -> Hits:
   """Finds the true labels among ranked predictions.
 
   Each row's predictions are sorted once by label, with their rank in the lowest
@@ -94,7 +97,7 @@ def find_hits(ids, truth: Truth) -> Hits:
   return Hits(truth.rows[hit], truth.labels[hit], ranks[hit])
 
 
-def _checked(ids, truth: Truth) -> np.ndarray:
+def _checked(ids: npt.ArrayLike, truth: Truth) -> np.ndarray:
   """Returns `ids` as a numpy array after refusing what cannot be a ranking of these labels."""
   ids = np.asarray(ids)
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):

@@ -1,21 +1,22 @@
 """How far a metric would move on other test rows: bootstrap intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
 from xmc_jax.metrics.ranking import earnings, ratio
 
 _BLOCK_DRAWS = 1 << 22  # rows drawn at once: 32 MiB of indices
 
 
 def bootstrap_intervals(
-  ids,
-  truth,
+  ids: npt.ArrayLike,
+  truth: Sparse,
   *,
   ks: Sequence[int] = (1, 3, 5),
-  inverse_propensity=None,
+  inverse_propensity: npt.ArrayLike | None = None,
   level: float = 0.95,
   num_resamples: int = 1000,
   seed: int = 0,
@@ -48,8 +49,8 @@ def bootstrap_intervals(
   num_rows = truth.counts.size
   hits = find_hits(ids, truth)
   table = earnings(hits, truth, ks, inverse_propensity)
-  gained = [np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()]
-  gained = np.stack(gained, axis=1)
+  by_metric = [np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()]
+  gained = np.stack(by_metric, axis=1)
   best = np.stack([part.best for part in table.values()], axis=1)
   values = resampled(gained, best, num_resamples, seed)
   tail = (1 - level) / 2
@@ -77,7 +78,7 @@ def resampled(gained: np.ndarray, best: np.ndarray, num_resamples: int, seed: in
   return values
 
 
-def _draws(num_rows: int, num_resamples: int, rng: np.random.Generator):
+def _draws(num_rows: int, num_resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
   """Yields blocks `[R, N]` float64: how often each resample drew each row."""
   block = max(1, _BLOCK_DRAWS // max(num_rows, 1))
   for start in range(0, num_resamples, block):

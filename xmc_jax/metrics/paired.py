@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
 from xmc_jax.metrics.intervals import resampled
 from xmc_jax.metrics.ranking import earnings, ratio
 
@@ -30,10 +31,10 @@ class Difference(NamedTuple):
 
 def paired_differences(
   rankings: Sequence,
-  truth,
+  truth: Sparse,
   *,
   ks: Sequence[int] = (1, 3, 5),
-  inverse_propensity=None,
+  inverse_propensity: npt.ArrayLike | None = None,
   level: float = 0.95,
   num_resamples: int = 0,
   seed: int = 0,
@@ -74,12 +75,12 @@ def paired_differences(
   truth = as_truth(truth)
   num_rows = truth.counts.size
   num_resamples = num_resamples or int(np.clip(_MOST_DRAWS // max(num_rows, 1), _FEWEST, _MOST))
-  gained = []
+  by_ranking = []
   for ids in rankings:
     hits = find_hits(ids, truth)
     table = earnings(hits, truth, ks, inverse_propensity)
-    gained.append([np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()])
-  gained = np.moveaxis(np.array(gained, np.float64), -1, 0)  # [N, rankings, M]
+    by_ranking.append([np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()])
+  gained = np.moveaxis(np.array(by_ranking, np.float64), -1, 0)  # [N, rankings, M]
   best = np.stack([part.best for part in table.values()], axis=1)
   values = ratio(gained.sum(axis=0), best.sum(axis=0))
   drawn = resampled(gained, best, num_resamples, seed)
@@ -104,10 +105,10 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])
   """
-  p_values = np.asarray(p_values, np.float64)
-  order = np.argsort(p_values, kind="stable")
-  adjusted = np.empty_like(p_values)
-  steps = p_values[order] * np.arange(p_values.size, 0, -1)
+  values = np.asarray(p_values, np.float64)
+  order = np.argsort(values, kind="stable")
+  adjusted = np.empty_like(values)
+  steps = values[order] * np.arange(values.size, 0, -1)
   adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
   return adjusted
 

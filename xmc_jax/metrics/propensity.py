@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from xmc_jax.metrics.hits import as_truth
+from xmc_jax.metrics.hits import Sparse, as_truth
 
 
-def inverse_propensity(truth_train, a: float, b: float) -> np.ndarray:
+def inverse_propensity(truth_train: Sparse, a: float, b: float) -> np.ndarray:
   r"""Inverse propensity of every label, from its frequency in the training set.
 
   .. math::

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from xmc_jax.metrics.hits import Hits, Truth, as_truth, find_hits
+from xmc_jax.metrics.hits import Hits, Sparse, Truth, as_truth, find_hits
 from xmc_jax.types import Array
 
 
@@ -27,13 +28,19 @@ class Earning(NamedTuple):
   best: Array
 
 
-def ratio(gained, best):
+def ratio(gained: Array | float, best: Array | float) -> np.ndarray:
   """gained / best, elementwise; 0 where there was nothing to gain."""
   nothing = np.equal(best, 0)
   return np.where(nothing, 0.0, gained / np.where(nothing, 1.0, best))
 
 
-def evaluate(ids, truth, *, ks: Sequence[int] = (1, 3, 5), inverse_propensity=None) -> dict[str, float]:
+def evaluate(
+  ids: npt.ArrayLike,
+  truth: Sparse,
+  *,
+  ks: Sequence[int] = (1, 3, 5),
+  inverse_propensity: npt.ArrayLike | None = None,
+) -> dict[str, float]:
   r"""Precision, nDCG and recall at each k, and their propensity-scored forms.
 
   With h_ir = 1 if the prediction of rank r = 1, 2, … in row i is true, |y_i| the
@@ -80,7 +87,7 @@ def evaluate(ids, truth, *, ks: Sequence[int] = (1, 3, 5), inverse_propensity=No
   return {name: float(ratio(part.gains.sum(), part.best.sum())) for name, part in table.items()}
 
 
-def coverage(ids, truth, *, ks: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
+def coverage(ids: npt.ArrayLike, truth: Sparse, *, ks: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
   """Share of the labels of `truth` that are found at least once within the top k.
 
   A label that no row carries cannot be found and is left out. Where P@k can be
@@ -106,7 +113,9 @@ def coverage(ids, truth, *, ks: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
   return {f"coverage@{k}": float(ratio(np.unique(hits.labels[hits.ranks < k]).size, present)) for k in ks}
 
 
-def earnings(hits: Hits, truth: Truth, ks: Sequence[int], inverse_propensity=None) -> dict[str, Earning]:
+def earnings(
+  hits: Hits, truth: Truth, ks: Sequence[int], inverse_propensity: npt.ArrayLike | None = None
+) -> dict[str, Earning]:
   """Every metric of `evaluate`, taken apart into hits and rows."""
   _check_cutoffs(ks)
   if inverse_propensity is not None:
@@ -114,7 +123,7 @@ def earnings(hits: Hits, truth: Truth, ks: Sequence[int], inverse_propensity=Non
     if inverse_propensity.shape != (truth.num_labels,):
       raise ValueError(f"inverse_propensity must be [{truth.num_labels}], got {inverse_propensity.shape}")
     best_first = _best_ranking(truth, inverse_propensity)
-  table = {}
+  table: dict[str, Earning] = {}
   for k in ks:
     table |= _plain(hits, truth, k)
     if inverse_propensity is not None:
@@ -151,7 +160,7 @@ def _normalised_discount(ranked: Hits, truth: Truth, k: int) -> np.ndarray:
   return (ranked.ranks < k) / np.log2(ranked.ranks + 2) / ideal
 
 
-def _best_ranking(truth: Truth, inverse_propensity) -> Hits:
+def _best_ranking(truth: Truth, inverse_propensity: np.ndarray) -> Hits:
   """The hits of a perfect ranking: each row's true labels by falling inverse propensity."""
   order = np.lexsort((-inverse_propensity[truth.labels], truth.rows))
   starts = np.repeat(np.cumsum(truth.counts) - truth.counts, truth.counts)

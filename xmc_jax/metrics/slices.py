@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
 from xmc_jax.metrics.ranking import earnings, ratio
 
 
 def contributions(
-  ids, truth, groups, *, ks: Sequence[int] = (1, 3, 5), inverse_propensity=None
+  ids: npt.ArrayLike,
+  truth: Sparse,
+  groups: npt.ArrayLike,
+  *,
+  ks: Sequence[int] = (1, 3, 5),
+  inverse_propensity: npt.ArrayLike | None = None,
 ) -> dict[str, np.ndarray]:
   """Every metric of `evaluate`, split into what each group of labels contributes.
 
@@ -49,7 +55,9 @@ def contributions(
   }
 
 
-def frequency_deciles(train_counts, *, equal: str = "labels", num_groups: int = 10) -> np.ndarray:
+def frequency_deciles(
+  train_counts: npt.ArrayLike, *, equal: str = "labels", num_groups: int = 10
+) -> np.ndarray:
   """Splits the labels into deciles by training frequency, the most frequent first.
 
   Labels of one frequency stand in the order of their ids. With `equal='labels'`
@@ -85,7 +93,7 @@ def frequency_deciles(train_counts, *, equal: str = "labels", num_groups: int = 
   return groups
 
 
-def head_torso_tail(train_counts) -> np.ndarray:
+def head_torso_tail(train_counts: npt.ArrayLike) -> np.ndarray:
   """Splits the labels into 0, head (> 100 training points), 1, torso (10–100), 2, tail (< 10).
 
   Args:

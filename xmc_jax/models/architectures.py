@@ -1,6 +1,10 @@
 """Sizes of encoders whose config.json need not be at hand: enough to plan with, or to start from scratch."""
 
+from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.encoder import EncoderSpec
+from xmc_jax.models.gru import GruSpec
+
+Spec = EncoderSpec | BagSpec | GruSpec
 
 # What their config.json says on the hub. All have BERT's uncased vocabulary.
 KNOWN = {
@@ -16,7 +20,7 @@ KNOWN = {
 _OWNERS = ("", "distilbert", "google-bert", "sentence-transformers")
 
 
-def known_spec(name):
+def known_spec(name: str) -> EncoderSpec | None:
   """The EncoderSpec of a hub id, with or without its owner; None for any other name.
 
   Example:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from xmc_jax.models.heads import mean_pool
 from xmc_jax.models.layers import KERNEL_INIT
+from xmc_jax.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Bag(nn.Module):
   dropout: float = 0.0
 
   @nn.compact
-  def __call__(self, ids, mask, key=None):
+  def __call__(self, ids: Array, mask: Array, key: Array | None = None) -> Array:
     """`ids` `[n, T]` int32, `mask` `[n, T]` bool -> `[n, D]` float32; zero for a row without tokens."""
     table = self.param("word", KERNEL_INIT, (self.spec.vocab_size, self.spec.width))
     if self.spec.special_ids:

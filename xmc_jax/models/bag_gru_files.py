@@ -3,9 +3,13 @@
 A GRU's tensors are named and laid out as those of PyTorch's `nn.GRU(E, H, bidirectional=True)`.
 """
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 from xmc_jax.errors import DataError
+from xmc_jax.models.architectures import Spec
 from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.gru import DIRECTIONS, GruSpec
 
@@ -14,18 +18,18 @@ _SPECS = {"xmc_jax_bag": BagSpec, "xmc_jax_gru": GruSpec}  # by model_type
 _SIZES = {BagSpec: ("vocab_size", "width"), GruSpec: ("vocab_size", "embedding_width", "width")}
 
 
-def is_ours(config):
+def is_ours(config: dict[str, Any]) -> bool:
   """Whether a config.json describes one of these encoders."""
   return str(config.get("model_type")) in _SPECS
 
 
-def config_from_spec(spec):
+def config_from_spec(spec: BagSpec | GruSpec) -> dict[str, Any]:
   """BagSpec or GruSpec -> a dict for config.json."""
   kind = next(kind for kind, spec_type in _SPECS.items() if isinstance(spec, spec_type))
   return {"model_type": kind, **{key: getattr(spec, key) for key in _SIZES[type(spec)]}}
 
 
-def spec_from_config(config, where):
+def spec_from_config(config: dict[str, Any], where: Path) -> BagSpec | GruSpec:
   """The inverse of `config_from_spec`.
 
   Raises:
@@ -41,12 +45,14 @@ def spec_from_config(config, where):
   return spec_type(**sizes)
 
 
-def table_width(spec):
+def table_width(spec: Spec) -> int:
   """Columns of the token table of any spec."""
   return getattr(spec, "embedding_width", spec.width)
 
 
-def from_tensors(tensors, spec, where):
+def from_tensors(
+  tensors: dict[str, np.ndarray], spec: BagSpec | GruSpec, where: Path
+) -> dict[str, np.ndarray]:
   """Tensors of a file -> our flat parameters, float32 numpy arrays.
 
   Raises:
@@ -73,7 +79,7 @@ def from_tensors(tensors, spec, where):
   return params
 
 
-def to_tensors(params, spec):
+def to_tensors(params: dict[str, np.ndarray], spec: BagSpec | GruSpec) -> dict[str, np.ndarray]:
   """Our flat parameters -> the tensors of a file; `from_tensors` gives equal parameters back."""
   tensors = {_TABLE: np.ascontiguousarray(params["word"], np.float32)}
   for direction, theirs in _directions(spec).items():

@@ -1,16 +1,19 @@
 """From `config.encoder` to an Embedder: the one way in which methods get their encoder."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, TypeAlias
 
 import flax
 import jax
 import jax.numpy as jnp
+import ml_collections
 
 from xmc_jax.errors import ConfigError
 from xmc_jax.models import hardware
+from xmc_jax.models.architectures import Spec
 from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.bag_gru_files import table_width
 from xmc_jax.models.encoder import Encoder, EncoderSpec
@@ -18,6 +21,7 @@ from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, mean_pool
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
 
+EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
 PARAMETERS = ("encoder", "projection")  # what an Embedder's parameters consist of, by name
 _OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from a table in some
 
@@ -41,7 +45,7 @@ class Embedder(NamedTuple):
   embed: Callable
   apply: Callable
   width: int
-  spec: object
+  spec: Spec
   source: str
   tokenizer_file: str | None
   save: Callable
@@ -67,7 +71,9 @@ class _Settings(NamedTuple):
   init_table: str = ""
 
 
-def build(encoder_config, *, vocab_size=None, special_ids=()):
+def build(
+  encoder_config: EncoderConfig, *, vocab_size: int | None = None, special_ids: Sequence[int] = ()
+) -> Embedder:
   """Makes the encoder that a config describes.
 
   Args:
@@ -252,7 +258,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
   )
 
 
-def packs_tokens(encoder_config):
+def packs_tokens(encoder_config: EncoderConfig) -> bool:
   """Returns whether the encoder leaves out padding on this machine, if `Tokens.num_real_tokens` is known."""
   return hardware.packing_pays() and encoder_config.name not in _OF_A_TABLE
 
@@ -280,7 +286,7 @@ def _save(settings, spec, tokenizer_file, params, folder):
   )
 
 
-def frozen_paths(encoder_config):
+def frozen_paths(encoder_config: EncoderConfig) -> tuple[str, ...]:
   """Beginnings of the parameter paths that `encoder_config.num_frozen_layers` freezes."""
   frozen = encoder_config.num_frozen_layers
   return ("encoder/embeddings/", *(f"encoder/layer_{i}/" for i in range(frozen))) if frozen else ()

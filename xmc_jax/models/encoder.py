@@ -8,13 +8,16 @@ what attention gives. DistilBERT has none there.
 """
 
 import dataclasses
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout, gelu
-from xmc_jax.models.unpadding import find_places
+from xmc_jax.models.unpadding import Places, find_places
+from xmc_jax.types import Array
 
 BLOCK_KEYS = 4  # dropout keys of a block
 NO_KEYS = (None,) * BLOCK_KEYS
@@ -51,10 +54,10 @@ class Embeddings(nn.Module):
   """Token ids `[...]` and their positions -> `[..., D]`: word + position + token type 0, normalised."""
 
   spec: EncoderSpec
-  dtype: jnp.dtype
+  dtype: DTypeLike
 
   @nn.compact
-  def __call__(self, ids, positions):
+  def __call__(self, ids: Array, positions: Array) -> Array:
     spec = self.spec
     word = self.param("word", KERNEL_INIT, (spec.vocab_size, spec.width))
     position = self.param("position", KERNEL_INIT, (spec.max_positions, spec.width))
@@ -64,7 +67,9 @@ class Embeddings(nn.Module):
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="layer_norm")(x)
 
 
-def attend_with_dropout(query, key, value, mask, rate, dropout_key):
+def attend_with_dropout(
+  query: Array, key: Array, value: Array, mask: Array, rate: float, dropout_key: Array
+) -> Array:
   """Scaled dot-product attention whose weights are dropped after the softmax; each head's by themselves.
 
   Args:
@@ -92,17 +97,24 @@ class Attention(nn.Module):
   """
 
   num_heads: int
-  dtype: jnp.dtype
-  implementation: str | None
+  dtype: DTypeLike
+  implementation: Literal["cudnn"] | None
   dropout: float = 0.0
 
   @nn.compact
-  def __call__(self, queries, x, mask, places=None, dropout_key=None):
+  def __call__(
+    self,
+    queries: Array,
+    x: Array,
+    mask: Array,
+    places: Places | None = None,
+    dropout_key: Array | None = None,
+  ) -> Array:
     width = x.shape[-1]
 
     def heads(name, inputs):
       projected = Dense(width, self.dtype, name=name)(inputs)
-      projected = places.unpack(projected) if projected.ndim == 2 else projected
+      projected = places.unpack(projected) if places and projected.ndim == 2 else projected
       return projected.reshape(*projected.shape[:2], self.num_heads, width // self.num_heads)
 
     query, key, value = heads("query", queries), heads("key", x), heads("value", x)
@@ -116,7 +128,8 @@ class Attention(nn.Module):
       implementation = self.implementation if fused_shape else None
       mixed = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
     mixed = mixed.reshape(num_texts, num_queries, width)
-    return Dense(width, self.dtype, name="output")(places.pack(mixed) if queries.ndim == 2 else mixed)
+    mixed = places.pack(mixed) if places and queries.ndim == 2 else mixed
+    return Dense(width, self.dtype, name="output")(mixed)
 
 
 class Block(nn.Module):
@@ -128,14 +141,21 @@ class Block(nn.Module):
   """
 
   spec: EncoderSpec
-  dtype: jnp.dtype
-  implementation: str | None
+  dtype: DTypeLike
+  implementation: Literal["cudnn"] | None
   dropout: float
   attention_dropout: float = 0.0
   inner_dropout: float = 0.0
 
   @nn.compact
-  def __call__(self, x, mask, keys, queries=None, places=None):
+  def __call__(
+    self,
+    x: Array,
+    mask: Array,
+    keys: Array | tuple[None, ...],
+    queries: Array | None = None,
+    places: Places | None = None,
+  ) -> Array:
     spec = self.spec
     queries = x if queries is None else queries
     attention = Attention(
@@ -168,8 +188,8 @@ class Encoder(nn.Module):
   """
 
   spec: EncoderSpec
-  dtype: jnp.dtype = jnp.float32
-  implementation: str | None = None
+  dtype: DTypeLike = jnp.float32
+  implementation: Literal["cudnn"] | None = None
   dropout: float = 0.0
   attention_dropout: float = 0.0
   num_frozen_layers: int = 0
@@ -177,7 +197,9 @@ class Encoder(nn.Module):
   first_only: bool = False
 
   @nn.compact
-  def __call__(self, ids, mask, key=None, num_places=None):
+  def __call__(
+    self, ids: Array, mask: Array, key: Array | None = None, num_places: int | None = None
+  ) -> Array:
     """Encodes `ids` `[n, T]` int32 under `mask` `[n, T]` bool (True = real), any mask; T <= max_positions.
 
     With `num_places`, which no fewer than the real tokens may be, these are laid out without padding wherever
@@ -193,7 +215,7 @@ class Encoder(nn.Module):
     first = jnp.argmax(mask, axis=1)[:, None, None]
     # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.
     mask = mask | (~mask.any(axis=1, keepdims=True) & (jnp.arange(mask.shape[1]) == 0))
-    positions = jnp.arange(mask.shape[1])
+    positions: Array = jnp.arange(mask.shape[1])
     if places:
       positions = places.cells % mask.shape[1]
       ids = jnp.ravel(ids).at[places.cells].get(mode="clip")  # nothing looks at what unused places have
@@ -210,5 +232,5 @@ class Encoder(nn.Module):
       if self.first_only and i == spec.num_layers - 1:
         queries = jnp.take_along_axis(places.unpack(x) if places else x, first, axis=1)
       x = block(x, mask, keys[i], queries, places)
-    x = places.unpack(x) if x.ndim == 2 else x
+    x = places.unpack(x) if places and x.ndim == 2 else x
     return jax.lax.stop_gradient(x) if 0 < spec.num_layers == self.num_frozen_layers else x

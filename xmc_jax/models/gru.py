@@ -15,8 +15,10 @@ import dataclasses
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from xmc_jax.models.layers import KERNEL_INIT, dropout, matmul
+from xmc_jax.types import Array
 
 DIRECTIONS = ("forward", "backward")
 
@@ -51,7 +53,7 @@ class Weights(nn.Module):
   bias_size: int
 
   @nn.compact
-  def __call__(self):
+  def __call__(self) -> tuple[Array, Array]:
     bias = self.param("bias", nn.initializers.zeros, (self.bias_size,))
     return self.param("kernel", self.kernel_init, self.kernel_shape), bias
 
@@ -67,12 +69,12 @@ class Gru(nn.Module):
   """
 
   spec: GruSpec
-  dtype: jnp.dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
   dropout: float = 0.0
   remat: bool = False
 
   @nn.compact
-  def __call__(self, ids, mask, key=None):
+  def __call__(self, ids: Array, mask: Array, key: Array | None = None) -> Array:
     """`ids` `[n, T]` int32, `mask` `[n, T]` bool, any mask -> `[n, D]` float32, the forward states first.
 
     A masked position leaves a state as it is. So the backward direction starts at the last real token, and

@@ -2,16 +2,18 @@
 
 import functools
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from xmc_jax.errors import ConfigError
 
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
-def choose_dtype(name):
+def choose_dtype(name: str) -> DTypeLike:
   """'float32', 'bfloat16' or 'auto' -> the compute dtype.
 
   'auto' is bfloat16 where the hardware multiplies it, which is then several times faster, else float32.
@@ -26,12 +28,12 @@ def choose_dtype(name):
   return _DTYPES[name]
 
 
-def resolve_dtype(name):
+def resolve_dtype(name: str) -> str:
   """The name of what `choose_dtype` gives: 'auto' becomes what it is on this machine."""
   return jnp.dtype(choose_dtype(name)).name
 
 
-def multiplies_bfloat16():
+def multiplies_bfloat16() -> bool:
   """Whether bfloat16 products are fast: on accelerators, and on a CPU with AMX.
 
   Not on a CPU split into several simulated devices: there the layouts that AMX products need (see
@@ -40,12 +42,12 @@ def multiplies_bfloat16():
   return jax.default_backend() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
 
 
-def packing_pays():
+def packing_pays() -> bool:
   """Whether to lay real tokens out without padding (packing.py): on a CPU, where that was measured."""
   return jax.default_backend() == "cpu"
 
 
-def choose_attention(dtype, head_dim):
+def choose_attention(dtype: DTypeLike, head_dim: int) -> Literal["cudnn"] | None:
   """The `implementation` for `jax.nn.dot_product_attention`: 'cudnn' where it runs, else None."""
   if jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and _cudnn_runs(head_dim):
     return "cudnn"

@@ -5,18 +5,20 @@ docs/formulas.md, "Encoder".
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from xmc_jax.models.layers import Dense, dropout
+from xmc_jax.types import Array
 
 
-def mean_pool(hidden, mask):
+def mean_pool(hidden: Array, mask: Array) -> Array:
   """Mean over real positions: `[n, T, D]`, `[n, T]` bool -> `[n, D]` float32; zero where a row has none."""
   weights = mask.astype(jnp.float32)
   total = jnp.einsum("ntd,nt->nd", hidden.astype(jnp.float32), weights)
   return total / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
 
 
-def normalize(vectors, epsilon=1e-12):
+def normalize(vectors: Array, epsilon: float = 1e-12) -> Array:
   """`[..., D]` to unit length. The zero vector stays zero, with a zero gradient instead of NaN."""
   squares = jnp.square(vectors).sum(axis=-1, keepdims=True)
   nonzero = squares > epsilon**2
@@ -38,10 +40,10 @@ class Head(nn.Module):
   tanh: bool = False
   dropout: float = 0.0
   unit: bool = False
-  dtype: jnp.dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, pooled, key=None):
+  def __call__(self, pooled: Array, key: Array | None = None) -> Array:
     x = pooled
     if self.projection_dim:
       x = Dense(self.projection_dim, self.dtype, name="projection")(x).astype(jnp.float32)

@@ -1,6 +1,8 @@
 """Hugging Face's configs and parameter names for DistilBERT and BERT, mapped to ours and back."""
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +35,7 @@ _BLOCK = {
 _LAYERS = {"bert": "encoder.layer", "distilbert": "transformer.layer"}
 
 
-def names(spec):
+def names(spec: EncoderSpec) -> dict[str, str]:
   """All parameters of a spec: dict of our path ('layer_0/attention/query/kernel') to Hugging Face's name."""
   pairs = {"embeddings/word": "embeddings.word_embeddings.weight"}
   pairs["embeddings/position"] = "embeddings.position_embeddings.weight"
@@ -49,7 +51,7 @@ def names(spec):
   return pairs
 
 
-def shape(path, spec):
+def shape(path: str, spec: EncoderSpec) -> tuple[int, ...]:
   """The shape of our parameter at `path`."""
   width, ffn = spec.width, spec.ffn_width
   tables = {"word": spec.vocab_size, "position": spec.max_positions, "type": spec.num_types}
@@ -62,7 +64,7 @@ def shape(path, spec):
   return (rows, columns) if leaf == "kernel" else (columns,)
 
 
-def from_hf(tensors, spec, where):
+def from_hf(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path) -> dict[str, np.ndarray]:
   """Hugging Face's tensors -> our flat parameters.
 
   Args:
@@ -105,7 +107,7 @@ def from_hf(tensors, spec, where):
   return params
 
 
-def to_hf(params, spec):
+def to_hf(params: dict[str, np.ndarray], spec: EncoderSpec) -> dict[str, np.ndarray]:
   """Our flat parameters -> Hugging Face's tensors; the inverse of `from_hf`."""
   tensors = {}
   for ours, theirs in names(spec).items():
@@ -114,7 +116,7 @@ def to_hf(params, spec):
   return tensors
 
 
-def spec_from_config(config, where):
+def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
   """config.json's dict -> EncoderSpec.
 
   Raises:
@@ -171,7 +173,7 @@ def _check(spec, where):
     raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
 
 
-def config_from_spec(spec):
+def config_from_spec(spec: EncoderSpec) -> dict[str, Any]:
   """EncoderSpec -> a dict for config.json that Hugging Face reads."""
   common = {
     "model_type": spec.kind,

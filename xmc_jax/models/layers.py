@@ -11,14 +11,16 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from xmc_jax.models import hardware
+from xmc_jax.types import Array
 
 KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def matmul(x, kernel, dtype):
+def matmul(x: Array, kernel: Array, dtype: DTypeLike) -> Array:
   """`x @ kernel` with inputs rounded to `dtype` and accumulated in float32.
 
   Plain autodiff would multiply a float32 cotangent by a bfloat16 operand; here the cotangent is rounded
@@ -84,10 +86,10 @@ class Dense(nn.Module):
   """`x @ kernel + bias`: `[..., K] -> [..., features]`, the product in `dtype`, the sum in float32."""
 
   features: int
-  dtype: jnp.dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: Array) -> Array:
     kernel = self.param("kernel", KERNEL_INIT, (x.shape[-1], self.features))
     bias = self.param("bias", nn.initializers.zeros, (self.features,))
     return (matmul(x, kernel, self.dtype) + bias).astype(self.dtype)
@@ -97,10 +99,10 @@ class LayerNorm(nn.Module):
   """Normalises the last axis in float32 and returns `dtype`."""
 
   epsilon: float
-  dtype: jnp.dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: Array) -> Array:
     scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
     bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
     x = x.astype(jnp.float32)
@@ -110,7 +112,7 @@ class LayerNorm(nn.Module):
 
 
 @jax.custom_vjp
-def gelu(x):
+def gelu(x: Array) -> Array:
   """x Φ(x), Φ the normal distribution function (Hendrycks and Gimpel, 2016), in float32; returns x's dtype.
 
   The backward pass makes Φ again from x. Kept instead, as plain autodiff does, it and its parts cost more
@@ -139,7 +141,7 @@ def _normal_cdf(x):
 gelu.defvjp(_gelu_forward, _gelu_backward)
 
 
-def dropout(x, rate, key):
+def dropout(x: Array, rate: float, key: Array | None) -> Array:
   """Zeroes entries of `x` with probability `rate` and scales the rest by 1/(1-rate).
 
   Sixteen random bits decide each entry, and the rate is met to 1e-5.

@@ -1,16 +1,24 @@
 """`load_encoder`: a ready sentence encoder in one line, outside any training."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import jax
 
 from xmc_jax.errors import DataError
 from xmc_jax.models.embedder import build
 from xmc_jax.models.pretrained import load_pretrained
+from xmc_jax.types import Array, PyTree
+
+if TYPE_CHECKING:
+  from transformers import PreTrainedTokenizerFast
 
 
-def load_encoder(name_or_dir, *, pooling="mean", normalize=True, dtype="float32"):
+def load_encoder(
+  name_or_dir: str | Path, *, pooling: str = "mean", normalize: bool = True, dtype: str = "float32"
+) -> tuple[Callable[..., Array], PyTree, "PreTrainedTokenizerFast"]:
   """Loads an encoder with its tokenizer.
 
   Args:
@@ -33,7 +41,7 @@ def load_encoder(name_or_dir, *, pooling="mean", normalize=True, dtype="float32"
     >>> apply(params, batch["input_ids"], batch["attention_mask"]).shape
     (2, 384)
   """
-  described = load_pretrained(name_or_dir, weights=False)
+  described = load_pretrained(str(name_or_dir), weights=False)
   embedder = build(
     SimpleNamespace(
       name=str(name_or_dir),

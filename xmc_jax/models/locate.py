@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import ml_collections
+
 from xmc_jax.errors import UserError
 from xmc_jax.models import hf_names
 from xmc_jax.models.architectures import known_spec
@@ -25,12 +27,12 @@ class Source(NamedTuple):
   found: str
 
 
-def source_key(settings):
+def source_key(settings: ml_collections.ConfigDict) -> str:
   """The key of `config.encoder` that names where weights come from."""
   return "init_table" if settings.name in ("bag", "gru") else "name"
 
 
-def locate(name):
+def locate(name: str) -> Source:
   """Finds an encoder's folder.
 
   Args:
@@ -46,7 +48,7 @@ def locate(name):
   return locate_here(name) or _from_hub(name)
 
 
-def locate_here(name):
+def locate_here(name: str) -> Source | None:
   """`locate`, but asks no hub; None where nothing of this name is on this machine."""
   folder = _home_written_out(name)
   if folder.is_dir():
@@ -77,7 +79,7 @@ def _package_folder(name):
   return None
 
 
-def has_weights(folder):
+def has_weights(folder: Path) -> bool:
   """Whether a folder holds weights in a form that `pretrained.py` reads."""
   return any((folder / name).is_file() for name in _WEIGHTS)
 
@@ -130,7 +132,7 @@ def _home_written_out(name):
     raise UserError(f"encoder directory {name} names a home that is not here; write it out") from None
 
 
-def tokenizer_file(name):
+def tokenizer_file(name: str) -> Path:
   """The tokenizer.json of a folder, installed package or hub id; weights need not be there.
 
   Raises:
@@ -170,7 +172,7 @@ def _without_weights(name):
     ) from None
 
 
-def copy_description(name, folder):
+def copy_description(name: str, folder: str | Path) -> None:
   """Puts what describes an encoder (sizes, pooling; no weights) into `folder`, if it is not there yet."""
   folder = Path(folder)
   if (folder / "config.json").is_file():

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -12,10 +13,11 @@ import safetensors.numpy
 
 from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.models import bag_gru_files, hf_names, locate
-from xmc_jax.models.architectures import known_spec
+from xmc_jax.models.architectures import Spec, known_spec
 from xmc_jax.models.encoder import EncoderSpec
 from xmc_jax.models.torch_files import read_torch_file
 from xmc_jax.storage import atomic
+from xmc_jax.types import Array
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -37,7 +39,7 @@ class Pretrained(NamedTuple):
   """
 
   params: dict
-  spec: object
+  spec: Spec
   found: str
   tokenizer_file: str | None
   folder: Path | None
@@ -48,7 +50,7 @@ class Pretrained(NamedTuple):
   tanh: bool = False
 
 
-def load_pretrained(name, *, num_layers=0, weights=True):
+def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> Pretrained:
   """Reads an encoder.
 
   Args:
@@ -76,7 +78,7 @@ def load_pretrained(name, *, num_layers=0, weights=True):
     params=_read_params(inner, spec) if weights else {},
     spec=spec,
     found=found,
-    tokenizer_file=tokenizer and str(tokenizer),
+    tokenizer_file=str(tokenizer) if tokenizer else None,
     folder=inner,
     pooling=modules.get("pooling"),
     unit=modules.get("unit"),
@@ -86,7 +88,7 @@ def load_pretrained(name, *, num_layers=0, weights=True):
   )
 
 
-def describe(name, *, num_layers=0, pretrained=True):
+def describe(name: str, *, num_layers: int = 0, pretrained: bool = True) -> Pretrained:
   """`load_pretrained` without weights; if not `pretrained`, built-in sizes do for a name that is not here."""
   spec = None if pretrained or locate.locate_here(name) else known_spec(name)
   if spec is None:
@@ -122,7 +124,7 @@ def _read_tensors(folder):
     weight_map = _read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
       raise DataError(f"{index}: expected a file for each tensor under 'weight_map'")
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for shard in sorted(set(weight_map.values())):
       tensors |= _read_safetensors(folder / Path(shard).name)  # of this folder, whatever it says
     return tensors, index
@@ -194,7 +196,9 @@ def _read_projection(folder):
   return {"kernel": kernel, "bias": np.asarray(bias, np.float32)}
 
 
-def save_pretrained(params, spec, folder, tokenizer_file=None):
+def save_pretrained(
+  params: dict[str, np.ndarray], spec: Spec, folder: str | Path, tokenizer_file: str | Path | None = None
+) -> None:
   """Writes an encoder as a Hugging Face folder; `load_pretrained` reads equal parameters back.
 
   Args:
@@ -211,14 +215,24 @@ def save_pretrained(params, spec, folder, tokenizer_file=None):
     config, tensors = bag_gru_files.config_from_spec(spec), bag_gru_files.to_tensors(params, spec)
   write_safetensors(folder / "model.safetensors", tensors)
   write_json(folder / "config.json", config)
-  for name in _TOKENIZER_FILES if tokenizer_file else ():
+  if not tokenizer_file:
+    return
+  for name in _TOKENIZER_FILES:
     source = Path(tokenizer_file).with_name(name) if name != "tokenizer.json" else Path(tokenizer_file)
     if source.is_file() and source.resolve() != (folder / name).resolve():
       with atomic.written_whole(folder / name) as target:
         shutil.copyfile(source, target)
 
 
-def save_sentence_modules(folder, *, pooling, unit, width, projection=None, tanh=False):
+def save_sentence_modules(
+  folder: str | Path,
+  *,
+  pooling: str,
+  unit: bool,
+  width: int,
+  projection: Mapping[str, Array] | None = None,
+  tanh: bool = False,
+) -> None:
   """Writes the files by which sentence-transformers knows pooling, projection and normalisation.
 
   Args:
@@ -232,7 +246,7 @@ def save_sentence_modules(folder, *, pooling, unit, width, projection=None, tanh
   folder = Path(folder)
   kinds = ["Transformer", "Pooling"] + ["Dense"] * bool(projection) + ["Normalize"] * unit
   package = "sentence_transformers.models"
-  modules = [
+  modules: list[dict[str, Any]] = [
     {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
     for i, kind in enumerate(kinds)
   ]
@@ -251,12 +265,12 @@ def save_sentence_modules(folder, *, pooling, unit, width, projection=None, tanh
   write_json(folder / "modules.json", modules)
 
 
-def write_safetensors(file, tensors):
+def write_safetensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
   """Writes tensors under the format tag that Hugging Face asks for, whole or not at all."""
   with atomic.written_whole(file) as target:
     safetensors.numpy.save_file(tensors, target, {"format": "pt"})
 
 
-def write_json(file, content):
+def write_json(file: Path, content: object) -> None:
   """Writes indented JSON, whole or not at all."""
   atomic.write_text(file, json.dumps(content, indent=2) + "\n")

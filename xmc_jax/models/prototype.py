@@ -3,8 +3,10 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from xmc_jax.models.encoder import BLOCK_KEYS, NO_KEYS, Block, EncoderSpec
+from xmc_jax.types import Array
 
 
 class PrototypeNetwork(nn.Module):
@@ -22,10 +24,10 @@ class PrototypeNetwork(nn.Module):
 
   ffn_width: int = 1024
   dropout: float = 0.1
-  dtype: jnp.dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, vectors, key=None):
+  def __call__(self, vectors: Array, key: Array | None = None) -> Array:
     spec = EncoderSpec(
       kind="bert",
       vocab_size=0,

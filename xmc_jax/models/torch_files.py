@@ -10,7 +10,8 @@ import collections
 import math
 import pickle
 import zipfile
-from typing import NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -31,7 +32,7 @@ _STORAGE_TYPES = {
 }
 
 
-def read_torch_file(path):
+def read_torch_file(path: Path) -> dict[str, np.ndarray]:
   """Reads a state dict.
 
   Args:
@@ -84,12 +85,12 @@ class _Tensor(NamedTuple):
 class _TensorUnpickler(pickle.Unpickler):
   """Rebuilds tensors as numpy views of the archive's buffers; resolves no other name."""
 
-  def __init__(self, stream, archive, prefix, path):
+  def __init__(self, stream: IO[bytes], archive: zipfile.ZipFile, prefix: str, path: Path):
     super().__init__(stream)
     self._archive, self._prefix, self._path = archive, prefix, path
-    self._buffers = {}
+    self._buffers: dict[str, _Storage] = {}
 
-  def find_class(self, module, name):
+  def find_class(self, module: str, name: str) -> Any:
     if module == "torch" and name in _STORAGE_TYPES:
       return _Type(name)
     if (module, name) == ("collections", "OrderedDict"):
@@ -100,7 +101,7 @@ class _TensorUnpickler(pickle.Unpickler):
       return _RebuildParameter()
     raise DataError(f"{self._path}: refused, its pickle asks for {module}.{name}; use model.safetensors")
 
-  def persistent_load(self, pid):
+  def persistent_load(self, pid: Any) -> _Storage:
     kind, of_type, key, _, size = pid
     if kind != "storage" or not isinstance(of_type, _Type):
       raise DataError(f"{self._path}: unknown storage {pid!r:.60}")
@@ -119,15 +120,17 @@ class _RebuildTensor:
 
   __slots__ = ()
 
-  def __call__(self, storage, offset, shape, strides, *_):
+  def __call__(
+    self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
+  ) -> _Tensor:
     flat = storage.array
     if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
       raise ValueError(f"shape {shape} with strides {strides} at offset {offset}")
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
     if 0 not in shape and (last >= flat.size or math.prod(shape) > flat.size):
       raise ValueError(f"a tensor of shape {shape} reaches beyond its storage of {flat.size}")
-    strides = [stride * flat.dtype.itemsize for stride in strides]
-    view = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
+    byte_strides = [stride * flat.dtype.itemsize for stride in strides]
+    view = np.lib.stride_tricks.as_strided(flat[offset:], shape, byte_strides, writeable=False)
     return _Tensor(view.copy())
 
 
@@ -136,5 +139,5 @@ class _RebuildParameter:
 
   __slots__ = ()
 
-  def __call__(self, tensor, *_):
+  def __call__(self, tensor: _Tensor, *_: object) -> _Tensor:
     return tensor

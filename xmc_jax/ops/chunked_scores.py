@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from xmc_jax.types import Array, PyTree
 
@@ -87,7 +88,7 @@ def fold(
 
 
 def gradients(
-  pool: Pool, slope: Callable[[Array], Array], at_positives: Array, chunk: int, *, labels_dtype: jnp.dtype
+  pool: Pool, slope: Callable[[Array], Array], at_positives: Array, chunk: int, *, labels_dtype: DTypeLike
 ) -> tuple[Array, Array]:
   """Multiplies a cotangent of the scores, given as a function of them, back into queries and labels.
 
@@ -173,4 +174,4 @@ def _write(scores: Array, columns: Array, values: Array | float) -> Array:
   width = scores.shape[1]
   inside = (columns >= 0) & (columns < width)
   rows = jnp.arange(scores.shape[0])[:, None]
-  return scores.at[rows, jnp.where(inside, columns, width)].set(values, mode="drop")
+  return jnp.asarray(scores).at[rows, jnp.where(inside, columns, width)].set(values, mode="drop")

@@ -8,17 +8,22 @@ propagated. In JAX that is rematerialisation of a scanned body. docs/formulas.md
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xmc_jax.types import Array, PyTree, Tokens
 
 
 def embed_groups(
-  embed: Callable[..., Array], params: PyTree, groups: tuple[Tokens, ...], key: Array | None = None, **options
+  embed: Callable[..., Array],
+  params: PyTree,
+  groups: tuple[Tokens, ...],
+  key: Array | None = None,
+  **options: Any,
 ) -> Array:
   """Embeds token groups and joins the rows: `embed_parts` of one part."""
   return embed_parts(embed, params, [groups], key, **options)[0]
@@ -31,7 +36,7 @@ def embed_parts(
   key: Array | None = None,
   *,
   chunk: int = 0,
-  devices=None,
+  devices: Mesh | None = None,
   axes: tuple[str, ...] = ("data",),
 ) -> list[Array]:
   """Embeds several parts' token groups in one pass: groups of one width go through the encoder together.
@@ -69,12 +74,12 @@ def embed_parts(
     embedded = jax.lax.map(jax.checkpoint(body), (jnp.arange(num_chunks), chunks))
     return jnp.swapaxes(embedded, 0, 1).reshape(-1, embedded.shape[-1])[:num_rows]
 
-  places = {}  # of each width, the groups that have it
+  places: dict[int, list[tuple[int, int]]] = {}  # of each width, the groups that have it
   for part, groups in enumerate(parts):
     for number, group in enumerate(groups):
       places.setdefault(group.ids.shape[1], []).append((part, number))
   keys = [None] * len(places) if key is None else jax.random.split(key, len(places))
-  found = [[None] * len(groups) for groups in parts]
+  found: list[list[Any]] = [[None] * len(groups) for groups in parts]
   for alike, own_key in zip(places.values(), keys):
     members = [parts[part][number] for part, number in alike]
     vectors = embed_rows(_joined(members, rows), own_key)
@@ -97,7 +102,7 @@ def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:
 class _Rows:
   """Arrays whose rows are split over devices, each device's one behind the other."""
 
-  def __init__(self, devices, axes: tuple[str, ...]):
+  def __init__(self, devices: Mesh | None, axes: tuple[str, ...]):
     self._devices, self._axes = devices, axes
     self.num_shards = math.prod(devices.shape[axis] for axis in axes) if devices is not None else 1
 

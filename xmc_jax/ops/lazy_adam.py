@@ -14,7 +14,8 @@ makes XLA keep a copy of the table.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +42,10 @@ def init(table: Array) -> RowMoments:
   """Zeros for a table `[L, D]`, float32 at least, made where the table's rows lie."""
   dtype = jnp.promote_types(table.dtype, jnp.float32)
   zeros = lambda: RowMoments(jnp.zeros(table.shape, dtype), jnp.zeros(table.shape, dtype))
-  placed = isinstance(table, jax.Array) and not isinstance(table, jax.core.Tracer) and table.committed
-  return jax.jit(zeros, out_shardings=table.sharding if placed else None)()
+  sharding = None
+  if isinstance(table, jax.Array) and not isinstance(table, jax.core.Tracer) and table.committed:
+    sharding = table.sharding
+  return jax.jit(zeros, out_shardings=sharding)()
 
 
 def take(table: Array, ids: Array, mesh: Mesh | None = None) -> Array:
@@ -175,11 +178,11 @@ def _adam_rows(table, moments, places, gradients, count, learning_rate, *, b1, b
 
 
 def _gather(table: Array, places: Array) -> Array:
-  return table.at[places].get(mode="fill", fill_value=0)
+  return jnp.asarray(table).at[places].get(mode="fill", fill_value=0)
 
 
 def _set(table: Array, places: Array, rows: Array) -> Array:
-  return table.at[places].set(rows.astype(table.dtype), mode="drop", unique_indices=True)
+  return jnp.asarray(table).at[places].set(rows.astype(table.dtype), mode="drop", unique_indices=True)
 
 
 def _places(ids: Array, num_rows: int) -> Array:
@@ -193,7 +196,9 @@ def _own_places(ids: Array, num_rows: int) -> Array:
   return _places(ids - jax.lax.axis_index(LABEL_ROWS) * num_rows, num_rows)
 
 
-def _island(table: Array, mesh: Mesh, *, in_specs, out_specs):
+def _island(
+  table: Array, mesh: Mesh, *, in_specs: tuple[P, ...], out_specs: P | tuple[P, ...]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """`jax.shard_map`, for a table whose rows divide by the mesh."""
   if table.shape[0] % mesh.size:
     raise ValueError(

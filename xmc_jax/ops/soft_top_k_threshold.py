@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from xmc_jax.types import Array
 
@@ -199,11 +200,11 @@ def find_threshold(
   low, high = jnp.broadcast_arrays(low, high)
   start = low if start is None else start
   precision = jnp.finfo(low.dtype).eps
-  tolerance = precision**0.5 if tolerance is None else tolerance
+  longest = precision**0.5 if tolerance is None else tolerance
 
   def advance(state):
     value, slope = measure(state.t)
-    return _advance(state, value, slope, tolerance)
+    return _advance(state, value, slope, longest)
 
   unknown = jnp.full_like(low, jnp.nan)
   first = _Search(start, low, high, unknown, unknown, high - low, unknown, low >= high, jnp.int32(0))
@@ -211,7 +212,7 @@ def find_threshold(
   return last.t, last.slope
 
 
-def _advance(state: _Search, value: Array, slope: Array, tolerance: float) -> _Search:
+def _advance(state: _Search, value: Array, slope: Array, tolerance: float | np.floating) -> _Search:
   """One step, after the function has been measured at `state.t`."""
   below, above = value < 0, value > 0
   low, high = jnp.where(below, state.t, state.low), jnp.where(above, state.t, state.high)

@@ -86,11 +86,11 @@ def streaming_loss(
   """
   tables = [jnp.asarray(table) for table in (queries, labels, positives)]
   masks = [None if mask is None else jnp.asarray(mask) for mask in (weights, excluded, unsampled, where)]
-  _check(kind, *tables, *masks, chunk, kind_options)
+  _check(kind, *tables, *masks, chunk=chunk, kind_options=kind_options)
   return _loss(_Plan(kind, chunk, mesh), *tables, *masks, temperature, KINDS[kind].options | kind_options)
 
 
-def _check(kind, queries, labels, positives, weights, excluded, unsampled, where, chunk, kind_options):
+def _check(kind, queries, labels, positives, weights, excluded, unsampled, where, *, chunk, kind_options):
   if kind not in KINDS:
     raise ValueError(f"no loss of kind {kind!r}; there are {', '.join(map(repr, KINDS))}")
   if queries.ndim != 2 or labels.ndim != 2 or queries.shape[1] != labels.shape[1]:
@@ -221,7 +221,8 @@ def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> 
     return d_value[:, None] * kind.slope(of_rows, options, scores)
 
   dtype = pool.labels.dtype
-  partial = axis is not None and plan.mesh.shape["data"] > 1  # then sums are taken in float32
+  # Where each device has a part of the rows, sums are taken in float32.
+  partial = axis is not None and plan.mesh is not None and plan.mesh.shape["data"] > 1
   d_queries, d_labels = chunked_scores.gradients(
     pool, slope, at_positives, plan.chunk, labels_dtype=jnp.float32 if partial else dtype
   )
@@ -240,7 +241,7 @@ def _own_columns(pool: Pool, axis: str | None) -> Pool:
 
 def _pool_specs(pool: Pool) -> Pool:
   rows = P("data", None)
-  return Pool(rows, P("label", None), rows, rows, None if pool.where is None else P("label"), P())
+  return Pool._make((rows, P("label", None), rows, rows, None if pool.where is None else P("label"), P()))
 
 
 def _pad(pool: Pool, rows: PyTree, mesh: Mesh, value: float) -> tuple[Pool, PyTree]:

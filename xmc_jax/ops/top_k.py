@@ -128,7 +128,9 @@ def _merge(best_scores: Array, best_ids: Array, scores: Array, start: Array) -> 
 
 
 @functools.partial(jax.jit, static_argnames=("k", "chunk", "mesh"))
-def _search_mesh(queries, labels, num_valid, *, k: int, chunk: int, mesh: Mesh) -> tuple[Array, Array]:
+def _search_mesh(
+  queries: Array, labels: Array, num_valid: Array | int, *, k: int, chunk: int, mesh: Mesh
+) -> tuple[Array, Array]:
   """`top_k` over a mesh."""
   num_queries = queries.shape[0]
   queries = _pad_rows(queries, mesh.shape["data"])

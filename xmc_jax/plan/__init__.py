@@ -6,6 +6,8 @@ constants were fitted, and how large their errors are.
 
 from typing import NamedTuple
 
+import ml_collections
+
 from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks, memory, shapes, work
 from xmc_jax.plan.chips import CHIPS, USABLE, Chip
@@ -37,7 +39,7 @@ class Plan(NamedTuple):
     stages: the work of a step on one device, by stage.
   """
 
-  config: object
+  config: ml_collections.ConfigDict
   sizes: Sizes
   chip: Chip
   moments: dict[str, dict[str, float]]
@@ -74,7 +76,7 @@ class Plan(NamedTuple):
     return shapes.epoch(self.config, self.sizes)[0]
 
 
-def plan(config, sizes: Sizes, chip: Chip | None = None) -> Plan:
+def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = None) -> Plan:
   """Returns the plan of a config, whether it fits or not.
 
   Args:
@@ -92,7 +94,7 @@ def check(made: Plan) -> None:
   """Raises ConfigError if a plan does not fit; the message names settings that do."""
   if made.total <= made.limit:
     return
-  config, part = made.config, max(made.parts, key=made.parts.get)
+  config, part = made.config, max(made.parts, key=made.parts.__getitem__)
   section, name = _key(made, part).split(".")
   mended = remedy(config, lambda other: memory.peak(other, made.sizes, made.chip.kind), made.limit)
   raise ConfigError(

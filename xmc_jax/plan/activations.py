@@ -6,6 +6,8 @@ width F and heads x tokens H T; docs/planning.md has the residuals.
 
 from typing import NamedTuple
 
+import ml_collections
+
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 
 
@@ -78,7 +80,7 @@ class Dropped(NamedTuple):
     return Rate(_OF_SITE * self.sites, _OF_SITE * self.inner, _OF_WEIGHTS * self.weights)
 
 
-def dropped_by_encoder(settings, spec: EncoderSpec) -> Dropped:
+def dropped_by_encoder(settings: ml_collections.ConfigDict, spec: EncoderSpec) -> Dropped:
   """Returns the dropout of `config.encoder`; DistilBERT's blocks have one site on hidden states, not two."""
   hidden = settings.dropout > 0
   sites = 1 if spec.kind == "distilbert" else 2
@@ -89,7 +91,7 @@ def dropped_by_encoder(settings, spec: EncoderSpec) -> Dropped:
   )
 
 
-def dropped_by_network(settings) -> Dropped:
+def dropped_by_network(settings: ml_collections.ConfigDict) -> Dropped:
   """Returns the dropout of `config.method`'s prototype network: all four sites of its layer."""
   drops = settings.prototype_dropout > 0
   return Dropped(sites=2 * drops, inner=drops, weights=drops)
@@ -103,7 +105,11 @@ class Kept(NamedTuple):
 
 
 def per_token(
-  config, spec: EncoderSpec | BagSpec | GruSpec, tokens: float, kind: str, dropped: Dropped | None = None
+  config: ml_collections.ConfigDict,
+  spec: EncoderSpec | BagSpec | GruSpec,
+  tokens: float,
+  kind: str,
+  dropped: Dropped | None = None,
 ) -> Kept:
   """Returns the bytes that one token takes in a text of `tokens` tokens.
 

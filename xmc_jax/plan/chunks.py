@@ -7,6 +7,7 @@ import ml_collections
 
 from xmc_jax import models
 from xmc_jax.console import say
+from xmc_jax.data import Dataset
 from xmc_jax.distributed import runtime
 from xmc_jax.plan import memory
 from xmc_jax.plan.chips import USABLE
@@ -19,7 +20,7 @@ _MOST_TEXTS, _MOST_TOKENS, _MOST_SCORED = 16_384, 131_072, 16_384
 _HALVINGS = 9
 
 
-def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
+def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
   """Returns the chunk sizes that a config leaves open: the largest that fit and still gain speed.
 
   Args:
@@ -45,7 +46,7 @@ def choose(config, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, in
   return min(tried, key=taken)  # all that fit are equal here, so the largest of them wins
 
 
-def choose_here(config, dataset) -> dict[str, int]:
+def choose_here(config: ml_collections.ConfigDict, dataset: Dataset) -> dict[str, int]:
   """Runs `choose` for this process's devices and a `data.Dataset`; prints the chosen sizes."""
   kind, memory_bytes = runtime.device()
   spec = models.build(config.encoder, vocab_size=dataset.tokenizer().get_vocab_size()).spec

@@ -1,5 +1,7 @@
 """Bytes of host memory that an evaluation takes in each process."""
 
+import ml_collections
+
 from xmc_jax.plan.shapes import num_views, opens_sources, papers_width, ranked_width, ranks_twice
 from xmc_jax.plan.sizes import Sizes
 
@@ -8,7 +10,7 @@ _OF_A_TOKEN = 32  # for words and word pairs: about two per token, in two tables
 _COPIES_OF_POINTS = 2  # while the index is built: the vectors as given, and scaled to length 1
 
 
-def evaluation(config, sizes: Sizes) -> float:
+def evaluation(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
   """Returns the bytes of the label embeddings; if training points rank too, also of these and of all words.
 
   Words are estimated by tokens, at most `data.max_length` per text; longer texts have more words.

@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+import ml_collections
+
 from xmc_jax.plan.activations import Kept, dropped_by_network, per_token
 from xmc_jax.plan.shapes import (
   anchor_rows,
@@ -87,7 +89,7 @@ class Texts(NamedTuple):
     """Returns the bytes of their token ids and lengths."""
     return _BYTES_PER_NUMBER * self.rows * (self.tokens + 1)
 
-  def activations(self, config, sizes: Sizes, kind: str) -> Kept:
+  def activations(self, config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> Kept:
     """Returns the bytes until and during the backward pass; assumes that a chunk has the longest texts."""
     tokens = self.longest if self.cached else self.tokens
     waiting, working = (
@@ -99,7 +101,7 @@ class Texts(NamedTuple):
 _NO_TEXTS = Texts(0, 0, 1.0, 1.0, False)
 
 
-def query_texts(config, sizes: Sizes) -> Texts:
+def query_texts(config: ml_collections.ConfigDict, sizes: Sizes) -> Texts:
   """Returns the queries of a step: split over 'data', copied over 'label'; none if the encoder is frozen."""
   if not trains_encoder(sizes):
     return _NO_TEXTS
@@ -107,7 +109,7 @@ def query_texts(config, sizes: Sizes) -> Texts:
   return _texts(config, rows, config.mesh.data, chunk, sizes.tokens_per_point)
 
 
-def label_texts(config, sizes: Sizes) -> Texts:
+def label_texts(config: ml_collections.ConfigDict, sizes: Sizes) -> Texts:
   """Returns the label and anchor texts of a step, split over all devices; none if labels have a table."""
   if config.method.labels in ("table", "in_batch_table"):
     return _NO_TEXTS
@@ -116,7 +118,7 @@ def label_texts(config, sizes: Sizes) -> Texts:
   return _texts(config, rows, shards, setting(config, "label_chunk"), sizes.tokens_per_label)
 
 
-def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
+def _texts(config: ml_collections.ConfigDict, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
   """Returns the texts of queries or labels, split over `shards` devices; `chunk` is rows per device."""
   longest = float(config.data.max_length)
   cached = 0 < chunk * shards < rows
@@ -125,7 +127,7 @@ def _texts(config, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
   return Texts(math.ceil(rows / shards), at_once, min(longest, tokens + _PADDING), longest, cached)
 
 
-def moments(config, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
+def moments(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
   """Returns bytes on one device by moment ('scoring' and 'encoding' of a step, 'evaluation') and by PARTS.
 
   Args:
@@ -141,18 +143,18 @@ def moments(config, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
   }
 
 
-def peak_of_steps(config, sizes: Sizes, kind: str) -> float:
+def peak_of_steps(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> float:
   """Returns the most bytes that a step takes on one device; chunk sizes change no other moment."""
   every = moments(config, sizes, kind)
   return max(sum(every[moment].values()) for moment in ("scoring", "encoding"))
 
 
-def peak(config, sizes: Sizes, kind: str) -> float:
+def peak(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> float:
   """Returns the bytes on one device at the moment that takes the most."""
   return max(sum(parts.values()) for parts in moments(config, sizes, kind).values())
 
 
-def _fixed(config, sizes: Sizes) -> dict[str, float]:
+def _fixed(config: ml_collections.ConfigDict, sizes: Sizes) -> dict[str, float]:
   """Returns the bytes, by part, that are on the device all the time."""
   width, batch = embedding_width(config, sizes), batch_rows(config, sizes) / config.mesh.data
   table = 0
@@ -180,17 +182,19 @@ def _fixed(config, sizes: Sizes) -> dict[str, float]:
   }
 
 
-def _embeddings(config, sizes: Sizes, num_labels: int, shards: int, width: int = 0) -> float:
+def _embeddings(
+  config: ml_collections.ConfigDict, sizes: Sizes, num_labels: int, shards: int, width: int = 0
+) -> float:
   """Returns the bytes of one shard of `num_labels` label embeddings; the default width is that of texts."""
   return _BYTES_PER_NUMBER * math.ceil(num_labels / shards) * (width or embedding_width(config, sizes))
 
 
-def _classifiers(config, sizes: Sizes) -> float:
+def _classifiers(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
   """Returns the bytes of the pool's classifiers that are trained with the encoder, or of their gradients."""
   return _ROWS_AT_ONCE * _BYTES_PER_NUMBER * pool_size(config, sizes) * classifier_dim(config, sizes)
 
 
-def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
+def _scoring(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> dict[str, float]:
   """Returns the bytes, by part, in the backward pass from scores to queries and labels."""
   label, devices = config.mesh.label, config.mesh.data * config.mesh.label
   labels, rows = scored_at_once(config, sizes), batch_rows(config, sizes) / config.mesh.data
@@ -220,7 +224,7 @@ def _scoring(config, sizes: Sizes, kind: str) -> dict[str, float]:
   }
 
 
-def _prototypes(config, sizes: Sizes, kind: str) -> float:
+def _prototypes(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> float:
   """Returns the activations' bytes of a prototype network in its backward pass; 0 if there is none."""
   network, tokens = prototype_network(config, sizes), vectors_of_label(config)
   if not network:
@@ -230,7 +234,7 @@ def _prototypes(config, sizes: Sizes, kind: str) -> float:
   return rows * tokens * sum(per_token(config, network, tokens, kind, dropped))
 
 
-def _scores_a_row(config, sizes: Sizes, columns: int) -> float:
+def _scores_a_row(config: ml_collections.ConfigDict, sizes: Sizes, columns: int) -> float:
   """Returns how many scores of a row a device with this many columns holds at once, copies included."""
   if scores_whole(config):
     released = setting(config, "triplet_positives") == "released"
@@ -248,7 +252,7 @@ def _scores_a_row(config, sizes: Sizes, columns: int) -> float:
   return copies * columns
 
 
-def _margin_ways(config) -> float:
+def _margin_ways(config: ml_collections.ConfigDict) -> float:
   """Returns how many kinds of scores a margin loss holds at once; PRIME scores prototypes and texts."""
   if not has_prototypes(config):
     return 1.0
@@ -257,7 +261,7 @@ def _margin_ways(config) -> float:
   return 2.0 if setting(config, "reverse_weight") or setting(config, "regulariser_weight") else 1.0
 
 
-def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
+def _encoding(config: ml_collections.ConfigDict, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
   """Returns the bytes, by part, in the encoder's backward pass for queries or labels; the others wait."""
   texts = [query_texts(config, sizes), label_texts(config, sizes)]
   kept = [group.activations(config, sizes, kind) for group in texts]
@@ -273,7 +277,7 @@ def _encoding(config, sizes: Sizes, kind: str, fixed: dict) -> dict[str, float]:
   }
 
 
-def _evaluation(config, sizes: Sizes) -> dict[str, float]:
+def _evaluation(config: ml_collections.ConfigDict, sizes: Sizes) -> dict[str, float]:
   """Returns the bytes, by part, while queries are ranked against all labels and, if used, training points."""
   block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
   sources = opens_sources(config)

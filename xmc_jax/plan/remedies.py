@@ -49,9 +49,10 @@ def remedy(config: ml_collections.ConfigDict, total: Total, limit: float) -> str
   return f"no chunks, batch or mesh.label of up to {_MOST_DEVICES:,} devices do; take a smaller encoder"
 
 
-def _together(config, total: Total, limit: float) -> dict[str, object]:
+def _together(config: ml_collections.ConfigDict, total: Total, limit: float) -> dict[str, object]:
   """Returns several changes that fit together, each the first one that saves memory; {} if none fit."""
-  values, size = {}, total(config)
+  values: dict[str, object] = {}
+  size = total(config)
   while size > limit:
     now = changed(config, values)
     for step in ({key: value} for key in _KEYS for value in itertools.islice(_smaller(now, key), 1)):
@@ -63,7 +64,7 @@ def _together(config, total: Total, limit: float) -> dict[str, object]:
   return values
 
 
-def _smaller(config, key: str) -> Iterator[object]:
+def _smaller(config: ml_collections.ConfigDict, key: str) -> Iterator[object]:
   """Yields values that take less memory than the current one, the smallest change first."""
   section, name = key.split(".")
   if name not in config[section]:  # a setting that the method does not have

@@ -1,20 +1,23 @@
 """Sizes of a step: its points and labels, their embedding widths, and the numbers that are trained."""
 
 import math
+from typing import Any
 
-from xmc_jax.batching.builder import epoch_shape
+import ml_collections
+
+from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import SOURCES
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.sizes import Sizes
 
 
-def setting(config, name: str):
+def setting(config: ml_collections.ConfigDict, name: str) -> Any:
   """Returns a setting of the method; 0 where the method has none of that name."""
   return config.method.get(name, 0)
 
 
-def parameters(config, sizes: Sizes) -> int:
+def parameters(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns how many numbers the encoder, its heads and a prototype network have."""
   spec = sizes.encoder
   head = (spec.width + 1) * (config.encoder.projection_dim + classifier_dim(config, sizes))
@@ -34,38 +37,38 @@ def _of_block(spec: EncoderSpec) -> int:
   return 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
 
 
-def embedding_width(config, sizes: Sizes) -> int:
+def embedding_width(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns D, the width of embeddings of texts."""
   return config.encoder.projection_dim or sizes.encoder.width
 
 
-def ranked_width(config, sizes: Sizes) -> int:
+def ranked_width(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns the width of the vectors that labels are ranked by: D, plus that of a second head."""
   return embedding_width(config, sizes) + classifier_dim(config, sizes)
 
 
-def num_views(config, sizes: Sizes) -> int:
+def num_views(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns the number of kinds of label vectors: of texts, and of classifiers if there are any."""
   return 1 + (bool(classifier_dim(config, sizes)) or not trains_encoder(sizes))
 
 
-def views_width(config, sizes: Sizes) -> int:
+def views_width(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns the summed width of all kinds of vectors that a label can be ranked by."""
   return ranked_width(config, sizes) + embedding_width(config, sizes) * (not trains_encoder(sizes))
 
 
-def papers_width(config, sizes: Sizes) -> int:
+def papers_width(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns a label's width in the paper's own ranking: by the sum of its views, or by each for a tree."""
   is_tree = num_views(config, sizes) > 1 and config.eval.fusion_rows > 0
   return views_width(config, sizes) if is_tree else ranked_width(config, sizes)
 
 
-def opens_sources(config) -> bool:
+def opens_sources(config: ml_collections.ConfigDict) -> bool:
   """Returns whether an evaluation also ranks by training points and words."""
   return config.eval.scores == "hybrid" or config.eval.scores in SOURCES
 
 
-def ranks_twice(config, sizes: Sizes) -> bool:
+def ranks_twice(config: ml_collections.ConfigDict, sizes: Sizes) -> bool:
   """Returns whether the paper's own ranking is computed in addition to the hybrid one, by other vectors."""
   return config.eval.scores == "hybrid" and (num_views(config, sizes) > 1 or remembers_points(sizes))
 
@@ -75,29 +78,29 @@ def batch_is_cluster(sizes: Sizes) -> bool:
   return sizes.batch.batch_is_cluster
 
 
-def picks_some(config, sizes: Sizes) -> bool:
+def picks_some(config: ml_collections.ConfigDict, sizes: Sizes) -> bool:
   """Returns whether batches are clusters whose losses use all true pairs in the pool (UniDEC, DEPSL)."""
   return batch_is_cluster(sizes) and not scores_whole(config)
 
 
-def classifier_dim(config, sizes: Sizes) -> int:
+def classifier_dim(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns D', the width of a second head and its classifiers, trained with the encoder; 0 if none."""
   return setting(config, "classifier_dim") if setting(config, "encoder_weight") < 1 else 0
 
 
-def has_prototypes(config) -> bool:
+def has_prototypes(config: ml_collections.ConfigDict) -> bool:
   """Returns whether a network computes label prototypes from texts and other vectors (PRIME)."""
   return setting(config, "prototype_width") > 0
 
 
-def prototype_network(config, sizes: Sizes) -> EncoderSpec | None:
+def prototype_network(config: ml_collections.ConfigDict, sizes: Sizes) -> EncoderSpec | None:
   """Returns the block that computes label prototypes; None if there is none."""
   if not has_prototypes(config):
     return None
   return EncoderSpec("bert", 0, embedding_width(config, sizes), 1, 1, setting(config, "prototype_width"), 0)
 
 
-def vectors_of_label(config) -> int:
+def vectors_of_label(config: ml_collections.ConfigDict) -> int:
   """Returns how many vectors a prototype is made of: text, and, if used, centroid and free vector."""
   clustered = any(
     setting(config, name) for name in ("num_label_clusters", "num_head_labels", "head_label_points")
@@ -115,7 +118,7 @@ def trains_encoder(sizes: Sizes) -> bool:
   return not sizes.batch.frozen
 
 
-def row_sparse(config, sizes: Sizes) -> int:
+def row_sparse(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns the numbers, on one device, in tables of which a step touches only some rows."""
   rows = setting(config, "num_label_clusters") + setting(config, "num_head_labels")
   width = embedding_width(config, sizes)
@@ -126,12 +129,12 @@ def row_sparse(config, sizes: Sizes) -> int:
   return math.ceil(rows / (config.mesh.data * config.mesh.label)) * width
 
 
-def scores_whole(config) -> bool:
+def scores_whole(config: ml_collections.ConfigDict) -> bool:
   """Returns whether every device of the 'label' axis holds all scores of a row at once."""
   return config.method.loss in ("margin", "dynamic_margin")
 
 
-def epoch(config, sizes: Sizes) -> tuple[int, int]:
+def epoch(config: ml_collections.ConfigDict, sizes: Sizes) -> tuple[int, int]:
   """Returns `(steps of an epoch, B over all devices)`; 0 steps if the number of points is unknown."""
   size = config.train.batch_size
   if not sizes.num_points:
@@ -139,12 +142,12 @@ def epoch(config, sizes: Sizes) -> tuple[int, int]:
   return epoch_shape(sizes.num_points, size, config.mesh.data, batch_is_cluster(sizes))
 
 
-def batch_rows(config, sizes: Sizes) -> int:
+def batch_rows(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns B, over all devices."""
   return epoch(config, sizes)[1]
 
 
-def pool_size(config, sizes: Sizes) -> int:
+def pool_size(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns S, the number of labels that a step's queries are scored against."""
   settings, batch = config.method, batch_rows(config, sizes)
   if settings.labels not in ("in_batch", "in_batch_table"):
@@ -159,11 +162,11 @@ def pool_size(config, sizes: Sizes) -> int:
   return min(math.ceil(sampled) + chosen, most)
 
 
-def anchor_rows(config, sizes: Sizes) -> int:
+def anchor_rows(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns the most anchors of a step: one for each of its points, on every side."""
   return sizes.num_sides * batch_rows(config, sizes)
 
 
-def scored_at_once(config, sizes: Sizes) -> int:
+def scored_at_once(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   """Returns the labels in one call of the loss: the pool, or all labels if fresh negatives are sought."""
   return sizes.num_labels if setting(config, "num_fresh_negatives") else pool_size(config, sizes)

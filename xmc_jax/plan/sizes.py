@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import ml_collections
 import numpy as np
 
 from xmc_jax import methods
+from xmc_jax.data import Dataset
+from xmc_jax.data.tokens import TokenTable
 from xmc_jax.errors import ConfigError
 from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, load_pretrained
 from xmc_jax.models.locate import locate_here
@@ -43,7 +45,7 @@ class Sizes(NamedTuple):
   num_sides: int = 0
 
 
-def sizes_of(config) -> Sizes:
+def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
   """Returns the sizes that `config.plan` and `config.encoder` name; reads no weights and asks no hub.
 
   Raises:
@@ -72,10 +74,12 @@ def sizes_of(config) -> Sizes:
   )
 
 
-def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> Sizes:
+def sizes_of_data(
+  config: ml_collections.ConfigDict, dataset: Dataset, encoder: EncoderSpec | BagSpec | GruSpec
+) -> Sizes:
   """Returns the sizes of prepared data, a `data.Dataset`, and of a local encoder."""
 
-  def tokens(table) -> float:
+  def tokens(table: TokenTable) -> float:
     return float(np.minimum(table.lengths, config.data.max_length).mean())
 
   train = dataset.train
@@ -92,7 +96,9 @@ def sizes_of_data(config, dataset, encoder: EncoderSpec | BagSpec | GruSpec) -> 
   )
 
 
-def _batch_spec(config, graphs: Mapping[str, tuple[str, ...]], num_points: int, num_labels: int) -> BatchSpec:
+def _batch_spec(
+  config: ml_collections.ConfigDict, graphs: Mapping[str, tuple[str, ...]], num_points: int, num_labels: int
+) -> BatchSpec:
   """Returns how the method's batches are built; the encoder has no part in it, so a bag stands in for it."""
   bag = {"name": "bag", "width": 2, "dtype": "float32", "normalize": config.encoder.normalize}
   usual = methods.default_config().encoder.to_dict()
@@ -103,14 +109,14 @@ def _batch_spec(config, graphs: Mapping[str, tuple[str, ...]], num_points: int, 
     max_length=config.data.max_length,
     vocab_size=1,
     special_ids=(),
-    mesh=jax.sharding.AbstractMesh((1, 1), ("data", "label")),
+    mesh=cast(jax.sharding.Mesh, jax.sharding.AbstractMesh((1, 1), ("data", "label"))),  # nothing is computed
     label_counts=np.zeros(1, np.int32),  # batches do not depend on it, and a plan may have 2³¹ labels
     graphs=graphs,
   )
   return methods.make(of_a_bag, info).batch
 
 
-def _encoder(settings) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
+def _encoder(settings: ml_collections.ConfigDict) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
   if settings.name not in ("bag", "gru"):
     spec, frozen = _described("encoder.name", settings.name, settings.num_layers), settings.num_frozen_layers
     if frozen > (layers := getattr(spec, "num_layers", 0)):

@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from xmc_jax.models import BagSpec, GruSpec
+import ml_collections
+
+from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.activations import dropped_by_network, per_token
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
 from xmc_jax.plan.memory import Texts, label_texts, query_texts
@@ -48,7 +50,7 @@ class Stage(NamedTuple):
   seconds: float
 
 
-def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
+def stages(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
   """Returns the stages of a step on one device, by name; leaves out collectives, the host and input."""
   settings = config.encoder
   encoder_rate = chip.bfloat16 / (2 if settings.dtype == "float32" else 1)
@@ -83,7 +85,7 @@ def stages(config, sizes: Sizes, chip: Chip) -> dict[str, Stage]:
   }
 
 
-def _score(config, sizes: Sizes, chip: Chip) -> Stage:
+def _score(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip) -> Stage:
   """Returns the cost of scores and loss, forward and backward."""
   rows, columns = batch_rows(config, sizes) / config.mesh.data, pool_size(config, sizes) / config.mesh.label
   if remembers_points(sizes):
@@ -116,7 +118,9 @@ def _stage(flops: float, size: float, rate: float, chip: Chip) -> Stage:
   return Stage(flops, size, max(flops / (OF_PEAK * rate), size / (OF_BANDWIDTH * chip.bandwidth)))
 
 
-def _encode(texts: Texts, head: int, config, sizes: Sizes, chip: Chip, rate: float) -> Stage:
+def _encode(
+  texts: Texts, head: int, config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip, rate: float
+) -> Stage:
   """Returns the cost of encoding texts; the gradient cache and remat each add a forward pass.
 
   `head` is the output width of the layers on the pooled vector; 0 means no layer.
@@ -143,7 +147,9 @@ def _encode(texts: Texts, head: int, config, sizes: Sizes, chip: Chip, rate: flo
   return _stage(texts.rows * flops, texts.rows * size, rate, chip)
 
 
-def forward_flops(settings, spec, tokens: float, first_layer: int = 0) -> float:
+def forward_flops(
+  settings: ml_collections.ConfigDict, spec: EncoderSpec, tokens: float, first_layer: int = 0
+) -> float:
   """Returns one text's FLOPs of the blocks from `first_layer` on: two per weight and token, and attention.
 
   With CLS pooling the last block computes keys and values for all tokens, and the rest for one token.
@@ -157,6 +163,6 @@ def forward_flops(settings, spec, tokens: float, first_layer: int = 0) -> float:
   return (num_blocks - 1) * block + last
 
 
-def block_flops(spec, tokens: float) -> float:
+def block_flops(spec: EncoderSpec, tokens: float) -> float:
   """Returns the FLOPs of one block for one text."""
   return tokens * (8 * spec.width**2 + 4 * spec.width * spec.ffn_width) + 4 * tokens**2 * spec.width

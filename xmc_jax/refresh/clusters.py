@@ -79,7 +79,7 @@ def balanced_clusters(vectors: Array, num_clusters: int, *, key: Array) -> np.nd
   return clusters
 
 
-def _halve(parts: list[tuple[Array, Array]], levels: int) -> np.ndarray:
+def _halve(parts: list[tuple[jax.Array, jax.Array]], levels: int) -> np.ndarray:
   """Halves one group, `[1, N, D]` and indices `[1, N]`, `levels` times; returns clusters' indices `[n, P]`.
 
   Frees the contents of `parts` after the first level.

@@ -4,9 +4,10 @@ docs/formulas.md, "RAMEN".
 """
 
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.refresh.label_centroids import normalize_rows
 
@@ -14,7 +15,7 @@ _CHUNK = 1 << 13  # edges that a core scores at a time
 
 
 def kept_edges(
-  edges,
+  edges: sp.csr_matrix,
   rows: np.ndarray,
   anchors: np.ndarray,
   *,
@@ -44,7 +45,7 @@ def kept_edges(
   def score(start: int) -> int:
     places = np.arange(start, min(start + _CHUNK, edges.nnz))
     owners = np.searchsorted(ends, places, side="right")
-    both = rows[owners], anchors[edges.indices[places]]
+    both: Iterable[np.ndarray] = rows[owners], anchors[edges.indices[places]]
     if centred:
       both = (normalize_rows(vectors - mean) for vectors, mean in zip(both, means))
     kept[places] = np.einsum("ed,ed->e", *both) > threshold

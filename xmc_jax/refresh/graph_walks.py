@@ -5,6 +5,7 @@ docs/formulas.md, "RAMEN".
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +14,7 @@ _CHUNK = 1 << 23  # anchors x hops at a time
 _ROWS = 1 << 16  # points whose edges are added at a time
 
 
-def with_walks(edges, **options):
+def with_walks(edges: sp.csr_matrix, **options: Any) -> sp.csr_matrix:
   """Returns a graph with its own edges and those that random walks add: E' = binarise(E W).
 
   Args:
@@ -26,7 +27,7 @@ def with_walks(edges, **options):
   return linked(edges, random_walks(edges, **options))
 
 
-def with_visits(edges, *, num_hops: int = 400, **options):
+def with_visits(edges: sp.csr_matrix, *, num_hops: int = 400, **options: Any) -> sp.csr_matrix:
   """Returns the edges of `with_walks` with sampling weights, by how often walks visit them.
 
   w_ip = e_ip + 1/H Σ_a e_ia v_ap, where e is 1 for an edge of the graph, v_ap counts the visits to anchor p
@@ -45,7 +46,7 @@ def with_visits(edges, *, num_hops: int = 400, **options):
   return weighted(edges, walk_visits(edges, num_hops=num_hops, **options), num_hops)
 
 
-def weighted(edges, visits, num_hops: int):
+def weighted(edges: sp.csr_matrix, visits: sp.csr_matrix, num_hops: int) -> sp.csr_matrix:
   """Returns w of `with_visits`, CSR `[N, A]`, from edges `[N, A]` and counted visits `[A, A]`."""
   edges, visits = _binary(edges), sp.csr_matrix(visits, dtype=np.int64)
   parts = []
@@ -57,7 +58,7 @@ def weighted(edges, visits, num_hops: int):
   return sp.vstack(parts, "csr") if parts else edges.astype(np.float32)
 
 
-def linked(edges, walks):
+def linked(edges: sp.csr_matrix, walks: sp.csr_matrix) -> sp.csr_matrix:
   """Adds the edges of given walks, CSR `[A, A]`, to a graph, CSR `[N, A]`; returns CSR `[N, A]` bool."""
   edges = _binary(edges)
   starts = range(0, edges.shape[0], _ROWS)
@@ -66,20 +67,20 @@ def linked(edges, walks):
   return sp.vstack(found, "csr") if found else edges
 
 
-def random_walks(edges, **options):
+def random_walks(edges: sp.csr_matrix, **options: Any) -> sp.csr_matrix:
   """Returns W, CSR `[A, A]` bool: row a has the anchors that the walk from a visits in `walk_visits`."""
   return _binary(walk_visits(edges, **options))
 
 
 def walk_visits(
-  edges,
+  edges: sp.csr_matrix,
   *,
   num_hops: int = 400,
   restart: float = 0.8,
   num_kept: int = 10,
   seed: int = 0,
   progress: Callable[[int], None] | None = None,
-):
+) -> sp.csr_matrix:
   """Counts the visits of one walk with restart from each anchor (ECLARE, Mittal et al., 2021).
 
   A hop first returns to the walk's starting anchor with probability `restart`. It then moves to a random
@@ -128,7 +129,7 @@ def _binary(edges):
   return made
 
 
-def _random_entry(matrix, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _random_entry(matrix: sp.csr_matrix, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
   """Samples one column of each given row uniformly from its entries; every row must have some."""
   starts = matrix.indptr[rows]
   counts = matrix.indptr[rows + 1] - starts

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import numpy as np
+import scipy.sparse as sp
 
 
-def label_centroids(points: np.ndarray, truth, texts: Callable[[], np.ndarray]) -> np.ndarray:
+def label_centroids(points: np.ndarray, truth: sp.csr_matrix, texts: Callable[[], np.ndarray]) -> np.ndarray:
   """Returns the mean embedding of each label's training points (DEXA, section 6; PRIME, section 3.2).
 
   Args:

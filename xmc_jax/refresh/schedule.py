@@ -1,7 +1,9 @@
 """Schedules refreshes in steps, and stores their results."""
 
 from collections.abc import Mapping
+from typing import cast
 
+import jax
 import numpy as np
 
 from xmc_jax import config as configs
@@ -62,7 +64,7 @@ def renew(
     return dict(refreshed), extra_state
   made = runtime.from_main_process(made)
   if refresh.target == BATCHES:
-    return {**refreshed, name: made}, extra_state
+    return {**refreshed, name: cast(np.ndarray, made)}, extra_state
   return dict(refreshed), {**extra_state, name: _like(made, extra_state[name])}
 
 
@@ -76,6 +78,6 @@ def shares(name: str, refreshed: Mapping[str, np.ndarray]) -> dict[str, float]:
   return {f"refresh/{name}": share}
 
 
-def _like(made: np.ndarray, before: Array) -> Array:
+def _like(made: Array, before: jax.Array) -> Array:
   """Places a result on the devices, with the type and sharding of the array that it replaces."""
   return sharding.place(np.asarray(made, before.dtype), before.sharding)

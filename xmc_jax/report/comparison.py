@@ -58,7 +58,7 @@ def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dic
     first.dataset.train.truth, settings.propensity_a, settings.propensity_b
   )
   deepest = min(run.config.eval.k for run in runs)
-  with_ks = {"ks": [k for k in _KS if k <= deepest], "inverse_propensity": inverse}
+  with_ks: dict[str, Any] = {"ks": [k for k in _KS if k <= deepest], "inverse_propensity": inverse}
   rankings = [run.ranking.ids for run in runs]
   means = [metrics.evaluate(ids, truth, **with_ks) for ids in rankings]
   found = metrics.paired_differences(rankings, truth, seed=_SEED, **with_ks)
@@ -75,7 +75,9 @@ def parts_by_decile(runs: Sequence[Finished]) -> list[dict[str, np.ndarray]]:
   return [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
 
 
-def console_table(runs: Sequence[Finished], means, differences: Differences) -> str:
+def console_table(
+  runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differences: Differences
+) -> str:
   """Returns metrics in percent as text, a row each; '*' marks a difference with an adjusted p < `LEVEL`."""
   names = [name for name in configs.METRICS if name in means[0]]
   cells = [["", *(run.letter for run in runs)]]
@@ -116,7 +118,7 @@ def _method(run: Finished) -> str:
   return f"{run.config.method.name}, encoder {encoder}, ranked by {run.scores}"
 
 
-def _page(runs: Sequence[Finished], means, differences: Differences) -> str:
+def _page(runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differences: Differences) -> str:
   title = f"Comparison of {len(runs)} runs"
   parts = [
     element("h1", title),
@@ -151,7 +153,12 @@ def _runs(runs: Sequence[Finished]) -> Markup:
   return table(head, rows, text_columns=(1, 2, 3, 4))
 
 
-def _metrics(runs: Sequence[Finished], means, differences: Differences, names: Sequence[str]) -> Markup:
+def _metrics(
+  runs: Sequence[Finished],
+  means: Sequence[Mapping[str, float]],
+  differences: Differences,
+  names: Sequence[str],
+) -> Markup:
   def cells(name: str) -> Iterator[object]:
     yield f"{100 * means[0][name]:.2f}"
     for mean, each in zip(means[1:], differences):
@@ -172,7 +179,9 @@ def _signed(value: float) -> str:
   return f"{100 * value:+.2f}".replace("-", "−")
 
 
-def _every_metric(runs: Sequence[Finished], means, differences: Differences) -> list[Markup]:
+def _every_metric(
+  runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differences: Differences
+) -> list[Markup]:
   main = [name for name in configs.METRICS if name in means[0]]
   kinds = [f"{kind}@{k}" for kind in tables.FAMILIES for k in tables.cutoffs(means[0])]
   others = [name for name in kinds if name in means[0] and name not in main]

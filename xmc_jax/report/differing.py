@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.metrics.hits import as_truth
 from xmc_jax.metrics.ranking import earnings
@@ -37,7 +38,7 @@ def sections(runs: Sequence[Finished]) -> Iterator[Markup]:
         yield element("div", *(_card(row, first, other) for row in rows.tolist()), css="stack")
 
 
-def by_row(run: Finished, truth) -> np.ndarray:
+def by_row(run: Finished, truth: sp.csr_matrix) -> np.ndarray:
   """Returns `[N]` nDCG@5 of each test point."""
   part = earnings(run.hits, truth, (DEPTH,))[f"nDCG@{DEPTH}"]
   return np.bincount(run.hits.rows, part.gains, minlength=len(truth.counts))

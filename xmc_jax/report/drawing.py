@@ -1,10 +1,17 @@
 """Draws figures half a page wide, readable without colour, with Matplotlib if it is installed."""
 
+from __future__ import annotations
+
 import importlib.util
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
+if TYPE_CHECKING:
+  from matplotlib.axes import Axes
+  from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
@@ -15,6 +22,8 @@ _GREY, _PALE = "#555e67", "#dfe3e7"
 _SIZE, _DPI = (4.6, 3.3), 200  # inches; shown at about 100 pixels to the inch
 _FONT = 9.0
 _LONGEST = 24
+
+Steps: TypeAlias = Sequence[int] | np.ndarray
 
 MISSING = "No figures: matplotlib is not installed (pip install matplotlib, then --mode=evaluate)."
 
@@ -29,7 +38,7 @@ def name_of(text: str, longest: int = _LONGEST) -> str:
   return (shown if len(shown) <= longest else shown[: longest - 1] + "…") or "?"
 
 
-def axes(title: str, x: str, y: str, *, strips: int = 0):
+def axes(title: str, x: str, y: str, *, strips: int = 0) -> tuple[Figure, Axes, Axes | None]:
   """Builds a figure with one pair of axes, and below them a strip with `strips` rows.
 
   Returns:
@@ -53,7 +62,7 @@ def axes(title: str, x: str, y: str, *, strips: int = 0):
   return figure, upper, lower
 
 
-def _plain(found) -> None:
+def _plain(found: Axes) -> None:
   """Styles axes plainly: two spines, and a pale grid behind the data."""
   for side in ("top", "right"):
     found.spines[side].set_visible(False)
@@ -64,7 +73,7 @@ def _plain(found) -> None:
   found.set_axisbelow(True)
 
 
-def legend(found, names: Sequence[str], handles: Sequence | None = None) -> None:
+def legend(found: Axes, names: Sequence[str], handles: Sequence | None = None) -> None:
   """Adds a legend below the figure; draws names literally, not as formulas."""
   handles = found.get_lines() if handles is None else handles
   columns = 2 if max(map(len, names), default=0) > 14 else 4
@@ -80,7 +89,7 @@ def legend(found, names: Sequence[str], handles: Sequence | None = None) -> None
     text.set_parse_math(False)
 
 
-def strip(found, rows: dict[str, Sequence[int]]) -> None:
+def strip(found: Axes, rows: Mapping[str, Steps]) -> None:
   """Draws marks at steps, one row for each name."""
   names = list(rows)
   for row, name in enumerate(names):
@@ -102,7 +111,7 @@ def style(number: int) -> dict:
   }
 
 
-def whole_numbers(found) -> None:
+def whole_numbers(found: Axes) -> None:
   """Sets integer ticks on the x axis, few enough for half a page."""
   from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -110,14 +119,16 @@ def whole_numbers(found) -> None:
   found.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def bars(found, groups: dict[str, np.ndarray]) -> None:
+def bars(found: Axes, groups: dict[str, np.ndarray]) -> None:
   """Draws bars side by side at 1, 2, ...; each group has its colour and hatching."""
   width = 0.8 / max(len(groups), 1)
   handles = []
   for number, values in enumerate(groups.values()):
     places = np.arange(1, len(values) + 1) + (number - (len(groups) - 1) / 2) * width
     hatch, colour = _HATCHES[number % len(_HATCHES)], COLOURS[number % len(COLOURS)]
-    look = {"color": colour} if not hatch else {"facecolor": "white", "edgecolor": colour, "hatch": hatch}
+    look: dict[str, Any] = {"color": colour}
+    if hatch:
+      look = {"facecolor": "white", "edgecolor": colour, "hatch": hatch}
     handles.append(found.bar(places, values, width * 0.9, linewidth=0.6, **look))
   longest = max(map(len, groups.values()), default=0)
   found.set_xticks(range(1, longest + 1))
@@ -125,7 +136,7 @@ def bars(found, groups: dict[str, np.ndarray]) -> None:
   legend(found, list(groups), handles)
 
 
-def png(figure) -> bytes:
+def png(figure: Figure) -> bytes:
   """Returns a figure as PNG bytes, at twice the shown resolution; equal figures give equal bytes."""
   out = io.BytesIO()
   figure.savefig(out, format="png", metadata={"Software": None})

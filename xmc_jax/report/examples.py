@@ -5,7 +5,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
+from xmc_jax.data import Split
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.report.html import Markup, element, isolated, joined, note
 from xmc_jax.report.scores import LabelVectors
@@ -71,7 +73,7 @@ def outcome(ranking: Ranking, hits: Hits, counts: np.ndarray) -> Outcome:
 
 
 def near_pairs(
-  ranking: Ranking, found: Outcome, truth, seed: int
+  ranking: Ranking, found: Outcome, truth: sp.csr_matrix, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Pairs wrong first labels with true labels, for points whose first label is wrong.
 
@@ -105,7 +107,9 @@ def choose(
   """
   rng, depth = np.random.default_rng(seed), ranking.ids.shape[1]
   rows, first, true = near
-  by_nearness = rows[np.argsort(-vectors.nearness(first, true), kind="stable")] if len(rows) else rows
+  by_nearness = rows
+  if vectors is not None and len(rows):
+    by_nearness = rows[np.argsort(-vectors.nearness(first, true), kind="stable")]
   sure = np.flatnonzero((found.best > 0) & (found.best < depth) & (found.counts > 0))
   sure = sure[np.argsort(-found.lead[sure], kind="stable")[:_LOOKED_AT]]
   several = np.flatnonzero(found.all_first & (found.counts > 1))
@@ -161,7 +165,9 @@ def _once(rows: np.ndarray) -> np.ndarray:
   return rows[np.sort(np.unique(rows, return_index=True)[1])]
 
 
-def reasons(choices: Sequence[Choice], ranking: Ranking, truth, why: Why) -> dict[int, dict[int, str]]:
+def reasons(
+  choices: Sequence[Choice], ranking: Ranking, truth: sp.csr_matrix, why: Why
+) -> dict[int, dict[int, str]]:
   """Explains why the shown labels of the chosen points were ranked.
 
   Returns:
@@ -180,7 +186,7 @@ def reasons(choices: Sequence[Choice], ranking: Ranking, truth, why: Why) -> dic
 
 def section(
   choices: Sequence[Choice],
-  split,
+  split: Split,
   names: Sequence[str],
   ranking: Ranking,
   frequency: np.ndarray,

@@ -1,6 +1,9 @@
 """The figures of one run's page."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -15,7 +18,7 @@ _FEW = 40  # longer curves get no marker at each reading
 STEADY = 30  # bins with fewer pairs are drawn hollow, as their share is uncertain
 
 
-def loss(curves: Curves, refreshed: Mapping[str, Sequence[int]]):
+def loss(curves: Curves, refreshed: Mapping[str, drawing.Steps]) -> drawing.Figure:
   """Draws the loss at the end of each epoch, and below it the steps of refreshes."""
   figure, axes, strip = drawing.axes("Training loss", "step", "loss", strips=len(refreshed))
   _line(axes, curves["train/loss"], 1.0, 0)
@@ -23,7 +26,7 @@ def loss(curves: Curves, refreshed: Mapping[str, Sequence[int]]):
   return figure
 
 
-def validation(curves: Curves, refreshed: Mapping[str, Sequence[int]], step: int):
+def validation(curves: Curves, refreshed: Mapping[str, drawing.Steps], step: int) -> drawing.Figure:
   """Draws validation metrics over the steps, and marks the step of the tested parameters."""
   figure, axes, strip = drawing.axes("Validation", "step", "percent", strips=len(refreshed))
   names = [name for name in VALIDATION if f"eval/{name}" in curves]
@@ -38,21 +41,23 @@ def validation(curves: Curves, refreshed: Mapping[str, Sequence[int]], step: int
   return figure
 
 
-def _line(axes, curve: Curve, scale: float, number: int) -> None:
+def _line(axes: drawing.Axes, curve: Curve, scale: float, number: int) -> None:
   style = drawing.style(number)
   if len(curve.steps) > _FEW:
     style["marker"] = ""
   axes.plot(curve.steps, scale * curve.values, **style)
 
 
-def _mark(axes, strip, refreshed: Mapping[str, Sequence[int]], first: int) -> None:
+def _mark(
+  axes: drawing.Axes, strip: drawing.Axes | None, refreshed: Mapping[str, drawing.Steps], first: int
+) -> None:
   axes.set_xlim(left=first)
   drawing.whole_numbers(strip or axes)
   if strip is not None:
     drawing.strip(strip, refreshed)
 
 
-def deciles(contributions: Mapping[str, Sequence[float]]):
+def deciles(contributions: Mapping[str, Sequence[float]]) -> drawing.Figure:
   """Draws what labels of each decile contribute to two metrics (Gupta et al. 2024, Fig. 7)."""
   names = [name for name in ("P@1", "P@5") if name in contributions]
   figure, axes, _ = drawing.axes("Contribution by label frequency", DECILES, "percentage points")
@@ -60,7 +65,7 @@ def deciles(contributions: Mapping[str, Sequence[float]]):
   return figure
 
 
-def found(shares: Mapping[str, np.ndarray]):
+def found(shares: Mapping[str, np.ndarray]) -> drawing.Figure:
   """Draws the share of each decile's true pairs that is found."""
   figure, axes, _ = drawing.axes("True labels found, by label frequency", DECILES, "percent of true pairs")
   drawing.bars(axes, {name: 100 * values for name, values in shares.items()})
@@ -68,7 +73,7 @@ def found(shares: Mapping[str, np.ndarray]):
   return figure
 
 
-def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]):
+def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> drawing.Figure:
   """Draws precision against recall, one line per curve (Gupta et al. 2024, Fig. 5)."""
   figure, axes, _ = drawing.axes("Precision and recall", "recall, percent", "precision, percent")
   for number, (precision, recall) in enumerate(curves.values()):
@@ -79,15 +84,16 @@ def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]):
   return figure
 
 
-def reliability(bins: Sequence[Mapping[str, float]]):
+def reliability(bins: Sequence[Mapping[str, float]]) -> drawing.Figure:
   """Draws the share of right labels against predicted probability (Guo et al. 2017, Fig. 1), and bin sizes.
 
   Args:
     bins: as `metrics.reliability` returns them.
   """
-  figure, axes, below = drawing.axes(
+  figure, axes, strip = drawing.axes(
     "Reliability", "predicted probability, percent", "right, percent", strips=5
   )
+  below = cast("drawing.Axes", strip)  # it has rows
   x, y = (100 * np.array([found[name] for found in bins], float) for name in ("predicted", "right"))
   few = np.array([found["pairs"] < STEADY for found in bins], bool)
   (even,) = axes.plot([0, 100], [0, 100], color="#555e67", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
@@ -105,7 +111,7 @@ def reliability(bins: Sequence[Mapping[str, float]]):
   return figure
 
 
-def scores(sample: Sample, kind: str = "scores"):
+def scores(sample: Sample, kind: str = "scores") -> drawing.Figure:
   """Draws histograms of the scores of true, wrong and random labels (Gupta et al. 2024, Fig. 6)."""
   figure, axes, _ = drawing.axes(f"{kind.capitalize()} of labels", kind, "percent of pairs in each bin")
   kinds = {"random": sample.random, "best wrong": sample.best_wrong, "true": sample.true}

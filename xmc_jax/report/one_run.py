@@ -3,8 +3,9 @@
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import ml_collections
 import numpy as np
 
 from xmc_jax import methods, metrics
@@ -106,7 +107,15 @@ def write(
   return page
 
 
-def _looked_at(run: Run, ranking: Ranking, queries, params, extra_state, chosen: str, hits: Hits):
+def _looked_at(
+  run: Run,
+  ranking: Ranking,
+  queries: np.ndarray,
+  params: PyTree,
+  extra_state: PyTree,
+  chosen: str,
+  hits: Hits,
+) -> tuple[scores.Sample | None, list[examples.Choice]]:
   """Returns a sample of scores and the points to show. All processes call it, to embed labels together."""
   truth = run.dataset.test.unfiltered_positives
   outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
@@ -121,7 +130,7 @@ def _looked_at(run: Run, ranking: Ranking, queries, params, extra_state, chosen:
   extra_state = run.extra_state_to_rank(params, extra_state)
   vectors = scores.LabelVectors(run, params, extra_state, view, ids) if len(ids) else None
   if by_vectors:
-    sample = scores.sample(planned, vectors, queries, ranking, truth, filtered)
+    sample = scores.sample(planned, cast(scores.LabelVectors, vectors), queries, ranking, truth, filtered)
   else:
     sample = scores.sample_of_ranking(planned, ranking, truth, filtered)
   return sample, list(examples.choose(ranking, outcome, near, vectors, _SEED))
@@ -275,7 +284,7 @@ def _price(material: _Material) -> list[Markup]:
   return [*parts, tables.memory(readings.memory(material.curves))]
 
 
-def _settings(config) -> list[Markup]:
+def _settings(config: ml_collections.ConfigDict) -> list[Markup]:
   changed = tables.settings(config, methods.default_config(config.method.name).to_dict())
   rows = [[key, value] for key, value in changed.items()]
   shown = tables.table(["setting", "value"], rows, text_columns=(1,)) if rows else note("None.")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.report import figures, scores, tables
@@ -20,7 +21,7 @@ def section(
   ranking: Ranking,
   hits: Hits,
   sample: scores.Sample | None,
-  truth,
+  truth: sp.csr_matrix,
   calibration: Mapping[str, Any] | None,
   draw: Draw,
 ) -> list[Markup]:

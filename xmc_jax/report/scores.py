@@ -8,6 +8,7 @@ of them holds only ranked labels.
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax.metrics.hits import Hits
@@ -66,7 +67,7 @@ class LabelVectors:
     return [vectors[places] for vectors in self._vectors]
 
   def _fused(self, scores: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
-    if self._tree is None:
+    if self._tree is None or self._propensity is None:
       return scores[0]
     rarity = np.broadcast_to(self._propensity[labels], scores[0].shape)
     return scores[0] + scores[1] + self._tree.predict(np.stack([*scores, rarity], axis=-1))
@@ -109,7 +110,7 @@ class Plan(NamedTuple):
   drawn: np.ndarray
 
 
-def plan(truth, seed: int) -> Plan:
+def plan(truth: sp.csr_matrix, seed: int) -> Plan:
   """Samples points and labels, few enough that their labels are embedded in seconds.
 
   Args:
@@ -134,7 +135,12 @@ def are_of_vectors(chosen: str) -> bool:
 
 
 def sample(
-  planned: Plan, vectors: LabelVectors, queries: np.ndarray, ranking: Ranking, truth, filtered
+  planned: Plan,
+  vectors: LabelVectors,
+  queries: np.ndarray,
+  ranking: Ranking,
+  truth: sp.csr_matrix,
+  filtered: sp.csr_matrix,
 ) -> Sample:
   """Scores a plan's pairs by vectors, for a ranking that is by the same vectors.
 
@@ -159,7 +165,9 @@ def sample(
   )
 
 
-def sample_of_ranking(planned: Plan, ranking: Ranking, truth, filtered) -> Sample:
+def sample_of_ranking(
+  planned: Plan, ranking: Ranking, truth: sp.csr_matrix, filtered: sp.csr_matrix
+) -> Sample:
   """Looks up a plan's true pairs in a ranking; a pair outside it has no score, and counts as the lowest.
 
   Args:
@@ -184,12 +192,12 @@ def _share_above(true: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> fl
   return float(won[counts].mean()) if counts.any() else 0.0
 
 
-def _first_wrong(ids: np.ndarray, known) -> tuple[np.ndarray, np.ndarray]:
+def _first_wrong(ids: np.ndarray, known: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
   """Returns `[n]` the first rank whose label is not in `known`, and `[n]` whether there is one."""
   pairs = np.repeat(np.arange(len(ids)), np.diff(known.indptr)) * known.shape[1] + known.indices
   is_known = np.isin(np.arange(len(ids))[:, None] * known.shape[1] + ids, pairs)
   wrong = ~is_known & (ids >= 0)
-  return wrong.argmax(axis=1), wrong.any(axis=1)
+  return wrong.argmax(axis=1), np.asarray(wrong.any(axis=1))
 
 
 def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

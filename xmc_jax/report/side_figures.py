@@ -1,5 +1,7 @@
 """Figures of a comparison, with a line or a bar for each run."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,11 +9,12 @@ import numpy as np
 from xmc_jax.report import drawing, readings
 from xmc_jax.report.figures import DECILES
 from xmc_jax.report.finished import Finished
+from xmc_jax.report.readings import Curve
 
 _FEW = 40  # longer curves get no marker at each reading
 
 
-def validation(runs: Sequence[Finished], metric: str, *, by_time: bool = False):
+def validation(runs: Sequence[Finished], metric: str, *, by_time: bool = False) -> drawing.Figure:
   """Draws a validation metric over epochs, or over minutes of training steps."""
   x = "minutes of training" if by_time else "epoch"
   figure, axes, _ = drawing.axes(f"Validation {metric}", x, "percent")
@@ -21,18 +24,20 @@ def validation(runs: Sequence[Finished], metric: str, *, by_time: bool = False):
   return figure
 
 
-def losses(runs: Sequence[Finished]):
+def losses(runs: Sequence[Finished]) -> drawing.Figure:
   """Draws the training loss over epochs."""
   figure, axes, _ = drawing.axes("Training loss", "epoch", "loss")
   _lines(axes, runs, [run.curves.get("train/loss") for run in runs], 1.0, False)
   return figure
 
 
-def _lines(axes, runs: Sequence[Finished], curves, scale: float, by_time: bool) -> None:
+def _lines(
+  axes: drawing.Axes, runs: Sequence[Finished], curves: Sequence[Curve | None], scale: float, by_time: bool
+) -> None:
   drawn = []
   for number, (run, curve) in enumerate(zip(runs, curves)):
     places = _places(run, curve, by_time) if curve else None
-    if places is None:
+    if curve is None or places is None:
       continue
     style = drawing.style(number)
     style["marker"] = style["marker"] if len(places) <= _FEW else ""
@@ -51,7 +56,9 @@ def _places(run: Finished, curve: readings.Curve, by_time: bool) -> np.ndarray |
   return np.interp(curve.steps, spent.steps, spent.values) / 60 if spent else None
 
 
-def precision_recall(runs: Sequence[Finished], found: Sequence[tuple[np.ndarray, np.ndarray]]):
+def precision_recall(
+  runs: Sequence[Finished], found: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> drawing.Figure:
   """Draws precision against recall."""
   figure, axes, _ = drawing.axes("Precision and recall", "recall, percent", "precision, percent")
   for number, (precision, recall) in enumerate(found):
@@ -61,7 +68,7 @@ def precision_recall(runs: Sequence[Finished], found: Sequence[tuple[np.ndarray,
   return figure
 
 
-def deciles(runs: Sequence[Finished], metric: str, parts: Sequence[np.ndarray]):
+def deciles(runs: Sequence[Finished], metric: str, parts: Sequence[np.ndarray]) -> drawing.Figure:
   """Draws what labels of each decile contribute to a metric."""
   figure, axes, _ = drawing.axes(f"{metric} by label frequency", DECILES, "percentage points")
   drawing.bars(axes, {name(run): 100 * values for run, values in zip(runs, parts)})

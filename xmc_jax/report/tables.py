@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
+import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
@@ -74,7 +75,11 @@ def by_source(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapp
 
 
 def deciles(
-  frequency: np.ndarray, groups: np.ndarray, num_true: np.ndarray, contributions: Mapping, shares
+  frequency: np.ndarray,
+  groups: np.ndarray,
+  num_true: np.ndarray,
+  contributions: Mapping,
+  shares: Mapping[str, np.ndarray],
 ) -> Markup:
   """Shows labels, training points, true test pairs, and the found share, decile by decile.
 
@@ -106,7 +111,7 @@ def reliability(bins: Sequence[Mapping[str, float]], num_rows: int) -> Markup:
     bins: as `metrics.reliability` returns them.
     num_rows: number of test points.
   """
-  rows, pairs, right = [], 0, 0.0
+  rows, pairs, right = [], 0.0, 0.0
   for found in reversed(bins):
     pairs += found["pairs"]
     right += found["pairs"] * found["right"]
@@ -160,7 +165,7 @@ def memory(peaks: Mapping[str, float]) -> Markup:
   return note(f"Peak memory: {parts}.")
 
 
-def settings(config, reference: Mapping | None = None) -> dict[str, str]:
+def settings(config: ml_collections.ConfigDict, reference: Mapping | None = None) -> dict[str, str]:
   """Returns every setting, or those that differ from a reference, as JSON. Leaves out `plan`."""
   flat = flattened(config.to_dict() if hasattr(config, "to_dict") else config)
   usual = flattened(reference) if reference is not None else None
@@ -174,7 +179,7 @@ def settings(config, reference: Mapping | None = None) -> dict[str, str]:
 def flattened(tree: Mapping, prefix: str = "") -> dict[str, object]:
   """Turns {'a': {'b': 1}} into {'a.b': 1}, and lists into tuples, as JSON does not distinguish the two."""
 
-  flat = {}
+  flat: dict[str, object] = {}
   for key, value in tree.items():
     if isinstance(value, Mapping):
       flat |= flattened(value, f"{prefix}{key}.")

@@ -5,7 +5,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -24,7 +24,8 @@ class _OneThread:
   """
 
   def __init__(self):
-    self._lock, self._inside, self._limit = threading.Lock(), 0, None
+    self._lock, self._inside = threading.Lock(), 0
+    self._limit: Any = None  # threadpoolctl's, while somebody is inside
 
   def __enter__(self) -> None:
     with self._lock:
@@ -32,7 +33,7 @@ class _OneThread:
         self._limit = _blas().limit(limits=1, user_api="blas")
       self._inside += 1
 
-  def __exit__(self, *_) -> None:
+  def __exit__(self, *_: object) -> None:
     with self._lock:
       self._inside -= 1
       if not self._inside:

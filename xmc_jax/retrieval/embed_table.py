@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from xmc_jax.batching import length_buckets
+from xmc_jax.data.tokens import TokenTable
 from xmc_jax.distributed import sharding
 from xmc_jax.types import Array, Tokens
 
@@ -14,7 +15,7 @@ _FEW_CHUNKS = 4
 
 def embed_table(
   embed: Callable[[Tokens, np.ndarray], Array],
-  table,
+  table: TokenTable,
   *,
   batch_size: int,
   max_length: int,

@@ -67,7 +67,8 @@ def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict:
 
 
 def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matrix) -> Reason:
-  ranks, weights = {}, {}
+  ranks: dict[str, int] = {}
+  weights: dict[int, float] = {}
   for name, one in found.items():
     places = np.flatnonzero(one.ids[row, :_SPEAKING] == label)
     if len(places):

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from jax.sharding import Mesh
 from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.errors import UserError
@@ -98,14 +100,14 @@ class Fusion:
     inverse_propensity: np.ndarray,
     *,
     num_candidates: int,
-    devices,
+    devices: Mesh | None,
     tree: Tree | None = None,
   ):
     self._vectors, self._inverse_propensity = (classifiers, texts), inverse_propensity.astype(np.float32)
     self._placed = [shard_table(vectors, devices) for vectors in self._vectors]
     self._num_candidates, self._devices, self.tree = num_candidates, devices, tree
 
-  def fit(self, queries: np.ndarray, truth, exclude, *, depth: int) -> None:
+  def fit(self, queries: np.ndarray, truth: sp.csr_matrix, exclude: sp.csr_matrix, *, depth: int) -> None:
     """Fits the tree.
 
     Args:
@@ -121,7 +123,7 @@ class Fusion:
       relevant.append(contained(ids, truth[start : start + len(ids)])[real])
     self.tree = _fitted(np.concatenate(found), np.concatenate(relevant), depth)
 
-  def rank(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
+  def rank(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks the k labels with the largest p_tree + similarity + classifier score; see `retrieval.search`."""
     out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
     for start, ids, features in self._candidates(queries, exclude, max(k, self._num_candidates)):
@@ -135,7 +137,7 @@ class Fusion:
     return out
 
   def _candidates(
-    self, queries: np.ndarray, exclude, count: int
+    self, queries: np.ndarray, exclude: sp.csr_matrix | None, count: int
   ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yields `(first row, ids [b, C] padded with -1, features [b, C, 3])` for each block of queries."""
     count = min(count, len(self._inverse_propensity))

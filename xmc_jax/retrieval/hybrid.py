@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.retrieval import cores
 from xmc_jax.retrieval.explanations import Reason, explain
@@ -32,7 +33,7 @@ class HybridRanker:
     self._retriever, self._model = retriever, model
     self.point_texts = retriever.corpus.point_texts
 
-  def rank(self, queries: Queries, k: int, exclude=None) -> Ranking:
+  def rank(self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks the k most probable labels of each query, by probability; ties by rising id.
 
     Args:
@@ -49,7 +50,9 @@ class HybridRanker:
 
     return _joined(_each_block(self._retriever, queries, k, exclude, work), k)
 
-  def rank_with_sources(self, queries: Queries, k: int, exclude=None) -> tuple[Ranking, dict[str, Ranking]]:
+  def rank_with_sources(
+    self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None
+  ) -> tuple[Ranking, dict[str, Ranking]]:
     """Ranks as `rank` does, and by each source alone."""
 
     def work(found: Candidates) -> tuple[Ranking, dict[str, Ranking]]:
@@ -61,7 +64,7 @@ class HybridRanker:
     alone = {name: _joined([part[1][name] for part in parts], k) for name in self._retriever.names}
     return _joined([part[0] for part in parts], k), alone
 
-  def rank_by(self, name: str, queries: Queries, k: int, exclude=None) -> Ranking:
+  def rank_by(self, name: str, queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks by one source alone, as `rank_with_sources` does, but without running the others."""
 
     def work(found: Candidates) -> Ranking:
@@ -70,7 +73,9 @@ class HybridRanker:
 
     return _joined(_each_block(self._retriever, queries, k, exclude, work, names=(name,)), k)
 
-  def explain(self, queries: Queries, ids: np.ndarray, exclude=None) -> list[list[Reason]]:
+  def explain(
+    self, queries: Queries, ids: np.ndarray, exclude: sp.csr_matrix | None = None
+  ) -> list[list[Reason]]:
     """Returns why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query.
 
     Args:
@@ -95,7 +100,9 @@ class HybridRanker:
     return out
 
 
-def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> HybridModel:
+def fit_model(
+  retriever: Retriever, queries: Queries, truth: sp.csr_matrix, exclude: sp.csr_matrix | None = None
+) -> HybridModel:
   """Fits the model on queries that are not in the retriever's memory.
 
   Args:
@@ -120,7 +127,7 @@ def fit_model(retriever: Retriever, queries: Queries, truth, exclude=None) -> Hy
   return fit(names, *map(np.concatenate, zip(*parts)))
 
 
-def like_test_time(retriever: Retriever, truth) -> tuple[np.ndarray, np.ndarray]:
+def like_test_time(retriever: Retriever, truth: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
   """Chooses the labels and the held-out queries that a model may be fitted on.
 
   A label that only held-out queries have is certainly right for one of them, and a model would learn to look
@@ -147,7 +154,7 @@ def _each_block(
   retriever: Retriever,
   queries: Queries,
   k: int,
-  exclude,
+  exclude: sp.csr_matrix | None,
   work: Callable[..., _T],
   *more: Iterable,
   names: Sequence[str] = (),

@@ -54,9 +54,9 @@ class HybridModel:
   def __init__(
     self,
     features: Sequence[str],
-    linear: np.ndarray,
+    linear: np.ndarray | Sequence[float],
     trees: str = "",
-    joint: Sequence[float] = (1.0, 0.0, 0.0),
+    joint: np.ndarray | Sequence[float] = (1.0, 0.0, 0.0),
     num_rows: int = 0,
   ):
     self.features, self.num_rows = list(features), num_rows
@@ -156,7 +156,8 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
     apart = np.zeros((len(rows), 2))
     for out in parts:
       apart[out] = HybridModel(names, *_both(names, features[~out], right[~out])).log_odds(features[out])
-    return HybridModel(names, *_both(names, features, right), _joint(apart, right), len(queries))
+    linear, trees = _both(names, features, right)
+  return HybridModel(names, linear, trees, _joint(apart, right), len(queries))
 
 
 def fixed(names: list[str]) -> HybridModel:

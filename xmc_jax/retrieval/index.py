@@ -5,10 +5,11 @@ import math
 import pathlib
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import scipy.sparse as sp
+from jax.sharding import Mesh
 
 from xmc_jax import console
 from xmc_jax.distributed import runtime, sharding
@@ -52,6 +53,10 @@ class _Searcher(NamedTuple):
   reordered: int
 
 
+_Tuned: TypeAlias = tuple[_Searcher, float]  # and its recall
+_Found: TypeAlias = tuple[np.ndarray, np.ndarray]  # scores and ids
+
+
 class Index:
   """Searches labels many times by inner product.
 
@@ -85,7 +90,13 @@ class Index:
   """
 
   def __init__(
-    self, labels: Array, *, backend: str = "auto", devices=None, name: str = "index", patience: int = 0
+    self,
+    labels: Array,
+    *,
+    backend: str = "auto",
+    devices: Mesh | None = None,
+    name: str = "index",
+    patience: int = 0,
   ):
     if backend not in BACKENDS:
       raise ConfigError(f"{name} backend {backend!r} is not one of {', '.join(map(repr, BACKENDS))}")
@@ -97,11 +108,11 @@ class Index:
     self._name, self._patience, self._lock = name, patience, threading.Lock()
     self._shape = len(self._placed), self._placed.vectors.shape[1]
     self._asked, self._tickets = 0, np.zeros(0)
-    self._sample = (np.zeros((0, self._shape[1]), np.float32), _no_pairs(0, self._shape[0]))
+    self._sample = (np.zeros((0, self._shape[1]), np.float32), sp.csr_matrix((0, self._shape[0]), dtype=bool))
     self._built: _Searcher | None = None
     self._tuned: dict[int, _Searcher | None] = {}  # by k; None is exact search
 
-  def search(self, queries: np.ndarray, k: int, exclude=None) -> Ranking:
+  def search(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Returns the k best labels of each query by inner product, without excluded pairs; padded if too few.
 
     Args:
@@ -135,7 +146,7 @@ class Index:
       "leaves_to_search": searcher.leaves,
     }
 
-  def _searcher(self, queries: np.ndarray, k: int, exclude) -> _Searcher | None:
+  def _searcher(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None) -> _Searcher | None:
     """Returns ScaNN tuned for this k; None if these queries are to be searched exactly."""
     # ScaNN rejects empty input, and finds nothing for a query that is not finite.
     if self._backend == "exact" or not len(queries) or not np.isfinite(queries.sum(axis=1)).all():
@@ -147,8 +158,7 @@ class Index:
       if self._built is None:
         on_host = np.asarray(sharding.to_host(self._placed.vectors)[: self._shape[0]], np.float32)
         # ScaNN ends the process if labels are not finite.
-        usable = len(on_host) >= _SMALLEST and np.isfinite(on_host.sum(axis=1)).all()
-        if not usable or _load() is None:
+        if len(on_host) < _SMALLEST or not np.isfinite(on_host.sum(axis=1)).all() or _load() is None:
           self._backend = "exact"
           return None
         self._built = _build(on_host, k)
@@ -156,15 +166,14 @@ class Index:
         self._tuned[k] = self._tune(k, start)
       return self._tuned[k]
 
-  def _pays(self, queries: np.ndarray, exclude) -> bool:
+  def _pays(self, queries: np.ndarray, exclude: sp.csr_matrix | None) -> bool:
     """Returns whether to build ScaNN now; adds the queries to the sample of all queries so far."""
     kept, left_out = self._sample
     # Each new query gets a random ticket; the queries with the lowest tickets are the sample.
-    drawn = np.random.default_rng((0, self._asked)).random(len(queries))
-    tickets = np.concatenate([self._tickets, drawn])
+    tickets = np.concatenate([self._tickets, np.random.default_rng((0, self._asked)).random(len(queries))])
     rows = np.sort(np.argsort(tickets, kind="stable")[:_SAMPLE])
     old, new = rows[rows < len(kept)], rows[rows >= len(kept)] - len(kept)
-    pairs = _no_pairs(len(queries), self._shape[0]) if exclude is None else exclude
+    pairs = sp.csr_matrix((len(queries), self._shape[0]), dtype=bool) if exclude is None else exclude
     self._sample = np.concatenate([kept[old], queries[new]]), sp.vstack([left_out[old], pairs[new]], "csr")
     self._tickets, self._asked = tickets[rows], self._asked + len(queries)
     platform = next(iter(self._placed.vectors.devices())).platform
@@ -175,7 +184,7 @@ class Index:
     """Tunes ScaNN for this k and prints the result; returns None (exact search) if 'auto' misses RECALL."""
     built, (sample, left_out) = time.perf_counter(), self._sample
     truth = search(sample, self._placed, k, exclude=left_out, devices=self._devices)
-    searcher, recall = _tune(self._built, sample, k, left_out, truth)
+    searcher, recall = _tune(cast(_Searcher, self._built), sample, k, left_out, truth)
     by_build = "" if self._tuned else f"built in {built - start:.1f} s, "
     misses = recall < RECALL and self._backend == "auto"
     remedy = "searching exactly instead" if misses else "backend 'exact' would miss nothing"
@@ -187,10 +196,6 @@ class Index:
       f"{len(sample)} queries{short}"
     )
     return None if misses else searcher
-
-
-def _no_pairs(num_rows: int, num_labels: int) -> sp.csr_matrix:
-  return sp.csr_matrix((num_rows, num_labels), dtype=bool)
 
 
 def _choose(num_queries: int, shape: tuple[int, int], platform: str) -> str:
@@ -228,10 +233,10 @@ def _build(labels: np.ndarray, k: int) -> _Searcher:
   return _Searcher(scann, len(labels), num_leaves, leaves=num_leaves, reordered=_REORDERED[0])
 
 
-def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude, truth) -> tuple[_Searcher, float]:
+def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matrix, truth: Ranking) -> _Tuned:
   """Returns a searcher with the fewest leaves, then exact scores, that reach `_AIM`, and its recall."""
 
-  def measured(searcher: _Searcher) -> tuple[_Searcher, float]:
+  def measured(searcher: _Searcher) -> _Tuned:
     return searcher, _recall(_find(searcher, queries, k, exclude)[0], truth)
 
   holding = math.ceil(2 * k * searcher.num_leaves / searcher.num_labels)  # leaves with some 2 k labels
@@ -248,7 +253,7 @@ def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude, truth) -> t
   return best
 
 
-def _recall(scores: np.ndarray, truth) -> float:
+def _recall(scores: np.ndarray, truth: Ranking) -> float:
   """Returns the recall of exact shortlists; every label that scores as high as their last label counts."""
   wanted = np.sum(truth.ids >= 0, axis=1, keepdims=True)
   last = np.min(np.where(truth.ids >= 0, truth.scores, np.inf), axis=1, keepdims=True)
@@ -257,7 +262,7 @@ def _recall(scores: np.ndarray, truth) -> float:
   return float(np.sum(found) / max(np.sum(wanted), 1))
 
 
-def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude) -> tuple[np.ndarray, np.ndarray]:
+def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None) -> _Found:
   """Returns `(scores, ids)` `[N, k]` without excluded pairs.
 
   As in `search`, a row with n excluded labels is searched n deeper, rounded up to a power of two, and in
@@ -286,9 +291,7 @@ def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude) -> tuple[np
   return scores, ids
 
 
-def _find_block(
-  searcher: _Searcher, queries: np.ndarray, depth: int, leaves: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _find_block(searcher: _Searcher, queries: np.ndarray, depth: int, leaves: int) -> _Found:
   """Returns `(scores, ids)` `[n, depth]`; ScaNN marks missing labels by the score NaN, with any id."""
   reordered = min(searcher.reordered * depth, searcher.num_labels)
   ids, scores = searcher.scann.search_batched_parallel(queries, depth, reordered, leaves)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy.sparse as sp
+from jax.sharding import Mesh
 
 from xmc_jax import metrics
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
@@ -51,14 +52,14 @@ class KeyMemory:
   def __init__(
     self,
     points: np.ndarray,
-    point_labels,
+    point_labels: sp.csr_matrix,
     labels: np.ndarray,
     *,
     temperature: float,
     weight: float = UNCHOSEN,
     num_keys: int = 200,
     backend: str = "exact",
-    devices=None,
+    devices: Mesh | None = None,
   ):
     self._num_points, self._num_labels = len(points), len(labels)
     keys = np.concatenate([np.asarray(points, np.float32), np.asarray(labels, np.float32)])
@@ -67,7 +68,9 @@ class KeyMemory:
     self._truth = sp.csr_matrix(point_labels).astype(bool).astype(np.float32)
     self.weight = weight
 
-  def rank(self, queries: np.ndarray, k: int, exclude=None, own: np.ndarray | None = None) -> Ranking:
+  def rank(
+    self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None, own: np.ndarray | None = None
+  ) -> Ranking:
     """Ranks the k most probable labels of each query.
 
     Args:
@@ -91,10 +94,10 @@ class KeyMemory:
   def choose_weight(
     self,
     queries: np.ndarray,
-    truth,
+    truth: sp.csr_matrix,
     metric: str,
     *,
-    exclude=None,
+    exclude: sp.csr_matrix | None = None,
     inverse_propensity: np.ndarray | None = None,
     grid: Sequence[float] = GRID,
   ) -> ChosenWeight:
@@ -119,14 +122,18 @@ class KeyMemory:
       found.append(metrics.evaluate(ids, truth, ks=(k,), inverse_propensity=inverse_propensity)[metric])
     return ChosenWeight(grid[int(np.argmax(found))], metric, tuple(found))
 
-  def _lookups(self, queries: np.ndarray, exclude, own) -> Iterator[tuple[slice, sp.csr_matrix, object]]:
+  def _lookups(
+    self, queries: np.ndarray, exclude: sp.csr_matrix | None, own: np.ndarray | None
+  ) -> Iterator[tuple[slice, sp.csr_matrix, object]]:
     """Yields `(rows, shares of the keys [b, N + L], exclude [b, L])` for each block of queries."""
     for start in range(0, len(queries), _BLOCK):
       rows = slice(start, start + _BLOCK)
       left_out = None if exclude is None or not exclude.nnz else sp.csr_matrix(exclude[rows], dtype=bool)
       yield rows, self._shares(queries[rows], left_out, None if own is None else own[rows]), left_out
 
-  def _shares(self, queries: np.ndarray, exclude, own) -> sp.csr_matrix:
+  def _shares(
+    self, queries: np.ndarray, exclude: sp.csr_matrix | None, own: np.ndarray | None
+  ) -> sp.csr_matrix:
     """Returns CSR `[b, N + L]`, the softmax over the nearest keys of each query."""
     found = self._index.search(queries, self._num_keys, exclude=self._no_keys(len(queries), exclude, own))
     real = found.ids >= 0
@@ -138,7 +145,9 @@ class KeyMemory:
     shape = len(queries), self._num_points + self._num_labels
     return sp.csr_matrix((shares[real], found.ids[real], ends), shape=shape)
 
-  def _no_keys(self, num_queries: int, exclude, own) -> sp.csr_matrix | None:
+  def _no_keys(
+    self, num_queries: int, exclude: sp.csr_matrix | None, own: np.ndarray | None
+  ) -> sp.csr_matrix | None:
     """Returns CSR `[b, N + L]` bool, keys that are left out: excluded labels, and the query itself."""
     if exclude is None and own is None:
       return None
@@ -157,7 +166,7 @@ class KeyMemory:
     return values
 
 
-def _best(found: sp.csr_matrix, exclude, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _best(found: sp.csr_matrix, exclude: sp.csr_matrix | None, k: int) -> tuple[np.ndarray, np.ndarray]:
   """Returns the k labels of largest value in each row, `(ids [b, k'], values [b, k'])`, k' at most k.
 
   Args:

@@ -4,8 +4,11 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
+from jax.sharding import Mesh
 
 from xmc_jax import ops
 from xmc_jax.distributed import sharding
@@ -36,14 +39,14 @@ class ShardedTable(NamedTuple):
     num_labels: L.
   """
 
-  vectors: Array
+  vectors: jax.Array
   num_labels: int
 
   def __len__(self) -> int:
     return self.num_labels
 
 
-def shard_table(labels: Array, devices=None) -> ShardedTable:
+def shard_table(labels: Array, devices: Mesh | None = None) -> ShardedTable:
   """Places labels `[L, D]` for `search`: split over a mesh's 'label' axis, or on their current device.
 
   Call it once for labels that are searched several times.
@@ -57,9 +60,9 @@ def search(
   labels: Array | ShardedTable,
   k: int,
   *,
-  exclude=None,
+  exclude: sp.csr_matrix | None = None,
   block: int = 512,
-  devices=None,
+  devices: Mesh | None = None,
 ) -> Ranking:
   """Returns the k best labels of each query by inner product, without excluded pairs.
 
@@ -76,17 +79,17 @@ def search(
     block: queries at a time.
     devices: the mesh to search on; None is the device that `labels` are on.
   """
-  labels, num_labels = labels if isinstance(labels, ShardedTable) else shard_table(labels, devices)
+  placed, num_labels = labels if isinstance(labels, ShardedTable) else shard_table(labels, devices)
   num_queries = len(queries)
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)
-  hosted = _on_one_cpu(labels)
+  hosted = _on_one_cpu(placed)
   num_threads = cores.num_cores() if hosted else 1  # several devices must all be called in one order
   # Depends only on the number of queries, so that results do not differ between machines: the last bits of a
   # product depend on its size.
   block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
-  best = _on_the_host(labels, num_labels) if hosted else _on_devices(labels, num_labels, devices, block)
+  best = _on_the_host(placed, num_labels) if hosted else _on_devices(placed, num_labels, devices, block)
   order = np.argsort(counts, kind="stable")
 
   def find(start: int) -> None:
@@ -94,7 +97,7 @@ def search(
     deepest = int(counts[rows[-1]])
     depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
     found = best(queries[rows], depth)
-    if deepest:
+    if deepest and exclude is not None:
       found = without(*found, exclude[rows])
     scores[rows], ids[rows] = (array[:, :k] for array in found)
 
@@ -109,29 +112,30 @@ def _on_the_host(labels: Array, num_labels: int) -> _Finder:
   return lambda queries, k: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
 
 
-def _on_devices(labels: Array, num_labels: int, devices, block: int) -> _Finder:
+def _on_devices(labels: Array, num_labels: int, devices: Mesh | None, block: int) -> _Finder:
   def best(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    part = np.pad(queries, ((0, block - len(queries)), (0, 0)))
+    part: Array = np.pad(queries, ((0, block - len(queries)), (0, 0)))
     part = part if devices is None else sharding.split_rows(part, devices, "data")
     found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels)
-    return tuple(sharding.to_host(array)[: len(queries)] for array in found)
+    scores, ids = (sharding.to_host(array)[: len(queries)] for array in found)
+    return scores, ids
 
   return best
 
 
-def _on_one_cpu(labels: Array) -> bool:
+def _on_one_cpu(labels: jax.Array) -> bool:
   devices = list(labels.devices())
   return len(devices) == 1 and devices[0].platform == "cpu"
 
 
-def contained(ids: np.ndarray, matrix) -> np.ndarray:
+def contained(ids: np.ndarray, matrix: sp.csr_matrix) -> np.ndarray:
   """Returns which ids `[n, k]` are entries of their row in a CSR `[n, L]`; undefined for id -1."""
   rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
   pairs = rows * matrix.shape[1] + matrix.indices
   return np.isin(np.arange(len(ids), dtype=np.int64)[:, None] * matrix.shape[1] + ids, pairs)
 
 
-def without(scores: np.ndarray, ids: np.ndarray, exclude) -> tuple[np.ndarray, np.ndarray]:
+def without(scores: np.ndarray, ids: np.ndarray, exclude: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
   """Replaces excluded pairs by padding at the end of their rows; keeps the order of the rest."""
   out = contained(ids, exclude) | (ids < 0)
   order = np.argsort(out, axis=1, kind="stable")

@@ -1,13 +1,21 @@
 """Hard negatives: labels that the current embeddings rank high for a point although they are not true."""
 
 import numpy as np
+import scipy.sparse as sp
+from jax.sharding import Mesh
 
 from xmc_jax.retrieval.index import Index
 from xmc_jax.types import Array
 
 
 def shortlist(
-  queries: np.ndarray, labels: Array, k: int, *, backend: str = "auto", exclude=None, devices=None
+  queries: np.ndarray,
+  labels: Array,
+  k: int,
+  *,
+  backend: str = "auto",
+  exclude: sp.csr_matrix | None = None,
+  devices: Mesh | None = None,
 ) -> np.ndarray:
   """Finds the k nearest labels of each query, without excluded pairs (ANCE; DEXML, section 5.4).
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from jax.sharding import Mesh
 
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
@@ -82,13 +83,13 @@ class Retriever:
     log_frequency: `[L]` float32, ln(1 + number of training queries in the memory with the label).
   """
 
-  def __init__(self, corpus: Corpus, *, backend: str = "exact", devices=None):
+  def __init__(self, corpus: Corpus, *, backend: str = "exact", devices: Mesh | None = None):
     by_view = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
     self.points = unit_rows(_finite(corpus.point_vectors))
     # Keeps only one copy of the points, as there may be millions.
     self.corpus = corpus = corpus._replace(label_vectors=by_view, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
-    self._used = {name: vectors.any(axis=0) for name, vectors in corpus.label_vectors.items()}
+    self._used = {name: np.asarray(vectors.any(axis=0)) for name, vectors in corpus.label_vectors.items()}
     self._labels = {
       name: index(_columns(vectors, self._used[name]), name=f"{name} ranking")
       for name, vectors in corpus.label_vectors.items()
@@ -102,7 +103,9 @@ class Retriever:
     )
     self.names = source_names(corpus.label_vectors)
 
-  def blocks(self, queries: Queries, k: int, size: int, exclude=None) -> list["Block"]:
+  def blocks(
+    self, queries: Queries, k: int, size: int, exclude: sp.csr_matrix | None = None
+  ) -> list["Block"]:
     """Searches the vectors of all queries, and returns the queries in blocks for the sources.
 
     Args:
@@ -157,7 +160,17 @@ class Block:
     exclude: CSR `[n, L]`, or None.
   """
 
-  def __init__(self, retriever: Retriever, queries: Queries, k: int, *, unit, ranked, near, exclude):
+  def __init__(
+    self,
+    retriever: Retriever,
+    queries: Queries,
+    k: int,
+    *,
+    unit: np.ndarray,
+    ranked: Mapping[str, Ranking],
+    near: Ranking,
+    exclude: sp.csr_matrix | None,
+  ):
     self.retriever, self.queries, self.k = retriever, queries, k
     self.unit, self.ranked, self.near, self.exclude = unit, ranked, near, exclude
 

@@ -10,7 +10,7 @@ import numpy as np
 from xmc_jax.data import TokenTable
 from xmc_jax.distributed import sharding
 from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
-from xmc_jax.types import Array, Method, PyTree
+from xmc_jax.types import Array, Method, PyTree, Tokens
 
 
 class TableEmbedder:
@@ -75,7 +75,12 @@ class TableEmbedder:
       self._between_batches = None
 
   def _of_labels(
-    self, function: Callable, params: PyTree, extra_state: PyTree, tokens: TokenTable, ids=None
+    self,
+    function: Callable[..., Array],
+    params: PyTree,
+    extra_state: PyTree,
+    tokens: TokenTable,
+    ids: np.ndarray | None = None,
   ) -> np.ndarray:
     program = self._program(function)
     return self._embed(lambda part, which: program(params, extra_state, part, which), tokens, ids=ids)
@@ -94,7 +99,7 @@ class TableEmbedder:
   ) -> np.ndarray:
     axes = sharding.LABEL_ROWS
 
-    def on_devices(part, which: np.ndarray):
+    def on_devices(part: Tokens, which: np.ndarray) -> Array:
       which = which if ids is None else np.where(which >= 0, ids[which], -1)
       return embed(*sharding.split_tree((part, which), self._mesh, *axes))
 

@@ -1,10 +1,14 @@
 """Gradient-boosted trees in LightGBM's text format: fits, checks and opens them."""
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xmc_jax.errors import DataError, UserError
+
+if TYPE_CHECKING:
+  import lightgbm
 
 _MISSING = (
   "the hybrid ranker needs LightGBM: pip install lightgbm, or rank without it by --scores=encoder, in "
@@ -46,7 +50,7 @@ def fitted(features: np.ndarray, right: np.ndarray, settings: dict, num_trees: i
   return lightgbm.train(settings, data, num_trees).model_to_string().partition("\nparameters:")[0] + "\n"
 
 
-def booster(text: str):
+def booster(text: str) -> "lightgbm.Booster":
   """Opens what `fitted` returned.
 
   Raises:
@@ -90,7 +94,8 @@ def _check_tree(text: str, number: int, num_features: int) -> None:
   if names != ("Tree", *_FIELDS) or lines[-3:] != ["", "", ""] or lists[0] != str(number):
     raise ValueError("a tree has other lines")
   tree = dict(zip(names, lists))
-  (num_leaves,), (num_cat,), (is_linear,) = map(_whole, map(tree.get, ("num_leaves", "num_cat", "is_linear")))
+  numbers = (_whole(tree[name]) for name in ("num_leaves", "num_cat", "is_linear"))
+  (num_leaves,), (num_cat,), (is_linear,) = numbers
   if num_cat or is_linear or num_leaves < 1 or len(_finite(tree["shrinkage"])) != 1:
     raise ValueError("a tree has categories, regressions, or no leaves")
   if len(_finite(tree["leaf_value"])) != num_leaves:

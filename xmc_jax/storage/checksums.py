@@ -63,12 +63,12 @@ def why_damaged(folder: Path) -> str:
       if (found := files[name].stat().st_size) != size:
         return f"{name} has {found:,} of {size:,} bytes"
     with ThreadPoolExecutor(_THREADS) as threads:
-      found = dict(zip(wanted, threads.map(sha256, (files[name] for name in wanted))))
+      sums = dict(zip(wanted, threads.map(sha256, (files[name] for name in wanted))))
   except ValueError:
     return f"{FILE_NAME} has changed"
   except OSError as error:
     return f"{error.filename or folder} cannot be read: {error.strerror}"
-  return next((f"{name} has changed" for name in wanted if found[name] != wanted[name][1]), "")
+  return next((f"{name} has changed" for name in wanted if sums[name] != wanted[name][1]), "")
 
 
 def _read(folder: Path) -> dict[str, Any]:

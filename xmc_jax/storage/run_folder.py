@@ -21,6 +21,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Iterator
 
+import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
@@ -46,7 +47,9 @@ _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 
 
 @contextlib.contextmanager
-def claimed(config, begun, workdir: pathlib.Path) -> Iterator[None]:
+def claimed(
+  config: ml_collections.ConfigDict, begun: ml_collections.ConfigDict | None, workdir: pathlib.Path
+) -> Iterator[None]:
   """Claims a folder before the data are known: keys that are fitted to the data stay open for the block.
 
   If there is no run yet and the block fails, nothing of one is left.
@@ -61,7 +64,12 @@ def claimed(config, begun, workdir: pathlib.Path) -> Iterator[None]:
     raise
 
 
-def claim(config, begun, workdir: pathlib.Path, leaving_open: tuple[str, ...] = ()) -> None:
+def claim(
+  config: ml_collections.ConfigDict,
+  begun: ml_collections.ConfigDict | None,
+  workdir: pathlib.Path,
+  leaving_open: tuple[str, ...] = (),
+) -> None:
   """Writes config.json; refuses a folder where something was trained with other settings.
 
   Args:
@@ -70,7 +78,8 @@ def claim(config, begun, workdir: pathlib.Path, leaving_open: tuple[str, ...] = 
     workdir: the run's folder.
     leaving_open: keys that may differ from what the folder has.
   """
-  path, stays = workdir / "config.json", ()
+  path = workdir / "config.json"
+  stays: tuple[str, ...] = ()
   if begun:
     changed = configs.differences(begun.to_dict(), config.to_dict())
     changed = [line for line in changed if not line.startswith((*_MAY_CHANGE, *leaving_open))]
@@ -106,8 +115,7 @@ def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[
     chosen = None
     with contextlib.suppress(ValueError, RecursionError):
       chosen = json.loads(path.read_text())
-    whole = isinstance(chosen, dict) and all(type(value) is int and value >= 0 for value in chosen.values())
-    if not whole:
+    if not isinstance(chosen, dict) or not all(type(size) is int and size >= 0 for size in chosen.values()):
       raise UserError(f"{path}: damaged; delete it, and sizes are chosen anew, where dropout may then differ")
     return chosen
   chosen = choose()

@@ -1,6 +1,7 @@
 """Readers of the supported file layouts; `recognise` detects the layout of a path."""
 
 import difflib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from xmc_jax.data.formats.source import Options, Source
 from xmc_jax.errors import ConfigError, DataError
 
 # In order of detection: the first layout whose files are present is used.
-_READERS = {
+_READERS: dict[str, tuple[Callable[[Path, Options, list[str]], dict | None], str]] = {
   "raw_json": (raw_json.recognise, raw_json.LOOKS_FOR),
   "index": (partial(paired.recognise, paired.INDEX), "trn_X_Y.txt, tst_X_Y.txt, trn_X.txt, tst_X.txt, Y.txt"),
   "pecos": (partial(paired.recognise, paired.PECOS), "Y.trn.npz, Y.tst.npz, X.trn.txt, X.tst.txt, Y.txt"),
@@ -79,7 +80,7 @@ def _refuse_other_files(path: Path, layout: str) -> None:
 
 def _complete(path: Path, layout: str, fields: dict, notices: list[str]) -> Source:
   in_folder = path.is_dir()
-  filters = find_filters(path) if in_folder else {"train": None, "test": None}
+  filters: dict[str, Path | None] = find_filters(path) if in_folder else {"train": None, "test": None}
   graphs = find_graphs(path) if in_folder else ()
   for side, why in fields.pop("unordered", {}).items():
     if unclear := [getattr(graph, side) for graph in graphs if getattr(graph, side)]:

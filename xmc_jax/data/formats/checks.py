@@ -39,7 +39,9 @@ def cleaned(pairs: Pairs, num_columns: int, tally: Counter) -> Pairs:
   return Pairs(np.bincount(rows, minlength=len(pairs.counts)), ids, values, pairs.place)
 
 
-def _refuse_first(pairs: Pairs, rows: np.ndarray, wrong: np.ndarray, expected: str, found) -> None:
+def _refuse_first(
+  pairs: Pairs, rows: np.ndarray, wrong: np.ndarray, expected: str, found: np.ndarray
+) -> None:
   if wrong.any():
     at = int(np.argmax(wrong))
     raise pairs.place.refuse(int(rows[at]), expected, str(found[at]))

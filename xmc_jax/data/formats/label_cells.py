@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any, TypeGuard
 
 from xmc_jax.data.formats.source import Place
 
@@ -25,7 +26,7 @@ def guess_separator(cells: Iterable[object]) -> str:
   return max(_SEPARATORS, key=lambda mark: found[mark]) if found else ""
 
 
-def _is_plain(cell: object) -> bool:
+def _is_plain(cell: object) -> TypeGuard[str]:
   """Returns whether a cell is a text to split, not a list."""
   return isinstance(cell, str) and not cell.lstrip().startswith("[")
 
@@ -42,7 +43,7 @@ def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str
   if isinstance(cell, str):
     parts = cell.split(separator) if separator else [cell]
     return [part.strip() for part in parts if part.strip()]
-  values = cell if isinstance(cell, list) else [cell]
+  values: list[Any] = cell if isinstance(cell, list) else [cell]
   for value in values:
     if type(value) not in (str, int):
       raise place.refuse(row, "labels that are texts or whole numbers", value)

@@ -11,6 +11,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from xmc_jax.data.formats.source import one_line, refusal
 from xmc_jax.errors import DataError
@@ -42,7 +43,7 @@ def reading(path: Path, after_line: int | None = None) -> Iterator[None]:
     raise DataError(f"{where}: cannot be read ({error.strerror or one_line(error)})") from None
 
 
-def open_bytes(path: Path) -> io.BufferedIOBase:
+def open_bytes(path: Path) -> BinaryIO:
   """Opens a file for reading bytes; decompresses it if its name ends in `.gz`."""
   with reading(path):
     if path.suffix == ".gz":
@@ -65,10 +66,10 @@ class Lines:
     self._is_utf8 = True
     self._file = open_bytes(path)
 
-  def __enter__(self):
+  def __enter__(self) -> "Lines":
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, *_: object) -> None:
     self.close()
 
   def close(self) -> None:
@@ -76,7 +77,8 @@ class Lines:
 
   def take(self, num: int | None = None) -> list[bytes]:
     """Returns the next lines without line ends: about CHUNK_BYTES, at most `num`; none at the end."""
-    lines, left = [], CHUNK_BYTES
+    lines: list[bytes] = []
+    left = CHUNK_BYTES
     with reading(self.path, self.taken):
       while left > 0 and len(lines) != num and (line := self._file.readline(MAX_LINE_BYTES + 1)):
         if len(line) > MAX_LINE_BYTES:

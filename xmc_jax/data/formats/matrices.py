@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines
 from xmc_jax.data.formats.npz import NpzMatrix
@@ -50,7 +51,7 @@ class IndexMatrix:
       raise refusal(self.path, self._lines.taken, f"the end of the file after {self.shape[0]} rows")
     return parse_pairs(lines, Place(self.path, range(first, first + len(lines))))
 
-  def close(self):
+  def close(self) -> None:
     self._lines.close()
 
 
@@ -64,7 +65,9 @@ def open_matrix(path: Path, notices: list[str]) -> Iterator[IndexMatrix | NpzMat
     matrix.close()
 
 
-def matrix_chunks(path: Path, shape: tuple[int, int], what: tuple[str, str], notices) -> Iterator[Pairs]:
+def matrix_chunks(
+  path: Path, shape: tuple[int, int], what: tuple[str, str], notices: list[str]
+) -> Iterator[Pairs]:
   """Yields all rows of a matrix that must have this shape; `what` names rows and columns in errors."""
   with open_matrix(path, notices) as matrix:
     for found, wanted, name in zip(matrix.shape, shape, what, strict=True):
@@ -97,11 +100,11 @@ def points(
       raise refusal(text_path, done + 1, f"another text, as {targets.name} has {num_rows} rows", "the end")
 
 
-def _unit(matrix) -> str:
+def _unit(matrix: IndexMatrix | NpzMatrix) -> str:
   return "line" if isinstance(matrix, IndexMatrix) else "row"
 
 
-def parse_numbers(words: list[bytes], dtype) -> np.ndarray:
+def parse_numbers(words: list[bytes], dtype: npt.DTypeLike) -> np.ndarray:
   """Converts words to numbers, all at once; raises ValueError or OverflowError if one is not a number."""
   letters = _OF_INTEGERS if np.issubdtype(dtype, np.integer) else _OF_NUMBERS
   # numpy allocates the longest word's length for every word, so a very long word must be refused here.

@@ -3,12 +3,16 @@
 import math
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from xmc_jax.data.formats.lines import open_bytes, reading
 from xmc_jax.data.formats.source import Pairs, Place, one_line
 from xmc_jax.errors import DataError
+
+if TYPE_CHECKING:
+  import scipy.sparse as sp
 
 # Compression makes matrices of targets and edges ten times smaller, and zeros a thousand times.
 _MOST_UNPACKED, _MOST_RATIO = 1 << 28, 100
@@ -49,11 +53,11 @@ class NpzMatrix:
       values = self._matrix.data[piece].astype(np.float32)
     return Pairs(counts, ids[piece].astype(np.int64), values, place)
 
-  def close(self):
+  def close(self) -> None:
     self._matrix = None
 
 
-def _load(file, size: int):
+def _load(file: BinaryIO, size: int) -> "sp.csr_matrix | sp.coo_matrix":
   """Loads the matrix: CSR as it is, any other format as COO entries ordered by row.
 
   COO, because CSR would need an offset for each row, however many rows the file claims to have.
@@ -75,7 +79,7 @@ def _load(file, size: int):
   return scipy.sparse.coo_matrix(entries, shape=matrix.shape)
 
 
-def _refuse_bad_members(file, size: int) -> None:
+def _refuse_bad_members(file: BinaryIO, size: int) -> None:
   """Checks the members by their headers alone, because a small file may decompress to a huge size."""
   with zipfile.ZipFile(file) as archive:
     unpacked = sum(entry.file_size for entry in archive.infolist())

@@ -44,9 +44,10 @@ def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]
         continue
       if blank:
         raise refusal(path, blank, "one JSON object", "")
-      place = Place(path, range(first, first + len(texts)))
+      after = first + len(texts)
+      place = Place(path, range(first, after))
       yield place, [_object(text, place, row) for row, text in enumerate(texts)]
-      blank = place.numbers.stop if place.numbers.stop < end else 0
+      blank = after if after < end else 0
 
 
 def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int) -> str:

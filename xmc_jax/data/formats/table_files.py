@@ -6,11 +6,15 @@ At most CHUNK_BYTES plus one row (MAX_LINE_BYTES) are in memory at a time; for p
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.raw_json import objects
 from xmc_jax.data.formats.source import Place, one_line, refusal
 from xmc_jax.errors import DataError
+
+if TYPE_CHECKING:
+  from pyarrow.parquet import ParquetFile
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 _BATCH_ROWS = 256
@@ -43,7 +47,7 @@ def column_names(path: Path, notices: list[str]) -> list[str]:
   raise refusal(path, 1, "at least one row", "an empty table")
 
 
-def _open_parquet(path: Path, file):
+def _open_parquet(path: Path, file: BinaryIO) -> "ParquetFile":
   import pyarrow.parquet
 
   try:
@@ -60,7 +64,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, list[d
       done += len(rows)
 
 
-def _parquet_rows(path: Path, file, columns: list[str] | None) -> Iterator[list[dict]]:
+def _parquet_rows(path: Path, file: BinaryIO, columns: list[str] | None) -> Iterator[list[dict]]:
   parquet = _open_parquet(path, file)
   rows, size, done = [], 0, 0
   try:

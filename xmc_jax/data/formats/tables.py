@@ -1,6 +1,6 @@
 """Tables with a column of texts and a column of labels, with or without a test file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 from xmc_jax.data.formats.label_cells import SplitTally, Vocabulary, guess_separator, split_cell
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
 from xmc_jax.data.formats.raw_json import joined_text
-from xmc_jax.data.formats.source import Options, Pairs, Rows, excerpt
+from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import ConfigError, DataError
 
@@ -25,6 +25,8 @@ _KEYS = ("id", "uid", "key", "label", "label_id", "name")
 def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   """Returns the `Source` fields of this layout, or None if there is no such table."""
   labels = _label_file(path, options)
+  train: Path | None
+  test: Path | None
   if path.is_file():
     train, test = path, None
   else:
@@ -47,7 +49,7 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   }
 
 
-def _named(*stems: str, suffixes=SUFFIXES) -> list[str]:
+def _named(*stems: str, suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
   return [stem + kind for stem in stems for kind in suffixes]
 
 
@@ -93,7 +95,7 @@ class _Tables:
     """Numbers the labels and yields their texts."""
     self._columns = {path: self._find_columns(path) for path in self._files()}
     self._separator = self._options.label_separator or self._guess_separator()
-    self._vocabulary = self._read_label_file() if self._label_file else Vocabulary()
+    self._vocabulary = self._read_label_file(self._label_file) if self._label_file else Vocabulary()
     tally = self._number_labels()
     num_rows = tally.rows
     self._notices += self._columns_taken()
@@ -143,7 +145,7 @@ class _Tables:
     done = 0
     for place, records_ in self._records(self._test if of_test and self._test else self._train):
       if self._test is None:
-        chosen = np.flatnonzero(self._is_test[done : done + len(records_)] == of_test).tolist()
+        chosen: Sequence[int] = np.flatnonzero(self._is_test[done : done + len(records_)] == of_test).tolist()
       else:
         chosen = range(len(records_))
       done += len(records_)
@@ -161,11 +163,11 @@ class _Tables:
   def _files(self) -> list[Path]:
     return [path for path in (self._train, self._test) if path]
 
-  def _records(self, path: Path):
+  def _records(self, path: Path) -> Iterator[tuple[Place, list[dict]]]:
     names, label = self._columns[path]
     return records(path, (*names, label), self._notices)
 
-  def _cell(self, record: dict, place, row: int) -> list[str | int]:
+  def _cell(self, record: dict, place: Place, row: int) -> list[str | int]:
     return split_cell(record.get(self._columns[place.path][1]), self._separator, place, row)
 
   def _find_columns(self, path: Path) -> tuple[tuple[str, ...], str]:
@@ -184,8 +186,7 @@ class _Tables:
     cells = (record.get(label) for _, rows in self._records(self._train) for record in rows)
     return guess_separator(islice(cells, CHUNK_ROWS))
 
-  def _read_label_file(self) -> Vocabulary:
-    path = self._label_file
+  def _read_label_file(self, path: Path) -> Vocabulary:
     if suffix(path) not in SUFFIXES:
       return Vocabulary(list(chain.from_iterable(text_chunks(path, self._notices))), file_name=path.name)
     have = column_names(path, self._notices)

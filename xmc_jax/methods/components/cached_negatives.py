@@ -83,7 +83,7 @@ def _num_rows(info: DatasetInfo) -> int:
 def _update(cache: Array, columns: Array, vectors: Array) -> Array:
   """The cache with the rows of these labels made anew; column -1 is padding."""
   rows = jnp.where(columns >= 0, columns, len(cache))
-  return cache.at[rows].set(jax.lax.stop_gradient(vectors), mode="drop")
+  return jnp.asarray(cache).at[rows].set(jax.lax.stop_gradient(vectors), mode="drop")
 
 
 def _largest(gradients: Array, real: Array, taken: Array, number: int) -> Array:

@@ -5,8 +5,10 @@ its baselines".
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
+import ml_collections
 
 from xmc_jax import models
 from xmc_jax.config import declare
@@ -17,7 +19,9 @@ from xmc_jax.types import BatchSpec, DatasetInfo, Method, Refresh
 SETTINGS = declare(SCORES_IN_CHUNKS, embedding.SETTINGS, pool.SETTINGS)
 
 
-def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options) -> Method:
+def make(
+  config: ml_collections.ConfigDict, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options: Any
+) -> Method:
   """A dual encoder.
 
   Args:
@@ -71,6 +75,8 @@ def make(config, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_optio
   )
 
 
-def _refreshes(config, info: DatasetInfo, batch: BatchSpec) -> Mapping[str, Refresh]:
+def _refreshes(
+  config: ml_collections.ConfigDict, info: DatasetInfo, batch: BatchSpec
+) -> Mapping[str, Refresh]:
   hard = refreshes.shortlists(config) if batch.num_hard_negatives else {}
   return {**hard, **(cached_negatives.refreshes(info) if batch.num_fresh_negatives else {})}

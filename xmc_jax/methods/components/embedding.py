@@ -22,7 +22,9 @@ SETTINGS = declare(
 ENCODER_RULE = (rf"(^|/)({'|'.join(models.PARAMETERS)})/", ())
 
 
-def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable[..., Array]]:
+def embedders(
+  config: ml_collections.ConfigDict, info: DatasetInfo
+) -> tuple[Callable[..., Array], Callable[..., Array]]:
   """`(points, texts)`: each `(embed, params, groups, key) -> [n, D]`, under the gradient cache.
 
   Args:
@@ -38,7 +40,7 @@ def embedders(config, info: DatasetInfo) -> tuple[Callable[..., Array], Callable
   return points, lambda embed, params, groups, key: parts(embed, params, [groups], key)[0]
 
 
-def part_embedder(config, info: DatasetInfo) -> Callable[..., list[Array]]:
+def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Callable[..., list[Array]]:
   """`(embed, params, parts, key) -> [[n, D], ...]`: label texts, and others with them, in one pass."""
   settings = config.method
 
@@ -51,7 +53,7 @@ def part_embedder(config, info: DatasetInfo) -> Callable[..., list[Array]]:
   return embed_all
 
 
-def encoder(config, info: DatasetInfo, unit: bool) -> models.Embedder:
+def encoder(config: ml_collections.ConfigDict, info: DatasetInfo, unit: bool) -> models.Embedder:
   """The encoder of `config.encoder`, whose embeddings have length 1, or are as they come."""
   settings = ml_collections.ConfigDict({**config.encoder.to_dict(), "normalize": unit})
   return models.build(settings, vocab_size=info.vocab_size, special_ids=info.special_ids)

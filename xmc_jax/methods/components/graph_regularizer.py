@@ -8,9 +8,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
+import ml_collections
 
 from xmc_jax.batching.graph_anchors import is_of_labels, side_name
-from xmc_jax.config import Key, declare
+from xmc_jax.config import Key, Settings, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components.pool_losses import MARGIN, mean_over_rows, pool_loss
@@ -68,8 +69,8 @@ _OF_MARGIN = "margin", "margin_negatives", "margin_mean", "weight_temperature", 
 SETTINGS = declare(
   _EDGES,
   _PRUNING,
+  Settings({name: MARGIN.keys[name] for name in _OF_MARGIN}),  # of R, whatever the base's loss is
   checks=(_faults,),
-  **{name: MARGIN.keys[name] for name in _OF_MARGIN},  # of R, whatever the base's loss is
   graphs=Key((), "metadata graphs of the data, by name; () is all"),
   query_graph_weights=Key(
     (), "λ of edges to points: of each graph, or one for all; () is 1 / T: ours, the paper prints none"
@@ -80,7 +81,7 @@ SETTINGS = declare(
 )
 
 
-def weights(config, info: DatasetInfo) -> dict[str, float]:
+def weights(config: ml_collections.ConfigDict, info: DatasetInfo) -> dict[str, float]:
   """λ of each side of the chosen graphs, by the side's name; sides of weight 0 are left out.
 
   Args:
@@ -126,7 +127,12 @@ def weights(config, info: DatasetInfo) -> dict[str, float]:
 
 
 def add_up(
-  config, info: DatasetInfo, queries: Array, labels: Array, anchors: dict[str, Array], batch: Batch
+  config: ml_collections.ConfigDict,
+  info: DatasetInfo,
+  queries: Array,
+  labels: Array,
+  anchors: dict[str, Array],
+  batch: Batch,
 ) -> tuple[Array | float, dict[str, Array]]:
   """`(sum of λ R, R of each side)`: the margin loss of points, or of sampled labels, against a side's
   anchors.
@@ -144,7 +150,8 @@ def add_up(
     batch: whose links these are.
   """
   unit = (lambda vectors: vectors) if config.encoder.normalize else normalize
-  total, terms = 0.0, {}
+  total: Array | float = 0.0
+  terms: dict[str, Array] = {}
   lambdas = weights(config, info) if anchors else {}
   for side, vectors in anchors.items():
     links = batch.sampled_anchors[side]

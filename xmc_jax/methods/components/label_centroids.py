@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
+from jax.sharding import Mesh
 
 from xmc_jax import refresh
 from xmc_jax.config import Key, declare
@@ -61,7 +63,7 @@ def init_state(info: DatasetInfo, width: int) -> dict[str, Array]:
   return {NAME: np.zeros((sharding.rounded_up(info.num_labels, info.mesh.size), width), np.float32)}
 
 
-def refreshes(settings) -> Mapping[str, Refresh]:
+def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
   """The centroids of the start, once; exact ones before each epoch.
 
   Args:
@@ -79,7 +81,7 @@ def refreshes(settings) -> Mapping[str, Refresh]:
   return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, target=EXTRA_STATE)}
 
 
-def exact_at_the_end(settings) -> bool:
+def exact_at_the_end(settings: ml_collections.ConfigDict) -> bool:
   """Whether labels are ranked by exact centroids."""
   return settings.exact_centroids or settings.centroids == "exact"
 
@@ -109,7 +111,12 @@ def lookup(extra_state: PyTree, labels: Array, info: DatasetInfo) -> Array:
 
 
 def without_batch(
-  extra_state: PyTree, queries: Array, texts: Array, batch: Batch, settings, info: DatasetInfo
+  extra_state: PyTree,
+  queries: Array,
+  texts: Array,
+  batch: Batch,
+  settings: ml_collections.ConfigDict,
+  info: DatasetInfo,
 ) -> Array:
   r"""Returns the pool's centroids `[S, D]` without the batch's own points (ours).
 
@@ -137,7 +144,9 @@ def without_batch(
   return jnp.where(left > 0, without, jax.lax.stop_gradient(texts))
 
 
-def updated(extra_state: PyTree, queries: Array, batch: Batch, settings, info: DatasetInfo) -> RowUpdate:
+def updated(
+  extra_state: PyTree, queries: Array, batch: Batch, settings: ml_collections.ConfigDict, info: DatasetInfo
+) -> RowUpdate:
   r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
   Args:
@@ -155,7 +164,7 @@ def updated(extra_state: PyTree, queries: Array, batch: Batch, settings, info: D
   return RowUpdate(jnp.where(counts > 0, batch.columns, -1), moved_rows)
 
 
-def _summed(queries: Array, batch: Batch, settings) -> tuple[Array, Array]:
+def _summed(queries: Array, batch: Batch, settings: ml_collections.ConfigDict) -> tuple[Array, Array]:
   """`(sums [S, D], counts [S])` of the queries that sampled each column; no gradient goes through them."""
   columns, weights = sampled_positives(batch, settings.num_positives)
   columns = jnp.where(weights > 0, columns, len(batch.columns))
@@ -166,5 +175,5 @@ def _summed(queries: Array, batch: Batch, settings) -> tuple[Array, Array]:
   )
 
 
-def _devices(info: DatasetInfo):
+def _devices(info: DatasetInfo) -> Mesh | None:
   return info.mesh if info.mesh.size > 1 else None

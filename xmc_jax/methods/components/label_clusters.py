@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 
 from xmc_jax import refresh
@@ -65,12 +66,12 @@ SETTINGS = declare(
 )
 
 
-def number(settings, info: DatasetInfo) -> int:
+def number(settings: ml_collections.ConfigDict, info: DatasetInfo) -> int:
   """K and the number of head labels."""
   return settings.num_label_clusters + len(head_labels(settings, info))
 
 
-def head_labels(settings, info: DatasetInfo) -> np.ndarray:
+def head_labels(settings: ml_collections.ConfigDict, info: DatasetInfo) -> np.ndarray:
   """Labels with a cluster of their own, rising: the most frequent, or those with enough training points."""
   counts = np.asarray(info.label_counts)
   if settings.num_head_labels:
@@ -83,7 +84,7 @@ def init_state(info: DatasetInfo) -> dict[str, Array]:
   return {NAME: jnp.full(info.num_labels, -1, jnp.int32)}
 
 
-def first_vectors(key, number: int, width: int, info: DatasetInfo) -> Array:
+def first_vectors(key: Array, number: int, width: int, info: DatasetInfo) -> Array:
   """`[K', D]` a random vector for each cluster, by Xavier's rule; K' is K rounded up to the devices."""
   limit = (6 / (number + width)) ** 0.5
   shape = (sharding.rounded_up(number, info.mesh.size), width)
@@ -95,7 +96,7 @@ def lookup(extra_state: PyTree, labels: Array) -> Array:
   return jnp.where(labels >= 0, extra_state[NAME][jnp.maximum(labels, 0)], -1)
 
 
-def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
+def refreshes(config: ml_collections.ConfigDict, info: DatasetInfo) -> Mapping[str, Refresh]:
   """The clustering, once before the first step or every few epochs (DEXA's dynamic assignment)."""
   settings = config.method
 
@@ -117,7 +118,7 @@ def refreshes(config, info: DatasetInfo) -> Mapping[str, Refresh]:
   return {NAME: Refresh(every_epochs=every, compute=compute, target=EXTRA_STATE)}
 
 
-def _of_rest(config, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
+def _of_rest(config: ml_collections.ConfigDict, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
   """Clusters of the labels that are no head labels."""
   kind, count = config.method.label_clustering, config.method.num_label_clusters
   alone = "; each has a vector of its own: fewer would be shared" if count >= len(rest) else ""

@@ -4,10 +4,11 @@ docs/formulas.md, "PRIME".
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -56,7 +57,7 @@ class Prototypes(NamedTuple):
   refreshes: Mapping[str, Refresh]
 
 
-def build(config, info: DatasetInfo, width: int) -> Prototypes:
+def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> Prototypes:
   """What `config.method` asks for; without `num_label_clusters`, or `centroids`, prototypes do without.
 
   Args:
@@ -86,7 +87,8 @@ def build(config, info: DatasetInfo, width: int) -> Prototypes:
     vectors = jnp.stack([*parts, *free_vectors], axis=1)
     if devices:  # as the texts are: else every device would make all prototypes
       vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(sharding.LABEL_ROWS)))
-    return normalize(network.apply({"params": params[NETWORK]}, vectors, key))
+    made: Any = network.apply({"params": params[NETWORK]}, vectors, key)
+    return normalize(made)
 
   def of_pool(params, extra_state, texts, labels, key, centroids=None):
     return mixed(params, extra_state, texts, labels, [params[TABLE]] if num_clusters else [], key, centroids)

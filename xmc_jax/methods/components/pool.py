@@ -1,6 +1,9 @@
 """What a batch's pool of labels is made of: settings that methods share, and the BatchSpec that they give."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_collections
 
 from xmc_jax.config import Key, declare
 from xmc_jax.types import BatchSpec
@@ -67,7 +70,7 @@ HARD_NEGATIVES = declare(
 _FIELDS = ("labels", *SETTINGS.keys, "num_hard_negatives", "num_fresh_negatives", "pool_size")
 
 
-def batch_spec(settings, **more) -> BatchSpec:
+def batch_spec(settings: ml_collections.ConfigDict, **more: Any) -> BatchSpec:
   """Returns how batches are built.
 
   Args:

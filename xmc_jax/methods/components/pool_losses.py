@@ -4,13 +4,15 @@ docs/formulas.md, "From rows to a batch" and docs/formulas.md, "Temperature".
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import ops
-from xmc_jax.batching.builder import num_clusters
+from xmc_jax.batching.epochs import num_clusters
 from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
@@ -111,7 +113,7 @@ def known_columns(columns: Array, num_columns: int) -> Array:
   return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
 
 
-def log_inclusion_of_pool(config, info: DatasetInfo) -> Array:
+def log_inclusion_of_pool(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array:
   """`[L]` about the log of how likely each label is to be in a batch's pool, where batches are leaves.
 
   Leaves are a power of two, so a batch may have little more than half of `train.batch_size` rows.
@@ -133,7 +135,13 @@ def log_inclusion_of_pool(config, info: DatasetInfo) -> Array:
 
 
 def pool_loss(
-  config, info: DatasetInfo, loss: str, queries: Array, labels: Array, batch: Batch, **options
+  config: ml_collections.ConfigDict,
+  info: DatasetInfo,
+  loss: str,
+  queries: Array,
+  labels: Array,
+  batch: Batch,
+  **options: Any,
 ) -> Array:
   """`[B]` losses of queries `[B, D]` against the pool's labels `[S, D]`; padding rows have 0.
 
@@ -175,7 +183,12 @@ def pool_loss(
 
 
 def _margin(
-  settings, info: DatasetInfo, queries: Array, labels: Array, batch: Batch, num_positives: int | None = None
+  settings: ml_collections.ConfigDict,
+  info: DatasetInfo,
+  queries: Array,
+  labels: Array,
+  batch: Batch,
+  num_positives: int | None = None,
 ) -> Array:
   """NGAME's loss of each row, by cosine; the pool is small enough to score whole."""
 

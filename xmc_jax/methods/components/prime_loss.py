@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import losses
@@ -63,7 +64,13 @@ SETTINGS = declare(
 
 
 def total(
-  config, info: DatasetInfo, queries: Array, texts: Array, prototypes: Array, batch: Batch, key: Array
+  config: ml_collections.ConfigDict,
+  info: DatasetInfo,
+  queries: Array,
+  texts: Array,
+  prototypes: Array,
+  batch: Batch,
+  key: Array,
 ) -> tuple[Array, dict[str, Array]]:
   """`(loss, its parts)`; a part of weight 0 is not computed.
 
@@ -91,11 +98,13 @@ def total(
     parts["reverse_loss"] = _by_label(settings, info, queries, texts, batch, pairs)
   if weights["regulariser"]:
     gaps = (by_query["positive_gaps"], by_query["negative_gaps"])
-    parts["regulariser"] = sum(_mean_gap(settings, *gap) for gap in gaps) / len(gaps)
+    parts["regulariser"] = jnp.asarray(sum(_mean_gap(settings, *gap) for gap in gaps) / len(gaps))
   return sum(weights[name] * part for name, part in parts.items()), parts
 
 
-def _triplets(settings, scores: Array, weights: Array, hardest: losses.HardNegatives) -> Array:
+def _triplets(
+  settings: ml_collections.ConfigDict, scores: Array, weights: Array, hardest: losses.HardNegatives
+) -> Array:
   """`losses.dynamic_margin_from_positives`; with `config.method.loss = 'margin'` all margins are the same."""
   fixed = settings.loss == "margin"
   minimum = settings.margin if fixed else settings.margin_minimum
@@ -103,13 +112,19 @@ def _triplets(settings, scores: Array, weights: Array, hardest: losses.HardNegat
   return losses.dynamic_margin_from_positives(scores, weights, hardest, minimum=minimum, maximum=maximum)
 
 
-def _hardest(settings, scores: Array, negative: Array) -> losses.HardNegatives:
+def _hardest(settings: ml_collections.ConfigDict, scores: Array, negative: Array) -> losses.HardNegatives:
   options = settings.margin_negatives, settings.weight_temperature, settings.differentiable_weights
   return losses.hardest_negatives(scores, negative, *options)
 
 
 def _by_query(
-  settings, info: DatasetInfo, queries, texts, prototypes, batch: Batch, pairs: triplet_pairs.Pairs
+  settings: ml_collections.ConfigDict,
+  info: DatasetInfo,
+  queries: Array,
+  texts: Array,
+  prototypes: Array,
+  batch: Batch,
+  pairs: triplet_pairs.Pairs,
 ) -> dict[str, Any]:
   """What each query has: both of its losses `[B]`, and how far the prototypes are behind the texts.
 
@@ -142,7 +157,14 @@ def _by_query(
   return of_rows(queries, texts, prototypes, batch.columns, batch.rows, pairs)
 
 
-def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: triplet_pairs.Pairs) -> Array:
+def _by_label(
+  settings: ml_collections.ConfigDict,
+  info: DatasetInfo,
+  queries: Array,
+  texts: Array,
+  batch: Batch,
+  pairs: triplet_pairs.Pairs,
+) -> Array:
   """T(h, q): of each text, the queries that sampled, or carry, its label against the hardest that have it
   not.
 
@@ -183,7 +205,7 @@ def _by_label(settings, info: DatasetInfo, queries, texts, batch: Batch, pairs: 
   return summed / jnp.maximum(number, 1)
 
 
-def _mean_gap(settings, gaps: Array, where: Array) -> Array:
+def _mean_gap(settings: ml_collections.ConfigDict, gaps: Array, where: Array) -> Array:
   """R_p, or R_n, of which R is the average: the mean of [gap + m']_+ over those that are not 0 (as released).
 
   Without a hinge it is the mean over all (the paper's eq. 6 and 7). Where there is nothing, it is 0.

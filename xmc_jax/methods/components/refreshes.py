@@ -6,10 +6,11 @@ docs/formulas.md, "Shortlists" and docs/formulas.md, "NGAME batches".
 from collections.abc import Iterator, Mapping
 
 import jax
+import ml_collections
 import numpy as np
 
 from xmc_jax import refresh
-from xmc_jax.batching.builder import num_clusters
+from xmc_jax.batching.epochs import num_clusters
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.types import Array, BatchSpec, Refresh
@@ -37,7 +38,7 @@ CLUSTERS = declare(
 )
 
 
-def shortlists(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
+def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) -> Mapping[str, Refresh]:
   """The refresh behind hard negatives: each point's nearest labels that are not its own.
 
   Args:
@@ -66,7 +67,7 @@ def shortlists(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
   }
 
 
-def clusters(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
+def clusters(config: ml_collections.ConfigDict, columns: slice = slice(None)) -> Mapping[str, Refresh]:
   """Returns the refresh behind NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023).
 
   Args:
@@ -99,13 +100,13 @@ def clusters(config, columns: slice = slice(None)) -> Mapping[str, Refresh]:
   }
 
 
-def in_clusters(batch: BatchSpec, settings) -> BatchSpec:
+def in_clusters(batch: BatchSpec, settings: ml_collections.ConfigDict) -> BatchSpec:
   """Returns how batches are built that `clusters` shapes."""
   if not settings.get("cluster_size"):
     return batch._replace(batch_is_cluster=True)
   return batch._replace(cluster_size=cluster_size(settings, int(settings.clusters_first_epoch)))
 
 
-def cluster_size(settings, epoch: int) -> int:
+def cluster_size(settings: ml_collections.ConfigDict, epoch: int) -> int:
   """Returns the points of a cluster, at most, in an epoch counted from 0; see `cluster_doubling_epochs`."""
   return settings.cluster_size << sum(epoch >= doubling for doubling in settings.cluster_doubling_epochs)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components.pool_losses import sampled_positives
@@ -41,7 +42,7 @@ class Pairs(NamedTuple):
   known: Array
 
 
-def of_batch(settings, batch: Batch, key: Array) -> Pairs:
+def of_batch(settings: ml_collections.ConfigDict, batch: Batch, key: Array) -> Pairs:
   """Returns the pairs that `settings.triplet_positives` asks for.
 
   Args:

@@ -5,7 +5,7 @@ UniDEC, sections 3 and 4.3; how the heads' weights start is ours. docs/formulas.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class TwoHeads(NamedTuple):
   width: int
 
 
-def build(config, info: DatasetInfo, classifier_dim: int) -> TwoHeads:
+def build(config: ml_collections.ConfigDict, info: DatasetInfo, classifier_dim: int) -> TwoHeads:
   """The heads that `config.encoder` describes.
 
   Args:
@@ -62,7 +62,9 @@ def build(config, info: DatasetInfo, classifier_dim: int) -> TwoHeads:
     keys = [None] * (1 + len(names)) if key is None else jax.random.split(key, 1 + len(names))
     pooled = encoder.embed(params, tokens, keys[0])
     given = zip(names, keys[1:])
-    parts = [heads[name].apply({"params": params.get(name, {})}, pooled, key) for name, key in given]
+    parts: list[Any] = [
+      heads[name].apply({"params": params.get(name, {})}, pooled, key) for name, key in given
+    ]
     return jnp.concatenate(parts, axis=1)
 
   return TwoHeads(

@@ -5,6 +5,7 @@ docs/formulas.md, "UniDEC and DEPSL".
 """
 
 import jax.numpy as jnp
+import ml_collections
 
 from xmc_jax import losses
 from xmc_jax.methods.components.pool_losses import known_columns
@@ -14,7 +15,11 @@ _LOSSES = {"decoupled_softmax": losses.decoupled_softmax, "softmax": losses.soft
 
 
 def total(
-  settings, batch: Batch, scores: Array, by_table: Array | None, log_num_labels: float
+  settings: ml_collections.ConfigDict,
+  batch: Batch,
+  scores: Array,
+  by_table: Array | None,
+  log_num_labels: float,
 ) -> tuple[Array, dict[str, Array]]:
   """L = λ L_D + (1 - λ) L_C and what goes into the log, from scores `[B, S]` by texts and by classifiers.
 

@@ -9,6 +9,7 @@ A step's folder holds what one moment of a training consists of:
 """
 
 import pathlib
+from typing import Any, cast
 
 import jax
 
@@ -64,7 +65,7 @@ class Checkpoints:
     Raises:
       UserError: no step is left to go on from, and beginning anew would delete the best parameters.
     """
-    refreshed = {}
+    refreshed: dict[str, Any] = {}
     if step is not None:
       state, refreshed, record = self._newest.restore(step, state)
       refreshed = renamed.in_refreshes(refreshed)
@@ -87,7 +88,8 @@ class Checkpoints:
   def keep_best(self, state: TrainState) -> None:
     """Saves the parameters that the record calls the best so far."""
     trained = {"params": state.params, "extra_state": state.extra_state}
-    self._best.save(self.record.best_step, trained, {}, {"best": self.record.best})
+    step = cast(int, self.record.best_step)  # there is one: its parameters are these
+    self._best.save(step, trained, {}, {"best": self.record.best})
 
   def check_room(self, state: TrainState) -> None:
     """Refuses a training that could not be saved: a step, and its parameters as the best so far."""

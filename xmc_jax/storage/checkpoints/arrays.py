@@ -4,6 +4,7 @@ import contextlib
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
@@ -143,7 +144,7 @@ class StepArrays:
       return False
     other = [name for name in wanted if tuple(saved[name].shape) != wanted[name].shape]
 
-    def has_split_rows(leaf) -> bool:
+    def has_split_rows(leaf: Any) -> bool:
       return any(getattr(leaf.sharding, "spec", None) or ())
 
     return bool(other) and all(

@@ -167,7 +167,7 @@ class StepFolder:
 
 def _agreed(look: Callable[[], int]) -> int:
   """Returns what the main process sees, on every process."""
-  return int(runtime.from_main_process(np.int32(look() if runtime.is_main_process() else 0)))
+  return int(runtime.from_main_process(np.array(look() if runtime.is_main_process() else 0, np.int32)))
 
 
 def _num_bytes(tree: PyTree) -> int:
