@@ -71,13 +71,12 @@ class BatchBuilder:
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
     self._read_vectors = vectors or (lambda: np.zeros((0, 0), np.float32))
     self._last_order: tuple[int | None, np.ndarray | None, Any] = (None, None, None)
-    self.steps_per_epoch, batch_size = epoch_shape(
-      len(self.rows), batch_size, data_axis, spec.batch_is_cluster
-    )
+    num_points, is_cluster = len(self.rows), spec.batch_is_cluster
+    self.steps_per_epoch, batch_size = epoch_shape(num_points, batch_size, data_axis, is_cluster)
     self._batch_size = batch_size
-    group_size = (
-      length_buckets.group_size_in_cluster(batch_size) if spec.batch_is_cluster else spec.cluster_size
-    )
+    group_size = spec.cluster_size
+    if spec.batch_is_cluster:
+      group_size = length_buckets.group_size_in_cluster(batch_size)
     lengths = queries.lengths[self.rows]
     self._query_slots = length_buckets.plan(
       lengths, batch_size, max_length, multiple=data_axis, group_size=group_size
