@@ -221,7 +221,7 @@ def test_runs_of_before_go_on_with_their_numbers(folder, run, tmp_path, capsys):
   stored = json.loads((old / "config.json").read_text())
   stored["data"]["num_validation"], stored["train"]["batch_size"] = 20, 1024
   (old / "config.json").write_text(json.dumps(stored))
-  assert len(runs.reopen(old).validation) == 20
+  assert len(runs.reopen(old).data.validation) == 20
   found = create.create(small(folder, **{"train.num_epochs": 1}), old, Report(old)).config
   assert chosen(found) == (20, 60, 1024)
 
