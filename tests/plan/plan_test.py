@@ -8,6 +8,7 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
+from cases import each_case
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -439,7 +440,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_case("name", REFUSED)
 def test_remedies_hold(name):
   made = planned(REFUSED[name])
   with pytest.raises(ConfigError, match=r"GB on each device in .* counted on of the") as info:
