@@ -268,6 +268,7 @@ def test_leading_axes_are_batch_axes(loss):
   np.testing.assert_allclose(whole[1, 2], one_row(scores[1, 2], labels[1, 2], where[1, 2]), rtol=1e-6)
 
 
+@pytest.mark.slow
 @every_loss
 def test_low_precision_scores_are_computed_in_float32(loss):
   rng = np.random.default_rng(2)

@@ -334,6 +334,7 @@ def test_a_prototype_network_is_counted():
   assert three == pytest.approx(1.5 * two, rel=0.02)
 
 
+@pytest.mark.slow
 def test_centroids_are_moved_in_place():
   """Ten times as many labels need ten times the table, and not a byte more while a step runs."""
   few, many = (
