@@ -5,16 +5,17 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-fast lint golden lock clean
+.PHONY: demo test test-slow lint golden lock clean
 
 demo: .venv/ready
 	$(BIN)/python -m xmc_jax.main --config=experiments/dexml.py
 
 test: .venv/ready lint
-	$(PYTEST)
-
-test-fast: .venv/ready
 	$(PYTEST) -m "not slow"
+
+# What takes long: whole trainings, kills, processes, meshes; CI runs both.
+test-slow: .venv/ready
+	$(PYTEST) -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff check .

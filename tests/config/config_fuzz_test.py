@@ -12,6 +12,7 @@ import warnings
 import ml_collections
 import pytest
 from absl import flags
+from cases import each_case
 
 from tests import tiny_runs
 from tests.cli.main_test import DEXML, child
@@ -160,11 +161,12 @@ def test_a_key_below_a_value_and_a_section_without_one():
 # Values.
 
 
-def test_any_value():
+@pytest.mark.parametrize("count", [4, pytest.param(len(ANY), marks=pytest.mark.slow)])
+def test_any_value(count):
   """Refused by key, value and what to set instead, or of the right type and in its range."""
   for method, key, declared in DECLARED:
     usual, of_method = declared.default, {} if key == "method.name" else {"method.name": method}
-    for value in ANY:
+    for value in random.Random(f"{method} {key}").sample(ANY, count):
       if message := refused(made(**(of_method | {key: value}))):
         assert key in message
         mended(of_method | {key: value})
@@ -189,7 +191,7 @@ def test_pairs_of_values():
   assert accepted > 150
 
 
-@pytest.mark.parametrize(
+@each_case(
   "spoil, words",
   [
     (
@@ -254,7 +256,7 @@ def told(monkeypatch):
   return run
 
 
-@pytest.mark.parametrize("section", ("", "data", "encoder", "method", "train", "eval"))
+@each_case("section", ("", "data", "encoder", "method", "train", "eval"))
 def test_any_text_on_the_command_line(told, section):
   for key in (key for key in DEFAULT if key.partition(".")[0] == section or (not section and "." not in key)):
     _assert_told(told, key)
@@ -274,7 +276,7 @@ def _assert_told(told, key):
     assert repr(key) in told(f"--config.{wrong}=1")
 
 
-@pytest.mark.parametrize(
+@each_case(
   "argument, words",
   [
     ("--config.=x", "config has no key ''; there are"),
@@ -332,7 +334,10 @@ def planned(values: dict) -> str:
   return ""
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+  "method",
+  ["dexml", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "dexml")],
+)
 def test_any_legal_value_gives_a_plan_or_a_line(method):
   rng, plans = random.Random(method), 0
   keys = keys_beside({"method.name": method})
@@ -343,6 +348,7 @@ def test_any_legal_value_gives_a_plan_or_a_line(method):
   assert plans > len(keys) / 3
 
 
+@pytest.mark.slow
 def test_plans_of_several_legal_values():
   rng, plans = random.Random(3), 0
   for _ in range(150):
@@ -403,9 +409,14 @@ _SMALL = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("base", BASES)
-def test_trainings_of_legal_settings_end_well_or_in_a_line(base, tmp_path):
+@pytest.mark.parametrize(
+  "base, count",
+  [
+    *((base, 1) for base in ("dexml", "ova", "unidec")),
+    *(pytest.param(base, 3, marks=pytest.mark.slow) for base in BASES),
+  ],
+)
+def test_trainings_of_legal_settings_end_well_or_in_a_line(base, count, tmp_path):
   rng = random.Random(base)
   folder = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "raw"))
   keys = {
@@ -414,7 +425,7 @@ def test_trainings_of_legal_settings_end_well_or_in_a_line(base, tmp_path):
     if not key.startswith(("encoder.name", "encoder.init", "encoder.tok", *_APART))
   }
   done = 0
-  while done < 3:
+  while done < count:
     chosen = {key: legal(keys[key], rng, _SMALL.get(key, 2000)) for key in rng.sample(list(keys), 3)}
     print(f"settings: {chosen}")  # shown with a failure
     try:

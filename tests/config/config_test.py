@@ -7,6 +7,7 @@ import re
 
 import hypothesis
 import pytest
+from cases import each_case
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
@@ -163,7 +164,7 @@ def test_choices_are_those_of_the_rooms():
   assert set(Options._fields) <= set(methods.default_config().data)
 
 
-@pytest.mark.parametrize("key", ["name", "encoder.name", "method.name", "data.text"])
+@each_case("key", ["name", "encoder.name", "method.name", "data.text"])
 def test_texts_that_must_not_be_empty(key):
   assert f"{key} is empty" in refusal(methods.check_config, made(**{key: "  "}))
 
@@ -198,14 +199,14 @@ def test_any_value_passes_or_is_refused(declared, value):
 # Values that must agree.
 
 
-@pytest.mark.parametrize("temperature", [0.51, 1.0, 20.0])
+@each_case("temperature", [0.51, 1.0, 20.0])
 def test_a_flat_temperature_with_unit_vectors(temperature):
   wrong = {"method.temperature": temperature, "encoder.normalize": True}
   assert_refused(wrong, f"method.temperature = {temperature}", "encoder.normalize = True", "at most 0.5")
   assert len(remedies(refusal(methods.check_config, made(**wrong)))) == 3
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 0.05, 0.49])
+@each_case("temperature", [1e-3, 0.05, 0.49])
 def test_a_sharp_temperature_with_raw_products(temperature):
   wrong = {"method.temperature": temperature, "encoder.normalize": False}
   assert_refused(wrong, f"method.temperature = {temperature}", "encoder.normalize = False", "at least 0.5")
@@ -217,15 +218,15 @@ def test_temperatures_that_go():
     methods.check_config(made(**{"method.temperature": temperature, "encoder.normalize": unit}))
 
 
-@pytest.mark.parametrize("unit", [True, False])
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+@each_case("unit", [True, False])
+@each_case("temperature", [0.0, -1.0, math.nan])
 def test_no_override_for_a_temperature_that_is_none(unit, temperature):
   wrong = {"method.temperature": temperature, "encoder.normalize": unit, "method.allow_any_temperature": True}
   assert_refused(wrong, "must be more than 0")
   assert_refused(wrong | {"method.allow_any_temperature": False}, "must be more than 0")
 
 
-@pytest.mark.parametrize(
+@each_case(
   "batch, devices, nearest",
   [(10, 4, 8), (11, 4, 12), (3, 8, 8), (1, 2, 2), (1023, 8, 1024), (2**31 - 1, 2, 2**31 - 2), (9, 6, 6)],
 )
@@ -245,12 +246,12 @@ def test_more_hard_negatives_than_are_listed():
   )
 
 
-@pytest.mark.parametrize("key", ["method.num_random_negatives", "method.num_hard_negatives"])
+@each_case("key", ["method.num_random_negatives", "method.num_hard_negatives"])
 def test_negatives_beside_all_labels(key):
   assert_refused({key: 5}, f"{key} = 5", "method.labels = 'all'")
 
 
-@pytest.mark.parametrize("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
+@each_case("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
 def test_metric_deeper_than_what_is_kept(metric, depth):
   methods.check_config(made(**{"eval.metric": metric, "eval.k": depth}))
   wrong = {"eval.metric": metric, "eval.k": depth - 1}
@@ -261,7 +262,7 @@ def test_early_stopping_without_validation_rows():
   assert_refused({"train.early_stop_evals": 3, "data.num_validation": 0}, "train.early_stop_evals = 3")
 
 
-@pytest.mark.parametrize(
+@each_case(
   "wrong",
   [
     {"encoder.pooling": "cls"},
@@ -279,7 +280,7 @@ def test_a_bag_has_no_layers_and_no_attention(wrong):
 # Keys.
 
 
-@pytest.mark.parametrize(
+@each_case(
   "key, words",
   [
     ("trian.batch_size", "did you mean 'train.batch_size'?"),
@@ -312,7 +313,7 @@ def test_keys_that_a_config_file_adds_or_lacks():
   assert "config.train is a section" in refusal(methods.check_config, config)
 
 
-@pytest.mark.parametrize("config", [None, 3, "x", [], object()])
+@each_case("config", [None, 3, "x", [], object()])
 def test_what_is_no_config(config):
   assert "get_config() gave" in refusal(methods.check_config, config)
 
@@ -371,7 +372,7 @@ def test_the_shortest_length_holds_a_token():
 # Durations, dumps, run folders.
 
 
-@pytest.mark.parametrize(
+@each_case(
   "epochs, per_epoch, expected",
   [(0, 10, 0), (0.0, 10, 0), (1, 10, 10), (0.5, 10, 5), (0.001, 10, 1), (2.5, 3, 8), (100, 1, 100)],
 )
@@ -440,7 +441,7 @@ def test_a_setting_of_another_method_is_told_whose_it_is():
   assert message == "config has no key 'method.prototype_width': it is a setting of method.name = 'prime'"
 
 
-@pytest.mark.parametrize(
+@each_case(
   "content, words",
   [
     (b"", "not readable as a run's config"),
@@ -471,7 +472,7 @@ def test_read_of_damaged_files(tmp_path, content, words):
   assert words in message and str(path) in message
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("name", "path", "expected"),
   [
     ("dexml-debian", "", "dexml-debian"),

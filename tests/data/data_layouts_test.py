@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sample_folders as samples
 import scipy.sparse
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,15 +37,15 @@ def check_content(dataset):
   assert rows_of(graph.label_edges) == [sorted(row) for row in samples.LABEL_EDGES]
 
 
-@pytest.mark.parametrize("end", ["", ".gz"])
-@pytest.mark.parametrize("layout", samples.LAYOUTS)
+@each_case("end", ["", ".gz"])
+@each_case("layout", samples.LAYOUTS)
 def test_layouts_agree(layout, end, tmp_path):
   dataset = data.load(samples.LAYOUTS[layout](tmp_path / "set", end))
   check_content(dataset)
   assert dataset.name == "set"
 
 
-@pytest.mark.parametrize("layout", ["raw_json", "index", "parquet"])
+@each_case("layout", ["raw_json", "index", "parquet"])
 def test_counts(layout, tmp_path):
   manifest = data.load(samples.LAYOUTS[layout](tmp_path / "set")).manifest
   counts = manifest["counts"]
@@ -126,7 +127,7 @@ def test_missing_filters_and_empty_ones(tmp_path):
   assert dataset.train.filter.nnz == dataset.test.filter.nnz == 0
 
 
-@pytest.mark.parametrize("missing", ["trn", "lbl"])
+@each_case("missing", ["trn", "lbl"])
 def test_graph_with_one_side(missing, tmp_path):
   folder = samples.index(tmp_path)
   (folder / f"kind_{missing}_X_Y.txt").unlink()
@@ -227,7 +228,7 @@ def test_separators(tmp_path):
   assert list(data.load(path, test_fraction=0).labels.texts) == ["3", "1", "7"]
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("cells", "separator", "said"),
   [
     (["a b", "c d", "e, f"], "", "labels split at ',' in 1 of 3 rows"),

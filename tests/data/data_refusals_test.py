@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sample_folders as samples
 import scipy.sparse
+from cases import each_case
 
 from xmc_jax import data
 from xmc_jax.data import arrays
@@ -365,7 +366,7 @@ def refused(folder, match, error=DataError, **options):
   assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case("case", CASES)
 def test_refusal(case, tmp_path):
   layout, name, content, match = CASES[case]
   folder = samples.LAYOUTS[layout](tmp_path)
@@ -417,7 +418,7 @@ NPZ_CASES = {
 }
 
 
-@pytest.mark.parametrize("case", NPZ_CASES)
+@each_case("case", NPZ_CASES)
 def test_npz_refusal(case, tmp_path):
   changes, match = NPZ_CASES[case]
   folder = samples.pecos(tmp_path)
@@ -425,7 +426,7 @@ def test_npz_refusal(case, tmp_path):
   refused(folder, rf"Y\.tst\.npz.*{match}")
 
 
-@pytest.mark.parametrize("form", ["csc", "coo", "bsr", "dia"])
+@each_case("form", ["csc", "coo", "bsr", "dia"])
 def test_npz_in_any_form(form, tmp_path):
   folder = samples.pecos(tmp_path)
   before = data.load(folder)
@@ -448,7 +449,7 @@ class Trap:
     return open, (str(self._path), "w")
 
 
-@pytest.mark.parametrize("member", ["data", "shape", "format", "indices"])
+@each_case("member", ["data", "shape", "format", "indices"])
 def test_a_pickle_in_npz_is_not_run(member, tmp_path):
   folder = samples.pecos(tmp_path)
   trap = np.array([Trap(tmp_path / "sprung")] * 3, object)
@@ -488,7 +489,7 @@ def test_lists_just_too_deep_to_be_shown(tmp_path):
       data.prepare(folder, folder / "out")
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("name", "text", "match"),
   [
     ("trn.json", GOOD + "x" * 200, r"trn\.json, line 2: expected lines of at most 0 MiB"),
@@ -537,7 +538,7 @@ def test_small_chunks_give_the_same(tmp_path, monkeypatch):
       np.testing.assert_array_equal(found.truth.toarray(), wanted.truth.toarray())
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("layout", "name", "match"),
   [
     ("raw_json", "tst.json", r"tst\.json \(or \.gz\) is missing beside trn\.json"),
@@ -577,7 +578,7 @@ def test_table_whose_labels_are_all_empty(tmp_path):
   )
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("options", "said"),
   [
     (
@@ -616,7 +617,7 @@ def test_label_table_without_texts(tmp_path):
     data.load(path, label_file="names.csv")
 
 
-@pytest.mark.parametrize("name", ["trn.json.gz", "lbl.json.gz"])
+@each_case("name", ["trn.json.gz", "lbl.json.gz"])
 def test_truncated_gzip(name, tmp_path):
   folder = samples.raw_json(tmp_path, ".gz")
   noise = samples.lines(json_row(title=os.urandom(40).hex(), target_ind=[0]).strip() for _ in range(3000))
@@ -642,7 +643,7 @@ def test_no_permission(tmp_path, monkeypatch):
     data.prepare(folder, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("number", "match"),
   [
     (

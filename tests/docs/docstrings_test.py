@@ -4,7 +4,7 @@ import doctest
 import importlib
 import pathlib
 
-import pytest
+from cases import each_case
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "xmc_jax"
 # Examples of these need a trained run or files of the user's; the tests of their rooms show that they work.
@@ -22,7 +22,7 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each_case("name", MODULES)
 def test_examples(name):
   import jax
   import jax.numpy as jnp

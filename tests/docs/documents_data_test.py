@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+from cases import each_case
 
 from tests.docs.documents_test import FENCED, ROOT
 from xmc_jax import data
@@ -80,7 +81,7 @@ def spoilt(files: dict[str, str], name: str, old: str, new: str) -> dict[str, st
 _INDEX, (_CSV, _TEST, *_) = FILES["XMC repository, index files"][0], FILES["Tables"]
 
 
-@pytest.mark.parametrize(
+@each_case(
   "files",
   [
     spoilt(RAW, "trn.json", RAW["trn.json"].splitlines()[1], '{"title": "moc'),

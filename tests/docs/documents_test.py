@@ -14,6 +14,7 @@ import warnings
 
 import pytest
 from absl import flags
+from cases import each_case
 
 from tests import tiny_runs
 from xmc_jax import main, methods
@@ -135,7 +136,7 @@ def test_the_pages_have_commands():
   assert {page.name for page, *_ in ALL} >= {"README.md", "export.md", "planning.md", "scaling.md"}
 
 
-@pytest.mark.parametrize("line", OF_MAIN)
+@each_case("line", OF_MAIN)
 def test_a_command_of_the_program(parsed, line, capsys):
   with parsed(OF_MAIN[line]) as rest:
     options.check(rest)

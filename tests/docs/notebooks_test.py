@@ -14,6 +14,7 @@ import sys
 
 import nbformat
 import pytest
+from cases import each_case
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
@@ -108,7 +109,7 @@ def said(cell: nbformat.NotebookNode) -> str:
 # --- what is committed ---
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_what_is_committed(name):
   path, book = FOLDER / f"{name}.ipynb", read(name)
   nbformat.validate(book)
@@ -125,7 +126,7 @@ def test_what_is_committed(name):
   assert not [cell for cell in tagged(book, "install") if cell.outputs]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_each_cell_of_code_has_prose_before_it(name):
   cells = read(name).cells
   assert cells[0].cell_type == "markdown"
@@ -134,8 +135,8 @@ def test_each_cell_of_code_has_prose_before_it(name):
     assert cell.cell_type == "markdown" or before.cell_type == "markdown" or both
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("is_there", [True, False])
+@each_case("name", NAMES)
+@each_case("is_there", [True, False])
 def test_installing(name, is_there, monkeypatch, tmp_path):
   """Nothing where the package is there; else from SOURCE, and no more for a machine without accelerator."""
   import importlib.util

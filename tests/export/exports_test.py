@@ -19,7 +19,14 @@ def folder(tmp_path_factory):
   return made_runs.write_data(tmp_path_factory.mktemp("exported"))
 
 
-@pytest.mark.parametrize("kind", [*made_runs.KINDS, "classifier"])
+# The others differ from one of these in how they were trained, or in an encoder's size and pooling.
+QUICK = ("bag", "bert", "ova", "unidec", "rae_xmc", "classifier")
+
+
+@pytest.mark.parametrize(
+  "kind",
+  [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in made_runs.KINDS if kind not in QUICK)],
+)
 def test_an_export_predicts_as_the_run_does_and_takes_labels(folder, kind, capfd):
   workdir = made_runs.made(folder, kind)
   export.export(workdir)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax import losses
 
@@ -36,7 +37,7 @@ def value_and_grad(scores, labels, **options):
   return jax.value_and_grad(lambda s: loss(s).sum())(jnp.asarray(scores))
 
 
-@pytest.mark.parametrize(
+@each_case(
   "lead, expected",
   [
     (0.4, 0.0),  # the positive leads by more than either margin
@@ -82,7 +83,6 @@ def test_with_equal_bounds_it_is_a_fixed_margin():
   np.testing.assert_allclose(got, fixed * np.clip((~labels).sum(1), 1, 3), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 @hypothesis.given(
   num_labels=st.sampled_from([1, 2, 12]),
   num_negatives=st.sampled_from([1, 3, 100]),
@@ -127,7 +127,7 @@ def test_many_negatives_at_a_time():
   np.testing.assert_allclose(gradient, [gradient for _, gradient in rows], rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("options", [{"minimum": -0.1}, {"minimum": 0.4}, {"num_negatives": 0}])
+@each_case("options", [{"minimum": -0.1}, {"minimum": 0.4}, {"num_negatives": 0}])
 def test_impossible_settings_are_refused(options):
   with pytest.raises(ValueError, match="minimum <= maximum"):
     losses.dynamic_margin([1.0, 0.0], [1, 0], **options)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax import losses
 
@@ -87,14 +88,12 @@ REFERENCES = {
   margin: reference_margin,
   losses.dynamic_margin: reference_dynamic_margin,
 }
-every_loss = pytest.mark.parametrize("loss", REFERENCES, ids=lambda loss: loss.__name__)
-weighted_loss = pytest.mark.parametrize(
-  "loss", [loss for loss in REFERENCES if loss is not losses.binary], ids=lambda loss: loss.__name__
-)
+name_of = lambda loss: loss.__name__
+WEIGHTED = [loss for loss in REFERENCES if loss is not losses.binary]
 # A dynamic margin is a constant for the gradient, which is then not the slope: dynamic_margin_test has it.
-sloped_loss = pytest.mark.parametrize(
-  "loss", [loss for loss in REFERENCES if loss is not losses.dynamic_margin], ids=lambda loss: loss.__name__
-)
+SLOPED = [loss for loss in REFERENCES if loss is not losses.dynamic_margin]
+every_loss = each_case("loss", REFERENCES, ids=name_of)
+weighted_loss = each_case("loss", WEIGHTED, ids=name_of)
 
 
 def reference(loss, scores, labels, where, weights=None):
@@ -116,7 +115,7 @@ batches = st.tuples(
 weight_arrays = hnp.arrays(np.float32, SHAPE, elements=st.floats(0, 2, width=32))
 
 
-@every_loss
+@pytest.mark.parametrize("loss", REFERENCES, ids=name_of)
 @hypothesis.given(batch=batches)
 def test_equals_the_definition(loss, batch):
   scores, labels, where = batch
@@ -125,7 +124,7 @@ def test_equals_the_definition(loss, batch):
   )
 
 
-@weighted_loss
+@pytest.mark.parametrize("loss", WEIGHTED, ids=name_of)
 @hypothesis.given(batch=batches, weights=weight_arrays)
 def test_weights_of_the_caller_equal_the_definition(loss, batch, weights):
   scores, labels, where = batch
@@ -133,7 +132,7 @@ def test_weights_of_the_caller_equal_the_definition(loss, batch, weights):
   np.testing.assert_allclose(got, reference(loss, scores, labels, where, weights), rtol=1e-5, atol=1e-5)
 
 
-@sloped_loss
+@pytest.mark.parametrize("loss", SLOPED, ids=name_of)
 @hypothesis.given(batch=batches)
 @hypothesis.settings(max_examples=10)
 def test_gradient_equals_central_differences_of_the_definition(loss, batch):
@@ -169,7 +168,7 @@ def test_a_masked_column_is_as_if_not_there(loss):
 
 
 @every_loss
-@pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf, 1e38, -1e38])
+@each_case("junk", [np.nan, np.inf, -np.inf, 1e38, -1e38])
 def test_masked_scores_reach_neither_value_nor_gradient(loss, junk):
   scores = np.array([[0.5, junk, -1.0, junk], [junk] * 4], np.float32)
   labels = np.array([[1, 1, 0, 0], [1, 1, 0, 0]])
@@ -199,8 +198,8 @@ def test_masked_weights_and_labels_are_not_read(loss):
 
 
 @every_loss
-@pytest.mark.parametrize("size", [1.0, 1e2, 1e4])
-@pytest.mark.parametrize("labels", [[1, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]])
+@each_case("size", [1.0, 1e2, 1e4])
+@each_case("labels", [[1, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]])
 def test_extreme_scores_give_finite_values_and_gradients(loss, size, labels):
   signs = np.array([[1, 1, 1, 1], [-1, -1, -1, -1], [1, -1, 1, -1], [-1, 1, -1, 1]], np.float32)
   labels = np.tile(labels, (4, 1))
@@ -218,7 +217,7 @@ def test_a_loss_of_thousands_has_its_full_gradient(loss):
 
 
 @weighted_loss
-@pytest.mark.parametrize(
+@each_case(
   "labels, weights, where",
   [
     ([0, 0, 0], None, None),  # no positive
@@ -269,6 +268,7 @@ def test_leading_axes_are_batch_axes(loss):
   np.testing.assert_allclose(whole[1, 2], one_row(scores[1, 2], labels[1, 2], where[1, 2]), rtol=1e-6)
 
 
+@pytest.mark.slow
 @every_loss
 def test_low_precision_scores_are_computed_in_float32(loss):
   rng = np.random.default_rng(2)
@@ -281,7 +281,7 @@ def test_low_precision_scores_are_computed_in_float32(loss):
 
 
 @every_loss
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.float32])
+@each_case("dtype", [bool, np.int8, np.float32])
 def test_labels_of_any_type(loss, dtype):
   scores, labels = np.array([[1.0, 0.0, 2.0]], np.float32), np.array([[1, 0, 1]])
   np.testing.assert_array_equal(loss(scores, labels.astype(dtype)), loss(scores, labels))

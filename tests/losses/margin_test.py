@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax.losses import margin, margin_from_positives
 
@@ -53,7 +54,7 @@ CASES = [
   {"num_positives": 99, "num_negatives": 99},
   {"num_negatives": 1, "num_positives": 1},
 ]
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "-")
+every_case = each_case("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "-")
 _NAMES = {"margin": "gamma", "num_negatives": "eta", "weight_temperature": "temperature"}
 
 
@@ -147,8 +148,8 @@ def test_equals_the_definition(case):
       np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("case", CASES[:4], ids=["-", "3", "2", "3-5"])
-@pytest.mark.parametrize("differentiable", [False, True])
+@each_case("case", CASES[:4], ids=["-", "3", "2", "3-5"])
+@each_case("differentiable", [False, True])
 def test_gradient_equals_central_differences_of_the_definition(case, differentiable):
   scores, labels, weights, _ = random_rows(1)
   step = 1e-6
@@ -186,7 +187,6 @@ def test_a_masked_column_is_as_if_not_there(case):
   assert not np.any(grad[:, ~keep])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[2:5], ids=["2", "3-5", "99-99"])
 def test_margin_of_positives_and_pool_apart(case):
   scores, labels, weights, where = random_rows(3)
@@ -245,8 +245,8 @@ def value_and_grads(num_positives):
   return jax.jit(jax.value_and_grad(loss, (0, 1)))
 
 
-@pytest.mark.parametrize("num_positives", [0, 1])
-@pytest.mark.parametrize(
+@each_case("num_positives", [0, 1])
+@each_case(
   "positives, weights, pool, negative",
   [
     ([1e4, -1e4], [0.5, 0.5], [1e4, -1e4, 0.0], [True] * 3),
@@ -284,7 +284,7 @@ def test_any_shape_equals_the_definition(num_labels, num_negatives, num_positive
   np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("counts", [{"num_negatives": 0}, {"num_positives": -1}])
+@each_case("counts", [{"num_negatives": 0}, {"num_positives": -1}])
 def test_impossible_counts_are_refused(counts):
   with pytest.raises(ValueError, match="num_negatives must be >= 1"):
     margin([1.0, 0.0], [1, 0], **counts)

@@ -120,8 +120,7 @@ def test_ngame_is_its_formula(num_positives, data, tmp_path):
     assert expected > 0.01 and float(loss_of(batch)) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("unit_texts", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("unit_texts", [True, False])
 def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   settings = {**DEXA, "method.unit_texts": unit_texts, "method.num_head_labels": 3}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
@@ -160,7 +159,6 @@ def _special(run):
   return data_room.special_ids(run.dataset.tokenizer())
 
 
-@pytest.mark.slow
 def test_without_clusters_dexa_is_ngame(data, tmp_path):
   def loss_and_gradient(name, settings):
     run = tiny_runs.open_run(data, tmp_path / name, **settings)
@@ -332,7 +330,6 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
   assert run.config.encoder == before.config.encoder and run.config.data == before.config.data
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mean", ["existing", "all"])
 def test_the_classifier_loss_is_its_formula(mean, data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "method.margin_mean": mean}
@@ -432,7 +429,6 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
   np.testing.assert_allclose(given["queries"], expected, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
   with pytest.raises(ConfigError, match=r"stands on a trained encoder; set --config.init_from=FOLDER"):
     tiny_runs.open_run(data, tmp_path / "a", **CLASSIFIER)
@@ -443,7 +439,6 @@ def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
     tiny_runs.open_run(data, tmp_path / "c", **{**CLASSIFIER, "init_from": str(tmp_path / "nowhere")})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "changed, message",
   [
@@ -550,7 +545,6 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
   assert moved[0] == pytest.approx(0.01, rel=0.01) and 0 < moved[1] < 0.003
 
 
-@pytest.mark.slow
 def test_a_dual_encoder_has_one_kind_of_scores(data, encoder_run, tmp_path):
   with pytest.raises(ConfigError, match=r"scores = 'classifier': this run has no classifiers"):
     tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"eval.scores": "classifier"})

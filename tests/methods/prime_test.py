@@ -75,7 +75,6 @@ def test_centroids_without_the_batch_by_hand(shape):
   assert not any(np.any(slope) for slope in slopes)
 
 
-@pytest.mark.slow
 def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
   """The losses differ where labels have points in the batch, and are those of the definition."""
   found = []
@@ -212,7 +211,6 @@ def test_exact_centroids_are_made_anew_by_the_encoder_of_the_moment(data, tmp_pa
   assert np.abs(np.asarray(renewed["centroids"]) - np.asarray(extra_state["centroids"])).max() > 1e-3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["momentum", "frozen", "exact"])
 def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   """After an epoch; that a checkpoint has them is resume_test's."""

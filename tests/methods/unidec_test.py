@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 import tiny_runs
+from cases import each_case
 
 from xmc_jax import losses, refresh
 from xmc_jax.cli import commands
@@ -167,10 +168,7 @@ CASES = [
 ]
 
 
-_SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in CASES[1:]]
-
-
-@pytest.mark.parametrize("case", [CASES[0], *_SLOW], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_unidec_is_its_formula(case, make_run):
   settings = {**UNIDEC, **case}
   run = make_run(**settings)
@@ -226,7 +224,6 @@ def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monk
   assert found.mean() == pytest.approx(there.mean(), abs=0.02)
 
 
-@pytest.mark.slow
 def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   """β >= max |P_i|, every label in the pool, λ = 1: queries against labels are DEXML's decoupled softmax."""
   every = {"method.labels": "all", "method.num_positives": 0, "method.num_hard_negatives": 0}
@@ -497,7 +494,7 @@ def test_depsl_has_no_classifiers(data, tmp_path):
     ranker(run, params, extra_state, "classifier")
 
 
-@pytest.mark.parametrize(
+@each_case(
   "settings, message",
   [
     ({"method.cluster_size": 4}, "no key 'method.cluster_size': it is a setting of .*'ngame'"),

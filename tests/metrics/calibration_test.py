@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax import metrics
 from xmc_jax.metrics import calibration as module
@@ -51,7 +52,7 @@ def test_nothing_is_no_error():
   assert metrics.reliability([], []) == (0.0, [])
 
 
-@pytest.mark.parametrize(
+@each_case(
   "probabilities, right",
   [
     ([1.5], [True]),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax import models
 from xmc_jax.errors import ConfigError, UserError
@@ -162,7 +163,7 @@ def test_a_saved_bag_loads(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, again.init(KEY), params)
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("options", "message"),
   [
     ({"pooling": "max"}, "pooling='max'"),

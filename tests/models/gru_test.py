@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -279,7 +280,7 @@ def test_a_folder_with_pytorchs_tensors_gives_pytorchs_states(tmp_path):
   np.testing.assert_allclose(jax.jit(embedder.embed)(embedder.init(KEY), _tokens()), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@each_case(
   ("options", "message"),
   [
     ({"width": 7}, r"encoder\.width=7.*config\.encoder\.width=8"),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import each_case
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -108,7 +109,6 @@ def test_equals_adam_of_optax_where_every_step_touches_all_rows():
   np.testing.assert_allclose(moments.square, state[0].nu, rtol=1e-6)
 
 
-@pytest.mark.slow
 @hypothesis.given(
   ids=hnp.arrays(np.int32, (6, 8), elements=st.integers(-1, NUM_ROWS - 1)), seed=st.integers(0, 1000)
 )
@@ -151,8 +151,8 @@ def test_no_ids_change_nothing(mesh):
   assert not np.any(moments.mean) and not np.any(moments.square) and not np.any(rows)
 
 
-@pytest.mark.parametrize("shape", MESHES)
-@pytest.mark.parametrize("num_ids", [7, 40])
+@each_case("shape", MESHES)
+@each_case("num_ids", [7, 40])
 def test_meshes_agree(shape, num_ids):
   batches = list(random_batches(4, num_ids))
   expected = train(table_of(), batches)
@@ -236,7 +236,7 @@ def test_a_table_that_does_not_divide_is_refused():
     lazy_adam.take(jnp.zeros((18, 2)), jnp.array([1]), mesh)
 
 
-@pytest.mark.parametrize("shape", MESHES)
+@each_case("shape", MESHES)
 def test_put_sets_the_rows_of_its_ids_alone(shape):
   table, rows = table_of(), table_of(4, seed=1)
   mesh = meshes.make(*shape)

@@ -7,11 +7,9 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from cases import each_case
 
 from xmc_jax.ops import find_threshold, soft_top_k_threshold
-
-pytestmark = pytest.mark.slow
 
 as_they_are = lambda block: block
 
@@ -71,7 +69,7 @@ def test_a_tally_keeps_the_digits_of_what_is_settled():
   np.testing.assert_allclose(seen.over, 1000 * np.exp(-30.0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(3, 0), (7,), (2, 3, 5000), (5, 700_001)])
+@each_case("shape", [(3, 0), (7,), (2, 3, 5000), (5, 700_001)])
 def test_a_tally_in_blocks_is_the_tally(shape):
   logits = 3 * np.random.default_rng(0).standard_normal(shape, np.float32)
   for tally in (soft_top_k_threshold.tally, jax.jit(soft_top_k_threshold.tally, static_argnums=1)):
@@ -149,8 +147,8 @@ def test_the_bracket_holds_the_root(logits, share):
   assert sums(logits + float(low) - 1e-4)[0] <= k <= sums(logits + float(high) + 1e-4)[0]
 
 
-@pytest.mark.parametrize("spread, limit", [(0.1, 4), (1, 5), (2, 6), (4, 8), (8, 10), (20, 12)])
-@pytest.mark.parametrize("k", [1, 5, 5.5, 100, 5000, 9995])
+@each_case("spread, limit", [(0.1, 4), (1, 5), (2, 6), (4, 8), (8, 10), (20, 12)])
+@each_case("k", [1, 5, 5.5, 100, 5000, 9995])
 def test_few_calls_for_random_normals(spread, limit, k):
   logits = draw_logits(spread)
   calls, t = find(logits, k)
@@ -171,7 +169,7 @@ def test_all_rows_equal_needs_no_call():
   np.testing.assert_allclose(t, -np.log(4), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
+@each_case(
   "function, root",
   [
     (lambda t: (t - 3, jnp.ones_like(t)), 3.0),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import each_case
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from streaming_references import KINDS, OPTIONS, Case, draw_columns, make_case, reference, spread, spread_all
@@ -15,10 +16,8 @@ from streaming_references import KINDS, OPTIONS, Case, draw_columns, make_case, 
 from xmc_jax import losses
 from xmc_jax.ops import streaming_loss
 
-pytestmark = pytest.mark.slow
-
 LOSSES = {kind: getattr(losses, {"soft_top_k": "soft_top_k_loss"}.get(kind, kind)) for kind in KINDS}
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = each_case("kind", KINDS)
 
 
 def streamed(kind, case, chunk, mesh):
@@ -69,7 +68,7 @@ def assert_close(got, expected, tolerance=1e-5):
 
 
 @every_kind
-@pytest.mark.parametrize("weighted, masked", [(False, False), (True, True)])
+@each_case("weighted, masked", [(False, False), (True, True)])
 def test_equals_the_dense_loss_and_the_definition(kind, weighted, masked):
   case = make_case(kind, weighted=weighted, masked=masked)
   got = jitted(kind, case, 40)
@@ -77,8 +76,9 @@ def test_equals_the_dense_loss_and_the_definition(kind, weighted, masked):
   assert_close(got, reference(kind, case))
 
 
+@pytest.mark.slow
 @every_kind
-@pytest.mark.parametrize("chunk", [1, 300])
+@each_case("chunk", [1, 300])
 def test_chunks_change_nothing(kind, chunk):
   size = (5, 37, 6) if chunk == 1 else (8, 2000, 32)
   case = make_case(kind, size, width=9, masked=True, seed=1, temperature=1.0)
@@ -108,7 +108,7 @@ def test_the_weights_have_a_gradient():
   assert not np.any(np.asarray(got)[case.positives < 0])
 
 
-@every_kind
+@pytest.mark.parametrize("kind", KINDS)
 @hypothesis.given(
   size=st.sampled_from([(1, 1, 1, 1), (3, 7, 2, 5), (2, 4, 9, 0)]),
   magnitude=st.sampled_from([0.0, 1.0, 100.0, 1e4]),
@@ -134,6 +134,7 @@ def test_edges_equal_the_definition(kind, size, magnitude, real, positive, seed)
   assert_close(jitted(kind, case, chunk), reference(kind, case))
 
 
+@pytest.mark.slow
 @every_kind
 def test_low_precision_tables_are_multiplied_in_float32(kind):
   case = make_case(kind, (6, 50, 16), seed=3, masked=True)
@@ -167,8 +168,10 @@ def with_every_last_label(kind, case, num_shards):
   return case._replace(positives=positives, weights=weights)
 
 
+@pytest.mark.parametrize(
+  "shape", [(2, 4), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((1, 2), (2, 1), (1, 8)))]
+)
 @every_kind
-@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (2, 4), (1, 8)])
 def test_meshes_equal_one_device(kind, shape):
   case = with_every_last_label(kind, make_case(kind, masked=True, seed=4), shape[1])
   got = jitted(kind, case, 20, make_mesh(shape))
@@ -188,8 +191,8 @@ def test_sharded_inputs_stay_where_they_are(shape):
   assert {shard.data.shape for shard in got[2].addressable_shards} == {(40 // shape[1], 8)}
 
 
+@pytest.mark.parametrize("shape", [None, pytest.param((2, 4), marks=pytest.mark.slow)])
 @every_kind
-@pytest.mark.parametrize("shape", [None, (2, 4)])
 def test_positives_that_were_not_sampled_are_as_if_not_there(kind, shape):
   case, mesh = make_case(kind, (5, 30, 4), seed=8), None if shape is None else make_mesh(shape)
   sampled, others = np.tile([3, 17, -1], (5, 1)), np.tile([0, 29, -1, 8], (5, 1))
@@ -223,8 +226,8 @@ def test_each_row_may_have_its_own_k(shape):
   np.testing.assert_allclose(loss(counts), alone, rtol=1e-5)
 
 
-@pytest.mark.parametrize("prior", [4.0, np.linspace(-2, 6, 5, dtype=np.float32)], ids=["one", "of each row"])
-@pytest.mark.parametrize("shape", [None, (2, 2)])
+@each_case("prior", [4.0, np.linspace(-2, 6, 5, dtype=np.float32)], ids=["one", "of each row"])
+@each_case("shape", [None, (2, 2)])
 def test_binary_takes_a_prior_off_all_scores(shape, prior):
   """It is `losses.binary` of scores that it was subtracted from; gradients too."""
   case = make_case("binary", masked=True)
@@ -258,7 +261,8 @@ def test_binary_takes_a_prior_off_all_scores(shape, prior):
     np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind, dtype", [(kind, "float32") for kind in KINDS] + [("softmax", "bfloat16")])
+@pytest.mark.slow
+@each_case("kind, dtype", [(kind, "float32") for kind in KINDS] + [("softmax", "bfloat16")])
 def test_no_matrix_of_all_scores_is_made(kind, dtype):
   num_rows, dim, chunk = 256, 8, 500
 

@@ -8,6 +8,7 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
+from cases import each_case
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -332,6 +333,7 @@ def test_a_prototype_network_is_counted():
   assert three == pytest.approx(1.5 * two, rel=0.02)
 
 
+@pytest.mark.slow
 def test_centroids_are_moved_in_place():
   """Ten times as many labels need ten times the table, and not a byte more while a step runs."""
   few, many = (
@@ -438,7 +440,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_case("name", REFUSED)
 def test_remedies_hold(name):
   made = planned(REFUSED[name])
   with pytest.raises(ConfigError, match=r"GB on each device in .* counted on of the") as info:

@@ -4,6 +4,7 @@ import ast
 import re
 
 import pytest
+from cases import each_case
 
 from tests.config.config_test import USUAL
 from tests.docs.documents_test import ROOT
@@ -88,7 +89,7 @@ def test_a_row_is_read():
   assert not refusal("prime-lf_amazontitles_131k", {"method.num_positives": 1})
 
 
-@pytest.mark.parametrize("page", BASES)
+@each_case("page", BASES)
 def test_every_system_has_a_table(page):
   assert len(rows(page)) > 8
   for cells in rows(page):
@@ -96,7 +97,7 @@ def test_every_system_has_a_table(page):
     assert cells[0] and cells[3], cells
 
 
-@pytest.mark.parametrize("name", ALL)
+@each_case("name", ALL)
 def test_settings_are_there_and_legal(name):
   page, cells = ALL[name]
   for alternative in spans(cells[-1]):

@@ -6,7 +6,7 @@ stands in `OURS`. Between them they hold all that a preset changes of the defaul
 
 import importlib
 
-import pytest
+from cases import each_case
 
 from tests.golden_test import PRESETS
 from xmc_jax import methods
@@ -343,7 +343,7 @@ def test_every_benchmark_preset_stands_in_the_table():
   assert set(EXPECTED) == there
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@each_case("name", EXPECTED)
 def test_a_preset_has_the_papers_values(name):
   module, preset = PRESETS[name]
   found = checks.flatten(module.get_config(preset).to_dict())

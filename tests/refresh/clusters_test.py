@@ -4,6 +4,7 @@ import hypothesis
 import jax
 import numpy as np
 import pytest
+from cases import each_case
 from hypothesis import strategies as st
 
 from xmc_jax.refresh import clusters as module
@@ -47,8 +48,8 @@ def _same_partition(clusters, others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_clusters", [1, 2, 4, 8, 16, 32, 64])
-@pytest.mark.parametrize("num_vectors", SIZES)
+@each_case("num_clusters", [1, 2, 4, 8, 16, 32, 64])
+@each_case("num_vectors", SIZES)
 def test_sizes_differ_by_at_most_one_on_every_level(num_vectors, num_clusters):
   clusters = balanced_clusters(_vectors(num_vectors), num_clusters, key=KEY)
   _check_balance(clusters, num_vectors, num_clusters)
@@ -64,7 +65,7 @@ def test_any_vectors_are_shared_out(num_vectors, depth, values, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", [0, 1, 1e-38, 3e38])
+@each_case("value", [0, 1, 1e-38, 3e38])
 def test_equal_vectors_are_shared_out(value):
   vectors = np.full((13, 5), value, np.float32)
   _check_balance(balanced_clusters(vectors, 8, key=KEY), 13, 8)
@@ -83,7 +84,7 @@ def test_parts_and_samples_keep_the_balance_and_the_blobs(monkeypatch):
   jax.clear_caches()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_case("seed", range(5))
 def test_blobs_are_the_clusters(seed):
   vectors, blobs = _blobs(8, 20, seed)
   assert _same_partition(balanced_clusters(vectors, 8, key=jax.random.key(seed)), blobs)
@@ -140,7 +141,7 @@ def _reference(vectors, num_clusters, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@each_case("seed", range(3))
 def test_clusters_are_as_close_as_those_of_a_plain_implementation(seed):
   rng = np.random.default_rng(seed)
   centres = rng.standard_normal((30, 16))
@@ -152,7 +153,7 @@ def test_clusters_are_as_close_as_those_of_a_plain_implementation(seed):
   assert means[0] >= means[1] - 0.002
 
 
-@pytest.mark.parametrize("num_vectors", [160, 161])
+@each_case("num_vectors", [160, 161])
 def test_halves_are_parted_along_the_difference_of_their_centroids(num_vectors):
   """Where Lloyd's iterations have come to rest, no vector is nearer to the other half than one of that."""
   vectors = _blobs(2, 90)[0][:num_vectors]
@@ -164,7 +165,7 @@ def test_halves_are_parted_along_the_difference_of_their_centroids(num_vectors):
   assert (first @ direction).min() >= (second @ direction).max() - 1e-6
 
 
-@pytest.mark.parametrize(
+@each_case(
   "num_clusters, message",
   [(12, "12 is not .* 8 or 16"), (0, "0 is not .* 1$"), (-4, "-4 is not .* 1$"), (65, "65 .* 64 or 128")],
 )
@@ -173,7 +174,7 @@ def test_another_number_of_clusters_is_an_error(num_clusters, message):
     balanced_clusters(_vectors(20), num_clusters, key=KEY)
 
 
-@pytest.mark.parametrize("cluster", [balanced_clusters, spherical_kmeans])
+@each_case("cluster", [balanced_clusters, spherical_kmeans])
 def test_vectors_that_are_no_finite_matrix_are_an_error(cluster):
   with pytest.raises(ValueError, match=r"\[N, D\], got the shape \(5,\)"):
     cluster(np.zeros(5), 2, key=KEY)
@@ -183,7 +184,7 @@ def test_vectors_that_are_no_finite_matrix_are_an_error(cluster):
     cluster(vectors, 2, key=KEY)
 
 
-@pytest.mark.parametrize("num_clusters", [1, 3, 20])
+@each_case("num_clusters", [1, 3, 20])
 def test_kmeans_ends_with_each_vector_in_its_nearest_cluster(num_clusters):
   vectors = _vectors(60)
   clusters = spherical_kmeans(vectors, num_clusters, key=KEY, num_iterations=100)
@@ -216,7 +217,7 @@ def test_kmeans_of_equal_vectors_ends():
   assert len(set(spherical_kmeans(np.ones((9, 3)), 4, key=KEY, num_iterations=10**6))) == 1
 
 
-@pytest.mark.parametrize("options", [{"num_clusters": 0}, {"num_clusters": 21}])
+@each_case("options", [{"num_clusters": 0}, {"num_clusters": 21}])
 def test_kmeans_of_another_number_of_clusters_is_an_error(options):
   with pytest.raises(ValueError, match="from 1 to the number of vectors, 20"):
     spherical_kmeans(_vectors(20), **options, key=KEY)
@@ -224,7 +225,7 @@ def test_kmeans_of_another_number_of_clusters_is_an_error(options):
     spherical_kmeans(_vectors(20), 2, key=KEY, num_iterations=0)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_case("seed", range(8))
 def test_rounding_does_not_choose(seed):
   """Which of two equal halves comes first does not hang by an error of 1e-6 in the vectors."""
   rng = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax import metrics
 from xmc_jax.report import drawing, figures, side_figures
@@ -31,7 +32,7 @@ def _sample(true, wrong, random):
   return Sample(np.arange(3), *(np.array(part, np.float32) for part in (true, wrong, random)), 0.5, 0.5)
 
 
-@pytest.mark.parametrize(
+@each_case(
   "count, refreshed", [(1, {}), (2, {"clusters": [0]}), (300, {"a $x$ <b>": [0, 1], "漢字": range(900)})]
 )
 def test_curves(count, refreshed):
@@ -40,7 +41,7 @@ def test_curves(count, refreshed):
     assert _size(drawing.png(figure)) == (920, 660)
 
 
-@pytest.mark.parametrize(
+@each_case(
   "sample",
   [
     _sample([0.5], [], []),
@@ -64,7 +65,7 @@ def test_bars_and_precision_recall():
   )
 
 
-@pytest.mark.parametrize("probabilities", [[], [0.0], [1.0] * 50, np.linspace(0, 1, 1000) ** 4])
+@each_case("probabilities", [[], [0.0], [1.0] * 50, np.linspace(0, 1, 1000) ** 4])
 def test_reliability_of_any_probabilities(probabilities):
   found = metrics.reliability(probabilities, np.arange(len(probabilities)) % 2 == 0)
   bins = [one._asdict() for one in found.bins]
@@ -103,7 +104,7 @@ def test_any_names_of_runs():
     assert drawing.png(figure)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_names_are_short_and_in_any_font(name):
   shown = drawing.name_of(name)
   assert 1 <= len(shown) <= 24 and all(letter == "…" or " " <= letter <= "~" for letter in shown)

@@ -3,7 +3,7 @@
 import html.parser
 import re
 
-import pytest
+from cases import each_case
 
 from xmc_jax.report import html as pages
 from xmc_jax.report.html import Markup, element, words
@@ -45,7 +45,7 @@ def check_page(text: str) -> Checked:
   return checked
 
 
-@pytest.mark.parametrize(
+@each_case(
   "text, expected",
   [
     ("<script>", "&lt;script&gt;"),

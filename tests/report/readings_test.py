@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-import pytest
+from cases import each_case
 
 from xmc_jax.report import readings
 from xmc_jax.types import Refresh
@@ -33,7 +33,7 @@ def test_curves_rise_and_the_last_word_counts(tmp_path):
   assert readings.steps_per_epoch(found) == 4
 
 
-@pytest.mark.parametrize(
+@each_case(
   "line",
   [
     '{"step": 5, "train/loss": 1',
@@ -85,7 +85,7 @@ def test_absurd_numbers_of_refreshes_come_to_an_end(tmp_path):
   assert len(readings.refreshed({"a": Refresh(1.0, print)}, readings.curves(tmp_path))["a"]) <= 5000
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"train": "x"}', "{", '{"train": NaN}'])
+@each_case("text", ["", "[]", '{"train": "x"}', "{", '{"train": NaN}'])
 def test_damaged_seconds_are_those_of_the_last_reading(tmp_path, text):
   _write(tmp_path, _line(6, **{"time/train": 2.0, "memory/host_bytes": 5e9}))
   (tmp_path / "report").mkdir()

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
@@ -84,7 +85,7 @@ def test_any_end_that_is_missing(path, text):
     assert_refused(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
   "content",
   [b"", b"\xff\xfe", b"[]", b"null", b"3", b'"hybrid"', b"{}", b"[" * 100_000, b"PK\x03\x04", b"1" * 5000],
   ids=lambda content: repr(content[:4]),
@@ -102,13 +103,13 @@ def test_a_folder_in_its_place(path):
 # --- forged, with a checksum that fits ---
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, {"a": "\n" * 50}])
+@each_case("version", [0, 2, "1", None, {"a": "\n" * 50}])
 def test_another_version(path, text, version):
   forged(path, text, lambda content: content.update(version=version))
   assert "format version" in assert_refused(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
   "key, value",
   [
     ("format", "another"),
@@ -148,7 +149,7 @@ def test_values_that_cannot_be(path, text, key, value):
   assert_refused(path)
 
 
-@pytest.mark.parametrize("key", ["format", "version", "features", "linear", "joint", "trees", "num_rows"])
+@each_case("key", ["format", "version", "features", "linear", "joint", "trees", "num_rows"])
 def test_values_that_are_missing(path, text, key):
   forged(path, text, lambda content: content.pop(key))
   assert_refused(path)
@@ -162,7 +163,7 @@ def test_no_checksum_or_a_wrong_one(path, text):
   assert_refused(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
   "old, new",
   [
     ("left_child=", "left_child=0 "),  # one node more

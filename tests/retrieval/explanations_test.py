@@ -3,6 +3,7 @@
 import made_corpora
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax.retrieval.explanations import Reason, explain, in_words
 from xmc_jax.retrieval.memory import Neighbors
@@ -53,7 +54,7 @@ def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
   assert [point for point, _ in reason.voters] == [4, 1, 2]
 
 
-@pytest.mark.parametrize(
+@each_case(
   "sources, voters, expected",
   [
     ({"memory": 1, "lexical_labels": 3}, [(1, 0.5)], "memory 1st, lexical labels 3rd; as «short»"),

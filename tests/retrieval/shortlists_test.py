@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cases import each_case
 from nearest_by_sort import by_hand, clustered, overlap
 
 from xmc_jax import refresh
@@ -161,7 +162,7 @@ def test_without_scann_the_search_is_exact_and_says_so_once(backend, capfd, monk
   assert capfd.readouterr().err.count("ScaNN cannot be loaded") == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
   "num_queries, shape, platform, expected",
   [
     (1_000_000, (1_000_000, 768), "cpu", "scann"),

@@ -8,6 +8,7 @@ import sys
 import lightgbm
 import numpy as np
 import pytest
+from cases import each_case
 
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model, tree_text
@@ -35,8 +36,8 @@ def text():
 # --- what LightGBM writes ---
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_leaves": 2}, {"num_leaves": 31, "min_data_in_leaf": 5}])
-@pytest.mark.parametrize("num_rows, kind", [(3000, "both"), (60, "both"), (3000, "all"), (200, "none")])
+@each_case("settings", [{}, {"num_leaves": 2}, {"num_leaves": 31, "min_data_in_leaf": 5}])
+@each_case("num_rows, kind", [(3000, "both"), (60, "both"), (3000, "all"), (200, "none")])
 def test_what_is_fitted_is_accepted_and_says_what_lightgbm_says(settings, num_rows, kind):
   """Also of trees that are a leaf alone: too few rows, or answers of one kind."""
   features, right = made(num_rows, kind)
@@ -95,7 +96,7 @@ def test_a_changed_text_is_still_one(text):
   assert (tree_text.booster(found).predict(made()[0]) != tree_text.booster(text).predict(made()[0])).any()
 
 
-@pytest.mark.parametrize(
+@each_case(
   "key, change",
   [
     ("left_child", put(0, 0)),  # to itself
@@ -138,13 +139,13 @@ def test_a_changed_text_is_still_one(text):
     ("left_child", lambda values: ["0\rleft_child=9"]),
   ],
 )
-@pytest.mark.parametrize("tree", [0, 19])
+@each_case("tree", [0, 19])
 def test_trees_that_are_none_are_refused(text, key, change, tree):
   with pytest.raises(ValueError):
     tree_text.check(changed(text, key, change, tree), NUM_FEATURES)
 
 
-@pytest.mark.parametrize(
+@each_case(
   "old, new",
   [
     ("tree\n", ""),

@@ -120,6 +120,7 @@ def test_a_run_killed_while_it_is_fitted_ends_like_one_never_stopped(data, workd
   assert_same_files(workdir, tmp_path / "killed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", KILLS)
 def test_a_command_killed_while_it_fits_leaves_nothing_half_done(copied, workdir, monkeypatch, kill):
   """Prediction makes what is missing; killed, the next one does."""

@@ -156,7 +156,6 @@ _FILES = ("state/manifest.ocdbt", "state/_METADATA")
 DAMAGE = [("state", "gone"), *((file, how) for file in _FILES for how in ("gone", "empty", "garbage"))]
 
 
-@pytest.mark.slow
 # tensorstore's threads report to an event loop that Orbax has closed by then; `_settle` waits for them.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("victim", "how"), DAMAGE)

@@ -12,6 +12,7 @@ import types
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cases import each_case
 
 from experiments.claims import presets, run, synthetic
 from xmc_jax import data, methods
@@ -43,7 +44,7 @@ def test_random_pairs_are_tested_on_what_they_train_on(tmp_path):
   assert {len(text.split()) for text in [*read.train.texts, *read.labels.texts]} == {16}
 
 
-@pytest.mark.parametrize("name", presets.PRESETS)
+@each_case("name", presets.PRESETS)
 def test_presets_pass_the_checks(name):
   config = presets.get_config(name)
   methods.check_config(config)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from cases import each_case
 
 from benchmarks import leaderboard, tfidf
 from xmc_jax import data, methods
@@ -140,7 +141,7 @@ def _config(name, board):
   return config
 
 
-@pytest.mark.parametrize("family, epochs", [("debian", 15), ("debian", 4), ("debian_minilm3", 8)])
+@each_case("family, epochs", [("debian", 15), ("debian", 4), ("debian_minilm3", 8)])
 def test_all_have_the_same_budget_encoder_and_data(family, epochs):
   board = BOARD._replace(family=family, epochs=epochs)
   trained = [name for name, row in leaderboard.ROWS.items() if not row.baseline]

@@ -56,6 +56,7 @@ def newest(folder):
   return max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
+@pytest.mark.slow
 def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   workdir, means = undisturbed
   run = runs.reopen(workdir)
@@ -89,6 +90,7 @@ def kill(patch, owner, name, when):
   patch.setattr(owner, name, wrapped)
 
 
+@pytest.mark.slow
 def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
   config, workdir = tiny_runs.config(folder, **SETTINGS), tmp_path / "killed"
   left = [4]

@@ -120,14 +120,16 @@ KILLS = [
 ]
 
 
-@pytest.mark.slow
-def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  "kills", [KILLS[1:2], pytest.param(KILLS, marks=pytest.mark.slow)], ids=["one", "all"]
+)
+def test_a_run_killed_again_and_again_ends_like_one_never_stopped(kills, data, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides = {"checkpoint.every_epochs": 0.4}
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
   undisturbed = _command(tmp_path / "undisturbed", config)
   assert undisturbed.returncode == 0, undisturbed.stderr
-  for kill, newest in KILLS:
+  for kill, newest in kills:
     killed = _command(tmp_path / "killed", config, kill)
     assert killed.returncode == -9, f"{kill}: {killed.stderr}"
     saved = StepFolder(tmp_path / "killed" / "checkpoints", read_only=True).latest()
@@ -136,7 +138,7 @@ def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path
   assert last.returncode == 0, last.stderr
   for text in (undisturbed.stderr, last.stderr):  # no library speaks to the user
     assert [line for line in text.splitlines() if re.search(r"warn|info|absl|^[IWE]\d{4}", line, re.I)] == []
-  assert "train: going on from step 8 of 18" in last.stderr
+  assert f"train: going on from step {newest} of 18" in last.stderr
   first_lines = [text.partition("written to")[0] for text in (undisturbed.stdout, last.stdout)]
   assert first_lines[0] == first_lines[1]
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")

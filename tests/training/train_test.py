@@ -192,7 +192,6 @@ def test_an_untrained_folder_says_so(data, tmp_path):
 # --- NaN, early stop ---
 
 
-@pytest.mark.slow
 def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, monkeypatch):
   """The parameters are poisoned before step 9; an epoch has 6, so the last good checkpoint is that of 6."""
   calls, original = itertools.count(1), loop.TrainStep.__call__
@@ -223,7 +222,6 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
   assert [line["step"] for line in tiny_runs.metric_lines(tmp_path / "run")] == [6, 6, 12, 12, 18, 18]
 
 
-@pytest.mark.slow
 def test_a_learning_rate_out_of_bounds_stops_before_anything_is_saved(data, tmp_path):
   overrides = {
     "train.learning_rate": 1e9,
