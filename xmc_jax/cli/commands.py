@@ -117,7 +117,7 @@ def train_and_test(
       frequency.fit(run, params, extra_state)
     with voice.stage("hybrid"):
       ranking.fit_hybrid(run, params, extra_state)
-    if run.config.train.refit:  # trains on the validation rows, which nothing needs any more
+    if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
       params, extra_state, step = refit.train(run, voice, stop)
     means, _ = _test(run, params, extra_state, step, voice)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")

@@ -65,7 +65,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def _of_thread(failed: threading.ExceptHookArgs) -> None:
-  """Handles errors in the threads of libraries, such as TensorBoard, where the machine may fail, too."""
+  """Handles an error in a library's thread, such as TensorBoard's: one line if the machine failed."""
   if line := of_machine(failed.exc_value):
     stderr.write_line(sanitize.line(line))
   else:

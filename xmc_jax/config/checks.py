@@ -30,7 +30,7 @@ _TYPES = {
 
 
 def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
-  """Yields the faults of a config, a line each; later ones only hold once the earlier ones are mended.
+  """Yields the faults of a config, a line each; later ones suppose that the earlier ones are corrected.
 
   Args:
     config: a ConfigDict, or any other object that a config file has made.

@@ -36,7 +36,7 @@ SETTINGS = declare(
   temperature=pool_losses.TEMPERATURE_OF_RANKING,
 )
 TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the devices
-_LABELS = "label_vectors"  # in `extra_state`: ẑ, likewise
+_LABELS = "label_vectors"  # in `extra_state`: ẑ, of the same shape
 
 
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:

@@ -1,4 +1,4 @@
-"""PRIME: queries meet label prototypes, under a margin that adapts (Dahiya et al., NAACL 2025). Module I.
+"""PRIME: compares queries with label prototypes, by an adaptive margin (Dahiya et al., NAACL 2025). Module I.
 
 A label's prototype is made by a small transformer of three vectors: its text's embedding, its centroid (where
 its training points lie) and its cluster's free vector (section 3.2). Encoder and prototypes are trained

@@ -80,7 +80,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
 
 
 def _pruning(side: str, config: ml_collections.ConfigDict) -> Refresh:
-  """Returns the refresh that prunes a side's edges; with the pretrained encoder it runs before step 1."""
+  """Returns the refresh that prunes a side's edges; if by the pretrained encoder, before the first step."""
   settings = config.method
   compute = functools.partial(_kept, side, config)
   if settings.pruning_by.startswith("pretrained"):

@@ -115,7 +115,7 @@ def is_plain_file(path: str | Path) -> bool:
 
 
 def check_output(path: str) -> None:
-  """Raises UserError if `open_output` could not write to `path`, as it is a folder, or not permitted."""
+  """Raises UserError if `open_output` could not write to `path`: it is a folder, or not writable."""
   with writing(path):
     if os.path.isdir(path):
       raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

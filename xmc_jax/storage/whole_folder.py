@@ -26,7 +26,7 @@ def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Pat
     is_ours: whether a folder may be replaced.
 
   Raises:
-    UserError: the folder holds something else, another process writes there, or the disk refuses.
+    UserError: the folder holds something else, another process writes there, or the disk cannot write.
   """
   part = folder.with_name(f"{folder.name}.part")
   old = _earlier(folder)

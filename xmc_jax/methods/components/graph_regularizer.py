@@ -141,7 +141,7 @@ def add_up(
   over the different labels that they sampled; a row without an edge counts as 0.
 
   Args:
-    config: of it `config.method` is used, `margin*` and `weight_temperature` for R.
+    config: `config.method` is used, `margin*` and `weight_temperature` for R.
     info: of the data.
     queries: `[B, D]` embeddings of the batch's points.
     labels: `[S, D]` of its pool.

@@ -97,7 +97,7 @@ def lookup(extra_state: PyTree, labels: Array) -> Array:
 
 
 def refreshes(config: ml_collections.ConfigDict, info: DatasetInfo) -> Mapping[str, Refresh]:
-  """Returns the refresh that clusters labels: once, at the start, or every few epochs (DEXA's dynamic)."""
+  """Returns the refresh that clusters labels: once, at the start, or every few epochs (DEXA: dynamic)."""
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array | None:

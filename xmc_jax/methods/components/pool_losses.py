@@ -116,7 +116,7 @@ def known_columns(columns: Array, num_columns: int) -> Array:
 def log_inclusion_of_pool(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array:
   """Estimates `[L]`, the log of how likely each label is to be in a batch's pool, if batches are leaves.
 
-  The number of leaves is a power of two, so a batch may have few more rows than half `train.batch_size`.
+  The number of leaves is a power of two, so a batch may have only a few more rows than half the batch size.
   """
   settings, num_points = config.method, info.num_labelled or info.num_points
   num_rows = num_points / num_clusters(num_points, config.train.batch_size)

@@ -1,4 +1,4 @@
-"""Computes UniDEC's loss: pick-some-labels over a pool, both ways, for texts and classifiers (3.1 to 3.3).
+"""Computes UniDEC's loss: pick-some-labels, both ways, by texts and by classifiers (sections 3.1 to 3.3).
 
 Table 3 adds binary cross-entropy; its weight, its reduction and its prior are ours.
 docs/formulas.md, "UniDEC and DEPSL".
@@ -21,7 +21,7 @@ def total(
   by_table: Array | None,
   log_num_labels: float,
 ) -> tuple[Array, dict[str, Array]]:
-  """Returns L = λ L_D + (1 - λ) L_C, and its parts for the log, from scores `[B, S]` by texts and by table.
+  """Returns L = λ L_D + (1 - λ) L_C and its parts, for the log, of scores `[B, S]` by texts and classifiers.
 
   Binary cross-entropy takes s - log L for a score s, with L labels: at s = 0 it then expects about one true
   label of all L, where σ(0) expects half of the pool. This prior has no parameter, and no other loss has it.
