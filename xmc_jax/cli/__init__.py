@@ -1,1 +1,1 @@
-"""The command line: flags, one command for each mode, errors as one line."""
+"""Holds the command line: flags, one command for each mode, errors as one line."""

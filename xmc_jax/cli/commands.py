@@ -1,4 +1,4 @@
-"""What each --mode does, from a config or a run's folder to what the user sees."""
+"""Runs each --mode: reads a config or a run's folder, and shows the result to the user."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def prepare(config: ml_collections.ConfigDict) -> None:
-  """`--mode=prepare`: reads, tokenises and checks the data; nothing is trained, no run's folder is made."""
+  """Runs `--mode=prepare`: reads, tokenises and checks the data; trains nothing and makes no run's folder."""
   prepared, config = create.prepare(config)
   show(data.summary(prepared.manifest))
   show(f"prepared in {prepared.folder}, where --mode=train finds it")
@@ -43,7 +43,7 @@ def prepare(config: ml_collections.ConfigDict) -> None:
 
 
 def plan(config: ml_collections.ConfigDict) -> None:
-  """`--mode=plan`: what a run would take, from the config alone; refuses what cannot fit."""
+  """Runs `--mode=plan`: estimates time and memory of a run from the config; refuses a run that cannot fit."""
   if methods.builds_on_a_run(config) and config.init_from:
     config = create.with_encoder_of(config)
   sizes = plans.sizes_of(config)
@@ -53,7 +53,7 @@ def plan(config: ml_collections.ConfigDict) -> None:
     print(chosen, file=sys.stderr)
   configs.check_against_data(config, sizes.num_points or LARGEST, sizes.num_labels)
   made = plans.plan(config, sizes)
-  # Not `show`, which asks JAX for a device.
+  # Does not call `show`, which asks JAX for a device.
   print(table(made), file=sys.stdout if made.total <= made.limit else sys.stderr)
   plans.check(made)
 
@@ -61,7 +61,7 @@ def plan(config: ml_collections.ConfigDict) -> None:
 def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -> "Model":
   """Trains and tests as `--mode=train` does, from Python.
 
-  Interrupted, as by a notebook's stop button, it saves what it has; the same call goes on.
+  If it is interrupted, as by a notebook's stop button, it saves its state; the same call goes on.
 
   Args:
     config: as `experiments/*.py` make it, or `xmc_jax.default_config()` with changes.
@@ -71,7 +71,7 @@ def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -
     The trained `Model`.
 
   Raises:
-    UserError: a setting, the data, or the machine; one line that names it.
+    UserError: a setting, the data or the machine is at fault; the message names which, in one line.
 
   Example:
     >>> config = xmc_jax.default_config()
@@ -91,12 +91,12 @@ def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -
 def train_and_test(
   config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = True
 ) -> dict[str, float]:
-  """`--mode=train`: everything from raw files to the test table.
+  """Runs `--mode=train`: everything from raw files to the test table.
 
   Args:
     config: checked already.
     workdir: the run's folder.
-    owns_process: may end this process when it is asked to stop.
+    owns_process: whether a stop request may end this process.
 
   Returns:
     The test metrics, as fractions.
@@ -117,7 +117,7 @@ def train_and_test(
       frequency.fit(run, params, extra_state)
     with voice.stage("hybrid"):
       ranking.fit_hybrid(run, params, extra_state)
-    if run.config.train.refit:  # then the validation rows are nobody's measure any more
+    if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
       params, extra_state, step = refit.train(run, voice, stop)
     means, _ = _test(run, params, extra_state, step, voice)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
@@ -134,13 +134,13 @@ def test(
   backend: str = "",
   checkpoint: str = "best",
 ) -> dict[str, float]:
-  """`--mode=evaluate`: the test table of a run, from its folder alone.
+  """Runs `--mode=evaluate`: writes the test table of a run, from its folder alone.
 
   Args:
     workdir: the run's folder.
-    destination: a file for the test rows' labels in words, as JSON lines; '' for none.
+    destination: a file for the test rows' labels in words, as JSON lines; '' writes none.
     scores: 'hybrid', 'fused', one of the method's views, or a source; '' is the run's own.
-    backend: what searches the labels, likewise.
+    backend: what searches the labels; '' is the run's own.
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
   """
   run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
@@ -149,7 +149,7 @@ def test(
   suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
   writes = bool(destination) and runtime.is_main_process()
   if writes:
-    atomic.check_output(destination)  # before the work
+    atomic.check_output(destination)  # before the long work
   with checkpoints.trained(run, checkpoint) as trained:
     means, ranked = _test(*trained, Report(workdir), scores, suffix)
   if writes:
@@ -168,7 +168,7 @@ def predict(
   backend: str = "",
   explain: bool = False,
 ) -> None:
-  """`--mode=predict`: texts in, JSON lines out, and nothing else there; at a terminal, a prompt."""
+  """Runs `--mode=predict`: reads texts and writes only JSON lines; at a terminal it shows a prompt."""
   from xmc_jax.cli import interactive
   from xmc_jax.runs.model import Model
   from xmc_jax.runs.predict import predict_command
@@ -179,12 +179,12 @@ def predict(
 
 
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
-  """`--mode=export`: a run's folder as one for other tools; or new labels for one that is there.
+  """Runs `--mode=export`: exports a run for other tools, or adds new labels to an exported folder.
 
   Args:
     workdir: the run's folder.
-    destination: the exported folder; '' is `export` in the run's.
-    added: a file of labels' texts, one a line, to add to what was exported; '' exports.
+    destination: the exported folder; '' is `export` in the run's folder.
+    added: a file of label texts, one a line, to add to the exported folder; '' exports the run.
     scores: what labels are ranked by; '' is the run's own.
   """
   from xmc_jax import export as exports
@@ -199,12 +199,12 @@ def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores
 
 
 def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
-  """`--mode=compare`: finished runs side by side, as a table and a page.
+  """Runs `--mode=compare`: shows finished runs side by side, as a table and a page.
 
   Args:
     workdirs: the runs' folders.
-    destination: the page; '' is in the first run's report.
-    scores: what all of them are ranked by, as `--mode=evaluate` has ranked them; '' is each run's own.
+    destination: the page; '' puts it into the first run's report.
+    scores: scores by which `--mode=evaluate` has ranked all of them; '' is each run's own.
   """
   report.compare(workdirs, destination, scores)
 
@@ -214,7 +214,7 @@ def _entry(path: pathlib.Path) -> str:
 
 
 def _invitation(run: runs.Run) -> str:
-  """A command to go on with, for the reader's own shell and data."""
+  """Writes a command to try next, for the user's own shell and data."""
   python = os.path.relpath(sys.executable)
   python = sys.executable if python.startswith("..") else python
   texts = [sanitize.line(run.dataset.test.texts[row][:60]) for row in range(min(50, len(run.dataset.test)))]
@@ -248,12 +248,12 @@ def _test(
     ranked, why = ranking.rank_test(run, params, extra_state, queries, chosen)
     chosen_ranking = ranked.pop(chosen)
     alone = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
-    # Under another name, where it is not ranked as the run was told to.
+    # `suffix` gives the files other names if the ranking is not by the run's own settings.
     probable = ranking.gives_probabilities(chosen)
     means = evaluate.write_report(run, test, chosen_ranking, step, alone, suffix, probable)
   if run.config.eval.report_page:
     with voice.stage("page"):
-      seconds = voice.seconds if voice.seconds["prepare"] else None  # of an evaluation alone they say little
+      seconds = voice.seconds if voice.seconds["prepare"] else None  # without training, of little use
       report.write(
         run,
         chosen_ranking,
@@ -279,7 +279,7 @@ def _test(
 
 
 def write_lines(run: runs.Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
-  """The test rows in words: their ranked labels as `--mode=predict` writes them, and the true ones."""
+  """Writes the test rows in words: ranked labels, as `--mode=predict` writes them, and the true ones."""
   from xmc_jax.runs.predict import json_line
 
   names, test = run.dataset.labels.texts, run.dataset.test

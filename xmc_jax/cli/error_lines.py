@@ -1,4 +1,4 @@
-"""Exceptions that a user can cause, as one line: flags, config files, the machine. Knows nothing of jax."""
+"""Turns exceptions that a user can cause into one line: flags, config files, the machine. Loads no jax."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ from xmc_jax.distributed import stderr
 from xmc_jax.errors import UserError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]*)")
-# What the machine refuses; whatever else an OSError says may be a bug, and keeps its traceback.
+# OSErrors of the machine; any other OSError may be a bug, and keeps its traceback.
 _REFUSED = {
   getattr(errno, name)
   for name in (
@@ -31,13 +31,13 @@ _REFUSED = {
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-  """Ends the process with one line on standard error for what a user can cause; bugs keep their traceback."""
+  """Ends the process with one line on standard error if the user can be the cause; bugs keep a traceback."""
   logging.set_verbosity(logging.ERROR)
   before = signal.getsignal(signal.SIGINT)
-  if before is signal.default_int_handler:  # a job in the background ignores it, and goes on doing so
+  if before is signal.default_int_handler:  # a background job ignores it, and shall go on ignoring it
     signal.signal(signal.SIGINT, _leave_at_once)
   threading.excepthook = _of_thread
-  # Texts are UTF-8 whatever the locale says.
+  # Texts are UTF-8, whatever the locale is.
   for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "strict")):
     if hasattr(stream, "reconfigure"):
       stream.reconfigure(encoding="utf-8", errors=errors)
@@ -52,8 +52,8 @@ def in_one_line() -> Iterator[None]:
   except KeyboardInterrupt as error:
     if not error.args:
       _leave_at_once()
-    sys.exit(130)  # a training has saved, and said so
-  except BrokenPipeError:  # `... | head`: nobody reads any more
+    sys.exit(130)  # a training has saved and printed that
+  except BrokenPipeError:  # `... | head` has stopped reading
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except Exception as error:
     if line := of_machine(error):
@@ -65,7 +65,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def _of_thread(failed: threading.ExceptHookArgs) -> None:
-  """A library's thread, such as TensorBoard's, may be the one that the machine refuses something."""
+  """Handles an error in a library's thread, such as TensorBoard's: one line if the machine failed."""
   if line := of_machine(failed.exc_value):
     stderr.write_line(sanitize.line(line))
   else:
@@ -73,21 +73,21 @@ def _of_thread(failed: threading.ExceptHookArgs) -> None:
 
 
 def _leave_at_once(*_: object) -> None:
-  """Ctrl-C. What is on disk is always good to go on from, so nothing needs to be put in order.
+  """Ends the process at Ctrl-C. Files on disk are always complete, so that nothing needs cleaning up.
 
-  An exception instead would be lost, or worse, in libraries that are being imported, and threads in the
-  middle of a save would complain of the interpreter's shutdown.
+  An exception could be lost, or do harm, in libraries that are being imported, and threads in the middle of
+  a save would report errors at the interpreter's shutdown.
   """
   stderr.write_line("interrupted; a training goes on from its last checkpoint by the same command")
   os._exit(130)
 
 
 def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
-  """Returns one line for what went wrong while flags and the config file were read.
+  """Returns one line for an error while flags and the config file were read.
 
   Args:
     argv: the command line.
-    error: what was raised.
+    error: the exception.
     known: every config key, dotted, with its default.
   """
   overrides = [found[2] for argument in argv if (found := _OVERRIDE.match(argument))]
@@ -101,7 +101,7 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
     return (
       f"{text.replace('. Did you', '; did you').removesuffix(' ?')}{'?' * text.endswith('?')} (see --help)"
     )
-  if not isinstance(error, OSError):  # where the file was read
+  if not isinstance(error, OSError):  # an OSError is about the file
     for key in overrides:
       if key not in known:
         return checks.unknown_key(key, known, methods.SETTINGS)
@@ -109,7 +109,7 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
     if text.startswith(start := f"flag --config.{key}="):
       value = _value_of(key, argv) or text.removeprefix(start).partition(": ")[0]
       return checks.type_fault(key, value, known[key]) or text
-  if isinstance(error, (MemoryError, RecursionError)):  # Python's parser, of too many brackets
+  if isinstance(error, (MemoryError, RecursionError)):  # Python's parser raises it at too many brackets
     for key in overrides:
       if isinstance(known[key], tuple):
         return checks.type_fault(key, _value_of(key, argv), known[key])
@@ -119,20 +119,20 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
 
 
 def of_config_file(path: str, error: BaseException) -> str:
-  """What a config file, which is code and can raise anything, did."""
+  """Returns one line for an error in a config file, which is code and can raise anything."""
   if isinstance(error, OSError) and error.__cause__ is not None:
-    error = error.__cause__  # config_flags puts off its failure to load until the first use
+    error = error.__cause__  # config_flags raises a failure to load only at the first use
   if isinstance(error, SyntaxError):
     return f"--config: {error.filename}, line {error.lineno}: {error.msg}"
   text = str(error).strip()
-  if "Traceback (most recent call last)" in text:  # config_flags packs some exceptions into their text
+  if "Traceback (most recent call last)" in text:  # config_flags puts some tracebacks into the message
     frames, what = re.findall(r'File "(.+?)", line (\d+)', text), text.splitlines()[-1].strip()
   else:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     what = " ".join(text.split())[:300]
     if isinstance(error, OSError):
       what = what.rpartition("[Errno ")[2].partition("] ")[2] or what
-    else:  # a KeyError's text alone is "'x'"
+    else:  # the text of a KeyError is only "'x'"
       what = f"{type(error).__name__}: {what}"
   if isinstance(error, ModuleNotFoundError) and error.name == "experiments":
     what += "; run the command in the project's folder, or put that folder on PYTHONPATH"
@@ -143,13 +143,13 @@ def of_config_file(path: str, error: BaseException) -> str:
 
 
 def of_machine(error: BaseException | None) -> str:
-  """What the machine refused: space, permission, memory; '' for anything else, which may be a bug."""
+  """Returns one line for missing space, permission or memory; '' for anything else, which may be a bug."""
   if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
     return (
       "out of memory; lower train.batch_size, method.label_chunk, eval.batch_size or data.max_length, "
       "or set --config.encoder.remat=True"
     )
-  if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of '~nobody/data'
+  if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, for '~nobody/data'
     return "a path begins with '~' and a name that no user has here, or $HOME is not set; write it out"
   if isinstance(error, OSError) and error.errno in _REFUSED:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -159,12 +159,12 @@ def of_machine(error: BaseException | None) -> str:
 
 
 def asks_help(argv: list[str]) -> bool:
-  """Whether a command line asks for help, which absl answers as if that were an error."""
+  """Returns whether a command line asks for help; absl exits with an error code then."""
   return any(re.fullmatch(r"--?(help\w*|h|\?)", argument) for argument in argv)
 
 
 def _value_of(key: str, argv: list[str]) -> str:
-  """What a command line sets a key to, whole; '' where it has none."""
+  """Returns the whole value that a command line gives to a key; '' if it gives none."""
   for argument, following in zip(argv, [*argv[1:], ""]):
     if found := re.fullmatch(rf"--?config\.{re.escape(key)}(?:=(.*))?", argument, re.DOTALL):
       return following if found[1] is None else found[1]
@@ -172,7 +172,7 @@ def _value_of(key: str, argv: list[str]) -> str:
 
 
 def config_argument(argv: list[str]) -> str:
-  """Returns what --config names, FILE.py or FILE.py:PRESET; '' if there is none."""
+  """Returns the value of --config, FILE.py or FILE.py:PRESET; '' if there is none."""
   for argument, following in zip(argv, [*argv[1:], ""]):
     if found := re.fullmatch(r"--?config(?:=(.*))?", argument):
       return following if found[1] is None else found[1]

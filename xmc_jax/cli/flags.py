@@ -1,4 +1,4 @@
-"""The command line's flags; what config files and overrides raise becomes one line. Knows nothing of jax."""
+"""Reads the command line's flags; errors of config files and overrides become one line. Loads no jax."""
 
 import contextlib
 import pathlib
@@ -51,7 +51,7 @@ CHECKPOINT = flags.DEFINE_enum(
 )
 K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
-# Flags that not every mode looks at, and those that do.
+# Flags that only some modes use, and these modes.
 _CONFIGURED, _ANSWERING = ("prepare", "train", "plan"), ("evaluate", "predict")
 _USED_BY = {
   "config": _CONFIGURED,
@@ -68,10 +68,10 @@ _USED_BY = {
 
 
 def parse(argv: list[str]) -> list[str]:
-  """absl's parser; `--help` exits with 0.
+  """Parses the command line by absl; `--help` exits with 0.
 
   Raises:
-    UserError: a config file or an override that cannot work.
+    UserError: a config file or an override cannot work.
   """
   argv = [argv[0], *map(_beside_package, map(_under_new_name, argv[1:]))]
   try:
@@ -87,7 +87,7 @@ def parse(argv: list[str]) -> list[str]:
 
 
 def check(argv: list[str]) -> None:
-  """Refuses what the mode would not look at."""
+  """Refuses flags and arguments that the mode does not use."""
   mode = MODE.value
   if len(argv) > 1 and mode != "compare":
     raise UserError(f"{argv[1]!r} is not understood; options start with --, see --help")
@@ -102,7 +102,7 @@ def check(argv: list[str]) -> None:
 
 
 def checked_config() -> ml_collections.ConfigDict:
-  """The config that --config names, with its overrides."""
+  """Returns the config that --config names, with its overrides; refuses one that cannot work."""
   if not CONFIG.present:
     raise UserError(
       "--config is missing; for instance --config=experiments/dexml.py to train, or --mode=predict "
@@ -114,9 +114,9 @@ def checked_config() -> ml_collections.ConfigDict:
 
 
 def _known_keys(argv: list[str]) -> dict:
-  """Returns the keys that the config on the command line has without overrides, and their values.
+  """Returns the keys and values of the config on the command line, without overrides.
 
-  Where that cannot be read, they are those of all methods.
+  If it cannot be read, returns all keys outside `config.method`, with their defaults.
   """
   path, _, preset = error_lines.config_argument(argv).partition(":")
   with contextlib.suppress(Exception, SystemExit):  # a config file is code: it can raise anything
@@ -132,7 +132,7 @@ def _under_new_name(argument: str) -> str:
 
 
 def _beside_package(argument: str) -> str:
-  """`--config=experiments/...` is the file installed with the package where there is none here."""
+  """Points `--config=experiments/...` to the file installed with the package, if none exists here."""
   found = re.fullmatch(r"(--?config=)(experiments/[^:]+)(:.*)?", argument)
   if not found or pathlib.Path(found[2]).exists():
     return argument

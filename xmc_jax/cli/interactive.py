@@ -1,4 +1,4 @@
-"""A prompt at which a run's best labels stand below the text, and follow it as it is typed."""
+"""Shows a prompt: a run's best labels are below the text, and change while it is typed."""
 
 import functools
 import shutil
@@ -10,18 +10,18 @@ from xmc_jax.console import say
 from xmc_jax.retrieval import explanations
 from xmc_jax.runs.model import Model
 
-_KEPT = 256  # texts whose labels are remembered: a text grows and shrinks by single keys
+_KEPT = 256  # texts whose labels are remembered: single keys often bring back an earlier text
 
 
 def ask(model: Model, k: int, explain: bool = False) -> None:
   """Answers texts until Ctrl-D or Ctrl-C; Enter leaves a text and its labels on the screen.
 
   Args:
-    model: what answers.
-    k: labels that are shown.
-    explain: below each label stands why.
+    model: ranks the labels.
+    k: how many labels are shown.
+    explain: show the reasons below each label.
   """
-  # Two thirds of a second of imports that nothing else needs.
+  # Imports here what only the prompt needs: it takes two thirds of a second.
   from prompt_toolkit import PromptSession
   from prompt_toolkit.application import get_app
   from prompt_toolkit.styles import Style
@@ -45,7 +45,7 @@ def ask(model: Model, k: int, explain: bool = False) -> None:
 
 
 def answered(model: Model, text: str, k: int, explain: bool = False) -> str:
-  """The k best labels of a text, a line each with its score, below it why; '' of an empty text."""
+  """Writes the k best labels of a text with scores, one a line, and reasons below; '' for an empty text."""
   if not text.strip():
     return ""
   more = {"explain": True} if explain else {}

@@ -1,6 +1,6 @@
-"""Configs: keys with their defaults and legal values, checks between keys, durations in steps. Loads no jax.
+"""Declares config keys, defaults and legal values; checks them; counts durations in steps. Loads no jax.
 
-A method's settings stand in its file; `xmc_jax.methods` joins them with what stands here.
+A method's settings are in its own file; `xmc_jax.methods` joins them with the keys declared here.
 """
 
 from xmc_jax.config.defaults import METRICS, SOURCES

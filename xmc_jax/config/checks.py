@@ -1,7 +1,7 @@
-"""What a config's values must be, alone and together. Knows nothing of jax.
+"""Checks a config's values, each alone and several together. Loads no jax.
 
-A fault is one line that says key, value, limit and remedy; what it names after
-`--config.` is accepted.
+A fault is one line with key, value, limit and remedy; the override that it proposes
+after `--config.` is accepted.
 """
 
 import difflib
@@ -14,7 +14,7 @@ from xmc_jax.config.defaults import keys_of
 from xmc_jax.config.keys import LARGEST, Key, Settings, shown
 
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
-_PATHS = (  # what is, or may be, a place on the disk
+_PATHS = (  # keys that are, or may be, a path on the disk
   *("name", "init_from", "data.path", "data.label_file", "data.cache_dir"),
   *("encoder.name", "encoder.tokenizer", "encoder.init_table"),
 )
@@ -30,11 +30,11 @@ _TYPES = {
 
 
 def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
-  """Yields what is wrong with a config, line by line; later lines suppose that the earlier ones are mended.
+  """Yields the faults of a config, a line each; later ones suppose that the earlier ones are corrected.
 
   Args:
-    config: a ConfigDict, or whatever a config file made instead.
-    methods: what each method declares, by its name; the first is taken for a config that names none.
+    config: a ConfigDict, or any other object that a config file has made.
+    methods: what each method declares, by its name; the first is used for a config that names none.
   """
   wanted = "it must return xmc_jax.default_config() with other values"
   if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
@@ -42,7 +42,7 @@ def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
     return
   try:
     values = flatten(config)
-  except Exception as error:  # a value that is computed when it is looked at can raise anything
+  except Exception as error:  # a value that is computed when it is read can raise anything
     yield f"get_config() gave values that cannot be read ({type(error).__name__}: {error!s:.80}); {wanted}"
     return
   name: Any = values.get("method.name")
@@ -67,7 +67,7 @@ def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
 
 
 def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
-  """Nested sections as one dict with dotted keys."""
+  """Flattens nested sections into one dict with dotted keys."""
   flat = {}
   for key, value in section.items():
     nested = (isinstance(value, Mapping) or hasattr(value, "to_dict")) and len(value)
@@ -76,12 +76,12 @@ def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
 
 
 def depth_of(metric: str) -> int:
-  """The k of 'P@k'."""
+  """Returns the k of 'P@k'."""
   return int(metric.partition("@")[2])
 
 
 def name_faults(name: str, methods: Iterable[str]) -> Iterator[str]:
-  """Yields what to say of a `method.name` that no method has."""
+  """Yields a fault if no method has this `method.name`."""
   if name not in methods:
     near = difflib.get_close_matches(name, methods, n=1)
     hint = f"did you mean --config.method.name={near[0]}?" if near else "see methods/"
@@ -95,7 +95,7 @@ def owners(key: str, methods: Mapping[str, Settings]) -> list[str]:
 
 
 def unknown_key(key: str, known: Iterable[str], methods: Mapping[str, Settings]) -> str:
-  """Returns what to say of a key that a config does not have."""
+  """Returns the fault for a key that a config does not have."""
   known = list(known)
   if having := owners(key, methods):
     names = " or ".join(map(repr, having))
@@ -115,7 +115,7 @@ def unknown_key(key: str, known: Iterable[str], methods: Mapping[str, Settings])
 
 
 def _nearest(key: str, known: list[str]) -> list[str]:
-  """The known keys that are most like this one: one, or some that are equally so."""
+  """Returns the known key that is most like this one; all of them, if several are equally like it."""
   near = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
   return [name for name in near if _likeness(name, key) == _likeness(near[0], key)]
 
@@ -125,7 +125,7 @@ def _likeness(name: str, key: str) -> float:
 
 
 def type_fault(key: str, value: Any, usual: Any) -> str:
-  """What to say of a value of the wrong type; '' if it is of the right one."""
+  """Returns the fault for a value of the wrong type; '' if its type is right."""
   wanted = type(usual)
   legal = (int, float) if wanted is float else wanted
   if isinstance(value, legal) and (wanted is bool or not isinstance(value, bool)):
@@ -160,7 +160,7 @@ def _choice_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
 
 
 def _text_faults(values: dict) -> Iterator[str]:
-  """Texts that name nothing, or what no file can be called."""
+  """Yields faults of texts that are empty, or that no file can have as a name."""
   for key in _NEEDED:
     if not values[key].strip():
       yield f"{key} is empty; it must name something"
@@ -250,7 +250,7 @@ def _frequency_faults(values: Mapping) -> Iterator[str]:
 
 
 def _table_faults(values: dict) -> Iterator[str]:
-  """Of what starts from a table of token embeddings: a bag, or a GRU."""
+  """Yields faults of encoders that start from a table of token embeddings: a bag, or a GRU."""
   name, width = values["encoder.name"], values["encoder.width"]
   if values["encoder.pooling"] != "mean":
     yield (

@@ -1,7 +1,7 @@
-"""Every key of a config outside `config.method`: its default, legal values, and what it is.
+"""Declares every key of a config outside `config.method`: its default, its legal values, and what it is.
 
-Names of keys equal the keyword names of the functions that they reach. The keys of `config.method` stand with
-their method, in xmc_jax/methods; docs/settings.md lists all.
+A key has the name of the keyword argument that gets its value. The keys of `config.method` are declared by
+each method, in xmc_jax/methods; docs/settings.md lists all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _CHIPS = ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e")
 
-KEYS: dict[str, Any] = {  # a Key, or a section of them
+KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
   "name": Key("run", "the run's folder below runs/, where --workdir is not given"),
   "init_from": Key("", "a finished run's folder: start from its parameters"),
   "data": {
@@ -105,7 +105,7 @@ KEYS: dict[str, Any] = {  # a Key, or a section of them
     "num_keys": Key(200, "RAE-XMC: nearest training points and labels that vote for labels", least=1),
     "metric": Key("P@1", "the validation metric that picks the parameters to keep", choices=METRICS),
     "propensity_a": Key(0.55, "A of the labels' propensities (Jain et al., 2016)", most=10),  # an exponent
-    # A label without points has 1 / p of (1 / B)^A.
+    # For a label without points 1 / p grows like (1 / B)^A.
     "propensity_b": Key(1.5, "B of the labels' propensities", least=0.01, most=1_000_000),
     "num_examples": Key(5, "test points shown in words at the end"),
     "report_page": Key(True, "write report/index.html and its figures"),
@@ -119,7 +119,7 @@ KEYS: dict[str, Any] = {  # a Key, or a section of them
     "data": Key(1, "devices that rows of a batch are split over", least=1),
     "label": Key(1, "devices that label tables are split over", least=1),
   },
-  "plan": {  # what --mode=plan supposes; nothing else reads it
+  "plan": {  # sizes for --mode=plan; nothing else reads them
     "num_points": Key(0, "training points; 0 is unknown"),
     "num_labels": Key(0, "labels; must be given"),
     "tokens_per_point": Key(0.0, "on average, special ones counted; 0 is data.max_length"),

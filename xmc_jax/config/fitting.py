@@ -1,7 +1,7 @@
-"""Settings that fit themselves to the size of the data. Knows nothing of jax.
+"""Fits settings to the size of the data. Loads no jax.
 
-Three keys do: `data.num_validation`, which is automatic by default, and where data are small `eval.k` and
-`train.batch_size`. A run decides once, when it begins, and its config.json holds what was chosen.
+Three keys are fitted: `data.num_validation`, which is automatic by default, and for small data `eval.k` and
+`train.batch_size`. A run chooses once, when it begins, and its config.json holds the chosen values.
 """
 
 import ml_collections
@@ -17,9 +17,9 @@ _STEPS_PER_EPOCH, _LEAST_ROWS = 16, 8
 
 
 def num_validation(num_labelled: int) -> int:
-  """Rows to hold out where their number is automatic: a tenth, rounded, and at most 1,000.
+  """Returns how many rows to hold out if that is automatic: a tenth, rounded, and at most 1,000.
 
-  So these are 50 or more of 500 rows, and none of 4 or fewer.
+  For 500 rows these are 50, for 4 or fewer none.
 
   Args:
     num_labelled: training rows with a label.
@@ -28,13 +28,13 @@ def num_validation(num_labelled: int) -> int:
 
 
 def batch_size(num_rows: int, data_axis: int = 1) -> int:
-  """Rows of a batch of small data: the largest power of two that makes 16 steps or more of an epoch.
+  """Returns the batch size for small data: the largest power of two with 16 steps or more in an epoch.
 
-  It is 8 at least, where there are so many rows, and is rounded up to what the devices divide.
+  It is at least 8, if there are 8 rows, and is rounded up to a multiple of `data_axis`.
 
   Args:
     num_rows: rows to train on, 1 or more.
-    data_axis: `mesh.data`, by which the result divides.
+    data_axis: `mesh.data`, which divides the result.
   """
   most = max(num_rows // _STEPS_PER_EPOCH, min(_LEAST_ROWS, num_rows))
   size = 1 << (most.bit_length() - 1)
@@ -47,18 +47,18 @@ def fitted(
   num_labels: int,
   begun: ml_collections.ConfigDict | None = None,
 ) -> ml_collections.ConfigDict:
-  """A copy of a config whose settings fit the data; what fits already stays.
+  """Returns a copy of a config whose settings fit the data; settings that fit already stay.
 
-  `eval.k` becomes the number of labels where it is its default; any other number was meant, and
-  `config.check_against_data` refuses it. A batch that is larger than the rows to train on becomes smaller:
-  every preset has a size of its own, so nobody can tell which one was meant.
+  `eval.k` becomes at most the number of labels if it has its default; another number was set by the user, and
+  `config.check_against_data` refuses it if too large. A batch larger than the rows to train on becomes
+  smaller: every preset has its own size, so we cannot know whether the user has set it.
 
   Args:
     config: as asked for.
-    num_labelled: training rows with a label; 0 is unknown, and leaves what depends on it as it is.
+    num_labelled: training rows with a label; 0 is unknown, and keys that depend on it stay.
     num_labels: L.
-    begun: the config of the run that goes on. The batch that it was begun with stays, and so does one that
-      was fitted to another mesh.
+    begun: the config of the run that goes on. Its batch size stays, also one that was fitted to another
+      mesh.
   """
   found = ml_collections.ConfigDict(config.to_dict())
   if found.eval.k == DECLARED["eval"]["k"].default:
@@ -76,11 +76,11 @@ def fitted(
 def note(
   asked: ml_collections.ConfigDict, used: ml_collections.ConfigDict, num_labelled: int, num_labels: int
 ) -> str:
-  """One line that says what `fitted` chose; '' where that is at most an automatic `data.num_validation`.
+  """Writes one line about what `fitted` changed; '' if only `data.num_validation`, or nothing, changed.
 
   Args:
     asked, used: the config before and after.
-    num_labelled, num_labels: as `fitted` had them.
+    num_labelled, num_labels: as given to `fitted`.
   """
   before, after = checks.flatten(asked), checks.flatten(used)
   changed = [key for key in KEYS if before[key] != after[key]]

@@ -1,4 +1,4 @@
-"""How a setting is declared: its default, its legal values, and what it is. Loads no jax.
+"""Declares settings: the default of each, its legal values, and what it is. Loads no jax.
 
 A method declares its settings in its own file (`SETTINGS`), from groups that it shares with others:
 
@@ -8,7 +8,7 @@ A method declares its settings in its own file (`SETTINGS`), from groups that it
     loss=Key("softmax", "what is minimised", choices=("softmax", "binary")),
   )
 
-From these come the config and its overrides, what a wrong value is told, docs/settings.md and the fuzz tests.
+From these come the config and its overrides, the errors for wrong values, docs/settings.md and fuzz tests.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +22,11 @@ class Key(NamedTuple):
   """Declares one setting.
 
   Attributes:
-    default: the value where none is given; its type is the setting's type.
+    default: the value if none is given; its type is the setting's type.
     about: what the setting is, in a few words.
     choices: the legal values, where these are few.
     least, most: the ends of a number's legal range.
-    above, below: ends that are not legal themselves; they take the place of `least` and `most`.
+    above, below: ends that are not legal themselves; they replace `least` and `most`.
   """
 
   default: Any
@@ -46,13 +46,13 @@ Check = Callable[[Mapping[str, Any]], Iterator[str]]
 
 
 class Settings(NamedTuple):
-  """The settings that a method reads from `config.method`.
+  """Holds the settings that a method reads from `config.method`.
 
   Attributes:
     keys: each setting by its name.
-    checks: what several keys must be together: functions of all of a config's values, by dotted key and each
-      legal by itself, that yield one line for each fault (key, value, limit, remedy).
-    needs_run: whether the method starts from another run (`config.init_from`), and cannot do without one.
+    checks: check several keys together: functions of all of a config's values, by dotted key and each legal
+      by itself, that yield one line for each fault (key, value, limit, remedy).
+    needs_run: whether the method needs another run to start from (`config.init_from`).
   """
 
   keys: Mapping[str, Key] = MappingProxyType({})
@@ -63,7 +63,7 @@ class Settings(NamedTuple):
 def declare(
   *groups: Settings, checks: tuple[Check, ...] = (), needs_run: bool = False, **keys: Key
 ) -> Settings:
-  """Returns the settings of all groups and the keys; of one name the last declaration counts.
+  """Returns the settings of all groups and the keys; the last declaration of a name counts.
 
   >>> pool = declare(temperature=Key(0.05, "of the scores", above=0))
   >>> declare(pool, temperature=Key(1.0, "of raw products", above=0)).keys["temperature"].default
@@ -77,17 +77,17 @@ def declare(
 
 
 def shown(value: Any) -> str:
-  """Returns a value as it is written on a command line; a shell would take parentheses for its own."""
+  """Returns a value as it is written on a command line; parentheses are quoted for the shell."""
   return f'"{value}"' if isinstance(value, tuple) else str(value)
 
 
 def unused(switch: str, off: Any, **usual: Any) -> Check:
-  """Returns the check that settings have their usual values while another one switches them off.
+  """Returns a check: settings must have their usual values while another setting turns them off.
 
   Args:
-    switch: the name of the setting, below `config.method`, that has the value `off` then.
-    off: that value.
-    usual: the settings that nothing reads then, with their usual values.
+    switch: the name of that other setting, below `config.method`.
+    off: its value that turns the settings off.
+    usual: the settings that are not read then, with their usual values.
   """
 
   def check(values: Mapping[str, Any]) -> Iterator[str]:
@@ -101,7 +101,7 @@ def unused(switch: str, off: Any, **usual: Any) -> Check:
 
 
 def without(settings: Settings, *names: str) -> Settings:
-  """Returns the settings without some keys; their checks stay."""
+  """Returns the settings without some keys; all checks stay."""
   return settings._replace(
     keys=MappingProxyType({name: key for name, key in settings.keys.items() if name not in names})
   )

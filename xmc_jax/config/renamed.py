@@ -1,4 +1,4 @@
-"""Keys that had another name in earlier versions. They keep working for one release, with a note."""
+"""Renames keys that had another name in earlier versions. Old names work for one release, with a note."""
 
 import re
 
@@ -10,7 +10,7 @@ _OF_METHOD = {
   "leaves_every_epochs": "clusters_every_epochs",
   "leaves_every_steps": "clusters_every_steps",
 }
-_OF_REFRESHES = {"leaves": "clusters"}  # what a checkpoint holds of batches' refreshes
+_OF_REFRESHES = {"leaves": "clusters"}  # names of batches' refreshes in checkpoints
 RENAMED = {f"method.{old}": f"method.{new}" for old, new in _OF_METHOD.items()}
 
 
@@ -28,7 +28,7 @@ def in_refreshes(stored: dict) -> dict:
 
 
 def in_argument(argument: str) -> tuple[str, str]:
-  """Returns an argument of the command line under its new name, and a note; '' where it had none."""
+  """Returns an argument of the command line under its new name, and a note; '' if the name is not old."""
   found = re.match(r"--?config\.([\w.]+)", argument)
   new = RENAMED.get(found[1]) if found else None
   if not found or not new:

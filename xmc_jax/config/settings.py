@@ -1,4 +1,4 @@
-"""Configs: made of declared keys, checked, written and read; durations in steps."""
+"""Makes configs of declared keys, checks, writes and reads them; counts durations in steps."""
 
 import difflib
 import json
@@ -15,7 +15,7 @@ from xmc_jax.config.defaults import keys_of
 from xmc_jax.config.keys import Settings
 from xmc_jax.errors import ConfigError
 
-_BUNDLED = "debian"  # what presets for the bundled data are called
+_BUNDLED = "debian"  # the end of the names of presets for the bundled data
 
 
 def default(method: str, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
@@ -41,12 +41,12 @@ def default(method: str, methods: Mapping[str, Settings]) -> ml_collections.Conf
 
 
 def cache_root() -> pathlib.Path:
-  """Where prepared data and compiled programs are kept: `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`."""
+  """Returns the folder of prepared data and compiled programs: `$XMC_JAX_CACHE`, or `~/.cache/xmc_jax`."""
   return pathlib.Path(os.environ.get("XMC_JAX_CACHE") or "~/.cache/xmc_jax").expanduser()
 
 
 def name_after_data(config: ml_collections.ConfigDict) -> str:
-  """`config.name`; of a preset for the bundled data that was given others, 'dexml-recipes', after these."""
+  """Returns `config.name`; if a preset for the bundled data gets other data, it is named after these."""
   if not config.data.path or not config.name.endswith(f"-{_BUNDLED}"):
     return config.name
   stem = pathlib.Path(config.data.path).name.partition(".")[0]
@@ -54,7 +54,7 @@ def name_after_data(config: ml_collections.ConfigDict) -> str:
 
 
 def steps(epochs: float, steps_per_epoch: int) -> int:
-  """A duration in steps: at least one; 0 epochs is 0, which means never."""
+  """Returns a duration in steps: at least one; 0 epochs is 0, which means never."""
   return max(1, round(epochs * steps_per_epoch)) if epochs > 0 else 0
 
 
@@ -62,7 +62,7 @@ def check(config: ml_collections.ConfigDict, methods: Mapping[str, Settings]) ->
   """Raises ConfigError at the first value that cannot work, before any data is read.
 
   Args:
-    config: one that `default` made; anything else is refused with what it lacks.
+    config: one that `default` made; the error for anything else says what is missing.
     methods: what each method declares, by its name.
   """
   for message in checks.faults(config, methods):
@@ -70,7 +70,7 @@ def check(config: ml_collections.ConfigDict, methods: Mapping[str, Settings]) ->
 
 
 def check_against_data(config: ml_collections.ConfigDict, num_points: int, num_labels: int) -> None:
-  """The checks that need sizes: k against L, validation rows against N. All faults are told at once."""
+  """Checks k against L, and validation rows against N; names all faults in one ConfigError."""
   faults = []
   depth = checks.depth_of(config.eval.metric)
   if depth > num_labels:
@@ -93,7 +93,7 @@ def check_against_data(config: ml_collections.ConfigDict, num_points: int, num_l
 
 
 def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int) -> None:
-  """Token lengths against what the encoder has positions for."""
+  """Checks that texts are no longer than the positions of the encoder."""
   if max_positions and config.data.max_length > max_positions:
     raise ConfigError(
       f"data.max_length = {config.data.max_length} is more than the {max_positions} "
@@ -103,7 +103,7 @@ def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int)
 
 
 def check_against_devices(config: ml_collections.ConfigDict, num_devices: int) -> None:
-  """The mesh against the machine."""
+  """Checks that the machine has the devices of the mesh."""
   data, label = config.mesh.data, config.mesh.label
   here = f"{num_devices} {'is' if num_devices == 1 else 'are'} here"
   if label > num_devices:
@@ -119,16 +119,16 @@ def check_against_devices(config: ml_collections.ConfigDict, num_devices: int) -
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
-  """The resolved config, sorted and indented: one key a line, so that a diff reads well."""
+  """Writes the resolved config as JSON, sorted, with one key a line, so that a diff reads well."""
   text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
   return re.sub(r"\[\n[\s\d,]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def read(path: pathlib.Path, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
-  """The config of a run folder; keys that it lacks, as an older version did not know them, get their default.
+  """Reads the config of a run folder; keys that an older version did not know get their default.
 
   Raises:
-    ConfigError: there is none, or it is not one that this version can use.
+    ConfigError: there is no config, or this version cannot use it.
   """
   try:
     stored = json.loads(path.read_text(encoding="utf-8"))
@@ -154,8 +154,8 @@ def read(path: pathlib.Path, methods: Mapping[str, Settings]) -> ml_collections.
 def _of_this_version(stored: dict, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
   """Returns a stored config with this version's keys.
 
-  Keys that were renamed get their new name. Earlier versions kept the settings of all methods in every
-  config: those that the run's method does not read are left out.
+  Renamed keys get their new name. Earlier versions kept the settings of all methods in every config: those
+  that the run's method does not read are left out.
   """
   stored = renamed.in_sections(stored)
   own = stored.get("method")
@@ -168,7 +168,7 @@ def _of_this_version(stored: dict, methods: Mapping[str, Settings]) -> ml_collec
 
 
 def _filled(stored: dict, usual: dict) -> dict:
-  """What is stored, and the default of what is not; JSON knows no tuples."""
+  """Adds the defaults of missing keys to stored values; turns lists into tuples, which JSON does not have."""
   stored = {
     key: tuple(value) if isinstance(value, list) and isinstance(usual.get(key), tuple) else value
     for key, value in stored.items()
@@ -182,7 +182,7 @@ def _filled(stored: dict, usual: dict) -> dict:
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
-  """The keys whose values differ, as 'key: old -> new'."""
+  """Lists the keys whose values differ, as 'key: old -> new'."""
   found = []
   for key in sorted(old.keys() | new.keys()):
     a, b = old.get(key), new.get(key)

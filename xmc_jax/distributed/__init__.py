@@ -1,1 +1,1 @@
-"""Several processes as one program: devices and how arrays lie on them, signals, processes that are gone."""
+"""Runs several processes as one program: devices, split arrays, signals, and the death of a process."""

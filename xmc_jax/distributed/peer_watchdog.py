@@ -1,8 +1,8 @@
 """Stops all processes of a run when one of them dies; without this they would wait for it.
 
 JAX's own heartbeat ends them as well, but later, and by an abort with some twenty lines and a stack trace
-(measured: docs/reliability.md). Here every process holds a connection to the main one, which the system
-closes the moment that either end dies.
+(measured: docs/reliability.md). Here every process holds a connection to the main one; the system closes it
+as soon as either end dies.
 """
 
 import atexit
@@ -22,21 +22,21 @@ from jax.experimental import multihost_utils
 from xmc_jax.distributed import stderr
 
 _SECONDS_TO_CONNECT, _SECONDS_TO_GREET, _SECONDS_TO_SPEAK = 60.0, 2.0, 2.0
-_GREETING = struct.Struct("!16si")  # the run's token, the number of who greets
-_PLACE = struct.Struct("!16si256s")  # the token, where the main process listens
+_GREETING = struct.Struct("!16si")  # the run's token, the number of the process that sends it
+_PLACE = struct.Struct("!16si256s")  # the token, and the port and host of the main process
 _NUMBER = struct.Struct("!i")
-_WELL = -1  # sent in place of a dead process's number by one that ends as it should
+_WELL = -1  # sent, in place of a dead process's number, by a process that ends well
 
 _links: dict[int, socket.socket] = {}
 _is_stopping = threading.Event()
 
 
 def watch(own: int, count: int) -> None:
-  """Watches all processes until `part`; each of them must call it.
+  """Watches all processes until `part`; each process must call it.
 
   Args:
     own: this process's number; 0 is the main one.
-    count: of all processes.
+    count: the number of all processes.
   """
   if count == 1 or _links:
     return
@@ -53,32 +53,32 @@ def watch(own: int, count: int) -> None:
       link = socket.create_connection((host.rstrip(b"\0").decode(), port), _SECONDS_TO_CONNECT)
       link.sendall(_GREETING.pack(token, own))
       _links[0] = _lively(link)
-  if len(_links) < (count - 1 if server else 1):  # no way between some hosts but JAX's own
+  if len(_links) < (count - 1 if server else 1):  # some hosts cannot connect but through JAX
     stderr.write_line(f"note: process {own} does not hear at once when another is gone, but within a minute")
   threading.Thread(target=_listen, daemon=True).start()
   atexit.register(_end)
 
 
 def await_news() -> None:
-  """Waits after an exception that a dead process may have caused; if one did, this process ends here."""
+  """Waits after an exception that a dead process may have caused; if one is dead, this process ends here."""
   if _links or _is_stopping.is_set():
     time.sleep(_SECONDS_TO_SPEAK + 2)
 
 
 def part() -> None:
-  """Tells the others that this process ends as it should."""
+  """Tells the other processes that this one ends well."""
   for link in _taken():
     _say(link, _WELL)
 
 
 def _end() -> None:
-  """Exits immediately after a reported error: JAX would wait for the others to end."""
+  """Exits immediately after a reported error, because JAX would wait for the other processes."""
   if _links:
     os._exit(1)
 
 
 def _own_host() -> str:
-  """Returns where others reach this host: as JAX was told, or by its outgoing address."""
+  """Returns the address of this host: the one given to JAX, or its outgoing address."""
   if told := os.environ.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]:
     return told.strip("[]")
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ def _server() -> socket.socket:
 
 
 def _accepted(server: socket.socket, token: bytes, count: int) -> dict[int, socket.socket]:
-  """Returns connections to `count` other processes, or as many as come in time, by number.
+  """Returns connections to `count` other processes, or as many as connect in time, by number.
 
   A connection that does not send the token soon is closed.
   """
@@ -115,7 +115,7 @@ def _accepted(server: socket.socket, token: bytes, count: int) -> dict[int, sock
 
 
 def _lively(link: socket.socket) -> socket.socket:
-  """Lets a connection break within half a minute if the other host dies without closing it."""
+  """Sets a connection to break within half a minute if the other host dies without closing it."""
   link.settimeout(None)
   link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   for name, seconds in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
@@ -125,7 +125,7 @@ def _lively(link: socket.socket) -> socket.socket:
 
 
 def _listen() -> None:
-  """Waits for the death of a process, until all others have sent that they end well."""
+  """Waits until a process dies, or all others have sent that they end well."""
   with selectors.DefaultSelector() as selector:
     for number, link in dict(_links).items():
       selector.register(link, selectors.EVENT_READ, number)
@@ -144,7 +144,7 @@ def _stop(dead: int) -> None:
   _is_stopping.set()
   for link in _taken():
     _say(link, dead)  # the main process tells all others which one it was
-  if dead:  # what ended that one may end this one too, and says more; without the main one JAX aborts at once
+  if dead:  # the same cause may end this one, with a better message; if the main one died, JAX aborts at once
     time.sleep(_SECONDS_TO_SPEAK)
   stderr.write_line(
     f"error: process {dead} of this run is gone, so this one stops, too; "

@@ -1,8 +1,8 @@
 """Handles requests to stop: SIGTERM from a scheduler, Ctrl-C from a person. A training saves first.
 
-Python runs signal handlers between two of its own instructions, and a compilation keeps those from coming for
-a minute; so a thread receives the signals. It sets a mark, which training looks at where it can save. At the
-second Ctrl-C, or when a scheduler's patience runs out, the thread ends the process itself.
+Python runs signal handlers only between its own instructions, and a compilation can delay them by a minute;
+so a thread receives the signals. It sets a mark, which training reads where it can save. At the second
+Ctrl-C, or when the time after SIGTERM is over, the thread ends the process itself.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from jax.experimental import multihost_utils
 from xmc_jax.distributed import peer_watchdog, runtime, stderr
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}  # to a scheduler all is well; shells know 130
+_CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}  # a scheduler takes 0 for success; shells know 130
 
 
 class StopRequested(BaseException):
-  """Leaves a training. Whoever catches it saves what can be saved, and raises it again."""
+  """Leaves a training. Code that catches it saves what it can, and raises it again."""
 
 
 class Stop:
@@ -28,7 +28,7 @@ class Stop:
 
   Args:
     grace_seconds: how long after SIGTERM there is time to save.
-    owns_process: may end it. A notebook's is not ours: what would end it raises KeyboardInterrupt there.
+    owns_process: may end the process. False in a notebook: there KeyboardInterrupt is raised instead.
   """
 
   def __init__(self, grace_seconds: float, owns_process: bool = True):
@@ -47,7 +47,7 @@ class Stop:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    ours = [number for number in _SIGNALS if before[number] != signal.SIG_IGN]  # a shell's jobs ignore Ctrl-C
+    ours = [number for number in _SIGNALS if before[number] != signal.SIG_IGN]  # a background job ignores it
     listener = threading.Thread(target=self._listen, args=(reading,), daemon=True)
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     listener.start()
@@ -65,7 +65,7 @@ class Stop:
 
   @contextlib.contextmanager
   def saving(self) -> Iterator[None]:
-    """Inside, a stop request saves before it exits; outside, the process ends at once."""
+    """Lets a stop request save before it exits while the block runs; outside, the process ends at once."""
     self._can_save = True
     try:
       yield
@@ -75,14 +75,14 @@ class Stop:
   def requested(self, step: int) -> bool:
     """Returns whether to save after `step` and leave.
 
-    To be called after every step: several processes all get True after the same one.
+    Call it after every step: all processes of a run get True after the same step.
     """
     if runtime.is_alone():
       return self._signal is not None
     return multihost_utils.reached_preemption_sync_point(step)
 
   def check(self) -> None:
-    """Raises StopRequested in work that may be thrown away; one process of several cannot leave it alone."""
+    """Raises StopRequested in work that need not be saved; not if several processes must stop together."""
     if runtime.is_alone() and self._signal is not None:
       raise StopRequested
 
@@ -95,7 +95,7 @@ class Stop:
     raise SystemExit(0)
 
   def _in_main_thread(self, number: int, _: object) -> None:
-    """Raises KeyboardInterrupt in a notebook, which the thread cannot do."""
+    """Raises KeyboardInterrupt in a notebook, because the thread cannot."""
     if number == signal.SIGINT and not self._owns_process:
       self._raised += 1
       if self._raised > 1 or not self._can_save:
@@ -125,6 +125,6 @@ class Stop:
 
 
 def _end(number: signal.Signals, why: str) -> None:
-  """Ends the process. What is on disk is always good to go on from: nothing needs to be put in order."""
+  """Ends the process at once. Files on disk are always complete, so that nothing needs cleaning up."""
   stderr.write_line(f"{why}; the same command goes on from what is saved")
   os._exit(_CODES[number])

@@ -1,4 +1,4 @@
-"""The machine: what this process is, compiled programs kept on disk, memory readings."""
+"""Sets up JAX and tells about the machine: processes, devices, compiled programs on disk, memory."""
 
 import contextlib
 import faulthandler
@@ -20,20 +20,20 @@ from xmc_jax.distributed import peer_watchdog
 from xmc_jax.errors import UserError
 from xmc_jax.types import Array
 
-_SECONDS_UNHEARD = 30  # after which JAX calls a process dead
+_SECONDS_UNHEARD = 30  # without a heartbeat: then JAX takes a process for dead
 _STDERR, _ONE_LISTENER = 2, threading.Lock()
 _NOTE = re.compile(rb"[IW]\d{4} |WARNING: All log messages before absl")
 
 
 def start(distributed: bool = False) -> None:
-  """Sets a run up: compiled programs are kept, so that the second start is quick; libraries stay quiet.
+  """Sets up a run: keeps compiled programs, so that the second start is quick; silences libraries.
 
   Args:
     distributed: join the other processes of this run. JAX finds them by itself on TPU pods, Slurm and MPI;
-      elsewhere $JAX_COORDINATOR_ADDRESS (host:port), $JAX_NUM_PROCESSES and $JAX_PROCESS_ID name them.
+      elsewhere set $JAX_COORDINATOR_ADDRESS (host:port), $JAX_NUM_PROCESSES and $JAX_PROCESS_ID.
 
   Raises:
-    UserError: no device, or no other processes.
+    UserError: there is no device, or the other processes cannot be joined.
   """
   logging.set_verbosity(logging.WARNING)
   if distributed:
@@ -45,14 +45,14 @@ def start(distributed: bool = False) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
   try:
     jax.devices()
-  except RuntimeError as error:  # JAX_PLATFORMS names what is not here, or a driver is missing
+  except RuntimeError as error:  # JAX_PLATFORMS names a missing device, or a driver is missing
     raise UserError(f"JAX finds no device: {error}") from None
   peer_watchdog.watch(jax.process_index(), jax.process_count())
 
 
 @contextlib.contextmanager
 def started(distributed: bool) -> Iterator[None]:
-  """A mode of the command line: `start`, and when it has ended well this is said to the other processes."""
+  """Runs a mode of the command line: calls `start`; tells the other processes if the block ends well."""
   start(distributed)
   try:
     yield
@@ -65,7 +65,7 @@ def started(distributed: bool) -> Iterator[None]:
 
 def _join() -> None:
   _keep_standard_output()
-  faulthandler.disable()  # where JAX aborts as another process is gone, a dump of this one says nothing
+  faulthandler.disable()  # if JAX aborts because another process died, a dump of this one is no help
   number, count = (os.environ.get(name) for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
   try:
     jax.distributed.initialize(
@@ -82,14 +82,14 @@ def _join() -> None:
 
 
 def _keep_standard_output() -> None:
-  """Leaves standard output to what we print.
+  """Keeps standard output for what we print.
 
-  What native libraries say of themselves there (Gloo of its peers, NCCL when asked to) would stand between
-  predictions, so it goes to standard error.
+  Native libraries write there, too (Gloo about its peers, NCCL if asked to). These lines would mix with
+  predictions, so they go to standard error.
   """
   stdout = sys.__stdout__
   if stdout is None or sys.stdout is not stdout:
-    return  # a notebook's, which no native library writes to
+    return  # a notebook's output, which native libraries do not write to
   stdout.flush()
   ours = os.dup(stdout.fileno())
   os.dup2(sys.stderr.fileno(), stdout.fileno())
@@ -98,12 +98,12 @@ def _keep_standard_output() -> None:
 
 @contextlib.contextmanager
 def notes_left_out() -> Iterator[None]:
-  """Meanwhile nothing is shown of what C++ libraries note on standard error, "I0000 00:00 file.cc:58] ...".
+  """Hides infos and warnings that C++ libraries write to standard error, "I0000 00:00 file.cc:58] ...".
 
-  That is, infos and warnings; errors and whatever else was written there come when the block ends. Linux
-  alone, and one thread at a time: standard error is the whole process's.
+  Errors and all other lines are written when the block ends. Works on Linux only, and in one thread at a
+  time, because the whole process has one standard error.
   """
-  with _ONE_LISTENER, os.fdopen(os.memfd_create("notes"), "w+b") as heard:  # no disk that may be full
+  with _ONE_LISTENER, os.fdopen(os.memfd_create("notes"), "w+b") as heard:  # in memory: a disk may be full
     sys.stderr.flush()
     ours = os.dup(_STDERR)
     os.dup2(heard.fileno(), _STDERR)
@@ -120,14 +120,14 @@ def notes_left_out() -> Iterator[None]:
 
 
 def barrier(name: str) -> None:
-  """Waits until every process is here."""
+  """Waits until every process has called this."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)
 
 
 @contextlib.contextmanager
 def main_process_first(name: str) -> Iterator[None]:
-  """The main process runs the block before all others: it makes the files that they find."""
+  """Runs the block in the main process before all others, so that they find the files that it makes."""
   if not is_main_process():
     barrier(name)
   yield
@@ -136,42 +136,42 @@ def main_process_first(name: str) -> Iterator[None]:
 
 
 def from_main_process(array: Array) -> Array:
-  """The main process's array, on every process; shapes and types must be equal."""
+  """Returns the main process's array, on every process; shapes and types must be equal."""
   if is_alone():
     return array
   return np.asarray(multihost_utils.broadcast_one_to_all(array))
 
 
 def is_alone() -> bool:
-  """True where this process is the whole run."""
+  """Returns whether this process is the only one of the run."""
   return jax.process_count() == 1
 
 
 def is_main_process() -> bool:
-  """True in the one process that prints and writes reports."""
+  """Returns whether this is the main process, which prints and writes reports."""
   return jax.process_index() == 0
 
 
 def device() -> tuple[str, int]:
-  """What the first local device is, 'gpu', 'tpu' or 'cpu', and its bytes; 0 where it does not tell."""
+  """Returns the kind of the first local device, 'gpu', 'tpu' or 'cpu', and its bytes; 0 if unknown."""
   first = jax.local_devices()[0]
   kind = first.platform if first.platform in ("cpu", "tpu") else "gpu"
   return kind, (first.memory_stats() or {}).get("bytes_limit", 0)
 
 
 def device_with_room(num_bytes: float) -> jax.Device:
-  """The first local device, or this host's CPU where an accelerator has not so many bytes left."""
+  """Returns the first local device, or this host's CPU if an accelerator has fewer bytes free."""
   first = jax.local_devices()[0]
   stats = first.memory_stats() or {}
   free = stats.get("bytes_limit", math.inf) - stats.get("bytes_in_use", 0)
   if first.platform != "cpu" and free < num_bytes:
-    with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
+    with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS excludes the CPU
       return jax.local_devices(backend="cpu")[0]
   return first
 
 
 def peak_memory() -> dict[str, int]:
-  """High-water marks in bytes: 'host' of this process, 'device' of the fullest local device, if it tells."""
+  """Returns peaks in bytes: 'host' of this process, 'device' of the fullest local device, if known."""
   unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, KiB elsewhere
   marks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
   stats = [device.memory_stats() or {} for device in jax.local_devices()]

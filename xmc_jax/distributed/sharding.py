@@ -1,4 +1,4 @@
-"""The device mesh ('data', 'label') and what lies where on it."""
+"""Makes the device mesh ('data', 'label') and places arrays on it."""
 
 import math
 import re
@@ -11,12 +11,12 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from xmc_jax.errors import UserError
 from xmc_jax.types import Array, Batch, PyTree, SampledAnchors
 
-# Over which axes the rows of label texts and label embeddings are split, the first axis outermost.
+# The axes over which rows of label texts and label embeddings are split, the first axis outermost.
 LABEL_ROWS = ("label", "data")
 
 
 def make(data: int = 1, label: int = 1) -> Mesh:
-  """A mesh of the first `data * label` devices, axes ('data', 'label'), both Auto."""
+  """Makes a mesh of the first `data * label` devices, axes ('data', 'label'), both Auto."""
   devices = jax.devices()[: data * label]
   return jax.make_mesh((data, label), ("data", "label"), axis_types=(AxisType.Auto,) * 2, devices=devices)
 
@@ -26,12 +26,12 @@ def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
 
 
 def path_name(path: tuple) -> str:
-  """A tree path as 'encoder/layer_0/bias': dict keys, field names and positions."""
+  """Writes a tree path as 'encoder/layer_0/bias': dict keys, field names and positions."""
   return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
 def shard_tree(tree: PyTree, rules: tuple[tuple[str, tuple], ...], mesh: Mesh) -> PyTree:
-  """A tree of shardings by path rules.
+  """Returns a tree of shardings by path rules.
 
   Args:
     tree: arrays, or anything with their structure.
@@ -40,7 +40,7 @@ def shard_tree(tree: PyTree, rules: tuple[tuple[str, tuple], ...], mesh: Mesh) -
     mesh: the mesh.
 
   Raises:
-    ValueError: no rule matches an array's path, so that nothing is split, or whole on every device, by
+    ValueError: no rule matches an array's path; so no array is split, or copied to every device, by
       accident. Scalars need no rule.
   """
 
@@ -62,17 +62,17 @@ def _leaves(tree: PyTree) -> list:
 
 
 def splits_rows(tree: PyTree, rules: tuple[tuple[str, tuple], ...]) -> bool:
-  """Whether rules split the rows of any array of a tree."""
+  """Returns whether rules split the rows of any array of a tree."""
   return any(np.ndim(leaf) and any(_axes(path_name(path), rules)) for path, leaf in _leaves(tree))
 
 
 def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], most: int) -> PyTree:
-  """A tree with as many rows as another in arrays whose rows are split, where less than `most` rows differ.
+  """Cuts or pads arrays whose rows are split to the rows that `like` has; by less than `most` rows.
 
-  Other meshes pad them otherwise.
+  Another mesh pads them to another number of rows.
 
   Raises:
-    UserError: the trees differ in anything else; says in what.
+    UserError: the trees differ in anything else; the message names it.
   """
   shapes = {path_name(path): np.shape(leaf) for path, leaf in _leaves(like)}
   found = {path_name(path): np.shape(leaf) for path, leaf in _leaves(tree)}
@@ -94,14 +94,14 @@ def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], m
 
 
 def place(array: Array, sharding: jax.sharding.Sharding) -> jax.Array:
-  """A host array on the devices; with many processes each hands over the parts that its devices hold."""
+  """Puts a host array on the devices; with several processes each puts the parts of its own devices."""
   if sharding.is_fully_addressable:
     return jax.device_put(array, sharding)
   return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def split_rows(array: Array, mesh: Mesh, *axes: str) -> jax.Array:
-  """A host array, its rows split over mesh axes; zero rows are appended until they divide."""
+  """Splits the rows of a host array over mesh axes; appends zero rows until they divide."""
   shards = math.prod(mesh.shape[axis] for axis in axes)
   if missing := -len(array) % shards:
     array = np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
@@ -109,17 +109,17 @@ def split_rows(array: Array, mesh: Mesh, *axes: str) -> jax.Array:
 
 
 def split_tree(tree: PyTree, mesh: Mesh, *axes: str) -> PyTree:
-  """`split_rows` of every leaf."""
+  """Applies `split_rows` to every leaf."""
   return jax.tree.map(lambda leaf: split_rows(leaf, mesh, *axes), tree)
 
 
 def rounded_up(number: int, multiple: int) -> int:
-  """The first multiple from `number` on."""
+  """Rounds a number up to a multiple of `multiple`."""
   return -(-number // multiple) * multiple
 
 
 def local_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
-  """`[num_rows]` bool: the rows that this process's devices hold, of an array split over mesh axes."""
+  """Returns `[num_rows]` bool: which rows of an array split over mesh axes this process's devices hold."""
   sharding = NamedSharding(mesh, PartitionSpec(axes))
   local = np.zeros(num_rows, bool)
   for index in sharding.addressable_devices_indices_map((num_rows,)).values():
@@ -131,7 +131,7 @@ def local_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   """Moves a host batch to the devices.
 
-  What has a row per query is split over 'data', label texts over both axes; the rest is copied.
+  Arrays with a row per query are split over 'data', label texts over both axes; the rest is copied.
   """
   per_query = NamedSharding(mesh, PartitionSpec("data"))
   everywhere = dict.fromkeys(("columns", "dropped"), replicated(mesh))
@@ -145,7 +145,7 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
 
 
 def _put_anchors(links: SampledAnchors, mesh: Mesh) -> SampledAnchors:
-  """Splits what has a row per point or label over 'data', and anchors' texts as label texts are."""
+  """Splits arrays with a row per point or label over 'data', and texts of anchors as those of labels."""
   per_row = NamedSharding(mesh, PartitionSpec("data"))
   return SampledAnchors(
     rows=place(links.rows, per_row),
@@ -157,7 +157,7 @@ def _put_anchors(links: SampledAnchors, mesh: Mesh) -> SampledAnchors:
 
 
 def put_labels(groups: PyTree, mesh: Mesh) -> PyTree:
-  """Label texts, split over both axes: no device encodes what another does."""
+  """Splits label texts over both axes, so that each text is encoded on one device only."""
   return _put(groups, NamedSharding(mesh, PartitionSpec(LABEL_ROWS)))
 
 
@@ -166,7 +166,7 @@ def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
 
 
 def to_host(array: Array) -> np.ndarray:
-  """A device array as numpy, whole on every process; said aloud so that a transfer guard lets it pass."""
+  """Copies a whole device array to numpy, on every process; explicitly, for a transfer guard to allow it."""
   if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
     mesh = cast(NamedSharding, array.sharding).mesh
     array = jax.jit(lambda x: x, out_shardings=replicated(mesh))(array)

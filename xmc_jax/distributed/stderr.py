@@ -5,6 +5,6 @@ import os
 
 
 def write_line(line: str) -> None:
-  """Writes a line at once, past Python's buffers; does nothing where nobody reads standard error any more."""
+  """Writes a line at once, without Python's buffers; does nothing if standard error is closed."""
   with contextlib.suppress(OSError):
     os.write(2, f"{line}\n".encode())

@@ -1,7 +1,7 @@
-"""The papers, one file each, and the configs that train them.
+"""Holds the papers' methods, one file each, and makes and checks their configs.
 
-A new method is a file here, which has `SETTINGS` and `make`, and a line in `_FILES`. A file is loaded when
-its method is asked for, and jax with it.
+A new method is a file here with `SETTINGS` and `make`, and a line in `_FILES`. A file, and jax with it, is
+loaded only when its method is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # loads JAX, which --help does without
   from xmc_jax.types import DatasetInfo, Method
 
 _FILES = {
-  "dexml": "xmc_jax.methods.dexml",  # a config is of this one where no method is named
+  "dexml": "xmc_jax.methods.dexml",  # the method of a config that names none
   "ance": "xmc_jax.methods.ance",
   "classifier": "xmc_jax.methods.classifier",
   "dexa": "xmc_jax.methods.dexa",
@@ -76,7 +76,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
 def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
   """Reads the config.json of a run folder.
 
-  Keys that an older version did not know get their default; those that it called otherwise, their new name.
+  Keys that an older version did not know get their default; keys that were renamed get their new name.
 
   Raises:
     ConfigError: there is no such file, or it is not one that this version can use.
@@ -101,7 +101,7 @@ def check_scores(scores: str, config: ml_collections.ConfigDict, method: Method)
 
 
 def builds_on_a_run(config: ml_collections.ConfigDict) -> bool:
-  """Returns whether the method starts from another run's encoder, and cannot do without one."""
+  """Returns whether the method needs another run, whose encoder it starts from."""
   return SETTINGS[config.method.name].needs_run
 
 
@@ -109,7 +109,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Returns the method that `config.method.name` names.
 
   Raises:
-    ConfigError: the method cannot do what a setting asks of these data.
+    ConfigError: a setting does not work with these data.
     ValueError: the method has a refresh for batches that no batch reads.
   """
   from xmc_jax import types

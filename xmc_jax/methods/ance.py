@@ -1,7 +1,7 @@
 """ANCE: DPR with hard negatives from the model's own mistakes (Xiong et al., ICLR 2021).
 
 Softmax, or a triplet loss, over the in-batch pool and labels sampled from each point's shortlist, which is
-made anew every few epochs from the embeddings of the moment (DEXML, section 5.4). docs/formulas.md, "DPR,
+made again every few epochs from the current embeddings (DEXML, section 5.4). docs/formulas.md, "DPR,
 ANCE, OvA".
 """
 

@@ -1,7 +1,7 @@
-"""Module II of NGAME, DEXA and PRIME: a classifier for each label, on an encoder that stays as it is.
+"""Module II of NGAME, DEXA and PRIME: a classifier for each label, on a frozen encoder.
 
 A run of any dual encoder (`config.init_from`) gives the encoder and its label vectors ẑ. Classifiers start at
-ẑ and are trained by the margin loss against the hardest labels of the batch, its points in NGAME's order.
+ẑ and are trained by the margin loss against the hardest labels of the batch; batches are made as NGAME's.
 Labels are then ranked by ẑ, by their classifiers, or by both (NGAME; DEXA, section 4 and eq. 6).
 docs/formulas.md, "Module II".
 """
@@ -36,7 +36,7 @@ SETTINGS = declare(
   temperature=pool_losses.TEMPERATURE_OF_RANKING,
 )
 TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the devices
-_LABELS = "label_vectors"  # in `extra_state`: ẑ, likewise
+_LABELS = "label_vectors"  # in `extra_state`: ẑ, of the same shape
 
 
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:

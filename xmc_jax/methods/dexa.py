@@ -1,7 +1,7 @@
 """DEXA: NGAME with auxiliary vectors, one for each cluster of labels (Dahiya et al., KDD 2023). Module I.
 
-A label's vector is n(E(z) + a): its text's embedding and its cluster's vector (section 4, eq. 5). What a
-label's text does not say can go into `a`, and need not distort the encoder. Frequent labels may have a
+A label's vector is n(E(z) + a): its text's embedding and its cluster's vector (section 4, eq. 5). `a`
+can learn what a label's text does not say, so that the encoder need not. Frequent labels may have a
 cluster of their own. `methods/classifier.py` is Module II. docs/formulas.md, "Module I".
 """
 
@@ -49,7 +49,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     return normalize(text_encoder.embed(params, tokens) + vectors)
 
   def init_from_run(source):
-    """Another run's encoder and auxiliary vectors, with the clusters that these belong to."""
+    """Returns another run's encoder and auxiliary vectors, and the clusters that these belong to."""
     return source.params, {**label_clusters.init_state(info), **source.extra_state}
 
   return base._replace(

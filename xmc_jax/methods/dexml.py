@@ -2,8 +2,8 @@
 
 One shared encoder embeds points and label texts; the loss of a point runs over every label (eq. 5, 6), or
 over the batch's sampled positives with random labels, hard negatives (section 5.4) or fresh ones (section
-C.3) added. Decoupled softmax and softmax sample one positive of a point in each step, SoftTop-k so many as it
-has places, as the released code does; the paper's equations sum over all. Binary cross-entropy takes all.
+C.3) added. Decoupled softmax and softmax sample one positive of a point in each step, SoftTop-k at
+least k, as the released code does; the paper's equations sum over all. Binary cross-entropy takes all.
 docs/formulas.md, "DEXML and its baselines".
 """
 

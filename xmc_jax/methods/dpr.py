@@ -1,6 +1,6 @@
 """DPR: a dual encoder trained against the batch's own labels (Karpukhin et al., EMNLP 2020).
 
-Softmax over the in-batch pool: a point's other labels count as negatives where they are in it (DEXML, eq. 4).
+Softmax over the in-batch pool: a point's other labels in the pool count as negatives (DEXML, eq. 4).
 By default one positive is sampled per point. As XMC papers compare with DPR (UniDEC, section 4.1), points and
 labels share one encoder, and there are no BM25 negatives. docs/formulas.md, "DPR, ANCE, OvA".
 """

@@ -1,7 +1,7 @@
 """NGAME: in-batch negatives that are hard because batches are clusters (Dahiya et al., WSDM 2023). Module I.
 
-A batch is made of small clusters of points, by the encoder as it is every few epochs, so that the labels of
-a point's neighbours are its negatives. The loss looks at the hardest of them. Module II is
+A batch is made of small clusters of points, so that the labels of a point's neighbours are its negatives. The
+current encoder makes the clusters again every few epochs. The loss takes the hardest negatives. Module II is
 `methods/classifier.py`. docs/formulas.md, "Module I".
 """
 

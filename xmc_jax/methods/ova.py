@@ -1,8 +1,8 @@
 """One-versus-all: an encoder and a linear layer over all labels, trained together (BCE; DEXML, section 5.2).
 
 Renée's form (Jain et al., MLSys 2023) without its kernels: no label texts, a row of the table per label.
-A label's bias is the table's last column, against a 1 at the end of each query, so that prediction stays
-one inner product. Where weights and biases start is ours. docs/formulas.md, "DPR, ANCE, OvA".
+A label's bias is in the table's last column, and each query ends with a 1, so that prediction stays one
+inner product. The initial weights and biases are ours. docs/formulas.md, "DPR, ANCE, OvA".
 """
 
 import jax
@@ -28,14 +28,14 @@ SETTINGS = declare(
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; the table has its own rate, `config.train.table_learning_rate`."""
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
-  num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)  # what is behind L is never looked at
+  num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)  # rows from L on are never used
 
   embed_points, _ = embedding.embedders(config, info)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)
     weights = 0.02 * jax.random.normal(table_key, (num_rows, encoder.width))
-    # Before anything is learnt, a point has about one label.
+    # Before training, about one label per point is expected.
     bias = jnp.full((num_rows, 1), -np.log(max(info.num_labels, 2)) * config.method.temperature)
     return {**encoder.init(encoder_key), "table": jnp.concatenate([weights, bias], axis=1)}, {}
 

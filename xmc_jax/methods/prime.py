@@ -1,4 +1,4 @@
-"""PRIME: queries meet label prototypes, under a margin that adapts (Dahiya et al., NAACL 2025). Module I.
+"""PRIME: compares queries with label prototypes, by an adaptive margin (Dahiya et al., NAACL 2025). Module I.
 
 A label's prototype is made by a small transformer of three vectors: its text's embedding, its centroid (where
 its training points lie) and its cluster's free vector (section 3.2). Encoder and prototypes are trained
@@ -39,7 +39,7 @@ SETTINGS = declare(
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
-  encoder = embedding.encoder(config, info, unit=False)  # the network sees texts before they are scaled
+  encoder = embedding.encoder(config, info, unit=False)  # the network reads texts before they are scaled
   prototypes = label_prototypes.build(config, info, encoder.width)
   embed_points, embed_texts = embedding.embedders(config, info)
 
@@ -59,7 +59,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     centroids = label_centroids.without_batch(*given) if settings.leave_batch_out else None
     pool = prototypes.of_pool(params, extra_state, texts, batch.columns, network_key, centroids)
     value, parts = prime_loss.total(config, info, queries, normalize(texts), pool, batch, triplet_key)
-    if settings.centroids == "momentum":  # for the next step: here they would know what they are asked
+    if settings.centroids == "momentum":  # after the loss, to avoid leaking this batch
       extra_state = {
         **extra_state,
         label_centroids.NAME: label_centroids.updated(extra_state, queries, batch, settings, info),
@@ -67,12 +67,12 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     return value, parts, extra_state
 
   def init_from_run(source):
-    """What another run has of these parameters, with the clusters and centroids that they belong to."""
+    """Takes the parameters that another run has, with their clusters and centroids; others start anew."""
     params, extra_state = init(jax.random.key(config.train.seed))
     if "encoder" not in source.params:
       raise UserError("it has trained no encoder; give a run of prime.py, or of another dual encoder")
     params |= {name: value for name, value in source.params.items() if name in params}
-    # Clusters belong to a table, centroids to an encoder that they followed.
+    # Copies clusters only with their table, and centroids only with the network trained on them.
     for name, owner in label_prototypes.OWNERS.items():
       if name in extra_state and owner in source.params and name in source.extra_state:
         extra_state[name] = source.extra_state[name]

@@ -1,11 +1,11 @@
 """RAE-XMC: an encoder and a memory of training points and labels (Wang et al. 2025, arXiv 2502.10615).
 
-One shared encoder embeds points and label texts. Its loss is contrastive over what a memory holds (eq. 10): a
+One shared encoder embeds points and label texts. Its loss is contrastive over a memory's entries (eq. 10): a
 point's sampled label against the pool's labels that are not its own, and against the batch's other points
 that share no label with it. Labels are ranked by the memory (`retrieval/key_memory.py`).
 
-`point_positive_weight` is ours: points that share a label are positives, too, and batches are then made of
-clusters as NGAME's, so that such points meet. docs/formulas.md, "RAE-XMC".
+`point_positive_weight` is ours: points that share a label are positives, too. Batches are then made
+of clusters, as NGAME's are, so that they hold such points. docs/formulas.md, "RAE-XMC".
 """
 
 import jax
@@ -73,7 +73,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
 def memory_loss(
   queries: Array, labels: Array, batch: Batch, *, temperature: float, point_weight: float = 0.0
 ) -> Array:
-  r"""Decoupled softmax of each point over the labels of the pool and the batch's other points.
+  r"""Computes decoupled softmax of each point over the pool's labels and the batch's other points.
 
   .. math::
     \ell_i(s) = \log\Bigl(1 + e^{-s} \bigl(\textstyle\sum_{l \notin P_i} e^{s_{il}}
@@ -82,12 +82,12 @@ def memory_loss(
 
   The loss of point i is :math:`(1 - w)` times the mean of :math:`\ell_i(s_{ip})` over its sampled labels p,
   and w times the mean of :math:`\ell_i(t_{ij})` over the batch's other points j that share a label with it;
-  where there is none of these, w is 0.
+  if there are none, w is 0.
 
   Args:
     queries: `[B, D]`; in the paper of length 1, as labels are.
     labels: `[S, D]`, the pool's.
-    batch: whose positives are where, and which points share a label; excluded pairs count for nothing.
+    batch: says which columns are positives, and which points share a label; excluded pairs do not count.
     temperature: τ.
     point_weight: w, from 0 (the paper's eq. 10) to 1.
 
@@ -112,7 +112,7 @@ def memory_loss(
 
 
 def _sampled(batch: Batch, num_columns: int) -> Array:
-  """`[B, S]` float32, the weight of each sampled label at its column."""
+  """Returns `[B, S]` float32, the weight of each sampled label at its column."""
   places = jnp.where(batch.positives >= 0, batch.positives, num_columns)
   rows = jnp.arange(len(places))[:, None]
   return jnp.zeros((len(places), num_columns)).at[rows, places].add(batch.weights, mode="drop")

@@ -1,9 +1,8 @@
 """RAMEN: metadata graphs as a regulariser of a dual encoder's training (Mittal et al., WWW Companion 2025).
 
 Points and labels are pulled towards the anchors that the graphs link them to (section 3.1), beside the base's
-own
-loss: that of NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them; every few
-epochs those that the encoder does not believe in are pruned, from all of them each time. Inference knows no
+own loss: that of NGAME, ANCE or DEXML. Edges are those of the graphs and of random walks over them. Every few
+epochs all edges are judged again, and those whose ends have unlike embeddings are pruned. Inference uses no
 graph. The paper prints no weight of its regularisers: λ = 1 / T for T graphs is ours. docs/formulas.md,
 "RAMEN".
 """
@@ -28,7 +27,7 @@ _BASES = {"ngame": ngame, "ance": ance, "dexml": dexml}
 
 
 def _base_faults(values: Mapping) -> Iterator[str]:
-  """Yields what the base does not take, of the settings that the other bases have."""
+  """Yields faults: settings, and values of settings, that only other bases have."""
   base = values["method.base"]
   own = _BASES[base].SETTINGS.keys
   for name, key in _OF_BASES.keys.items():
@@ -70,7 +69,7 @@ SETTINGS = declare(
 
 
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
-  """Builds the method: the base, with graphs."""
+  """Builds the base method and adds the graphs."""
   settings = config.method
   base = _BASES[settings.base].make(config, info)
   sides = tuple(graph_regularizer.weights(config, info))
@@ -81,7 +80,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
 
 
 def _pruning(side: str, config: ml_collections.ConfigDict) -> Refresh:
-  """Returns when a side's edges are judged; by the encoder that a run starts with, before the first step."""
+  """Returns the refresh that prunes a side's edges; if by the pretrained encoder, before the first step."""
   settings = config.method
   compute = functools.partial(_kept, side, config)
   if settings.pruning_by.startswith("pretrained"):
@@ -90,9 +89,9 @@ def _pruning(side: str, config: ml_collections.ConfigDict) -> Refresh:
 
 
 def _kept(side: str, config: ml_collections.ConfigDict, snapshot: refresh.Snapshot) -> Array | None:
-  """`[nnz]` bool, the edges of a side that the encoder of the snapshot believes in; None of no edges."""
+  """Returns `[nnz]` bool, the edges of a side to keep, by the snapshot's encoder; None if it has no edges."""
   edges = snapshot.sides[side].edges
-  if not edges.nnz:  # of points that are held out, all of them
+  if not edges.nnz:  # all of them were of held-out points
     return None
   rows = snapshot.labels if is_of_labels(side) else snapshot.queries
   anchors = snapshot.anchors(side)

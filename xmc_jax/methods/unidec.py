@@ -1,9 +1,9 @@
 """UniDEC and DEPSL: a dual encoder and classifiers trained together on one pool (Kharbanda et al., 2024).
 
 A batch is a leaf of a balanced tree over the points, its pool their sampled positives and hard negatives.
-Every true label that came into the pool counts, whoever brought it (pick-some-labels, section 3.1). Of two
-heads on one encoder, Φ_D embeds points and label texts, Φ_C points alone, which meet a classifier Ψ_l for
-each label. Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by one half (section 3.4).
+All true labels in the pool count, also those sampled for other points (pick-some-labels, section 3.1). One
+encoder has two heads: Φ_D embeds points and label texts, Φ_C only points, scored by a classifier Ψ_l for each
+label. Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)], or by one half (section 3.4).
 DEPSL has no second half. docs/formulas.md, "UniDEC and DEPSL".
 """
 
@@ -67,7 +67,7 @@ SETTINGS = declare(
   ),
   classifier_temperature=Key(1.0, "of the classifiers' scores, which are raw products", above=0),
   binary_weight=Key(0.0, "of binary cross-entropy over the pool, of scores less log L, in their loss"),
-  # At 0 the encoder would not learn, by which clusters and negatives are made.
+  # At 0 the encoder, which makes clusters and negatives, would not learn.
   encoder_weight=Key(
     0.5, "λ: the dual encoder's part of the loss; 1 is no classifiers either", above=0, most=1
   ),
@@ -77,7 +77,7 @@ SETTINGS = declare(
   log_q=Key(False, "True: pool scores less the log of how likely a label is to be in the pool"),
 )
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
-_DROPPED = "dropped"  # in `extra_state`: `[2]` hard negatives and positives so far without room in a pool
+_DROPPED = "dropped"  # in `extra_state`: `[2]` hard negatives and positives that had no room in a pool so far
 
 
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
@@ -145,5 +145,5 @@ _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # i
 
 
 def _batch(settings: ml_collections.ConfigDict) -> BatchSpec:
-  """β positives and η hard negatives a point; without the latter other positives fill the pool (Table 5)."""
+  """Samples β positives and η hard negatives a point; if η = 0, other positives fill the pool (Table 5)."""
   return pool.batch_spec(settings, fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives)

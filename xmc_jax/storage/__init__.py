@@ -1,1 +1,1 @@
-"""Files on disk: written whole, locked, checked; run folders and checkpoints."""
+"""Writes files whole, locks and checks them; keeps run folders and checkpoints."""

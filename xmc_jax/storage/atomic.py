@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and words what a disk refuses."""
+"""Writes files whole or not at all, and turns errors of a disk into one line."""
 
 import contextlib
 import errno
@@ -16,20 +16,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_room(folder: Path, num_bytes: float, what: str) -> None:
-  """Refuses what would not fit on a folder's disk.
+  """Refuses to write more than fits on a folder's disk.
 
   Args:
     folder: where it will be written; need not exist yet.
-    num_bytes: its size, at most.
-    what: what it is, for the message.
+    num_bytes: the size, at most.
+    what: a name for what is written, for the message.
 
   Raises:
-    UserError: less is free.
+    UserError: the disk has less room.
   """
   place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
   try:
     free = shutil.disk_usage(place).free
-  except OSError:  # a disk that does not tell
+  except OSError:  # a disk that does not report it
     return
   if free < num_bytes:
     raise UserError(
@@ -42,9 +42,9 @@ def refusal(path: str | Path, error: OSError, remedy: str = "") -> UserError:
   """Returns the one line for a file or folder that could not be written.
 
   Args:
-    path: what was to be written.
-    error: what the disk said.
-    remedy: what the user can do about it; a full disk, a lock and a missing folder have their own.
+    path: the file or folder.
+    error: the disk's error.
+    remedy: what the user can do; a full disk, a lock and a missing folder have their own remedies.
   """
   reason = error.strerror or str(error)
   if isinstance(error, BlockingIOError):
@@ -115,7 +115,7 @@ def is_plain_file(path: str | Path) -> bool:
 
 
 def check_output(path: str) -> None:
-  """Raises UserError if `open_output` could not write to `path`; a folder, a place without permission."""
+  """Raises UserError if `open_output` could not write to `path`: it is a folder, or not writable."""
   with writing(path):
     if os.path.isdir(path):
       raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -126,7 +126,7 @@ def check_output(path: str) -> None:
 
 @contextlib.contextmanager
 def open_output(path: str) -> Iterator[IO[str]]:
-  """Opens a text file that a user has named: written whole, or as it comes if it is no plain file.
+  """Opens a text file that the user has named: written whole, or directly if it is no plain file.
 
   Raises:
     UserError: it cannot be written.
@@ -137,7 +137,7 @@ def open_output(path: str) -> Iterator[IO[str]]:
 
 
 def flush(path: Path) -> None:
-  """Waits until a file, or a folder's list of files, is on the disk."""
+  """Flushes a file, or a folder's list of files, to the disk."""
   handle = os.open(path, os.O_RDONLY)
   try:
     os.fsync(handle)

@@ -1,6 +1,7 @@
-"""The manifest of a finished folder: checksums of its files, and a record. It is written last.
+"""Writes and checks the manifest of a finished folder: checksums of its files, and a record.
 
-A folder without a manifest was never finished, so it is not used. A damaged one differs from its manifest.
+The manifest is written last. A folder without one was never finished, so it is not used. The files of a
+damaged folder differ from its manifest.
 """
 
 import hashlib
@@ -12,8 +13,8 @@ from typing import Any
 
 from xmc_jax.storage import atomic
 
-FILE_NAME = "seal.json"  # in all versions
-_THREADS = 8  # files at a time; hashing leaves Python's lock
+FILE_NAME = "seal.json"  # the same in all versions
+_THREADS = 8  # files hashed at a time; hashing releases Python's lock
 
 
 def sha256(path: Path) -> str:
@@ -23,7 +24,7 @@ def sha256(path: Path) -> str:
 
 
 def write_manifest(folder: Path, record: Mapping[str, Any]) -> None:
-  """Finishes a folder whose files will not change any more; they are on the disk before the manifest is."""
+  """Finishes a folder whose files will not change any more; flushes them to disk before the manifest."""
   files = _files(folder)
   with ThreadPoolExecutor(_THREADS) as threads:
     checksums = dict(zip(files, threads.map(_flushed_checksum, files.values())))
@@ -47,13 +48,13 @@ def read_record(folder: Path) -> dict[str, Any]:
   """Returns a finished folder's record.
 
   Raises:
-    ValueError, OSError: the manifest is damaged, or gone.
+    ValueError, OSError: the manifest is damaged or missing.
   """
   return _read(folder)["record"]
 
 
 def why_damaged(folder: Path) -> str:
-  """Returns which file of a finished folder has changed, in a few words; '' if none has. Reads every byte."""
+  """Returns which file of a finished folder has changed, in a few words; '' if none. Reads every byte."""
   try:
     wanted = _read(folder)["files"]
     files = _files(folder)
@@ -98,6 +99,6 @@ def _flushed_checksum(path: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-  """Returns every file in a folder and below but the manifest itself, by its name there."""
+  """Returns all files in a folder and below, except the manifest, by their names relative to it."""
   found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
   return {name: path for name, path in found.items() if not name.startswith(FILE_NAME)}

@@ -1,4 +1,4 @@
-"""Writes a file of lines whole or not at all; after a kill the same command goes on with it."""
+"""Writes a file of lines whole or not at all; after a kill the same command continues it."""
 
 import contextlib
 import json
@@ -15,8 +15,8 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
 
   Args:
     path: the file.
-    made_of: what its lines follow from, as JSON. A later process that gives the same goes on.
-    block: a later process goes on after a whole number of blocks of so many lines, so that the same lines
+    made_of: the settings that its lines depend on, as JSON. A later process with the same settings goes on.
+    block: lines of a block. A later process goes on after a whole number of blocks, so that the same lines
       are computed together as before.
 
   Yields:
@@ -32,7 +32,7 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
       locks.lock(out)
       done, end = _whole_blocks(part, block) if _read(notes) == made_of else (0, 0)
       out.seek(end)
-      out.truncate()  # before the notes, which must never describe lines of other settings
+      out.truncate()  # before the notes: they must never describe lines made with other settings
       notes.write_text(json.dumps(made_of))
       yield out, done
     part.replace(path)

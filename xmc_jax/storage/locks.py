@@ -1,4 +1,4 @@
-"""Keeps processes out of each other's files. A process that is killed releases its locks."""
+"""Locks files, so that processes do not write to each other's. A killed process releases its locks."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def lock(file: IO | int, wait: bool = False) -> bool:
     wait: wait for a process that holds the lock.
 
   Returns:
-    False on systems and disks without locks, which keep nobody out.
+    False on systems and disks without locks, where other processes may write, too.
 
   Raises:
     BlockingIOError: another process holds the lock, and `wait` is False.
@@ -41,7 +41,7 @@ def in_turn(path: Path) -> Iterator[bool]:
   """Runs the block in one process at a time, under a lock file that is deleted afterwards.
 
   Yields:
-    False on disks without locks, where others may be at work.
+    False on disks without locks, where other processes may run the block, too.
   """
   handle, is_locked = _locked_file(path)
   try:
@@ -64,12 +64,12 @@ def _locked_file(path: Path) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def in_use(workdir: Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator[None]:
-  """Refuses a second process that would do the same in a folder; makes the folder, and removes an empty one.
+  """Refuses a second process that would do the same in a folder; makes the folder, and removes it if empty.
 
   Args:
     workdir: the folder.
-    name: the lock file in it, one for each thing to do.
-    doing: what the first process does, and what to do about it, for the message.
+    name: the lock file in it; each activity has its own.
+    doing: what the first process does, and what the user can do about it, for the message.
 
   Raises:
     UserError: another process does this here; the message names it.
@@ -77,7 +77,7 @@ def in_use(workdir: Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     handle = os.open(workdir / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-  except OSError:  # a folder that cannot be written is refused by whoever writes into it
+  except OSError:  # a folder that cannot be written is refused later, at the first write
     yield
     return
   try:
@@ -93,7 +93,7 @@ def in_use(workdir: Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator
     yield
   finally:
     with contextlib.suppress(OSError):
-      if os.listdir(workdir) == [name]:  # nothing came of it
+      if os.listdir(workdir) == [name]:  # the block has written nothing
         (workdir / name).unlink()
         workdir.rmdir()
     os.close(handle)

@@ -1,4 +1,4 @@
-"""Keeps writes inside a run's folder, which may come from anybody."""
+"""Keeps writes inside a run's folder, which the user may have got from somebody else."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ def check(workdir: pathlib.Path) -> None:
   """Refuses a run's folder with a link that leads out of it; the folder itself may be a link.
 
   Raises:
-    UserError: it names the link.
+    UserError: there is such a link; the message names it.
   """
   home = workdir.resolve()
   for path in _entries(workdir):
@@ -25,7 +25,7 @@ def check(workdir: pathlib.Path) -> None:
 
 
 def _entries(workdir: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields what is in the folder and below it; links are not followed."""
+  """Yields all paths in the folder and below it; links are not followed."""
   for folder, folders, files in os.walk(workdir):
     if pathlib.Path(folder) == workdir:
       folders[:] = [name for name in folders if name not in _READ_ONLY]

@@ -1,4 +1,4 @@
-"""A run's folder: which settings may write into it, and what it was begun with.
+"""Keeps a run's folder: refuses to mix runs of different settings, and stores what a run begins with.
 
 Layout of a run's folder, which is all that evaluation and prediction need:
 
@@ -30,7 +30,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.storage import atomic
 
-# What may differ between the command that began a run and the one that goes on with it.
+# Settings that may differ between the command that began a run and the one that continues it.
 _MAY_CHANGE = (
   *("data.cache_dir", "eval.num_examples", "eval.report_page", "eval.batch_size"),
   *("checkpoint.keep", "checkpoint.grace_seconds"),
@@ -40,8 +40,8 @@ _MAY_CHANGE = (
 GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
-AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # made of trained parameters, for ranking
-# What a command makes for its own settings before it trains.
+AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters, for ranking
+# Files that a command makes for its own settings before it trains.
 _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
 _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 
@@ -50,9 +50,9 @@ _MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
 def claimed(
   config: ml_collections.ConfigDict, begun: ml_collections.ConfigDict | None, workdir: pathlib.Path
 ) -> Iterator[None]:
-  """Claims a folder before the data are known: keys that are fitted to the data stay open for the block.
+  """Claims a folder before the data are known: keys that are fitted to them may change in the block.
 
-  If there is no run yet and the block fails, nothing of one is left.
+  If there was no run yet and the block fails, the files of the claim are deleted.
   """
   claim(config, begun, workdir, leaving_open=fitting.KEYS)
   try:
@@ -74,7 +74,7 @@ def claim(
 
   Args:
     config: the settings to train with.
-    begun: those that the folder has; None where it has none.
+    begun: the settings that the folder has; None if it has none.
     workdir: the run's folder.
     leaving_open: keys that may differ from what the folder has.
   """
@@ -86,7 +86,7 @@ def claim(
     if not changed:
       return
     if all(line.startswith(fitting.KEYS) for line in changed):
-      stays = (_TOKENIZER, _ENCODER)  # all texts made it, whichever rows are held out
+      stays = (_TOKENIZER, _ENCODER)  # made from all texts, whichever rows are held out
     if has_checkpoints(workdir):
       more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
       raise ConfigError(
@@ -95,7 +95,7 @@ def claim(
       )
   with atomic.writing(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
-    # What a command that got no further made for its own settings.
+    # Deletes the files that an earlier, unfinished command made for its own settings.
     for made in {_ENCODER, GRAPHS, REFIT}.difference(stays):
       shutil.rmtree(workdir / made, ignore_errors=True)
     for made in set(_MADE).difference(stays):
@@ -109,7 +109,7 @@ def has_checkpoints(workdir: pathlib.Path) -> bool:
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
-  """Returns the chunk sizes that a config leaves open, as the run began with them: dropout follows them."""
+  """Returns the chunk sizes that a config leaves open; a run keeps its first: dropout depends on them."""
   path = workdir / _CHUNKS
   if path.exists():
     chosen = None
@@ -124,7 +124,7 @@ def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[
 
 
 def save_array(path: pathlib.Path, array: np.ndarray) -> None:
-  """Writes an .npy file whole or not at all, from the main process; all wait for it."""
+  """Writes an .npy file whole or not at all, in the main process; the other processes wait."""
   if runtime.is_main_process():
     atomic.write_array(path, array)
   runtime.barrier(path.name)
@@ -134,20 +134,20 @@ def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
   """Opens what `save_array` wrote, memory-mapped.
 
   Raises:
-    UserError: it is damaged.
+    UserError: the file is damaged.
   """
   try:
     found = np.load(path, mmap_mode="r", allow_pickle=False)
     if isinstance(found, np.ndarray) and found.ndim and len(found) == num_rows:
       return found
     reason = f"it holds no array of {num_rows} rows"
-  except Exception as error:  # a header is Python text, and numpy lets its parsers' errors through
+  except Exception as error:  # the header is Python text, and numpy raises any error of Python's parser
     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
   raise UserError(f"{path}: not readable ({reason}); delete it, and it is made again")
 
 
 def forget(workdir: pathlib.Path, *names: str) -> None:
-  """Deletes what was made of parameters that a run no longer has."""
+  """Deletes files that were made with parameters that the run no longer has."""
   if runtime.is_main_process():
     for name in names:
       (workdir / name).unlink(missing_ok=True)

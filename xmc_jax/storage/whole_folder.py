@@ -11,22 +11,22 @@ from pathlib import Path
 from xmc_jax.errors import UserError
 from xmc_jax.storage import atomic, locks
 
-_UNFINISHED = "UNFINISHED"  # in a folder that is being written, and locked
+_UNFINISHED = "UNFINISHED"  # a locked file in a folder that is being written
 
 
 @contextlib.contextmanager
 def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
   """Yields an empty `FOLDER.part` to write into, which replaces `folder` if the block succeeds.
 
-  A process that is killed leaves the folder as it was, and a `FOLDER.part` that the next one empties. Killed
-  during the exchange it leaves the earlier folder as `FOLDER.old`; see `standing`.
+  A killed process leaves the folder as it was, and a `FOLDER.part` that the next process empties. If it is
+  killed during the exchange, the earlier folder is left as `FOLDER.old`; see `standing`.
 
   Args:
     folder: where the files are to be.
     is_ours: whether a folder may be replaced.
 
   Raises:
-    UserError: the folder holds something else, another process writes there, or the disk refuses.
+    UserError: the folder holds something else, another process writes there, or the disk cannot write.
   """
   part = folder.with_name(f"{folder.name}.part")
   old = _earlier(folder)
@@ -52,7 +52,7 @@ def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Pat
 
 @contextlib.contextmanager
 def in_turn(folder: Path) -> Iterator[None]:
-  """Lets one process at a time use `built_beside`; removes what killed processes have left."""
+  """Lets one process at a time use `built_beside`; removes folders left by killed processes."""
   folder.parent.mkdir(parents=True, exist_ok=True)
   with locks.in_turn(folder.parent / f".{folder.name}.lock") as is_alone:
     for leftover in folder.parent.glob(f"{_building(folder)}*") if is_alone else ():
@@ -72,7 +72,7 @@ def built_beside(folder: Path) -> Iterator[Path]:
     try:
       _exchange(beside, folder, old)
     except OSError as error:
-      # Without locks another process may have been faster, with the same content.
+      # Without locks another process may have written the same content first.
       if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
         raise
   finally:
@@ -81,13 +81,13 @@ def built_beside(folder: Path) -> Iterator[Path]:
 
 
 def standing(folder: Path) -> Path:
-  """Returns where a folder's files are: there, or where a process killed during the exchange left them."""
+  """Returns the folder itself, or `FOLDER.old` if a process was killed during the exchange."""
   old = _earlier(folder)
   return old if old.is_dir() and not folder.exists() else folder
 
 
 def is_finished(folder: Path) -> bool:
-  """Returns False for a folder that somebody is writing, or was killed while writing."""
+  """Returns False for a folder that a process is writing, or was writing when it was killed."""
   return not (folder / _UNFINISHED).exists()
 
 

@@ -1,1 +1,1 @@
-"""What several methods share."""
+"""Holds the parts that several methods share."""

@@ -1,8 +1,8 @@
 """Fresh negatives from a cache of all label embeddings (Lindgren et al., 2021; DEXML, section C.3).
 
-A step embeds its own labels anew, and so their rows of the cache. Of all other labels, those whose cached
-embeddings have the largest loss gradients join the pool, embedded as they are now. That their rows of the
-cache are then made anew, too, is ours. docs/formulas.md, "Fresh negatives".
+Each step embeds the labels of its pool and writes these embeddings into the cache. Of all other labels, those
+whose cached embeddings have the largest loss gradients join the pool, and are embedded anew. To write these
+new embeddings into the cache, too, is ours. docs/formulas.md, "Fresh negatives".
 """
 
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ RULE = (f"(^|/){CACHE}$", (sharding.LABEL_ROWS,))
 
 
 def empty(info: DatasetInfo, width: int) -> dict[str, Array]:
-  """The cache before its first refresh."""
+  """Returns the cache before its first refresh: all zeros."""
   return {CACHE: jnp.zeros((_num_rows(info), width))}
 
 
 def refreshes(info: DatasetInfo) -> Mapping[str, Refresh]:
-  """All label embeddings, once, before the first step."""
+  """Returns the refresh that embeds all labels into the cache, once, before the first step."""
 
   def compute(snapshot: refresh.Snapshot) -> Array:
     return np.pad(snapshot.labels, ((0, _num_rows(info) - info.num_labels), (0, 0)))
@@ -44,20 +44,20 @@ def extend(
   embed: Callable[[Tokens], Array],
   loss: Callable[[Array, Array, Batch], Array],
 ) -> tuple[Array, Array, Batch]:
-  """A pool with fresh negatives.
+  """Adds fresh negatives to a pool.
 
   Args:
     cache: `[L', D]`.
     queries: `[B, D]`.
-    labels: `[S, D]`, the pool's, under `batch.columns`.
-    batch: with `positive_ids` and `excluded_ids`, under which the labels are chosen.
+    labels: `[S, D]` embeddings of the pool's labels, in the order of `batch.columns`.
+    batch: its `positive_ids` and `excluded_ids` are used to choose the labels.
     number: m, how many labels join, at most L.
     info: of the data.
-    embed: tokens -> vectors.
-    loss: `(queries, labels, batch) -> scalar`, by which the labels are chosen.
+    embed: `tokens -> vectors`.
+    loss: `(queries, labels, batch) -> scalar`, whose gradients choose the labels.
 
   Returns:
-    `(new cache, labels [S + m', D], batch)` with the columns of that pool; m' is m rounded up to the devices.
+    `(new cache, labels [S + m', D], batch)` with the new pool's columns; m' is m rounded up to the devices.
   """
   cache = _update(cache, batch.columns, labels)
   everything = jnp.arange(len(cache), dtype=jnp.int32)
@@ -81,13 +81,13 @@ def _num_rows(info: DatasetInfo) -> int:
 
 
 def _update(cache: Array, columns: Array, vectors: Array) -> Array:
-  """The cache with the rows of these labels made anew; column -1 is padding."""
+  """Returns the cache with new rows for the labels in `columns`; -1 is padding."""
   rows = jnp.where(columns >= 0, columns, len(cache))
   return jnp.asarray(cache).at[rows].set(jax.lax.stop_gradient(vectors), mode="drop")
 
 
 def _largest(gradients: Array, real: Array, taken: Array, number: int) -> Array:
-  """`[number]` real labels with the largest gradients, those taken left out; -1 where none is left."""
+  """Returns `[number]` real labels with the largest gradients, without those taken; -1 where none is left."""
   size = jnp.where(real >= 0, jnp.sum(gradients**2, axis=1), -1.0)
   size = size.at[jnp.where(taken >= 0, taken, len(size))].set(-1.0, mode="drop")
   top, labels = jax.lax.top_k(size, number)
@@ -95,7 +95,7 @@ def _largest(gradients: Array, real: Array, taken: Array, number: int) -> Array:
 
 
 def _in_columns(batch: Batch, columns: Array, num_rows: int) -> Batch:
-  """Returns the batch with the columns of its label ids; -1 is a label that is not in the pool."""
+  """Returns the batch with the columns of its label ids in the pool; -1 for a label that is not there."""
   positions = jnp.arange(len(columns), dtype=jnp.int32)
   column_of = jnp.full(num_rows, -1, jnp.int32)
   column_of = column_of.at[jnp.where(columns >= 0, columns, num_rows)].set(positions, mode="drop")

@@ -1,6 +1,6 @@
-"""What DEXML, DPR, ANCE and NGAME share: one encoder for points and labels, a loss over a pool of labels.
+"""Builds DEXML, DPR, ANCE and NGAME: one encoder for points and labels, and a loss over a pool of labels.
 
-Where batches bring anchors of metadata graphs, RAMEN's regularisers are added. docs/formulas.md, "DEXML and
+If batches hold anchors of metadata graphs, RAMEN's regularisers are added. docs/formulas.md, "DEXML and
 its baselines".
 """
 
@@ -22,13 +22,13 @@ SETTINGS = declare(SCORES_IN_CHUNKS, embedding.SETTINGS, pool.SETTINGS)
 def make(
   config: ml_collections.ConfigDict, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options: Any
 ) -> Method:
-  """A dual encoder.
+  """Builds a dual encoder.
 
   Args:
-    config: `config.encoder` and what `config.method` says of temperature, chunks and dropout are used.
+    config: `config.encoder` is used, and the temperature, chunks and dropout of `config.method`.
     info: of the data.
-    loss: one of `pool_losses.pool_loss`; `loss_options` go there.
-    batch: how batches are built; hard and fresh negatives bring their refreshes with them.
+    loss: one of `pool_losses.pool_loss`; `loss_options` are passed on to that function.
+    batch: how batches are built; if it asks for hard or fresh negatives, the method has their refreshes.
   """
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   num_fresh = batch.num_fresh_negatives

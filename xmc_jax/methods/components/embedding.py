@@ -1,4 +1,4 @@
-"""How a step embeds its two sides: a batch's points, and the label texts of its pool."""
+"""Embeds the two sides of a step: a batch's points, and the label texts of its pool."""
 
 from collections.abc import Callable
 
@@ -18,18 +18,18 @@ SETTINGS = declare(
   label_chunk=Key(0, "labels that each device encodes at a time (gradient cache); 0: as its memory allows"),
   dropout_on_labels=Key(True, "False: only the points are embedded with dropout"),
 )
-# An encoder's parameters are whole on every device.
+# Every device holds an encoder's parameters whole.
 ENCODER_RULE = (rf"(^|/)({'|'.join(models.PARAMETERS)})/", ())
 
 
 def embedders(
   config: ml_collections.ConfigDict, info: DatasetInfo
 ) -> tuple[Callable[..., Array], Callable[..., Array]]:
-  """`(points, texts)`: each `(embed, params, groups, key) -> [n, D]`, under the gradient cache.
+  """Returns `(points, texts)`, each `(embed, params, groups, key) -> [n, D]`, with the gradient cache.
 
   Args:
-    config: of `config.method`, the chunks, and whether labels are embedded with dropout.
-    info: points are split over the mesh's 'data', texts over all its devices.
+    config: `config.method` gives the chunks, and whether labels are embedded with dropout.
+    info: of the data; points are split over the mesh's 'data' axis, texts over all its devices.
   """
   settings = config.method
 
@@ -41,7 +41,7 @@ def embedders(
 
 
 def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Callable[..., list[Array]]:
-  """`(embed, params, parts, key) -> [[n, D], ...]`: label texts, and others with them, in one pass."""
+  """Returns `(embed, params, parts, key) -> [[n, D], ...]`, which embeds several parts in one pass."""
   settings = config.method
 
   def embed_all(embed, params, parts, key):
@@ -54,6 +54,6 @@ def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Calla
 
 
 def encoder(config: ml_collections.ConfigDict, info: DatasetInfo, unit: bool) -> models.Embedder:
-  """The encoder of `config.encoder`, whose embeddings have length 1, or are as they come."""
+  """Builds the encoder of `config.encoder`; its embeddings have length 1 if `unit`, else any length."""
   settings = ml_collections.ConfigDict({**config.encoder.to_dict(), "normalize": unit})
   return models.build(settings, vocab_size=info.vocab_size, special_ids=info.special_ids)

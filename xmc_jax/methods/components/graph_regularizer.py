@@ -1,7 +1,7 @@
-"""RAMEN's regularisers: points, and labels, shall be near the anchors that a metadata graph links them to.
+"""Computes RAMEN's regularisers, which pull points and labels towards the anchors linked to them by a graph.
 
-Section 3.1 of the paper has sums of hinges; hardest negatives, their weights and the mean are NGAME's loss,
-as in OAK's code. docs/formulas.md, "RAMEN".
+Section 3.1 of the paper has sums of hinges. As in OAK's code, we take NGAME's loss: its hardest negatives,
+their weights and its mean. docs/formulas.md, "RAMEN".
 """
 
 import difflib
@@ -82,11 +82,11 @@ SETTINGS = declare(
 
 
 def weights(config: ml_collections.ConfigDict, info: DatasetInfo) -> dict[str, float]:
-  """λ of each side of the chosen graphs, by the side's name; sides of weight 0 are left out.
+  """Returns λ of each side of the chosen graphs, by the side's name; leaves out sides of weight 0.
 
   Args:
-    config: `method.graphs`, `method.query_graph_weights` and `method.label_graph_weights` are used: no weight
-      is 1 / T for T graphs, which is ours, as the paper prints no λ; one is for every graph, T are of each.
+    config: `method.graphs`, `method.query_graph_weights` and `method.label_graph_weights` are used. For T
+      graphs: no weight is 1 / T each (ours: the paper prints no λ); one is for all; T are one for each.
     info: of the data.
 
   Raises:
@@ -134,20 +134,19 @@ def add_up(
   anchors: dict[str, Array],
   batch: Batch,
 ) -> tuple[Array | float, dict[str, Array]]:
-  """`(sum of λ R, R of each side)`: the margin loss of points, or of sampled labels, against a side's
-  anchors.
+  """Returns `(sum of λ R, R of each side)`: the margin loss of points, or sampled labels, against anchors.
 
-  A row's positive is the anchor sampled for it; its other linked anchors, of pruned edges too, are no
-  negatives. Scores are cosines, whatever the base's. R is the mean over the batch's points, or over
-  the different labels that they sampled; one without an edge has 0.
+  A row's positive is the anchor sampled for it. Its other linked anchors are no negatives, nor are those of
+  pruned edges. Scores are cosines, whatever scores the base has. R is the mean over the batch's points, or
+  over the different labels that they sampled; a row without an edge counts as 0.
 
   Args:
-    config: of it `config.method` is used, `margin*` and `weight_temperature` for R.
+    config: `config.method` is used, `margin*` and `weight_temperature` for R.
     info: of the data.
     queries: `[B, D]` embeddings of the batch's points.
     labels: `[S, D]` of its pool.
     anchors: by side `[S', D]`.
-    batch: whose links these are.
+    batch: its `sampled_anchors` are the links.
   """
   unit = (lambda vectors: vectors) if config.encoder.normalize else normalize
   total: Array | float = 0.0

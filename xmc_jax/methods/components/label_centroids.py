@@ -1,9 +1,9 @@
-"""Where a label's training points lie: its centroid, moved in each step with the encoder (PRIME, eq. 4).
+"""Keeps labels' centroids: means of their training points, updated in each step (PRIME, eq. 4).
 
-`extra_state['centroids']` `[L', D]` is zero until the first refresh, before the first step, has set each row
-to the mean of the label's points, as the encoder embeds them at the start, scaled to length 1; labels without
-points that they could learn from get their text's embedding. Exact centroids are these means, not scaled,
-made anew before each epoch (ours). docs/formulas.md, "PRIME".
+`extra_state['centroids']` `[L', D]` is zero until the first refresh, before the first step. That sets each
+row to the mean of the label's points, as the encoder embeds them at the start, scaled to length 1; a label
+without points to learn from gets its text's embedding. Exact centroids are such means, not scaled, computed
+again before each epoch (ours). docs/formulas.md, "PRIME".
 """
 
 from collections.abc import Iterator, Mapping
@@ -59,21 +59,21 @@ SETTINGS = declare(
 
 
 def init_state(info: DatasetInfo, width: int) -> dict[str, Array]:
-  """`extra_state` before there are centroids; L' is L rounded up to the devices."""
+  """Returns `extra_state` before there are centroids; L' is L rounded up to the devices."""
   return {NAME: np.zeros((sharding.rounded_up(info.num_labels, info.mesh.size), width), np.float32)}
 
 
 def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
-  """The centroids of the start, once; exact ones before each epoch.
+  """Returns the refresh that computes centroids: once, at the start; exact ones before each epoch.
 
   Args:
-    settings: `config.method`, of it `centroids` and `leave_batch_out`: a point can be taken out of a mean
-      only while that has its own length.
+    settings: `config.method`; `centroids` and `leave_batch_out` are used. A point can be taken out of a mean
+      only if the mean is not scaled.
   """
   exact = settings.centroids == "exact"
 
   def compute(snapshot: refresh.Snapshot) -> Array | None:
-    if not exact and jnp.any(snapshot.extra_state[NAME]):  # those of the run that this one began from
+    if not exact and jnp.any(snapshot.extra_state[NAME]):  # copied from the run that this one started from
       return None
     means = _means(snapshot)
     return _as_rows(means if exact or settings.leave_batch_out else normalize_rows(means), snapshot)
@@ -82,14 +82,14 @@ def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
 
 
 def exact_at_the_end(settings: ml_collections.ConfigDict) -> bool:
-  """Whether labels are ranked by exact centroids."""
+  """Returns whether labels are ranked by exact centroids."""
   return settings.exact_centroids or settings.centroids == "exact"
 
 
 def with_exact(snapshot: refresh.Snapshot) -> PyTree:
-  """`extra_state` with the centroids as the trained encoder has them, in place of those that followed it.
+  """Returns `extra_state` with exact centroids by the trained encoder, in place of the running means.
 
-  Like those, which are running means, they are not scaled to any length.
+  They are not scaled to any length, as running means are not.
   """
   exact = sharding.place(_as_rows(_means(snapshot), snapshot), snapshot.extra_state[NAME].sharding)
   return {**snapshot.extra_state, NAME: exact}
@@ -100,13 +100,13 @@ def _means(snapshot: refresh.Snapshot) -> np.ndarray:
 
 
 def _as_rows(centroids: np.ndarray, snapshot: refresh.Snapshot) -> np.ndarray:
-  """`[L', D]`."""
+  """Returns centroids `[L', D]`: with zero rows appended."""
   missing = len(snapshot.extra_state[NAME]) - len(centroids)
   return np.pad(centroids, ((0, missing), (0, 0))) if missing else centroids
 
 
 def lookup(extra_state: PyTree, labels: Array, info: DatasetInfo) -> Array:
-  """`[R, D]` the centroids of labels `[R]`; zeros for label -1."""
+  """Returns the centroids `[R, D]` of labels `[R]`; zeros for label -1."""
   return lazy_adam.take(extra_state[NAME], labels, mesh=_devices(info))
 
 
@@ -123,18 +123,18 @@ def without_batch(
   .. math::
     c_p^- = \frac{n_p c_p - \sum_{i \text{ sampled } p} h_i}{n_p - k_p}
 
-  n_p are the label's training points, k_p those of the batch that sampled it: a centroid that has the query
-  in it says which label is asked for. A label without other points has its text's embedding, as at the start.
-  Nothing of the batch is left where c_p is the mean of the points as they are embedded now; with exact
-  centroids, as they were before the epoch. A running mean holds its points by other weights than 1 / n_p: of
-  those the batch's are taken out in part.
+  n_p counts the label's training points, k_p the points of the batch that sampled it. A centroid made
+  with the query would reveal its label. A label without other points gets its text's embedding, as at the
+  start. The batch is taken out fully if c_p is the mean of the points as they are embedded now; exact
+  centroids are means of the points as embedded before the epoch. A running mean has other weights than
+  1 / n_p, so that the batch is taken out only in part.
 
   Args:
-    extra_state: with the centroids.
+    extra_state: holds the centroids.
     queries: `[B, D]` embeddings h; no gradient goes through them.
-    texts: `[S, D]` of the pool's labels, likewise.
+    texts: `[S, D]` embeddings of the pool's labels; no gradient goes through them.
     batch: which points sampled which labels.
-    settings: `config.method`, of it `num_positives`.
+    settings: `config.method`; `num_positives` is used.
     info: of the data.
   """
   summed, sampled = _summed(queries, batch, settings)
@@ -150,22 +150,22 @@ def updated(
   r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
   Args:
-    extra_state: with those before it.
+    extra_state: holds the centroids before the step.
     queries: `[B, D]` embeddings h of the batch's points; no gradient goes through them.
-    batch: :math:`\bar{h}_p` is the mean over the points for which label p was sampled. Other labels stay.
-    settings: `config.method`, of it `centroid_momentum`, α, and `num_positives`.
+    batch: :math:`\bar{h}_p` is the mean over the points for which label p was sampled. Others do not change.
+    settings: `config.method`; `centroid_momentum` (α) and `num_positives` are used.
     info: of the data.
   """
   summed, counts = _summed(queries, batch, settings)
   means = summed / jnp.maximum(counts, 1)[:, None]
-  # The pool's rows, as the loss read them: for a read of its own XLA would keep a copy of the table.
+  # Reads the same rows as the loss did: for another read XLA would keep a copy of the table.
   momentum, before = settings.centroid_momentum, lookup(extra_state, batch.columns, info)
   moved_rows = momentum * before + (1 - momentum) * means
   return RowUpdate(jnp.where(counts > 0, batch.columns, -1), moved_rows)
 
 
 def _summed(queries: Array, batch: Batch, settings: ml_collections.ConfigDict) -> tuple[Array, Array]:
-  """`(sums [S, D], counts [S])` of the queries that sampled each column; no gradient goes through them."""
+  """Returns `(sums [S, D], counts [S])` of the queries that sampled each column; stops their gradient."""
   columns, weights = sampled_positives(batch, settings.num_positives)
   columns = jnp.where(weights > 0, columns, len(batch.columns))
   sampled = jnp.zeros((len(queries), len(batch.columns)))

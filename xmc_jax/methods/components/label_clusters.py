@@ -1,8 +1,8 @@
-"""Which cluster a label belongs to: what shares an auxiliary vector (DEXA, section 4; its Tables 6 and 7).
+"""Clusters labels; those of a cluster share an auxiliary vector (DEXA, section 4; its Tables 6 and 7).
 
-`extra_state['label_cluster']` `[L]` int32 holds -1 until the first refresh, before the first step, has made
-clusters from the embeddings of the label texts. Clusters 0 .. K-1 are theirs; behind these are those of head
-labels. docs/formulas.md, "Module I".
+`extra_state['label_cluster']` `[L]` int32 holds -1 until the first refresh, which runs before the first step
+and clusters the embeddings of the label texts into clusters 0 .. K-1. The clusters of head labels have the
+numbers from K on. docs/formulas.md, "Module I".
 """
 
 from collections.abc import Iterator, Mapping
@@ -67,12 +67,12 @@ SETTINGS = declare(
 
 
 def number(settings: ml_collections.ConfigDict, info: DatasetInfo) -> int:
-  """K and the number of head labels."""
+  """Returns the number of clusters: K and the number of head labels."""
   return settings.num_label_clusters + len(head_labels(settings, info))
 
 
 def head_labels(settings: ml_collections.ConfigDict, info: DatasetInfo) -> np.ndarray:
-  """Labels with a cluster of their own, rising: the most frequent, or those with enough training points."""
+  """Returns labels with a cluster of their own, ascending: the most frequent, or those with enough points."""
   counts = np.asarray(info.label_counts)
   if settings.num_head_labels:
     return np.sort(np.argsort(-counts, kind="stable")[: settings.num_head_labels])
@@ -80,29 +80,29 @@ def head_labels(settings: ml_collections.ConfigDict, info: DatasetInfo) -> np.nd
 
 
 def init_state(info: DatasetInfo) -> dict[str, Array]:
-  """`extra_state` before there are clusters."""
+  """Returns `extra_state` before there are clusters."""
   return {NAME: jnp.full(info.num_labels, -1, jnp.int32)}
 
 
 def first_vectors(key: Array, number: int, width: int, info: DatasetInfo) -> Array:
-  """`[K', D]` a random vector for each cluster, by Xavier's rule; K' is K rounded up to the devices."""
+  """Makes a random vector for each cluster `[K', D]`, by Xavier's rule; K' is K rounded up to the devices."""
   limit = (6 / (number + width)) ** 0.5
   shape = (sharding.rounded_up(number, info.mesh.size), width)
   return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
 
 
 def lookup(extra_state: PyTree, labels: Array) -> Array:
-  """The cluster of each label; -1 for label -1, and for all where there are none yet."""
+  """Returns the cluster of each label; -1 for label -1, and for all labels before there are clusters."""
   return jnp.where(labels >= 0, extra_state[NAME][jnp.maximum(labels, 0)], -1)
 
 
 def refreshes(config: ml_collections.ConfigDict, info: DatasetInfo) -> Mapping[str, Refresh]:
-  """The clustering, once before the first step or every few epochs (DEXA's dynamic assignment)."""
+  """Returns the refresh that clusters labels: once, at the start, or every few epochs (DEXA: dynamic)."""
   settings = config.method
 
   def compute(snapshot: refresh.Snapshot) -> Array | None:
     before = np.asarray(jax.device_get(snapshot.extra_state[NAME]))
-    if np.any(before >= 0) and not snapshot.step:  # those of the run that this one began from
+    if np.any(before >= 0) and not snapshot.step:  # copied from the run that this one started from
       return None
     head = head_labels(settings, info)
     rest = np.setdiff1d(np.arange(info.num_labels), head)
@@ -119,7 +119,7 @@ def refreshes(config: ml_collections.ConfigDict, info: DatasetInfo) -> Mapping[s
 
 
 def _of_rest(config: ml_collections.ConfigDict, snapshot: refresh.Snapshot, rest: np.ndarray) -> np.ndarray:
-  """Clusters of the labels that are no head labels."""
+  """Clusters the labels that are no head labels."""
   kind, count = config.method.label_clustering, config.method.num_label_clusters
   alone = "; each has a vector of its own: fewer would be shared" if count >= len(rest) else ""
   say(f"refresh: {len(rest):,} labels in {count:,} clusters{alone}")
@@ -133,14 +133,14 @@ def _of_rest(config: ml_collections.ConfigDict, snapshot: refresh.Snapshot, rest
 
 
 def renumbered(new: np.ndarray, old: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """New clusters under the numbers of the old ones that they share the most labels with.
+  """Gives each new cluster the number of the old one that it shares the most labels with.
 
-  An auxiliary vector so stays with most of its labels. Pairs of clusters are matched greedily, largest
-  overlap first; what is left over takes the numbers that are left over.
+  So an auxiliary vector stays with most of its labels. Pairs of clusters are matched greedily, largest
+  overlap first; clusters without a match take the numbers that are left.
 
   Args:
     new, old: `[L]` cluster of each label.
-    rows: the labels that count.
+    rows: the labels that count; the others stay as they are in `new`.
   """
   pairs, overlap = np.unique(np.stack([new[rows], old[rows]]), axis=1, return_counts=True)
   number_of, taken = {}, set()

@@ -1,4 +1,4 @@
-"""What a small transformer makes of a label's text, centroid and free vector (PRIME, section 3.2).
+"""Makes label prototypes by a small transformer, of text, centroid and free vector (PRIME, section 3.2).
 
 docs/formulas.md, "PRIME".
 """
@@ -22,7 +22,7 @@ from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh
 
 TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 NETWORK = "prototype"  # in `params`
-# Of what is in `extra_state`, the parameters that it was made for: without these it means nothing.
+# For each name in `extra_state`, the parameters that it belongs to: without these it is of no use.
 OWNERS = {label_clusters.NAME: TABLE, label_centroids.NAME: NETWORK}
 RULES = (
   (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (sharding.LABEL_ROWS,)),
@@ -39,15 +39,15 @@ SETTINGS = declare(
 
 
 class Prototypes(NamedTuple):
-  """The label side of PRIME.
+  """Holds the functions of PRIME's label side.
 
   Attributes:
-    init: `key -> (params, extra_state)`, the network and what it looks at beside texts.
+    init: `key -> (params, extra_state)`, the network, and what it reads beside texts.
     of_pool: `(params, extra_state, texts [S, D], labels [S], key, centroids=None) -> [S, D]`, of length 1;
-      `params[TABLE]` is the pool's rows, `centroids` `[S, D]` take the place of those in `extra_state`, and
-      dropout acts.
-    of_labels: the same from the whole table, without dropout.
-    sparse_params, refreshes: as a Method has them.
+      `params[TABLE]` holds the pool's rows only, `centroids` `[S, D]` replace those in `extra_state`, and
+      dropout is on.
+    of_labels: the same, but from the whole table and without dropout.
+    sparse_params, refreshes: as in Method.
   """
 
   init: Callable[..., tuple[PyTree, PyTree]]
@@ -58,7 +58,7 @@ class Prototypes(NamedTuple):
 
 
 def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> Prototypes:
-  """What `config.method` asks for; without `num_label_clusters`, or `centroids`, prototypes do without.
+  """Builds the label side; without `num_label_clusters`, or `centroids`, prototypes are made without these.
 
   Args:
     config: of the run.
@@ -85,7 +85,7 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> P
     if centroids:
       parts.append(label_centroids.lookup(extra_state, labels, info) if given is None else given)
     vectors = jnp.stack([*parts, *free_vectors], axis=1)
-    if devices:  # as the texts are: else every device would make all prototypes
+    if devices:  # split as texts are: else every device would make all prototypes
       vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(sharding.LABEL_ROWS)))
     made: Any = network.apply({"params": params[NETWORK]}, vectors, key)
     return normalize(made)

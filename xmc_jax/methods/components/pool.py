@@ -1,4 +1,4 @@
-"""What a batch's pool of labels is made of: settings that methods share, and the BatchSpec that they give."""
+"""Declares the settings of a batch's pool of labels, which methods share, and makes a BatchSpec of them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -74,7 +74,7 @@ def batch_spec(settings: ml_collections.ConfigDict, **more: Any) -> BatchSpec:
   """Returns how batches are built.
 
   Args:
-    settings: `config.method`, of which the pool's settings are taken that it has.
-    more: other fields of BatchSpec; they win.
+    settings: `config.method`; those of the pool's settings that it has are used.
+    more: other fields of BatchSpec; they override the settings.
   """
   return BatchSpec(**{name: settings[name] for name in _FIELDS if name in settings} | more)

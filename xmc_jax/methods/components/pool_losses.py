@@ -1,4 +1,4 @@
-"""Losses of a batch's queries against a pool of labels, by the columns that are their positives.
+"""Computes losses of a batch's queries against a pool of labels; columns of the pool are their positives.
 
 docs/formulas.md, "From rows to a batch" and docs/formulas.md, "Temperature".
 """
@@ -23,7 +23,7 @@ MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no tempe
 
 
 def _temperature_faults(values: Mapping) -> Iterator[str]:
-  """Unit vectors need a small temperature, raw products one near 1; a bag's means are short, any will do."""
+  """Yields faults: unit vectors need a small τ, raw products one near 1; a bag's short means take any."""
   unit, temperature = values["encoder.normalize"], values["method.temperature"]
   if values["method.allow_any_temperature"] or values["method.loss"] in MARGINS:
     return
@@ -41,7 +41,7 @@ def _temperature_faults(values: Mapping) -> Iterator[str]:
 
 
 def cosine_faults(values: Mapping) -> Iterator[str]:
-  """Yields what is wrong where a margin is to be kept between cosines."""
+  """Yields a fault if the loss compares cosines and embeddings are not of length 1."""
   if values["method.loss"] in MARGINS and not values["encoder.normalize"]:
     yield (
       f"method.loss = {values['method.loss']!r} compares cosines, and encoder.normalize = False; "
@@ -59,7 +59,7 @@ def _margin_faults(values: Mapping) -> Iterator[str]:
     )
 
 
-# Of methods whose loss has none.
+# For methods whose loss has no temperature.
 TEMPERATURE_OF_RANKING = Key(0.05, "τ of eval.log_frequency's cos/τ; the loss has none", above=0)
 SCORES = declare(
   checks=(_temperature_faults,),
@@ -90,14 +90,14 @@ MARGIN = declare(
 
 
 def mean_over_rows(per_row: Array, batch: Batch) -> Array:
-  """The mean over the batch's rows, padding apart."""
+  """Returns the mean over the batch's rows, without padding."""
   return jnp.sum(per_row) / jnp.maximum(jnp.sum(batch.rows >= 0), 1)
 
 
 def sampled_positives(batch: Batch, most: int) -> tuple[Array, Array]:
-  """`(columns [B, n], weights [B, n])` of the positives that were sampled, at most so many; 0 is any number.
+  """Returns `(columns [B, n], weights [B, n])` of at most `most` sampled positives of a row; 0 is all.
 
-  Weight 0 is none. A batch's pool may hold far more positives of a row than it sampled.
+  Weight 0 is no positive. A batch's pool may hold far more positives of a row than the row sampled.
   """
   weights = jnp.where(batch.positives >= 0, batch.weights, 0.0)
   if not 0 < most < weights.shape[1]:
@@ -107,16 +107,16 @@ def sampled_positives(batch: Batch, most: int) -> tuple[Array, Array]:
 
 
 def known_columns(columns: Array, num_columns: int) -> Array:
-  """`[B, S]` bool, True at each row's columns `[B, P]`; -1 is none."""
+  """Returns `[B, S]` bool, True at each row's columns `[B, P]`; -1 is no column."""
   rows = jnp.arange(len(columns))[:, None]
   places = jnp.where(columns >= 0, columns, num_columns)
   return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
 
 
 def log_inclusion_of_pool(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array:
-  """`[L]` about the log of how likely each label is to be in a batch's pool, where batches are leaves.
+  """Estimates `[L]`, the log of how likely each label is to be in a batch's pool, if batches are leaves.
 
-  Leaves are a power of two, so a batch may have little more than half of `train.batch_size` rows.
+  The number of leaves is a power of two, so a batch may have only a few more rows than half the batch size.
   """
   settings, num_points = config.method, info.num_labelled or info.num_points
   num_rows = num_points / num_clusters(num_points, config.train.batch_size)
@@ -143,25 +143,25 @@ def pool_loss(
   batch: Batch,
   **options: Any,
 ) -> Array:
-  """`[B]` losses of queries `[B, D]` against the pool's labels `[S, D]`; padding rows have 0.
+  """Returns losses `[B]` of queries `[B, D]` against the pool's labels `[S, D]`; 0 for padding rows.
 
   Positives that were not sampled stay in softmax's denominator (DEXML, eq. 4). Decoupled softmax (eq. 5) and
   the margin leave them out, and so does SoftTop-k, as its authors' code does (eq. 6 takes all): they are not
   pushed below the threshold. Binary cross-entropy takes all positives, sampled or not.
 
   Args:
-    config: of it `config.method` is used.
+    config: `config.method` is used.
     info: of the data.
-    loss: 'margin', or a kind of `ops.streaming_loss`, where `options` go; of 'margin' there is one,
-      `num_positives`, how many of a row's lowest-scoring count at most.
+    loss: 'margin', or a kind of `ops.streaming_loss`, which gets `options`. 'margin' has one option,
+      `num_positives`: how many of a row's lowest-scoring positives count, at most.
     queries, labels: embeddings; for 'margin' of length 1.
-    batch: which columns are whose positives.
+    batch: says which columns are the positives of each row.
   """
   if loss == "margin":
     return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
   settings = config.method
   positives, weights = batch.positives, batch.weights
-  if loss in ("softmax", "soft_top_k"):  # the sampled ones alone have a term
+  if loss in ("softmax", "soft_top_k"):  # only sampled positives have a term
     positives, weights = sampled_positives(batch, num_sampled(settings))
     positives = jnp.where(weights > 0, positives, -1)
   unsampled = jnp.where(batch.weights > 0, -1, batch.positives) if loss == "soft_top_k" else None
@@ -190,7 +190,7 @@ def _margin(
   batch: Batch,
   num_positives: int | None = None,
 ) -> Array:
-  """NGAME's loss of each row, by cosine; the pool is small enough to score whole."""
+  """Computes NGAME's loss of each row, by cosine; the pool is small enough to score at once."""
 
   most = (settings.margin_positives or settings.num_positives) if num_positives is None else num_positives
 
@@ -211,7 +211,7 @@ def _margin(
     )
 
   rows, whole = P("data"), P()
-  if info.mesh.size > 1:  # left to itself, top_k would gather all scores on every device
+  if info.mesh.size > 1:  # without this, top_k would gather all scores on every device
     of_rows = jax.shard_map(
       of_rows, mesh=info.mesh, in_specs=(rows, whole, whole, rows, rows, rows), out_specs=rows
     )

@@ -1,9 +1,9 @@
-"""PRIME's loss: triplets of queries and prototypes, of queries and texts both ways, and a regulariser.
+"""Computes PRIME's loss: triplets of queries with prototypes and texts, both ways, and a regulariser.
 
 The loss of a batch is T(q, z) + T(q, h) + T(h, q) + λR (Dahiya et al., NAACL 2025, eq. 5), where q are its
-points, h the texts and z the prototypes of its pool's labels, all of length 1. R has the positives and the
-hardest negatives of T(q, z), and a hinge, as released; eq. 6 and 7 have all negatives of the batch, and no
-hinge. docs/formulas.md, "PRIME".
+points, h the texts and z the prototypes of its pool's labels, all of length 1. As in the released code, R
+takes the positives and the hardest negatives of T(q, z), and has a hinge; eq. 6 and 7 take all negatives of
+the batch, and have no hinge. docs/formulas.md, "PRIME".
 """
 
 import functools
@@ -72,15 +72,15 @@ def total(
   batch: Batch,
   key: Array,
 ) -> tuple[Array, dict[str, Array]]:
-  """`(loss, its parts)`; a part of weight 0 is not computed.
+  """Returns `(loss, its parts)`; does not compute parts of weight 0.
 
   Args:
-    config: of it `config.method` is used.
+    config: `config.method` is used.
     info: of the data.
     queries: `[B, D]`.
-    texts, prototypes: `[S, D]`, under `batch.columns`.
-    batch: which columns are whose positives.
-    key: of what `config.method.triplet_positives = 'released'` samples.
+    texts, prototypes: `[S, D]`, in the order of `batch.columns`.
+    batch: says which columns are the positives of each row.
+    key: for the samples of `config.method.triplet_positives = 'released'`.
   """
   settings = config.method
   weights = {
@@ -105,7 +105,7 @@ def total(
 def _triplets(
   settings: ml_collections.ConfigDict, scores: Array, weights: Array, hardest: losses.HardNegatives
 ) -> Array:
-  """`losses.dynamic_margin_from_positives`; with `config.method.loss = 'margin'` all margins are the same."""
+  """Calls `losses.dynamic_margin_from_positives`; margins are equal if `config.method.loss = 'margin'`."""
   fixed = settings.loss == "margin"
   minimum = settings.margin if fixed else settings.margin_minimum
   maximum = settings.margin if fixed else settings.margin_maximum
@@ -126,9 +126,9 @@ def _by_query(
   batch: Batch,
   pairs: triplet_pairs.Pairs,
 ) -> dict[str, Any]:
-  """What each query has: both of its losses `[B]`, and how far the prototypes are behind the texts.
+  """Returns both losses of each query `[B]`, and the gaps of R: how much better texts are than prototypes.
 
-  The pairs that R looks at are those of T(q, z): its positives, and the hardest negatives by the prototypes.
+  R takes the pairs of T(q, z): its positives, and the hardest negatives by the prototypes.
   """
 
   def of_rows(queries, texts, prototypes, labels, rows, pairs):
@@ -151,7 +151,7 @@ def _by_query(
     }
 
   rows, whole = P("data"), P()
-  if info.mesh.size > 1:  # left to itself, top_k would gather all scores on every device
+  if info.mesh.size > 1:  # without this, top_k would gather all scores on every device
     specs = (rows, whole, whole, whole, rows, rows)
     of_rows = jax.shard_map(of_rows, mesh=info.mesh, in_specs=specs, out_specs=rows)
   return of_rows(queries, texts, prototypes, batch.columns, batch.rows, pairs)
@@ -165,10 +165,9 @@ def _by_label(
   batch: Batch,
   pairs: triplet_pairs.Pairs,
 ) -> Array:
-  """T(h, q): of each text, the queries that sampled, or carry, its label against the hardest that have it
-  not.
+  """Returns T(h, q): each text's own queries, which sampled or carry its label, against its hardest others.
 
-  The mean over the labels that have such queries, each of them the mean over these.
+  It is the mean over the labels that have own queries; a label's value is the mean over these.
   """
 
   def of_labels(texts, labels, queries, rows, pairs, *, first=0):
@@ -177,7 +176,7 @@ def _by_label(
     scores = _products(texts, queries)  # [S, B]
     hardest = _hardest(settings, scores, negative)
     columns = jnp.where(pairs.of_labels[1] > 0, own(pairs.of_labels[0]), -1)
-    if settings.triplet_positives == "released":  # carriers may be many: by scores, not pair by pair
+    if settings.triplet_positives == "released":  # many queries may carry a label: by scores, not by pairs
       carried = known_columns(columns, len(texts)).T
       shares = carried / jnp.maximum(jnp.sum(carried, axis=1, keepdims=True), 1)
       return _triplets(settings, scores, shares, hardest).sum(), jnp.sum(jnp.any(carried, axis=1))
@@ -206,9 +205,9 @@ def _by_label(
 
 
 def _mean_gap(settings: ml_collections.ConfigDict, gaps: Array, where: Array) -> Array:
-  """R_p, or R_n, of which R is the average: the mean of [gap + m']_+ over those that are not 0 (as released).
+  """Returns R_p or R_n, of which R is the average: the mean of the [gap + m']_+ that are not 0 (as released).
 
-  Without a hinge it is the mean over all (the paper's eq. 6 and 7). Where there is nothing, it is 0.
+  Without a hinge it is the mean over all gaps (the paper's eq. 6 and 7). Without any gap it is 0.
   """
   excess = gaps + settings.regulariser_margin
   if settings.regulariser_hinge:

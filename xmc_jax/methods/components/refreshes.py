@@ -1,4 +1,4 @@
-"""What several methods make anew between steps: shortlists of labels, and clusters of points.
+"""Makes the refreshes that several methods share: shortlists of labels, and clusters of points.
 
 docs/formulas.md, "Shortlists" and docs/formulas.md, "NGAME batches".
 """
@@ -39,11 +39,11 @@ CLUSTERS = declare(
 
 
 def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) -> Mapping[str, Refresh]:
-  """The refresh behind hard negatives: each point's nearest labels that are not its own.
+  """Returns the refresh for hard negatives: each point's nearest labels that are not its own.
 
   Args:
-    config: of it `config.method.shortlist*` are used.
-    columns: of the embeddings; these alone are looked at.
+    config: `config.method.shortlist*` are used.
+    columns: of the embeddings; only these are compared.
   """
   settings = config.method
 
@@ -68,11 +68,11 @@ def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) 
 
 
 def clusters(config: ml_collections.ConfigDict, columns: slice = slice(None)) -> Mapping[str, Refresh]:
-  """Returns the refresh behind NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023).
+  """Returns the refresh for NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023).
 
   Args:
     config: without a `config.method.cluster_size`, or with 0, there are as many clusters as batches.
-    columns: of the embeddings; these alone are looked at.
+    columns: of the embeddings; only these are compared.
   """
   settings = config.method
 
@@ -101,12 +101,12 @@ def clusters(config: ml_collections.ConfigDict, columns: slice = slice(None)) ->
 
 
 def in_clusters(batch: BatchSpec, settings: ml_collections.ConfigDict) -> BatchSpec:
-  """Returns how batches are built that `clusters` shapes."""
+  """Returns the BatchSpec for batches made of `clusters`."""
   if not settings.get("cluster_size"):
     return batch._replace(batch_is_cluster=True)
   return batch._replace(cluster_size=cluster_size(settings, int(settings.clusters_first_epoch)))
 
 
 def cluster_size(settings: ml_collections.ConfigDict, epoch: int) -> int:
-  """Returns the points of a cluster, at most, in an epoch counted from 0; see `cluster_doubling_epochs`."""
+  """Returns the most points of a cluster in an epoch, counted from 0; see `cluster_doubling_epochs`."""
   return settings.cluster_size << sum(epoch >= doubling for doubling in settings.cluster_doubling_epochs)

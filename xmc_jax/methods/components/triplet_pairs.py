@@ -1,10 +1,10 @@
 """Chooses the positive pairs that PRIME's triplets compare, in two ways.
 
 The paper's eq. 1 sums over a query's positives, and a step samples two of them, by inverse propensity
-(section 4.2 and appendix J): 'drawn', the default, compares these and no others. The released code samples
-labels likewise to build the pool, and then takes for each T(q, .) one uniform positive among all of the
-query's labels in the pool, and for T(h, q) one of the batch's queries that carry the label: 'released', which
-has the mean over all of these, the expectation of that sample.
+(section 4.2 and appendix J): 'drawn', the default, compares only these. The released code samples labels so,
+too, to build the pool. Then it takes for each T(q, .) one positive, uniformly, of all the query's labels in
+the pool, and for T(h, q) one of the batch's queries that carry the label. 'released' does the same, but for
+T(h, q) it takes the mean over all these queries, the expectation of that sample.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
   Attributes:
     of_prototypes: `(columns [B, n], weights [B, n])` of T(q, z), and of R.
     of_texts: of T(q, h).
-    of_labels: of T(h, q), which only asks which weights are not 0.
+    of_labels: of T(h, q), which only uses whether a weight is 0.
     known: `[B, K]` columns that are no negatives, -1 for none.
   """
 
@@ -43,12 +43,12 @@ class Pairs(NamedTuple):
 
 
 def of_batch(settings: ml_collections.ConfigDict, batch: Batch, key: Array) -> Pairs:
-  """Returns the pairs that `settings.triplet_positives` asks for.
+  """Returns the pairs that `settings.triplet_positives` selects.
 
   Args:
-    settings: `config.method`, of it `triplet_positives` and `num_positives`.
+    settings: `config.method`; `triplet_positives` and `num_positives` are used.
     batch: of points and their pool.
-    key: of the samples of 'released'; 'drawn' needs none.
+    key: for the samples of 'released'; not used by 'drawn'.
   """
   known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
   if settings.triplet_positives == "drawn":
@@ -60,7 +60,7 @@ def of_batch(settings: ml_collections.ConfigDict, batch: Batch, key: Array) -> P
 
 
 def _one_of_all(batch: Batch, key: Array) -> tuple[Array, Array]:
-  """`(columns [B, 1], weights [B, 1])`: one positive of each row, all as likely; weight 0 without any."""
+  """Samples one positive of each row, uniformly: `(columns [B, 1], weights [B, 1])`; weight 0 if none."""
   lots = jnp.where(batch.positives >= 0, jax.random.uniform(key, batch.positives.shape), -1.0)
   place = jnp.argmax(lots, axis=1)[:, None]
   columns = jnp.take_along_axis(batch.positives, place, axis=1)

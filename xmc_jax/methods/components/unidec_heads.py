@@ -1,6 +1,6 @@
-"""An encoder under two heads: one for points and label texts, one for points before classifiers.
+"""Puts two heads on an encoder: one for points and label texts, one for points that classifiers score.
 
-UniDEC, sections 3 and 4.3; how the heads' weights start is ours. docs/formulas.md, "UniDEC and DEPSL".
+UniDEC, sections 3 and 4.3; the initial weights of the heads are ours. docs/formulas.md, "UniDEC and DEPSL".
 """
 
 import functools
@@ -18,12 +18,12 @@ TEXTS, CLASSIFIERS = "text_head", "classifier_head"
 
 
 class TwoHeads(NamedTuple):
-  """Embeddings by the heads Φ_D = n(tanh(W₁E + b₁)) and Φ_C = W₂E + b₂ of one encoder E.
+  """Holds the embeddings by the heads Φ_D = n(tanh(W₁E + b₁)) and Φ_C = W₂E + b₂ of one encoder E.
 
   Attributes:
     init: `key -> params`: the encoder's, and those of each head under its name.
     of_points: `(params, tokens, key=None) -> [n, D + D']`, Φ_D beside Φ_C; dropout only with a key.
-    of_texts: likewise `[n, D]`, Φ_D alone.
+    of_texts: the same, but `[n, D]`, Φ_D alone.
     width: D.
   """
 
@@ -34,10 +34,10 @@ class TwoHeads(NamedTuple):
 
 
 def build(config: ml_collections.ConfigDict, info: DatasetInfo, classifier_dim: int) -> TwoHeads:
-  """The heads that `config.encoder` describes.
+  """Builds the heads that `config.encoder` describes.
 
   Args:
-    config: `config.encoder.projection_dim` is D, 0 for no layer and no tanh; `embedding_dropout` is of both.
+    config: `config.encoder.projection_dim` is D, 0 for no layer and no tanh; both have `embedding_dropout`.
     info: of the data.
     classifier_dim: D'; 0 is no second head.
   """

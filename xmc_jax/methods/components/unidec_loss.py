@@ -1,6 +1,6 @@
-"""UniDEC's loss: pick-some-labels over a pool, both ways, by texts and by classifiers (sections 3.1 to 3.3).
+"""Computes UniDEC's loss: pick-some-labels, both ways, by texts and by classifiers (sections 3.1 to 3.3).
 
-Binary cross-entropy beside it is Table 3's; its weight, its reduction and its prior are ours.
+Table 3 adds binary cross-entropy; its weight, its reduction and its prior are ours.
 docs/formulas.md, "UniDEC and DEPSL".
 """
 
@@ -21,18 +21,18 @@ def total(
   by_table: Array | None,
   log_num_labels: float,
 ) -> tuple[Array, dict[str, Array]]:
-  """L = λ L_D + (1 - λ) L_C and what goes into the log, from scores `[B, S]` by texts and by classifiers.
+  """Returns L = λ L_D + (1 - λ) L_C and its parts, for the log, of scores `[B, S]` by texts and classifiers.
 
-  Binary cross-entropy has scores s - log L in their place, for L labels: at s = 0 it then expects about one
-  true label of all L, where σ(0) expects half of the pool. The prior has no parameter, and no other loss has
-  it. Without, what it asks of a new classifier is 'no' to all, and Φ_C of all points takes one direction.
+  Binary cross-entropy takes s - log L for a score s, with L labels: at s = 0 it then expects about one true
+  label of all L, where σ(0) expects half of the pool. This prior has no parameter, and no other loss has it.
+  Without it, new classifiers first learn to reject all points, and Φ_C of all points turns in one direction.
   """
   num_columns = scores.shape[1]
   labels = known_columns(batch.positives, num_columns)
   real = (batch.rows >= 0)[:, None] & (batch.columns >= 0)
   where = real & ~known_columns(batch.excluded, num_columns)
 
-  def binary(scores):  # which takes each pair by itself: one way is both
+  def binary(scores):  # treats each pair alone, so that one way is both
     return losses.pick_some_labels(scores - log_num_labels, labels, losses.binary, where=where)
 
   def both_ways(scores, kind, query_weight):

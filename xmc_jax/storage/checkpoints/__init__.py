@@ -1,11 +1,11 @@
-"""Checkpoints on disk: `Checkpoints` saves and restores a training, `StepFolder` is one folder of steps.
+"""Saves and restores trainings on disk by `Checkpoints`; a `StepFolder` is one folder of steps.
 
-A step's folder holds what one moment of a training consists of:
+A step's folder holds the whole state of a training at that step:
 
   checkpoints/1234/state/      parameters, optimiser, extra state: Orbax's files
-  checkpoints/1234/fresh/      what refreshes made, where they made something
+  checkpoints/1234/fresh/      results of refreshes, if there are any
   checkpoints/1234/seal.json   written last: checksums of all files, and the training record
-  best/1234/                   the same, of the parameters alone
+  best/1234/                   the same, but only the parameters
 """
 
 import pathlib
@@ -25,14 +25,14 @@ __all__ = ["Checkpoints", "StepFolder", "TrainingRecord"]
 
 
 class Checkpoints:
-  """What a training leaves to go on from: its newest steps, its best parameters, and its record in both.
+  """Keeps all that a training needs to go on: its newest steps, its best parameters, and its record in both.
 
-  The best parameters are always those of a step that was saved before them: a kill between the two, or a run
-  that goes on from an earlier step, never leaves a best that the record does not know.
+  A step is always saved before its parameters are saved as the best. So the record knows the best parameters,
+  even if a process is killed between the two, or a run goes on from an earlier step.
 
   Args:
     workdir: the run's folder; the steps are in `checkpoints/`, the best parameters in `best/`.
-    keep: how many of the newest steps are kept.
+    keep: how many of the newest steps stay.
 
   Attributes:
     record: the training's record, which `restore` reads and `save` writes.
@@ -59,11 +59,11 @@ class Checkpoints:
     """Reads `(state, refreshed)` and the record of a step, and deletes what was saved after it.
 
     Args:
-      step: `latest_valid()`; None begins anew, with `state`.
+      step: `latest_valid()`; None begins anew, from `state`.
       state: the arrays of step 0, or their shapes.
 
     Raises:
-      UserError: no step is left to go on from, and beginning anew would delete the best parameters.
+      UserError: every step is damaged, and beginning anew would delete the best parameters.
     """
     refreshed: dict[str, Any] = {}
     if step is not None:
@@ -82,17 +82,17 @@ class Checkpoints:
     return state, refreshed
 
   def save(self, state: TrainState, refreshed: PyTree, seconds: dict[str, float]) -> None:
-    """Saves this step; if it is saved already, only its record."""
+    """Saves this step; if it is saved already, updates only its record."""
     self._newest.save(int(state.step), state, refreshed, self.record.to_json(seconds))
 
   def keep_best(self, state: TrainState) -> None:
     """Saves the parameters that the record calls the best so far."""
     trained = {"params": state.params, "extra_state": state.extra_state}
-    step = cast(int, self.record.best_step)  # there is one: its parameters are these
+    step = cast(int, self.record.best_step)  # the record has one: `state` is of that step
     self._best.save(step, trained, {}, {"best": self.record.best})
 
   def check_room(self, state: TrainState) -> None:
-    """Refuses a training that could not be saved: a step, and its parameters as the best so far."""
+    """Refuses a training if the disk has no room for a step and the best parameters."""
     num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state, state.params, state.extra_state)))
     atomic.check_room(self._newest.folder.parent, num_bytes, "a checkpoint with the best parameters")
 
@@ -101,7 +101,7 @@ class Checkpoints:
     self._best.close()
 
   def _mend_best(self, state: TrainState) -> None:
-    """Repairs what a kill between two saves, or damage, did to the best parameters."""
+    """Repairs the best parameters after damage, or after a kill between two saves."""
     wanted = self.record.best_step
     if wanted is None or self._best.latest_valid() == wanted:
       return

@@ -1,4 +1,4 @@
-"""Orbax behind two words: save and restore the arrays of a step."""
+"""Saves and restores the arrays of a step by Orbax."""
 
 import contextlib
 import pathlib
@@ -14,7 +14,7 @@ from xmc_jax.distributed import sharding as mesh
 from xmc_jax.errors import UserError
 from xmc_jax.types import PyTree
 
-_EXTRA_STATE = "aux"  # what `extra_state` is called in checkpoints, from their first version on
+_EXTRA_STATE = "aux"  # the name of `extra_state` in checkpoints since their first version
 
 
 class StepArrays:
@@ -22,7 +22,7 @@ class StepArrays:
 
   Args:
     folder: made if it does not exist.
-    read_only: leave the folder as it is.
+    read_only: change nothing in the folder.
   """
 
   def __init__(self, folder: pathlib.Path, read_only: bool):
@@ -33,19 +33,19 @@ class StepArrays:
       cleanup_tmp_directories=not read_only,
     )
     handlers = {"state": ocp.StandardCheckpointHandler(), "fresh": ocp.StandardCheckpointHandler()}
-    with _quiet():  # our checksums name a damaged step
+    with _quiet():  # our checksums find damaged steps
       self._manager = ocp.CheckpointManager(folder, options=options, item_handlers=handlers)
 
   def reload(self) -> None:
-    """Looks at the folder anew."""
+    """Reads again which steps the folder has."""
     with _quiet():
       self._manager.reload()
 
   def save(self, step: int, state: PyTree, refreshed: PyTree) -> None:
-    """Writes a step's arrays beside its place, then renames them.
+    """Writes a step's arrays into a temporary folder, then renames it.
 
     Raises:
-      OSError: the disk refuses.
+      OSError: the disk cannot write them.
     """
     items = {"state": ocp.args.StandardSave(_to_disk(state))}
     if refreshed:
@@ -54,7 +54,7 @@ class StepArrays:
       with _quiet():
         self._manager.save(step, args=ocp.args.Composite(**items))
         self._manager.wait_until_finished()
-    except ValueError as error:  # as tensorstore says it
+    except ValueError as error:  # tensorstore's form of an OSError
       if found := re.search(r": ([^:]*) \[os_error_code='?(\d+)", str(error)):
         raise OSError(int(found[2]), found[1]) from None
       raise
@@ -63,9 +63,9 @@ class StepArrays:
     """Reads `(state, refreshed)` of one step.
 
     Args:
-      step: a finished one.
+      step: a finished step.
       state: arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
-        have more or fewer of them than the one that was saved: another mesh rounds up to another number.
+        have more or fewer rows than the saved one: another mesh rounds up to another number.
     """
     template = jax.tree.map(ocp.utils.to_shape_dtype_struct, _to_disk(state))
     strict = not self._differs_in_padding(step, template)
@@ -86,9 +86,9 @@ class StepArrays:
   def restore_trained(
     self, step: int, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
   ) -> tuple[PyTree, PyTree]:
-    """Reads `(params, extra_state)` of one step and nothing else, laid out by path rules.
+    """Reads only `(params, extra_state)` of one step, laid out by path rules.
 
-    Arrays whose rows are split get zero rows until they divide: another mesh may have saved them.
+    Arrays whose rows are split get zero rows until they divide, because another mesh may have saved them.
     """
     saved = {name: tree for name, tree in self._saved(step).items() if name in ("params", _EXTRA_STATE)}
     saved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
@@ -111,7 +111,7 @@ class StepArrays:
 
   @contextlib.contextmanager
   def readable(self, step: int) -> Iterator[None]:
-    """Turns what is raised for damaged files of a step into one line."""
+    """Turns errors about damaged files of a step into one line."""
     try:
       with _quiet():
         yield
@@ -153,7 +153,7 @@ class StepArrays:
 
 
 def _to_disk(state: PyTree) -> dict[str, PyTree]:
-  """Returns a state as a dict under the names that checkpoints have."""
+  """Returns a state as a dict, with the names that checkpoints use."""
   named = state._asdict() if hasattr(state, "_asdict") else state
   return {_EXTRA_STATE if name == "extra_state" else name: tree for name, tree in named.items()}
 
@@ -166,7 +166,7 @@ def _from_disk(saved: dict[str, PyTree], like: PyTree) -> PyTree:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Silences Orbax's log of what it raises as well; we say it in one line."""
+  """Silences Orbax's log of errors that it raises as well; we print them in one line."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.FATAL)
   try:

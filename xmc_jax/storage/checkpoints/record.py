@@ -1,4 +1,4 @@
-"""What a training knows beside its arrays."""
+"""Keeps the part of a training's state that is no array."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,16 +7,16 @@ from typing import Any
 
 @dataclasses.dataclass
 class TrainingRecord:
-  """The part of a checkpoint that is JSON. Only its own methods change it.
+  """Holds the part of a checkpoint that is JSON. Only its own methods change it.
 
   Attributes:
     best: the best validation score so far; None before the first.
-    best_step: the step that had it.
-    evals_since_best: validations since then.
-    stopped: whether the score has not risen for long enough.
-    unscored: whether the training had to leave before this step was validated.
+    best_step: the step with that score.
+    evals_since_best: the number of validations since then.
+    stopped: whether training stopped early, because the score has not risen for long enough.
+    unscored: whether the training was stopped before this step was validated.
     skipped: steps that were left out because their loss or gradient was not finite.
-    seconds: time by stage, of all processes so far; as of the step that was restored.
+    seconds: time by stage, of all processes up to the restored step.
   """
 
   best: float | None = None
@@ -29,11 +29,11 @@ class TrainingRecord:
 
   @classmethod
   def from_json(cls, saved: Mapping[str, Any]) -> "TrainingRecord":
-    """Reads a checkpoint's record; one of an earlier version may lack entries."""
+    """Reads a checkpoint's record; entries that an earlier version did not have get their default."""
     return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls) if field.name in saved})
 
   def to_json(self, seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Returns what a checkpoint keeps, with the stage times as they are now."""
+    """Returns the record as JSON for a checkpoint, with the current stage times."""
     return {**dataclasses.asdict(self), "seconds": dict(seconds)}
 
   def add_score(self, step: int, score: float, patience: int) -> bool:
@@ -42,7 +42,7 @@ class TrainingRecord:
     Args:
       step: the step.
       score: its score; higher is better.
-      patience: stop after so many validations that are no better; 0 never stops.
+      patience: stop after this many validations without a better score; 0 never stops.
 
     Returns:
       Whether it is the best so far.
@@ -66,6 +66,6 @@ class TrainingRecord:
     self.skipped += 1
 
   def forget_best(self) -> None:
-    """Looks for the best anew, because its parameters are gone."""
+    """Forgets the best score, because its parameters are gone."""
     self.best = None
     self.best_step = None

@@ -1,4 +1,4 @@
-"""One folder of checkpoints: which steps are finished and valid, and what becomes of the others."""
+"""Keeps one folder of checkpoints: finds finished and valid steps, and sets the others aside."""
 
 import pathlib
 import shutil
@@ -17,15 +17,15 @@ from xmc_jax.types import PyTree
 
 
 class StepFolder:
-  """The steps of one folder, each in a folder of its own.
+  """Keeps the steps of one folder, each in its own subfolder.
 
-  A step's arrays are written beside and renamed, then its manifest is written: a step without a manifest was
-  never finished. The main process looks and acts, and all processes of a run get its answer.
+  A step's arrays are written into a temporary folder, which is renamed; then the manifest is written: a step
+  without one was never finished. Only the main process reads and changes the folder; it tells the others.
 
   Args:
     folder: made if it does not exist.
-    keep: how many steps are kept; older ones are deleted after a newer one is finished.
-    read_only: leave the folder as it is: somebody else may be saving into it.
+    keep: how many steps stay; older ones are deleted after a newer one is finished.
+    read_only: change nothing in the folder: another process may be saving into it.
   """
 
   def __init__(self, folder: pathlib.Path, *, keep: int = 2, read_only: bool = False):
@@ -56,21 +56,21 @@ class StepFolder:
   def latest_valid(self) -> int | None:
     """Returns the newest finished step whose files have their checksums, or None; reads them all.
 
-    Each damaged one is named in a line and, if this process may write, renamed to `damaged-STEP`.
+    Prints a line for each damaged step and, if this process may write, renames it to `damaged-STEP`.
     """
     step = _agreed(self._latest_valid)
     self._arrays.reload()
     return None if step < 0 else step
 
   def has_damaged(self) -> bool:
-    """Returns whether a step was ever set aside here."""
+    """Returns whether a damaged step was ever set aside in this folder."""
     return bool(_agreed(lambda: any(self.folder.glob("damaged-*"))))
 
   def save(self, step: int, state: PyTree, refreshed: PyTree, record: Mapping[str, Any]) -> None:
-    """Saves all of a step, or nothing; of a step that is finished already, only the record.
+    """Saves a whole step or nothing; if the step is finished already, updates only its record.
 
     Raises:
-      UserError: the disk refuses; the message names the last good step.
+      UserError: the disk cannot write it; the message names the last good step.
     """
     path = self.path_of(step)
     if _agreed(lambda: step in self.finished()):
@@ -83,7 +83,7 @@ class StepFolder:
         self._on_main(lambda: checksums.write_manifest(path, record), "finished step")
     except (UserError, ValueError) as error:
       if runtime.is_main_process():
-        self._remove(f"{step}.orbax-checkpoint-tmp*")  # what a full disk cut short
+        self._remove(f"{step}.orbax-checkpoint-tmp*")  # a partial step, as of a full disk
       if not isinstance(error, UserError):
         raise
       raise UserError(f"{error}; {self.last_good()}") from None
@@ -102,11 +102,11 @@ class StepFolder:
   def restore_trained(
     self, step: int, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
   ) -> tuple[PyTree, PyTree]:
-    """Reads `(params, extra_state)` of one step and nothing else; see `StepArrays.restore_trained`."""
+    """Reads only `(params, extra_state)` of one step; see `StepArrays.restore_trained`."""
     return self._arrays.restore_trained(step, rules, devices)
 
   def delete_after(self, step: int) -> None:
-    """Deletes later steps: a killed process left them, and the run goes on from before them."""
+    """Deletes steps after this one, which a killed process left: the run goes on from this one."""
     self._delete(lambda steps: [later for later in steps if later > step])
 
   def close(self) -> None:
@@ -122,7 +122,7 @@ class StepFolder:
       if not (why := checksums.why_damaged(self.path_of(step))):
         return step
       if not checksums.has_manifest(self.path_of(step)):
-        continue  # whoever trains here has deleted it meanwhile
+        continue  # the training process has deleted it meanwhile
       damaged.add(step)
       rest = f"step {left[-2]} is next" if len(left) > 1 else "there is no other"
       what = "left out" if self._read_only else f"set aside as {self._set_aside(step, 'damaged').name}"
@@ -148,10 +148,10 @@ class StepFolder:
       shutil.rmtree(path, ignore_errors=True)
 
   def _clean_up(self) -> None:
-    """Removes what killed processes left half deleted; sets unfinished steps aside."""
+    """Removes folders that killed processes left half deleted; sets unfinished steps aside."""
     self._remove("deleted-*")
     unfinished = sorted(set(self._all()) - set(self.finished()))
-    if unfinished:  # of an earlier start, and of an earlier version
+    if unfinished:  # those of an earlier start, under the names of this and an earlier version
       self._remove("unfinished-*")
       self._remove("unsealed-*")
     for step in unfinished:
@@ -159,14 +159,14 @@ class StepFolder:
       say(f"{self.path_of(step)}: this checkpoint was never finished; set aside as {aside.name}")
 
   def _on_main(self, act: Callable[[], None], name: str) -> None:
-    """Acts in the main process; all others wait for it."""
+    """Calls `act` in the main process; the others wait for it."""
     if runtime.is_main_process():
       act()
     runtime.barrier(name)
 
 
 def _agreed(look: Callable[[], int]) -> int:
-  """Returns what the main process sees, on every process."""
+  """Returns the main process's result, on every process."""
   return int(runtime.from_main_process(np.array(look() if runtime.is_main_process() else 0, np.int32)))
 
 
