@@ -14,8 +14,8 @@ import numpy as np
 from experiments import ramen
 from xmc_jax import refresh
 from xmc_jax.batching.graph_anchors import side_name
+from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.runs import create
-from xmc_jax.types import LABEL, QUERY
 
 
 def share(odds, own) -> float:

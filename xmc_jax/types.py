@@ -17,7 +17,6 @@ Array = jax.Array | np.ndarray
 ArrayIfAsked = Array | Any
 PyTree = Any
 
-QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
 BATCHES, EXTRA_STATE = "batches", "extra_state"  # who gets what a refresh makes
 # Names of refreshes for batches: the clusters of points, their shortlists of labels, and, before a side's
 # name, which edges of a metadata graph are kept.

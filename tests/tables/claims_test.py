@@ -201,8 +201,8 @@ def test_finished_runs_are_neither_trained_nor_tested_again(tmp_path, monkeypatc
     else:
       _write_run(run.pathlib.Path(workdir))
 
-  counted = sp.csr_matrix(np.array([[1] * 6 + [0] * 4, [1] + [0] * 9, [0] * 10]))
-  prepared = types.SimpleNamespace(test=types.SimpleNamespace(counted=counted))
+  unfiltered = sp.csr_matrix(np.array([[1] * 6 + [0] * 4, [1] + [0] * 9, [0] * 10]))
+  prepared = types.SimpleNamespace(test=types.SimpleNamespace(unfiltered_positives=unfiltered))
   monkeypatch.setattr(run.subprocess, "run", done)
   monkeypatch.setattr(run.data, "load_prepared", lambda folder: prepared)
   shares = {

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.label_pools import DrawnPool, in_columns
 from xmc_jax.batching.positives import doublings
-from xmc_jax.types import LABEL, BatchSpec, SampledAnchors
+from xmc_jax.data.dataset import LABEL
+from xmc_jax.types import BatchSpec, SampledAnchors
 
 _WIDTH = 256  # linked anchors that a row has room for; the width doubles for a batch that needs more
 

@@ -15,11 +15,12 @@ from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.truth import unfiltered
 from xmc_jax.data.vocabulary import load_tokenizer
 from xmc_jax.errors import ConfigError, DataError
-from xmc_jax.types import LABEL, QUERY
 
 if TYPE_CHECKING:
   import scipy.sparse as sp
   from tokenizers import Tokenizer
+
+QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
 
 
 class TextSet(NamedTuple):

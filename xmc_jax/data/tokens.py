@@ -9,10 +9,11 @@ import numpy as np
 from xmc_jax.data.arrays import lengths_of
 from xmc_jax.data.texts import well_formed
 from xmc_jax.errors import ConfigError
-from xmc_jax.types import Tokens
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer
+
+  from xmc_jax.types import Tokens  # loads JAX, which preparing data does without
 
 _CHUNK_ROWS = 8192
 
@@ -40,7 +41,7 @@ class TokenTable:
     """Returns the table of these rows alone; it shares the ids."""
     return TokenTable(self._ids, self._starts[indices], self.lengths[indices])
 
-  def gather(self, rows: np.ndarray, width: int) -> Tokens:
+  def gather(self, rows: np.ndarray, width: int) -> "Tokens":
     """Returns rows as a padded array.
 
     Args:
@@ -53,6 +54,8 @@ class TokenTable:
     Raises:
       IndexError: a row number outside the table.
     """
+    from xmc_jax.types import Tokens
+
     rows = np.asarray(rows)
     if not len(self._ids) or not len(rows):
       if np.any(rows >= len(self)):

@@ -10,11 +10,12 @@ import numpy as np
 
 from xmc_jax import methods
 from xmc_jax.data import Dataset
+from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.errors import ConfigError
 from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, load_pretrained
 from xmc_jax.models.locate import locate_here
-from xmc_jax.types import LABEL, QUERY, BatchSpec, DatasetInfo
+from xmc_jax.types import BatchSpec, DatasetInfo
 
 _VOCABULARY = 30_522  # of a new table; a tokenizer trained on the data has nearly as many tokens
 _LABELS_PER_POINT = 5.0

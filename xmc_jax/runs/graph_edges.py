@@ -14,10 +14,10 @@ import scipy.sparse as sp
 from xmc_jax import data, refresh
 from xmc_jax.batching.graph_anchors import GraphEdges, graph_of, is_of_labels
 from xmc_jax.console import Progress, say
+from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
 from xmc_jax.storage import atomic, run_folder
-from xmc_jax.types import LABEL, QUERY
 
 _TOO_DENSE = 0.5  # a graph that links so many of all pairs
 _BLOCK_PATHS = 1 << 24  # from points by anchors to labels, that `augmented` follows at a time

@@ -13,10 +13,11 @@ import ml_collections
 from xmc_jax.batching.graph_anchors import is_of_labels, side_name
 from xmc_jax.config import Key, Settings, declare
 from xmc_jax.config.keys import unused
+from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components.pool_losses import MARGIN, mean_over_rows, pool_loss
 from xmc_jax.models import normalize
-from xmc_jax.types import LABEL, QUERY, Array, Batch, DatasetInfo
+from xmc_jax.types import Array, Batch, DatasetInfo
 
 
 def _faults(values: Mapping) -> Iterator[str]:
