@@ -3,11 +3,17 @@
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import cast
 
+import jax
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.batching.graph_anchors import GraphEdges, graph_of
 from xmc_jax.data.truth import unfiltered
+from xmc_jax.types import PyTree
+
+EmbedAnchors = Callable[[GraphEdges], np.ndarray]  # side -> [A, D]
 
 
 class Snapshot:
@@ -32,22 +38,23 @@ class Snapshot:
     embed_labels: Callable[[], np.ndarray],
     embed_texts: Callable[[], np.ndarray],
     *,
-    truth,
-    filtered,
+    truth: sp.csr_matrix,
+    filtered: sp.csr_matrix,
     rows: np.ndarray,
     step: int,
     steps_per_epoch: int,
-    devices,
-    params=None,
-    extra_state=None,
+    devices: jax.sharding.Mesh,
+    params: PyTree = None,
+    extra_state: PyTree = None,
     sides: Mapping[str, GraphEdges] = MappingProxyType({}),
-    embed_anchors: Callable[[GraphEdges], np.ndarray] | None = None,
+    embed_anchors: EmbedAnchors | None = None,
   ):
     self._embed_queries, self._embed_labels, self._embed_texts = embed_queries, embed_labels, embed_texts
     self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices
     self.step, self.steps_per_epoch = step, steps_per_epoch
     self.params, self.extra_state, self.sides = params, extra_state, sides
-    self._embed_anchors, self._anchors = embed_anchors, {}
+    self._embed_anchors = embed_anchors
+    self._anchors: dict[str, np.ndarray] = {}
 
   @functools.cached_property
   def queries(self) -> np.ndarray:
@@ -68,15 +75,16 @@ class Snapshot:
     """Returns the anchors' embeddings of a side's graph, `[A, D]` float32; caches only the last graph's."""
     graph = graph_of(side)
     if graph not in self._anchors:
-      self._anchors = {graph: self._embed_anchors(self.sides[side])}
+      embed = cast(EmbedAnchors, self._embed_anchors)  # given where there are sides
+      self._anchors = {graph: embed(self.sides[side])}
     return self._anchors[graph]
 
   @functools.cached_property
-  def unfiltered_positives(self):
+  def unfiltered_positives(self) -> sp.csr_matrix:
     """Returns CSR `[N, L]`, the true labels without the filter pairs."""
     return unfiltered(self.truth, self._filtered)
 
   @functools.cached_property
-  def known(self):
+  def known(self) -> sp.csr_matrix:
     """Returns CSR `[N, L]`, pairs that are no negatives: true labels and filter pairs."""
     return self.truth.astype(bool) + self._filtered

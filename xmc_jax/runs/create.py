@@ -2,6 +2,7 @@
 
 import pathlib
 import tempfile
+from typing import TYPE_CHECKING
 
 import jax
 import ml_collections
@@ -16,6 +17,9 @@ from xmc_jax.plan import chunks
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic, path_safety, run_folder
+
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
 
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
 # Of config.data: what says which training rows there are.
@@ -119,8 +123,11 @@ def fitted(
   other, given = begun, config
   if not begun and config.init_from:
     other = methods.read_config(pathlib.Path(config.init_from) / "config.json")
-  same_rows = other and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
-  if same_rows and config.data.num_validation == fitting.AUTOMATIC:
+  if (
+    other
+    and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
+    and config.data.num_validation == fitting.AUTOMATIC
+  ):
     given = ml_collections.ConfigDict(config.to_dict())
     given.data.num_validation = other.data.num_validation
   found = fitting.fitted(given, num_labelled, num_labels, begun)
@@ -171,7 +178,7 @@ def with_encoder_of(
   return config
 
 
-def _check_before_data(config, begun: bool) -> None:
+def _check_before_data(config: ml_collections.ConfigDict, begun: bool) -> None:
   """What can be known to fail without looking at the data, which may take an hour to prepare."""
   configs.check_against_devices(config, len(jax.devices()))
   if config.init_from and not begun:
@@ -180,7 +187,7 @@ def _check_before_data(config, begun: bool) -> None:
   configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
 
 
-def _tokenizer(config, workdir: pathlib.Path):
+def _tokenizer(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> "Tokenizer":
   """The tokenizer that the encoder goes with; trained on the data's own texts if asked for."""
   name = _tokenizer_name(config)
   if name == "train":
@@ -193,11 +200,11 @@ def _tokenizer(config, workdir: pathlib.Path):
   return data.load_tokenizer(models.tokenizer_file(name))
 
 
-def _tokenizer_name(config) -> str:
+def _tokenizer_name(config: ml_collections.ConfigDict) -> str:
   return config.encoder.tokenizer or config.encoder[models.source_key(config.encoder)]
 
 
-def _trained_tokenizer(config, kept: pathlib.Path):
+def _trained_tokenizer(config: ml_collections.ConfigDict, kept: pathlib.Path) -> "Tokenizer":
   if not kept.exists():
     say("prepare: training a tokenizer on the data's texts")
     raw = load_data(config, None, "")
@@ -206,10 +213,12 @@ def _trained_tokenizer(config, kept: pathlib.Path):
   return data.load_tokenizer(kept)
 
 
-def load_data(config, tokenizer, tokenizer_name: str) -> data.Dataset:
+def load_data(
+  config: ml_collections.ConfigDict, tokenizer: "Tokenizer | None", tokenizer_name: str
+) -> data.Dataset:
   """The data of a config, prepared in the cache if they are not there yet."""
   section = config.data
-  bars = {}
+  bars: dict[str, Progress] = {}
 
   def progress(stage: str, done: int, total: int | None) -> None:
     if stage not in bars:

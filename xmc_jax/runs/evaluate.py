@@ -106,7 +106,7 @@ def write_report(
   return means
 
 
-def calibration(ranking: Ranking, truth) -> dict[str, object]:
+def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
   """Compares the probabilities of a ranking with the truth CSR `[N, L]`, as metrics.json has it."""
   hits = find_hits(ranking.ids, as_truth(truth))
   right, real = np.zeros(ranking.ids.shape, bool), ranking.ids >= 0
@@ -118,7 +118,9 @@ def calibration(ranking: Ranking, truth) -> dict[str, object]:
   return {"ece": every.ece, "ece_first": first.ece, "bins": [found._asdict() for found in every.bins]}
 
 
-def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
+def _slices(
+  ids: np.ndarray, truth: sp.csr_matrix, frequency: np.ndarray
+) -> dict[str, dict[str, list[float]]]:
   """What labels contribute to the metrics at 1 and 5, by frequency; each list adds up to the total."""
   groups = {
     "deciles": metrics.frequency_deciles(frequency),

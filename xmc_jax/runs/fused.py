@@ -1,6 +1,7 @@
 """Opens what joins a run's own scores, as its paper does: a tree of two views, or a memory of keys."""
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def fit_fusion(run: Run, params: PyTree, extra_state: PyTree) -> None:
     depth=settings.fusion_depth,
   )
   if runtime.is_main_process():
-    fused.tree.save(path)
+    cast(Tree, fused.tree).save(path)  # as it is fitted now
   runtime.barrier("fusion")
 
 

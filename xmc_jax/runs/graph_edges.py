@@ -7,7 +7,10 @@ import contextlib
 import hashlib
 import pathlib
 import zlib
+from collections.abc import Callable, Iterator
+from typing import cast
 
+import ml_collections
 import numpy as np
 import scipy.sparse as sp
 
@@ -24,7 +27,11 @@ _BLOCK_PATHS = 1 << 24  # from points by anchors to labels, that `augmented` fol
 
 
 def load(
-  names: tuple[str, ...], dataset: data.Dataset, points: np.ndarray, config, workdir: pathlib.Path
+  names: tuple[str, ...],
+  dataset: data.Dataset,
+  points: np.ndarray,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
 ) -> dict[str, GraphEdges]:
   """The sides of these names, their walks done now or before.
 
@@ -38,10 +45,11 @@ def load(
   found = {}
   for name in names:
     graph = dataset.graphs[graph_of(name)]
-    edges = graph.label_edges if is_of_labels(name) else graph.query_edges[points]
+    edges = _edges_of(graph, name, points)
     if config.method.random_edges:
       edges = _with_random(edges, config.method.random_edges, _seed(name, config))
-    said, sampling_weights = f"graph: {name} has {edges.nnz:,} links", None
+    said = f"graph: {name} has {edges.nnz:,} links"
+    sampling_weights: np.ndarray | None = None
     if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
       edges, sampling_weights = _walked(edges, name, config, workdir / run_folder.GRAPHS)
       said += f", {edges.nnz:,} with those of walks"
@@ -50,11 +58,18 @@ def load(
   return found
 
 
+def _edges_of(graph: data.Graph, name: str, points: np.ndarray) -> sp.csr_matrix:
+  """Returns the edges of a side that a graph has: CSR `[L, A]`, or `[N, A]` of these points."""
+  if is_of_labels(name):
+    return cast(sp.csr_matrix, graph.label_edges)
+  return cast(sp.csr_matrix, graph.query_edges)[points]
+
+
 def _kind(name: str) -> str:
   return LABEL if is_of_labels(name) else QUERY
 
 
-def _warning(edges) -> str:
+def _warning(edges: sp.csr_matrix) -> str:
   share = edges.nnz / max(1, edges.shape[0] * edges.shape[1])
   if share < _TOO_DENSE:
     return ""
@@ -64,14 +79,16 @@ def _warning(edges) -> str:
   )
 
 
-def _with_random(edges, share: float, seed: int):
+def _with_random(edges: sp.csr_matrix, share: float, seed: int) -> sp.csr_matrix:
   """Edges, and so many for each of them between any two ends."""
   generator, number = np.random.default_rng(seed), round(share * edges.nnz)
   ends = (generator.integers(0, size, number) for size in edges.shape)
   return (edges + sp.csr_matrix((np.ones(number, np.float32), tuple(ends)), shape=edges.shape)).tocsr()
 
 
-def _walked(edges, name: str, config, folder: pathlib.Path):
+def _walked(
+  edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict, folder: pathlib.Path
+) -> tuple[sp.csr_matrix, np.ndarray | None]:
   """Returns `(edges, sampling_weights)`: CSR `[N, A]` bool with those of walks; `[nnz]`, None if uniform."""
   by_visits = config.method.anchor_sampling == "visits"
   digest, parts = (
@@ -93,7 +110,7 @@ def _walked(edges, name: str, config, folder: pathlib.Path):
   ), sampling_weights
 
 
-def _digest(edges, name: str, config) -> str:
+def _digest(edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict) -> str:
   """Of all that a walk depends on: files of another are not taken for this one's."""
   settings = config.method
   of_walk = settings.walk_hops, settings.walk_restart, settings.walk_kept, edges.shape[1], _seed(name, config)
@@ -103,12 +120,12 @@ def _digest(edges, name: str, config) -> str:
   return found.hexdigest()
 
 
-def _seed(name: str, config) -> int:
+def _seed(name: str, config: ml_collections.ConfigDict) -> int:
   """No two sides have the same random numbers."""
   return zlib.crc32(f"{name} {config.train.seed}".encode())
 
 
-def _walk(edges, name: str, config):
+def _walk(edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict) -> sp.csr_matrix:
   settings = config.method
   walk = refresh.with_visits if settings.anchor_sampling == "visits" else refresh.with_walks
   with contextlib.closing(Progress(f"walks of {name}", edges.shape[1], unit="anchor")) as bar:
@@ -122,7 +139,9 @@ def _walk(edges, name: str, config):
     )
 
 
-def augmented(truth, dataset: data.Dataset, points: np.ndarray, settings):
+def augmented(
+  truth: sp.csr_matrix, dataset: data.Dataset, points: np.ndarray, settings: ml_collections.ConfigDict
+) -> sp.csr_matrix:
   """True labels, and those that share an anchor of some graph with the point (RAMEN's Table 8, AugGT).
 
   Made block by block of points. Beside the result, 8 bytes a pair and as much again while its blocks are
@@ -153,7 +172,14 @@ def augmented(truth, dataset: data.Dataset, points: np.ndarray, settings):
   return truth.tocsr()
 
 
-def _with_shared(truth, of_points, of_labels, name: str, most: int, progress):
+def _with_shared(
+  truth: sp.csr_matrix,
+  of_points: sp.csr_matrix,
+  of_labels: sp.csr_matrix,
+  name: str,
+  most: int,
+  progress: Callable[[int], None],
+) -> sp.csr_matrix:
   """Adds to truth `[N, L]` what shares an anchor by edges `[N, A]` and `[L, A]`, at most so many pairs."""
   of_points, labels_of = of_points.astype(bool), of_labels.astype(bool).T.tocsr()
   parts, added = [], 0
@@ -168,7 +194,7 @@ def _with_shared(truth, of_points, of_labels, name: str, most: int, progress):
   return sp.vstack(parts, "csr") if parts else truth
 
 
-def _blocks(of_points, degrees: np.ndarray):
+def _blocks(of_points: sp.csr_matrix, degrees: np.ndarray) -> Iterator[tuple[int, int]]:
   """Yields `(start, end)` of points with up to `_BLOCK_PATHS` ways to labels; a point with more is alone."""
   ends = np.concatenate([[0], np.cumsum(degrees[of_points.indices], dtype=np.int64)])[of_points.indptr]
   start = 0

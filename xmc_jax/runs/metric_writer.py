@@ -6,10 +6,14 @@ import json
 import pathlib
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.storage import atomic
+
+if TYPE_CHECKING:
+  from tensorboard.summary import Writer
 
 
 class Report:
@@ -23,8 +27,10 @@ class Report:
   """
 
   def __init__(self, workdir: pathlib.Path):
-    self.seconds: collections.Counter[str] = collections.Counter()
-    self._workdir, self._tensorboard = workdir, None
+    # A Counter has 0 for what is missing, and `update` adds; its type knows whole numbers alone.
+    self.seconds = cast(dict[str, float], collections.Counter())
+    self._workdir = workdir
+    self._tensorboard: Writer | None = None
 
   def resume(self, first_step: int, seconds: dict[str, float], unscored: bool = False) -> None:
     """Goes on with a run's story: its stage times so far, its metrics up to a checkpoint.
@@ -95,7 +101,7 @@ def _drop_later_lines(path: pathlib.Path, first_step: int, unscored: bool) -> No
   atomic.write_text(path, "".join(kept))
 
 
-def _tensorboard_writer(folder: pathlib.Path):
+def _tensorboard_writer(folder: pathlib.Path) -> "Writer | None":
   try:
     from tensorboard.summary import Writer
   except ImportError:

@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def _blocks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
     yield texts
 
 
-def json_line(text: str, found: Iterable[tuple[int, float, str] | tuple], **more) -> str:
+def json_line(text: str, found: Iterable[tuple[int, float, str] | tuple], **more: object) -> str:
   """One line of output: a text, its labels, best first, and what else there is.
 
   Args:
@@ -157,7 +157,7 @@ def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
   return lines(file)
 
 
-def _identity(workdir: pathlib.Path, step: int, source: str, settings: list) -> dict:
+def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[object]) -> dict[str, Any]:
   """Returns what predictions follow from: the run by its files, the texts' file as it is, and settings."""
   of_step = (workdir / folder / str(step) / checksums.FILE_NAME for folder in ("best", "checkpoints"))
   made = [path for path in (*of_step, *(workdir / name for name in run_folder.AFTERWARDS)) if path.exists()]

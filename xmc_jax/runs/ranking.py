@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import methods
+from xmc_jax import data, methods
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
@@ -88,7 +88,7 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
   vectors = vectors if used.all() else vectors[:, used]
   index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
 
-  def rank(queries: Queries, k: int, exclude=None) -> Ranking:
+  def rank(queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     looked_at = frequency.queries_with(queries.vectors, weight)
     looked_at = looked_at if used.all() else looked_at[:, used]
     return index.search(looked_at, k, exclude=exclude)
@@ -189,21 +189,21 @@ def rank_test(
     by = {"hybrid": joined}
     if run.method.scorers:
       by["fused"] = paper_ranker(run, params, extra_state)(queries, k, test.filter)
-    return TestRankings({**by, **alone}, functools.partial(_why, opened, queries, test.filter))
+    return TestRankings({**by, **alone}, functools.partial(_why, opened, vectors, test))
   kinds = dict.fromkeys([chosen, *run.method.scorers])
   by = {kind: ranker(run, params, extra_state, kind)(queries, k, test.filter) for kind in kinds}
   return TestRankings(by, None)
 
 
 def _why(
-  opened: HybridRanker, queries: Queries, exclude, rows: np.ndarray, ids: np.ndarray
+  opened: HybridRanker, vectors: np.ndarray, test: data.Split, rows: np.ndarray, ids: np.ndarray
 ) -> list[dict[int, str]]:
-  reasons = opened.explain(Queries(queries.vectors[rows], queries.texts[rows]), ids, exclude[rows])
+  reasons = opened.explain(Queries(vectors[rows], test.texts[rows]), ids, test.filter[rows])
   lines = [[in_words(reason, opened.point_texts) for reason in of_row] for of_row in reasons]
   return [dict(zip(labels[labels >= 0].tolist(), of_row)) for labels, of_row in zip(ids, lines)]
 
 
-def _fitted(run: Run, vectors: np.ndarray, labels: dict) -> HybridModel:
+def _fitted(run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray]) -> HybridModel:
   held_out = run.data.validation
   queries = Queries(np.asarray(vectors[held_out.row_numbers]), held_out.texts)
   retriever = _retriever(run, vectors, labels, run.data.train.row_numbers)
@@ -231,7 +231,9 @@ def _embedded(run: Run, params: PyTree, extra_state: PyTree) -> tuple[np.ndarray
   return point_vectors(run, params, extra_state), label_vectors(run, params, extra_state)
 
 
-def _retriever(run: Run, vectors: np.ndarray, labels: dict, rows: np.ndarray | None = None) -> Retriever:
+def _retriever(
+  run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray], rows: np.ndarray | None = None
+) -> Retriever:
   """Indexes with these rows of the training data in their memory, or all, as far as they have labels."""
   shape = labels["encoder"].shape[1:]
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:

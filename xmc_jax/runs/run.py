@@ -229,7 +229,9 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
   return Run(_at_home(config, workdir, devices), workdir, dataset, num_devices_begun=begun)
 
 
-def _at_home(config, workdir: pathlib.Path, devices) -> ml_collections.ConfigDict:
+def _at_home(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, devices: ml_collections.ConfigDict | None
+) -> ml_collections.ConfigDict:
   """Returns the config with the encoder's description of the run's folder, so that folders can be moved."""
   config = ml_collections.ConfigDict(config.to_dict())
   if devices is not None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from xmc_jax import config as configs
 from xmc_jax import models, refresh
@@ -80,7 +81,9 @@ def train(
   return run.trained()
 
 
-def _start(run: Run, optimiser, checkpoints: Checkpoints) -> tuple[TrainState, PyTree]:
+def _start(
+  run: Run, optimiser: optax.GradientTransformation, checkpoints: Checkpoints
+) -> tuple[TrainState, PyTree]:
   """The newest checkpoint, or step 0."""
   step = checkpoints.latest_valid()
   # A run that goes on needs shapes alone, and no longer what config.init_from names.

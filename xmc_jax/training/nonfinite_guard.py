@@ -12,6 +12,8 @@ from xmc_jax.storage import atomic
 from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.types import Array
 
+_Numbers = tuple[int, np.ndarray, dict[str, Array]]  # of a step: (step, its training rows, metrics)
+
 
 class NonFiniteGuard:
   """Reads a step's numbers one step late, so that the device never waits; stops on NaN and Inf.
@@ -28,7 +30,7 @@ class NonFiniteGuard:
   def __init__(self, checkpoints: Checkpoints, folder: pathlib.Path, max_skipped: int = 0):
     self._checkpoints, self._record = checkpoints, checkpoints.record
     self._folder, self._max_skipped = folder, max_skipped
-    self._pending = None
+    self._pending: _Numbers | None = None
     self.last: dict[str, float] = {}
 
   def add(self, step: int, rows: np.ndarray, metrics: dict[str, Array]) -> None:
@@ -39,7 +41,7 @@ class NonFiniteGuard:
     pending, self._pending = self._pending, None
     self._read(pending)
 
-  def _read(self, pending) -> None:
+  def _read(self, pending: _Numbers | None) -> None:
     if pending is None:
       return
     step, rows, metrics = pending

@@ -4,6 +4,7 @@ import functools
 import re
 
 import jax
+import ml_collections
 import optax
 
 from xmc_jax.distributed.sharding import path_name
@@ -21,7 +22,7 @@ def decay_mask(params: PyTree) -> PyTree:
   return jax.tree.map(lambda found: not found, _matching(_NO_DECAY, params))
 
 
-def schedule(train_config, total_steps: int) -> optax.Schedule:
+def schedule(train_config: ml_collections.ConfigDict, total_steps: int) -> optax.Schedule:
   """Linear warm-up from 0, then linear or cosine decay to 0 at `total_steps`."""
   peak = train_config.learning_rate
   warmup_steps = train_config.warmup_steps or round(train_config.warmup_fraction * total_steps)
@@ -38,14 +39,16 @@ def schedule(train_config, total_steps: int) -> optax.Schedule:
   return optax.join_schedules([warmup, decay], [warmup_steps])
 
 
-def table_schedule(train_config, total_steps: int) -> optax.Schedule:
+def table_schedule(train_config: ml_collections.ConfigDict, total_steps: int) -> optax.Schedule:
   """`schedule` with the peak of `train.table_learning_rate`, for tables with a row per label or cluster."""
   ratio = train_config.table_learning_rate / train_config.learning_rate
   rate = schedule(train_config, total_steps)
   return lambda step: ratio * rate(step)
 
 
-def make(train_config, total_steps: int, frozen: tuple[str, ...] = ()) -> optax.GradientTransformation:
+def make(
+  train_config: ml_collections.ConfigDict, total_steps: int, frozen: tuple[str, ...] = ()
+) -> optax.GradientTransformation:
   """AdamW as in DEXML, section B.2: decay on everything but biases and LayerNorm gains.
 
   Args:
@@ -69,7 +72,7 @@ def make(train_config, total_steps: int, frozen: tuple[str, ...] = ()) -> optax.
   return optax.chain(*parts)
 
 
-def _matching(pattern: re.Pattern, params: PyTree) -> PyTree:
+def _matching(pattern: re.Pattern[str], params: PyTree) -> PyTree:
   """True for the leaves in whose path a pattern is found."""
   return jax.tree_util.tree_map_with_path(lambda path, _: bool(pattern.search(path_name(path))), params)
 

@@ -1,7 +1,7 @@
 """One step of training, compiled."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class _Gradients(NamedTuple):
   """
 
   dense: PyTree
-  of_rows: dict[str, tuple[Array, Array]]
+  of_rows: Mapping[str, tuple[Array, Array]]
 
   def without_rows_unless(self, is_whole: Array) -> "_Gradients":
     """Returns the same, by which no row of a table is written unless `is_whole`."""
@@ -79,7 +79,7 @@ class TrainStep:
     self._optimiser, self._table_rate = optimiser, table_rate
     self._devices = mesh if mesh.size > 1 else None
     self._may_skip = settings.max_skipped_steps > 0
-    self._programs: dict[Any, Any] = {}
+    self._programs: dict[Any, jax.stages.Compiled] = {}
     self._report = report
 
   def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
@@ -87,10 +87,10 @@ class TrainStep:
     norm = optax.tree.norm((gradients.dense, [summed for _, summed in gradients.of_rows.values()]))
     gradients = self._clip(gradients, norm)
     is_whole = jnp.isfinite(loss) & jnp.isfinite(norm) if self._may_skip else None
-    if self._may_skip:
+    if is_whole is not None:
       gradients = gradients.without_rows_unless(is_whole)
     params, opt_state = self._apply(state, gradients)
-    if self._may_skip:
+    if is_whole is not None:
       params, opt_state = self._keep_unless(is_whole, state, params, opt_state)
     extra_state = _written(extra_state, state.extra_state, is_whole, self._devices)
     metrics = {"loss": loss, "gradient_norm": norm, **metrics}
@@ -132,6 +132,7 @@ class TrainStep:
     dense, tables = _split(state.params, self._method.sparse_params)
     updates, dense_state = self._optimiser.update(gradients.dense, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
+    rate = cast(optax.Schedule, self._table_rate)  # given where there are tables
     for name, (touched, summed) in gradients.of_rows.items():
       params[name], moments[name] = lazy_adam.adam(
         tables[name],
@@ -139,12 +140,14 @@ class TrainStep:
         touched,
         summed,
         count=state.step + 1,
-        learning_rate=self._table_rate(state.step),
+        learning_rate=rate(state.step),
         mesh=self._devices,
       )
     return params, (dense_state, moments)
 
-  def _keep_unless(self, is_whole: Array, state: TrainState, params: PyTree, opt_state) -> tuple:
+  def _keep_unless(
+    self, is_whole: Array, state: TrainState, params: PyTree, opt_state: tuple[PyTree, PyTree]
+  ) -> tuple[PyTree, tuple[PyTree, PyTree]]:
     """Puts back what was before, but for tables, of which a broken step wrote no row."""
     dense, _ = _split(state.params, self._method.sparse_params)
     trained = {name: params[name] for name in dense}, opt_state[0]
@@ -166,7 +169,9 @@ class TrainStep:
     return self._programs[shapes](state, batch)
 
 
-def _written(extra_state: PyTree, before: PyTree, is_whole: Array | None, devices) -> PyTree:
+def _written(
+  extra_state: PyTree, before: PyTree, is_whole: Array | None, devices: jax.sharding.Mesh | None
+) -> PyTree:
   """Returns `extra_state` with the rows of each RowUpdate, or `before` unless `is_whole` (None is True)."""
 
   def after(new, old):
