@@ -1,9 +1,9 @@
-"""Losses over a row of scores: one query against its pool of labels.
+"""Computes losses over a row of scores: one query against its pool of labels.
 
 Every function takes scores `[..., L]` and labels `[..., L]`, reads only the
 entries that `where` marks as real, and returns one number per row, unreduced;
 `pick_some_labels` reduces any of them over a batch. docs/formulas.md, "Losses over
-a row of scores", has them all in one notation, with their papers.
+a row of scores", lists them all in one notation, with their papers.
 """
 
 from xmc_jax.losses._hard_negatives import HardNegatives, hardest_negatives

@@ -1,4 +1,4 @@
-"""What the margin losses share: a row's hardest negatives, summed up for all of its positives at once."""
+"""Finds a row's hardest negatives, for the margin losses, and sums them up for all positives at once."""
 
 import functools
 from typing import NamedTuple
@@ -10,18 +10,18 @@ from xmc_jax.types import Array
 
 
 class HardNegatives(NamedTuple):
-  r"""The η hardest negatives of each row in the order of their scores, :math:`s_1` the highest.
+  r"""Holds the η hardest negatives of each row in the order of their scores, :math:`s_1` the highest.
 
-  The negatives that violate a positive's margin are the first few of them, whichever positive it is. So what
-  is summed over violators is a difference of two running sums, made once for all positives of the row.
+  For each positive, the negatives that violate its margin are the first few of these. So a sum over violators
+  is read from running sums, which are computed once for all positives of the row.
 
   Attributes:
     scores: `[..., η]`, falling; -inf where there is no negative.
     highest: `[..., 1]`, s_1, a constant for the gradient; 0 where there is none.
     weights: `[..., η]` :math:`\sum_{j \le v} e^{(s_j - s_1) / T}` for v = 1 .. η.
     sums: `[..., η]` :math:`\sum_{j \le v} e^{(s_j - s_1) / T} (s_j - s_1)`.
-    leads: the same, with a gradient through the weights alone, if through these.
-    places: `[..., η]` int32 where each score stands in its row.
+    leads: as `sums`, but a gradient flows through the weights only, if these are differentiable.
+    places: `[..., η]` int32 position of each score in its row.
   """
 
   scores: Array
@@ -32,13 +32,13 @@ class HardNegatives(NamedTuple):
   places: Array
 
   def count_above(self, thresholds: Array) -> Array:
-    """How many of a row's scores are above each threshold `[..., P]`."""
+    """Counts how many of a row's scores are above each threshold `[..., P]`."""
     search = functools.partial(jnp.searchsorted, method="scan_unrolled")
     ascending, wanted = jax.lax.stop_gradient((-self.scores, -thresholds))
     return jnp.vectorize(search, signature="(n),(p)->(p)")(ascending, wanted)
 
   def mean_of_first(self, counts: Array) -> Array:
-    """`[..., P]` the weighted mean of the first `counts` scores, less the highest; for 0 of them anything."""
+    """Returns `[..., P]` weighted means of the first `counts` scores, minus the highest; undefined for 0."""
     last = jnp.maximum(counts - 1, 0)
     some = self.scores[..., :1] > -jnp.inf
     means = self.sums / jnp.where(some, self.weights, 1)
@@ -48,7 +48,7 @@ class HardNegatives(NamedTuple):
 def hardest_negatives(
   scores: Array, negative: Array, number: int, temperature: float, differentiable_weights: bool = False
 ) -> HardNegatives:
-  """The hardest negatives of rows.
+  """Finds the hardest negatives of each row.
 
   Args:
     scores: `[..., S]` scores of the pool, S at least 1.
@@ -61,7 +61,7 @@ def hardest_negatives(
   falling, places = jax.lax.top_k(falling, min(number, scores.shape[-1]))
   some = falling > -jnp.inf
   finite = jnp.where(some, falling, 0)
-  # Taken off and added again: no gradient has to flow through it.
+  # This is subtracted here and added again later, so no gradient has to flow through it.
   highest = jax.lax.stop_gradient(finite[..., :1])
   below = jnp.where(some, finite - highest, 0)
   weights = jnp.where(some, jnp.exp(below / temperature), 0)

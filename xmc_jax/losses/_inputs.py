@@ -1,9 +1,9 @@
-"""What the losses over a row of scores share: masks, weights, a safe log-sum-exp.
+"""Prepares masks, weights and a safe log-sum-exp for the losses over a row of scores.
 
 The losses need no gradient guards of their own as long as they follow one rule:
-an entry that must not count is *selected* away with `jnp.where` before anything
-non-linear sees it. Selecting drops its cotangent, whatever the value was (inf or
-NaN); multiplying by zero would turn that value into a NaN gradient.
+an entry that must not count is replaced with `jnp.where` before any non-linear
+function is applied. The replacement drops its cotangent, even where the value was
+inf or NaN; multiplying by zero would turn that value into a NaN gradient.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from xmc_jax.types import Array
 
 
 class Rows(NamedTuple):
-  """A loss's input, checked and in one form.
+  """Holds a loss's input in one form.
 
   Attributes:
     scores: `[..., L]` scores in float32 (float64 stays float64).
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
 
 def as_rows(scores: Array, labels: Array, where: Array | None) -> Rows:
-  """Brings `scores`, `labels` and `where`, each `[..., L]`, into the form of `Rows`."""
+  """Converts `scores`, `labels` and `where`, each `[..., L]`, to `Rows`."""
   scores, labels = jnp.asarray(scores), jnp.asarray(labels)
   shape = jnp.broadcast_shapes(scores.shape, labels.shape)
   scores = jnp.broadcast_to(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), shape)
@@ -38,7 +38,7 @@ def as_rows(scores: Array, labels: Array, where: Array | None) -> Rows:
 
 
 def positive_weights(rows: Rows, weights: Array | None) -> Array:
-  """Loss weight of every entry, `[..., L]`: 0 off the positives, by default 1 / max(1, number of them)."""
+  """Returns each entry's loss weight `[..., L]`: 0 off the positives, by default 1 / max(1, their number)."""
   if weights is None:
     count = jnp.sum(rows.positive, axis=-1, keepdims=True)
     return rows.positive / jnp.maximum(count, 1).astype(rows.scores.dtype)
@@ -46,10 +46,10 @@ def positive_weights(rows: Rows, weights: Array | None) -> Array:
 
 
 def log_sum_exp(scores: Array, where: Array) -> tuple[Array, Array]:
-  """log Σ exp(scores) over the entries in `where`, relative to the largest of them.
+  """Computes log Σ exp(scores) over the entries in `where`, relative to the largest of them.
 
-  The sum is handed out together with the scores that it is relative to, so that
-  a difference of the two keeps its digits even among scores of 1e4.
+  The scores are returned relative to the same number, so that a difference
+  between the two results stays exact even for scores of 1e4.
 
   Args:
     scores: `[..., L]`.
@@ -60,7 +60,7 @@ def log_sum_exp(scores: Array, where: Array) -> tuple[Array, Array]:
     there is nothing to sum, and the scores `[..., L]`, shifted by the same number.
   """
   peak = jnp.max(scores, axis=-1, keepdims=True, where=where, initial=-jnp.inf)
-  # Both results move by the same constant, so no gradient has to flow through it.
+  # Both results are shifted by the same constant, so no gradient has to flow through it.
   peak = jax.lax.stop_gradient(jnp.where(jnp.isfinite(peak), peak, 0))
   shifted = scores - peak
   total = jnp.sum(jnp.exp(jnp.where(where, shifted, -jnp.inf)), axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Binary cross-entropy over all labels: one-versus-all."""
+"""Computes binary cross-entropy over all labels: one-versus-all."""
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +8,14 @@ from xmc_jax.types import Array
 
 
 def binary(scores: Array, labels: Array, *, where: Array | None = None) -> Array:
-  r"""Binary cross-entropy, summed over the labels of a row.
+  r"""Computes binary cross-entropy, summed over the labels of a row.
 
   .. math::
     \ell(s, y) = \sum_l \bigl( \mathrm{softplus}(s_l) - y_l s_l \bigr)
                = \sum_l \mathrm{softplus}\bigl((1 - 2 y_l) \, s_l\bigr)
 
-  The second form is the one computed: it keeps its digits where the first takes
-  the difference of two large numbers.
+  The code computes the second form: it stays exact where the first subtracts
+  two large numbers.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -25,7 +25,7 @@ def binary(scores: Array, labels: Array, *, where: Array | None = None) -> Array
 
   Returns:
     `[...]` loss of each row, a sum and not a mean over labels. A row without
-    positives still pays for its negatives; one without real entries gives 0.
+    positives still has the loss of its negatives; one without real entries gives 0.
 
   Example:
     >>> from xmc_jax import losses
@@ -38,5 +38,5 @@ def binary(scores: Array, labels: Array, *, where: Array | None = None) -> Array
   """
   rows = as_rows(scores, labels, where)
   against = jnp.where(rows.positive, -rows.scores, rows.scores)
-  # softplus(-inf) is 0 with gradient 0: what is not real adds nothing.
+  # softplus(-inf) is 0 with gradient 0: an entry that is not real adds nothing.
   return jnp.sum(jax.nn.softplus(jnp.where(rows.real, against, -jnp.inf)), axis=-1)

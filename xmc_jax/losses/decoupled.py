@@ -1,4 +1,4 @@
-"""Decoupled softmax: positives do not compete with each other (DEXML)."""
+"""Computes decoupled softmax: positives do not compete with each other (DEXML)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,17 @@ from xmc_jax.types import Array
 def decoupled_softmax(
   scores: Array, labels: Array, *, weights: Array | None = None, where: Array | None = None
 ) -> Array:
-  r"""Softmax cross-entropy of each positive against the row's negatives only.
+  r"""Computes softmax cross-entropy of each positive against the row's negatives only.
 
   .. math::
     \ell(s, y) = -\sum_{j \in P} w_j \log \frac{e^{s_j}}{e^{s_j} + \sum_{l \notin P} e^{s_l}}
                = \sum_{j \in P} w_j \, \mathrm{softplus}\Bigl(\log \sum_{l \notin P} e^{s_l} - s_j\Bigr)
 
-  Every true label stays out of every denominator, also one of weight 0: that is
-  how a positive that was not sampled in this step is passed. `softmax` is the
-  form in which positives compete.
+  Every true label stays out of every denominator, also one of weight 0: pass a
+  positive that was not sampled in this step with weight 0. In `softmax`,
+  positives compete.
 
-  The second form is the one computed: the sum over negatives is the same for all
+  The code computes the second form: the sum over negatives is the same for all
   positives of a row, so the cost and memory are those of `softmax`, O(L) a row.
 
   Args:
@@ -46,7 +46,7 @@ def decoupled_softmax(
   """
   rows = as_rows(scores, labels, where)
   log_negatives, shifted = log_sum_exp(rows.scores, rows.real & ~rows.positive)
-  # softplus(-inf) is 0 with gradient 0: that settles the entries off the positives
-  # and, through log_negatives, the rows that have no negatives.
+  # softplus(-inf) is 0 with gradient 0: so entries off the positives add nothing, and
+  # neither do rows without negatives, where log_negatives is -inf.
   surprise = jax.nn.softplus(jnp.where(rows.positive, log_negatives - shifted, -jnp.inf))
   return jnp.sum(positive_weights(rows, weights) * surprise, axis=-1)

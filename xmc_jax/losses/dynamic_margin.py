@@ -1,4 +1,4 @@
-"""PRIME's triplet loss: the margin that a positive shall lead by grows with how far it is behind."""
+"""Computes PRIME's triplet loss: the further a positive is behind a negative, the larger its margin."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def dynamic_margin(
   weights: Array | None = None,
   where: Array | None = None,
 ) -> Array:
-  r"""Weighted triplets of each positive and the row's hardest negatives, with a margin for each pair.
+  r"""Sums weighted triplets of each positive and the row's hardest negatives, with a margin for each pair.
 
   .. math::
     \ell(s, y) = \sum_{p \in P} w_p \sum_{n \in V_p} \omega_{pn} (s_n - s_p + m_{pn}), \qquad
@@ -72,7 +72,7 @@ def dynamic_margin(
 def dynamic_margin_from_positives(
   positive_scores: Array, positive_weights: Array, hardest: HardNegatives, *, minimum: float, maximum: float
 ) -> Array:
-  """The terms of `dynamic_margin`, for positives that are given by themselves, apart from the pool.
+  """Computes the terms of `dynamic_margin` for positives that are given separately from the pool.
 
   Args:
     positive_scores: `[..., P]` scores of the positives.
@@ -86,7 +86,7 @@ def dynamic_margin_from_positives(
   counted = positive_weights > 0
   scores = jnp.where(counted, positive_scores, 0)
   far, behind, violators = (hardest.count_above(scores + gap) for gap in (maximum, minimum, -minimum))
-  lead = hardest.highest - scores  # of the hardest negative
+  lead = hardest.highest - scores  # by how much the hardest negative leads
   margins = _sum_of_margins(hardest, jax.lax.stop_gradient(lead), far, behind, violators, minimum, maximum)
   total = jnp.take_along_axis(hardest.weights, jnp.maximum(violators - 1, 0), axis=-1)
   violated = counted & (violators > 0)
@@ -104,10 +104,10 @@ def _sum_of_margins(
   minimum: float,
   maximum: float,
 ) -> Array:
-  """Σ ω m over the violators of each positive, ω not yet scaled to add up to 1; m is a constant.
+  """Computes Σ ω m over the violators of each positive, ω not yet scaled to add up to 1; m is a constant.
 
-  The first `far` of them have the largest margin, those up to `behind` as much as they lead by, the rest the
-  smallest one.
+  The margin m is the largest one for the first `far` violators, then up to `behind` as much as each leads by,
+  and the smallest one for the rest.
   """
 
   def up_to(sums, counts):

@@ -1,4 +1,4 @@
-"""The margin loss of NGAME: a row's positives shall lead its hardest negatives by a margin."""
+"""Computes the margin loss of NGAME: a row's positives should lead its hardest negatives by a margin."""
 
 import functools
 from typing import Any
@@ -24,7 +24,7 @@ def margin(
   differentiable_weights: bool = False,
   margin_mean: str = "existing",
 ) -> Array:
-  r"""Weighted hinge of each positive against the row's hardest negatives.
+  r"""Computes the weighted hinge of each positive against the row's hardest negatives.
 
   .. math::
     \ell(s, y) = \sum_{p \in P} \frac{w_p}{\eta'} \sum_{j \in V_p} \omega_{pj} (s_j - s_p + \gamma),
@@ -33,13 +33,13 @@ def margin(
 
   N are the η highest scores off the positives, or fewer where the row has fewer, :math:`\eta'` of them. Every
   true label is left out of N, also one of weight 0. The weights ω are constants for the gradient, unless
-  `differentiable_weights`. The loss jumps where a negative joins V_p or leaves it: it changes the weights of
-  the others. Memory is O(L) a row, whatever η is: see `margin_from_positives`.
+  `differentiable_weights`. The loss jumps where a negative joins V_p or leaves it, since that changes the
+  weights of the others. Memory is O(L) a row for any η: see `margin_from_positives`.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
     labels: `[..., L]` in {0, 1}, 1 for a true label.
-    margin: γ, by how much a positive shall lead.
+    margin: γ, by how much a positive should lead.
     num_negatives: η, at least 1; may exceed L.
     weight_temperature: T, positive; the lower it is, the more the hardest violator counts.
     weights: `[..., L]` weight of each positive; by default labels / max(1, number of positives in the row).
@@ -89,7 +89,7 @@ def margin_from_positives(
   differentiable_weights: bool = False,
   margin_mean: str = "existing",
 ) -> Array:
-  """`margin` of rows whose positives are given by themselves, apart from the pool.
+  """Computes `margin` of rows whose positives are given separately from the pool.
 
   Memory is O(P + S) a row, for the gradient too: see `HardNegatives`.
 
@@ -136,7 +136,7 @@ def margin_from_positives(
 
 
 def _lowest(scores: Array, weights: Array, num: int) -> tuple[jax.Array, jax.Array]:
-  """The `num` lowest scores `[..., P]` of positive weight, and their weights scaled to add up to 1."""
+  """Returns the `num` lowest scores `[..., P]` of positive weight, and their weights scaled to sum to 1."""
   places = jax.lax.top_k(jnp.where(weights > 0, -scores, -jnp.inf), min(num, scores.shape[-1]))[1]
   scores, weights = (jnp.take_along_axis(x, places, axis=-1) for x in (scores, weights))
   total = jnp.sum(weights, axis=-1, keepdims=True, where=weights > 0)

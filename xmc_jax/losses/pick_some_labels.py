@@ -1,4 +1,4 @@
-"""Pick-some-labels: a multi-class loss averaged over the positives that a batch's pool holds (UniDEC)."""
+"""Computes pick-some-labels: a multi-class loss averaged over the positives in a batch's pool (UniDEC)."""
 
 from collections.abc import Callable
 
@@ -11,16 +11,16 @@ from xmc_jax.types import Array
 def pick_some_labels(
   scores: Array, labels: Array, loss: Callable[..., Array], *, where: Array | None = None
 ) -> Array:
-  r"""The mean of a loss over the rows of a batch that have a positive in its pool.
+  r"""Computes the mean of a loss over the rows of a batch that have a positive in its pool.
 
   .. math::
     \mathcal{L}_\mathrm{PSL} = \frac{1}{|\{i : P_i^B \neq \emptyset\}|} \sum_{i : P_i^B \neq \emptyset}
       \frac{1}{|P_i^B|} \sum_{p \in P_i^B} \ell(s_i, p)
 
-  :math:`P_i^B` are all true labels of row i in the pool, whoever brought them there: a sample of this row, of
-  another, or another's hard negatives. The rows are queries and the columns labels, or with `scores.T`,
-  `labels.T` and `where.T` the other way round: the rows are then the pool's labels, the positives the batch's
-  queries that carry them, and labels that none carries count for nothing.
+  :math:`P_i^B` are all true labels of row i in the pool, also those that came there as samples or as hard
+  negatives of another row. The rows are queries and the columns labels. With `scores.T`, `labels.T` and
+  `where.T` it is the other way round: the rows are the pool's labels, the positives are the batch's queries
+  that have them, and labels that no query has add nothing.
 
   Args:
     scores: `[B, S]` scores of every row of the batch for every label of the pool.

@@ -1,4 +1,4 @@
-"""SoftTop-k: a differentiable filter for the k best scores of a row, and a loss on it (DEXML)."""
+"""Computes SoftTop-k, a differentiable filter for the k best scores of a row, and a loss on it (DEXML)."""
 
 import functools
 
@@ -13,14 +13,14 @@ from xmc_jax.types import Array
 def soft_top_k(
   scores: Array, k: float | Array, *, alpha: float | Array = 1.0, where: Array | None = None
 ) -> Array:
-  r"""A weight in (0, 1) for each score, near 1 for the k best; the weights of a row sum to k.
+  r"""Computes a weight in (0, 1) for each score, near 1 for the k best; the weights of a row sum to k.
 
   .. math::
     z_i = \sigma(\alpha (s_i + t)), \qquad t \text{ such that } \sum_i z_i = k
 
   The gradient is that of the definition, not of the search for t: with
   :math:`v_i = \alpha z_i (1 - z_i)`, the Jacobian is
-  :math:`\mathrm{diag}(v) - v v^\top / \sum_i v_i`. It may be differentiated again, forwards and backwards.
+  :math:`\mathrm{diag}(v) - v v^\top / \sum_i v_i`. It can be differentiated again, forwards and backwards.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -49,7 +49,7 @@ def soft_top_k(
 def log_soft_top_k(
   scores: Array, k: float | Array, *, alpha: float | Array = 1.0, where: Array | None = None
 ) -> Array:
-  r"""The logarithm of `soft_top_k`, which keeps its digits where the weight itself is 0.
+  r"""Computes the logarithm of `soft_top_k`, accurate even where the weight itself rounds to 0.
 
   .. math::
     \log z_i = -\log\bigl(1 + e^{-\alpha (s_i + t)}\bigr)
@@ -86,13 +86,13 @@ def soft_top_k_loss(
   weights: Array | None = None,
   where: Array | None = None,
 ) -> Array:
-  r"""Log-loss of a row's positives under SoftTop-k: it vanishes when all are among the k best.
+  r"""Computes the log-loss of a row's positives under SoftTop-k: near 0 when all are among the k best.
 
   .. math::
     \ell(s, y) = -\sum_{j \in P} w_j \log z_j, \qquad z = \mathrm{SoftTop}_k(s)
 
-  Positives beyond k compete with each other: a row has k places. The paper's eq. 6 has 1 / L in place of the
-  weights.
+  A row with more than k positives makes them compete for its k places. The paper's eq. 6 has 1 / L in place
+  of the weights.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.
@@ -123,7 +123,7 @@ def soft_top_k_loss(
 
 
 def _logits(scores: Array, k: float | Array, alpha: float | Array, where: Array | None) -> Array:
-  """α (s + t) `[..., L]`, -inf where there is no entry."""
+  """Computes α (s + t) `[..., L]`, -inf where there is no entry."""
   scores = jnp.asarray(scores)
   scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
   if where is not None:
@@ -135,14 +135,14 @@ def _logits(scores: Array, k: float | Array, alpha: float | Array, where: Array 
 
 
 def _to_logits(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:
-  """α (s - center) + offset: scores near the threshold keep their digits, however large they are."""
+  """Computes α (s - center) + offset, which stays accurate near the threshold even for large scores."""
   return alpha[..., None] * (scores - center[..., None]) + offset[..., None]
 
 
 @jax.custom_jvp
 @jax.jit
 def _threshold(scores: Array, k: Array, alpha: Array) -> tuple[Array, Array]:
-  """The threshold of each row as `(center, offset)` for `_to_logits`, `[...]` each; -inf is no entry."""
+  """Finds each row's threshold as `(center, offset)` for `_to_logits`, `[...]` each; -inf means no entry."""
   real = lambda block: block > -jnp.inf
   peak, bottom = reduce_rows(
     lambda block: (block, jnp.where(real(block), -block, -jnp.inf)), scores, by="max"
@@ -160,10 +160,10 @@ def _threshold(scores: Array, k: Array, alpha: Array) -> tuple[Array, Array]:
 
 
 def _center_in_gap(scores: Array, center: Array, alpha: Array, offset: Array, unfelt: Array) -> Array:
-  """Moves the offset of the rows `unfelt`, so far from all entries that they round to 0 or 1.
+  """Moves the offset of the rows `unfelt`: there the threshold is so far from all entries that z is 0 or 1.
 
-  The threshold is where Σ (1 - z) over those above is Σ z over those below: in the middle of the gap, and
-  closer to the side where fewer stand at the border.
+  The threshold is where Σ (1 - z) over the entries above it equals Σ z over those below it: near the middle
+  of the gap, closer to the side that has fewer entries at the border.
   """
   to_logits = lambda block: _to_logits(block, center, offset, alpha)
 
@@ -185,7 +185,7 @@ def _center_in_gap(scores: Array, center: Array, alpha: Array, offset: Array, un
 
 @_threshold.defjvp
 def _threshold_jvp(primals, tangents):
-  """Σ z stays k: dt = -Σ v ds / Σ v. The center is a constant that the offset makes up for."""
+  """Differentiates the threshold: Σ z stays k, so dt = -Σ v ds / Σ v. The center counts as a constant."""
   scores, _, alpha = primals
   center, offset = _threshold(*primals)
   share = _share_of_slope(scores, center, offset, alpha)
@@ -195,14 +195,14 @@ def _threshold_jvp(primals, tangents):
 
 @jax.jit
 def _share_of_slope(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:
-  """v / Σ v `[..., L]` of v = σ(x) σ(-x), as a softmax: never 0 / 0, however far all logits x are from 0."""
+  """Computes v / Σ v `[..., L]` for v = σ(x) σ(-x), as a softmax: never 0 / 0, even for extreme logits x."""
   distance = lambda block: jnp.abs(_to_logits(block, center, offset, alpha))
-  # Numerator and denominator take it alike, so no gradient has to flow through it.
+  # It scales numerator and denominator equally, so no gradient has to flow through it.
   (nearest,) = reduce_rows(lambda block: (jax.lax.stop_gradient(-distance(block)),), scores, by="max")
   nearest = jnp.where(jnp.isfinite(nearest), -nearest, 0)[..., None]
 
   def relative(block):
-    # log v = -|x| - 2 log(1 + e^-|x|); the largest -|x| is taken off before anything can become 0.
+    # log v = -|x| - 2 log(1 + e^-|x|); the largest -|x| is subtracted before any term can become 0.
     decay = jnp.exp(nearest - distance(block))
     return decay / (1 + decay * jnp.exp(-nearest)) ** 2
 

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy over the pool: InfoNCE, and SupCon for several positives."""
+"""Computes softmax cross-entropy over the pool: InfoNCE, and SupCon for several positives."""
 
 import jax.numpy as jnp
 
@@ -9,15 +9,15 @@ from xmc_jax.types import Array
 def softmax(
   scores: Array, labels: Array, *, weights: Array | None = None, where: Array | None = None
 ) -> Array:
-  r"""Softmax cross-entropy of a row's positives against all of its labels.
+  r"""Computes softmax cross-entropy of a row's positives against all of its labels.
 
   .. math::
     \ell(s, y) = -\sum_{j \in P} w_j \log \frac{e^{s_j}}{\sum_l e^{s_l}},
     \qquad P = \{j : y_j = 1\}
 
   With one positive this is InfoNCE over the pool, with all of them SupCon. A
-  positive competes with the row's other positives: see `decoupled_softmax` for
-  the form in which it does not.
+  positive competes with the row's other positives; in `decoupled_softmax` it
+  does not.
 
   Args:
     scores: `[..., L]` scores, any float type; computed in float32 at least.

@@ -1,9 +1,9 @@
-"""How good a ranking is: means, their parts by label frequency, and their intervals.
+"""Measures how good a ranking is: means, their parts by label frequency, and their intervals.
 
 Everything works on ranked label ids on the host, in numpy. `hits.py` finds the
-predictions that are right, `ranking.py` says what each of them earns; the means,
-the slices and the intervals only sum these earnings in different ways. `calibration.py`
-asks another question: whether probabilities hold.
+predictions that are right, `ranking.py` computes what each of them adds to a metric; the
+means, the slices and the intervals only sum these gains in different ways. `calibration.py`
+measures something else: whether predicted probabilities are right as often as they claim.
 """
 
 from xmc_jax.metrics.calibration import Reliability, reliability

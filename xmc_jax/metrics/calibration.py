@@ -1,16 +1,16 @@
-"""Holds probabilities against what came true: of pairs that were given 0.7, seven in ten should be right."""
+"""Compares probabilities with the truth: of pairs predicted with 0.7, seven in ten should be right."""
 
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-_NUM_BINS = 15  # as Guo et al. have it
-_BLOCK = 1 << 22  # pairs looked at together
+_NUM_BINS = 15  # as in Guo et al.
+_BLOCK = 1 << 22  # pairs processed at once
 
 
 class Bin(NamedTuple):
-  """Pairs of about the same probability.
+  """Holds the statistics of pairs of about the same probability.
 
   Attributes:
     low, high: the probabilities of its pairs lie above `low`, up to `high`; 0 is in the first bin.
@@ -29,11 +29,11 @@ class Bin(NamedTuple):
 
 
 class Reliability(NamedTuple):
-  """How well probabilities hold.
+  """Holds the result of `reliability`.
 
   Attributes:
     ece: expected calibration error; 0 where there is no pair.
-    bins: those with pairs, the lowest probabilities first.
+    bins: the bins that have pairs, the lowest probabilities first.
   """
 
   ece: float
@@ -45,9 +45,9 @@ def reliability(
 ) -> Reliability:
   """Compares probabilities with how often they came true, in bins of equal width.
 
-  The expected calibration error is Σ_b share_b · |right_b - predicted_b| (Guo et al., 2017, eq. 3). Bins
-  count by their pairs: where nearly all probabilities are about 0, so is the error, whatever the few large
-  ones are worth. The bins tell.
+  The expected calibration error is Σ_b share_b · |right_b - predicted_b| (Guo et al., 2017, eq. 3). Each bin
+  is weighted by its number of pairs: where nearly all probabilities are about 0, the error is about 0 too,
+  even if the few large probabilities are wrong. In that case, read the bins.
 
   Args:
     probabilities: `[n]` of n pairs, from 0 to 1.
@@ -58,7 +58,7 @@ def reliability(
     The error and the bins.
 
   Raises:
-    ValueError: the shapes differ, or a number is no probability.
+    ValueError: the shapes differ, or a number is not from 0 to 1.
 
   Example:
     >>> found = reliability([0.9, 0.8, 0.1], [True, False, False], num_bins=2)

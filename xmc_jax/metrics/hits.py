@@ -1,4 +1,4 @@
-"""Which predictions are right: ranked ids joined with the true labels."""
+"""Finds which predictions are right: joins ranked ids with the true labels."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -12,7 +12,7 @@ Sparse: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
 
 
 class Truth(NamedTuple):
-  """The true labels as (row, label) pairs, ordered by row, then by label.
+  """Holds the true labels as (row, label) pairs, ordered by row, then by label.
 
   Attributes:
     rows, labels: `[nnz]` int64, one entry for each pair, no pair twice.
@@ -27,7 +27,7 @@ class Truth(NamedTuple):
 
 
 class Hits(NamedTuple):
-  """The predictions that are true, in no particular order.
+  """Holds the predictions that are true, in no particular order.
 
   Attributes:
     rows, labels, ranks: `[H]` int64 row, label and 0-based rank of each hit.
@@ -39,7 +39,7 @@ class Hits(NamedTuple):
 
 
 def as_truth(truth: Sparse) -> Truth:
-  """Reads a sparse `[N, L]` matrix, unchanged by it: a stored non-zero, 0.5 too, is a true label."""
+  """Reads a sparse `[N, L]` matrix without changing it: each stored non-zero, even 0.5, is a true label."""
   matrix = scipy.sparse.csr_array(truth, copy=True)
   matrix.sum_duplicates()
   matrix.eliminate_zeros()
@@ -49,10 +49,10 @@ def as_truth(truth: Sparse) -> Truth:
 
 
 def num_rows_without_labels(truth: Sparse) -> int:
-  """Number of rows of the sparse `[N, L]` truth that have no label at all.
+  """Returns the number of rows of the sparse `[N, L]` truth that have no label at all.
 
   Such rows count as 0 in P, nDCG and the propensity-scored metrics, and are
-  skipped in R: a report that has any should say so.
+  skipped in R: a report should give their number if there are any.
 
   Example:
     >>> import scipy.sparse
@@ -66,8 +66,8 @@ def find_hits(ids: npt.ArrayLike, truth: Truth) -> Hits:
   """Finds the true labels among ranked predictions.
 
   Each row's predictions are sorted once by label, with their rank in the lowest
-  digits, so that every true label finds its rank by bisection: the time goes
-  with N·K log K + nnz log(N·K), and nothing of size L is made.
+  digits, so that every true label finds its rank by bisection: the time grows
+  with N·K log K + nnz log(N·K), and no array of size L is made.
 
   Args:
     ids: `[N, K]` integer label ids, best first, padded with -1.
@@ -85,7 +85,7 @@ def find_hits(ids: npt.ArrayLike, truth: Truth) -> Hits:
     none = np.zeros(0, np.int64)
     return Hits(none, none, none)
   num_rows, depth = ids.shape
-  width = truth.num_labels + 1  # padding becomes a label of its own, which is never true
+  width = truth.num_labels + 1  # padding becomes one more label, which is never true
   first = np.arange(num_rows, dtype=np.int64)[:, None] * width
   ranked = ((first + np.where(ids < 0, truth.num_labels, ids)) * depth + np.arange(depth)).astype(np.int64)
   ranked.sort(axis=1)
@@ -98,7 +98,7 @@ def find_hits(ids: npt.ArrayLike, truth: Truth) -> Hits:
 
 
 def _checked(ids: npt.ArrayLike, truth: Truth) -> np.ndarray:
-  """Returns `ids` as a numpy array after refusing what cannot be a ranking of these labels."""
+  """Returns `ids` as a numpy array; raises ValueError if it cannot be a ranking of these labels."""
   ids = np.asarray(ids)
   if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
     raise ValueError(f"ids must be [N, K] integers, got shape {ids.shape} of {ids.dtype}")

@@ -1,4 +1,4 @@
-"""How far a metric would move on other test rows: bootstrap intervals."""
+"""Estimates how far a metric would move on other test rows: bootstrap intervals."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,11 +21,11 @@ def bootstrap_intervals(
   num_resamples: int = 1000,
   seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-  """Percentile bootstrap intervals of every metric of `evaluate`, over test rows.
+  """Computes percentile bootstrap intervals of every metric of `evaluate`, over test rows.
 
-  Rows are drawn with replacement, N at a time, and each metric is computed on
-  the draw as the ratio that it is: numerator and denominator are resampled
-  together. All metrics see the same draws.
+  Rows are drawn with replacement, N at a time. Each metric is a ratio of two
+  sums, and both sums are taken over the drawn rows. All metrics use the same
+  draws.
 
   Args:
     ids: `[N, K]` integer label ids, best first, padded with -1.
@@ -59,11 +59,11 @@ def bootstrap_intervals(
 
 
 def resampled(gained: np.ndarray, best: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
-  """`[R, ...]` ratios of sums over rows drawn with replacement; all columns see the same draws.
+  """Returns `[R, ...]` ratios of sums over rows drawn with replacement; all columns use the same draws.
 
   Args:
-    gained: `[N, ..., M]` what each row earns.
-    best: `[N, M]` what it adds to the denominators.
+    gained: `[N, ..., M]` what each row adds to the numerators.
+    best: `[N, M]` what each row adds to the denominators.
     num_resamples: R.
     seed: the draws' seed.
   """

@@ -1,4 +1,4 @@
-"""Whether one ranking is better than another of the same rows: the paired bootstrap."""
+"""Tests whether one ranking is better than another of the same rows: the paired bootstrap."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,17 +10,17 @@ from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
 from xmc_jax.metrics.intervals import resampled
 from xmc_jax.metrics.ranking import earnings, ratio
 
-_MOST_DRAWS = 1 << 28  # rows drawn in all, where the number of resamples is left open
+_MOST_DRAWS = 1 << 28  # rows drawn in all, if the caller does not give the number of resamples
 _FEWEST, _MOST = 1000, 10_000
 
 
 class Difference(NamedTuple):
-  """How far one ranking's metric lies above that of the first.
+  """Holds how far one ranking's metric lies above that of the first.
 
   Attributes:
     value: the difference.
     low, high: its interval.
-    p_value: how often a difference as large would come of the choice of rows alone; in (0, 1].
+    p_value: how often the choice of rows alone would give a difference as large; in (0, 1].
   """
 
   value: float
@@ -39,23 +39,23 @@ def paired_differences(
   num_resamples: int = 0,
   seed: int = 0,
 ) -> list[dict[str, Difference]]:
-  r"""Differences of every metric of `evaluate` to the first ranking, their intervals and p-values.
+  r"""Computes differences of every metric of `evaluate` to the first ranking, with intervals and p-values.
 
   Rows are drawn with replacement as for `bootstrap_intervals`, the same for all rankings, so that what makes
-  a row hard for both falls out. With d the difference on all N rows and d* that on a draw, the interval
-  holds the middle of the d*, and the two-sided p-value counts the draws that lie at least as far from d as d
-  lies from 0:
+  a row hard for both cancels out. Let d be the difference on all N rows and d* that on a draw. The interval
+  holds the middle of the d*, and the two-sided p-value counts the draws whose d* is at least as far from d as
+  d is from 0:
 
   .. math::
     p = \frac{1 + \#\{|d^* - d| \ge |d|\}}{1 + R}
 
   Args:
-    rankings: `[N, K]` integer label ids each, best first, padded with -1; each K may be another.
+    rankings: `[N, K]` integer label ids each, best first, padded with -1; K may differ between them.
     truth: sparse `[N, L]` true labels.
     ks: the cut-offs k >= 1.
     inverse_propensity: `[L]`, adds the propensity-scored metrics.
-    level: the intervals' coverage; it is of one difference, whatever their number.
-    num_resamples: R; 0 is 10,000, or fewer, down to 1,000, where there are many rows.
+    level: the coverage of each interval alone, not of all of them together.
+    num_resamples: R; 0 means 10,000, or fewer, down to 1,000, where there are many rows.
     seed: the draws' seed.
 
   Returns:
@@ -91,9 +91,9 @@ def paired_differences(
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
-  """P-values of n tests, made larger so that all together err with the probability of one.
+  """Makes the p-values of n tests larger, so that all tests together err as rarely as one test alone.
 
-  The i-th smallest is multiplied by n + 1 - i, and is at least what the one before it became (Holm 1979).
+  The i-th smallest is multiplied by n + 1 - i, and is at least the result for the one before (Holm 1979).
 
   Args:
     p_values: `[n]`.
@@ -116,10 +116,10 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
 def _differences(
   names: list[str], values: np.ndarray, drawn: np.ndarray, level: float
 ) -> dict[str, Difference]:
-  """Of `[M]` values and `[R, M]` draws of them."""
+  """Returns the `Difference` of each metric, from `[M]` values and `[R, M]` draws of them."""
   tail = (1 - level) / 2
   low, high = np.quantile(drawn, (tail, 1 - tail), axis=0)
-  slack = 1e-12  # sums of the same numbers in another order
+  slack = 1e-12  # allows for sums of the same numbers in another order
   as_far = np.sum(np.abs(drawn - values) >= np.abs(values) - slack, axis=0)
   p_values = (1 + as_far) / (1 + len(drawn))
   return {

@@ -1,4 +1,4 @@
-"""Propensities: how likely a true label is to have been observed."""
+"""Computes propensities: how likely a true label is to have been observed."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from xmc_jax.metrics.hits import Sparse, as_truth
 
 
 def inverse_propensity(truth_train: Sparse, a: float, b: float) -> np.ndarray:
-  r"""Inverse propensity of every label, from its frequency in the training set.
+  r"""Computes the inverse propensity of every label, from its frequency in the training set.
 
   .. math::
     1/p_l = 1 + C \, (n_l + b)^{-a}, \qquad C = (\ln N - 1)(b + 1)^a

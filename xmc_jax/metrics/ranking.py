@@ -1,7 +1,7 @@
-"""The ranking metrics P, nDCG, R, PSP and PSnDCG at k.
+"""Computes the ranking metrics P, nDCG, R, PSP and PSnDCG at k.
 
 Each is a ratio of two sums: what the hits earn over what the rows could earn.
-Written down hit by hit and row by row (`earnings`), the same numbers give the
+`earnings` returns both hit by hit and row by row. The same numbers give the
 mean (here), its parts by label (slices.py) and its interval (intervals.py).
 docs/formulas.md, "Metrics".
 """
@@ -17,7 +17,7 @@ from xmc_jax.types import Array
 
 
 class Earning(NamedTuple):
-  """One metric, taken apart: its value is Σ gains / Σ best.
+  """Holds the parts of one metric, whose value is Σ gains / Σ best.
 
   Attributes:
     gains: `[H]` what each hit earns.
@@ -29,7 +29,7 @@ class Earning(NamedTuple):
 
 
 def ratio(gained: Array | float, best: Array | float) -> np.ndarray:
-  """gained / best, elementwise; 0 where there was nothing to gain."""
+  """Divides gained by best, elementwise; gives 0 where best is 0."""
   nothing = np.equal(best, 0)
   return np.where(nothing, 0.0, gained / np.where(nothing, 1.0, best))
 
@@ -41,7 +41,7 @@ def evaluate(
   ks: Sequence[int] = (1, 3, 5),
   inverse_propensity: npt.ArrayLike | None = None,
 ) -> dict[str, float]:
-  r"""Precision, nDCG and recall at each k, and their propensity-scored forms.
+  r"""Computes precision, nDCG and recall at each k, and the propensity-scored metrics.
 
   With h_ir = 1 if the prediction of rank r = 1, 2, … in row i is true, |y_i| the
   number of true labels, d_r = 1 / log2(r + 1) and q_ir = h_ir / p its inverse
@@ -56,7 +56,7 @@ def evaluate(
     PSnDCG@k &= \sum_i \tfrac{1}{D_{ik}} \sum_{r \le k} d_r q_{ir} \Big/
       \sum_i \tfrac{1}{D_{ik}} \sum_{r \le k} d_r q^*_{ir}
 
-  where q* belongs to the best ranking, the true labels by falling inverse
+  where q* belongs to the best ranking: the true labels by falling inverse
   propensity. The last two are ratios of means, not means of ratios. Definitions
   follow the XMC repository's pyxclib, except that true labels are binarised.
   Rows without labels count as 0, and are skipped in R.
@@ -88,10 +88,10 @@ def evaluate(
 
 
 def coverage(ids: npt.ArrayLike, truth: Sparse, *, ks: Sequence[int] = (1, 3, 5)) -> dict[str, float]:
-  """Share of the labels of `truth` that are found at least once within the top k.
+  """Computes the share of the labels of `truth` that are found at least once within the top k.
 
-  A label that no row carries cannot be found and is left out. Where P@k can be
-  won on frequent labels alone, coverage@k counts each label once.
+  A label that no row has cannot be found and is left out. P@k can be high from
+  frequent labels alone; coverage@k counts each label once.
 
   Args:
     ids: `[N, K]` integer label ids, best first, padded with -1.
@@ -116,7 +116,7 @@ def coverage(ids: npt.ArrayLike, truth: Sparse, *, ks: Sequence[int] = (1, 3, 5)
 def earnings(
   hits: Hits, truth: Truth, ks: Sequence[int], inverse_propensity: npt.ArrayLike | None = None
 ) -> dict[str, Earning]:
-  """Every metric of `evaluate`, taken apart into hits and rows."""
+  """Computes, for every metric of `evaluate`, what each hit and each row adds to it."""
   _check_cutoffs(ks)
   if inverse_propensity is not None:
     inverse_propensity = np.asarray(inverse_propensity, np.float64)
@@ -155,13 +155,13 @@ def _propensity_scored(
 
 
 def _normalised_discount(ranked: Hits, truth: Truth, k: int) -> np.ndarray:
-  """`[H]` 1 / log2(rank + 1) within the top k, over the row's best possible sum of these."""
+  """Returns `[H]` 1 / log2(rank + 1) within the top k, divided by the row's best possible sum of these."""
   ideal = np.cumsum(1 / np.log2(np.arange(2, k + 2)))[np.minimum(k, truth.counts[ranked.rows]) - 1]
   return (ranked.ranks < k) / np.log2(ranked.ranks + 2) / ideal
 
 
 def _best_ranking(truth: Truth, inverse_propensity: np.ndarray) -> Hits:
-  """The hits of a perfect ranking: each row's true labels by falling inverse propensity."""
+  """Returns the hits of a perfect ranking: each row's true labels by falling inverse propensity."""
   order = np.lexsort((-inverse_propensity[truth.labels], truth.rows))
   starts = np.repeat(np.cumsum(truth.counts) - truth.counts, truth.counts)
   return Hits(truth.rows, truth.labels[order], np.arange(truth.rows.size) - starts)

@@ -1,4 +1,4 @@
-"""Which labels a metric's value comes from: its parts by training frequency."""
+"""Splits a metric's value by labels: its parts by training frequency."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def contributions(
   ks: Sequence[int] = (1, 3, 5),
   inverse_propensity: npt.ArrayLike | None = None,
 ) -> dict[str, np.ndarray]:
-  """Every metric of `evaluate`, split into what each group of labels contributes.
+  """Splits every metric of `evaluate` into what each group of labels contributes.
 
   A hit contributes to the group of its label, so a metric's parts add up to the
   metric: the parts are shares of the total, not the metric among those labels.
@@ -60,7 +60,7 @@ def frequency_deciles(
 ) -> np.ndarray:
   """Splits the labels into deciles by training frequency, the most frequent first.
 
-  Labels of one frequency stand in the order of their ids. With `equal='labels'`
+  Labels of equal frequency keep the order of their ids. With `equal='labels'`
   each decile holds the same number of labels (sizes differ by at most one); with
   `equal='mass'` each holds, as nearly as whole labels allow, the same number of
   (point, label) pairs, so that the first decile is a handful of head labels.
@@ -88,13 +88,13 @@ def frequency_deciles(
   else:
     raise ValueError(f"equal must be 'labels' or 'mass', got {equal!r}")
   groups = np.empty(counts.size, np.int64)
-  # A label belongs where its share begins; those without points begin at the very end.
+  # A label's group is the one in which its share begins; by mass, labels without points begin at the end.
   groups[order] = np.minimum(before * num_groups // max(total, 1), num_groups - 1)
   return groups
 
 
 def head_torso_tail(train_counts: npt.ArrayLike) -> np.ndarray:
-  """Splits the labels into 0, head (> 100 training points), 1, torso (10–100), 2, tail (< 10).
+  """Splits the labels into 0 = head (> 100 training points), 1 = torso (10–100), 2 = tail (< 10).
 
   Args:
     train_counts: `[L]` training points of each label.

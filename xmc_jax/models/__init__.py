@@ -1,4 +1,4 @@
-"""Text encoders: transformers with pretrained weights, GRUs, bags of embeddings, and their heads."""
+"""Builds text encoders: transformers with pretrained weights, GRUs, bags of embeddings, and their heads."""
 
 from xmc_jax.models.architectures import KNOWN, known_spec
 from xmc_jax.models.bag import Bag, BagSpec

@@ -1,4 +1,4 @@
-"""Sizes of encoders whose config.json need not be at hand: enough to plan with, or to start from scratch."""
+"""Lists sizes of known encoders, to plan a run or to start from scratch without their config.json."""
 
 from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.encoder import EncoderSpec
@@ -6,7 +6,7 @@ from xmc_jax.models.gru import GruSpec
 
 Spec = EncoderSpec | BagSpec | GruSpec
 
-# What their config.json says on the hub. All have BERT's uncased vocabulary.
+# The sizes in their config.json on the hub. All have BERT's uncased vocabulary.
 KNOWN = {
   "distilbert-base-uncased": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
   "msmarco-distilbert-base-v4": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
@@ -21,7 +21,7 @@ _OWNERS = ("", "distilbert", "google-bert", "sentence-transformers")
 
 
 def known_spec(name: str) -> EncoderSpec | None:
-  """The EncoderSpec of a hub id, with or without its owner; None for any other name.
+  """Returns the EncoderSpec of a hub id, with or without its owner; None for any other name.
 
   Example:
     >>> known_spec("google-bert/bert-base-uncased").num_layers

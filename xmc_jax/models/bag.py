@@ -1,4 +1,4 @@
-"""A bag of token embeddings: the mean of a table's rows. The cheapest encoder, and a strong baseline."""
+"""Encodes a text as a bag of token embeddings, the mean of a table's rows: a cheap, strong baseline."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from xmc_jax.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class BagSpec:
-  """A bag of embeddings: `vocab_size` rows of `width`.
+  """Holds the sizes of a bag of embeddings: `vocab_size` rows of `width`.
 
   Attributes:
     vocab_size, width: V and D.
@@ -26,10 +26,10 @@ class BagSpec:
 
 
 class Bag(nn.Module):
-  """Mean of the embeddings of a text's tokens.
+  """Computes the mean of the embeddings of a text's tokens.
 
   Attributes:
-    spec: V, D and what is left out.
+    spec: V, D and the tokens that are left out.
     dropout: share of the tokens left out of the mean while training.
   """
 
@@ -38,7 +38,7 @@ class Bag(nn.Module):
 
   @nn.compact
   def __call__(self, ids: Array, mask: Array, key: Array | None = None) -> Array:
-    """`ids` `[n, T]` int32, `mask` `[n, T]` bool -> `[n, D]` float32; zero for a row without tokens."""
+    """Maps `ids` `[n, T]` int32, `mask` `[n, T]` bool to `[n, D]` float32; zero for a row without tokens."""
     table = self.param("word", KERNEL_INIT, (self.spec.vocab_size, self.spec.width))
     if self.spec.special_ids:
       ordinary = mask & ~jnp.isin(ids, jnp.array(self.spec.special_ids))

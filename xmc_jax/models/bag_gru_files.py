@@ -1,6 +1,6 @@
-"""Folders of the encoders that Hugging Face has no name for: configs and tensors of bags and GRUs.
+"""Converts bags and GRUs, which Hugging Face has no format for, to configs and tensors of files, and back.
 
-A GRU's tensors are named and laid out as those of PyTorch's `nn.GRU(E, H, bidirectional=True)`.
+A GRU's tensors have the names and layout of PyTorch's `nn.GRU(E, H, bidirectional=True)`.
 """
 
 from pathlib import Path
@@ -19,21 +19,21 @@ _SIZES = {BagSpec: ("vocab_size", "width"), GruSpec: ("vocab_size", "embedding_w
 
 
 def is_ours(config: dict[str, Any]) -> bool:
-  """Whether a config.json describes one of these encoders."""
+  """Returns whether a config.json describes one of these encoders."""
   return str(config.get("model_type")) in _SPECS
 
 
 def config_from_spec(spec: BagSpec | GruSpec) -> dict[str, Any]:
-  """BagSpec or GruSpec -> a dict for config.json."""
+  """Converts a BagSpec or GruSpec to a dict for config.json."""
   kind = next(kind for kind, spec_type in _SPECS.items() if isinstance(spec, spec_type))
   return {"model_type": kind, **{key: getattr(spec, key) for key in _SIZES[type(spec)]}}
 
 
 def spec_from_config(config: dict[str, Any], where: Path) -> BagSpec | GruSpec:
-  """The inverse of `config_from_spec`.
+  """Converts config.json's dict to a spec: the inverse of `config_from_spec`.
 
   Raises:
-    DataError: a size is missing, or none that such an encoder can have.
+    DataError: a size is missing, or such an encoder cannot have it.
   """
   spec_type = _SPECS[config["model_type"]]
   sizes = {key: config.get(key) for key in _SIZES[spec_type]}
@@ -46,14 +46,14 @@ def spec_from_config(config: dict[str, Any], where: Path) -> BagSpec | GruSpec:
 
 
 def table_width(spec: Spec) -> int:
-  """Columns of the token table of any spec."""
+  """Returns the number of columns of a spec's token table."""
   return getattr(spec, "embedding_width", spec.width)
 
 
 def from_tensors(
   tensors: dict[str, np.ndarray], spec: BagSpec | GruSpec, where: Path
 ) -> dict[str, np.ndarray]:
-  """Tensors of a file -> our flat parameters, float32 numpy arrays.
+  """Converts the tensors of a file to our flat parameters, float32 numpy arrays.
 
   Raises:
     DataError: names the first tensor that is missing or has another shape.
@@ -67,7 +67,7 @@ def from_tensors(
   read = {name: np.asarray(tensors[name], np.float32) for name in _shapes(spec)}
   params = {"word": read[_TABLE]}
   for direction, theirs in _directions(spec).items():
-    # PyTorch has two biases for each gate. They add up, but for the candidate's, whose second one is reset.
+    # PyTorch has two biases for each gate. They are added, except that r scales the candidate's second one.
     first, second = read[theirs["bias_ih"]], read[theirs["bias_hh"]]
     size = spec.width // 2
     params |= {
@@ -80,7 +80,7 @@ def from_tensors(
 
 
 def to_tensors(params: dict[str, np.ndarray], spec: BagSpec | GruSpec) -> dict[str, np.ndarray]:
-  """Our flat parameters -> the tensors of a file; `from_tensors` gives equal parameters back."""
+  """Converts our flat parameters to the tensors of a file; `from_tensors` gives equal parameters back."""
   tensors = {_TABLE: np.ascontiguousarray(params["word"], np.float32)}
   for direction, theirs in _directions(spec).items():
     of_state = np.asarray(params[f"{direction}_state/bias"], np.float32)
@@ -95,7 +95,7 @@ def to_tensors(params: dict[str, np.ndarray], spec: BagSpec | GruSpec) -> dict[s
 
 
 def _directions(spec):
-  """For each direction PyTorch's names of its four tensors; none for a bag."""
+  """Returns for each direction PyTorch's names of its four tensors; none for a bag."""
   if isinstance(spec, BagSpec):
     return {}
   parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -104,7 +104,7 @@ def _directions(spec):
 
 
 def _shapes(spec):
-  """The shape of every tensor in a file."""
+  """Returns the shape of every tensor in a file."""
   gates = 3 * (spec.width // 2)
   shapes = {"weight_ih": (gates, table_width(spec)), "weight_hh": (gates, spec.width // 2)}
   return {_TABLE: (spec.vocab_size, table_width(spec))} | {

@@ -1,4 +1,4 @@
-"""From `config.encoder` to an Embedder: the one way in which methods get their encoder."""
+"""Builds an Embedder from `config.encoder`: every method gets its encoder from here."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ from xmc_jax.models.heads import Head, mean_pool
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
 
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
-PARAMETERS = ("encoder", "projection")  # what an Embedder's parameters consist of, by name
-_OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from a table in some
+PARAMETERS = ("encoder", "projection")  # top-level names of an Embedder's parameters
+_OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from another one's table
 
 
 class Embedder(NamedTuple):
-  """A text encoder as pure functions.
+  """Holds a text encoder as pure functions.
 
   Attributes:
     init: `key -> params`, a nested dict; pretrained weights are read here, on the host. Not for `jax.jit`.
@@ -52,7 +52,7 @@ class Embedder(NamedTuple):
 
 
 class _Settings(NamedTuple):
-  """`config.encoder` with its defaults."""
+  """Holds the settings of `config.encoder` with their defaults."""
 
   name: str
   pooling: str = "mean"
@@ -79,8 +79,8 @@ def build(
   Args:
     encoder_config: `config.encoder`, or anything with its attributes; only `name` is needed:
       name: a directory, an installed package, a hub id, 'bag', or 'gru'.
-      pooling: 'cls', 'mean', or 'auto' (what the folder's sentence-transformers files say, else mean);
-        a bag is a mean whatever it says, a GRU takes no 'cls'.
+      pooling: 'cls', 'mean', or 'auto' (as in the folder's sentence-transformers files, else mean);
+        a bag ignores it and takes the mean, a GRU refuses 'cls'.
       normalize: scale embeddings to length 1.
       projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none.
       embedding_dropout: rate on the embedding; `dropout`: rate on a transformer's hidden states, on a GRU's
@@ -91,7 +91,7 @@ def build(
       dtype: 'auto', 'float32' or 'bfloat16', of the products; parameters are float32.
       remat: trade compute for memory in the backward pass.
       width: of a GRU, an even number, and of a bag that starts from scratch.
-      pretrained: False starts the named architecture from scratch; the sizes of `known.KNOWN` need no files.
+      pretrained: False starts the named architecture from scratch; `architectures.KNOWN` needs no files.
       init_table: for 'bag' and 'gru', the encoder whose word embeddings they start from; '' for none.
     vocab_size: the tokenizer's; needed by a table from scratch, checked against the table otherwise.
     special_ids: token ids that a bag leaves out of its mean.
@@ -100,7 +100,7 @@ def build(
     Embedder.
 
   Raises:
-    ConfigError: a value that cannot work. UserError, DataError: the encoder is not there or unreadable.
+    ConfigError: a value that cannot work. UserError, DataError: the encoder is missing or unreadable.
   """
   settings = _Settings(
     **{key: getattr(encoder_config, key) for key in _Settings._fields if hasattr(encoder_config, key)}
@@ -132,7 +132,7 @@ def build(
 
 
 def _read(settings, name):
-  """The weights under a name; for a bag or a GRU that starts from them, the token table alone."""
+  """Reads the weights under a name; for a bag or a GRU, keeps only the token table."""
   loaded = load_pretrained(name, num_layers=settings.num_layers)
   if settings.name not in _OF_A_TABLE:
     return loaded
@@ -142,7 +142,7 @@ def _read(settings, name):
 
 
 def _check(settings):
-  """Raises ConfigError for the first value that is wrong whatever the encoder."""
+  """Raises ConfigError for the first value that is wrong for every encoder."""
   if settings.pooling not in ("cls", "mean", "auto"):
     raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set 'cls', 'mean' or 'auto'")
   for key in ("dropout", "attention_dropout", "embedding_dropout"):
@@ -154,7 +154,7 @@ def _check(settings):
 
 
 def _spec_of_table(settings, vocab_size, columns, special_ids):
-  """The BagSpec or GruSpec over a table `[vocab_size, columns]`."""
+  """Returns the BagSpec or GruSpec over a table `[vocab_size, columns]`."""
   width = settings.width
   if settings.name == "gru" and (width < 2 or width % 2):
     raise ConfigError(
@@ -172,7 +172,7 @@ def _spec_of_table(settings, vocab_size, columns, special_ids):
 
 
 def _modules(settings, spec, dtype):
-  """The Linen modules for the encoder and for the head."""
+  """Returns the Linen modules for the encoder and for the head."""
   head = Head(
     settings.projection_dim, settings.projection_tanh, settings.embedding_dropout, settings.normalize, dtype
   )
@@ -207,7 +207,7 @@ def _modules(settings, spec, dtype):
 
 
 def _embedder(settings, spec, read, source, tokenizer_file):
-  """Assembles the functions; `read() -> Pretrained` gives the weights, None starts from scratch."""
+  """Builds the Embedder; `read() -> Pretrained` gives the weights, None starts from scratch."""
   encoder, head = _modules(settings, spec, hardware.choose_dtype(settings.dtype))
 
   def from_scratch(key):
@@ -222,7 +222,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     loaded = read()
     if loaded.projection and loaded.projection["kernel"].shape[1] == settings.projection_dim:
       head_params = {"projection": loaded.projection}
-    # A GRU starts from another encoder's table alone.
+    # A GRU takes only the table from another encoder.
     params = from_scratch(encoder_key) if settings.name == "gru" else {}
     return {"encoder": params | flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
 
@@ -287,6 +287,6 @@ def _save(settings, spec, tokenizer_file, params, folder):
 
 
 def frozen_paths(encoder_config: EncoderConfig) -> tuple[str, ...]:
-  """Beginnings of the parameter paths that `encoder_config.num_frozen_layers` freezes."""
+  """Returns the prefixes of the parameter paths that `encoder_config.num_frozen_layers` freezes."""
   frozen = encoder_config.num_frozen_layers
   return ("encoder/embeddings/", *(f"encoder/layer_{i}/" for i in range(frozen))) if frozen else ()

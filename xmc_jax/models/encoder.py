@@ -1,10 +1,10 @@
-"""One post-norm transformer for DistilBERT, BERT and MiniLM weights.
+"""Encodes token ids by one post-norm transformer, for DistilBERT, BERT and MiniLM weights.
 
 Devlin et al. 2019 (BERT), Sanh et al. 2019 (DistilBERT), Wang et al. 2020 (MiniLM). The three differ in
-sizes and in whether there are token types; parameter names are ours, `pretrained.py` maps Hugging Face's.
+sizes and in whether there are token types; parameter names are ours, `hf_names.py` maps Hugging Face's.
 Dropout acts where the models were trained with it, as in Hugging Face's classes: on the embeddings after
 their norm, on attention weights after the softmax, on each block's output, and in BERT and MiniLM also on
-what attention gives. DistilBERT has none there.
+the attention's output. DistilBERT has none there.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ NO_KEYS = (None,) * BLOCK_KEYS
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSpec:
-  """The sizes of a transformer encoder: all that its parameters' shapes follow from.
+  """Holds the sizes of a transformer encoder, which determine the shapes of its parameters.
 
   Attributes:
     kind: 'bert' (token types; also MiniLM) or 'distilbert' (none).
     vocab_size: rows of the word-embedding table.
-    width: D, of every hidden state.
+    width: D, the size of every hidden state.
     num_layers: transformer blocks.
     num_heads: attention heads; divides `width`.
-    ffn_width: of the feed-forward layer inside a block.
+    ffn_width: width of the feed-forward layer inside a block.
     max_positions: longest text, in tokens.
     num_types: token types; 0 for DistilBERT.
     layer_norm_eps: added to each variance.
@@ -51,7 +51,7 @@ class EncoderSpec:
 
 
 class Embeddings(nn.Module):
-  """Token ids `[...]` and their positions -> `[..., D]`: word + position + token type 0, normalised."""
+  """Embeds token ids `[...]` and positions as `[..., D]`: word + position + token type 0, normalised."""
 
   spec: EncoderSpec
   dtype: DTypeLike
@@ -70,12 +70,12 @@ class Embeddings(nn.Module):
 def attend_with_dropout(
   query: Array, key: Array, value: Array, mask: Array, rate: float, dropout_key: Array
 ) -> Array:
-  """Scaled dot-product attention whose weights are dropped after the softmax; each head's by themselves.
+  """Computes scaled dot-product attention, with dropout on its weights after the softmax, head by head.
 
   Args:
     query: `[n, S, H, d]`.
     key, value: `[n, T, H, d]`.
-    mask: `[n, 1, S, T]` bool, True = a key that is looked at.
+    mask: `[n, 1, S, T]` bool, True = a key that is attended to.
     rate: share of the weights that become 0; the others are scaled by 1 / (1 - rate).
     dropout_key: the same key drops the same weights.
 
@@ -89,11 +89,11 @@ def attend_with_dropout(
 
 
 class Attention(nn.Module):
-  """Multi-head attention of `queries` `[n, S, D]` over `x` `[n, T, D]`, keys masked by `mask` `[n, T]`.
+  """Attends from `queries` `[n, S, D]` to `x` `[n, T, D]`, multi-head, keys masked by `mask` `[n, T]`.
 
-  With `places` (packing.py) `x` is `[P, D]`, and so are the queries and what comes out, unless S is 1.
-  With a dropout key and a rate above 0 the weights are dropped, and `implementation` is left aside: fused
-  kernels draw masks of their own, which no key of JAX's gives again.
+  With `places` (unpadding.py) `x` is `[P, D]`, and so are the queries and the output, unless S is 1.
+  With a dropout key and a rate above 0, weights are dropped and `implementation` is ignored: fused
+  kernels draw their own dropout masks, which a JAX key cannot reproduce.
   """
 
   num_heads: int
@@ -123,7 +123,7 @@ class Attention(nn.Module):
     if dropout_key is not None and self.dropout:
       mixed = attend_with_dropout(query, key, value, mask, self.dropout, dropout_key)
     else:
-      # cuDNN wants whole blocks of positions; a single query gains nothing from it.
+      # cuDNN needs whole blocks of positions; with a single query it is no faster.
       fused_shape = num_queries == num_tokens and num_tokens % 8 == 0
       implementation = self.implementation if fused_shape else None
       mixed = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
@@ -133,11 +133,11 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-  """One transformer block, post-norm: `[n, S, D]`, where S = T, or one of the `queries` in the last block.
+  """Applies one post-norm transformer block: returns `[n, S, D]`, S = T or the number of `queries`.
 
-  With `places`, `[P, D]` takes the place of `[n, T, D]`. `keys` are BLOCK_KEYS dropout keys, or Nones: of the
-  attention's output (not of DistilBERT's, which is not dropped), the block's output, attention weights, and
-  the feed-forward layer's inner units, which these models leave alone (`inner_dropout`).
+  With `places`, `[P, D]` replaces `[n, T, D]`. `keys` are BLOCK_KEYS dropout keys, or Nones: for the
+  attention's output (DistilBERT has no dropout there), the block's output, the attention weights, and the
+  feed-forward layer's inner units (`inner_dropout`, 0 in these models).
   """
 
   spec: EncoderSpec
@@ -172,18 +172,18 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-  """Token ids -> hidden states.
+  """Encodes token ids as hidden states.
 
   Attributes:
     spec: sizes.
     dtype: compute type of products and hidden states; parameters, layer norms and softmax are float32.
     implementation: of `jax.nn.dot_product_attention`; None or 'cudnn'. A pass that drops attention weights
-      takes the plain product.
+      uses `attend_with_dropout` instead.
     dropout: rate on hidden states.
     attention_dropout: rate on attention weights.
     num_frozen_layers: n > 0 cuts the gradient below block n, embeddings included.
     remat: recompute each block's activations in the backward pass.
-    first_only: compute the last block for each row's first real token alone, which is all that CLS
+    first_only: compute the last block only for each row's first real token, the only one that CLS
       pooling reads; saves most of that block.
   """
 
@@ -202,8 +202,8 @@ class Encoder(nn.Module):
   ) -> Array:
     """Encodes `ids` `[n, T]` int32 under `mask` `[n, T]` bool (True = real), any mask; T <= max_positions.
 
-    With `num_places`, which no fewer than the real tokens may be, these are laid out without padding wherever
-    each is treated by itself (packing.py). What comes out is the same at real tokens, and 0 at others.
+    With `num_places`, at least the number of real tokens, all layers except attention run on the real tokens
+    without padding (unpadding.py). The output is the same at real tokens, and 0 at others.
 
     Returns:
       `[n, T, D]` in `dtype`, or `[n, 1, D]` with `first_only`. Rows without a token are finite.
@@ -213,12 +213,12 @@ class Encoder(nn.Module):
     keys = [NO_KEYS] * num_keys if key is None else jax.random.split(key, (num_keys, BLOCK_KEYS))
     places = find_places(mask, num_places) if num_places else None
     first = jnp.argmax(mask, axis=1)[:, None, None]
-    # A softmax over no key at all is NaN in some kernels: an empty row looks at its first position.
+    # A softmax over no key at all is NaN in some kernels: an empty row attends to its first position.
     mask = mask | (~mask.any(axis=1, keepdims=True) & (jnp.arange(mask.shape[1]) == 0))
     positions: Array = jnp.arange(mask.shape[1])
     if places:
       positions = places.cells % mask.shape[1]
-      ids = jnp.ravel(ids).at[places.cells].get(mode="clip")  # nothing looks at what unused places have
+      ids = jnp.ravel(ids).at[places.cells].get(mode="clip")  # no token attends to unused places
     x = Embeddings(spec, self.dtype, name="embeddings")(ids, positions)
     x = dropout(x, self.dropout, keys[-1][0])
     make_block = nn.remat(Block) if self.remat else Block

@@ -1,4 +1,4 @@
-"""A bidirectional GRU over token embeddings, pooled to their mean. Cho et al. 2014; DEXA's Table 5.
+"""Encodes a text by a bidirectional GRU, as the mean of its states. Cho et al. 2014; DEXA's Table 5.
 
 The gates are those of Flax's `nn.GRUCell` and of PyTorch's `nn.GRU`, `*` being entrywise:
 
@@ -7,7 +7,7 @@ The gates are those of Flax's `nn.GRUCell` and of PyTorch's `nn.GRU`, `*` being 
   c = tanh(x W_c + b_c + r * (h U_c + d_c))
   h = (1 - z) * c + z * h
 
-A kernel holds its three side by side: W is `[E, 3H]`, U is `[H, 3H]`; the bias of U is d_c alone.
+A kernel holds the three gates side by side: W is `[E, 3H]`, U is `[H, 3H]`. The bias of U is only d_c.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclasses.dataclass(frozen=True)
 class GruSpec:
-  """The sizes of a bidirectional GRU.
+  """Holds the sizes of a bidirectional GRU.
 
   Attributes:
     vocab_size: V, rows of the token table.
@@ -39,14 +39,14 @@ class GruSpec:
 
 
 def _three_orthogonal(key, shape, dtype=jnp.float32):
-  """`[H, 3H]`: an orthogonal matrix for each gate."""
+  """Draws `[H, 3H]`: an orthogonal matrix for each gate."""
   init, size = nn.initializers.orthogonal(), shape[0]
   gates = jax.vmap(lambda part: init(part, (size, size), dtype))(jax.random.split(key, 3))
   return jnp.concatenate([*gates], axis=1)
 
 
 class Weights(nn.Module):
-  """The kernel and the bias of a product, without the product."""
+  """Holds the kernel and the bias of a product, and returns them without computing the product."""
 
   kernel_init: nn.initializers.Initializer
   kernel_shape: tuple[int, int]
@@ -59,7 +59,7 @@ class Weights(nn.Module):
 
 
 class Gru(nn.Module):
-  """Mean over a text's tokens of the states of both directions.
+  """Computes the mean over a text's tokens of the states of both directions.
 
   Attributes:
     spec: V, E and D.
@@ -75,9 +75,9 @@ class Gru(nn.Module):
 
   @nn.compact
   def __call__(self, ids: Array, mask: Array, key: Array | None = None) -> Array:
-    """`ids` `[n, T]` int32, `mask` `[n, T]` bool, any mask -> `[n, D]` float32, the forward states first.
+    """Maps `ids` `[n, T]` int32, `mask` `[n, T]` bool, any mask, to `[n, D]` float32, forward states first.
 
-    A masked position leaves a state as it is. So the backward direction starts at the last real token, and
+    A masked position does not change the state. So the backward direction starts at the last real token, and
     a row without tokens is zero.
     """
     spec, size = self.spec, self.spec.width // 2
@@ -96,7 +96,7 @@ class Gru(nn.Module):
     return jnp.concatenate([*total], axis=-1) / count
 
   def _sum_of_states(self, projected, mask, kernels, biases):
-    """One scan over time in which the backward direction meets the last position first.
+    """Sums the states in one scan over time; the backward direction starts at the last position.
 
     Args:
       projected: `[T, n, 6H]`, x W + b: the forward direction's three gates, then the backward one's.
@@ -122,7 +122,7 @@ class Gru(nn.Module):
       state = jnp.where(here, candidate + update * (state - candidate), state)
       return (state, total + jnp.where(here, state, 0)), None
 
-    # The loop itself keeps XLA from undoing the recomputation.
+    # XLA does not undo the recomputation across steps of a loop, so prevent_cse is not needed.
     step = jax.checkpoint(step, prevent_cse=False) if self.remat else step
     zero = jnp.zeros((2, mask.shape[1], self.spec.width // 2))
     return jax.lax.scan(step, (zero, zero), (both, real))[0][1]

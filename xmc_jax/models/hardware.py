@@ -1,4 +1,4 @@
-"""Which number type and which attention kernel suit the machine at hand."""
+"""Chooses the number type and the attention kernel that suit this machine."""
 
 import functools
 from pathlib import Path
@@ -14,9 +14,9 @@ _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 def choose_dtype(name: str) -> DTypeLike:
-  """'float32', 'bfloat16' or 'auto' -> the compute dtype.
+  """Returns the compute dtype for 'float32', 'bfloat16' or 'auto'.
 
-  'auto' is bfloat16 where the hardware multiplies it, which is then several times faster, else float32.
+  'auto' is bfloat16 where the hardware multiplies it, which is several times faster there, else float32.
 
   Raises:
     ConfigError: another name.
@@ -29,26 +29,26 @@ def choose_dtype(name: str) -> DTypeLike:
 
 
 def resolve_dtype(name: str) -> str:
-  """The name of what `choose_dtype` gives: 'auto' becomes what it is on this machine."""
+  """Returns the name of the dtype that `choose_dtype` returns; 'auto' becomes this machine's dtype."""
   return jnp.dtype(choose_dtype(name)).name
 
 
 def multiplies_bfloat16() -> bool:
-  """Whether bfloat16 products are fast: on accelerators, and on a CPU with AMX.
+  """Returns whether bfloat16 products are fast: on accelerators, and on a CPU with AMX.
 
-  Not on a CPU split into several simulated devices: there the layouts that AMX products need (see
+  False on a CPU split into several simulated devices: there the layouts that AMX products need (see
   `layers.py`) would make XLA's partitioner gather every operand.
   """
   return jax.default_backend() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
 
 
 def packing_pays() -> bool:
-  """Whether to lay real tokens out without padding (packing.py): on a CPU, where that was measured."""
+  """Returns whether to store real tokens without padding (unpadding.py): on a CPU, measured as faster."""
   return jax.default_backend() == "cpu"
 
 
 def choose_attention(dtype: DTypeLike, head_dim: int) -> Literal["cudnn"] | None:
-  """The `implementation` for `jax.nn.dot_product_attention`: 'cudnn' where it runs, else None."""
+  """Returns the `implementation` for `jax.nn.dot_product_attention`: 'cudnn' where it runs, else None."""
   if jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and _cudnn_runs(head_dim):
     return "cudnn"
   return None
@@ -64,7 +64,7 @@ def _cpu_has_amx(cpu_info=Path("/proc/cpuinfo")):
 
 @functools.cache
 def _cudnn_runs(head_dim):
-  """Tries a small masked attention, forward and backward: cuDNN's conditions change with its version."""
+  """Tries a small masked attention, forward and backward: cuDNN's requirements change with its version."""
   x = jnp.ones((2, 8, 1, head_dim), jnp.bfloat16)
   mask = jnp.ones((2, 1, 8, 8), bool)
 
@@ -73,6 +73,6 @@ def _cudnn_runs(head_dim):
 
   try:
     jax.block_until_ready(jax.jit(jax.grad(total))(x))
-  except Exception:  # no cuDNN, too old a GPU, an unsupported width: XLA's attention serves them all
+  except Exception:  # no cuDNN, too old a GPU, an unsupported width: XLA's attention runs everywhere
     return False
   return True

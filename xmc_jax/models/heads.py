@@ -1,4 +1,4 @@
-"""From hidden states to one vector a text: pooling, projection, dropout, unit length.
+"""Turns hidden states into one vector for each text: pooling, projection, dropout, unit length.
 
 docs/formulas.md, "Encoder".
 """
@@ -12,28 +12,28 @@ from xmc_jax.types import Array
 
 
 def mean_pool(hidden: Array, mask: Array) -> Array:
-  """Mean over real positions: `[n, T, D]`, `[n, T]` bool -> `[n, D]` float32; zero where a row has none."""
+  """Averages `[n, T, D]` over the positions that `[n, T]` marks: `[n, D]` float32; zero if a row has none."""
   weights = mask.astype(jnp.float32)
   total = jnp.einsum("ntd,nt->nd", hidden.astype(jnp.float32), weights)
   return total / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
 
 
 def normalize(vectors: Array, epsilon: float = 1e-12) -> Array:
-  """`[..., D]` to unit length. The zero vector stays zero, with a zero gradient instead of NaN."""
+  """Scales `[..., D]` to unit length. The zero vector stays zero, with a zero gradient instead of NaN."""
   squares = jnp.square(vectors).sum(axis=-1, keepdims=True)
   nonzero = squares > epsilon**2
-  # Both branches of a `where` are differentiated: the root must never see the zero itself.
+  # Both branches of a `where` are differentiated, so the root must never be taken of 0.
   return jnp.where(nonzero, vectors / jnp.sqrt(jnp.where(nonzero, squares, 1)), 0)
 
 
 class Head(nn.Module):
-  """Pooled vectors `[n, D]` -> embeddings `[n, D']` float32.
+  """Maps pooled vectors `[n, D]` to embeddings `[n, D']` float32.
 
   Attributes:
     projection_dim: D' of a dense layer; 0 for none.
-    tanh: after that layer (UniDEC's head for the dual encoder has it).
-    dropout: rate on the embedding, which is where DEXML applies it.
-    unit: scale each embedding to length 1, last of all.
+    tanh: whether a tanh follows that layer (as in UniDEC's head for the dual encoder).
+    dropout: rate on the embedding, where DEXML applies it too.
+    unit: whether to scale each embedding to length 1 at the end.
   """
 
   projection_dim: int = 0

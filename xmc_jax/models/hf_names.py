@@ -1,4 +1,4 @@
-"""Hugging Face's configs and parameter names for DistilBERT and BERT, mapped to ours and back."""
+"""Maps Hugging Face's configs and parameter names for DistilBERT and BERT to ours and back."""
 
 import dataclasses
 from pathlib import Path
@@ -36,7 +36,7 @@ _LAYERS = {"bert": "encoder.layer", "distilbert": "transformer.layer"}
 
 
 def names(spec: EncoderSpec) -> dict[str, str]:
-  """All parameters of a spec: dict of our path ('layer_0/attention/query/kernel') to Hugging Face's name."""
+  """Returns a dict of each parameter's path ('layer_0/attention/query/kernel') to Hugging Face's name."""
   pairs = {"embeddings/word": "embeddings.word_embeddings.weight"}
   pairs["embeddings/position"] = "embeddings.position_embeddings.weight"
   if spec.num_types:
@@ -52,7 +52,7 @@ def names(spec: EncoderSpec) -> dict[str, str]:
 
 
 def shape(path: str, spec: EncoderSpec) -> tuple[int, ...]:
-  """The shape of our parameter at `path`."""
+  """Returns the shape of our parameter at `path`."""
   width, ffn = spec.width, spec.ffn_width
   tables = {"word": spec.vocab_size, "position": spec.max_positions, "type": spec.num_types}
   *_, module, leaf = path.split("/")
@@ -65,11 +65,11 @@ def shape(path: str, spec: EncoderSpec) -> tuple[int, ...]:
 
 
 def from_hf(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path) -> dict[str, np.ndarray]:
-  """Hugging Face's tensors -> our flat parameters.
+  """Converts Hugging Face's tensors to our flat parameters.
 
   Args:
-    tensors: dict of name to array; any prefix ('bert.'), the old names LayerNorm.gamma and .beta, and
-      heads or poolers beside the encoder are all right.
+    tensors: dict of name to array; may have any prefix ('bert.'), the old names LayerNorm.gamma and .beta,
+      and heads or poolers beside the encoder.
     spec: the sizes to expect; blocks beyond `num_layers` are ignored.
     where: the file, for messages.
 
@@ -108,7 +108,7 @@ def from_hf(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path) -> d
 
 
 def to_hf(params: dict[str, np.ndarray], spec: EncoderSpec) -> dict[str, np.ndarray]:
-  """Our flat parameters -> Hugging Face's tensors; the inverse of `from_hf`."""
+  """Converts our flat parameters to Hugging Face's tensors: the inverse of `from_hf`."""
   tensors = {}
   for ours, theirs in names(spec).items():
     value = np.asarray(params[ours], np.float32)
@@ -117,10 +117,10 @@ def to_hf(params: dict[str, np.ndarray], spec: EncoderSpec) -> dict[str, np.ndar
 
 
 def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
-  """config.json's dict -> EncoderSpec.
+  """Converts config.json's dict to an EncoderSpec.
 
   Raises:
-    DataError: another architecture, another activation than exact GELU, relative positions, a missing key.
+    DataError: another architecture, an activation that is not exact GELU, relative positions, a missing key.
   """
   kind = config.get("model_type")
   if not isinstance(kind, str) or kind not in _BLOCK:
@@ -174,7 +174,7 @@ def _check(spec, where):
 
 
 def config_from_spec(spec: EncoderSpec) -> dict[str, Any]:
-  """EncoderSpec -> a dict for config.json that Hugging Face reads."""
+  """Converts an EncoderSpec to a dict for config.json that Hugging Face reads."""
   common = {
     "model_type": spec.kind,
     "vocab_size": spec.vocab_size,

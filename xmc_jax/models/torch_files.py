@@ -1,9 +1,9 @@
-"""PyTorch `.bin` checkpoints without PyTorch, and without running what a pickle asks to run.
+"""Reads PyTorch `.bin` checkpoints without PyTorch, and without running functions that a pickle names.
 
 Since PyTorch 1.6 such a file is a zip: `<name>/data.pkl`, a pickled dict of tensors, and one raw buffer
-`<name>/data/<key>` per storage. A pickle can name any function, and set the state of any object; the
-unpickler here knows the four names that a dict of tensors needs, refuses every other, and while it works all
-but the dict is tuples, whose state nobody can set.
+`<name>/data/<key>` per storage. A pickle can name any function, and set the state of any object. The
+unpickler here knows the few names that a dict of tensors needs and refuses every other. While it works, all
+objects but the dict are tuples or have no state, so a pickle cannot change them.
 """
 
 import collections
@@ -42,7 +42,7 @@ def read_torch_file(path: Path) -> dict[str, np.ndarray]:
     dict of name to numpy array.
 
   Raises:
-    DataError: not such a file, damaged, or one whose pickle asks for anything but tensors.
+    DataError: the file has another format, is damaged, or its pickle asks for anything but tensors.
   """
   try:
     with zipfile.ZipFile(path) as archive:
@@ -57,7 +57,7 @@ def read_torch_file(path: Path) -> dict[str, np.ndarray]:
     raise DataError(
       f"{path}: not a zip-format PyTorch file (PyTorch < 1.6 wrote another); convert it to model.safetensors"
     ) from None
-  except Exception as error:  # a damaged pickle can fail in any way at all
+  except Exception as error:  # a damaged pickle can raise any error
     raise DataError(f"{path}: damaged PyTorch file ({type(error).__name__}: {error})") from None
   if not isinstance(state, dict):
     raise DataError(f"{path}: holds a {type(state).__name__}; expected a dict of tensors")
@@ -65,25 +65,25 @@ def read_torch_file(path: Path) -> dict[str, np.ndarray]:
 
 
 class _Type(NamedTuple):
-  """The element type of a storage, by PyTorch's name."""
+  """Holds the element type of a storage, by PyTorch's name."""
 
   name: str
 
 
 class _Storage(NamedTuple):
-  """A flat buffer of the archive."""
+  """Holds a flat buffer of the archive."""
 
   array: np.ndarray
 
 
 class _Tensor(NamedTuple):
-  """A copy of a part of a storage."""
+  """Holds a copy of a part of a storage."""
 
   array: np.ndarray
 
 
 class _TensorUnpickler(pickle.Unpickler):
-  """Rebuilds tensors as numpy views of the archive's buffers; resolves no other name."""
+  """Rebuilds tensors as numpy arrays from the archive's buffers; resolves no other name."""
 
   def __init__(self, stream: IO[bytes], archive: zipfile.ZipFile, prefix: str, path: Path):
     super().__init__(stream)
@@ -116,7 +116,7 @@ class _TensorUnpickler(pickle.Unpickler):
 
 
 class _RebuildTensor:
-  """A tensor from its flat storage: a copy, after checking that the view stays inside the storage."""
+  """Copies a tensor from its flat storage, after checking that the view stays inside the storage."""
 
   __slots__ = ()
 
@@ -135,7 +135,7 @@ class _RebuildTensor:
 
 
 class _RebuildParameter:
-  """A parameter is its tensor."""
+  """Returns a parameter's tensor unchanged."""
 
   __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Operations on large label tables that never hold all of [B, L] at once."""
+"""Computes losses and searches over large label tables without ever holding all of [B, L] at once."""
 
 from xmc_jax.ops.soft_top_k_threshold import find_threshold
 from xmc_jax.ops.streaming import streaming_loss

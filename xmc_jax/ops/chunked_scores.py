@@ -1,7 +1,7 @@
-"""Scores of queries against a label table, a chunk of labels at a time, on one device or one shard.
+"""Scores queries against a label table, a chunk of labels at a time, on one device or one shard.
 
-What the streaming losses are made of: `fold` reads all scores of a row into a small state, `gradients`
-multiplies a function of all scores back into queries and labels. Neither holds more than `[B, chunk]` scores.
+The streaming losses use it: `fold` reduces all scores of a row to a small state, `gradients` multiplies a
+function of all scores back into queries and labels. Neither holds more than `[B, chunk]` scores.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from xmc_jax.types import Array, PyTree
 
 
 class Pool(NamedTuple):
-  """Queries, the labels that they are scored against, and the cells that are special.
+  """Holds queries, the labels that they are scored against, and each row's positives and excluded columns.
 
   Attributes:
     queries: `[B, D]`.
     labels: `[L, D]`.
-    positives: `[B, P]` int32 columns; what is not in [0, L) is no column.
+    positives: `[B, P]` int32 columns; a number outside [0, L) is no column.
     excluded: `[B, F]` int32 columns that the row must not see, disjoint from `positives`.
     where: `[L]` bool, True for a real label, or None if all are.
     scale: float32 scalar; scores are `scale * <query, label>`.
@@ -35,7 +35,7 @@ class Pool(NamedTuple):
 
 
 class Reduction(NamedTuple):
-  """A sum over a row's scores that can be taken in parts. A score of -inf must add nothing.
+  """Describes a sum over a row's scores that can be taken in parts. A score of -inf must add nothing.
 
   Attributes:
     start: `num_rows -> state` of no scores.
@@ -51,11 +51,11 @@ class Reduction(NamedTuple):
 def fold(
   pool: Pool, reduction: Reduction, chunk: int, *, with_positives: bool, axis: str | None = None
 ) -> tuple[PyTree, Array]:
-  """Reduces each row's scores over the labels that it sees.
+  """Reduces each row's scores over the real labels that are not excluded, with or without the positives.
 
   Args:
     pool: what to score.
-    reduction: how.
+    reduction: how the scores are reduced.
     chunk: labels scored at once.
     with_positives: whether the positives take part, or only all others.
     axis: mesh axis over which the labels are split, None for none.
@@ -73,7 +73,7 @@ def fold(
     scores = score(_rows(pool.labels, start, width))
     read = _read(scores, cells - start)
     if cells.shape[1] > first_hidden:
-      # Nothing is above infinity; but what is written depends on what was read, and that spares XLA a copy.
+      # No score is above infinity, so this is -inf. But it depends on `read`, which saves XLA a copy.
       hide = jnp.where(read > jnp.inf, read, -jnp.inf)
       scores = _write(scores, (cells - start)[:, first_hidden:], hide[:, first_hidden:])
     if pool.where is not None:
@@ -95,9 +95,9 @@ def gradients(
   Args:
     pool: what is scored; the scores are computed again.
     slope: `scores [B, n] -> cotangent of <query, label> [B, n]`.
-    at_positives: `[B, P]` that cotangent at the positives, in the place of `slope`; excluded cells have 0.
+    at_positives: `[B, P]` that cotangent at the positives, instead of `slope`; excluded cells have 0.
     chunk: labels scored at once.
-    labels_dtype: of the labels' gradient.
+    labels_dtype: type of the labels' gradient.
 
   Returns:
     `[B, D]` float32 and `[L, D]`, over this shard's queries and labels alone.
@@ -126,7 +126,7 @@ def gradients(
 
 
 def _scorer(pool: Pool) -> Callable[[Array], Array]:
-  """`block of labels [n, D] -> scores [B, n]`."""
+  """Returns the function `block of labels [n, D] -> scores [B, n]`."""
   if _multiplies_natively(pool.queries, pool.labels):
     return lambda block: multiply(pool.queries, block, 1, 1) * pool.scale
   queries = pool.queries.astype(jnp.float32) * pool.scale  # saves a pass over the scores
@@ -134,7 +134,7 @@ def _scorer(pool: Pool) -> Callable[[Array], Array]:
 
 
 def multiply(a: Array, b: Array, axis_a: int, axis_b: int) -> Array:
-  """Contracts one axis of each of two matrices; products and sums are float32 whatever the inputs are."""
+  """Contracts one axis of each of two matrices; products and sums are float32 for inputs of any type."""
   if not _multiplies_natively(a, b):
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   return jax.lax.dot_general(
@@ -147,12 +147,12 @@ def multiply(a: Array, b: Array, axis_a: int, axis_b: int) -> Array:
 
 
 def _multiplies_natively(a: Array, b: Array) -> bool:
-  """Whether the backend takes the two as they are: two bfloat16, but on a CPU that is slower than float32."""
+  """Returns whether to multiply both as bfloat16; on a CPU that is slower than as float32, so False there."""
   return a.dtype == b.dtype == jnp.bfloat16 and jax.default_backend() != "cpu"
 
 
 def _for_each_chunk(step: Callable, carry: PyTree, num_labels: int, chunk: int) -> PyTree:
-  """Runs `step(carry, start, width)` over [0, num_labels), of width `chunk` and once of what is left."""
+  """Runs `step(carry, start, width)` over [0, num_labels) with width `chunk`, and once for the remainder."""
   whole, rest = divmod(num_labels, chunk)
   if whole:
     carry = jax.lax.fori_loop(0, whole, lambda i, carry: step(carry, i * chunk, chunk), carry)
@@ -164,13 +164,13 @@ def _rows(table: Array, start: Array | int, width: int) -> Array:
 
 
 def _read(scores: Array, columns: Array) -> Array:
-  """`[B, n]` at `[B, P]` columns; -inf for those outside [0, n)."""
+  """Reads scores `[B, n]` at `[B, P]` columns; -inf for columns outside [0, n)."""
   inside = (columns >= 0) & (columns < scores.shape[1])
   return jnp.where(inside, jnp.take_along_axis(scores, jnp.where(inside, columns, 0), axis=1), -jnp.inf)
 
 
 def _write(scores: Array, columns: Array, values: Array | float) -> Array:
-  """`[B, n]` with `values` at `[B, P]` columns; those outside [0, n) are left out."""
+  """Writes `values` into scores `[B, n]` at `[B, P]` columns; ignores columns outside [0, n)."""
   width = scores.shape[1]
   inside = (columns >= 0) & (columns < width)
   rows = jnp.arange(scores.shape[0])[:, None]

@@ -1,7 +1,7 @@
-"""Gradient cache: embed many texts without keeping activations (Gao et al., 2021; DEXML, sections 4.2, B.5).
+"""Embeds many texts without keeping activations: gradient cache (Gao et al., 2021; DEXML, sections 4.2, B.5).
 
 The forward pass keeps only the embeddings. In the backward pass each chunk is
-encoded again, with the same dropout key, and its cached embedding gradient is
+encoded again, with the same dropout key, and the gradient of its embeddings is
 propagated. In JAX that is rematerialisation of a scanned body. docs/formulas.md,
 "Gradient cache".
 """
@@ -25,7 +25,7 @@ def embed_groups(
   key: Array | None = None,
   **options: Any,
 ) -> Array:
-  """Embeds token groups and joins the rows: `embed_parts` of one part."""
+  """Embeds token groups and joins the rows: runs `embed_parts` with one part."""
   return embed_parts(embed, params, [groups], key, **options)[0]
 
 
@@ -44,15 +44,15 @@ def embed_parts(
   Args:
     embed: `(params, tokens, key) -> [n, D]`.
     params: its parameters.
-    parts: the groups of each, `[n, T]`, of different T; n divides by the devices.
+    parts: the groups of each part, `[n, T]`, of different T; n divides by the devices.
     key: dropout key, None for none; every width and chunk gets its own.
-    chunk: rows of one device that are embedded at a time, of a width of which it has more: under the
-      gradient cache, where activations take the memory of one chunk. 0 embeds all at once.
+    chunk: rows of one width that a device embeds at a time. If it has more, they go through the gradient
+      cache, where activations take the memory of one chunk. 0 embeds all at once.
     devices: the mesh; None is one device.
     axes: mesh axes that the rows are split over.
 
   Returns:
-    Of each part `[rows of its groups, D]`, split over `axes`: first the rows of every group
+    For each part `[rows of its groups, D]`, split over `axes`: first the rows of every group
     that the first device holds, then those of the second (`batching.length_buckets.device_major`).
   """
   rows = _Rows(devices, axes)
@@ -64,7 +64,7 @@ def embed_parts(
       return embed(params, group, key)
     group = Tokens(group.ids, group.lengths)  # num_real_tokens is the whole group's
     per_chunk = -(-num_rows // (num_chunks * rows.num_shards)) * rows.num_shards
-    # Row i stands in chunk i % num_chunks: so every chunk is split over the devices as the rows are.
+    # Row i goes to chunk i % num_chunks: so every chunk is split over the devices as the rows are.
     chunks = jax.tree.map(lambda leaf: rows.split(_deal(leaf, per_chunk, num_chunks), 1), group)
 
     def body(numbered):
@@ -74,7 +74,7 @@ def embed_parts(
     embedded = jax.lax.map(jax.checkpoint(body), (jnp.arange(num_chunks), chunks))
     return jnp.swapaxes(embedded, 0, 1).reshape(-1, embedded.shape[-1])[:num_rows]
 
-  places: dict[int, list[tuple[int, int]]] = {}  # of each width, the groups that have it
+  places: dict[int, list[tuple[int, int]]] = {}  # for each width, the groups that have it
   for part, groups in enumerate(parts):
     for number, group in enumerate(groups):
       places.setdefault(group.ids.shape[1], []).append((part, number))
@@ -89,7 +89,7 @@ def embed_parts(
 
 
 def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:
-  """Joins the rows of groups of one width; a group whose number of real tokens is unknown may be full."""
+  """Joins the rows of groups of one width; counts a group as full if its number of real tokens is unknown."""
   known = [group.num_real_tokens for group in groups]
   most = [group.ids.size if number is None else number for group, number in zip(groups, known)]
   return Tokens(
@@ -100,28 +100,28 @@ def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:
 
 
 class _Rows:
-  """Arrays whose rows are split over devices, each device's one behind the other."""
+  """Splits, joins and cuts arrays whose rows are split over devices, first the first device's rows."""
 
   def __init__(self, devices: Mesh | None, axes: tuple[str, ...]):
     self._devices, self._axes = devices, axes
     self.num_shards = math.prod(devices.shape[axis] for axis in axes) if devices is not None else 1
 
   def split(self, array: Array, dimension: int) -> Array:
-    """Says that this dimension is split."""
+    """Constrains this dimension to be split over the devices."""
     if self._devices is None:
       return array
     spec = PartitionSpec(*[None] * dimension, self._axes)
     return jax.lax.with_sharding_constraint(array, NamedSharding(self._devices, spec))
 
   def join(self, arrays: Sequence[Array]) -> Array:
-    """The rows of several arrays; nothing leaves its device."""
+    """Joins the rows of several arrays; no row leaves its device."""
     if len(arrays) == 1:
       return arrays[0]
     by_device = [self._by_device(array) for array in arrays]
     return jnp.concatenate(by_device, axis=1).reshape(-1, *arrays[0].shape[1:])
 
   def cut(self, array: Array, sizes: Sequence[int]) -> list[Array]:
-    """What was joined, apart again."""
+    """Cuts a joined array into arrays of these sizes: undoes `join`."""
     if len(sizes) == 1:
       return [array]
     ends = np.cumsum(sizes)[:-1] // self.num_shards
@@ -132,7 +132,7 @@ class _Rows:
 
 
 def _deal(array: Array, per_chunk: int, num_chunks: int) -> Array:
-  """`[n, ...]` to `[num_chunks, per_chunk, ...]`, padded with zeros."""
+  """Deals the rows `[n, ...]` out to `[num_chunks, per_chunk, ...]`, padded with zeros."""
   padding = per_chunk * num_chunks - array.shape[0]
   array = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)) if padding else array
   return jnp.swapaxes(array.reshape(per_chunk, num_chunks, *array.shape[1:]), 0, 1)

@@ -1,16 +1,16 @@
-"""Row-sparse ("lazy") Adam: of a large table, only the rows that a step touches are read and written.
+"""Updates large tables by row-sparse ("lazy") Adam: a step reads and writes only the rows that it touches.
 
-For tables with a row per label or per cluster, of which a batch touches a few (docs/formulas.md, "Row-sparse
-Adam"). A step takes its rows out of the table, differentiates with respect to these, and hands rows and
-gradients back:
+It is for tables with a row per label or per cluster, of which a batch touches a few (docs/formulas.md,
+"Row-sparse Adam"). A step takes its rows out of the table, differentiates with respect to these, and passes
+ids and gradients to `adam`:
 
   rows = take(table, ids)
   loss, gradients = jax.value_and_grad(loss_of_rows)(rows)
   table, moments = adam(table, moments, *merge(ids, gradients), count=count, learning_rate=1e-3)
 
-Inside a jitted function that donates table and moments, all is done in place, provided that the gradients
-depend on whatever else that function reads of the table: what may as well be read after the rows were written
-makes XLA keep a copy of the table.
+Inside a jitted function that donates table and moments, all updates are in place, if the gradients depend on
+every other read of the table in that function. XLA keeps a copy of the table for a read that could also come
+after the rows are written.
 """
 
 import functools
@@ -27,11 +27,11 @@ from xmc_jax.types import Array
 
 
 class RowMoments(NamedTuple):
-  """Adam's running means for every row of a table.
+  """Holds Adam's running means for every row of a table.
 
   Attributes:
-    mean: `[L, D]` of the gradient.
-    square: `[L, D]` of its square.
+    mean: `[L, D]` running mean of the gradient.
+    square: `[L, D]` running mean of its square.
   """
 
   mean: Array
@@ -39,7 +39,7 @@ class RowMoments(NamedTuple):
 
 
 def init(table: Array) -> RowMoments:
-  """Zeros for a table `[L, D]`, float32 at least, made where the table's rows lie."""
+  """Returns moments of zeros for a table `[L, D]`, float32 at least, sharded like the table."""
   dtype = jnp.promote_types(table.dtype, jnp.float32)
   zeros = lambda: RowMoments(jnp.zeros(table.shape, dtype), jnp.zeros(table.shape, dtype))
   sharding = None
@@ -49,9 +49,9 @@ def init(table: Array) -> RowMoments:
 
 
 def take(table: Array, ids: Array, mesh: Mesh | None = None) -> Array:
-  """The rows `[R, D]` of a table `[L, D]` that have these ids `[R]`; zeros for an id of -1.
+  """Returns the rows `[R, D]` of a table `[L, D]` that have these ids `[R]`; zeros for an id of -1.
 
-  Over a mesh, the table's rows are split over `mesh.LABEL_ROWS`; every device has the ids and the result.
+  Over a mesh, the table's rows are split over `sharding.LABEL_ROWS`; every device has the ids and the result.
   """
   if mesh is None:
     return _gather(table, _places(ids, table.shape[0]))
@@ -64,9 +64,9 @@ def take(table: Array, ids: Array, mesh: Mesh | None = None) -> Array:
 
 
 def put(table: Array, ids: Array, rows: Array, mesh: Mesh | None = None) -> Array:
-  """The table `[L, D]` with rows `[R, D]` in the places of these ids `[R]`: no id twice, -1 for none.
+  """Returns the table `[L, D]` with rows `[R, D]` written at these ids `[R]`: no id twice, -1 for none.
 
-  Over a mesh as for `take`.
+  Over a mesh, the table is split as for `take`.
   """
   if mesh is None:
     return _set(table, _places(ids, table.shape[0]), rows)
@@ -82,8 +82,8 @@ def merge(ids: Array, rows: Array) -> tuple[Array, Array]:
   """Sums the rows that have the same id.
 
   Args:
-    ids: `[R]` int32, -1 for a row that does not count, whatever stands in it.
-    rows: `[R, D]`, for instance the gradients of the rows that `take` gave out.
+    ids: `[R]` int32, -1 for a row that does not count; it may hold any numbers.
+    rows: `[R, D]`, for instance the gradients of the rows that `take` returned.
 
   Returns:
     `(ids, sums)`: the different ids `[R]` int32, rising, padded with -1; the sums `[R, D]`, float32 at least,
@@ -104,7 +104,7 @@ def merge(ids: Array, rows: Array) -> tuple[Array, Array]:
   slots = jnp.where(ordered < last, jnp.cumsum(first) - 1, num_rows)
   unique = jnp.full(num_rows, -1, jnp.int32).at[slots].set(ordered, mode="drop")
   rows = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
-  # By slots in the order of the rows: it adds up without a sorted copy of them.
+  # Slots in the order of the rows: so the sum below needs no sorted copy of the rows.
   slots = jnp.zeros(num_rows, jnp.int32).at[order].set(slots.astype(jnp.int32), unique_indices=True)
   return unique, jnp.zeros_like(rows).at[slots].add(rows, mode="drop")
 
@@ -122,15 +122,15 @@ def adam(
   epsilon: float = 1e-8,
   mesh: Mesh | None = None,
 ) -> tuple[Array, RowMoments]:
-  r"""One step of Adam on the rows that have a gradient; all others stay as they are, bit by bit.
+  r"""Takes one step of Adam on the rows that have a gradient; all others stay the same, bit by bit.
 
   .. math::
     m_l \gets \beta_1 m_l + (1 - \beta_1) g_l, \quad v_l \gets \beta_2 v_l + (1 - \beta_2) g_l^2, \quad
     z_l \gets z_l - \lambda \frac{m_l / (1 - \beta_1^t)}{\sqrt{v_l / (1 - \beta_2^t)} + \epsilon}
 
   The count t is that of all steps, not of those that touched row l, as in PyTorch's SparseAdam and
-  TensorFlow's LazyAdam. A row that a step does not touch neither moves by its moments nor lets them decay: it
-  is not Adam with a gradient of 0. Where every step touches all rows, it is Adam as in optax, ε included
+  TensorFlow's LazyAdam. If a step does not touch a row, the row and its moments stay the same; Adam with a
+  gradient of 0 would change both. If every step touches all rows, it is Adam as in optax, ε included
   (PyTorch's SparseAdam adds ε before v is corrected).
 
   Args:
@@ -143,8 +143,8 @@ def adam(
     b1: β₁.
     b2: β₂.
     epsilon: ε.
-    mesh: devices over which the rows of table and moments are split, by `mesh.LABEL_ROWS`; L divides by their
-      number, and each of them works on its own rows. By default the one on which the inputs are.
+    mesh: devices over which the rows of table and moments are split, by `sharding.LABEL_ROWS`; L divides by
+      their number, and each device updates its own rows. By default the device of the inputs.
 
   Returns:
     `(table, moments)` after the step.
@@ -164,7 +164,7 @@ def adam(
 
 
 def _adam_rows(table, moments, places, gradients, count, learning_rate, *, b1, b2, epsilon):
-  """`adam` on one device; a place beyond the table is no row."""
+  """Runs `adam` on one device; a place beyond the table is no row."""
   gradients = gradients.astype(moments.mean.dtype)
   mean = b1 * _gather(moments.mean, places) + (1 - b1) * gradients
   square = b2 * _gather(moments.square, places) + (1 - b2) * gradients**2
@@ -186,20 +186,20 @@ def _set(table: Array, places: Array, rows: Array) -> Array:
 
 
 def _places(ids: Array, num_rows: int) -> Array:
-  """The rows of the ids; one that the table has not is its own place beyond it (a negative would wrap)."""
+  """Returns the row of each id; for ids outside the table, a place beyond it (a negative one would wrap)."""
   beyond = num_rows + jnp.arange(ids.shape[0], dtype=jnp.int32)
   return jnp.where((ids >= 0) & (ids < num_rows), ids, beyond)
 
 
 def _own_places(ids: Array, num_rows: int) -> Array:
-  """`_places` among the rows of this device."""
+  """Returns `_places` among the rows of this device."""
   return _places(ids - jax.lax.axis_index(LABEL_ROWS) * num_rows, num_rows)
 
 
 def _island(
   table: Array, mesh: Mesh, *, in_specs: tuple[P, ...], out_specs: P | tuple[P, ...]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-  """`jax.shard_map`, for a table whose rows divide by the mesh."""
+  """Wraps `jax.shard_map`, after checking that the table's rows divide by the mesh."""
   if table.shape[0] % mesh.size:
     raise ValueError(
       f"a table of {table.shape[0]} rows does not divide by a mesh of {mesh.size} devices: "

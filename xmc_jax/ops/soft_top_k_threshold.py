@@ -1,14 +1,14 @@
-r"""The threshold of SoftTop-k: t with Σ σ(x_i + t) = k, in few passes over the logits x.
+r"""Finds the threshold of SoftTop-k, t with Σ σ(x_i + t) = k, in few passes over the logits x.
 
 The paper halves a bracket 32 times (DEXML, sections 4.3 and B.7); Newton's method finds the same root
 in fewer passes. docs/formulas.md, "SoftTop-k".
 
-One pass counts a row into a `Tally`, a sum that can be taken in parts: over blocks, over shards, over scores
-computed on the way. `log_odds` makes of it a function that rises with t and is 0 at the threshold, `bracket`
-says where that lies, and `find_threshold` finds it.
+One pass sums a row into a `Tally`. Such sums can be taken in parts: over blocks, over shards, or over scores
+while they are computed. `log_odds` turns a tally into a function that rises with t and is 0 at the threshold,
+`bracket` bounds the threshold, and `find_threshold` finds it.
 
-Logits are x = α s, and t is counted in logits too: there a step of one means something. A small t keeps its
-digits, so the caller takes off the scores what t would otherwise have to make up for.
+Logits are x = α s, and t is measured in logits too, so that step sizes do not depend on α. A small t has a
+small rounding error, so the caller first subtracts from the scores a center close to the threshold.
 """
 
 import functools
@@ -22,21 +22,21 @@ import numpy as np
 from xmc_jax.types import Array
 
 # Scores in a block of `reduce_rows`: a few arrays of that size fit a cache. Blocks are added up one by one,
-# which rounds each time, so there must not be too many.
+# and each addition rounds, so there must not be too many.
 _BLOCK_SIZE, _SHORTEST_BLOCK, _MOST_BLOCKS = 2**19, 1024, 256
 _END = 10.0  # logits from the scores to the end of the bracket where the threshold is infinite
-_IN_GAP = 0.01  # total of what stands on the wrong side below which a row counts as split in two
+_IN_GAP = 0.01  # a row counts as split in two if its σ on the wrong side sum to less than this
 
 
 class Tally(NamedTuple):
-  """What one pass over a row's logits leaves, `[...]` each; a sum over the entries.
+  """Holds the sums that one pass over a row's logits computes, `[...]` each.
 
-  Σ σ is `above - over + under`. The parts keep the digits that their sum would not have: entries far above 0
-  count as whole numbers.
+  Σ σ is `above - over + under`. The parts are more exact than their sum would be: entries far above 0 count
+  as whole numbers.
 
   Attributes:
     above: number of logits above 0.
-    over: by how much those are less than 1, Σ σ(-x).
+    over: Σ σ(-x) of these: by how much their Σ σ(x) is less than `above`.
     under: Σ σ(x) of the others.
     spread: Σ σ(x) σ(-x), the derivative of Σ σ.
   """
@@ -48,7 +48,7 @@ class Tally(NamedTuple):
 
 
 def tally(scores: Array, to_logits: Callable[[Array], Array]) -> Tally:
-  """Counts `[..., L]` scores, of which `to_logits` makes logits; one of -inf adds nothing."""
+  """Sums a `Tally` over `[..., L]` scores, after `to_logits` made them logits; one of -inf adds nothing."""
 
   def terms(block):
     logits = to_logits(block)
@@ -68,7 +68,7 @@ def tally(scores: Array, to_logits: Callable[[Array], Array]) -> Tally:
 def reduce_rows(
   terms: Callable[[Array], tuple[Array, ...]], scores: Array, by: Literal["sum", "max"] = "sum"
 ) -> tuple[Array, ...]:
-  """Sums, or largest values, of several functions of a row's scores, in one pass.
+  """Computes sums, or largest values, of several functions of a row's scores, in one pass.
 
   Args:
     terms: `[..., n] -> several [..., n]`, entry by entry.
@@ -88,7 +88,7 @@ def reduce_rows(
     return tuple(finish(term, axis=-1) for term in terms(scores))
 
   def in_blocks(scores):
-    # XLA's CPU code is fast on what fits the cache; given all of `[..., L]`, it writes the terms to memory.
+    # XLA's CPU code is fast on blocks that fit the cache; given all of `[..., L]`, it stores terms in memory.
     def add(i, totals):
       part = jax.lax.dynamic_slice_in_dim(scores, i * block, block, axis=-1)
       return tuple(map(combine, totals, terms(part)))
@@ -104,11 +104,11 @@ def reduce_rows(
 
 
 def log_odds(seen: Tally, k: Array, count: Array) -> tuple[Array, Array]:
-  """By how much a row's mean of σ is off k / count, in log-odds, and the derivative of that by t.
+  """Measures how far a row's mean of σ is from k / count, in log-odds, and the derivative of that by t.
 
-  In this form it is linear in t where all σ are small, all are large, or all are equal. A row that a wide gap
-  splits in two, k on the one side, has a mean that hardly moves: there the two sides' misses are compared, so
-  that the threshold stands where they balance.
+  In log-odds it is linear in t where all σ are small, all are large, or all are equal. If a wide gap splits a
+  row in two, with k scores above it, the mean hardly changes with t. Then the errors of the two sides are
+  compared instead: the threshold is where they are equal.
 
   Args:
     seen: the tally at t.
@@ -116,7 +116,7 @@ def log_odds(seen: Tally, k: Array, count: Array) -> tuple[Array, Array]:
     count: `[...]` number of entries.
 
   Returns:
-    `(value, slope)`, `[...]` each. Both are 0 where the gap is so wide that neither side is felt.
+    `(value, slope)`, `[...]` each. Both are 0 where the gap is so wide that both errors round to 0.
   """
   beyond, rest = seen.above - k, count - k
   excess = beyond + (seen.under - seen.over)
@@ -136,7 +136,7 @@ def log_odds(seen: Tally, k: Array, count: Array) -> tuple[Array, Array]:
 
 
 def bracket(k: Array, count: Array, span: Array) -> tuple[Array, Array]:
-  """Where the threshold lies, for logits that are at most 0.
+  """Returns bounds of the threshold, for logits that are at most 0.
 
   Args:
     k: `[...]`.
@@ -144,9 +144,9 @@ def bracket(k: Array, count: Array, span: Array) -> tuple[Array, Array]:
     span: `[...]` the smallest logit is `-span`.
 
   Returns:
-    `(low, high)`, `[...]` each. They are equal, so that the threshold is known, if all entries are equal. So
-    they are if k <= 0 or k >= count: there it would be infinite, and is 10 beyond all entries, or 0 if there
-    are none.
+    `(low, high)`, `[...]` each. They are equal, so that the threshold is known, if all entries are equal, and
+    if k <= 0 or k >= count: then the threshold would be infinite, and is set to 10 beyond all entries, or to
+    0 if there are none.
   """
   outer = (k <= 0) | (k >= count)
   inner = jnp.where(outer, 1, k)
@@ -156,7 +156,7 @@ def bracket(k: Array, count: Array, span: Array) -> tuple[Array, Array]:
 
 
 class _Search(NamedTuple):
-  """The state of `find_threshold`; `[...]` each, but for the number of calls."""
+  """Holds the state of `find_threshold`: `[...]` each, except `calls`, a scalar."""
 
   t: Array
   low: Array
@@ -178,24 +178,24 @@ def find_threshold(
   tolerance: float | None = None,
   max_calls: int = 64,
 ) -> tuple[Array, Array]:
-  """The root of a rising function of each row, by Newton's method kept inside a bracket.
+  """Finds the root of a rising function of each row, by Newton's method kept inside a bracket.
 
-  A step of Newton's is taken if it stays in the bracket and is at most half of the last step. Else the
+  A Newton step is taken if it stays in the bracket and is at most half as long as the last step. Else the
   bracket is cut: by the chord of its ends if Newton's step would leave it, or in half.
 
   Args:
-    measure: `t -> (value, slope)`, `[...]` each: a function that rises with t, and its derivative. As a rule
-      a full pass over the scores: the rows are measured together until the last has its root.
+    measure: `t -> (value, slope)`, `[...]` each: a function that rises with t, and its derivative. Usually
+      a full pass over the scores: all rows are measured together until every row has its root.
     low: `[...]` lower end of the bracket.
     high: `[...]` upper end, no less than `low`. Where they are equal, that is the root.
     start: `[...]` where to begin, by default `low`.
-    tolerance: a row is done after a step of Newton's of at most this size; its error is about the square of
+    tolerance: a row is done after a Newton step of at most this size; its error is about the square of
       that. By default the square root of the precision.
     max_calls: bound on the number of calls of `measure`.
 
   Returns:
-    `(t, slope)`: the roots `[...]`, and the slope where they were last measured. 0 tells that the function
-    was flat there, at 0, and any t near by is as good.
+    `(t, slope)`: the roots `[...]`, and the slope where they were last measured. A slope of 0 means that the
+    function was flat there, at 0, and any t near by is as good.
   """
   low, high = jnp.broadcast_arrays(low, high)
   start = low if start is None else start
@@ -213,7 +213,7 @@ def find_threshold(
 
 
 def _advance(state: _Search, value: Array, slope: Array, tolerance: float | np.floating) -> _Search:
-  """One step, after the function has been measured at `state.t`."""
+  """Takes one step, after the function has been measured at `state.t`."""
   below, above = value < 0, value > 0
   low, high = jnp.where(below, state.t, state.low), jnp.where(above, state.t, state.high)
   at_low, at_high = jnp.where(below, value, state.at_low), jnp.where(above, value, state.at_high)
@@ -251,11 +251,11 @@ def locate(
   floor: Array,
   alpha: Array,
 ) -> tuple[Array, Array, Array]:
-  """The threshold of rows of scores, as an offset of logits that are relative to a score close by.
+  """Finds the threshold of rows of scores, as an offset of logits relative to a center close to it.
 
   Args:
     measure_around: `center -> (offset -> log_odds)` of the logits α (s - center) + offset, `[...]` each.
-    k: what Σ σ shall be.
+    k: what Σ σ should be.
     count: entries of each row.
     peak, floor: largest and smallest score of each row.
     alpha: logits per score.
@@ -267,7 +267,7 @@ def locate(
   low, high = bracket(k, count, alpha * (peak - floor))
   start = jnp.where(k > count / 2, high, low)
   near, _ = find_threshold(measure_around(peak), low, high, start=start, tolerance=1.0)
-  # Far from the peak, that has few digits: what is left to find is small, relative to a center close by.
+  # Far from the peak, `near` is not exact. Relative to a center close by, the rest and its error are small.
   center = peak - near / alpha
   moved = alpha * (peak - center)
   slack = jnp.where(low < high, 1, 0)

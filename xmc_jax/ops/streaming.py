@@ -1,14 +1,14 @@
-"""Losses over all labels in memory O(B · chunk + L · D): the matrix of all scores is never whole.
+"""Computes losses over all labels in memory O(B · chunk + L · D): it never holds the matrix of all scores.
 
 A row's loss depends on its scores only through those of its positives and one number that sums up the rest: a
 log-sum-exp, a sum of softplus, the threshold of SoftTop-k. `_summarise` finds both in passes over chunks of
-labels; its gradient is one more pass, which computes the scores again. What is left, on `[B, P]`, is written
-down once for each kind, in `streaming_kinds`, and differentiated by JAX.
+labels; its gradient is one more pass, which computes the scores again. The rest of each loss, on `[B, P]`, is
+in `streaming_losses`, and JAX differentiates it.
 
-Products and sums are float32 whatever the inputs are. Two bfloat16 tables are multiplied as they are where
-the hardware does so, and then the cotangent of the scores is rounded to bfloat16 too. Over a mesh, what has a
-row per query is split over 'data', and what has one per label over 'label'; each device scores its own block,
-and the parts of a row are combined (DEXML, section B.5). B and L need not divide by the mesh.
+Products and sums are float32 for inputs of any type. Two bfloat16 tables are multiplied without conversion if
+the hardware can; the cotangent of the scores is then rounded to bfloat16 too. Over a mesh, arrays with a row
+per query are split over 'data', and those with a row per label over 'label'. Each device scores its own
+block, and the parts of a row are combined (DEXML, section B.5). B and L need not divide by the mesh.
 docs/formulas.md, "Streaming loss" and docs/formulas.md, "Label sharding".
 """
 
@@ -27,7 +27,7 @@ from xmc_jax.types import Array, PyTree
 
 
 class _Plan(NamedTuple):
-  """What of a call is fixed when it is compiled."""
+  """Holds the settings of a call that are fixed when it is compiled."""
 
   kind: str
   chunk: int
@@ -49,7 +49,7 @@ def streaming_loss(
   mesh: Mesh | None = None,
   **kind_options: float | Array,
 ) -> Array:
-  r"""A loss of each query against all labels, computed and differentiated `chunk` labels at a time.
+  r"""Computes a loss of each query against all labels, and its gradient, `chunk` labels at a time.
 
   .. math::
     \mathrm{loss}(s_b, y_b), \qquad s_{bl} = \langle q_b, z_l \rangle / \tau, \qquad y_{bl} = [l \in P_b]
@@ -62,19 +62,19 @@ def streaming_loss(
     queries: `[B, D]`.
     labels: `[L, D]`.
     positives: `[B, P]` columns of the row's true labels, each once; -1 is none.
-      One of weight 0 still is a positive.
+      A positive of weight 0 still is a positive.
     chunk: labels scored at once, on each device.
     temperature: τ > 0, a scalar.
     weights: `[B, P]`; by default 1 / max(1, number of the row's positives).
       'binary' has none.
     excluded: `[B, F]` columns that the row's loss must not see, even where they
       are positives; -1 is none.
-    unsampled: `[B, U]` more of these, none of them in `positives`, which is not checked: true labels that
-      were not sampled and that the loss leaves alone.
+    unsampled: `[B, U]` more excluded columns, none of them in `positives`, which is not checked: true labels
+      that were not sampled and that the loss must not see.
     where: `[L]` bool, True for a real label; others are as if not there.
     mesh: of axes ('data', 'label'); by default the one device of the inputs.
     **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), for 'binary' `prior` (0 by default),
-      which is subtracted from all scores, as log L where classifiers have no bias; numbers or `[B]`.
+      which is subtracted from all scores, for instance log L if classifiers have no bias; numbers or `[B]`.
 
   Returns:
     `[B]` float32 loss of each row.
@@ -116,7 +116,7 @@ def _check(kind, queries, labels, positives, weights, excluded, unsampled, where
 
 @functools.partial(jax.jit, static_argnums=0)
 def _loss(plan, queries, labels, positives, weights, excluded, unsampled, where, temperature, options):
-  """`streaming_loss` of arrays."""
+  """Computes `streaming_loss` of inputs that are checked and converted to arrays."""
   num_rows, num_labels = len(queries), len(labels)
   queries, labels = (
     table if jnp.issubdtype(table.dtype, jnp.floating) else table.astype(jnp.float32)
@@ -134,7 +134,7 @@ def _loss(plan, queries, labels, positives, weights, excluded, unsampled, where,
   if where is not None and num_labels:
     real &= where[jnp.where(real, positives, 0)]
   real &= ~jnp.any(positives[:, :, None] == excluded[:, None, :], axis=2)
-  if unsampled is not None:  # after that comparison, which has [B, P, F] cells: P and U may be hundreds
+  if unsampled is not None:  # joined after the comparison above, of [B, P, F] cells: P and U may be hundreds
     excluded = jnp.concatenate([excluded, unsampled.astype(jnp.int32)], axis=1)
   positives = jnp.where(real, positives, -1)
   if weights is None:
@@ -149,9 +149,9 @@ def _loss(plan, queries, labels, positives, weights, excluded, unsampled, where,
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _summarise(plan, queries, labels, temperature, positives, excluded, where, options):
-  """A number for each row that sums up its scores, `[B]`, and the scores of its positives `[B, P]`.
+  """Computes a number for each row that sums up its scores, `[B]`, and the scores of its positives `[B, P]`.
 
-  Both are relative to a constant of the row; the second is 0 where there is no positive.
+  Both are relative to a constant of the row; the scores are 0 where there is no positive.
   """
   return _summarise_forward(plan, queries, labels, temperature, positives, excluded, where, options)[0]
 
@@ -167,7 +167,7 @@ def _summarise_forward(plan, queries, labels, temperature, positives, excluded, 
       mesh=plan.mesh,
       in_specs=(_pool_specs(padded), P("data")),
       out_specs=P("data"),
-      check_vma=False,  # the merged results are equal over 'label', which the type system cannot see
+      check_vma=False,  # the merged results are equal over 'label', but JAX cannot check that
     )
     summary = jax.tree.map(lambda rows: rows[: len(queries)], shard(padded, padded_options))
   relative = jnp.where(positives >= 0, summary.found - summary.anchor[:, None], 0)
@@ -203,7 +203,7 @@ _summarise.defvjp(_summarise_forward, _summarise_backward)
 
 
 def _forward_shard(plan: _Plan, axis: str | None, pool: Pool, options: PyTree) -> Summary:
-  """The summary of the shard's rows; over the labels of all shards along `axis`."""
+  """Computes the summary of the shard's rows over the labels of all shards along `axis`."""
   kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
 
   def fold(reduction):
@@ -213,7 +213,7 @@ def _forward_shard(plan: _Plan, axis: str | None, pool: Pool, options: PyTree) -
 
 
 def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> tuple[Array, Array]:
-  """Gradients to the shard's queries, float32, and labels."""
+  """Computes the gradients of the shard's queries, in float32, and of its labels."""
   kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
   of_rows, options, d_value, at_positives = rows
 
@@ -221,7 +221,7 @@ def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> 
     return d_value[:, None] * kind.slope(of_rows, options, scores)
 
   dtype = pool.labels.dtype
-  # Where each device has a part of the rows, sums are taken in float32.
+  # If each device has a part of the rows, their gradients are summed in float32.
   partial = axis is not None and plan.mesh is not None and plan.mesh.shape["data"] > 1
   d_queries, d_labels = chunked_scores.gradients(
     pool, slope, at_positives, plan.chunk, labels_dtype=jnp.float32 if partial else dtype
@@ -232,7 +232,7 @@ def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> 
 
 
 def _own_columns(pool: Pool, axis: str | None) -> Pool:
-  """Counts columns from the shard's first label, instead of from the first of all."""
+  """Renumbers columns, so that they count from the shard's first label instead of from the first of all."""
   if axis is None:
     return pool
   first = jax.lax.axis_index(axis) * len(pool.labels)

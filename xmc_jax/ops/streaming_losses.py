@@ -1,4 +1,4 @@
-"""The losses that `streaming_loss` knows: each a summary of a row's scores, and a sum over its positives."""
+"""Defines the losses of `streaming_loss`: a summary of a row's scores and a sum over positives each."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from xmc_jax.types import Array, PyTree
 
 
 class Summary(NamedTuple):
-  """What one pass over a row's labels leaves.
+  """Holds what the passes over a row's labels compute.
 
   Attributes:
     value: `[B]` the number that the loss needs, a function of the scores.
-    anchor: `[B]` what the positives' scores are taken relative to, a constant: large scores keep their
-      digits where both sides of a difference are relative to the same number.
-    rows: more of each row, `[B]` each, that `Kind.slope` needs.
+    anchor: `[B]` the constant that is subtracted from the positives' scores: a difference of large scores
+      stays exact if both are relative to the same number.
+    rows: other numbers of each row, `[B]` each, that `Kind.slope` needs.
     found: `[B, P]` scores of the positives, -inf where there is none.
   """
 
@@ -29,7 +29,7 @@ class Summary(NamedTuple):
 
 
 class Kind(NamedTuple):
-  """A loss in two parts.
+  """Describes a loss in two parts.
 
   Attributes:
     with_positives: whether a row's positives take part in its summary.
@@ -54,7 +54,7 @@ def _filled(num_rows: int, value: float) -> Array:
 
 
 def _peak_of(peak: Array) -> Array:
-  """A peak that can be subtracted: 0 where there was nothing to take the maximum of."""
+  """Returns a peak that can be subtracted: 0 instead of -inf, the maximum of no scores."""
   return jnp.where(jnp.isneginf(peak), 0, peak)
 
 
@@ -80,7 +80,7 @@ LOG_SUM_EXP = Reduction(_start_log_sum_exp, _add_log_sum_exp, _merge_log_sum_exp
 
 
 def _sum_of_softplus(prior):
-  """The reduction that finds Σ softplus(s - prior), the prior `[B]`."""
+  """Returns the reduction that computes Σ softplus(s - prior), the prior `[B]`."""
   return Reduction(
     start=lambda num_rows: _filled(num_rows, 0),
     add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores - prior[:, None]), axis=1),
@@ -89,7 +89,7 @@ def _sum_of_softplus(prior):
 
 
 def _summarise_log_sum_exp(fold, options):
-  """log Σ exp(s - peak): -inf where there is nothing to sum."""
+  """Computes log Σ exp(s - peak): -inf where there is nothing to sum."""
   (peak, total), found = fold(LOG_SUM_EXP)
   anchor, empty = _peak_of(peak), total == 0
   log_total = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)))
@@ -106,7 +106,7 @@ def _combine_softmax(value, relative, real, weights, options):
 
 
 def _combine_decoupled(value, relative, real, weights, options):
-  # softplus(-inf) is 0 with gradient 0: that settles padding and the rows without negatives.
+  # softplus(-inf) is 0 with gradient 0: so padding and rows without negatives add nothing.
   return jnp.sum(weights * jax.nn.softplus(jnp.where(real, value[:, None] - relative, -jnp.inf)), axis=1)
 
 
@@ -144,18 +144,18 @@ EXTREMES = Reduction(_start_extremes, _add_extremes, _merge_extremes)
 
 
 def _logits(scores, center, offset, alpha):
-  """α (s - center) + offset: scores near the threshold keep their digits, however large they are."""
+  """Computes α (s - center) + offset, which stays accurate near the threshold even for large scores."""
   return alpha[:, None] * (scores - center[:, None]) + offset[:, None]
 
 
 def _log_pull(logits):
-  """log of σ(x) σ(-x)."""
+  """Computes the log of σ(x) σ(-x)."""
   distance = jnp.abs(logits)
   return -distance - 2 * jnp.log1p(jnp.exp(-distance))
 
 
 def _tallies(to_logits):
-  """The reduction that finds a `Tally` at a threshold."""
+  """Returns the reduction that sums up a `Tally` at a threshold."""
   return Reduction(
     start=lambda num_rows: Tally(*(_filled(num_rows, 0) for _ in Tally._fields)),
     add=lambda state, scores: jax.tree.map(jnp.add, state, tally(scores, to_logits)),
@@ -164,7 +164,7 @@ def _tallies(to_logits):
 
 
 def _pulls(to_logits):
-  """The reduction that finds the log of Σ σ(x) σ(-x), apart for the logits above 0 and for the others."""
+  """Returns the reduction that computes log Σ σ(x) σ(-x), one for logits above 0 and one for the others."""
 
   def add(state, scores):
     logits = to_logits(scores)
@@ -179,7 +179,7 @@ def _pulls(to_logits):
 
 
 def _summarise_threshold(fold, options):
-  """The threshold of soft top-k, as an offset of the logits of scores relative to one near it."""
+  """Finds the threshold of soft top-k, as an offset of logits relative to a center near it."""
   k, alpha = options["k"], options["alpha"]
   (count, peak, floor), found = fold(EXTREMES)
   k = jnp.clip(k, 0, count)
@@ -196,14 +196,14 @@ def _summarise_threshold(fold, options):
   sides, _ = fold(_pulls(lambda scores: _logits(scores, center, offset, alpha)))
   above, below = (jnp.log(total) + _peak_of(highest) for highest, total in sides)
   log_pull = jnp.logaddexp(above, below)
-  # Where no entry is felt, the threshold is put where those above and those below miss equally much.
+  # Where all entries round to 0 or 1, the threshold is put where the errors above and below it are equal.
   offset = jnp.where(unfelt, offset + (above - below) / 2, offset)
   log_pull = jnp.where(unfelt, (above + below) / 2 + jnp.log(2.0), log_pull)
   return Summary(offset, center, (center, offset, log_pull), found)
 
 
 def _slope_threshold(rows, options, scores):
-  # Σ σ(α (s + t)) stays k: dt = -Σ v ds / Σ v, of which the offset is α t and a constant.
+  # Σ σ(α (s + t)) stays k, so dt = -Σ v ds / Σ v. The offset is α t plus a constant.
   center, offset, log_pull = rows
   share = jnp.exp(_log_pull(_logits(scores, center, offset, options["alpha"])) - log_pull[:, None])
   return -options["alpha"][:, None] * share

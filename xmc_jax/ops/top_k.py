@@ -1,4 +1,4 @@
-"""Exact nearest labels by inner product, block by block, on one device or a mesh."""
+"""Finds the exact nearest labels by inner product, block by block, on one device or a mesh."""
 
 import functools
 
@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 from xmc_jax.types import Array
 
-_BLOCK = 16  # columns that are looked into together
-_FEW = (32, 96)  # blocks that are looked into, where no row needs more
+_BLOCK = 16  # columns that are searched together
+_FEW = (32, 96)  # numbers of blocks that are searched, if no row needs more
 
 
 def top_k(
@@ -22,15 +22,15 @@ def top_k(
   mesh: Mesh | None = None,
   num_valid: int | Array | None = None,
 ) -> tuple[Array, Array]:
-  r"""The k labels of largest inner product with each query, exactly.
+  r"""Finds the k labels of largest inner product with each query, exactly.
 
   .. math::
     \mathrm{ids}_b = \operatorname{argtop}_k \, \{ \langle q_b, z_l \rangle : l < \mathrm{num\_valid} \}
 
   Labels are scored `chunk` at a time and merged into a running best k, so that
   memory beside the inputs is O(B · (chunk + k)), never O(B · L); a caller with
-  very many queries passes them in blocks. Products and sums are float32 whatever
-  the inputs are. Equal scores stand in the order of their label ids.
+  very many queries passes them in blocks. Products and sums are float32 for
+  inputs of any type. Equal scores are returned in the order of their label ids.
 
   Over a mesh with axes ('data', 'label'), queries are split over 'data' and
   labels over 'label': every device searches its own labels, and the devices' best
@@ -42,7 +42,7 @@ def top_k(
     labels: `[L, D]`, finite up to `num_valid`.
     k: labels to return; may exceed L.
     chunk: labels scored at once, on each device.
-    mesh: devices to use; by default the one on which the inputs are.
+    mesh: devices to use; by default the device of the inputs.
     num_valid: labels from here on are padding and never returned; by default L.
       Its value may change without a new compilation.
 
@@ -69,7 +69,7 @@ def top_k(
 
 @functools.partial(jax.jit, static_argnames=("k", "chunk"))
 def _search(queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: int) -> tuple[Array, Array]:
-  """`top_k` on one device."""
+  """Runs `top_k` on one device."""
   num_labels = labels.shape[0]
   num_chunks = -(-num_labels // chunk)
   chunk = min(chunk, num_labels)
@@ -77,13 +77,13 @@ def _search(queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: i
 
   def merge_chunk(i, best):
     best_scores, best_ids = best
-    # The last chunk is moved back to end with the table, which saves padding a copy
-    # of it; the columns that it then shares with its predecessor do not count.
+    # The last chunk is moved back to end with the table, so that the table needs no
+    # padded copy; the columns that it shares with the chunk before do not count.
     start = jnp.minimum(i * chunk, num_labels - chunk)
     ids = start + jnp.arange(chunk, dtype=jnp.int32)
     block = jax.lax.dynamic_slice_in_dim(labels, start, chunk).astype(jnp.float32)
     scores = jnp.einsum("bd,ld->bl", queries, block, precision=jax.lax.Precision.HIGHEST)
-    # top_k ranks -0.0 below 0.0, though it is no smaller.
+    # lax.top_k ranks -0.0 below 0.0, although they are equal.
     scores = jnp.where(scores == 0, 0, scores)
     scores = jnp.where((ids >= i * chunk) & (ids < num_valid), scores, -jnp.inf)
     return _merge(best_scores, best_ids, scores, start)
@@ -93,16 +93,16 @@ def _search(queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: i
 
 
 def _merge(best_scores: Array, best_ids: Array, scores: Array, start: Array) -> tuple[Array, Array]:
-  """The best k of those found before `[B, k]` and of a chunk's scores `[B, n]`, whose ids begin at `start`.
+  """Merges the best k found before `[B, k]` with a chunk's scores `[B, n]`, whose ids begin at `start`.
 
   Selecting among all n costs more than scoring them, and few labels of a later chunk are better than the k-th
-  found before. Where no row has more than a few blocks with such a label, only these are looked into.
+  found before. If no row has more than a few blocks with such a label, only these blocks are searched.
   """
   k, num_blocks = best_scores.shape[1], scores.shape[1] // _BLOCK
 
   def select(candidates, column):
-    # What was found before has the lower ids: it stands first, and wins ties. It has
-    # k places, filled or -inf, so a column that does not count is never chosen.
+    # The labels found before have lower ids: they come first, and win ties. They fill
+    # k places, some with -inf, so a column that does not count is never chosen.
     found, places = jax.lax.top_k(jnp.concatenate([best_scores, candidates], axis=1), k)
     kept = jnp.take_along_axis(best_ids, jnp.minimum(places, k - 1), axis=1)
     return found, jnp.where(places < k, kept, start + column(jnp.maximum(places - k, 0)))
@@ -115,7 +115,7 @@ def _merge(best_scores: Array, best_ids: Array, scores: Array, start: Array) -> 
   rises = scores.reshape(-1, num_blocks, _BLOCK).max(axis=2) > best_scores[:, -1:]
 
   def among(count):
-    # Blocks that rise come first, in their order, so that ties stay in the order of ids.
+    # Blocks with a better label come first, in their order, so that ties stay in the order of ids.
     keys = jnp.where(rises, jnp.arange(num_blocks, 0, -1, dtype=jnp.float32), 0)
     blocks = jax.lax.top_k(keys, count)[1]
     columns = (blocks[:, :, None] * _BLOCK + jnp.arange(_BLOCK)).reshape(-1, count * _BLOCK)
@@ -131,7 +131,7 @@ def _merge(best_scores: Array, best_ids: Array, scores: Array, start: Array) -> 
 def _search_mesh(
   queries: Array, labels: Array, num_valid: Array | int, *, k: int, chunk: int, mesh: Mesh
 ) -> tuple[Array, Array]:
-  """`top_k` over a mesh."""
+  """Runs `top_k` over a mesh."""
   num_queries = queries.shape[0]
   queries = _pad_rows(queries, mesh.shape["data"])
   labels = _pad_rows(labels, mesh.shape["label"])
@@ -142,13 +142,13 @@ def _search_mesh(
     mesh=mesh,
     in_specs=(P("data", None), P("label", None), P()),
     out_specs=P("data", None),
-    check_vma=False,  # the gathered results are equal over 'label', which the type system cannot see
+    check_vma=False,  # the gathered results are equal over 'label', but JAX cannot check that
   )
   def search_shard(queries, labels, num_valid):
     first = jax.lax.axis_index("label") * labels.shape[0]
     scores, ids = _search(queries, labels, num_valid - first, k=k, chunk=chunk)
     ids = jnp.where(ids < 0, -1, ids + first)
-    # Shards stand in the order of their ids, so ties break as on one device.
+    # Shards are gathered in the order of their ids, so ties break as on one device.
     scores, ids = jax.lax.all_gather((scores, ids), "label", axis=1, tiled=True)
     scores, places = jax.lax.top_k(scores, k)
     return scores, jnp.take_along_axis(ids, places, axis=1)
