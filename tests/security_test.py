@@ -73,7 +73,7 @@ def use(workdir: pathlib.Path) -> None:
   """What opens most of a run's folder."""
   model = Model.load(workdir)
   model.predict(["barn lt"], k=3)
-  ranking.paper_ranker(model._run, model._params, model._aux)
+  ranking.paper_ranker(model._run, model._params, model._extra_state)
 
 
 # The source itself.

@@ -25,7 +25,7 @@ class Model:
   def __init__(self, run: runs.Run, scores: str = ""):
     self._run, self._scores = run, scores
     methods.check_scores(scores or run.config.eval.scores, run.config, run.method)
-    self._params, self._aux, self.step = run.trained()
+    self._params, self._extra_state, self.step = run.trained()
 
   @classmethod
   def load(
@@ -67,7 +67,7 @@ class Model:
   @functools.cached_property
   def _sources(self) -> HybridRanker:
     opened = ranking.hybrid if self._chosen == "hybrid" else ranking.sources
-    return opened(self._run, self._params, self._aux)
+    return opened(self._run, self._params, self._extra_state)
 
   @functools.cached_property
   def _rank(self) -> ranking.Rank:
@@ -75,7 +75,7 @@ class Model:
       return self._sources.rank
     if self._chosen in configs.SOURCES:
       return functools.partial(self._sources.rank_by, self._chosen)
-    return ranking.ranker(self._run, self._params, self._aux, self._chosen)
+    return ranking.ranker(self._run, self._params, self._extra_state, self._chosen)
 
   @functools.cached_property
   def _tokens(self) -> Encoder:
@@ -91,7 +91,7 @@ class Model:
       UserError: `texts` is not a list of texts.
     """
     answers.check_texts(texts)
-    return self._run.embedder.queries(self._params, self._aux, self._tokens.table(texts))
+    return self._run.embedder.queries(self._params, self._extra_state, self._tokens.table(texts))
 
   def check_k(self, k: int) -> None:
     """Raises UserError unless k labels per text can be had."""
