@@ -1,5 +1,8 @@
 """A block of work for each core: in order, and with products that take one thread."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -20,6 +23,19 @@ def test_side_by_side_each_product_takes_one_thread():
   assert threads() == {1}
   one_thread.__exit__(None, None, None)
   assert threads() == before
+
+
+def test_the_limit_holds_for_libraries_that_are_used_later():
+  """SciPy brings a second library of products, which its first import loads."""
+  code = """
+from xmc_jax.retrieval import cores
+with cores.one_thread_a_call:
+  import scipy.optimize, sklearn.linear_model, threadpoolctl
+  found = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+assert found and set(found) == {1}, found
+"""
+  env = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+  subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
 
 
 def test_work_is_done_in_order_and_one_piece_needs_no_thread():

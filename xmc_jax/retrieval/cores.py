@@ -45,7 +45,10 @@ one_thread_a_call = _OneThread()
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-  return ThreadpoolController()  # slow: searches all loaded libraries
+  """Finds the libraries of products that are loaded: NumPy's and SciPy's. It is slow, so once a process."""
+  import scipy.linalg  # noqa: F401 - SciPy's is loaded by it; one that is loaded later is never limited
+
+  return ThreadpoolController()
 
 
 def in_order(work: Callable[..., _T], num_threads: int, *parts: Iterable) -> list[_T]:

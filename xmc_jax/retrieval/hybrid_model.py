@@ -157,7 +157,7 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
     for out in parts:
       apart[out] = HybridModel(names, *_both(names, features[~out], right[~out])).log_odds(features[out])
     linear, trees = _both(names, features, right)
-  return HybridModel(names, linear, trees, _joint(apart, right), len(queries))
+    return HybridModel(names, linear, trees, _joint(apart, right), len(queries))
 
 
 def fixed(names: list[str]) -> HybridModel:
