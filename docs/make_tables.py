@@ -3,7 +3,7 @@
   python docs/make_tables.py collect RUN NAME "what it is"    # docs/results/NAME.json from a run's folder
   python docs/make_tables.py write [PAGE ...]                 # fill the tables in docs/ and README.md
 
-A table stands between a mark and `<!-- end -->`, in percent, minutes and GB:
+A table is written between a mark and `<!-- end -->`, in percent, minutes and GB:
   <!-- table: NAME NAME ... -->      a row of each docs/results/NAME.json; of last steps too, where all
                                      have been tested by --mode=evaluate --checkpoint=last
   <!-- claim: NAME METRIC ... -->    what experiments.claims.run keeps: means over seeds and their 95 %
@@ -72,7 +72,7 @@ def table(names: list[str]) -> str:
 
 
 def faults_table(_: list[str]) -> str:
-  """A Markdown table of what trainings of all methods went through, and disks; every run ended alike."""
+  """Returns a Markdown table of the faults that trainings and disks went through, and their cost."""
   trials, disks = (
     json.loads((_DOCS / "results" / f"{name}.json").read_text()) for name in ("faults", "disks")
   )
@@ -103,8 +103,8 @@ def faults_table(_: list[str]) -> str:
 def leaderboard_table(names: list[str]) -> str:
   """A Markdown table of a board's rows, best P@1 first, in percent; the best of each metric is bold.
 
-  An interval is of drawing the test points (bootstrap); of several seeds, P@1 also has the mean's interval
-  over these (Student's t).
+  An interval is over test points (bootstrap); with several seeds, P@1 also has the interval of the mean over
+  seeds (Student's t).
 
   Args:
     names: a board, if it is not the main one, and metrics, if not all are shown.
@@ -153,8 +153,8 @@ def _trained(rows: list[dict]) -> list[dict]:
 def accuracy_table(names: list[str]) -> str:
   """A heading and a Markdown table for each data set, best P@1 first, in percent; the best are bold.
 
-  Beside a metric stands its bootstrap interval, and an arrow where the paired difference to XR-Linear lies on
-  one side of 0 with its whole interval, for every seed.
+  A metric has its bootstrap interval, and an arrow if the interval of the paired difference to XR-Linear lies
+  on one side of 0 for every seed.
 
   Args:
     names: sets, files of rows, and metrics; of what is not named, all.
@@ -225,21 +225,21 @@ def _mean(row: dict, what: str, metric: str) -> float:
   return statistics.mean(seed[what].get(metric, 0.0) for seed in row["seeds"])
 
 
-_STEPS = "{:.1f} steps on average, {} at most; 2 or 3 lie between checkpoints"
+_STEPS = "{:.1f} steps on average, {} at most; checkpoints are 2 or 3 steps apart"
 _OF_FAULTS = {  # what may be lost, how it is noticed
-  "kill -9": (_STEPS, "a step that has no manifest was not finished"),
-  "kill -9 while data are prepared": ("what was prepared", "a folder that has no manifest was not finished"),
-  "kill -9 while predictions are written": ("fewer than 1,024 lines", "`.part`, and notes of its making"),
-  "kill -9 while a run is exported": ("what was exported", "what has no name of its own was not finished"),
-  "kill -9, then a damaged checkpoint": (_STEPS, "checksums of all files, before a checkpoint is used"),
-  "SIGTERM": (_STEPS, "a thread hears the signal"),
+  "kill -9": (_STEPS, "a step without a manifest is incomplete"),
+  "kill -9 while data are prepared": ("what was prepared", "a folder without a manifest is incomplete"),
+  "kill -9 while predictions are written": ("fewer than 1,024 lines", "`.part`, with a record of its input"),
+  "kill -9 while a run is exported": ("what was exported", "a temporary name is an incomplete export"),
+  "kill -9, then a damaged checkpoint": (_STEPS, "checksums, before a checkpoint is used"),
+  "SIGTERM": (_STEPS, "a thread receives the signal"),
 }
 _LOST = {
   "training": "steps since the last checkpoint",
   "preparing": "what was prepared",
   "predicting": "fewer than 1,024 lines",
 }
-_NOTICED = "room is asked for beforehand; the disk's own error"
+_NOTICED = "space is checked first; the disk's own error"
 
 
 def _pages() -> list[pathlib.Path]:
