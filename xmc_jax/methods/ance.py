@@ -15,7 +15,7 @@ SETTINGS = declare(
   dual_encoder.SETTINGS,
   pool.HARD_NEGATIVES,
   pool_losses.MARGIN,
-  loss=Key("softmax", "what is minimised", choices=("softmax", "margin")),
+  loss=Key("softmax", "the loss to minimise", choices=("softmax", "margin")),
   labels=pool.IN_BATCH,
   num_hard_negatives=Key(1, "labels sampled per point from its shortlist", least=1),
 )

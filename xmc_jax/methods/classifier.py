@@ -26,13 +26,13 @@ SETTINGS = declare(
   pool_losses.MARGIN,
   refreshes.CLUSTERS,
   needs_run=True,
-  loss=Key("margin", "what is minimised", choices=("margin",)),
+  loss=Key("margin", "the loss to minimise", choices=("margin",)),
   labels=Key(
     "in_batch_table",
     "the labels of a step: the batch's sampled positives, by their classifiers",
     choices=("in_batch_table",),
   ),
-  query_dropout=Key(0.5, "on the frozen encoder's vectors", below=1),
+  query_dropout=Key(0.5, "dropout on the frozen encoder's vectors", below=1),
   temperature=pool_losses.TEMPERATURE_OF_RANKING,
 )
 TABLE = "classifiers"  # in `params`: `[L', D]`, L' = L rounded up to the devices

@@ -19,19 +19,20 @@ SETTINGS = declare(
   pool.HARD_NEGATIVES,
   loss=Key(
     "decoupled_softmax",
-    "what is minimised",
+    "the loss to minimise",
     choices=("decoupled_softmax", "softmax", "soft_top_k", "binary"),
   ),
   labels=Key(
     "all",
-    "the labels of a step: all, or the batch's sampled positives and what is added",
+    "the labels of a step: all, or the batch's sampled positives and added negatives",
     choices=("all", "in_batch"),
   ),
   num_fresh_negatives=Key(
-    0, "labels that a step adds to an in-batch pool, of the largest gradients by a cache of all labels"
+    0,
+    "labels that a step adds to an in-batch pool, by their gradients under a cache of all labels",
   ),
-  k=Key(5.0, "soft_top_k: how many labels the loss looks at", above=0),
-  alpha=Key(2.0, "soft_top_k: how sharply", above=0),
+  k=Key(5.0, "soft_top_k: number of labels at the top", above=0),
+  alpha=Key(2.0, "soft_top_k: α, the sharpness", above=0),
 )
 
 

@@ -13,7 +13,7 @@ from xmc_jax.types import DatasetInfo, Method
 
 SETTINGS = declare(
   dual_encoder.SETTINGS,
-  loss=Key("softmax", "what is minimised", choices=("softmax",)),
+  loss=Key("softmax", "the loss to minimise", choices=("softmax",)),
   labels=pool.IN_BATCH,
 )
 

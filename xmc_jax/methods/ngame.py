@@ -15,7 +15,7 @@ SETTINGS = declare(
   dual_encoder.SETTINGS,
   pool_losses.MARGIN,
   refreshes.CLUSTERS,
-  loss=Key("margin", "what is minimised", choices=("margin", "softmax", "decoupled_softmax")),
+  loss=Key("margin", "the loss to minimise", choices=("margin", "softmax", "decoupled_softmax")),
   labels=pool.IN_BATCH,
 )
 

@@ -20,8 +20,8 @@ from xmc_jax.types import BatchSpec, DatasetInfo, Method
 SETTINGS = declare(
   SCORES_IN_CHUNKS,
   embedding.POINTS,
-  loss=Key("binary", "what is minimised", choices=("binary",)),
-  labels=Key("table", "the labels of a step: all, by their rows of the table", choices=("table",)),
+  loss=Key("binary", "the loss to minimise", choices=("binary",)),
+  labels=Key("table", "the labels of a step: all, by their rows in the table", choices=("table",)),
 )
 
 

@@ -29,7 +29,7 @@ SETTINGS = declare(
   refreshes.CLUSTERS,
   prime_loss.SETTINGS,
   label_prototypes.SETTINGS,
-  loss=Key("dynamic_margin", "what is minimised", choices=("dynamic_margin", "margin")),
+  loss=Key("dynamic_margin", "the loss to minimise", choices=("dynamic_margin", "margin")),
   labels=pool.IN_BATCH,
   num_positives=Key(2, "positives sampled per point and step", least=1),
   temperature=pool_losses.TEMPERATURE_OF_RANKING,

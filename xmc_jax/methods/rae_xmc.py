@@ -24,10 +24,10 @@ SETTINGS = declare(
   pool.SETTINGS,
   pool.HARD_NEGATIVES,
   refreshes.CLUSTERS,
-  loss=Key("decoupled_softmax", "what is minimised", choices=("decoupled_softmax",)),
+  loss=Key("decoupled_softmax", "the loss to minimise", choices=("decoupled_softmax",)),
   labels=pool.IN_BATCH,
-  cluster_size=Key(4, "points of a cluster, at most, where point_positive_weight is not 0", least=1),
-  point_positive_weight=Key(0.0, "of points that share a label, as positives; 0 is the paper", most=1),
+  cluster_size=Key(4, "points of a cluster, at most, if point_positive_weight is not 0", least=1),
+  point_positive_weight=Key(0.0, "weight of points that share a label, as positives; 0 is the paper", most=1),
 )
 
 

@@ -56,25 +56,25 @@ SETTINGS = declare(
     unused("encoder_weight", 1, binary_weight=0.0, classifier_loss="same"),
     unused("symmetric", False, encoder_query_weight=0.5, classifier_query_weight=0.5),
   ),
-  loss=Key("decoupled_softmax", "what is minimised", choices=("decoupled_softmax", "softmax")),
+  loss=Key("decoupled_softmax", "the loss to minimise", choices=("decoupled_softmax", "softmax")),
   labels=Key("in_batch", "the labels of a step: the pool's, or all", choices=("in_batch", "all")),
-  pool_size=Key(0, "labels that the pool has room for; 0 is all that may be sampled"),
+  pool_size=Key(0, "labels of the pool, at most; 0 is all that may be sampled"),
   classifier_dim=Key(0, "width of the classifiers and of their head; 0 is none (DEPSL)"),
   classifier_loss=Key(
     "same",
-    "of the classifiers: `loss`, or another",
+    "the classifiers' loss: as method.loss, or another",
     choices=("same", "decoupled_softmax", "softmax", "binary"),
   ),
-  classifier_temperature=Key(1.0, "of the classifiers' scores, which are raw products", above=0),
-  binary_weight=Key(0.0, "of binary cross-entropy over the pool, of scores less log L, in their loss"),
+  classifier_temperature=Key(1.0, "τ_C: divides the classifiers' scores, which are raw products", above=0),
+  binary_weight=Key(0.0, "weight of binary cross-entropy (with the prior log L) on classifiers' scores"),
   # At 0 the encoder, which makes clusters and negatives, would not learn.
-  encoder_weight=Key(
-    0.5, "λ: the dual encoder's part of the loss; 1 is no classifiers either", above=0, most=1
+  encoder_weight=Key(0.5, "λ: weight of the encoder's loss; 1: no classifiers", above=0, most=1),
+  symmetric=Key(True, "True: the loss also has labels against the batch's queries"),
+  encoder_query_weight=Key(
+    0.5, "λ_D: share of queries against labels, by texts; the reverse has the rest", most=1
   ),
-  symmetric=Key(True, "labels against the batch's queries, too"),
-  encoder_query_weight=Key(0.5, "λ_D: then the part of queries against labels, by texts", most=1),
-  classifier_query_weight=Key(0.5, "λ_C: and by classifiers", most=1),
-  log_q=Key(False, "True: pool scores less the log of how likely a label is to be in the pool"),
+  classifier_query_weight=Key(0.5, "λ_C: the same share, by classifiers", most=1),
+  log_q=Key(False, "True: subtract the log of the probability that a label is in the pool from its scores"),
 )
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
 _DROPPED = "dropped"  # in `extra_state`: `[2]` hard negatives and positives that had no room in a pool so far

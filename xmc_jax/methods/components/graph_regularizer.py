@@ -39,32 +39,29 @@ _EDGES = declare(
     unused("walk_hops", 0, walk_restart=0.8, walk_kept=10, walk_sides="both", anchor_sampling="uniform"),
   ),
   walk_hops=Key(400, "hops of a random walk from each anchor, which adds edges; 0 adds none"),
-  walk_restart=Key(0.8, "how likely a walk is to return to its anchor at a hop", below=1),
-  walk_kept=Key(10, "anchors that a walk leads to, at most", least=1),
-  walk_sides=Key(
-    "both", "what walks add edges to: points, labels, or both", choices=("both", "query", "label")
-  ),
+  walk_restart=Key(0.8, "probability of a return to the start at each hop", below=1),
+  walk_kept=Key(10, "anchors that each walk adds, at most", least=1),
+  walk_sides=Key("both", "add edges of walks to points, labels, or both", choices=("both", "query", "label")),
   anchor_sampling=Key(
     "uniform",
-    "how a row's anchor is sampled; by visits, walks' edges by how often they were walked",
+    "how a row's anchor is sampled; 'visits' weights edges of walks by their visits",
     choices=("uniform", "visits"),
   ),
   random_edges=Key(
-    0.0, "edges added at random, as a share of a graph's own: to see what noise does", most=100
+    0.0, "random edges to add, as a share of a graph's own: tests the effect of noise", most=100
   ),
 )
 _PRUNING = declare(
   checks=(unused("graph_pruning", False, pruning_threshold=0.0, pruning_by="encoder"),),
-  graph_pruning=Key(True, "False: every edge counts, however unlike its ends"),
+  graph_pruning=Key(True, "False: edges are never pruned"),
   pruning_by=Key(
     "encoder",
-    "by whose embeddings: the encoder's of the moment, or those of the start, once; or both with their means "
-    "taken off",
+    "vectors of the test: by the current encoder, or once by the initial one; centred: minus their mean",
     choices=("encoder", "centred", "pretrained", "pretrained_centred"),
   ),
-  pruning_threshold=Key(0.0, "edges stay whose ends have a cosine above this", most=1),
+  pruning_threshold=Key(0.0, "edges are kept if the cosine of their ends is above this", most=1),
   pruning_first_epoch=Key(10.0, "no edges are pruned before this epoch"),
-  pruning_every_epochs=Key(5.0, "epochs between prunings, each from all edges; 0 prunes once"),
+  pruning_every_epochs=Key(5.0, "epochs between prunings, each of all edges; 0 prunes once"),
 )
 _OF_MARGIN = "margin", "margin_negatives", "margin_mean", "weight_temperature", "differentiable_weights"
 SETTINGS = declare(
@@ -76,9 +73,9 @@ SETTINGS = declare(
   query_graph_weights=Key(
     (), "λ of edges to points: of each graph, or one for all; () is 1 / T: ours, the paper prints none"
   ),
-  label_graph_weights=Key((), "λ of edges to labels, likewise"),
+  label_graph_weights=Key((), "λ of edges to labels, as query_graph_weights"),
   augment_truth=Key(False, "True: labels that share an anchor with a point are its labels, too (AugGT)"),
-  max_augmented_pairs=Key(200_000_000, "label pairs that this adds, at most: 16 bytes each"),
+  max_augmented_pairs=Key(200_000_000, "pairs that augment_truth may add: 16 bytes each"),
 )
 
 

@@ -52,9 +52,9 @@ SETTINGS = declare(
     "labels' centroids: 'momentum' ones follow the encoder, 'exact' ones are made before each epoch",
     choices=("momentum", "exact", "frozen", "none"),
   ),
-  centroid_momentum=Key(0.95, "α: what stays of a centroid in a step that samples its label", below=1),
+  centroid_momentum=Key(0.95, "α: weight of the old centroid in a step that samples its label", below=1),
   leave_batch_out=Key(False, "True: in training a label's centroid is without the batch's own points"),
-  exact_centroids=Key(False, "True: made anew of all training points when labels are ranked"),
+  exact_centroids=Key(False, "True: rank by centroids recomputed from all training points"),
 )
 
 

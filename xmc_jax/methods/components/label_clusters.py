@@ -52,17 +52,17 @@ def _number_faults(values: Mapping) -> Iterator[str]:
 SETTINGS = declare(
   checks=(_length_faults, _number_faults),
   num_label_clusters=Key(
-    0, "clusters of labels, each with a vector that is learnt: a power of two; 0 is none", most=2**30
+    0, "clusters of labels, each with a learnt vector: a power of two; 0 is none", most=2**30
   ),
   label_clustering=Key(
     "balanced", "how labels are clustered", choices=("balanced", "balanced_centroids", "kmeans")
   ),
   label_clusters_every_epochs=Key(
-    0.0, "epochs between clusterings by current texts; 0 is once, by those at the start"
+    0.0, "epochs between clusterings of current text embeddings; 0 is once, at the start"
   ),
-  num_head_labels=Key(0, "the most frequent labels, which have a vector of their own each"),
-  head_label_points=Key(0, "or all labels with so many training points; 0 is none"),
-  unit_texts=Key(True, "False: a text's embedding meets its label's vectors as it is, of any length"),
+  num_head_labels=Key(0, "this many of the most frequent labels have a vector each"),
+  head_label_points=Key(0, "labels with this many training points have a vector each; 0 is none"),
+  unit_texts=Key(True, "False: text embeddings are added without scaling to length 1"),
 )
 
 

@@ -34,7 +34,7 @@ SETTINGS = declare(
   label_centroids.SETTINGS,
   label_clusters.SETTINGS,
   prototype_width=Key(1024, "width of the prototype network's feed-forward layer", least=1),
-  prototype_dropout=Key(0.1, "at all four sites of that network's layer", below=1),
+  prototype_dropout=Key(0.1, "dropout at all four sites of the prototype network", below=1),
 )
 
 

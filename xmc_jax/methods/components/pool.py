@@ -38,7 +38,7 @@ def _shortlist_faults(values: Mapping) -> Iterator[str]:
 
 
 IN_BATCH = Key(
-  "in_batch", "the labels of a step: the batch's sampled positives and what is added", choices=("in_batch",)
+  "in_batch", "the labels of a step: the batch's sampled positives and added negatives", choices=("in_batch",)
 )
 POSITIVES = declare(
   checks=(_positive_faults,),
@@ -63,7 +63,7 @@ HARD_NEGATIVES = declare(
   ),
   shortlist_first_epoch=Key(5.0, "no hard negatives before this epoch"),
   shortlist_every_epochs=Key(5.0, "epochs between shortlists; 0 makes them once"),
-  shortlist_every_steps=Key(0, "in place of shortlist_every_epochs, where not 0"),
+  shortlist_every_steps=Key(0, "instead of shortlist_every_epochs, if not 0"),
 )
 
 

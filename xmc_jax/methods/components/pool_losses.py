@@ -72,18 +72,18 @@ SCORES_IN_CHUNKS = declare(
 )
 TRIPLETS = declare(
   checks=(cosine_faults,),
-  margin=Key(0.3, "loss = margin: how far a negative is to stay below a positive, in cosine"),
-  margin_negatives=Key(10, "the hardest negatives of the pool that count", least=1),
-  weight_temperature=Key(0.1, "of the softmax that weighs the negatives that violate the margin", above=0),
+  margin=Key(0.3, "loss = margin: how far a negative should stay below a positive, in cosine"),
+  margin_negatives=Key(10, "how many of the hardest negatives of the pool count", least=1),
+  weight_temperature=Key(0.1, "temperature of the softmax that weights negatives in the margin", above=0),
   differentiable_weights=Key(False, "True: the gradient goes through these weights (NGAME's released code)"),
 )
 MARGIN = declare(
   TRIPLETS,
   checks=(_margin_faults,),
-  margin_positives=Key(0, "the lowest-scoring positives of a row that count; 0 is all that were sampled"),
+  margin_positives=Key(0, "how many of the lowest-scoring sampled positives of a row count; 0 is all"),
   margin_mean=Key(
     "existing",
-    "over the pairs that a row has; or 'all', as if it had so many of both",
+    "the mean is over the pairs that a row has, or over margin_positives * margin_negatives ('all')",
     choices=("existing", "all"),
   ),
 )

@@ -52,14 +52,16 @@ SETTINGS = declare(
     unused("loss", "margin", margin_minimum=0.1, margin_maximum=0.3),
     unused("regulariser_weight", 0, regulariser_margin=0.1, regulariser_hinge=True),
   ),
-  margin_minimum=Key(0.1, "loss = dynamic_margin: as far as two labels are apart, but at least this"),
-  margin_maximum=Key(0.3, "and at most this"),
-  prototype_weight=Key(1.0, "of queries against prototypes in the loss"),
-  text_weight=Key(1.0, "of queries against label texts"),
-  reverse_weight=Key(1.0, "of label texts against queries"),
-  regulariser_weight=Key(0.1, "λ: prototypes shall be better than texts"),
-  regulariser_margin=Key(0.1, "m': by how much"),
-  regulariser_hinge=Key(True, "False: no matter how much better they are, it is never enough (paper)"),
+  margin_minimum=Key(
+    0.1, "loss = dynamic_margin: smallest margin; it is the distance of two scores, clipped"
+  ),
+  margin_maximum=Key(0.3, "loss = dynamic_margin: largest margin"),
+  prototype_weight=Key(1.0, "weight of queries against prototypes in the loss"),
+  text_weight=Key(1.0, "weight of queries against label texts"),
+  reverse_weight=Key(1.0, "weight of label texts against queries"),
+  regulariser_weight=Key(0.1, "λ: weight of R, which asks that prototypes are better than texts"),
+  regulariser_margin=Key(0.1, "m': margin of R"),
+  regulariser_hinge=Key(True, "False: R has no hinge (paper)"),
 )
 
 

@@ -28,13 +28,15 @@ def _doubling_faults(values: Mapping) -> Iterator[str]:
 CLUSTER_TIMES = declare(
   clusters_first_epoch=Key(10.0, "random batches before this epoch"),
   clusters_every_epochs=Key(5.0, "epochs between clusterings of the points; 0 clusters them once"),
-  clusters_every_steps=Key(0, "in place of clusters_every_epochs, where not 0; acts from the next epoch on"),
+  clusters_every_steps=Key(0, "instead of clusters_every_epochs, if not 0; takes effect at the next epoch"),
 )
 CLUSTERS = declare(
   CLUSTER_TIMES,
   checks=(_doubling_faults,),
-  cluster_size=Key(4, "points of a cluster, at most, which share a batch; 0: a cluster is a batch"),
-  cluster_doubling_epochs=Key((10, 25, 50, 75, 100, 125, 150, 200), "clusters double in size at these"),
+  cluster_size=Key(4, "points of a cluster, at most, which are in one batch; 0: a cluster is a batch"),
+  cluster_doubling_epochs=Key(
+    (10, 25, 50, 75, 100, 125, 150, 200), "epochs at which clusters double in size"
+  ),
 )
 
 

@@ -20,7 +20,7 @@ from xmc_jax.types import Array, Batch
 SETTINGS = declare(
   triplet_positives=Key(
     "drawn",
-    "the positives that triplets compare: those that were sampled, or as released one of all in the pool",
+    "the positives of triplets: those that were sampled, or as released one of all in the pool",
     choices=("drawn", "released"),
   )
 )
