@@ -88,7 +88,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
   "eval": {
     "every_epochs": Key(5.0, "epochs between evaluations on the validation rows; 0 is only at the end"),
     "batch_size": Key(512, "texts embedded at a time", least=1),
-    "k": Key(100, "labels ranked per point; becomes smaller if there are fewer", least=1),
+    "k": Key(100, "labels ranked per point; the default adapts if there are fewer", least=1),
     "backend": Key(
       "exact",
       "search; scann finds nearly all of the nearest in less time, by an index",
