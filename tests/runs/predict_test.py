@@ -156,7 +156,7 @@ def test_a_source_that_finds_few_labels_gives_fewer(workdir):
 
 def test_a_matrix_has_no_room_for_reasons(workdir, tmp_path):
   (tmp_path / "texts.txt").write_text("barn\n")
-  with pytest.raises(UserError, match=r"found\.npz has room for scores alone; leave --explain out") as error:
+  with pytest.raises(UserError, match=r"npz: a .npz file holds only scores; leave --explain out") as error:
     predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "found.npz"), 4, explain=True)
   assert "\n" not in str(error.value) and not (tmp_path / "found.npz").exists()
 

@@ -110,7 +110,7 @@ def train_and_test(
     ranking.check_installed(run)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
-    frequency.tell(run, run.config.eval.scores)
+    frequency.log_scope(run, run.config.eval.scores)
     params, extra_state, step = loop.train(run, voice, stop)
     with voice.stage("fuse"):
       fused.fit_fusion(run, params, extra_state)
@@ -144,7 +144,7 @@ def test(
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
   """
   run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
-  frequency.tell(run, scores or own.scores)
+  frequency.log_scope(run, scores or own.scores)
   told = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
   suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
   writes = bool(destination) and runtime.is_main_process()

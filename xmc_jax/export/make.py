@@ -97,8 +97,8 @@ def _check_scores(scores: str, run: runs.Run) -> None:
   weight = frequency.weight_of(run, scores if scores in run.method.scorers else "")
   if weight and scores != exported.HYBRID:
     raise UserError(
-      f"eval.log_frequency: label frequency weighs {weight:g} in this run's {scores!r} scores, and what is "
-      "exported ranks by vectors alone; give --scores=hybrid"
+      f"eval.log_frequency: label frequency has weight {weight:g} in this run's {scores!r} scores, but an "
+      "export ranks by vectors alone; give --scores=hybrid"
     )
   if scores == "fused" and run.method.key_temperature:
     say("export: labels rank by their texts; the memory of training points stays with the run")
