@@ -101,7 +101,7 @@ KILLS = {
   "in the middle of the memory": lambda patch: kill_at(patch, np, "save", after=True),
   "after the memory": lambda patch: kill_at(patch, atomic, "write_array", after=True),
   "before fitting": lambda patch: kill_at(patch, ranking, "fit_model"),
-  "while fitting": lambda patch: kill_at(patch, hybrid_model, "_both", at=3),
+  "while fitting": lambda patch: kill_at(patch, hybrid_model, "_fitted_models", at=3),
   "before the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save"),
   "after the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save", after=True),
   "before the test": lambda patch: kill_at(patch, ranking, "rank_test"),
