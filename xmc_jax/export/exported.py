@@ -70,7 +70,7 @@ class Exported:
     Raises:
       UserError: the folder holds no export, or the export is damaged.
     """
-    folder = whole_folder.standing(pathlib.Path(folder).expanduser())
+    folder = whole_folder.current(pathlib.Path(folder).expanduser())
     if not is_export(folder):
       raise UserError(f"{folder} is no exported run; --mode=export --workdir=RUN makes one")
     return cls(folder, _facts(folder / MARKER), Programs(folder / PROGRAMS))
@@ -179,7 +179,7 @@ class Exported:
       raise DataError(
         f"{self._folder}: functions give {vectors.shape[1]} numbers a label, its index has {width}"
       )
-    sample = label_files.read_sample(whole_folder.standing(self._folder / INDEX), width)
+    sample = label_files.read_sample(whole_folder.current(self._folder / INDEX), width)
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
     views = {view: [array, added[view]] for view, array in self._by_view.items()}
@@ -197,7 +197,7 @@ class Exported:
     )
 
   def _reread(self) -> None:
-    folder, views = whole_folder.standing(self._folder / INDEX), self._facts["views"]
+    folder, views = whole_folder.current(self._folder / INDEX), self._facts["views"]
     self._vectors, self._texts = label_files.read(folder)
     self._by_view = {"encoder": self._vectors}
     if len(views) > 1:

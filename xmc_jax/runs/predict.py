@@ -160,7 +160,9 @@ def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[object]) -> dict[str, Any]:
   """Returns what predictions depend on: checksums of the run's files, the file of texts, and settings."""
   of_step = (workdir / folder / str(step) / checksums.FILE_NAME for folder in ("best", "checkpoints"))
-  made = [path for path in (*of_step, *(workdir / name for name in run_folder.AFTERWARDS)) if path.exists()]
+  made = [
+    path for path in (*of_step, *(workdir / name for name in run_folder.RANKING_FILES)) if path.exists()
+  ]
   stat = os.stat(source)
   return {
     "run": [str(workdir.absolute()), *map(checksums.sha256, made)],

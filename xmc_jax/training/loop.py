@@ -57,7 +57,7 @@ def train(
   if record.unscored or (first < last_step and not record.stopped):
     checkpoints.check_room(state)
     # These files are of other parameters: of a killed run or a later step; after the loop, of earlier steps.
-    run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
+    run_folder.forget(run.workdir, *run_folder.RANKING_FILES, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.extra_state)
     step = TrainStep(
@@ -76,7 +76,7 @@ def train(
     except StopRequested:
       say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
       stop.leave()
-    run_folder.forget(run.workdir, *run_folder.AFTERWARDS)
+    run_folder.forget(run.workdir, *run_folder.RANKING_FILES)
   checkpoints.close()
   return run.trained()
 
