@@ -1,4 +1,4 @@
-"""An exported run: predicts without the run's folder, and accepts new labels by their texts."""
+"""Opens an exported run: predicts without the run's folder, and accepts new labels by their texts."""
 
 import functools
 import json
@@ -153,7 +153,7 @@ class Exported:
   @functools.cached_property
   def _hybrid(self) -> HybridRanker:
     vectors = {view: np.asarray(array) for view, array in self._by_view.items()}
-    memory = cast(memory_files.Memory, self._memory)  # only who has one asks
+    memory = cast(memory_files.Memory, self._memory)  # a hybrid export has one
     return memory_files.ranker(memory, vectors, self._texts)
 
   def _unknown(self, texts: Sequence[str]) -> list[str]:
