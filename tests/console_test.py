@@ -195,7 +195,7 @@ def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(tmp_path, monkeypa
     voice.scalars(step, {"train/loss": 0.5})
   voice.close()
   assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-  assert capsys.readouterr().err.count("no more is written for TensorBoard (No space left on device)") == 1
+  assert capsys.readouterr().err.count("stopped writing TensorBoard files (No space left on device)") == 1
   (tmp_path / "metrics.jsonl").unlink()
   (tmp_path / "metrics.jsonl").mkdir()
   with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written .*; the same command goes on"):
@@ -212,7 +212,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_tensorboard(tmp_path, monkeyp
   voice.scalars(1, {"train/loss": 0.5})
   voice.close()
   assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
-  assert capsys.readouterr().err.count("no more is written for TensorBoard (No space left on device)") == 1
+  assert capsys.readouterr().err.count("stopped writing TensorBoard files (No space left on device)") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cases import each_case
 
 from xmc_jax.batching import graph_anchors as links_module
 from xmc_jax.batching.builder import BatchBuilder
-from xmc_jax.batching.graph_anchors import GraphEdges, LinkSampler
+from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges
 from xmc_jax.types import BatchSpec
 
 N, A = 20, 15
@@ -25,7 +25,7 @@ def _sampler(edges, num_rows=8, **options):
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
   frequency = np.full(edges.shape[0], num_rows / edges.shape[0])
   side = GraphEdges(anchors, edges)
-  return anchors, LinkSampler(side, num_rows=num_rows, frequency=frequency, max_length=32, **options)
+  return anchors, AnchorSampler(side, num_rows=num_rows, frequency=frequency, max_length=32, **options)
 
 
 @hypothesis.given(
@@ -83,7 +83,7 @@ def test_edges_are_sampled_in_proportion_to_weights():
   edges = sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A))
   kept, sampling_weights = np.array([True, False, True, True, True]), np.array([1, 2, 3, 4, 1], np.float32)
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
-  sampler = LinkSampler(
+  sampler = AnchorSampler(
     GraphEdges(anchors, edges, sampling_weights), num_rows=2, frequency=np.ones(2), max_length=32
   )
   seen = np.zeros((2, A))
@@ -180,7 +180,7 @@ def test_what_samples_more_anchors_than_usual_gets_more_room():
   edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
   anchors = tiny_runs.token_table(np.full(21, 5))
   frequency = np.full(200, 0.1)
-  sampler = LinkSampler(GraphEdges(anchors, edges), num_rows=20, frequency=frequency, max_length=8)
+  sampler = AnchorSampler(GraphEdges(anchors, edges), num_rows=20, frequency=frequency, max_length=8)
   usual = sampler.sample(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
   many = sampler.sample(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
   assert len(usual.columns) < 20 <= len(many.columns)
@@ -188,6 +188,6 @@ def test_what_samples_more_anchors_than_usual_gets_more_room():
     np.testing.assert_array_equal(links.weights.sum(axis=1), 1)
   # Room is for the rows that batches have.
   of_hub = frequency * (columns == 0)
-  seldom = LinkSampler(GraphEdges(anchors, edges), num_rows=20, frequency=of_hub, max_length=8)
+  seldom = AnchorSampler(GraphEdges(anchors, edges), num_rows=20, frequency=of_hub, max_length=8)
   links = seldom.sample(np.arange(20), np.arange(20), None, np.random.default_rng(0))
   assert len(links.columns) < len(usual.columns)

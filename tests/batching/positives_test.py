@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import tiny_runs
 
 from xmc_jax.batching.builder import BatchBuilder
-from xmc_jax.batching.positives import choose_widths, doublings, expected_in_pool, suffices
+from xmc_jax.batching.positives import choose_widths, doublings, expected_in_pool, smallest_width
 from xmc_jax.types import BatchSpec
 
 
@@ -16,7 +16,7 @@ def test_usual_batches_are_narrow_and_the_longest_row_has_room():
   widths = choose_widths(counts, counts, batch_size=64)
   assert widths == (8, 741)
   longest = [counts[rng.choice(len(counts), 64, replace=False)].max() for _ in range(200)]
-  assert np.mean([suffices(widths, needed) == 8 for needed in longest]) > 0.95
+  assert np.mean([smallest_width(widths, needed) == 8 for needed in longest]) > 0.95
 
 
 def test_widths_are_few_ascending_and_never_wider_than_the_longest_row():
@@ -27,10 +27,10 @@ def test_widths_are_few_ascending_and_never_wider_than_the_longest_row():
     widths = choose_widths(counts, in_pool, int(rng.integers(1, 600)))
     assert 1 <= len(widths) <= 3 and list(widths) == sorted(set(widths)) and widths[-1] == counts.max()
     for needed in rng.integers(0, counts.max() + 1, 5):
-      assert suffices(widths, needed) >= needed
+      assert smallest_width(widths, needed) >= needed
   assert choose_widths(np.zeros(0), np.zeros(0), 8) == (1,)
   with pytest.raises(ValueError, match=r"9 positives of a row do not fit into the widths \(4, 8\)"):
-    suffices((4, 8), 9)
+    smallest_width((4, 8), 9)
 
 
 def test_doublings_end_where_the_longest_row_has_room():

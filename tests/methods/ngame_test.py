@@ -430,7 +430,7 @@ def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_r
 
 
 def test_classifiers_want_a_run_on_the_same_data(data, encoder_run, tmp_path):
-  with pytest.raises(ConfigError, match=r"stands on a trained encoder; set --config.init_from=FOLDER"):
+  with pytest.raises(ConfigError, match=r"needs a trained encoder; set --config.init_from=FOLDER"):
     tiny_runs.open_run(data, tmp_path / "a", **CLASSIFIER)
   with pytest.raises(ConfigError, match=r"data of their encoder.*leave --config.data.path out"):
     settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": str(tmp_path)}

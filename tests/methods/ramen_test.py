@@ -571,13 +571,13 @@ def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
   )
   assert augmented().nnz == run.data.truth.nnz
   run.config.method.max_augmented_pairs = added - 1
-  with pytest.raises(ConfigError, match=rf"graph words adds some {added:,} label pairs.*has room for"):
+  with pytest.raises(ConfigError, match=rf"graph words would add about {added:,} label pairs.*allows only"):
     augmented()
   monkeypatch.setattr(graph_edges, "_BLOCK_PATHS", 1)
   run.config.method.max_augmented_pairs, made, blocks = 10, [], graph_edges._blocks
   monkeypatch.setattr(
     graph_edges, "_blocks", lambda *args: (made.append(block) or block for block in blocks(*args))
   )
-  with pytest.raises(ConfigError, match=r"--config.method.max_augmented_pairs has room for 10; raise it"):
+  with pytest.raises(ConfigError, match=r"--config.method.max_augmented_pairs allows only 10; raise it"):
     augmented()
   assert len(made) < 30

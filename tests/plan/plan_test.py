@@ -443,7 +443,7 @@ REFUSED = {
 @each_case("name", REFUSED)
 def test_remedies_hold(name):
   made = planned(REFUSED[name])
-  with pytest.raises(ConfigError, match=r"GB on each device in .* counted on of the") as info:
+  with pytest.raises(ConfigError, match=r"GB on each device in .* usable of the") as info:
     plans.check(made)
   key, value = re.match(r"(\S+) = (\S+) does not fit: ", str(info.value)).groups()
   section, _, last = key.partition(".")

@@ -110,8 +110,8 @@ def _saved(rows, columns, scores, shape):
     (lambda path: path.write_bytes(b"PK nothing"), "not readable"),
     (lambda path: path.write_bytes(b""), "not readable"),
     (lambda path: path.write_bytes(path.read_bytes()[:200]), "not readable"),
-    (lambda path: sp.save_npz(path, _saved([0], [0], [1.0], (50, 3))), "scores, and the test has"),
-    (lambda path: sp.save_npz(path, _saved([0], [0], [1.0], (9, 60))), "scores, and the test has"),
+    (lambda path: sp.save_npz(path, _saved([0], [0], [1.0], (50, 3))), "scores, found"),
+    (lambda path: sp.save_npz(path, _saved([0], [0], [1.0], (9, 60))), "scores, found"),
     (lambda path: np.savez(path, indices=np.zeros(3)), "not readable"),
     (lambda path: sp.save_npz(path, _saved([0], [0], [np.nan], (50, 60))), "not finite"),
   ],
@@ -177,7 +177,7 @@ def test_rankings_that_are_not_there_are_refused(first, second, tmp_path):
 
   missing = "not ranked by memory yet, as report/metrics_memory.json is missing; give --mode=evaluate"
   assert f"{missing} --workdir={first} --scores=memory first" in refused("memory")
-  assert "--scores=../x is no ranking; there are hybrid, fused, encoder" in refused("../x")
+  assert "--scores=../x is unknown; choose one of hybrid, fused, encoder" in refused("../x")
   for run in (first, second):
     (run / "report" / "metrics_encoder.json").write_text('{"step": 3}')
     (run / "predictions" / "test_encoder.npz").write_bytes(b"nothing")

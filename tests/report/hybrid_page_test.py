@@ -113,7 +113,7 @@ def test_a_source_alone(hybrid_run, source, undrawn):
   made = made._replace(ranking=ranking, why=None)
   text, words = _written(made, scores=source, suffix=f"_{source}")
   assert f"ranked by the source {source.replace('_', ' ')} alone" in words
-  assert "the larger, the more the ranking is for a label" in words and 'class="why"' not in text
+  assert "the larger, the higher a label is ranked" in words and 'class="why"' not in text
   assert "Whether the probabilities hold" not in words
 
 

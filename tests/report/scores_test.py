@@ -91,7 +91,9 @@ def test_a_plan_is_small_and_has_every_true_label_of_its_points():
   truth = sp.random_array((9000, 500), density=0.004, format="csr", rng=rng).astype(np.float32)
   truth = sp.csr_matrix(truth)
   planned = scores.plan(truth, 0)
-  assert len(planned.rows) <= 2000 and 1500 < len(planned.labels) <= 2000 and len(planned.drawn) == 128
+  assert (
+    len(planned.rows) <= 2000 and 1500 < len(planned.labels) <= 2000 and len(planned.random_labels) == 128
+  )
   assert np.all(np.diff(planned.rows) > 0)
   chosen = truth[planned.rows]
   np.testing.assert_array_equal(planned.labels, chosen.indices)
@@ -111,7 +113,7 @@ def test_a_sample_by_loops(plain_run):
   every = made.queries @ made.run.embedder.labels(made.params, made.extra_state).T
   planned = scores.plan(test.unfiltered_positives, 0)
   vectors = scores.LabelVectors(
-    made.run, made.params, made.extra_state, "fused", np.concatenate([planned.labels, planned.drawn])
+    made.run, made.params, made.extra_state, "fused", np.concatenate([planned.labels, planned.random_labels])
   )
   found = scores.sample(planned, vectors, made.queries, made.ranking, test.unfiltered_positives, test.filter)
   true, wrong, above, beaten = [], [], [], []

@@ -16,7 +16,7 @@ def test_side_by_side_each_product_takes_one_thread():
   def threads():
     return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
 
-  before, one_thread = threads(), cores.one_thread_a_call
+  before, one_thread = threads(), cores.one_thread_per_product
   one_thread.__enter__()
   one_thread.__enter__()
   one_thread.__exit__(None, None, None)  # another search goes on
@@ -29,7 +29,7 @@ def test_the_limit_holds_for_libraries_that_are_used_later():
   """SciPy brings a second library of products, which its first import loads."""
   code = """
 from xmc_jax.retrieval import cores
-with cores.one_thread_a_call:
+with cores.one_thread_per_product:
   import scipy.optimize, sklearn.linear_model, threadpoolctl
   found = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
 assert found and set(found) == {1}, found

@@ -97,7 +97,7 @@ def test_the_regression_has_a_prior_around_weights_of_other_data(num_queries):
   names = ["memory_regression.score", "unheard", "log_frequency", "num_agreeing"]
   others = fixed(names).linear
   assert others[0] > 1 and others[1] == 0
-  found = hybrid_model._near_others(names, features, right)
+  found = hybrid_model._fitted_regression(names, features, right)
   np.testing.assert_allclose(found, newton(features.astype(np.float64), right, others), atol=1e-3)
   np.testing.assert_allclose(found[3], others[3])  # of a feature that was always the same nothing is learnt
 
@@ -256,7 +256,7 @@ def test_a_query_is_wholly_in_one_part(monkeypatch):
       asked.append({*some[:, 3].tolist()})
       return np.random.default_rng(0).normal(size=(len(some), 2))
 
-  monkeypatch.setattr(hybrid_model, "_both", fitted)
+  monkeypatch.setattr(hybrid_model, "_fitted_models", fitted)
   monkeypatch.setattr(hybrid_model, "HybridModel", Spy)
   fit(NAMES, features, right, rows)
   assert len(asked) == 3 and set().union(*asked) == set(range(250))

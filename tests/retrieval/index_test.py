@@ -132,8 +132,8 @@ def test_a_handful_is_searched_exactly_and_is_part_of_the_sample(vectors, builds
 @NEEDS_SCANN
 def test_auto_counts_the_queries_of_all_calls(vectors, builds, monkeypatch):
   queries, labels = vectors
-  monkeypatch.setattr(index, "_PAYS_LABELS", 3000)
-  monkeypatch.setattr(index, "_PAYS_QUERIES", 10)  # 160 of them
+  monkeypatch.setattr(index, "_SCANN_LABELS", 3000)
+  monkeypatch.setattr(index, "_SCANN_QUERIES", 10)  # 160 of them
   made = Index(labels)
   for start, built in ((0, 0), (100, 1), (200, 1)):
     assert_right(made.search(queries[start : start + 100], K), queries[start : start + 100], labels, K)
@@ -144,9 +144,9 @@ def test_auto_counts_the_queries_of_all_calls(vectors, builds, monkeypatch):
 @NEEDS_SCANN
 def test_auto_searches_exactly_what_scann_cannot_be_tuned_for(vectors, builds, monkeypatch, capfd, tmp_path):
   queries, labels = vectors
-  monkeypatch.setattr(index, "_PAYS_LABELS", 3000)
-  monkeypatch.setattr(index, "_PAYS_QUERIES", 1)
-  monkeypatch.setattr(index, "_CLUSTERS", (0.02,))
+  monkeypatch.setattr(index, "_SCANN_LABELS", 3000)
+  monkeypatch.setattr(index, "_SCANN_QUERIES", 1)
+  monkeypatch.setattr(index, "_LEAF_FRACTIONS", (0.02,))
   made = Index(labels)
   for _ in range(2):
     found = made.search(queries, K)

@@ -114,7 +114,7 @@ def test_scann_finds_what_the_exact_search_finds_and_says_how_much(capfd):
 @NEEDS_SCANN
 def test_scann_says_when_its_recall_is_low(capfd, monkeypatch):
   queries, labels = clustered(50, 2000)
-  monkeypatch.setattr(index, "_CLUSTERS", (0.03,))
+  monkeypatch.setattr(index, "_LEAF_FRACTIONS", (0.03,))
   refresh.shortlist(queries, labels, K, backend="scann")
   assert "less than 0.95" in capfd.readouterr().err
 

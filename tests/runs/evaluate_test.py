@@ -126,9 +126,9 @@ def test_probabilities_are_held_against_the_truth(tmp_path):
 
 
 def test_examples_ring_true_labels_that_are_not_shown(monkeypatch):
-  monkeypatch.setattr(evaluate, "_SHOWN", 1)
+  monkeypatch.setattr(evaluate, "_LABELS_SHOWN", 1)
   assert "  two\n    · label 0\n    ○ label 1" in evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 10)
-  monkeypatch.setattr(evaluate, "_SHOWN", 2)
+  monkeypatch.setattr(evaluate, "_LABELS_SHOWN", 2)
   assert "  two\n    · label 0\n    ✓ label 3\n    ○ label 1" in evaluate.examples(
     _run(TRAIN, 3), SPLIT, RANKING, 10
   )

@@ -97,7 +97,7 @@ def test_the_last_step_has_a_weight_of_its_own(chosen):
 def test_an_export_by_the_encoder_is_refused(chosen):
   ChosenWeight(1.0).save(chosen / run_folder.FREQUENCY)
   for scores in ("", "encoder"):
-    with pytest.raises(UserError, match=r"eval\.log_frequency: label frequency weighs 1 .*--scores=hybrid"):
+    with pytest.raises(UserError, match=r"label frequency has weight 1 .*--scores=hybrid"):
       export(chosen, scores=scores)
 
 
@@ -117,23 +117,23 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
       run.embedder.queries(params, extra_state, run.dataset.test.tokens), run.dataset.test.texts
     )
     found.append(ranker(run, params, extra_state, scores)(queries, 20).ids)
-    frequency.tell(run, scores)
+    frequency.log_scope(run, scores)
   assert len(said) == np.array_equal(*found)
-  assert all(line.startswith(f"eval.log_frequency: not in {scores!r} scores; rankings by") for line in said)
-  frequency.tell(run, "hybrid")
-  assert "not in 'hybrid' scores" in said[-1]
+  assert all(line.startswith(f"eval.log_frequency: {scores!r} scores do not use it; ") for line in said)
+  frequency.log_scope(run, "hybrid")
+  assert "'hybrid' scores do not use it" in said[-1]
 
 
 def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch):
   said = []
   monkeypatch.setattr(frequency, "say", said.append)
   commands.test(chosen, scores="lexical_labels")
-  assert len(said) == 1 and "not in 'lexical_labels' scores" in said[0]
+  assert len(said) == 1 and "'lexical_labels' scores do not use it" in said[0]
   monkeypatch.setattr(commands.loop, "train", lambda *_: 1 / 0)  # said before it begins
   with pytest.raises(ZeroDivisionError):
     config = tiny_runs.config(data, **tiny_runs.UNIDEC, **_QUICK, **{"eval.log_frequency": 1.0})
     commands.train_and_test(config, tmp_path / "run")
-  assert len(said) == 2 and "not in 'fused' scores" in said[1]
+  assert len(said) == 2 and "'fused' scores do not use it" in said[1]
 
 
 def test_without_validation_rows_none_is_chosen_and_a_line_says_so(data, tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ def test_without_validation_rows_none_is_chosen_and_a_line_says_so(data, tmp_pat
   settings = {**_UNIT, "eval.log_frequency": -1.0, "data.num_validation": 0}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   frequency.fit(run, *run.initial_parameters())
-  assert len(said) == 1 and "weighs 0, as there are no validation rows" in said[0]
+  assert len(said) == 1 and "has weight 0, as there are no validation rows" in said[0]
   assert frequency.weight_of(run) == 0
 
 

@@ -47,7 +47,7 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
     assert report["step"] == last and report["metrics"] == found
     shutil.copytree(workdir, bare)
     shutil.rmtree(bare / "best")
-    for made in run_folder.AFTERWARDS:
+    for made in run_folder.RANKING_FILES:
       (bare / made).unlink(missing_ok=True)
     if scores in ("", "fused"):  # what a training fits at its end
       alone = runs.reopen(bare)

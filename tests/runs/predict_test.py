@@ -151,12 +151,12 @@ def test_a_source_that_finds_few_labels_gives_fewer(workdir):
   found, none = (json.loads(line)["labels"] for line in out.getvalue().splitlines())
   assert 0 < len(found) < 60 and found[0]["why"]["sources"]["lexical_labels"] == 1 and none == []
   assert all(label["id"] >= 0 and np.isfinite(label["score"]) for label in found)
-  assert interactive.answered(model, "zzz", 60) == ""
+  assert interactive.labels_as_text(model, "zzz", 60) == ""
 
 
 def test_a_matrix_has_no_room_for_reasons(workdir, tmp_path):
   (tmp_path / "texts.txt").write_text("barn\n")
-  with pytest.raises(UserError, match=r"found\.npz has room for scores alone; leave --explain out") as error:
+  with pytest.raises(UserError, match=r"npz: a .npz file holds only scores; leave --explain out") as error:
     predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "found.npz"), 4, explain=True)
   assert "\n" not in str(error.value) and not (tmp_path / "found.npz").exists()
 
@@ -196,7 +196,7 @@ def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, m
 def _asked(model, typed: str, capsys, explain: bool = False) -> str:
   with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
     pipe.send_text(typed)
-    interactive.ask(model, 3, explain)
+    interactive.show_prompt(model, 3, explain)
   return capsys.readouterr().out
 
 
@@ -235,7 +235,7 @@ def test_labels_do_not_obey_a_stranger(capsys):
     def predict(self, texts, k):
       return np.zeros((1, 1), int), np.ones((1, 1)), [list(self.labels)]
 
-  (line,) = interactive.answered(Stranger(), "a", 1).splitlines()
+  (line,) = interactive.labels_as_text(Stranger(), "a", 1).splitlines()
   assert "\x1b" not in line and line.startswith("   1.000  �[2Jgone and more") and len(line) <= 120
 
 

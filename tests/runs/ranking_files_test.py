@@ -101,7 +101,7 @@ KILLS = {
   "in the middle of the memory": lambda patch: kill_at(patch, np, "save", after=True),
   "after the memory": lambda patch: kill_at(patch, atomic, "write_array", after=True),
   "before fitting": lambda patch: kill_at(patch, ranking, "fit_model"),
-  "while fitting": lambda patch: kill_at(patch, hybrid_model, "_both", at=3),
+  "while fitting": lambda patch: kill_at(patch, hybrid_model, "_fitted_models", at=3),
   "before the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save"),
   "after the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save", after=True),
   "before the test": lambda patch: kill_at(patch, ranking, "rank_test"),
@@ -156,7 +156,7 @@ def test_training_that_goes_on_forgets_what_was_made_before(data, copied, workdi
 
 def test_what_others_make_while_it_trains_is_forgotten_too(data, copied, workdir, tmp_path, monkeypatch):
   """Somebody predicts with a run that has not ended: by the best parameters so far."""
-  train_on = loop._Loop.go
+  train_on = loop._Loop.run
 
   def go(self, *steps):
     train_on(self, *steps)
@@ -164,7 +164,7 @@ def test_what_others_make_while_it_trains_is_forgotten_too(data, copied, workdir
       shutil.copyfile(copied / name, self._run.workdir / name)
 
   spoil(copied)
-  monkeypatch.setattr(loop._Loop, "go", go)
+  monkeypatch.setattr(loop._Loop, "run", go)
   train(data, tmp_path / "run")
   assert_same_files(tmp_path / "run", workdir)
 

@@ -102,13 +102,13 @@ def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
   for owner, name, when in (
     (refit, "_on_all_rows", lambda run: True),
     (loop.TrainStep, "__call__", fourth_step_on_all),
-    (refit, "_keep", lambda *_: True),
+    (refit, "_save_final", lambda *_: True),
     (commands.evaluate, "write_report", lambda *_: True),
   ):
     with monkeypatch.context() as patch, pytest.raises(Killed):
       kill(patch, owner, name, when)
       commands.train_and_test(config, workdir)
-    if name == "_keep":  # until all is done, what the first training found is used
+    if name == "_save_final":  # until all is done, what the first training found is used
       assert runs.reopen(workdir).trained()[2] == newest(workdir / "best")
   whole, means = undisturbed
   assert commands.train_and_test(config, workdir) == means

@@ -152,7 +152,7 @@ def test_so_many_may_be_skipped_and_a_kill_does_not_forget_them(data, tmp_path, 
     expected = commands.train_and_test(config, tmp_path / "undisturbed")
   said = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
   assert [line.partition(",")[0] for line in said] == [f"train/loss is nan at step {n}" for n in (3, 12)]
-  assert said[1].endswith("; skipped, as 2 of at most 2 steps")
+  assert said[1].endswith("; skipped (2 of at most 2 steps)")
   lines = (tmp_path / "undisturbed" / "metrics.jsonl").read_text()
   assert "NaN" not in lines and len(lines.splitlines()) == 4  # the epoch's reading is of the step before
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -1,1 +1,1 @@
-"""The parts of a training batch and the builder that joins them."""
+"""Builds training batches: samples their parts, and joins them."""

@@ -1,4 +1,4 @@
-"""Training batches as a function of (seed, step, order), in static shapes."""
+"""Builds training batches as a function of (seed, step, order), in static shapes."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ import scipy.sparse as sp
 
 from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.epochs import epoch_shape
-from xmc_jax.batching.graph_anchors import GraphEdges, LinkSampler, is_of_labels
+from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
 from xmc_jax.batching.positives import choose_widths, expected_in_pool
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.truth import unfiltered
 from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, SampledAnchors, Tokens
 
-_ORDER, _SAMPLE, _LINK = 0, 1, 2  # separate random streams of one seed
+_ORDER, _SAMPLE, _ANCHOR = 0, 1, 2  # separate random streams of one seed
 
 
 class BatchBuilder:
@@ -26,7 +26,7 @@ class BatchBuilder:
   Args:
     queries: token table of the training points.
     labels: token table of the labels.
-    truth: CSR `[N, L]`, true labels; rows without labels are left out of training.
+    truth: CSR `[N, L]`, true labels; rows without labels are not trained on.
     excluded: CSR `[N, L]`, pairs that the loss must not see, whether true or not.
     spec: which labels are in the pool, and how many positives are sampled.
     batch_size: B, over all devices; an upper bound where each batch is a cluster (`spec.batch_is_cluster`).
@@ -97,7 +97,7 @@ class BatchBuilder:
       local_rows=local_labels,
       label_weights=label_weights,
     )
-    self._samplers = self._link_samplers(sides, data_axis * label_axis, local_labels)
+    self._samplers = self._anchor_samplers(sides, data_axis * label_axis, local_labels)
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     self._positive_widths = self._choose_widths()
     self.every_label: Tokens | tuple[()] = ()
@@ -122,15 +122,15 @@ class BatchBuilder:
       )
     return choose_widths(counts, in_pool, self._batch_size)
 
-  def _link_samplers(
+  def _anchor_samplers(
     self, sides: Mapping[str, GraphEdges], num_shards: int, local_rows: length_buckets.LocalRows | None
-  ) -> dict[str, LinkSampler]:
+  ) -> dict[str, AnchorSampler]:
     # Probability that a batch has each point, and each label among the positives sampled for its points.
     points = np.zeros(self._truth.shape[0])
     points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
     labels = -np.expm1(-self._batch_size * label_frequency(self._truth, self._label_weights, 1))
     return {
-      name: LinkSampler(
+      name: AnchorSampler(
         side,
         num_rows=self._batch_size,
         frequency=labels if is_of_labels(name) else points,
@@ -226,17 +226,17 @@ class BatchBuilder:
       excluded_ids=excluded if by_id else (),
       vectors=vectors,
       dropped=pool.dropped,
-      sampled_anchors=self._links(rows, truth.only(sampled, truth.values), pool, step, refreshed),
+      sampled_anchors=self._sample_anchors(rows, truth.only(sampled, truth.values), pool, step, refreshed),
       shared=ragged.common(truth, self._truth.shape[1]) if self._spec.shared else (),
     )
 
-  def _links(
+  def _sample_anchors(
     self, rows: np.ndarray, sampled: ragged.Ragged, pool: Pool, step: int, refreshed: Mapping[str, np.ndarray]
   ) -> dict[str, SampledAnchors]:
     """Samples anchors of the batch's points, and of one sampled positive of each point (no label twice)."""
     if not self._samplers:
       return {}
-    generator, labels = self._generator(_LINK, step), np.full(len(rows), -1, np.int32)
+    generator, labels = self._generator(_ANCHOR, step), np.full(len(rows), -1, np.int32)
     chosen = np.unique(sampled.values[ragged.sample(sampled.counts, 1, generator)])
     labels[: len(chosen)] = chosen
     of_points: tuple[np.ndarray, np.ndarray] = rows, np.where(rows >= 0, np.arange(len(rows)), -1)

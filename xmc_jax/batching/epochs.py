@@ -1,4 +1,4 @@
-"""How many steps an epoch has, and how many clusters."""
+"""Counts the steps of an epoch, and its clusters."""
 
 
 def epoch_shape(

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax.batching import length_buckets, ragged
-from xmc_jax.batching.label_pools import DrawnPool, in_columns
+from xmc_jax.batching.label_pools import SampledPool, in_columns
 from xmc_jax.batching.positives import doublings
 from xmc_jax.data.dataset import LABEL
 from xmc_jax.types import BatchSpec, SampledAnchors
@@ -32,18 +32,21 @@ class GraphEdges(NamedTuple):
 
 
 def side_name(graph: str, kind: str) -> str:
+  """Returns the name of a side: of a graph, its links to queries or to labels."""
   return f"{graph}_{kind}"
 
 
 def graph_of(side: str) -> str:
+  """Returns the name of the graph that a side belongs to."""
   return side.rpartition("_")[0]
 
 
 def is_of_labels(side: str) -> bool:
+  """Returns whether a side has the links to labels."""
   return side.rpartition("_")[2] == LABEL
 
 
-class LinkSampler:
+class AnchorSampler:
   """Samples linked anchors and lays out their texts like those of a label pool.
 
   A pool has room for the anchors that a batch usually samples. For a batch with more, the room is doubled
@@ -72,7 +75,7 @@ class LinkSampler:
     self._widths = doublings(_WIDTH, int(np.diff(side.edges.indptr).max(initial=0)))
     self._usual = _usual_number(side, frequency)
     self._make_pool = functools.cache(
-      lambda room: DrawnPool(
+      lambda room: SampledPool(
         side.anchors,
         side.edges,
         BatchSpec(num_positives=1, pool_size=room),

@@ -1,6 +1,6 @@
-"""The probability that a label is in a batch's pool, for the logQ correction of sampled softmax.
+"""Estimates the probability that a label is in a batch's pool, for sampled softmax's logQ correction.
 
-`method.log_q` of UniDEC reads it; the correction is ours there (docs/formulas.md, "UniDEC and DEPSL").
+UniDEC uses it if `method.log_q` is set, as our addition (docs/formulas.md, "UniDEC and DEPSL").
 """
 
 import numpy as np

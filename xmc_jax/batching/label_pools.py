@@ -1,4 +1,4 @@
-"""The labels of a batch's pool, and the layout of their texts.
+"""Samples the labels of a batch's pool, and lays out their texts.
 
 The columns of a pool are in device order. The texts of every group are split over the devices; the pool has
 first the columns of the first device, then those of the second, and so on
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmc_jax.batching import length_buckets, ragged
-from xmc_jax.batching.positives import suffices
+from xmc_jax.batching.positives import smallest_width
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.types import BatchSpec, Tokens
 
@@ -55,7 +55,7 @@ class StaticPool:
     return Pool(np.zeros(0, np.int32), (), self._column_of)
 
 
-class DrawnPool:
+class SampledPool:
   """Samples pools: the sampled positives of a batch, hard negatives of its rows' shortlists, random labels.
 
   Args:
@@ -221,7 +221,7 @@ def make_pool(
   num_shards: int,
   local_rows: length_buckets.LocalRows | None = None,
   label_weights: np.ndarray | None = None,
-) -> StaticPool | DrawnPool | TablePool:
+) -> StaticPool | SampledPool | TablePool:
   """Builds the pool that `spec.labels` names."""
   if spec.labels == "all":
     return all_labels(labels, max_length, num_shards, local_rows)
@@ -232,7 +232,7 @@ def make_pool(
     columns = np.full(-(-num_labels // num_shards) * num_shards, -1, np.int32)
     columns[:num_labels] = np.arange(num_labels)
     return StaticPool(columns, (), num_labels)
-  return DrawnPool(
+  return SampledPool(
     labels,
     truth,
     spec,
@@ -295,5 +295,5 @@ def in_columns(
   chosen = sampled[inside]
   number = np.bincount(found.owners[chosen], minlength=len(found.counts))
   weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
-  width = suffices(widths, found.counts.max(initial=0))
+  width = smallest_width(widths, found.counts.max(initial=0))
   return found.padded(width), weights.padded(width)

@@ -1,9 +1,8 @@
-"""Layout of texts in groups of a few fixed widths, so that short texts are not padded like long ones.
+"""Lays out texts in groups of a few fixed widths, so that short texts are not padded like long ones.
 
-A step function is compiled for fixed shapes. A batch is therefore laid out in
-slots, `(width, rows)` groups such as ((16, 130), (24, 300), (32, 82)), planned
-once from the data's length distribution. A text may be put into a wider slot
-than it needs, but not into a narrower one.
+A step function is compiled for fixed shapes. A batch is therefore laid out in slots, `(width, rows)` groups
+such as ((16, 130), (24, 300), (32, 82)), planned once from the data's length distribution. A text may be put
+into a wider slot than it needs, but not into a narrower one.
 """
 
 import itertools

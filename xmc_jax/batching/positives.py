@@ -1,4 +1,4 @@
-"""The number of positives that a step samples per row, and the width of a batch's array of positives.
+"""Chooses how many positives a step samples per row, and the width of a batch's array of positives.
 
 Each batch uses the smallest of a few widths that fits its rows; each width is compiled separately. A single
 width for all batches would have to fit the longest row of the data, which most batches do not contain:
@@ -18,7 +18,7 @@ _USUAL, _MOST = 0.5, 0.9  # the fraction of batches that fit the first width, an
 def num_sampled(settings: ml_collections.ConfigDict) -> int:
   """Returns how many positives a step samples per row; 0 is all of them.
 
-  Under SoftTop-k it is `num_positives`, but at least k: DEXML's released code draws min(k, |P|), where eq. 6
+  Under SoftTop-k it is `num_positives`, but at least k: DEXML's released code samples min(k, |P|), eq. 6
   takes all (docs/formulas.md, "From rows to a batch").
 
   Args:
@@ -53,7 +53,7 @@ def doublings(width: int, longest: int) -> tuple[int, ...]:
   return tuple(widths)
 
 
-def suffices(widths: Sequence[int], needed: int) -> int:
+def smallest_width(widths: Sequence[int], needed: int) -> int:
   """Returns the smallest of the ascending widths that has room for `needed` positives.
 
   Raises:

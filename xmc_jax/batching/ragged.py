@@ -1,4 +1,4 @@
-"""Rows of different lengths, stored one after the other: a batch's true labels, and samples of them.
+"""Stores rows of different lengths one after the other: a batch's true labels, and samples of them.
 
 Some points have thousands of labels, others two. So no array here is padded to the longest row.
 """
@@ -101,11 +101,11 @@ def sample_one(
   Returns:
     `[counts.sum()]` bool, True for the sampled entries.
   """
-  marked, tickets = np.zeros(len(sampling_weights), bool), generator.random(len(counts))
+  marked, uniforms = np.zeros(len(sampling_weights), bool), generator.random(len(counts))
   begins, some = _starts(counts), counts > 0
   sums = np.concatenate([[0.0], np.cumsum(sampling_weights, dtype=np.float64)])
   low, high = sums[begins[some]], sums[(begins + counts)[some]]
-  places = np.searchsorted(sums, low + tickets[some] * (high - low), side="right") - 1
+  places = np.searchsorted(sums, low + uniforms[some] * (high - low), side="right") - 1
   marked[np.clip(places, begins[some], (begins + counts)[some] - 1)] = True  # rounding must not leave the row
   return marked
 
@@ -113,10 +113,10 @@ def sample_one(
 def _uniformly(counts: np.ndarray, number: int, generator: np.random.Generator) -> np.ndarray:
   """Returns the places of uniformly sampled entries, by Floyd's algorithm for all rows at once."""
   places = np.full((len(counts), number), -1, np.int64)
-  tickets = generator.random((number, len(counts)))
+  uniforms = generator.random((number, len(counts)))
   for turn in range(number):
     last = np.maximum(counts - number, 0) + turn  # the last place that this turn may sample
-    place = (tickets[turn] * (last + 1)).astype(np.int64)
+    place = (uniforms[turn] * (last + 1)).astype(np.int64)
     place = np.where((places[:, :turn] == place[:, None]).any(axis=1), last, place)
     places[:, turn] = np.where(turn < counts, place, -1)
   return (_starts(counts)[:, None] + places)[places >= 0]

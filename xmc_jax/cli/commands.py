@@ -105,25 +105,27 @@ def train_and_test(
   with stop.listening(), contextlib.ExitStack() as stack:
     if runtime.is_main_process():
       stack.enter_context(locks.in_use(workdir))
-    voice = stack.enter_context(contextlib.closing(Report(workdir)))
-    run = create.create(config, workdir, voice)
+    writer = stack.enter_context(contextlib.closing(Report(workdir)))
+    run = create.create(config, workdir, writer)
     ranking.check_installed(run)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
-    frequency.tell(run, run.config.eval.scores)
-    params, extra_state, step = loop.train(run, voice, stop)
-    with voice.stage("fuse"):
+    frequency.log_scope(run, run.config.eval.scores)
+    params, extra_state, step = loop.train(run, writer, stop)
+    with writer.stage("fuse"):
       fused.fit_fusion(run, params, extra_state)
       frequency.fit(run, params, extra_state)
-    with voice.stage("hybrid"):
+    with writer.stage("hybrid"):
       ranking.fit_hybrid(run, params, extra_state)
     if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
-      params, extra_state, step = refit.train(run, voice, stop)
-    means, _ = _test(run, params, extra_state, step, voice)
+      params, extra_state, step = refit.train(run, writer, stop)
+    means, _ = _test(run, params, extra_state, step, writer)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
-    show(_invitation(run))
+    show(_next_command(run))
     if runtime.is_main_process():
-      atomic.write_text(workdir / "report" / "seconds.json", json.dumps(dict(voice.seconds), indent=2) + "\n")
+      atomic.write_text(
+        workdir / "report" / "seconds.json", json.dumps(dict(writer.seconds), indent=2) + "\n"
+      )
     return means
 
 
@@ -144,9 +146,9 @@ def test(
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
   """
   run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
-  frequency.tell(run, scores or own.scores)
-  told = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
-  suffix = "".join(f"_{given}" for given, usual in told if given not in ("", usual))
+  frequency.log_scope(run, scores or own.scores)
+  choices = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
+  suffix = "".join(f"_{given}" for given, usual in choices if given not in ("", usual))
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     atomic.check_output(destination)  # before the long work
@@ -174,7 +176,9 @@ def predict(
   from xmc_jax.runs.predict import predict_command
 
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
-    return interactive.ask(Model.load(workdir, scores=scores, backend=backend, warm=False), k, explain)
+    return interactive.show_prompt(
+      Model.load(workdir, scores=scores, backend=backend, warm=False), k, explain
+    )
   predict_command(workdir, source, destination, k, scores, backend, explain)
 
 
@@ -213,7 +217,7 @@ def _entry(path: pathlib.Path) -> str:
   return f"{path.name}/" if path.is_dir() else path.name
 
 
-def _invitation(run: runs.Run) -> str:
+def _next_command(run: runs.Run) -> str:
   """Writes a command to try next, for the user's own shell and data."""
   python = os.path.relpath(sys.executable)
   python = sys.executable if python.startswith("..") else python
@@ -237,23 +241,23 @@ def _test(
   params: PyTree,
   extra_state: PyTree,
   step: int,
-  voice: Report,
+  writer: Report,
   scores: str = "",
   suffix: str = "",
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   test, chosen = run.dataset.test, scores or run.config.eval.scores
   methods.check_scores(chosen, run.config, run.method)
-  with voice.stage("test"):
+  with writer.stage("test"):
     queries = evaluate.embed_split(run, params, extra_state, test)
     ranked, why = ranking.rank_test(run, params, extra_state, queries, chosen)
     chosen_ranking = ranked.pop(chosen)
-    alone = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
+    by_source = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
     # `suffix` gives the files other names if the ranking is not by the run's own settings.
     probable = ranking.gives_probabilities(chosen)
-    means = evaluate.write_report(run, test, chosen_ranking, step, alone, suffix, probable)
+    means = evaluate.write_report(run, test, chosen_ranking, step, by_source, suffix, probable)
   if run.config.eval.report_page:
-    with voice.stage("page"):
-      seconds = voice.seconds if voice.seconds["prepare"] else None  # without training, of little use
+    with writer.stage("page"):
+      seconds = writer.seconds if writer.seconds["prepare"] else None  # without training, of little use
       report.write(
         run,
         chosen_ranking,
@@ -265,16 +269,16 @@ def _test(
         seconds=seconds,
         why=why,
       )
-  by = f", by {'both' if chosen == 'fused' else chosen}" if alone else ""
+  by = f", by {'both' if chosen == 'fused' else chosen}" if by_source else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
-  show(console.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in alone.items()}}))
+  show(console.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in by_source.items()}}))
   if run.config.eval.num_examples:
     show("\nexamples (✓ is a true label, ○ one that is not among the first three)")
     show(evaluate.examples(run, run.dataset.test, chosen_ranking, run.config.eval.num_examples, why))
-  looks = f"report/index{suffix}.html to look at, " if run.config.eval.report_page else ""
-  written = f"{looks}report/metrics{suffix}.json, predictions/test{suffix}.npz"
+  page = f"report/index{suffix}.html to look at, " if run.config.eval.report_page else ""
+  written = f"{page}report/metrics{suffix}.json, predictions/test{suffix}.npz"
   show(f"\nwritten to {run.workdir}/: {written}")
-  say(voice.stage_summary())
+  say(writer.stage_summary())
   return means, chosen_ranking
 
 

@@ -34,8 +34,8 @@ def in_one_line() -> Iterator[None]:
   """Ends the process with one line on standard error if the user can be the cause; bugs keep a traceback."""
   logging.set_verbosity(logging.ERROR)
   before = signal.getsignal(signal.SIGINT)
-  if before is signal.default_int_handler:  # a background job ignores it, and shall go on ignoring it
-    signal.signal(signal.SIGINT, _leave_at_once)
+  if before is signal.default_int_handler:  # a background job ignores it, and must keep ignoring it
+    signal.signal(signal.SIGINT, _exit_at_once)
   threading.excepthook = _of_thread
   # Texts are UTF-8, whatever the locale is.
   for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "strict")):
@@ -51,7 +51,7 @@ def in_one_line() -> Iterator[None]:
     sys.exit(f"error: {sanitize.line(str(error))}")
   except KeyboardInterrupt as error:
     if not error.args:
-      _leave_at_once()
+      _exit_at_once()
     sys.exit(130)  # a training has saved and printed that
   except BrokenPipeError:  # `... | head` has stopped reading
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,13 +72,13 @@ def _of_thread(failed: threading.ExceptHookArgs) -> None:
     threading.__excepthook__(failed)
 
 
-def _leave_at_once(*_: object) -> None:
+def _exit_at_once(*_: object) -> None:
   """Ends the process at Ctrl-C. Files on disk are always complete, so that nothing needs cleaning up.
 
   An exception could be lost, or do harm, in libraries that are being imported, and threads in the middle of
   a save would report errors at the interpreter's shutdown.
   """
-  stderr.write_line("interrupted; a training goes on from its last checkpoint by the same command")
+  stderr.write_line("interrupted; the same command continues a training from its last checkpoint")
   os._exit(130)
 
 
@@ -96,7 +96,9 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
   if overrides and not path and used:
     return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
   if overrides and not path:
-    return "--config is missing, which --config.KEY=VALUE changes; for instance --config=experiments/dexml.py"
+    return (
+      "--config is missing, but --config.KEY=VALUE changes it; for instance --config=experiments/dexml.py"
+    )
   if isinstance(error, flags.UnrecognizedFlagError):
     return (
       f"{text.replace('. Did you', '; did you').removesuffix(' ?')}{'?' * text.endswith('?')} (see --help)"
@@ -150,7 +152,7 @@ def of_machine(error: BaseException | None) -> str:
       "or set --config.encoder.remat=True"
     )
   if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, for '~nobody/data'
-    return "a path begins with '~' and a name that no user has here, or $HOME is not set; write it out"
+    return "a path begins with '~' and an unknown user name, or $HOME is not set; write the path in full"
   if isinstance(error, OSError) and error.errno in _REFUSED:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "; free some space, and the same command goes on from what is saved" if full else ""

@@ -52,17 +52,17 @@ CHECKPOINT = flags.DEFINE_enum(
 K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
 
 # Flags that only some modes use, and these modes.
-_CONFIGURED, _ANSWERING = ("prepare", "train", "plan"), ("evaluate", "predict")
+_CONFIG_MODES, _RANKING_MODES = ("prepare", "train", "plan"), ("evaluate", "predict")
 _USED_BY = {
-  "config": _CONFIGURED,
+  "config": _CONFIG_MODES,
   "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export"),
   "input": ("predict",),
   "k": ("predict",),
-  "output": (*_ANSWERING, "export", "compare"),
+  "output": (*_RANKING_MODES, "export", "compare"),
   "add_labels": ("export",),
-  "scores": (*_ANSWERING, "export", "compare"),
+  "scores": (*_RANKING_MODES, "export", "compare"),
   "explain": ("predict",),
-  "backend": _ANSWERING,
+  "backend": _RANKING_MODES,
   "checkpoint": ("evaluate",),
 }
 
@@ -94,11 +94,11 @@ def check(argv: list[str]) -> None:
   for name, modes in _USED_BY.items():
     if not flags.FLAGS[name].present or mode in modes:
       continue
-    if mode not in _CONFIGURED:
+    if mode not in _CONFIG_MODES:
       folders = "the folders of runs" if mode == "compare" else "the run's folder"
       raise UserError(f"--mode={mode} takes its settings from {folders}; leave --{name} out")
     instead = f"set --config.eval.{name}, or " if name in ("scores", "backend", "k") else ""
-    raise UserError(f"--mode={mode} does not look at --{name}; {instead}leave it out")
+    raise UserError(f"--mode={mode} does not use --{name}; {instead}leave it out")
 
 
 def checked_config() -> ml_collections.ConfigDict:

@@ -1,4 +1,4 @@
-"""Shows a prompt: a run's best labels are below the text, and change while it is typed."""
+"""Shows a prompt: the best labels of a text appear below it, and change while it is typed."""
 
 import functools
 import shutil
@@ -13,7 +13,7 @@ from xmc_jax.runs.model import Model
 _KEPT = 256  # texts whose labels are remembered: single keys often bring back an earlier text
 
 
-def ask(model: Model, k: int, explain: bool = False) -> None:
+def show_prompt(model: Model, k: int, explain: bool = False) -> None:
   """Answers texts until Ctrl-D or Ctrl-C; Enter leaves a text and its labels on the screen.
 
   Args:
@@ -27,8 +27,8 @@ def ask(model: Model, k: int, explain: bool = False) -> None:
   from prompt_toolkit.styles import Style
 
   model.check_k(k)
-  answer = functools.lru_cache(_KEPT)(functools.partial(answered, model, k=k, explain=explain))
-  say(f"{len(model.labels):,} labels; type a text, and its labels follow; Enter keeps them, Ctrl-D leaves")
+  answer = functools.lru_cache(_KEPT)(functools.partial(labels_as_text, model, k=k, explain=explain))
+  say(f"{len(model.labels):,} labels; type a text to see its best ones; Enter keeps them, Ctrl-D ends")
   answer("a first text, so that all is compiled")
   session: PromptSession[str] = PromptSession(
     "text> ",
@@ -44,7 +44,7 @@ def ask(model: Model, k: int, explain: bool = False) -> None:
       print(answer(text), end="\n\n")
 
 
-def answered(model: Model, text: str, k: int, explain: bool = False) -> str:
+def labels_as_text(model: Model, text: str, k: int, explain: bool = False) -> str:
   """Writes the k best labels of a text with scores, one a line, and reasons below; '' for an empty text."""
   if not text.strip():
     return ""

@@ -1,4 +1,4 @@
-"""The model card of an export: README.md with the metadata header that Hugging Face reads.
+"""Writes the model card of an export: README.md with the metadata header that Hugging Face reads.
 
 Names and texts from the data are untrusted: they are escaped so that they act as no Markdown, HTML or YAML.
 """
@@ -102,8 +102,8 @@ def text(run: Run, made: Made, scores: str) -> str:
     scores: the scores that rank; '' for those of the run's own config.
   """
   config = _shareable(run.workdir)
-  as_told = scores in ("", config["eval.scores"])
-  report = measured.read(run.workdir, "" if as_told else scores, made.facts["step"])
+  is_own = scores in ("", config["eval.scores"])
+  report = measured.read(run.workdir, "" if is_own else scores, made.facts["step"])
   name, is_hybrid = run.dataset.name, made.facts["ranks_by"] == HYBRID
   parts = [
     _head(name, report, made.sentence),

@@ -1,4 +1,4 @@
-"""An exported run: predicts without the run's folder, and accepts new labels by their texts."""
+"""Opens an exported run: predicts without the run's folder, and accepts new labels by their texts."""
 
 import functools
 import json
@@ -70,7 +70,7 @@ class Exported:
     Raises:
       UserError: the folder holds no export, or the export is damaged.
     """
-    folder = whole_folder.standing(pathlib.Path(folder).expanduser())
+    folder = whole_folder.current(pathlib.Path(folder).expanduser())
     if not is_export(folder):
       raise UserError(f"{folder} is no exported run; --mode=export --workdir=RUN makes one")
     return cls(folder, _facts(folder / MARKER), Programs(folder / PROGRAMS))
@@ -153,7 +153,7 @@ class Exported:
   @functools.cached_property
   def _hybrid(self) -> HybridRanker:
     vectors = {view: np.asarray(array) for view, array in self._by_view.items()}
-    memory = cast(memory_files.Memory, self._memory)  # only who has one asks
+    memory = cast(memory_files.Memory, self._memory)  # a hybrid export has one
     return memory_files.ranker(memory, vectors, self._texts)
 
   def _unknown(self, texts: Sequence[str]) -> list[str]:
@@ -179,7 +179,7 @@ class Exported:
       raise DataError(
         f"{self._folder}: functions give {vectors.shape[1]} numbers a label, its index has {width}"
       )
-    sample = label_files.read_sample(whole_folder.standing(self._folder / INDEX), width)
+    sample = label_files.read_sample(whole_folder.current(self._folder / INDEX), width)
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
     views = {view: [array, added[view]] for view, array in self._by_view.items()}
@@ -197,7 +197,7 @@ class Exported:
     )
 
   def _reread(self) -> None:
-    folder, views = whole_folder.standing(self._folder / INDEX), self._facts["views"]
+    folder, views = whole_folder.current(self._folder / INDEX), self._facts["views"]
     self._vectors, self._texts = label_files.read(folder)
     self._by_view = {"encoder": self._vectors}
     if len(views) > 1:

@@ -1,4 +1,4 @@
-"""`export`: writes a finished run as a folder for other tools."""
+"""Writes a finished run as a folder for other tools: `export`."""
 
 import json
 import pathlib
@@ -30,14 +30,14 @@ class _Source(NamedTuple):
   """Holds what is exported.
 
   Attributes:
-    told: the run with its own config.
+    original: the run with its own config.
     run: the same run in float32.
     trained: its parameters.
     step: the training step of the parameters.
     scores: the scores that rank: 'hybrid', 'fused', or one of the method's views.
   """
 
-  told: runs.Run
+  original: runs.Run
   run: runs.Run
   trained: Trained
   step: int
@@ -77,11 +77,11 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   programs.check_available()
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
   # The whole export is made on one device and in float32.
-  told = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
-  chosen = scores or told.config.eval.scores
-  _check_scores(chosen, told)
-  params, extra_state, step = told.trained()
-  source = _Source(told, _in_float32(told), Trained(params, extra_state), step, chosen)
+  original = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
+  chosen = scores or original.config.eval.scores
+  _check_scores(chosen, original)
+  params, extra_state, step = original.trained()
+  source = _Source(original, _in_float32(original), Trained(params, extra_state), step, chosen)
   with whole_folder.written_whole(folder.absolute(), exported.is_export) as part:
     _write(part, source)
   say(f"exported to {folder}: README.md says what is there")
@@ -97,8 +97,8 @@ def _check_scores(scores: str, run: runs.Run) -> None:
   weight = frequency.weight_of(run, scores if scores in run.method.scorers else "")
   if weight and scores != exported.HYBRID:
     raise UserError(
-      f"eval.log_frequency: label frequency weighs {weight:g} in this run's {scores!r} scores, and what is "
-      "exported ranks by vectors alone; give --scores=hybrid"
+      f"eval.log_frequency: label frequency has weight {weight:g} in this run's {scores!r} scores, but an "
+      "export ranks by vectors alone; give --scores=hybrid"
     )
   if scores == "fused" and run.method.key_temperature:
     say("export: labels rank by their texts; the memory of training points stays with the run")
@@ -186,14 +186,14 @@ def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
   train = source.run.dataset.train
   rows, truth = ranking.labelled(source.run, np.arange(len(train)))
   none = np.zeros((0, 0), np.float32)
-  model = ranking.hybrid_model(source.told, *source.trained)
+  model = ranking.hybrid_model(source.original, *source.trained)
   return Memory(none, truth, train.texts[rows], source.run.config.method.temperature, model), rows
 
 
 def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
   """Yields `[n, D]` float32 embeddings of these training rows, block by block."""
   run, trained = source.run, source.trained
-  kept = point_vectors(run, *trained) if run is source.told else None
+  kept = point_vectors(run, *trained) if run is source.original else None
   for start in range(0, len(rows), label_files.BLOCK):
     some = rows[start : start + label_files.BLOCK]
     if kept is None:

@@ -1,4 +1,4 @@
-"""A run's metrics on its test rows, for the model card of its export."""
+"""Reads a run's metrics on its test rows, for the model card of its export."""
 
 import json
 import pathlib
@@ -38,7 +38,7 @@ def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
     facts: the content of export.json.
   """
   if not report.get("metrics"):
-    return "None were measured with these parameters; --mode=evaluate does it.\n"
+    return "None were measured with these parameters; --mode=evaluate measures them.\n"
   alone = report["encoder"] if facts["ranks_by"] == HYBRID else {}
   head = ["metric", "percent", "95 % interval", *["by the encoder alone"] * bool(alone)]
   lines = [_row(head), "|---" * len(head) + "|"]

@@ -1,4 +1,4 @@
-"""Files of an exported hybrid ranker: training points with labels and texts, and the combining model.
+"""Writes and reads an exported hybrid ranker: training points with labels and texts, and the joining model.
 
 | file | what |
 |---|---|

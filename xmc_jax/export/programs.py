@@ -1,4 +1,4 @@
-"""Embedding functions as StableHLO files, with parameters beside them: tokens in, vectors out.
+"""Writes and calls embedding functions as StableHLO files, with their parameters: tokens in, vectors out.
 
 They run without this package. `jax.export` serialises each file: one function for CPU, CUDA and TPU, for any
 number of texts and any length up to `max_length`. Matrix products are in float32 on all platforms.
@@ -145,7 +145,7 @@ class Programs:
       program = jax_export.deserialize(bytearray(path.read_bytes()))
       called = set(re.findall(r"custom_call\s+@([\w.$]+)", program.mlir_module()))
       if called - set(_CALLS):
-        raise ValueError(f"it calls {min(called - set(_CALLS))}, as no export does")
+        raise ValueError(f"it calls {min(called - set(_CALLS))}, which no export does")
       one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
       jax.eval_shape(program.call, self._parameters, one, one)
     except Exception as error:  # a damaged file can make flatbuffers and MLIR raise anything
@@ -178,8 +178,8 @@ def _lowered_whole(
 ) -> jax_export.Exported:
   def call(parameters, input_ids, attention_mask):
     tokens = Tokens(input_ids, attention_mask.sum(axis=1))
-    nobody = jnp.full(input_ids.shape[:1], -1, jnp.int32)
-    return function(*_tree(trained, parameters), tokens, nobody)
+    no_ids = jnp.full(input_ids.shape[:1], -1, jnp.int32)
+    return function(*_tree(trained, parameters), tokens, no_ids)
 
   b, t = jax_export.symbolic_shape("b, t", constraints=["b >= 1", "t >= 1", f"t <= {max_length}"])
   texts, shapes = jax.ShapeDtypeStruct((b, t), jnp.int32), _shapes(_named(trained))

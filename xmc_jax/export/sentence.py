@@ -65,7 +65,7 @@ def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Senten
   """
   root = _encoder_of(trained)
   if root is None:
-    return Sentence("its parameters hold no encoder under a name that is known")
+    return Sentence("its parameters hold no encoder under a known name")
   head = _head_of(root)
   root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
   tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
@@ -77,7 +77,7 @@ def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Senten
     own = wanted[:, : embedder.width]
     if found.shape == own.shape and np.allclose(found, own, rtol=_TOLERANCE, atol=_TOLERANCE):
       return _write(folder, run, root, embedder, _Unit(head, unit), wanted.shape[1])
-  return Sentence("its method embeds texts in a way that no chain of its modules says")
+  return Sentence("its method embeds texts in a way that no chain of its modules can compute")
 
 
 class _Unit(NamedTuple):
@@ -132,7 +132,7 @@ def _write(
     _write_static(folder, run, root, kind, embedder.spec)
     notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
   else:
-    return Sentence("it has no module for a Bi-GRU that is a mean over tokens")
+    return Sentence("it has no module for the mean over the tokens of a Bi-GRU")
   write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
   return Sentence(width=embedder.width, notes=notes)
 

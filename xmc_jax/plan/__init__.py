@@ -96,11 +96,11 @@ def check(made: Plan) -> None:
     return
   config, part = made.config, max(made.parts, key=made.parts.__getitem__)
   section, name = _key(made, part).split(".")
-  mended = remedy(config, lambda other: memory.peak(other, made.sizes, made.chip.kind), made.limit)
+  remedies = remedy(config, lambda other: memory.peak(other, made.sizes, made.chip.kind), made.limit)
   raise ConfigError(
     f"{section}.{name} = {config[section][name]!r} does not fit: {made.total / 1e9:,.1f} GB on each device "
     f"in {made.moment}, of it {made.parts[part] / 1e9:,.1f} GB {part}, and {made.limit / 1e9:,.1f} GB are "
-    f"counted on of the {made.chip.memory / 1e9:,.0f} GB of {config.plan.chip}; {mended}"
+    f"usable of the {made.chip.memory / 1e9:,.0f} GB of {config.plan.chip}; {remedies}"
   )
 
 

@@ -1,4 +1,4 @@
-"""Bytes per token that an encoder keeps for its backward pass, as measured with XLA's compilers.
+"""Estimates the bytes per token that an encoder keeps for its backward pass, as measured with XLA.
 
 Fitted to `compile().memory_analysis()` of the encoder's value and gradient, linear in the width D, the inner
 width F and heads x tokens H T; docs/planning.md has the residuals.

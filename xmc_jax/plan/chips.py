@@ -1,4 +1,4 @@
-"""The accelerators that a plan can be made for, and the share of their capacity that it assumes."""
+"""Lists the accelerators that a plan can be made for, and the share of their capacity that it assumes."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Bytes of host memory that an evaluation takes in each process."""
+"""Estimates the bytes of host memory that an evaluation takes in each process."""
 
 import ml_collections
 

@@ -1,4 +1,4 @@
-"""Bytes on one device, by part, at the three moments when a step or an evaluation takes the most memory."""
+"""Estimates bytes on one device, by part, at the three moments that take the most memory."""
 
 import math
 from typing import NamedTuple
@@ -55,10 +55,10 @@ _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 # Copies of the scores [B, S] if `picks_some`: always; per direction (queries to labels, and back); extra per
 # direction for classifiers; extra for binary cross-entropy; extra if both 'data' and 'label' split the scores
 # and devices exchange the classifiers'. Measured on a CPU, used for all.
-_PICKED, _A_WAY, _A_WAY_OF_TABLE, _OF_BINARY, _HANDED_OVER = 1.0, 3.6, 2.0, 2.3, 3.0
+_PICKED, _PER_WAY, _PER_WAY_OF_TABLE, _OF_BINARY, _EXCHANGED = 1.0, 3.6, 2.0, 2.3, 3.0
 # Copies of the scores [B, S] of a margin loss, for each kind of scores that it holds at once.
 _OF_MARGINS = 3.2
-_OF_CARRIERS = 19.0  # extra if all points with a label are its positives (PRIME's released code)
+_OF_ALL_POSITIVES = 19.0  # extra if all points with a label are its positives (PRIME's released code)
 # Copies of the scores [B, S + B] of labels and points; the second if 'data' and 'label' both split them.
 _OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
 _ROWS_AT_ONCE = 2  # copies of a pool's classifiers on every device, and as many of their gradients
@@ -212,7 +212,7 @@ def _scoring(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> dict
     copies = _OF_SPLIT_KEYS if config.mesh.data > 1 and label > 1 else _OF_KEYS
     scores = copies * math.ceil((labels + batch_rows(config, sizes)) / label)
   else:
-    scores = _scores_a_row(config, sizes, math.ceil(labels / label))
+    scores = _scores_per_row(config, sizes, math.ceil(labels / label))
   # Each side scores the batch's points, or one label of each, against as many anchors.
   scores += _OF_MARGINS * anchor_rows(config, sizes)
   return {
@@ -234,25 +234,25 @@ def _prototypes(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> f
   return rows * tokens * sum(per_token(config, network, tokens, kind, dropped))
 
 
-def _scores_a_row(config: ml_collections.ConfigDict, sizes: Sizes, columns: int) -> float:
+def _scores_per_row(config: ml_collections.ConfigDict, sizes: Sizes, columns: int) -> float:
   """Returns how many scores of a row a device with this many columns holds at once, copies included."""
   if scores_whole(config):
     released = setting(config, "triplet_positives") == "released"
-    carriers = released and setting(config, "reverse_weight") > 0
-    return (_OF_MARGINS * _margin_ways(config) + _OF_CARRIERS * carriers) * columns
+    all_positive = released and setting(config, "reverse_weight") > 0
+    return (_OF_MARGINS * _num_margin_scores(config) + _OF_ALL_POSITIVES * all_positive) * columns
   if not picks_some(config, sizes):
     chunk = min(setting(config, "score_chunk"), columns)
-    return _SCORES_AT_ONCE * chunk + columns % chunk  # the last is scored apart, in room of its own
+    return _SCORES_AT_ONCE * chunk + columns % chunk  # the last chunk has scores of its own
   ways = 1 + setting(config, "symmetric")
-  copies = _PICKED + _A_WAY * ways
+  copies = _PICKED + _PER_WAY * ways
   if classifier_dim(config, sizes):
-    copies += _A_WAY_OF_TABLE * ways * (setting(config, "classifier_loss") != "binary")
+    copies += _PER_WAY_OF_TABLE * ways * (setting(config, "classifier_loss") != "binary")
     copies += _OF_BINARY * (setting(config, "binary_weight") > 0)
-    copies += _HANDED_OVER * (config.mesh.data > 1 and config.mesh.label > 1)
+    copies += _EXCHANGED * (config.mesh.data > 1 and config.mesh.label > 1)
   return copies * columns
 
 
-def _margin_ways(config: ml_collections.ConfigDict) -> float:
+def _num_margin_scores(config: ml_collections.ConfigDict) -> float:
   """Returns how many kinds of scores a margin loss holds at once; PRIME scores prototypes and texts."""
   if not has_prototypes(config):
     return 1.0

@@ -22,7 +22,7 @@ _KEYS = (
   "train.batch_size",
   "method.pool_size",
 )
-_TOLD = 3  # suggestions in one line, at most
+_MOST_SUGGESTIONS = 3  # suggestions in one line, at most
 
 Total = Callable[[ml_collections.ConfigDict], float]
 
@@ -42,11 +42,11 @@ def remedy(config: ml_collections.ConfigDict, total: Total, limit: float) -> str
         alone.append(f"--config.{key}={value} ({size / 1e9:,.1f} GB)")
         break
   if alone:
-    return f"set {', or '.join(alone[:_TOLD])}"
+    return f"set {', or '.join(alone[:_MOST_SUGGESTIONS])}"
   if together := _together(config, total, limit):
     size = total(changed(config, together)) / 1e9
     return f"set {' '.join(f'--config.{key}={value}' for key, value in together.items())} ({size:,.1f} GB)"
-  return f"no chunks, batch or mesh.label of up to {_MOST_DEVICES:,} devices do; take a smaller encoder"
+  return f"no chunk size, batch or mesh.label of up to {_MOST_DEVICES:,} devices fits; take a smaller encoder"
 
 
 def _together(config: ml_collections.ConfigDict, total: Total, limit: float) -> dict[str, object]:

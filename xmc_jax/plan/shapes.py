@@ -1,4 +1,4 @@
-"""Sizes of a step: its points and labels, their embedding widths, and the numbers that are trained."""
+"""Computes the sizes of a step: its points and labels, embedding widths, and numbers that are trained."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The inputs of a plan: the counts in `config.plan`, and an encoder's sizes without its weights."""
+"""Collects the inputs of a plan: the counts in `config.plan`, and an encoder's sizes without its weights."""
 
 import dataclasses
 from collections.abc import Mapping

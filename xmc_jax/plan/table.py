@@ -1,4 +1,4 @@
-"""A plan as text."""
+"""Formats a plan as text."""
 
 from collections.abc import Iterable, Iterator
 
@@ -21,7 +21,7 @@ def table(made: Plan) -> str:
   totals = (sum(parts.values()) for parts in made.moments.values())
   lines += [
     _row("total", (f"{total / 1e9:,.2f}" for total in totals)),
-    f"the most is {made.total / 1e9:,.1f} GB, in {made.moment}; {made.limit / 1e9:,.1f} GB are counted on",
+    f"the most is {made.total / 1e9:,.1f} GB, in {made.moment}; {made.limit / 1e9:,.1f} GB are usable",
     "",
     _row("a step on each device", ("TFLOP", "GB moved", "seconds")),
   ]
@@ -30,7 +30,7 @@ def table(made: Plan) -> str:
   if made.steps_per_epoch:
     minutes = made.steps_per_epoch * made.seconds / 60
     time = f"{minutes / 60:,.1f} hours" if minutes >= 60 else f"{minutes:,.1f} minutes"
-    lines.append(f"an epoch of {made.steps_per_epoch:,} steps: about {time}, evaluation apart")
+    lines.append(f"an epoch of {made.steps_per_epoch:,} steps: about {time}, without evaluation")
   return "\n".join([*lines, "", *_notes(made)])
 
 
@@ -39,7 +39,7 @@ def _about(made: Plan) -> Iterator[str]:
   data, label = config.mesh.data, config.mesh.label
   points = f"{sizes.num_points:,} points, " if sizes.num_points else ""
   lengths = f"{sizes.tokens_per_point:g} and {sizes.tokens_per_label:g} tokens"
-  yield f"supposed (--config.plan.*): {points}{sizes.num_labels:,} labels, {lengths}"
+  yield f"assumed (--config.plan.*): {points}{sizes.num_labels:,} labels, {lengths}"
   yield (
     f"{sizes.source}: {shapes.parameters(config, sizes) / 1e6:,.1f} million parameters, "
     f"embeddings of {shapes.ranked_width(config, sizes)}"

@@ -1,4 +1,4 @@
-"""FLOPs and memory traffic of a step, and the time that a chip takes for them."""
+"""Estimates FLOPs and memory traffic of a step, and the time that a chip takes for them."""
 
 from typing import NamedTuple
 

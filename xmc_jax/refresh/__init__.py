@@ -1,4 +1,4 @@
-"""Refreshes, which recompute clusters, centroids and graph edges between steps, and their schedule."""
+"""Recomputes clusters, centroids and graph edges between steps: refreshes, and their schedule."""
 
 from xmc_jax.refresh.clusters import balanced_clusters, spherical_kmeans
 from xmc_jax.refresh.graph_pruning import kept_edges

@@ -1,4 +1,4 @@
-"""Clusters of vectors by cosine: equal sizes by recursive halving, or plain spherical k-means."""
+"""Clusters vectors by cosine: equal sizes by recursive halving, or plain spherical k-means."""
 
 import concurrent.futures
 import functools
@@ -114,7 +114,7 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
   num_groups, size, dim = rows.shape
   where = order >= 0
   half, num_first = -(-size // 2), (jnp.sum(where, axis=1) + 1) // 2
-  scores = _turned(_scores(rows, _direction(rows, where)), where)
+  scores = _with_fixed_sign(_scores(rows, _direction(rows, where)), where)
   keys, threshold = _largest(scores, where, num_first)
   # First above the threshold, then ties, below it, and padding, each in its previous order.
   rank = jnp.where(where, 2 - (keys > threshold).astype(jnp.int32) - (keys >= threshold), 3)
@@ -131,7 +131,7 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
   return [(rows[part], order[part]) for part in range(num_parts)]
 
 
-def _turned(scores: Array, where: Array) -> Array:
+def _with_fixed_sign(scores: Array, where: Array) -> Array:
   """Returns scores `[G, P]`, or their negatives so that rounding never decides which half is first."""
   count = jnp.sum(where, axis=1)
   middle = jnp.sum(jnp.where(where, scores, 0), axis=1) / jnp.maximum(count, 1)
@@ -251,10 +251,10 @@ def _kmeans(rows: Array, seeds: Array, num_iterations: Array) -> Array:
     i, centroids, last, _ = state
     clusters, cosines = nearest(centroids)
     empty = jnp.zeros(num_clusters, jnp.int32).at[clusters].add(1) == 0
-    strangers = jax.lax.top_k(-cosines, num_clusters)[1]
-    again = rows[strangers[jnp.maximum(jnp.cumsum(empty) - 1, 0)]]
+    farthest = jax.lax.top_k(-cosines, num_clusters)[1]
+    restarts = rows[farthest[jnp.maximum(jnp.cumsum(empty) - 1, 0)]]
     sums = jax.ops.segment_sum(rows, clusters, num_clusters)
-    centroids = jnp.where(empty[:, None], again, _unit(sums))
+    centroids = jnp.where(empty[:, None], restarts, _unit(sums))
     return i + 1, centroids, clusters, jnp.any(clusters != last)
 
   start = jnp.int32(0), rows[seeds], jnp.full(num_rows, -1, jnp.int32), jnp.bool_(True)

@@ -1,6 +1,6 @@
 """Adds edges to a metadata graph by random walks between anchors (RAMEN, appendix A).
 
-The appendix has 400 hops and a restart of 0.8; that a walk adds the 10 anchors it visits most is ECLARE's.
+The appendix has 400 hops and a restart of 0.8. Adding the 10 anchors that a walk visits most is from ECLARE.
 docs/formulas.md, "RAMEN".
 """
 

@@ -1,4 +1,4 @@
-"""Label centroids: the mean embeddings of labels' training points."""
+"""Computes label centroids: the mean embeddings of labels' training points."""
 
 from collections.abc import Callable
 
@@ -17,9 +17,9 @@ def label_centroids(points: np.ndarray, truth: sp.csr_matrix, texts: Callable[[]
   Returns:
     `[L, D]` float32, not normalised.
   """
-  carries = (truth > 0).T.tocsr().astype(np.float32)
-  counts = np.diff(carries.indptr)
-  centroids = np.asarray(carries @ points, np.float32)
+  has_label = (truth > 0).T.tocsr().astype(np.float32)
+  counts = np.diff(has_label.indptr)
+  centroids = np.asarray(has_label @ points, np.float32)
   centroids /= np.maximum(counts, 1)[:, None]
   if not counts.all():
     centroids[counts == 0] = texts()[counts == 0]

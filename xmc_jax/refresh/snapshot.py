@@ -1,4 +1,4 @@
-"""The input of refreshes: embeddings of points, labels and anchors, and the training truth."""
+"""Holds the input of refreshes: embeddings of points, labels and anchors, and the training truth."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""HTML reports: the training and quality of one run, and a comparison of several runs.
+"""Writes HTML reports: the training and quality of one run, and a comparison of several runs.
 
 write      writes report/index.html of one run
 compare    writes compare.html of several runs, and prints their table on the console

@@ -109,7 +109,7 @@ def _explained(runs: Sequence[Finished]) -> str:
   return (
     f"Percent on {len(runs[0].dataset.test):,} test points; differences to A with 95 % intervals, of a "
     f"paired bootstrap over points, and two-sided p-values{several}; * is p < {LEVEL}, which "
-    "chance alone gives one metric in 20. Another seed may move a run by more than other points do."
+    "chance alone gives for one metric in 20. Another seed may move a run by more than other points do."
   )
 
 
@@ -123,7 +123,7 @@ def _page(runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differ
   parts = [
     element("h1", title),
     paragraph(f"On the {len(runs[0].dataset.test):,} test points and {runs[0].dataset.num_labels:,} labels "
-              f"of {runs[0].dataset.name}. A is what the others are held against."),
+              f"of {runs[0].dataset.name}. The other runs are compared with A."),
     *([] if drawing.available() else [note(drawing.MISSING)]),
     _runs(runs),
     element("h2", "How good they are"),
@@ -163,9 +163,11 @@ def _metrics(
     yield f"{100 * means[0][name]:.2f}"
     for mean, each in zip(means[1:], differences):
       found = each[name]
-      sure = found.p_value < LEVEL
+      is_significant = found.p_value < LEVEL
       yield f"{100 * mean[name]:.2f}"
-      yield element("b" if sure else "span", f"{_signed(found.value)}{' *' if sure else ''}")
+      yield element(
+        "b" if is_significant else "span", f"{_signed(found.value)}{' *' if is_significant else ''}"
+      )
       yield element("small", f"{_signed(found.low)} to {_signed(found.high)}")
       yield element("small", _p(found.p_value).lstrip("p="))
 
@@ -208,10 +210,12 @@ def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndar
     [f"{decile + 1}", *(f"{100 * found[name][decile]:.2f}" for name in names for found in parts)]
     for decile in range(len(parts[0]["P@1"]))
   ]
-  said = "In percentage points. Deciles are of labels by their training points in A, the most frequent first."
+  explanation = (
+    "In percentage points. Deciles are of labels by their training points in A, the most frequent first."
+  )
   return [
     element("h2", "On frequent and on rare labels"),
-    note(said),
+    note(explanation),
     _shown(pictures),
     table(["decile", *head], rows),
   ]

@@ -1,4 +1,4 @@
-"""The test points whose rankings differ most between two runs."""
+"""Shows the test points whose rankings differ most between two runs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,15 +24,15 @@ def sections(runs: Sequence[Finished]) -> Iterator[Markup]:
   yield note(f"By nDCG@{DEPTH} of each point; ties are drawn at random. ✓ is a true label, ✗ is not labelled "
              "as true, ○ is a true label that is missing above.")  # fmt: skip
   for other, values in zip(runs[1:], gained[1:]):
-    apart = values - gained[0]
-    better, worse = int(np.sum(apart > 0)), int(np.sum(apart < 0))
+    gain = values - gained[0]
+    better, worse = int(np.sum(gain > 0)), int(np.sum(gain < 0))
     names = f"{other.letter} {other.name}"[:80]
     yield element("h3", f"{first.letter} and {names}")
-    same = len(apart) - better - worse
+    same = len(gain) - better - worse
     yield note(
       f"{other.letter} ranks {better:,} points better than {first.letter}, {worse:,} worse, {same:,} as well."
     )
-    for rows, winner in ((most(apart), other), (most(-apart), first)):
+    for rows, winner in ((most(gain), other), (most(-gain), first)):
       if len(rows):
         yield note(f"Better by {winner.letter}:")
         yield element("div", *(_card(row, first, other) for row in rows.tolist()), css="stack")

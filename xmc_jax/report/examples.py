@@ -1,4 +1,4 @@
-"""Example test points: right labels, wrong ones, plausible ones that are not labelled, and missed ones."""
+"""Chooses and shows example test points: right, wrong, plausible but not labelled, and missed labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from xmc_jax.runs.evaluate import Why
 
 SHOWN = 5  # labels of each point
 
-_EACH, _LOOKED_AT = 6, 500
+_EACH, _MOST_CHECKED = 6, 500
 _CANDIDATES, _MOST_TRUE = 150, 4  # points that are searched for near labels, and true labels of each
 _NAME = 120
 _MISSED = 6
@@ -65,10 +65,10 @@ def outcome(ranking: Ranking, hits: Hits, counts: np.ndarray) -> Outcome:
   first = np.bincount(hits.rows, hits.ranks < counts[hits.rows], minlength=num_rows)
   last = np.maximum(np.sum(ranking.ids >= 0, axis=1) - 1, 0)
   rows = np.arange(num_rows)
-  there = ranking.ids[:, 0] >= 0 if depth else np.zeros(num_rows, bool)
+  is_ranked = ranking.ids[:, 0] >= 0 if depth else np.zeros(num_rows, bool)
   lead = np.zeros(num_rows)
   compared = ranking.scores[rows, np.minimum(best, last)] if depth else np.zeros(num_rows)
-  lead[there] = (ranking.scores[:, :1].ravel()[there] - compared[there]).astype(np.float64)
+  lead[is_ranked] = (ranking.scores[:, :1].ravel()[is_ranked] - compared[is_ranked]).astype(np.float64)
   return Outcome(best, counts, (counts > 0) & (first == counts), lead)
 
 
@@ -111,14 +111,14 @@ def choose(
   if vectors is not None and len(rows):
     by_nearness = rows[np.argsort(-vectors.nearness(first, true), kind="stable")]
   sure = np.flatnonzero((found.best > 0) & (found.best < depth) & (found.counts > 0))
-  sure = sure[np.argsort(-found.lead[sure], kind="stable")[:_LOOKED_AT]]
+  sure = sure[np.argsort(-found.lead[sure], kind="stable")[:_MOST_CHECKED]]
   several = np.flatnonzero(found.all_first & (found.counts > 1))
   whole = several if len(several) >= _EACH else np.flatnonzero(found.all_first)
   missed = np.flatnonzero((found.best >= depth) & (found.counts > 0))
   kinds = (
     (
       "Right",
-      "All true labels stand first; drawn at random from such points, with several labels where there are "
+      "All true labels are ranked first; drawn at random from such points, with several labels if there are "
       "enough.",
       rng.permutation(whole),
     ),
@@ -137,7 +137,7 @@ def choose(
     ),
     (
       "Missed",
-      f"No true label stands in the first {depth}; drawn at random from such points.",
+      f"No true label is in the first {depth}; drawn at random from such points.",
       rng.permutation(missed),
     ),
   )
@@ -151,12 +151,12 @@ def choose(
 def _varied(rows: list[int], ids: np.ndarray) -> list[int]:
   """Returns the first few rows, with different first labels if there are enough."""
   firsts, varied = set(), []
-  for row in rows[:_LOOKED_AT]:
+  for row in rows[:_MOST_CHECKED]:
     first = int(ids[row, 0])
     if first not in firsts:
       varied.append(row)
       firsts.add(first)
-  others = [row for row in rows[:_LOOKED_AT] if row not in set(varied)]
+  others = [row for row in rows[:_MOST_CHECKED] if row not in set(varied)]
   return [*varied, *others][:_EACH]
 
 

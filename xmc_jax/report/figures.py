@@ -1,4 +1,4 @@
-"""The figures of one run's page."""
+"""Draws the figures of one run's page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished runs for a comparison: read from their folders, without parameters and devices."""
+"""Opens finished runs for a comparison: reads their folders, without parameters and devices."""
 
 import json
 import pathlib
@@ -78,7 +78,7 @@ def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]
   """
   known = KEYS["eval"]["scores"].choices
   if scores and scores not in known:
-    raise UserError(f"--scores={scores} is no ranking; there are {', '.join(known)}")
+    raise UserError(f"--scores={scores} is unknown; choose one of {', '.join(known)}")
   workdirs = [pathlib.Path(workdir).expanduser() for workdir in workdirs]
   if len(workdirs) < 2:
     raise UserError(
@@ -89,7 +89,7 @@ def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]
   places = [workdir.resolve() for workdir in workdirs]
   for number, place in enumerate(places):
     if place in places[:number]:
-      raise UserError(f"{workdirs[number]} is given twice; a run does not differ from itself")
+      raise UserError(f"{workdirs[number]} is given twice; give each run once")
   for workdir in workdirs:
     _check_finished(workdir)
     _check_ranked(workdir, scores)
@@ -132,7 +132,10 @@ def _check_same_test(first: pathlib.Path, other: pathlib.Path) -> None:
     one, two = (workdir / "data" / f"{name}.npy" for workdir in (first, other))
     if not _same_bytes(one, two):
       what = {"test": "test points", "labels": "labels"}[name.partition(".")[0]]
-      raise UserError(f"{other} was not tested on what {first} was: other {what} ({name}.npy differs)")
+      raise UserError(
+        f"{first} and {other} were tested on different {what} ({name}.npy differs); compare runs on the "
+        "same data"
+      )
 
 
 def _same_bytes(one: pathlib.Path, two: pathlib.Path) -> bool:
@@ -175,10 +178,10 @@ def _step(path: pathlib.Path) -> int:
   try:
     return int(json.loads(path.read_text(encoding="utf-8"))["step"])
   except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError):
-    raise UserError(f"{path}: damaged; {_again(path)}") from None
+    raise UserError(f"{path}: damaged; {_remedy(path)}") from None
 
 
-def _again(path: pathlib.Path) -> str:
+def _remedy(path: pathlib.Path) -> str:
   scores = path.stem.partition("_")[2]
   given = f" --scores={scores}" if scores else ""
   return f"--mode=evaluate --workdir={path.parent.parent}{given} makes it again"
@@ -186,7 +189,7 @@ def _again(path: pathlib.Path) -> str:
 
 def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
   """Reads what `evaluate.save_predictions` wrote: each row's labels, best first."""
-  again = _again(path)
+  remedy = _remedy(path)
   try:
     with path.open("rb") as file:
       found = sp.csr_matrix(sp.load_npz(file))
@@ -194,9 +197,9 @@ def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
     if not np.isfinite(found.data).all():
       raise ValueError("a score is not finite")
   except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
-    raise UserError(f"{path}: not readable ({' '.join(str(error).split())[:200]}); {again}") from None
+    raise UserError(f"{path}: not readable ({' '.join(str(error).split())[:200]}); {remedy}") from None
   if found.shape != (num_rows, num_labels):
-    raise UserError(f"{path}: {found.shape} scores, and the test has {(num_rows, num_labels)}; {again}")
+    raise UserError(f"{path}: expected {(num_rows, num_labels)} scores, found {found.shape}; {remedy}")
   counts = np.diff(found.indptr)
   ids = np.full((num_rows, counts.max(initial=1)), -1, np.int32)
   scores = np.full(ids.shape, -np.inf, np.float32)
@@ -204,5 +207,5 @@ def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
   ids[real], scores[real] = found.indices, found.data
   twice = np.sort(ids, axis=1)
   if np.any((twice[:, 1:] == twice[:, :-1]) & (twice[:, 1:] >= 0)):
-    raise UserError(f"{path}: a row names a label twice; {again}")
+    raise UserError(f"{path}: a row ranks a label twice; {remedy}")
   return Ranking(ids, scores)

@@ -1,4 +1,4 @@
-"""The page of one run: its training, its quality, examples, and its cost in time and memory."""
+"""Writes the page of one run: its training, its quality, examples, and its cost in time and memory."""
 
 import json
 import pathlib
@@ -22,8 +22,8 @@ from xmc_jax.types import PyTree
 _SEED = 0
 _SOURCES = (
   "Its sources: vectors of texts (encoder) and of labels (classifier); labels of training points that are "
-  "near by vector (memory), by words (lexical memory) or by both, each vote less what others say already "
-  "(memory regression); words of label texts (lexical labels)."
+  "near by vector (memory), by words (lexical memory) or by both, each vote less what other votes say "
+  "already (memory regression); words of label texts (lexical labels)."
 )
 _SHARES = (5, 100)  # k: the share of true labels among the first k, decile by decile
 
@@ -86,7 +86,7 @@ def write(
   folder = run.workdir / "report"
   chosen = scores or run.config.eval.scores
   hits = find_hits(ranking.ids, as_truth(run.dataset.test.unfiltered_positives))
-  sample, choices = _looked_at(run, ranking, queries, params, extra_state, chosen, hits)
+  sample, choices = _sample_and_examples(run, ranking, queries, params, extra_state, chosen, hits)
   reasons = examples.reasons(choices, ranking, run.dataset.test.unfiltered_positives, why) if why else {}
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
@@ -107,7 +107,7 @@ def write(
   return page
 
 
-def _looked_at(
+def _sample_and_examples(
   run: Run,
   ranking: Ranking,
   queries: np.ndarray,
@@ -124,7 +124,7 @@ def _looked_at(
   planned, near = scores.plan(truth, _SEED), examples.near_pairs(ranking, outcome, truth, _SEED)
   filtered, of_keys = run.dataset.test.filter, chosen == "fused" and run.method.key_temperature
   by_vectors = scores.are_of_vectors(chosen) and not of_keys
-  ids = np.concatenate([*((planned.labels, planned.drawn) if by_vectors else ()), *near[1:]])
+  ids = np.concatenate([*((planned.labels, planned.random_labels) if by_vectors else ()), *near[1:]])
   # If the ranking is not by vectors, the embeddings of label texts tell how near two labels are.
   view = chosen if by_vectors else "encoder"
   extra_state = run.extra_state_to_rank(params, extra_state)
@@ -162,7 +162,7 @@ def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: 
       draw.side_by_side,
     ),
     *_examples(run, ranking, material),
-    *_price(material),
+    *_cost(material),
     *_settings(config),
   ]
   return document(f"{config.name}: test report", *parts)
@@ -202,7 +202,7 @@ def _quality(material: _Material, chosen: str) -> list[Markup]:
   parts = [
     element("h2", "How good it is"),
     note("In percent; below each the 95 % interval that other test points of the same kind would give "
-         "(bootstrap over points). It says nothing of how another seed would come out."),
+         "(bootstrap over points). It does not tell what another seed would give."),
     tables.metrics(report["metrics"], report["intervals_95"]),
   ]  # fmt: skip
   if without:
@@ -226,17 +226,19 @@ def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> lis
     if not scores.are_of_vectors(chosen):
       caption += " Here the method's own vectors rank; the test's metrics are of the other ranking."
     drawn.append(("validation", lambda: figures.validation(curves, refreshed, step), caption))
-  said = []
+  sentences = []
   if per_epoch := readings.steps_per_epoch(curves):
     last = int(curves["train/loss"].steps[-1])
-    said.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
+    sentences.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
   if not len(run.data.validation):
-    said.append("No rows were held out for validation: the last parameters were tested.")
+    sentences.append("No rows were held out for validation: the last parameters were tested.")
   if run.config.train.refit:
-    said.append("Then all rows were trained on, for as many epochs as were best; that was tested.")
+    sentences.append("Then the run was trained on all rows, for the best number of epochs; that was tested.")
   times = (f"{name} {len(steps)} time{'s' * (len(steps) != 1)}" for name, steps in refreshed.items())
-  said.append(f"Made anew on the way (marks below the figures): {', '.join(times)}." if refreshed else "")
-  text = " ".join(filter(None, said)) or "No readings were kept."
+  sentences.append(
+    f"Refreshed during training (marks below the figures): {', '.join(times)}." if refreshed else ""
+  )
+  text = " ".join(filter(None, sentences)) or "No metrics were recorded."
   return [element("h2", "How it learnt"), note(text), *draw.side_by_side(*drawn)]
 
 
@@ -250,11 +252,11 @@ def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figure
     for k in dict.fromkeys(min(k, depth) for k in _SHARES)
   }
   left = "What each decile adds to a metric: the parts add up to it."
-  right = "The share of a decile's true (point, label) pairs that stands among the first labels."
+  right = "The share of a decile's true (point, label) pairs that is among the first labels."
   return [
     element("h2", "On frequent and on rare labels"),
-    note("Labels in ten groups of equal size, from the one with the most training points down. Labels of one "
-         "number stand in the order of their ids."),
+    note("Labels in ten groups of equal size, from the one with the most training points down. Labels with "
+         "equal numbers are in the order of their ids."),
     *draw.side_by_side(
       ("deciles", lambda: figures.deciles(parts), left), ("found", lambda: figures.found(shares), right)
     ),
@@ -271,13 +273,13 @@ def _examples(run: Run, ranking: Ranking, material: _Material) -> list[Markup]:
   )
   if material.reasons:
     legend += (
-      " Below each label stand the sources that have it among their best ten, with its rank there, and "
-      "behind “as” the training text whose vote for it counts most."
+      " Below each label are the sources that have it among their best ten, with its rank there, and "
+      "after “as” the training text whose vote for it counts most."
     )
   return [element("h2", "Examples"), note(legend), cards] if material.choices else []
 
 
-def _price(material: _Material) -> list[Markup]:
+def _cost(material: _Material) -> list[Markup]:
   parts = [element("h2", "Time and memory")]
   if material.seconds:
     parts.append(tables.stages(material.seconds))

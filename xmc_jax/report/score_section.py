@@ -1,4 +1,4 @@
-"""The section of a run's page on its scores: how well they separate true labels from wrong ones."""
+"""Writes the section of a run's page on its scores: how well they separate true labels from wrong ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def section(
     shown = f"of true labels among the first {depth}, and of each point's best wrong label."
   return [
     head,
-    *_said(sample, len(ranking.ids), depth, is_probability=bool(calibration)),
+    *_summary_notes(sample, len(ranking.ids), depth, is_probability=bool(calibration)),
     *draw(
       ("precision_recall", lambda: figures.precision_recall(curves),
        f"All points together, within the first {depth} labels of each: labels above one threshold for all "
@@ -57,7 +57,7 @@ def section(
   ]  # fmt: skip
 
 
-def _said(sample: scores.Sample, num_rows: int, depth: int, *, is_probability: bool) -> list[Markup]:
+def _summary_notes(sample: scores.Sample, num_rows: int, depth: int, *, is_probability: bool) -> list[Markup]:
   drawn = ", drawn at random" if len(sample.rows) < num_rows else ""
   points = f"Of {len(sample.rows):,} test points{drawn}: a true label scores"
   wrong = f"above every wrong one in {tables.percent(sample.above_wrong)} %."
@@ -65,9 +65,7 @@ def _said(sample: scores.Sample, num_rows: int, depth: int, *, is_probability: b
     share = tables.percent(sample.above_random)
     return [note(f"{points} above a random other one in {share} % of pairs, and {wrong}")]
   kind = (
-    "probabilities that a label is right"
-    if is_probability
-    else "the larger, the more the ranking is for a label"
+    "probabilities that a label is right" if is_probability else "the larger, the higher a label is ranked"
   )
   return [
     note(
@@ -95,14 +93,15 @@ def _reliability(calibration: Mapping[str, Any], num_rows: int, draw: Draw) -> l
   bins: Sequence[Mapping[str, float]] = calibration["bins"]
   pairs = sum(found["pairs"] for found in bins)
   error, of_first = (f"{100 * calibration[name]:.2f}" for name in ("ece", "ece_first"))
-  said = (
+  text = (
     f"Expected calibration error {error} percentage points over all {pairs:,} ranked pairs, {of_first} over "
     "the first label of each point (Guo et al., 2017). Most pairs have a small probability, and weigh most in"
     " the first number; the bins show the others, too."
   )
   summary = Markup("<summary>The bins, and what a threshold keeps</summary>")
   how = (
-    "A threshold keeps the labels of its row and of those above: so many a point, of which so many are right."
+    "A threshold keeps the labels of its row and of the rows above; the last columns count them per point, "
+    "and give the share of them that is right."
   )
   caption = (
     "Which share of labels is right, by predicted probability, in bins of equal width; on the dotted line "
@@ -111,7 +110,7 @@ def _reliability(calibration: Mapping[str, Any], num_rows: int, draw: Draw) -> l
   )
   return [
     element("h3", "Whether the probabilities hold"),
-    note(said),
+    note(text),
     *draw(("reliability", lambda: figures.reliability(bins), caption)),
     element("details", joined([summary, note(how), tables.reliability(bins, num_rows)])),
   ]

@@ -1,4 +1,4 @@
-"""Scores of (point, label) pairs, and how well they separate true labels from others.
+"""Scores (point, label) pairs, and measures how well scores separate true labels from others.
 
 If labels are ranked by vectors, pairs outside the ranking are scored as well. Other rankings (the hybrid's
 probabilities, a source's votes) have their own scale and score only the labels that they rank, so a sample
@@ -101,13 +101,13 @@ class Plan(NamedTuple):
   Attributes:
     rows: `[n]` points, all of them with true labels.
     of, labels: `[t]` position in `rows`, and label, of each true pair.
-    drawn: `[m]` random labels.
+    random_labels: `[m]` random labels.
   """
 
   rows: np.ndarray
   of: np.ndarray
   labels: np.ndarray
-  drawn: np.ndarray
+  random_labels: np.ndarray
 
 
 def plan(truth: sp.csr_matrix, seed: int) -> Plan:
@@ -123,9 +123,12 @@ def plan(truth: sp.csr_matrix, seed: int) -> Plan:
   # At least one point, however many labels it has.
   rows = np.sort(order[: max(1, np.searchsorted(np.cumsum(counts[order]), _LABELS, side="right"))])
   chosen = truth[rows]
-  drawn = np.sort(rng.choice(truth.shape[1], min(_RANDOM, truth.shape[1]), replace=False))
+  random_labels = np.sort(rng.choice(truth.shape[1], min(_RANDOM, truth.shape[1]), replace=False))
   return Plan(
-    rows, np.repeat(np.arange(len(rows)), np.diff(chosen.indptr)), chosen.indices.astype(np.int64), drawn
+    rows,
+    np.repeat(np.arange(len(rows)), np.diff(chosen.indptr)),
+    chosen.indices.astype(np.int64),
+    random_labels,
   )
 
 
@@ -154,8 +157,8 @@ def sample(
   rows, points = planned.rows, queries[planned.rows]
   true = vectors.of_pairs(points[planned.of], planned.labels)
   known = (truth[rows] + filtered[rows]).astype(bool)
-  is_wrong = ~np.asarray(known[:, planned.drawn].toarray(), bool)
-  scores = vectors.of_all(points, planned.drawn)
+  is_wrong = ~np.asarray(known[:, planned.random_labels].toarray(), bool)
+  scores = vectors.of_all(points, planned.random_labels)
   more = _share_above(true, scores[planned.of], is_wrong[planned.of])
   first_wrong, has_wrong = _first_wrong(ranking.ids[rows], known)
   best = ranking.scores[rows, first_wrong]

@@ -1,4 +1,4 @@
-"""Figures of a comparison, with a line or a bar for each run."""
+"""Draws the figures of a comparison, with a line or a bar for each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a page: metrics, slices by frequency, times, settings."""
+"""Builds the tables of a page: metrics, slices by frequency, times, settings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ _STAGES = {
 
 
 def percent(value: float) -> str:
+  """Formats a fraction in percent, with one digit: 0.5 is '50.0'."""
   return f"{100 * value:.1f}"
 
 
@@ -121,7 +122,7 @@ def reliability(bins: Sequence[Mapping[str, float]], num_rows: int) -> Markup:
       + [f"{pairs / max(num_rows, 1):.2f}", percent(right / max(pairs, 1))]
     )
   head = ["probability", "pairs", "% of all", "predicted, %", "right, %"]
-  return table([*head, "labels a point that a threshold keeps", "of them right, %"], rows)
+  return table([*head, "labels per point that a threshold keeps", "of them right, %"], rows)
 
 
 def stages(seconds: Mapping[str, float]) -> Markup:

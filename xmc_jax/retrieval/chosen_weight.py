@@ -1,4 +1,4 @@
-"""A ranking weight that was chosen on validation rows, stored with a run."""
+"""Stores a ranking weight that was chosen on validation rows."""
 
 import json
 import pathlib

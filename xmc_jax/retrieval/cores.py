@@ -1,4 +1,4 @@
-"""Parallel work on the host's cores: their number, one block of work per core, single-threaded products."""
+"""Runs work in parallel on the host's cores: one block of work per core, with single-threaded products."""
 
 import concurrent.futures
 import functools
@@ -25,7 +25,7 @@ class _OneThread:
 
   def __init__(self):
     self._lock, self._inside = threading.Lock(), 0
-    self._limit: Any = None  # threadpoolctl's, while somebody is inside
+    self._limit: Any = None  # threadpoolctl's, while any thread is inside
 
   def __enter__(self) -> None:
     with self._lock:
@@ -40,13 +40,13 @@ class _OneThread:
         self._limit.restore_original_limits()
 
 
-one_thread_a_call = _OneThread()
+one_thread_per_product = _OneThread()
 
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-  """Finds the libraries of products that are loaded: NumPy's and SciPy's. It is slow, so once a process."""
-  import scipy.linalg  # noqa: F401 - SciPy's is loaded by it; one that is loaded later is never limited
+  """Finds the loaded libraries that compute products: NumPy's and SciPy's. It is slow, so it is cached."""
+  import scipy.linalg  # noqa: F401 - loads SciPy's; a library that is loaded later is not limited
 
   return ThreadpoolController()
 

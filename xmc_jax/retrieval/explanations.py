@@ -9,13 +9,13 @@ import scipy.sparse as sp
 from xmc_jax import sanitize
 from xmc_jax.retrieval.sources import Found
 
-_SPEAKING = 10  # a source that ranks a label among this many is given as a reason for it
+_REASON_DEPTH = 10  # a source is given as a reason for a label that it ranks among this many
 _VOTERS = 3  # training queries that are shown for a label
 _LONGEST = 60  # characters of a text in a line
 
 
 class Reason(NamedTuple):
-  """Holds the reason why a label was ranked where it is.
+  """Holds the reasons why a label was ranked.
 
   Attributes:
     sources: the sources that rank the label among their best ten, with its rank there from 1, best first.
@@ -70,16 +70,16 @@ def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matr
   ranks: dict[str, int] = {}
   weights: dict[int, float] = {}
   for name, one in found.items():
-    places = np.flatnonzero(one.ids[row, :_SPEAKING] == label)
+    places = np.flatnonzero(one.ids[row, :_REASON_DEPTH] == label)
     if len(places):
       ranks[name] = int(places[0]) + 1
-    for point, weight in _carriers(one, row, label, truth):
+    for point, weight in _voters_for(one, row, label, truth):
       weights[point] = max(weight, weights.get(point, 0.0))
   best = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))[:_VOTERS]
   return Reason(dict(sorted(ranks.items(), key=lambda pair: pair[1])), best)
 
 
-def _carriers(found: Found, row: int, label: int, truth: sp.csr_matrix) -> Iterator[tuple[int, float]]:
+def _voters_for(found: Found, row: int, label: int, truth: sp.csr_matrix) -> Iterator[tuple[int, float]]:
   """Yields the training queries that voted for the label, with their weights."""
   if found.voters is None:
     return

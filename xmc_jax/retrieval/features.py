@@ -1,4 +1,4 @@
-"""Features of candidate labels: their score and rank in each source, and their frequency."""
+"""Computes features of candidate labels: their score and rank in each source, and their frequency."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ _SMOOTH = 10  # added to ranks before their reciprocal (Cormack et al., 2009, ha
 _TOP = 10  # a source that ranks a label among this many agrees on it
 _OF_SOURCE = ("score", "log_score", "log_rank")
 _OF_QUERY = ("nearest_cosine", "nearest_word_cosine")
-_OTHERS = ("log_frequency", "num_agreeing", *_OF_QUERY)
+_SHARED = ("log_frequency", "num_agreeing", *_OF_QUERY)
 
 
 class Candidates(NamedTuple):
@@ -34,7 +34,7 @@ class Candidates(NamedTuple):
 
 def feature_names(sources: Sequence[str]) -> list[str]:
   """Returns the names of the F features of these sources, in the order of `Candidates.features`."""
-  return [f"{source}.{what}" for source in sources for what in _OF_SOURCE] + list(_OTHERS)
+  return [f"{source}.{what}" for source in sources for what in _OF_SOURCE] + list(_SHARED)
 
 
 def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
@@ -67,13 +67,13 @@ def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarr
   of_sources = np.stack([scores, np.log(np.maximum(scores, 0) + _FLOOR), np.log1p(ranks)], axis=-1)
   agreeing = ((ranks < _TOP) & (scores > 0)).sum(axis=-1)
   of_query = [_first(found.scores) for found in (block.near, block.near_by_words)]
-  others = [
+  shared = [
     block.retriever.log_frequency[np.maximum(ids, 0)],
     agreeing,
     *(np.broadcast_to(cosine[:, None], ids.shape) for cosine in of_query),
   ]
   flat = of_sources.reshape(*ids.shape, -1)
-  return np.concatenate([flat, np.stack(others, axis=-1)], axis=-1).astype(np.float32)
+  return np.concatenate([flat, np.stack(shared, axis=-1)], axis=-1).astype(np.float32)
 
 
 def _first(scores: np.ndarray) -> np.ndarray:

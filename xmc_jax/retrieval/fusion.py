@@ -43,8 +43,8 @@ class Tree(NamedTuple):
     """Returns the probabilities `[...]` float32 of features `[..., F]`."""
     node = np.zeros(features.shape[:-1], np.int32)
     while np.any(inner := self.feature[node] >= 0):
-      looked_at = np.maximum(self.feature[node], 0)
-      value = np.take_along_axis(features, looked_at[..., None], axis=-1)[..., 0]
+      compared = np.maximum(self.feature[node], 0)
+      value = np.take_along_axis(features, compared[..., None], axis=-1)[..., 0]
       below = np.where(value <= self.threshold[node], self.left[node], self.right[node])
       node = np.where(inner, below, node)
     return self.probability[node]
@@ -72,13 +72,13 @@ class Tree(NamedTuple):
     nodes = np.arange(len(self.feature))
     shapes_agree = all(array.shape == nodes.shape for array in self)
     if not shapes_agree or not len(nodes) or any(self[at].dtype.kind != "i" for at in (0, 2, 3)):
-      raise ValueError("not the arrays of a tree")
+      raise ValueError("its arrays are not those of a tree")
     inner = self.feature >= 0
     for children in (self.left[inner], self.right[inner]):  # a node comes before its children
       if np.any(children <= nodes[inner]) or np.any(children >= len(nodes)):
-        raise ValueError("its nodes make no tree")
+        raise ValueError("its nodes do not form a tree")
     if np.any(self.feature >= _NUM_FEATURES) or self.threshold.dtype != np.float64:
-      raise ValueError("it looks at features that there are not")
+      raise ValueError("it compares features that do not exist")
     return self
 
 

@@ -1,4 +1,4 @@
-"""Exact nearest-label search on a CPU: products and selection in NumPy, one block of queries per core.
+"""Finds the exact nearest labels on a CPU: products and selection in NumPy, one block of queries per core.
 
 XLA selects on one core, in some 20 µs per row. Here the scores of a chunk stay in the cache, and a comparison
 with each row's k-th best score so far finds the few labels that can still enter the top k.
@@ -7,7 +7,7 @@ with each row's k-th best score so far finds the few labels that can still enter
 import numpy as np
 
 CHUNK = 2048  # labels scored at a time: 4 MB with 512 queries, which fit into a core's share of the cache
-_NOTHING = np.iinfo(np.int64).min  # the key of an empty place
+_EMPTY = np.iinfo(np.int64).min  # the key of an empty place
 
 
 def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -22,36 +22,36 @@ def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, 
     `(scores, ids)`, float32 and int32 `[B, k]`, best first; ties by rising id.
   """
   num_labels = len(labels)
-  best = np.full((len(queries), k), _NOTHING)
+  best = np.full((len(queries), k), _EMPTY)
   # Both arrays are reused: new arrays of this size would cost page faults each time.
-  scores, rises = (np.empty(len(queries) * min(CHUNK, num_labels), kind) for kind in (np.float32, bool))
+  scores, beats = (np.empty(len(queries) * min(CHUNK, num_labels), kind) for kind in (np.float32, bool))
   for start in range(0, num_labels, CHUNK):
     chunk = labels[start : start + CHUNK]
     shape = len(queries), len(chunk)
-    part, mask = (array[: shape[0] * shape[1]].reshape(shape) for array in (scores, rises))
+    part, mask = (array[: shape[0] * shape[1]].reshape(shape) for array in (scores, beats))
     best = _merge(best, np.matmul(queries, chunk.T, out=part), start, mask)
   return _read(np.sort(best, axis=1)[:, ::-1])
 
 
-def _merge(best: np.ndarray, scores: np.ndarray, start: int, rises: np.ndarray) -> np.ndarray:
+def _merge(best: np.ndarray, scores: np.ndarray, start: int, beats: np.ndarray) -> np.ndarray:
   """Returns the k largest keys among the best so far `[B, k]` and a chunk's scores `[B, n]`, unordered.
 
-  Overwrites the buffer `rises`, `[B, n]` bool.
+  Overwrites the buffer `beats`, `[B, n]` bool.
   """
   (num_rows, k), width = best.shape, scores.shape[1]
   if start == 0 and k < width:
-    np.greater_equal(scores, np.partition(scores, width - k, axis=1)[:, width - k, None], out=rises)
+    np.greater_equal(scores, np.partition(scores, width - k, axis=1)[:, width - k, None], out=beats)
   else:
     # A later label must beat the k-th so far: in a tie its id is higher, so it loses.
-    np.greater(scores, _read(best.min(axis=1, keepdims=True))[0], out=rises)
-  found = np.flatnonzero(rises)
+    np.greater(scores, _read(best.min(axis=1, keepdims=True))[0], out=beats)
+  found = np.flatnonzero(beats)
   if not len(found):
     return best
   rows, columns = np.divmod(found, width)
   counts = np.bincount(rows, minlength=num_rows)
   places = np.arange(len(found)) - np.repeat(np.cumsum(counts) - counts, counts)
   most = int(counts.max())
-  candidates = np.full((num_rows, k + most), _NOTHING)
+  candidates = np.full((num_rows, k + most), _EMPTY)
   candidates[:, :k] = best
   candidates[rows, k + places] = _keys(scores.ravel()[found], columns + start)
   return np.partition(candidates, most, axis=1)[:, most:]
@@ -65,7 +65,7 @@ def _keys(scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 def _read(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns the scores and ids of keys; -inf and -1 for empty places."""
-  nothing = keys == _NOTHING
+  nothing = keys == _EMPTY
   scores = _flip((keys >> 32).astype(np.int32)).view(np.float32)
   ids = (np.iinfo(np.int32).max - (keys & np.iinfo(np.int32).max)).astype(np.int32)
   return np.where(nothing, np.float32(-np.inf), scores), np.where(nothing, np.int32(-1), ids)

@@ -1,4 +1,4 @@
-"""The hybrid ranker: ranks labels by all sources together."""
+"""Ranks labels by all sources together: the hybrid ranker."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -141,11 +141,11 @@ def like_test_time(retriever: Retriever, truth: sp.csr_matrix) -> tuple[np.ndarr
   Returns:
     `[L]` bool, labels to fit on; `[n]` bool, queries with such a label, or without any label.
   """
-  carried = np.bincount(truth.indices, minlength=truth.shape[1]) > 0
-  unheard = retriever.log_frequency == 0
-  only_held_out = np.random.default_rng(0).permutation(np.flatnonzero(unheard & carried))
+  with_query = np.bincount(truth.indices, minlength=truth.shape[1]) > 0
+  without_points = retriever.log_frequency == 0
+  only_held_out = np.random.default_rng(0).permutation(np.flatnonzero(without_points & with_query))
   labels = np.ones(truth.shape[1], bool)
-  labels[only_held_out[(unheard & ~carried).sum() :]] = False
+  labels[only_held_out[(without_points & ~with_query).sum() :]] = False
   num_alike = truth.astype(bool) @ labels.astype(np.int64)
   return labels, (num_alike > 0) | (np.diff(truth.indptr) == 0)
 
@@ -166,7 +166,7 @@ def _each_block(
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
   found = lambda block, *rest: work(candidates(block, names or retriever.names, depth), *rest)
-  with cores.one_thread_a_call:
+  with cores.one_thread_per_product:
     return cores.in_order(found, cores.num_cores(), blocks, *more)
 
 

@@ -1,4 +1,4 @@
-"""The model that joins sources: maps features of candidates to the probability that a label is right.
+"""Fits the model that joins sources: it maps features of candidates to the probability of a right label.
 
 Logistic regression and gradient-boosted trees (LightGBM; Ke et al., 2017) are fitted on the same rows. The
 regression has a prior around weights that were fitted on other data. A second regression joins the two
@@ -33,7 +33,7 @@ _TREES = {
   "verbose": -1,
 }
 _NUM_TREES = 100
-_ELSEWHERE = pathlib.Path(__file__).with_name("fixed_weights.json")
+_FIXED_WEIGHTS = pathlib.Path(__file__).with_name("fixed_weights.json")
 
 
 class HybridModel:
@@ -150,28 +150,30 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
   shuffled = np.random.default_rng(0).permutation(queries)
   parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
-  with cores.one_thread_a_call:  # the last bits of a product depend on the number of threads
+  with cores.one_thread_per_product:  # the last bits of a product depend on the number of threads
     if len(queries) < FEWEST_ROWS or one_kind:
-      return HybridModel(names, _near_others(names, features, right), num_rows=len(queries))
-    apart = np.zeros((len(rows), 2))
+      return HybridModel(names, _fitted_regression(names, features, right), num_rows=len(queries))
+    out_of_fold = np.zeros((len(rows), 2))
     for out in parts:
-      apart[out] = HybridModel(names, *_both(names, features[~out], right[~out])).log_odds(features[out])
-    linear, trees = _both(names, features, right)
-    return HybridModel(names, linear, trees, _joint(apart, right), len(queries))
+      out_of_fold[out] = HybridModel(names, *_fitted_models(names, features[~out], right[~out])).log_odds(
+        features[out]
+      )
+    linear, trees = _fitted_models(names, features, right)
+    return HybridModel(names, linear, trees, _joint(out_of_fold, right), len(queries))
 
 
 def fixed(names: list[str]) -> HybridModel:
   """Returns a model with weights fitted on several other data sets; unknown features get weight 0."""
-  content = json.loads(_ELSEWHERE.read_text(encoding="utf-8"))
+  content = json.loads(_FIXED_WEIGHTS.read_text(encoding="utf-8"))
   return HybridModel(names, [*(content["weights"].get(name, 0.0) for name in names), content["intercept"]])
 
 
-def _both(names: list[str], features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
+def _fitted_models(names: list[str], features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
   """Fits both models; returns the regression's weights `[F + 1]` and the trees' text."""
-  return _near_others(names, features, right), tree_text.fitted(features, right, _TREES, _NUM_TREES)
+  return _fitted_regression(names, features, right), tree_text.fitted(features, right, _TREES, _NUM_TREES)
 
 
-def _near_others(names: list[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _fitted_regression(names: list[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:
   """Fits a logistic regression with a prior around the weights of `fixed`; returns weights `[F + 1]`.
 
   Adds to the loss `_TRUST` / 2 times the squared distance to these weights, for features of variance 1: a
@@ -182,14 +184,14 @@ def _near_others(names: list[str], features: np.ndarray, right: np.ndarray) -> n
   center, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
   scale = np.where(scale > 0, scale, 1)
   inputs = np.append((features - center) / scale, np.ones((len(features), 1)), axis=1)
-  others = fixed(names).linear
-  start = np.append(others[:-1] * scale, others[-1] + others[:-1] @ center)
+  prior = fixed(names).linear
+  start = np.append(prior[:-1] * scale, prior[-1] + prior[:-1] @ center)
 
   def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-    log_odds, off = inputs @ weights, np.append(weights[:-1] - start[:-1], 0)
+    log_odds, offset = inputs @ weights, np.append(weights[:-1] - start[:-1], 0)
     wrong = 1 / (1 + np.exp(-np.clip(log_odds, -80, 80))) - right
-    value = (np.logaddexp(0, log_odds) - right * log_odds).sum() + _TRUST / 2 * off @ off
-    return value, inputs.T @ wrong + _TRUST * off
+    value = (np.logaddexp(0, log_odds) - right * log_odds).sum() + _TRUST / 2 * offset @ offset
+    return value, inputs.T @ wrong + _TRUST * offset
 
   found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
   return np.append(found[:-1] / scale, found[-1] - found[:-1] @ (center / scale))

@@ -1,4 +1,4 @@
-"""An index of labels: built once, searched many times, exactly or by ScaNN."""
+"""Indexes labels, to be searched many times, exactly or by ScaNN."""
 
 import functools
 import math
@@ -19,16 +19,16 @@ from xmc_jax.types import Array
 
 BACKENDS = ("auto", "exact", "scann")
 RECALL = 0.95  # fraction of the exact nearest k that ScaNN must find
-_AIM = RECALL + 0.01  # target on the sample, whose recall is off by some 0.005
+_TARGET_RECALL = RECALL + 0.01  # required on the sample, whose recall is off by some 0.005
 
 _SMALLEST = 1000  # labels; ScaNN's codes need at least 16, and with fewer than 1,000 a tree does not help
 # For 'auto' on a CPU. From 10,000 labels on, ScaNN takes a quarter to two thirds of the exact search's time
-# per query, and 60 to 130 queries per dimension pay for building the index. The times of building and of
-# exact search both grow with L, so this number hardly depends on L (docs/performance.md).
-_PAYS_LABELS, _PAYS_QUERIES = 10_000, 150
+# per query; 60 to 130 queries per dimension make up for building the index. The times of building and exact
+# search both grow with L, so this number hardly depends on L (docs/performance.md).
+_SCANN_LABELS, _SCANN_QUERIES = 10_000, 150
 _SAMPLE = 200  # queries that are also searched exactly
 _BLOCK = 1 << 20  # candidates at a time
-_CLUSTERS = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 3 / 4, 1)  # of all, to search
+_LEAF_FRACTIONS = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 3 / 4, 1)  # of all, to search
 _REORDERED = (8, 4, 2)  # times the depth
 _SHALLOWEST = 10  # searched, at least: of the best 8 by their codes, the very best is missing once in ten
 _PER_LEAF, _CODES = 128, 20_000  # labels that the tree and the codes are learnt from
@@ -68,9 +68,9 @@ class Index:
   built once, and tuned once per k with the same queries; every k below 10 is searched as 10.
 
   These queries are sampled from all queries so far when ScaNN is built. With `patience`, the first queries
-  are searched exactly: an index does not pay for a handful of queries, and labels are no good substitute for
-  queries in tuning. In one test, settings with recall 0.998 for labels as queries had 0.75 for real queries,
-  which were spread wider than the clustered labels; tuning on 50 real queries sufficed for 0.95.
+  are searched exactly: for a handful of queries it is not worth building an index, and labels are no good
+  substitute for queries in tuning. In one test, settings with recall 0.998 for labels as queries had 0.75 for
+  real queries, which were spread wider than the clustered labels. Tuning on 50 real queries gave 0.95.
 
   The same calls in the same order give the same rankings, in any process and with any number of threads,
   except for the order of ties. Scores are inner products with both backends.
@@ -107,7 +107,7 @@ class Index:
     self._placed, self._backend, self._devices = shard_table(labels, devices), backend, devices
     self._name, self._patience, self._lock = name, patience, threading.Lock()
     self._shape = len(self._placed), self._placed.vectors.shape[1]
-    self._asked, self._tickets = 0, np.zeros(0)
+    self._num_seen, self._keys = 0, np.zeros(0)
     self._sample = (np.zeros((0, self._shape[1]), np.float32), sp.csr_matrix((0, self._shape[0]), dtype=bool))
     self._built: _Searcher | None = None
     self._tuned: dict[int, _Searcher | None] = {}  # by k; None is exact search
@@ -152,7 +152,7 @@ class Index:
     if self._backend == "exact" or not len(queries) or not np.isfinite(queries.sum(axis=1)).all():
       return None
     with self._lock:
-      if self._built is None and not self._pays(queries, exclude):
+      if self._built is None and not self._is_time_to_build(queries, exclude):
         return None
       start = time.perf_counter()
       if self._built is None:
@@ -166,19 +166,19 @@ class Index:
         self._tuned[k] = self._tune(k, start)
       return self._tuned[k]
 
-  def _pays(self, queries: np.ndarray, exclude: sp.csr_matrix | None) -> bool:
+  def _is_time_to_build(self, queries: np.ndarray, exclude: sp.csr_matrix | None) -> bool:
     """Returns whether to build ScaNN now; adds the queries to the sample of all queries so far."""
     kept, left_out = self._sample
-    # Each new query gets a random ticket; the queries with the lowest tickets are the sample.
-    tickets = np.concatenate([self._tickets, np.random.default_rng((0, self._asked)).random(len(queries))])
-    rows = np.sort(np.argsort(tickets, kind="stable")[:_SAMPLE])
+    # Each new query gets a random key; the queries with the lowest keys are the sample.
+    keys = np.concatenate([self._keys, np.random.default_rng((0, self._num_seen)).random(len(queries))])
+    rows = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
     old, new = rows[rows < len(kept)], rows[rows >= len(kept)] - len(kept)
     pairs = sp.csr_matrix((len(queries), self._shape[0]), dtype=bool) if exclude is None else exclude
     self._sample = np.concatenate([kept[old], queries[new]]), sp.vstack([left_out[old], pairs[new]], "csr")
-    self._tickets, self._asked = tickets[rows], self._asked + len(queries)
+    self._keys, self._num_seen = keys[rows], self._num_seen + len(queries)
     platform = next(iter(self._placed.vectors.devices())).platform
-    chosen = self._backend if self._backend == "scann" else _choose(self._asked, self._shape, platform)
-    return chosen == "scann" and self._asked >= self._patience
+    chosen = self._backend if self._backend == "scann" else _choose(self._num_seen, self._shape, platform)
+    return chosen == "scann" and self._num_seen >= self._patience
 
   def _tune(self, k: int, start: float) -> _Searcher | None:
     """Tunes ScaNN for this k and prints the result; returns None (exact search) if 'auto' misses RECALL."""
@@ -200,8 +200,8 @@ class Index:
 
 def _choose(num_queries: int, shape: tuple[int, int], platform: str) -> str:
   """Returns the backend that 'auto' selects for labels of shape `[L, D]`."""
-  pays = shape[0] >= _PAYS_LABELS and num_queries >= _PAYS_QUERIES * shape[1]
-  return "scann" if platform == "cpu" and pays else "exact"
+  is_faster = shape[0] >= _SCANN_LABELS and num_queries >= _SCANN_QUERIES * shape[1]
+  return "scann" if platform == "cpu" and is_faster else "exact"
 
 
 @functools.cache
@@ -234,20 +234,20 @@ def _build(labels: np.ndarray, k: int) -> _Searcher:
 
 
 def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matrix, truth: Ranking) -> _Tuned:
-  """Returns a searcher with the fewest leaves, then exact scores, that reach `_AIM`, and its recall."""
+  """Returns a searcher with the fewest leaves, then exact scores, that reach the target, and its recall."""
 
   def measured(searcher: _Searcher) -> _Tuned:
     return searcher, _recall(_find(searcher, queries, k, exclude)[0], truth)
 
   holding = math.ceil(2 * k * searcher.num_leaves / searcher.num_labels)  # leaves with some 2 k labels
-  for part in _CLUSTERS:
+  for part in _LEAF_FRACTIONS:
     leaves = min(max(holding, round(part * searcher.num_leaves)), searcher.num_leaves)
     best = measured(searcher._replace(leaves=leaves))
-    if best[1] >= _AIM:
+    if best[1] >= _TARGET_RECALL:
       break
   for reordered in _REORDERED[1:]:
     fewer = measured(best[0]._replace(reordered=reordered))
-    if fewer[1] < _AIM:
+    if fewer[1] < _TARGET_RECALL:
       break
     best = fewer
   return best

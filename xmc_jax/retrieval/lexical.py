@@ -61,11 +61,11 @@ class TextTable:
 
   def __init__(self, vectors: sp.csr_matrix):
     self.vectors = vectors
-    by_word, self._looked_up = vectors.tocsc(), None
+    by_word, self._searched_words = vectors.tocsc(), None
     counts = np.diff(by_word.indptr)
     if counts.max(initial=0) > _MOST_TEXTS:
-      self._looked_up = sp.diags_array((counts <= _MOST_TEXTS).astype(np.float32), format="csc")
-      by_word = by_word @ self._looked_up
+      self._searched_words = sp.diags_array((counts <= _MOST_TEXTS).astype(np.float32), format="csc")
+      by_word = by_word @ self._searched_words
       by_word.eliminate_zeros()
     self._by_word = by_word.T.tocsr()
 
@@ -78,7 +78,7 @@ class TextTable:
 
   def cosines_of(self, queries: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
     """Returns these cosines `[m, c]` only for the texts `ids`, faster than `cosines`."""
-    queries = queries if self._looked_up is None else queries @ self._looked_up
+    queries = queries if self._searched_words is None else queries @ self._searched_words
     return cosines_at(queries.tocsr(), self.vectors, ids)
 
   def nearest(self, queries: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -101,8 +101,8 @@ def _products(table: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
   # Each i gets its own columns, so that a single block-diagonal product computes all.
   owner = np.repeat(np.repeat(np.arange(num_rows), width), np.diff(picked.indptr)).astype(np.int64)
   used, columns = np.unique(owner * table.shape[1] + picked.indices, return_inverse=True)
-  apart = sp.csr_matrix((picked.data, columns, picked.indptr), (num_rows * width, len(used)))
-  blocks = (apart @ apart.T).tocoo()
+  separate = sp.csr_matrix((picked.data, columns, picked.indptr), (num_rows * width, len(used)))
+  blocks = (separate @ separate.T).tocoo()
   out = np.zeros((num_rows, width, width), np.float32)
   out[blocks.row // width, blocks.row % width, blocks.col % width] = blocks.data
   return out

@@ -1,4 +1,4 @@
-"""Exact search for the best labels of many queries, in blocks, without excluded pairs."""
+"""Searches exactly for the best labels of many queries, in blocks, without excluded pairs."""
 
 import contextlib
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def search(
 
   Args:
     queries: `[N, D]` float32.
-    labels: `[L, D]` float32; with `devices`, on the host; or the result of `place` for these devices.
+    labels: `[L, D]` float32; with `devices`, on the host; or the result of `shard_table` for these devices.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.
     block: queries at a time.
@@ -101,7 +101,7 @@ def search(
       found = without(*found, exclude[rows])
     scores[rows], ids[rows] = (array[:, :k] for array in found)
 
-  one_core_each = cores.one_thread_a_call if hosted else contextlib.nullcontext()
+  one_core_each = cores.one_thread_per_product if hosted else contextlib.nullcontext()
   with one_core_each:
     cores.in_order(find, num_threads, range(0, num_queries, block))
   return Ranking(ids, scores)

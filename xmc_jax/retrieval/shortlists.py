@@ -1,4 +1,4 @@
-"""Hard negatives: labels that the current embeddings rank high for a point although they are not true."""
+"""Finds hard negatives: labels that the current embeddings rank high for a point but that are not true."""
 
 import numpy as np
 import scipy.sparse as sp

@@ -1,8 +1,8 @@
-"""Sources of candidate labels, one function each; to add a source, write a function and list it in `SOURCES`.
+"""Finds candidate labels by several sources, one function each.
 
 A source takes a block of queries and returns its best labels, and a function that scores any label for them.
-Its scores resemble probabilities: 0 if it knows nothing, about 1 if it is certain. docs/formulas.md,
-"Ranking", has the formulas.
+Its scores resemble probabilities: 0 if it knows nothing, about 1 if it is certain. To add a source, write a
+function and list it in `SOURCES`. docs/formulas.md, "Ranking", has the formulas.
 """
 
 import functools

@@ -67,7 +67,7 @@ class TableEmbedder:
 
   @contextlib.contextmanager
   def watched(self, watch: Callable[[], None]) -> Iterator[None]:
-    """Calls `watch` between the batches of whatever is embedded in the block; it may raise to leave."""
+    """Calls `watch` between the batches of whatever is embedded in the block; it may raise to stop."""
     self._between_batches = watch
     try:
       yield

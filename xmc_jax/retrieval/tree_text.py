@@ -1,4 +1,4 @@
-"""Gradient-boosted trees in LightGBM's text format: fits, checks and opens them."""
+"""Fits, checks and opens gradient-boosted trees in LightGBM's text format."""
 
 import re
 from typing import TYPE_CHECKING
@@ -22,9 +22,9 @@ _FIELDS = (
   *("internal_count", "is_linear", "shrinkage"),
 )
 _NODES = ("split_feature", "decision_type", "left_child", "right_child")
-_IN_CLUSTERS = ("leaf_weight", "leaf_count")
+_OF_LEAVES = ("leaf_weight", "leaf_count")
 _OF_NODES = ("split_gain", "internal_value", "internal_weight", "internal_count")
-_WHOLE = re.compile(r"-?[0-9]{1,10}")
+_INTEGER = re.compile(r"-?[0-9]{1,10}")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?")
 _INFO = re.compile(rf"none|\[{_NUMBER.pattern}:{_NUMBER.pattern}\]")
 _HEADER = (
@@ -79,37 +79,37 @@ def check(text: str, num_features: int) -> None:
   if not (found and fits):
     raise ValueError("its trees are for other features")
   lengths, _, rest = rest.partition("\n\n")
-  for number, length in enumerate(_whole(lengths)):
+  for number, length in enumerate(_integers(lengths)):
     if length < 1 or length > len(rest):
-      raise ValueError("its trees are not as long as it says")
+      raise ValueError("the length of a tree is wrong")
     _check_tree(rest[:length], number, num_features)
     rest = rest[length:]
   if not _END.fullmatch(rest):
-    raise ValueError("its trees have no end")
+    raise ValueError("the end of its trees is missing")
 
 
 def _check_tree(text: str, number: int, num_features: int) -> None:
   lines = text.split("\n")
   names, lists = zip(*(line.split("=") for line in lines[:-3] if line.count("=") == 1))
   if names != ("Tree", *_FIELDS) or lines[-3:] != ["", "", ""] or lists[0] != str(number):
-    raise ValueError("a tree has other lines")
+    raise ValueError("a tree has unexpected lines")
   tree = dict(zip(names, lists))
-  numbers = (_whole(tree[name]) for name in ("num_leaves", "num_cat", "is_linear"))
+  numbers = (_integers(tree[name]) for name in ("num_leaves", "num_cat", "is_linear"))
   (num_leaves,), (num_cat,), (is_linear,) = numbers
-  if num_cat or is_linear or num_leaves < 1 or len(_finite(tree["shrinkage"])) != 1:
+  if num_cat or is_linear or num_leaves < 1 or len(_finite_numbers(tree["shrinkage"])) != 1:
     raise ValueError("a tree has categories, regressions, or no leaves")
-  if len(_finite(tree["leaf_value"])) != num_leaves:
-    raise ValueError("a tree's leaves are not as many as it says")
-  nodes = {name: _whole(tree[name]) for name in _NODES}
-  if {*map(len, nodes.values()), len(_finite(tree["threshold"]))} != {num_leaves - 1}:
-    raise ValueError("a tree's nodes are not as many as it says")
-  counts = [{len(_finite(tree[name])) for name in names} for names in (_IN_CLUSTERS, _OF_NODES)]
+  if len(_finite_numbers(tree["leaf_value"])) != num_leaves:
+    raise ValueError("a tree has another number of leaves than it declares")
+  nodes = {name: _integers(tree[name]) for name in _NODES}
+  if {*map(len, nodes.values()), len(_finite_numbers(tree["threshold"]))} != {num_leaves - 1}:
+    raise ValueError("a tree has another number of nodes than it declares")
+  counts = [{len(_finite_numbers(tree[name])) for name in names} for names in (_OF_LEAVES, _OF_NODES)]
   if num_leaves > 1 and counts != [{num_leaves}, {num_leaves - 1}]:
-    raise ValueError("a tree's numbers are not as many as it says")
+    raise ValueError("a tree has another number of statistics than it declares")
   if not all(0 <= feature < num_features for feature in nodes["split_feature"]):
-    raise ValueError("a tree looks at a feature that there is not")
+    raise ValueError("a tree splits by a feature that does not exist")
   if not set(nodes["decision_type"]) <= {0, 2, 4, 6, 8, 10}:  # odd types are for categories
-    raise ValueError("a tree decides by what there is not")
+    raise ValueError("a tree has an unknown decision type")
   _check_children(nodes, num_leaves)
 
 
@@ -119,23 +119,23 @@ def _check_children(nodes: dict[str, list[int]], num_leaves: int) -> None:
     for node, child in enumerate(nodes[side]):
       # Leaf i is stored as -1 - i; a node comes before its children, so every path ends.
       if not (node < child < num_leaves - 1 or -num_leaves <= child < 0) or child in seen:
-        raise ValueError("its nodes make no tree")
+        raise ValueError("its nodes do not form a tree")
       seen.add(child)
 
 
-def _whole(text: str) -> list[int]:
+def _integers(text: str) -> list[int]:
   """Reads integers; raises ValueError for any other text, even if some parser would accept it."""
   tokens = text.split(" ") if text else []
-  if not all(map(_WHOLE.fullmatch, tokens)):
-    raise ValueError("a number is none")
+  if not all(map(_INTEGER.fullmatch, tokens)):
+    raise ValueError("a value is not an integer")
   return [int(token) for token in tokens]
 
 
-def _finite(text: str) -> list[float]:
+def _finite_numbers(text: str) -> list[float]:
   """Reads finite numbers; raises ValueError for any other text."""
   tokens = text.split(" ") if text else []
   if not all(map(_NUMBER.fullmatch, tokens)) or not np.isfinite(found := [*map(float, tokens)]).all():
-    raise ValueError("a number is none, or not finite")
+    raise ValueError("a value is not a finite number")
   return found
 
 

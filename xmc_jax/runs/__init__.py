@@ -1,1 +1,1 @@
-"""Uses a run: ranks labels by what it has learnt."""
+"""Creates and opens runs, evaluates them, and ranks labels with them."""

@@ -1,4 +1,4 @@
-"""What may be asked of a model, in one way of a run and of what it has exported."""
+"""Checks the input of `Model.predict` and `Exported.predict`, and arranges their results."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from xmc_jax.retrieval.sources import Queries
 
 
 def check_texts(texts: Sequence[str]) -> None:
-  """Raises UserError unless these are texts: a list, an array, a column of str."""
+  """Raises UserError unless `texts` is a sequence of str, such as a list, an array or a column."""
   if (
     isinstance(texts, str)
     or not hasattr(texts, "__len__")
@@ -22,7 +22,7 @@ def check_texts(texts: Sequence[str]) -> None:
 
 
 def check_k(k: int, num_labels: int) -> None:
-  """Raises UserError unless k labels per text can be had."""
+  """Raises UserError unless k is from 1 to the number of labels."""
   if not 1 <= k <= num_labels:
     raise UserError(f"k = {k}: there are {num_labels} labels; set 1 to {num_labels}")
 
@@ -38,20 +38,20 @@ def best_labels(
   rank: Callable[[Queries, int], Ranking],
   why: Why | None = None,
 ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
-  """The k best labels of each text.
+  """Ranks the k best labels of each text.
 
   Args:
     texts: n texts.
     k: labels per text.
     labels: the texts of all labels, by id.
-    embed: at least one text -> `[n, D]`.
-    rank: these, and k -> the best labels.
-    why: says why labels were ranked; None to leave it out.
+    embed: `texts -> [n, D]`; not called without texts.
+    rank: `(queries, k) -> Ranking`; not called without texts.
+    why: explains why labels were ranked; None leaves the explanations out.
 
   Returns:
     ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
-    Where fewer are ranked, -1 and -inf stand behind them, and a list is shorter. With `why`, what it says
-    is the fourth.
+    If fewer labels are ranked, ids are padded with -1, scores with -inf, and the list is shorter. With
+    `why`, its result is the fourth element.
 
   Raises:
     UserError: k is out of range, or `texts` is not a list of texts.
@@ -69,6 +69,6 @@ def best_labels(
 
 
 def reasons(ranker: HybridRanker, queries: Queries, ids: np.ndarray) -> list[list[dict]]:
-  """Says why labels `[n, k]` were ranked: of each text a dict for each label; see `Model.predict`."""
-  told = ranker.explain(queries, ids)
-  return [[as_dict(reason, ranker.point_texts) for reason in of_text] for of_text in told]
+  """Explains why labels `[n, k]` were ranked: a dict for each label of each text; see `Model.predict`."""
+  explained = ranker.explain(queries, ids)
+  return [[as_dict(reason, ranker.point_texts) for reason in of_text] for of_text in explained]

@@ -1,4 +1,4 @@
-"""Opens the parameters of a run that are to be tested: the best by validation rows, or the last step's."""
+"""Opens the parameters of a run to test: the best on validation rows, or those of the last step."""
 
 import contextlib
 import shutil
@@ -11,16 +11,16 @@ from xmc_jax.runs.run import Run
 from xmc_jax.storage import locks, run_folder
 from xmc_jax.types import PyTree
 
-_LOCK = ".last.lock"  # one process at a time has the folder of the last step
+_LOCK = ".last.lock"  # held by the process that uses the folder of the last step
 _TESTS = "tests the last step in this folder; wait for it, or stop it"
 
 
 @contextlib.contextmanager
 def trained(run: Run, checkpoint: str) -> Iterator[tuple[Run, PyTree, PyTree, int]]:
-  """Yields `(run, params, extra_state, step)`: the run as it ranks by these parameters.
+  """Yields `(run, params, extra_state, step)`; the run's ranking files belong to these parameters.
 
-  What a run keeps to rank by was made of its best parameters. Of the last ones it is made anew, in a folder
-  that is removed in the end.
+  The run's own ranking files, such as the fusion of scores, were fitted to its best parameters. For the last
+  parameters they are fitted again, in a folder that is removed afterwards.
 
   Args:
     run: the run.
@@ -38,7 +38,7 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[Run, PyTree, PyTree, in
   with contextlib.ExitStack() as stack:
     if runtime.is_main_process():
       stack.enter_context(locks.in_use(run.workdir, _LOCK, _TESTS))
-      shutil.rmtree(folder, ignore_errors=True)  # a killed process left it
+      shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
       folder.mkdir()
       stack.callback(shutil.rmtree, folder, ignore_errors=True)
     runtime.barrier("last")

@@ -1,4 +1,4 @@
-"""The beginning of a run: from a config to a folder that holds all that training needs."""
+"""Creates a run: turns a config into a folder that holds all that training needs."""
 
 import pathlib
 import tempfile
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
   from tokenizers import Tokenizer
 
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
-# Of config.data: what says which training rows there are.
+# The keys of config.data that decide which training rows there are.
 _WHICH_ROWS = (
   *("path", "layout", "text", "label_column", "label_separator", "label_file"),
   *("test_fraction", "split_seed"),
@@ -40,14 +40,14 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   begun = run_folder.has_checkpoints(workdir)
   config = with_encoder_of(config, workdir if begun else None)
   _check_before_data(config, begun)
-  # What 'auto' is here: the run keeps its precision wherever it goes on or predicts.
+  # Resolves 'auto' for this machine: the run keeps its precision on any machine that continues it.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
   with runtime.main_process_first("run folder"), report.stage("prepare"):
-    there = methods.read_config(path) if (path := workdir / "config.json").exists() else None
-    with run_folder.claimed(config, there, workdir):
+    earlier = methods.read_config(path) if (path := workdir / "config.json").exists() else None
+    with run_folder.claimed(config, earlier, workdir):
       prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
       refuse_other_data(prepared, workdir)
-      config = fit_to_data(config, prepared, there if begun else None)
+      config = fit_to_data(config, prepared, earlier if begun else None)
       run_folder.claim(config, methods.read_config(path), workdir)
     data.link_into(prepared.folder, workdir / "data")
     described = config.encoder[models.source_key(config.encoder)]
@@ -62,7 +62,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     with report.stage("walk"):
       _ = run.sides
   elif "graphs" in config.method and not config.method.augment_truth:
-    say(f"note: no graph has a weight above 0 and links: this is {config.method.base} alone")
+    say(f"note: no graph has both links and a weight above 0, so this trains {config.method.base} alone")
   return run
 
 
@@ -80,20 +80,24 @@ def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
 
 
 def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collections.ConfigDict]:
-  """The prepared data of a config, in the cache, and the config with what it takes over; no run is made."""
+  """Prepares the data of a config in the cache; makes no run's folder.
+
+  Returns:
+    The prepared data, and the config with the settings that it takes over from `config.init_from`.
+  """
   config = with_encoder_of(config)
   _check_before_data(config, begun=False)
-  with tempfile.TemporaryDirectory() as scratch:  # a tokenizer trained here comes out the same in a run
+  with tempfile.TemporaryDirectory() as scratch:  # a run trains the same tokenizer again
     return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config)), config
 
 
 def fit_to_data(
   config: ml_collections.ConfigDict, dataset: data.Dataset, begun: ml_collections.ConfigDict | None = None
 ) -> ml_collections.ConfigDict:
-  """`fitted` to a data set; says what was chosen.
+  """Fits a config to a data set, as `fitted` does; prints what was chosen.
 
   Raises:
-    ConfigError: a setting that cannot work with these data.
+    ConfigError: a setting cannot work with these data.
   """
   counts = dataset.train.num_labelled, dataset.num_labels
   config, chosen = fitted(config, *counts, begun)
@@ -110,15 +114,15 @@ def fitted(
   num_labels: int,
   begun: ml_collections.ConfigDict | None = None,
 ) -> tuple[ml_collections.ConfigDict, str]:
-  """The config fitted to so many rows and labels, and the line that says what was chosen (fitting.py).
+  """Returns the config fitted to the size of the data, and a line that names what was chosen (fitting.py).
 
-  Where the number of validation rows is automatic, and the run goes on with another or begins from one on the
-  same data, it is that run's: what was held out there is held out here.
+  If the number of validation rows is automatic, and the run continues another run, or starts from one on the
+  same data, the number is that run's, so that both hold out the same rows.
 
   Args:
-    config: as asked for.
+    config: the config as given.
     num_labelled, num_labels: as in `fitting.fitted`.
-    begun: the config of the run that goes on.
+    begun: the config of the run that is continued; None for a new run.
   """
   other, given = begun, config
   if not begun and config.init_from:
@@ -137,11 +141,15 @@ def fitted(
 def with_encoder_of(
   config: ml_collections.ConfigDict, begun: pathlib.Path | None = None
 ) -> ml_collections.ConfigDict:
-  """The config with encoder, data, propensity and depth of another run, where the method stands on one.
+  """Returns the config with another run's encoder, data, propensities and depth, if its method needs a run.
 
   Args:
-    config: as asked for.
-    begun: the folder of the run that goes on; None is a new one, which takes things from `config.init_from`.
+    config: the config as given.
+    begun: the folder of the run that is continued; None for a new run, which takes them from
+      `config.init_from`.
+
+  Raises:
+    ConfigError: `config.init_from` is missing, or sets a run with other data or another encoder.
   """
   config = ml_collections.ConfigDict(config.to_dict())
   source = begun or pathlib.Path(config.init_from)
@@ -150,7 +158,7 @@ def with_encoder_of(
   name = config.method.name
   if not config.init_from:
     raise ConfigError(
-      f"method.name = {name!r} stands on a trained encoder; set --config.init_from=FOLDER of a run that has "
+      f"method.name = {name!r} needs a trained encoder; set --config.init_from=FOLDER of a run that has "
       "one, such as --config=experiments/ngame.py, dexa.py, prime.py or ramen.py makes"
     )
   other = methods.read_config(source / "config.json")
@@ -160,14 +168,14 @@ def with_encoder_of(
     if taken and value not in (usual[key], theirs[key]):
       raise ConfigError(
         f"{key} = {value!r}, and {theirs[key]!r} in {source}: classifiers are trained on the data of their "
-        f"encoder, as it saw them; leave --config.{key} out"
+        f"encoder, with the same settings; leave --config.{key} out"
       )
   if other.train.refit:
-    say(f"note: {source} was trained on all rows (train.refit), so validation here is too good")
+    say(f"note: {source} was trained on all rows (train.refit), so validation metrics here are too high")
   if config.train.seed != other.train.seed:
     say(
       f"note: train.seed = {config.train.seed}, and {other.train.seed} in {source}: rows held out here were "
-      "trained on there, so validation is too good"
+      "trained on there, so validation metrics are too high"
     )
   cache_dir, config.encoder, config.data = config.data.cache_dir, other.encoder, other.data
   config.data.cache_dir = cache_dir
@@ -179,7 +187,7 @@ def with_encoder_of(
 
 
 def _check_before_data(config: ml_collections.ConfigDict, begun: bool) -> None:
-  """What can be known to fail without looking at the data, which may take an hour to prepare."""
+  """Checks all that can be checked without the data, whose preparation may take an hour."""
   configs.check_against_devices(config, len(jax.devices()))
   if config.init_from and not begun:
     methods.read_config(pathlib.Path(config.init_from) / "config.json")
@@ -188,13 +196,13 @@ def _check_before_data(config: ml_collections.ConfigDict, begun: bool) -> None:
 
 
 def _tokenizer(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> "Tokenizer":
-  """The tokenizer that the encoder goes with; trained on the data's own texts if asked for."""
+  """Loads the encoder's tokenizer; trains one on the data's texts if the config asks for it."""
   name = _tokenizer_name(config)
   if name == "train":
     return _trained_tokenizer(config, workdir / "tokenizer.json")
   if not name:
     raise ConfigError(
-      f"encoder.tokenizer = '': a {config.encoder.name} from scratch brings none; set "
+      f"encoder.tokenizer = '': a {config.encoder.name} from scratch has none; set "
       "--config.encoder.tokenizer=train, or a package, folder or hub id that has one"
     )
   return data.load_tokenizer(models.tokenizer_file(name))
@@ -216,7 +224,7 @@ def _trained_tokenizer(config: ml_collections.ConfigDict, kept: pathlib.Path) ->
 def load_data(
   config: ml_collections.ConfigDict, tokenizer: "Tokenizer | None", tokenizer_name: str
 ) -> data.Dataset:
-  """The data of a config, prepared in the cache if they are not there yet."""
+  """Loads the data of a config; prepares them in the cache if they are not there yet."""
   section = config.data
   bars: dict[str, Progress] = {}
 

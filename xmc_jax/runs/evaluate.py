@@ -1,4 +1,4 @@
-"""Scores rankings of a split: the metrics, their report, examples in words."""
+"""Scores rankings of a split: computes metrics, writes their report, and shows examples."""
 
 import contextlib
 import json
@@ -23,39 +23,39 @@ from xmc_jax.types import PyTree
 
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
-_SHOWN = 3  # labels of an example
+_LABELS_SHOWN = 3  # labels of an example
 
-# (rows [n], labels [n, k] padded with -1) -> a line by label, for each row
+# (rows [n], labels [n, k] padded with -1) -> for each row, a line of text by label
 Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
 
 
 def embed_split(run: Run, params: PyTree, extra_state: PyTree, split: data.Split) -> np.ndarray:
-  """`[n, D]` embeddings of a split's points."""
+  """Embeds the points of a split; returns `[n, D]`."""
   with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
     return run.embedder.queries(params, extra_state, split.tokens, bar.update)
 
 
 def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
-  """The ranking of a split's embedded points, `config.eval.k` labels deep."""
+  """Ranks labels for the embedded points of a split, `config.eval.k` labels deep."""
   return rank(Queries(queries, split.texts), run.config.eval.k, exclude=split.filter)
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
-  """Every metric, at every k of 1, 3, 5, 10, 100 that `config.eval.k` reaches, as fractions."""
+  """Computes every metric as a fraction, at each k of 1, 3, 5, 10 and 100 up to `config.eval.k`."""
   truth, ks = split.unfiltered_positives, _depths(run)
   found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.data.inverse_propensity)
   return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
 
 
 def validate(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, float]:
-  """Returns what `score` says of the rows held out, ranked without fusion."""
+  """Returns the `score` of the validation rows, ranked without fusion."""
   rank = plain_ranker(run, params, extra_state)
   queries = embed_split(run, params, extra_state, run.data.validation)
   return score(run, run.data.validation, rank_split(run, rank, queries, run.data.validation))
 
 
 def shown(means: dict[str, float]) -> dict[str, float]:
-  """Those of `SHOWN` that are there: what the console prints."""
+  """Returns the metrics that the console prints: those of `SHOWN` that were computed."""
   return {name: means[name] for name in SHOWN if name in means}
 
 
@@ -72,12 +72,12 @@ def write_report(
   suffix: str = "",
   probabilities: bool = False,
 ) -> dict[str, float]:
-  """Scores the test rows; writes report/metrics.json and predictions/test.npz, `suffix` behind their names.
+  """Scores the test rows; writes report/metrics.json and predictions/test.npz.
 
-  metrics.json holds the means, their bootstrap 95 % intervals (coverage has none),
-  and the parts of the metrics at 1 and 5 by label frequency; `by_source`, the means of other rankings, goes
-  there as it is. Where scores are `probabilities`, `calibration` says how well they hold: `ece` and `bins` of
-  all ranked labels, `ece_first` of the first label of each row.
+  metrics.json holds the means, their bootstrap 95 % intervals (coverage has none), and the parts of the
+  metrics at 1 and 5 by label frequency. `by_source` holds the means of other rankings and is stored as it is.
+  `suffix` is appended to the files' names. If scores are `probabilities`, 'calibration' compares them with
+  the truth: `ece` and `bins` of all ranked labels, `ece_first` of the first label of each row.
 
   Returns:
     The means.
@@ -107,7 +107,7 @@ def write_report(
 
 
 def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
-  """Compares the probabilities of a ranking with the truth CSR `[N, L]`, as metrics.json has it."""
+  """Compares the probabilities of a ranking with the truth, CSR `[N, L]`; returns JSON for metrics.json."""
   hits = find_hits(ranking.ids, as_truth(truth))
   right, real = np.zeros(ranking.ids.shape, bool), ranking.ids >= 0
   right[hits.rows, hits.ranks] = True
@@ -121,7 +121,7 @@ def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
 def _slices(
   ids: np.ndarray, truth: sp.csr_matrix, frequency: np.ndarray
 ) -> dict[str, dict[str, list[float]]]:
-  """What labels contribute to the metrics at 1 and 5, by frequency; each list adds up to the total."""
+  """Returns what labels contribute to the metrics at 1 and 5, by frequency; a list adds up to its metric."""
   groups = {
     "deciles": metrics.frequency_deciles(frequency),
     "head_torso_tail": metrics.head_torso_tail(frequency),
@@ -136,7 +136,7 @@ def _slices(
 
 
 def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> None:
-  """Writes a ranking as CSR `[N, L]` of scores; a row's entries stand best first."""
+  """Writes a ranking as CSR `[N, L]` of scores; the entries of a row are in ranked order, best first."""
   real = ranking.ids >= 0
   indptr = np.concatenate([[0], np.cumsum(real.sum(1))])
   matrix = sp.csr_matrix((ranking.scores[real], ranking.ids[real], indptr), shape=(len(real), num_labels))
@@ -147,7 +147,7 @@ def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> N
 
 
 def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:
-  """Reads `[N, k]` label ids that `save_predictions` has written, best first, padded with -1."""
+  """Reads `[N, k]` label ids that `save_predictions` wrote, best first, padded with -1."""
   stored = sp.csr_matrix(sp.load_npz(path))
   place = np.arange(k)
   real = place < np.diff(stored.indptr)[:, None]
@@ -157,9 +157,9 @@ def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:
 
 
 def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why | None = None) -> str:
-  """Shows a few points in words, with their first labels.
+  """Returns a few points as text, with their first labels.
 
-  A tick marks the true ones, a ring those missed; a line says why the first stands there, where `why` can.
+  A tick marks true labels, a ring missed ones. With `why`, a line explains why the first label was ranked.
   """
   rows = np.random.default_rng(0).permutation(len(split))[:count]
   reasons = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
@@ -167,8 +167,8 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   for row, reason in zip(rows, reasons):
     true = set(truth[row].indices.tolist())
     lines.append(f"  {sanitize.line(split.texts[row])}")
-    found = [label for label in ranking.ids[row, :_SHOWN].tolist() if label >= 0]
-    missed = sorted(true - set(found))[:_SHOWN]
+    found = [label for label in ranking.ids[row, :_LABELS_SHOWN].tolist() if label >= 0]
+    missed = sorted(true - set(found))[:_LABELS_SHOWN]
     marks = [*("✓" if label in true else "·" for label in found), *("○" for _ in missed)]
     for mark, label in zip(marks, found + missed):
       lines.append(f"    {mark} {sanitize.line(run.dataset.labels.texts[label])}")

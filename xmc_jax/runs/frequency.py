@@ -1,7 +1,7 @@
 """Adds label frequency to an encoder's scores: cos/τ + α log(1 + n_l), for n_l training points of label l.
 
-Vectors of length 1 cannot say how frequent a label is; `config.eval.log_frequency` is α. One more column of
-the label vectors holds the term, against a 1 in the queries, so that a search stays one of inner products.
+Vectors of length 1 cannot express how frequent a label is; `config.eval.log_frequency` is α. The term is one
+more column of the label vectors, and queries have a 1 there: labels are still ranked by inner products.
 """
 
 import numpy as np
@@ -15,13 +15,13 @@ from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
-GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # α's to choose from
+GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # candidate values of α
 
 
 def weight_of(run: Run, view: str = "") -> float:
-  """Returns α for rankings by a view; '' is the method's only one, or the sum of several.
+  """Returns α for rankings by a view; '' is the method's only view, or the sum of several.
 
-  It is 0 where more than the encoder ranks, and where it is not chosen yet.
+  α is 0 if more than the encoder ranks, or if it has not been chosen yet.
   """
   wanted = run.config.eval.log_frequency
   if not wanted or view not in ("", "encoder") or (run.method.scorers and not view):
@@ -32,21 +32,21 @@ def weight_of(run: Run, view: str = "") -> float:
   return wanted
 
 
-def tell(run: Run, scores: str) -> None:
-  """Logs which rankings label frequency is for, where a run has it and is ranked by other scores.
+def log_scope(run: Run, scores: str) -> None:
+  """Logs a note if the config sets label frequency, but the run is ranked by scores that do not use it.
 
   Args:
     run: the run.
-    scores: what ranks, as `ranking.ranker` takes them: a tree or a sum of views, a memory of keys and all
-      sources joined leave `config.eval.log_frequency` out.
+    scores: the scores that rank, as for `ranking.ranker`. Only the encoder's own scores use
+      `config.eval.log_frequency`; a tree or a sum of views, a memory of keys, and other sources do not.
   """
   joined = scores == "fused" and (run.method.scorers or run.method.key_temperature)
   if run.config.eval.log_frequency and (joined or scores not in ("fused", "encoder")):
-    say(f"eval.log_frequency: not in {scores!r} scores; rankings by the encoder have it (--scores=encoder)")
+    say(f"eval.log_frequency: {scores!r} scores do not use it; rankings by the encoder do (--scores=encoder)")
 
 
-def labels_with(run: Run, labels: np.ndarray, weight: float) -> np.ndarray:
-  """Returns label vectors `[L, D]` with a column τ α log(1 + n_l), `[L, D + 1]`; as they are where α is 0."""
+def add_label_column(run: Run, labels: np.ndarray, weight: float) -> np.ndarray:
+  """Appends a column τ α log(1 + n_l) to label vectors `[L, D]`; returns them unchanged if α is 0."""
   if not weight:
     return labels
   counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=len(labels))
@@ -54,41 +54,44 @@ def labels_with(run: Run, labels: np.ndarray, weight: float) -> np.ndarray:
   return np.concatenate([labels, column[:, None].astype(labels.dtype)], axis=1)
 
 
-def queries_with(queries: np.ndarray, weight: float) -> np.ndarray:
-  """Returns query vectors `[n, D]` with a column of ones, `[n, D + 1]`; as they are where α is 0."""
+def add_query_column(queries: np.ndarray, weight: float) -> np.ndarray:
+  """Appends a column of ones to query vectors `[n, D]`; returns them unchanged if α is 0."""
   return np.concatenate([queries, np.ones_like(queries[:, :1])], axis=1) if weight else queries
 
 
 def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
-  """Chooses α by `config.eval.metric` on the rows held out, and keeps it in the run's folder.
+  """Chooses α by `config.eval.metric` on the validation rows, and stores it in the run's folder.
 
-  Nothing is done where the config gives it, or it was chosen before.
+  Does nothing if the config gives α, or if it was chosen before.
   """
   path, validation = run.ranking_folder / run_folder.FREQUENCY, run.data.validation
   if run.config.eval.log_frequency >= 0 or path.exists():
     return
   if not len(validation):
-    return say("eval.log_frequency: label frequency weighs 0, as there are no validation rows to choose by")
+    return say("eval.log_frequency: label frequency has weight 0, as there are no validation rows")
   metric = run.config.eval.metric
   view = "encoder" if run.method.scorers else ""
   labels = run.embedder.labels(params, run.extra_state_to_rank(params, extra_state), view)
   queries = run.embedder.queries(params, extra_state, validation.tokens)
-  earned = tuple(_earned(run, queries, labels, weight) for weight in GRID)
-  found = ChosenWeight(GRID[int(np.argmax(earned))], metric, earned)
+  values = tuple(_metric_with(run, queries, labels, weight) for weight in GRID)
+  found = ChosenWeight(GRID[int(np.argmax(values))], metric, values)
   say(
-    f"label frequency weighs {found.weight:g}: {100 * max(earned):.2f} {metric} on {len(validation):,} rows"
+    f"label frequency has weight {found.weight:g}: {100 * max(values):.2f} {metric} on "
+    f"{len(validation):,} rows"
   )
   if runtime.is_main_process():
     found.save(path)
   runtime.barrier("frequency")
 
 
-def _earned(run: Run, queries: np.ndarray, labels: np.ndarray, weight: float) -> float:
-  """Returns the metric of the held-out rows under one α."""
+def _metric_with(run: Run, queries: np.ndarray, labels: np.ndarray, weight: float) -> float:
+  """Returns `config.eval.metric` of the validation rows for one α."""
   validation, metric = run.data.validation, run.config.eval.metric
-  index = Index(labels_with(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency")
+  index = Index(
+    add_label_column(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency"
+  )
   depth = int(metric.partition("@")[2])
-  ranking = index.search(queries_with(queries, weight), depth, exclude=validation.filter)
+  ranking = index.search(add_query_column(queries, weight), depth, exclude=validation.filter)
   found = metrics.evaluate(
     ranking.ids, validation.unfiltered_positives, ks=(depth,), inverse_propensity=run.data.inverse_propensity
   )

@@ -1,4 +1,4 @@
-"""Opens what joins a run's own scores, as its paper does: a tree of two views, or a memory of keys."""
+"""Joins a run's own scores as its paper does: by a tree over two views, or by a memory of keys."""
 
 from collections.abc import Callable
 from typing import cast
@@ -18,19 +18,19 @@ from xmc_jax.types import PyTree
 
 
 def fused_ranker(run: Run, params: PyTree, extra_state: PyTree) -> Callable[..., Ranking] | None:
-  """Opens `(vectors [n, D], k, exclude) -> Ranking`; None where nothing was fitted to join scores by."""
+  """Opens `(vectors [n, D], k, exclude) -> Ranking`; returns None if nothing was fitted that joins scores."""
   fitted = run.ranking_folder / run_folder.FUSION
   if run.method.key_temperature:
     return key_memory(run, params, extra_state).rank
   if not run.method.scorers or not fitted.exists():
     return None
   if run.config.eval.backend == "scann":
-    say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and a tree fuses two")
+    say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and the tree joins two")
   return fusion(run, params, extra_state, Tree.load(fitted)).rank
 
 
 def fusion(run: Run, params: PyTree, extra_state: PyTree, tree: Tree | None = None) -> Fusion:
-  """Opens the two views of a run, to be ranked by both."""
+  """Opens a ranker that joins the two views of a run, encoder and classifier."""
   return Fusion(
     run.embedder.labels(params, extra_state, "encoder"),
     run.embedder.labels(params, extra_state, "classifier"),
@@ -42,10 +42,10 @@ def fusion(run: Run, params: PyTree, extra_state: PyTree, tree: Tree | None = No
 
 
 def fit_fusion(run: Run, params: PyTree, extra_state: PyTree) -> None:
-  """Fits how a run's own scores are joined, and keeps it in the run's folder.
+  """Fits how a run's own scores are joined, and stores it in the run's folder.
 
-  Of two views it is a tree, fitted on training rows; of a memory of keys the weight of its points, chosen on
-  validation rows.
+  For two views this is a tree, fitted on training rows; for a memory of keys it is the weight of the points,
+  chosen on validation rows.
   """
   settings, path = run.config.eval, run.ranking_folder / run_folder.FUSION
   if run.method.key_temperature:
@@ -65,14 +65,14 @@ def fit_fusion(run: Run, params: PyTree, extra_state: PyTree) -> None:
     depth=settings.fusion_depth,
   )
   if runtime.is_main_process():
-    cast(Tree, fused.tree).save(path)  # as it is fitted now
+    cast(Tree, fused.tree).save(path)  # `fit` has set it
   runtime.barrier("fusion")
 
 
 def key_memory(run: Run, params: PyTree, extra_state: PyTree) -> KeyMemory:
-  """Opens the memory of all training points, held-out ones too, with the weight that was chosen for it.
+  """Opens the memory of all training points, held-out ones too, with the chosen weight of points.
 
-  Where none was kept in the run's folder, it is chosen.
+  Chooses the weight if the run's folder has none.
   """
   path, every = run.ranking_folder / run_folder.KEY_WEIGHT, np.arange(len(run.dataset.train))
   found = ChosenWeight.load(path, most=1.0) if path.exists() else choose_key_weight(run, params, extra_state)
@@ -80,7 +80,7 @@ def key_memory(run: Run, params: PyTree, extra_state: PyTree) -> KeyMemory:
 
 
 def choose_key_weight(run: Run, params: PyTree, extra_state: PyTree) -> ChosenWeight:
-  """Chooses how much points weigh, by `config.eval.metric` on the rows held out, which are in no memory."""
+  """Chooses the weight of points by `config.eval.metric` on validation rows, which this memory lacks."""
   validation, metric = run.data.validation, run.config.eval.metric
   found = _memory_of(run, params, extra_state, run.data.train.row_numbers).choose_weight(
     point_vectors(run, params, extra_state)[validation.row_numbers],
@@ -89,17 +89,17 @@ def choose_key_weight(run: Run, params: PyTree, extra_state: PyTree) -> ChosenWe
     exclude=validation.filter,
     inverse_propensity=run.data.inverse_propensity,
   )
-  earned = (
+  score = (
     f"{100 * max(found.values):.2f} {metric} on {len(validation):,} rows" if found.values else "not chosen"
   )
-  say(f"key memory: points weigh {found.weight:g}, label texts {1 - found.weight:g}; {earned}")
+  say(f"key memory: weight {found.weight:g} for points, {1 - found.weight:g} for label texts; {score}")
   return found
 
 
 def _memory_of(
   run: Run, params: PyTree, extra_state: PyTree, rows: np.ndarray, weight: float = 0.0
 ) -> KeyMemory:
-  """The memory of these rows of the training data."""
+  """Builds the memory of some rows of the training data."""
   return KeyMemory(
     point_vectors(run, params, extra_state)[rows],
     run.dataset.train.unfiltered_positives[rows],

@@ -1,6 +1,6 @@
-"""What a run takes of its data's metadata graphs: edges to points and labels, with those of random walks.
+"""Loads the edges of metadata graphs that a run learns from, and adds those of random walks.
 
-They are made once and kept in the run's folder, `graphs/`, of which training alone knows.
+Edges of walks are computed once and stored in `graphs/` in the run's folder. Only training reads them.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
 from xmc_jax.storage import atomic, run_folder
 
-_TOO_DENSE = 0.5  # a graph that links so many of all pairs
-_BLOCK_PATHS = 1 << 24  # from points by anchors to labels, that `augmented` follows at a time
+_TOO_DENSE = 0.5  # a warning is printed if a graph links this share of all pairs
+_BLOCK_PATHS = 1 << 24  # paths from points over anchors to labels that `augmented` follows at a time
 
 
 def load(
@@ -33,13 +33,13 @@ def load(
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
 ) -> dict[str, GraphEdges]:
-  """The sides of these names, their walks done now or before.
+  """Loads sides of metadata graphs; runs their random walks if no earlier command did.
 
   Args:
-    names: of sides.
-    dataset: whose graphs they are of.
-    points: `[N]` the training rows of a run, of all that the data have.
-    config: of `config.method` the `walk_*`, `anchor_sampling` and `random_edges` are used, and the seed.
+    names: names of the sides.
+    dataset: the data that have the graphs.
+    points: `[N]` the run's training rows, as row numbers of all training data.
+    config: uses `walk_*`, `anchor_sampling` and `random_edges` of `config.method`, and the seed.
     workdir: the run's folder.
   """
   found = {}
@@ -48,18 +48,18 @@ def load(
     edges = _edges_of(graph, name, points)
     if config.method.random_edges:
       edges = _with_random(edges, config.method.random_edges, _seed(name, config))
-    said = f"graph: {name} has {edges.nnz:,} links"
+    note = f"graph: {name} has {edges.nnz:,} links"
     sampling_weights: np.ndarray | None = None
     if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
       edges, sampling_weights = _walked(edges, name, config, workdir / run_folder.GRAPHS)
-      said += f", {edges.nnz:,} with those of walks"
-    say(said + _warning(edges))
+      note += f", {edges.nnz:,} with those of walks"
+    say(note + _warning(edges))
     found[name] = GraphEdges(graph.anchors.tokens, edges, sampling_weights)
   return found
 
 
 def _edges_of(graph: data.Graph, name: str, points: np.ndarray) -> sp.csr_matrix:
-  """Returns the edges of a side that a graph has: CSR `[L, A]`, or `[N, A]` of these points."""
+  """Returns the edges of one side of a graph: CSR `[L, A]` of labels, or `[N, A]` of these points."""
   if is_of_labels(name):
     return cast(sp.csr_matrix, graph.label_edges)
   return cast(sp.csr_matrix, graph.query_edges)[points]
@@ -80,7 +80,7 @@ def _warning(edges: sp.csr_matrix) -> str:
 
 
 def _with_random(edges: sp.csr_matrix, share: float, seed: int) -> sp.csr_matrix:
-  """Edges, and so many for each of them between any two ends."""
+  """Adds edges between random ends, `share` times as many as the graph has."""
   generator, number = np.random.default_rng(seed), round(share * edges.nnz)
   ends = (generator.integers(0, size, number) for size in edges.shape)
   return (edges + sp.csr_matrix((np.ones(number, np.float32), tuple(ends)), shape=edges.shape)).tocsr()
@@ -89,7 +89,7 @@ def _with_random(edges: sp.csr_matrix, share: float, seed: int) -> sp.csr_matrix
 def _walked(
   edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict, folder: pathlib.Path
 ) -> tuple[sp.csr_matrix, np.ndarray | None]:
-  """Returns `(edges, sampling_weights)`: CSR `[N, A]` bool with those of walks; `[nnz]`, None if uniform."""
+  """Returns `(edges, weights)`: CSR `[N, A]` bool with edges of walks; sampling weights, None if uniform."""
   by_visits = config.method.anchor_sampling == "visits"
   digest, parts = (
     _digest(edges, name, config),
@@ -111,7 +111,7 @@ def _walked(
 
 
 def _digest(edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict) -> str:
-  """Of all that a walk depends on: files of another are not taken for this one's."""
+  """Returns a digest of all that a walk depends on, so that files of another walk are not used."""
   settings = config.method
   of_walk = settings.walk_hops, settings.walk_restart, settings.walk_kept, edges.shape[1], _seed(name, config)
   found = hashlib.blake2b(repr(of_walk).encode(), digest_size=6)
@@ -121,7 +121,7 @@ def _digest(edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict) 
 
 
 def _seed(name: str, config: ml_collections.ConfigDict) -> int:
-  """No two sides have the same random numbers."""
+  """Returns the seed of a side; no two sides have the same random numbers."""
   return zlib.crc32(f"{name} {config.train.seed}".encode())
 
 
@@ -142,23 +142,24 @@ def _walk(edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict) ->
 def augmented(
   truth: sp.csr_matrix, dataset: data.Dataset, points: np.ndarray, settings: ml_collections.ConfigDict
 ) -> sp.csr_matrix:
-  """True labels, and those that share an anchor of some graph with the point (RAMEN's Table 8, AugGT).
+  """Adds to the true labels those that share an anchor of some graph with the point (RAMEN's Table 8, AugGT).
 
-  Made block by block of points. Beside the result, 8 bytes a pair and as much again while its blocks are
-  joined, a block takes some 500 MB, and an edge 8 bytes; a point with more ways to labels than a block has
-  room for is a block of its own.
+  Works on blocks of points. The result takes 8 bytes per pair, and as much again while its blocks are joined.
+  In addition, a block takes some 500 MB, and each edge 8 bytes. A point with more paths to labels than fit
+  into a block is a block of its own.
 
   Args:
     truth: CSR `[N, L]`.
-    dataset: whose graphs they are; those with one side add nothing.
-    points: `[N]` training rows, of all that the data have.
-    settings: `config.method`; `graphs` () is all of them, and no more than `max_augmented_pairs` are added.
+    dataset: the data that have the graphs; a graph with only one side adds nothing.
+    points: `[N]` the run's training rows, as row numbers of all training data.
+    settings: `config.method`; `graphs` names the graphs, () is all of them. At most `max_augmented_pairs`
+      pairs are added.
 
   Returns:
-    CSR `[N, L]` float32, 1 for what was added.
+    CSR `[N, L]` float32, 1 for added labels.
 
   Raises:
-    ConfigError: that would be too many; it ends where the limit is passed.
+    ConfigError: more pairs would be added; stops as soon as the limit is passed.
   """
   left = settings.max_augmented_pairs
   for name in settings.graphs or dataset.graphs:
@@ -180,12 +181,12 @@ def _with_shared(
   most: int,
   progress: Callable[[int], None],
 ) -> sp.csr_matrix:
-  """Adds to truth `[N, L]` what shares an anchor by edges `[N, A]` and `[L, A]`, at most so many pairs."""
+  """Adds to truth `[N, L]` the labels that share an anchor, by edges `[N, A]`, `[L, A]`; at most `most`."""
   of_points, labels_of = of_points.astype(bool), of_labels.astype(bool).T.tocsr()
   parts, added = [], 0
   for start, end in _blocks(of_points, np.diff(labels_of.indptr)):
     true = truth[start:end]
-    shared = (of_points[start:end] @ labels_of).astype(np.float32)  # bool until then
+    shared = (of_points[start:end] @ labels_of).astype(np.float32)  # of bool: a pair counts once
     parts.append((true + (shared - shared.multiply(true > 0))).tocsr())
     added += parts[-1].nnz - true.nnz
     if added > most:
@@ -195,7 +196,7 @@ def _with_shared(
 
 
 def _blocks(of_points: sp.csr_matrix, degrees: np.ndarray) -> Iterator[tuple[int, int]]:
-  """Yields `(start, end)` of points with up to `_BLOCK_PATHS` ways to labels; a point with more is alone."""
+  """Yields `(start, end)` of points with up to `_BLOCK_PATHS` paths to labels; a point with more is alone."""
   ends = np.concatenate([[0], np.cumsum(degrees[of_points.indices], dtype=np.int64)])[of_points.indptr]
   start = 0
   while start < of_points.shape[0]:
@@ -206,7 +207,8 @@ def _blocks(of_points: sp.csr_matrix, degrees: np.ndarray) -> Iterator[tuple[int
 
 def _too_many(name: str, expected: float, most: int) -> str:
   return (
-    f"method.augment_truth = True: graph {name} adds some {round(expected):,} label pairs, by the points so "
-    f"far, and --config.method.max_augmented_pairs has room for {most:,}; raise it, at 16 bytes a pair, "
-    "leave the graph out of --config.method.graphs, or set --config.method.augment_truth=False"
+    f"method.augment_truth = True: graph {name} would add about {round(expected):,} label pairs (estimated "
+    f"from the points so far), but --config.method.max_augmented_pairs allows only {most:,}; raise it (16 "
+    "bytes per pair), leave the graph out of --config.method.graphs, or set "
+    "--config.method.augment_truth=False"
   )

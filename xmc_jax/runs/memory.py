@@ -1,4 +1,4 @@
-"""Keeps the embeddings of a run's training points, which rankers look up."""
+"""Computes and stores the embeddings of a run's training points, which rankers look up."""
 
 import contextlib
 
@@ -12,12 +12,12 @@ from xmc_jax.types import PyTree
 
 
 def is_refitted(run: Run) -> bool:
-  """Returns whether the parameters have seen all training rows (`train.refit`), as a last step's have not."""
+  """Returns whether the parameters were trained on all rows (`train.refit`); not so for a last step."""
   return run.ranking_folder == run.workdir and run.saved.is_refitted()
 
 
 def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
-  """Returns `[N, D]` embeddings of all training rows, held-out ones too; made once, kept in the run's folder.
+  """Returns `[N, D]` embeddings of all training rows, held-out ones too; stores them in the run's folder.
 
   Raises:
     UserError: the file is damaged.
@@ -28,7 +28,7 @@ def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
     return run_folder.open_array(path, len(tokens))
   vectors = run.embedder.queries(params, extra_state, tokens)
   if runtime.is_main_process():
-    with contextlib.suppress(UserError):  # a folder that is full or read-only has none
+    with contextlib.suppress(UserError):  # they are not stored in a full or read-only folder
       atomic.write_array(path, vectors)
   runtime.barrier(path.name)
   return vectors

@@ -1,4 +1,4 @@
-"""A trained run, ready to predict from Python."""
+"""Predicts labels from Python with a trained run."""
 
 import functools
 import pathlib
@@ -15,7 +15,11 @@ from xmc_jax.runs import run as runs
 
 
 class Model:
-  """A trained dual encoder with its labels. Made of a `Run`, it opens what it needs when it is asked.
+  """Predicts with a trained dual encoder and its labels; opens each part of the run at its first use.
+
+  Args:
+    run: a trained run; `load` opens one from its folder.
+    scores: as in `load`.
 
   Example:
     >>> model = xmc_jax.Model.load("runs/dexml-debian")
@@ -31,22 +35,22 @@ class Model:
   def load(
     cls, workdir: str | pathlib.Path, *, scores: str = "", backend: str = "", warm: bool = True
   ) -> "Model":
-    """Opens a run's folder, which is all that is needed.
+    """Opens a run from its folder; nothing else is needed.
 
     Args:
       workdir: the folder.
       scores: what to rank by: 'hybrid', all sources joined; 'fused', the method's own scores; 'encoder',
-        'classifier', 'memory', ...: one source alone; '' is as the run was told.
-      backend: what searches the labels: 'exact', 'scann' (of large sets, nearly all of the best, sooner) or
-        'auto'; '' is as the run was told.
-      warm: open what ranks, and answer a text of usual length, so that the first that is asked need not
-        wait for it. What is missing in the folder is made and kept there, as the points' embeddings. Texts of
-        other lengths, or many at once, are still compiled when they come first, and ScaNN's indexes are
-        built after 50 texts. False opens what is needed when it is needed.
+        'classifier', 'memory', ...: one source alone; '' is the run's own `config.eval.scores`.
+      backend: what searches the labels: 'exact', 'scann' (on large sets faster, finds nearly all of the best)
+        or 'auto'; '' is the run's own `config.eval.backend`.
+      warm: open the rankers now and predict for a text of usual length, so that the first query is fast.
+        Files that are missing in the folder, such as the points' embeddings, are computed and stored there.
+        Texts of other lengths, or many at once, are still compiled at their first use, and ScaNN's indexes
+        are built after 50 texts. False opens each part at its first use.
 
     Raises:
-      UserError: no run there, or nothing trained yet, or no such scores or backend; or what ranks is damaged,
-        or needs LightGBM, which is not installed.
+      UserError: there is no run, nothing is trained yet, or the scores or the backend are unknown; or a
+        ranker's file is damaged, or needs LightGBM, which is not installed.
     """
     model = cls(runs.reopen(pathlib.Path(workdir), backend=backend), scores)
     if warm:
@@ -57,7 +61,7 @@ class Model:
 
   @property
   def labels(self) -> Sequence[str]:
-    """The L label texts; a label's id is its position."""
+    """Returns the L label texts; a label's id is its position."""
     return self._run.dataset.labels.texts
 
   @property
@@ -82,10 +86,10 @@ class Model:
     return Encoder(self._run.dataset.tokenizer(), self._run.config.data.max_length)
 
   def embed(self, texts: Sequence[str]) -> np.ndarray:
-    """`[n, D]` float32 embeddings of texts, as points.
+    """Returns `[n, D]` float32 embeddings of texts, as queries.
 
-    A dual encoder embeds labels alike. Of UniDEC's, the first `encoder.projection_dim` columns are the
-    dual encoder's; the rest meets classifiers, which no text has.
+    A dual encoder embeds labels in the same way. In UniDEC, only the first `encoder.projection_dim` columns
+    are the dual encoder's; the others are compared with classifiers, which a text does not have.
 
     Raises:
       UserError: `texts` is not a list of texts.
@@ -94,35 +98,36 @@ class Model:
     return self._run.embedder.queries(self._params, self._extra_state, self._tokens.table(texts))
 
   def check_k(self, k: int) -> None:
-    """Raises UserError unless k labels per text can be had."""
+    """Raises UserError unless k is from 1 to the number of labels."""
     answers.check_k(k, len(self.labels))
 
   def predict(
     self, texts: Sequence[str], k: int = 5, explain: bool = False
   ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
-    """The k best labels of each text.
+    """Ranks the k best labels of each text.
 
     Args:
-      texts: n texts; an empty one is legal.
+      texts: n texts; an empty text is allowed.
       k: labels per text, 1 to L.
-      explain: also say why, as a fourth result.
+      explain: also return the reasons, as a fourth result.
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
-      Scores are probabilities that a label is right where the run ranks by 'hybrid', else inner products,
-      or what they are fused to. Where fewer are found, -1 and -inf stand behind them, and a list is shorter.
-      With `explain`, also a list of a dict for each label of each text: 'sources', the sources that have it
-      among their best ten, with its rank there; 'voters', training texts that voted for it, with weights.
+      Scores are probabilities that a label is right if the run ranks by 'hybrid', else inner products, or
+      what a tree or a memory of keys makes of them. If fewer labels are found, ids are padded with -1,
+      scores with -inf, and the list is shorter. With `explain`, also a dict for each label of each text:
+      'sources', the sources that have the label among their best ten, with its rank there; 'voters', training
+      texts that voted for it, with weights.
 
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.
     """
     why = (lambda *found: answers.reasons(self._sources, *found)) if explain else None
-    rank = lambda *asked: self._rank(*asked)  # opened when it is needed
+    rank = lambda *args: self._rank(*args)  # opens the ranker at the first call
     return answers.best_labels(texts, k, self.labels, self.embed, rank, why)
 
   def open(self, explain: bool = False) -> None:
-    """Opens what ranks, which may write files into the run's folder; with `explain`, also what explains."""
+    """Opens the rankers, which may write files into the run's folder; with `explain`, also all sources."""
     _ = self._rank
     if explain:
       _ = self._sources

@@ -1,4 +1,4 @@
-"""Predicts line by line: `--mode=predict`, from a file or standard input to JSON lines or a matrix."""
+"""Predicts line by line for `--mode=predict`: from a file or standard input to JSON lines or a matrix."""
 
 import contextlib
 import itertools
@@ -20,21 +20,21 @@ from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, checksums, run_folder
 from xmc_jax.storage.line_file import written_whole
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".json")  # which have more in a line than a text
+_TABLES = (".csv", ".tsv", ".jsonl", ".json")  # formats whose lines hold more than a text
 
 
 def predict_lines(
   model: Model, lines: Iterable[str], out: IO[str], k: int, block: int = 1024, explain: bool = False
 ) -> int:
-  """Reads one text a line, writes one JSON object a line; memory stays that of one block.
+  """Reads one text per line and writes one JSON object per line; holds one block in memory at a time.
 
   Args:
-    model: what answers.
+    model: predicts the labels.
     lines: texts.
-    out: takes the lines.
-    k: labels of each text; fewer where the model finds fewer.
-    block: texts looked at together.
-    explain: each label has 'why', as `Model.predict` explains it.
+    out: the file to write to.
+    k: labels per text; fewer if the model finds fewer.
+    block: texts predicted together.
+    explain: whether each label gets 'why', the reasons that `Model.predict` returns.
 
   Returns:
     The number of texts.
@@ -50,9 +50,9 @@ def predict_lines(
 
 
 def predict_matrix(model: Model, lines: Iterable[str], path: pathlib.Path, k: int, block: int = 1024) -> int:
-  """Writes CSR `[n, L]` of scores, as predictions/test.npz; each row's entries stand best first.
+  """Writes scores as CSR `[n, L]`, like predictions/test.npz; the entries of a row are best first.
 
-  It is there when it is whole. Memory is eight bytes for each of the n x k entries.
+  Writes the file whole or not at all. Takes eight bytes of memory for each of the n x k entries.
 
   Returns:
     The number of texts.
@@ -69,18 +69,18 @@ def predict_matrix(model: Model, lines: Iterable[str], path: pathlib.Path, k: in
 
 
 def _blocks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-  """Lines without their ends, so many at a time."""
+  """Yields lines without their line ends, `size` at a time."""
   lines = iter(lines)
   while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, size)]:
     yield texts
 
 
 def json_line(text: str, found: Iterable[tuple[int, float, str] | tuple], **more: object) -> str:
-  """One line of output: a text, its labels, best first, and what else there is.
+  """Returns one line of output: a text, its labels, best first, and other entries.
 
   Args:
-    text: what was asked.
-    found: `(label id, score, label text)`, or these and why.
+    text: the query.
+    found: for each label `(label id, score, label text)`, or these and its reasons.
     more: other entries of the line.
   """
   labels = [
@@ -100,23 +100,23 @@ def predict_command(
   explain: bool = False,
   block: int = 1024,
 ) -> int:
-  """`--mode=predict`: '' is standard input, or standard output. Returns the number of texts.
+  """Runs `--mode=predict` and returns the number of texts; '' is standard input, or standard output.
 
-  A destination that ends with .npz becomes a CSR matrix; any other takes JSON lines, with reasons where
-  `explain` is given. From a file to a file, the output is there when it is whole; killed before, the same
-  command goes on with JSON lines.
+  A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if `explain`
+  is set. From a file to a file, the output appears only when it is complete. If the process is killed before
+  that, the same command continues the JSON lines.
 
   Raises:
-    UserError: the input, the output, the run, or what is asked of it; one line that names it.
+    UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
   """
   if explain and destination.endswith(".npz"):
     raise UserError(
-      f"--output={destination} has room for scores alone; leave --explain out, or take JSON lines"
+      f"--output={destination}: a .npz file holds only scores; leave --explain out, or write JSON lines"
     )
   with contextlib.ExitStack() as files:
     lines = lines_of(source, files)
     if source.endswith(_TABLES):
-      say(f"note: {source} is read as plain text, a text a line, whatever its columns are; cut the texts out")
+      say(f"note: {source} is read as plain text, a whole line as one text; give a file of the texts alone")
     model = Model.load(workdir, scores=scores, backend=backend, warm=False)
     model.check_k(k)  # before the output is opened
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
@@ -127,7 +127,7 @@ def predict_command(
       return count
     if not (source and runtime.is_alone() and atomic.is_plain_file(destination)):
       return predict_lines(model, lines, _opened(destination, files), k, block, explain)
-    model.open(explain)  # before the identity, which looks at what that may write
+    model.open(explain)  # before the identity, which includes files that this may write
     made_of = _identity(workdir, model.step, source, [k, scores, backend, explain])
     out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
     if done:
@@ -138,7 +138,7 @@ def predict_command(
 
 
 def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
-  """The lines of a file, or of standard input."""
+  """Opens a file, or standard input, and returns its lines."""
 
   def refused(error: OSError) -> DataError:
     return DataError(f"{source or 'standard input'}: cannot be read ({error.strerror})")
@@ -158,9 +158,11 @@ def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
 
 
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[object]) -> dict[str, Any]:
-  """Returns what predictions follow from: the run by its files, the texts' file as it is, and settings."""
+  """Returns what predictions depend on: checksums of the run's files, the file of texts, and settings."""
   of_step = (workdir / folder / str(step) / checksums.FILE_NAME for folder in ("best", "checkpoints"))
-  made = [path for path in (*of_step, *(workdir / name for name in run_folder.AFTERWARDS)) if path.exists()]
+  made = [
+    path for path in (*of_step, *(workdir / name for name in run_folder.RANKING_FILES)) if path.exists()
+  ]
   stat = os.stat(source)
   return {
     "run": [str(workdir.absolute()), *map(checksums.sha256, made)],
@@ -170,7 +172,7 @@ def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[obje
 
 
 def _opened(destination: str, files: contextlib.ExitStack) -> IO[str]:
-  """Opens what is written as it comes; of several processes, by the main one."""
+  """Opens an output that is written line by line; only the main process writes it."""
   if not runtime.is_main_process():
     destination = os.devnull
   with atomic.writing(destination):

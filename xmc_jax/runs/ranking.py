@@ -1,4 +1,4 @@
-"""Opens the rankers of a run: by vectors, by two kinds of scores fused, or by all sources together."""
+"""Opens the rankers of a run: by vectors, by its own scores joined, or by all sources together."""
 
 import contextlib
 import functools
@@ -34,13 +34,13 @@ Rank = Callable[..., Ranking]  # (Queries, k, exclude=CSR [n, L] or None) -> Ran
 
 
 def ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "") -> Rank:
-  """Opens what ranks all labels of a run.
+  """Opens a ranker of all labels of a run.
 
   Args:
     run: the run.
     params, extra_state: as trained.
-    scores: 'hybrid', 'fused', or one of the method's views; '' is `config.eval.scores`. Where nothing was
-      fitted to fuse by, 'fused' is the plain sum. A method without views has one kind of these.
+    scores: 'hybrid', 'fused', one of the method's views, or a source; '' is `config.eval.scores`. If nothing
+      was fitted to join views, 'fused' is their plain sum. A method without views has one kind of scores.
 
   Raises:
     UserError: the method has no such scores.
@@ -55,7 +55,7 @@ def ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "") -> R
 
 
 def paper_ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "fused") -> Rank:
-  """Opens what ranks labels as the method's paper does.
+  """Opens a ranker that ranks labels as the method's paper does.
 
   Args:
     run: the run.
@@ -69,53 +69,54 @@ def paper_ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "f
 
 
 def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") -> Rank:
-  """Opens what ranks by one view's inner products; by default by the sum of all views.
+  """Opens a ranker by the inner products of one view; by default by the sum of all views.
 
-  `config.eval.backend` says how. What is built for it is built once, and kept for all calls and every k. With
-  several processes it is exact: each of them stops training by its own metrics, which must not differ, and
-  they share the exact search. With `config.eval.log_frequency` the encoder's scores know label frequency.
+  Searches with `config.eval.backend`; an index is built once, for all calls and every k. With several
+  processes the search is exact: each of them stops training by its own metrics, which must not differ, and
+  they share the exact search. With `config.eval.log_frequency`, the encoder's scores include label frequency.
   """
   backend = run.config.eval.backend
   if backend == "scann" and not runtime.is_alone():
-    say("ranking: exact, as eval.backend = 'scann' is for one process")
+    say("ranking: exact, as eval.backend = 'scann' works only with a single process")
     backend = "exact"
   weight = frequency.weight_of(run, view)
-  vectors = frequency.labels_with(
+  vectors = frequency.add_label_column(
     run, run.embedder.labels(params, run.extra_state_to_rank(params, extra_state), view), weight
   )
-  used = vectors.any(axis=0)  # a view may have no more than a part of the columns
+  used = vectors.any(axis=0)  # a view may use only some of the columns
   name = f"{view} ranking" if view else "ranking"
   vectors = vectors if used.all() else vectors[:, used]
   index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
 
   def rank(queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    looked_at = frequency.queries_with(queries.vectors, weight)
-    looked_at = looked_at if used.all() else looked_at[:, used]
-    return index.search(looked_at, k, exclude=exclude)
+    vectors = frequency.add_query_column(queries.vectors, weight)
+    vectors = vectors if used.all() else vectors[:, used]
+    return index.search(vectors, k, exclude=exclude)
 
   return rank
 
 
 def check_installed(run: Run) -> None:
-  """Raises UserError where what a training fits at its end is not installed: before the first step."""
+  """Raises UserError before the first step if a package is missing that the training needs at its end."""
   if run.config.eval.scores == "hybrid" and len(run.data.validation) >= FEWEST_ROWS:
     tree_text.check_installed()
 
 
 def fit_hybrid(run: Run, params: PyTree, extra_state: PyTree) -> None:
-  """Fits how all sources are joined, on the validation rows, and keeps it in the run's folder.
+  """Fits how all sources are joined, on the validation rows, and stores it in the run's folder.
 
-  These rows are in no memory meanwhile. Nothing is done where it was fitted before, or is not what ranks.
+  The memory lacks these rows during the fit. Does nothing if the model exists, or if the run does not rank
+  by it.
   """
   if run.config.eval.scores == "hybrid" and not (run.ranking_folder / run_folder.HYBRID).exists():
     _fitted(run, *_embedded(run, params, extra_state))
 
 
 def hybrid(run: Run, params: PyTree, extra_state: PyTree) -> HybridRanker:
-  """Opens the hybrid ranker of a run, all labelled training rows in its memory; fits it where it was not yet.
+  """Opens the hybrid ranker of a run, with all labelled training rows in its memory; fits it if needed.
 
   Raises:
-    UserError: its file is damaged, or cannot be made again.
+    UserError: its file is damaged, or it cannot be fitted again.
   """
   vectors, labels = _embedded(run, params, extra_state)
   model = hybrid_model(run, params, extra_state, labels)
@@ -123,7 +124,7 @@ def hybrid(run: Run, params: PyTree, extra_state: PyTree) -> HybridRanker:
 
 
 def sources(run: Run, params: PyTree, extra_state: PyTree) -> HybridRanker:
-  """Opens the sources of a run, to rank by one of them, or to explain: nothing is fitted for it."""
+  """Opens the sources of a run, to rank by one of them or to explain rankings; fits nothing."""
   retriever = _retriever(run, *_embedded(run, params, extra_state))
   return HybridRanker(retriever, fixed(feature_names(retriever.names)))
 
@@ -131,22 +132,23 @@ def sources(run: Run, params: PyTree, extra_state: PyTree) -> HybridRanker:
 def hybrid_model(
   run: Run, params: PyTree, extra_state: PyTree, labels: dict[str, np.ndarray] | None = None
 ) -> HybridModel:
-  """Opens what joins the sources of a run; fits it where it was not yet.
+  """Opens the model that joins the sources of a run; fits it if needed.
 
   Args:
     run: the run.
     params, extra_state: as trained.
-    labels: what `label_vectors` gives, if it is at hand.
+    labels: the result of `label_vectors`, if it was computed already.
 
   Raises:
-    UserError: its file is damaged, or cannot be made again.
+    UserError: its file is damaged, or it cannot be fitted again.
   """
   path = run.ranking_folder / run_folder.HYBRID
   if path.exists():
     model = HybridModel.load(path)
   elif is_refitted(run):  # no row is left that the encoder has not seen
     raise UserError(
-      f"{path} is missing, and was fitted before the refit; give --scores=encoder, or train anew"
+      f"{path} is missing, and cannot be fitted after train.refit, which trained on the validation rows; "
+      "give --scores=encoder, or train anew"
     )
   else:
     labels = label_vectors(run, params, extra_state) if labels is None else labels
@@ -157,12 +159,12 @@ def hybrid_model(
 
 
 class TestRankings(NamedTuple):
-  """The test rows ranked in several ways.
+  """Holds rankings of the test rows by several kinds of scores.
 
   Attributes:
-    by: the rankings by name, first the one that was chosen.
-    why: says for rows `[n]` why labels `[n, k]` (padded with -1) were ranked: a line by label, for each row;
-      None where the ranking tells nothing.
+    by: the rankings by name; the chosen one is first.
+    why: explains for rows `[n]` why labels `[n, k]` (padded with -1) were ranked: for each row, a line by
+      label; None if the ranking gives no reasons.
   """
 
   by: dict[str, Ranking]
@@ -177,9 +179,9 @@ def gives_probabilities(scores: str) -> bool:
 def rank_test(
   run: Run, params: PyTree, extra_state: PyTree, vectors: np.ndarray, chosen: str
 ) -> TestRankings:
-  """Ranks the embedded test rows as chosen, and by each of its parts alone.
+  """Ranks the embedded test rows by the chosen scores, and by each of their parts alone.
 
-  Beside the hybrid ranking stand the paper's own and each source, beside 'fused' each view.
+  The parts of 'hybrid' are the paper's own ranking and each source; the parts of 'fused' are the views.
   """
   test, k = run.dataset.test, run.config.eval.k
   queries = Queries(vectors, test.texts)
@@ -214,7 +216,7 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray]) -> Hyb
     adapted = f" adapted to {model.num_rows:,} rows" if model.num_rows else ""
     say(f"hybrid: weights of other data{adapted}, as {why}")
   if runtime.is_main_process():
-    with contextlib.suppress(UserError):  # of a folder that may only be read it is fitted each time
+    with contextlib.suppress(UserError):  # in a read-only folder, it is fitted each time
       model.save(run.ranking_folder / run_folder.HYBRID)
   runtime.barrier("hybrid")
   return model
@@ -227,14 +229,14 @@ def retrievers(run: Run, params: PyTree, extra_state: PyTree) -> tuple[Retriever
 
 
 def _embedded(run: Run, params: PyTree, extra_state: PyTree) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """Returns `[N, D]` of all training rows, and `[L, D]` of labels by view."""
+  """Returns `[N, D]` embeddings of all training rows, and `[L, D]` label vectors by view."""
   return point_vectors(run, params, extra_state), label_vectors(run, params, extra_state)
 
 
 def _retriever(
   run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray], rows: np.ndarray | None = None
 ) -> Retriever:
-  """Indexes with these rows of the training data in their memory, or all, as far as they have labels."""
+  """Builds the sources' indexes; their memory holds those of the training rows `rows` that have labels."""
   shape = labels["encoder"].shape[1:]
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
     held = f"{vectors.dtype} {vectors.shape[1:]}, not float32 {shape}"
@@ -254,7 +256,7 @@ def _retriever(
 
 
 def labelled(run: Run, rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
-  """Returns those of these training rows that have labels, `[n]`, and CSR `[n, L]` float32, 1 for each."""
+  """Returns those of these training rows that have labels, `[n]`, and CSR `[n, L]` float32, 1 per label."""
   truth = run.dataset.train.unfiltered_positives
   rows = rows[np.diff(truth.indptr)[rows] > 0]
   known = truth[rows]
@@ -263,7 +265,7 @@ def labelled(run: Run, rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
 
 
 def label_vectors(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, np.ndarray]:
-  """Returns `[L, D]` by view; of a method without views, those of its encoder."""
+  """Returns `[L, D]` label vectors by view; a method without views has only 'encoder'."""
   extra_state = run.extra_state_to_rank(params, extra_state)
   return {view: run.embedder.labels(params, extra_state, view) for view in run.method.scorers} or {
     "encoder": run.embedder.labels(params, extra_state)

@@ -1,4 +1,4 @@
-"""A run: a config joined to its data, its method on a mesh, and its folder."""
+"""Joins a config to its data, its method on a mesh, and its folder: a `Run`."""
 
 import contextlib
 import copy
@@ -25,12 +25,12 @@ from xmc_jax.types import DatasetInfo, PyTree
 
 
 class Run:
-  """Joins the parts that training, evaluation and prediction are made of; each of these takes what it needs.
+  """Holds the config, data, method and folder of a run, from which training, evaluation and prediction work.
 
   Args:
     config, workdir, dataset: the settings, the run's folder, the prepared data.
-    num_devices_begun: how many devices the run was begun on; 0 means those of its mesh.
-    ranking_folder: where what is made of the parameters to rank by is kept; None is `workdir`.
+    num_devices_begun: number of devices that the run began on; 0 means those of its mesh.
+    ranking_folder: folder of the files that are fitted to the parameters for ranking; None is `workdir`.
 
   Attributes:
     config, workdir, dataset, ranking_folder: as given.
@@ -38,7 +38,7 @@ class Run:
     mesh: the devices.
     method: the paper's functions.
     embedder: TableEmbedder, embeds tables of texts by the method.
-    saved: SavedSteps, the parameters that the folder keeps.
+    saved: SavedSteps, opens the parameters in the folder.
     num_devices_begun: as given.
   """
 
@@ -116,7 +116,7 @@ class Run:
     """Returns `(params, extra_state)` at step 0: the method's own or those of the run `config.init_from`.
 
     Raises:
-      ConfigError: that run has nothing to start from here.
+      ConfigError: that run has no parameters, or they do not fit here.
     """
     own = self.method.init(jax.random.key(self.config.train.seed))
     if not self.config.init_from:
@@ -127,30 +127,30 @@ class Run:
       raise ConfigError(f"init_from = {self.config.init_from!r}: {error}") from None
 
   def _from_run(self, other: "Run", own: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
-    """Returns `own` parameters with those of another run in their place, fitted to this mesh."""
+    """Returns the parameters of another run in place of `own`, fitted to this mesh."""
     rules, init_from_run = self.method.sharding_rules, self.method.init_from_run
     snapshot = self._snapshot(other, *other.trained())
     found = init_from_run(snapshot) if init_from_run else (snapshot.params, own[1])
     theirs, ours = other.dataset.num_labels, self.dataset.num_labels
     if sharding.splits_rows(own, rules) and theirs != ours:
-      raise UserError(f"{theirs:,} labels there, and {ours:,} here")
+      raise UserError(f"it has {theirs:,} labels, and this run has {ours:,}")
     most = max(other.num_devices_begun, self.mesh.size)
     named, like = ({"params": params, "extra_state": extra} for params, extra in (found, own))
     fitted = sharding.fit_rows(named, like, rules, most=most)
     return fitted["params"], fitted["extra_state"]
 
   def ranking_in(self, folder: pathlib.Path) -> "Run":
-    """Returns the run with another folder for what is made of its parameters to rank by."""
-    twin = copy.copy(self)
-    twin.ranking_folder = folder
-    return twin
+    """Returns a copy of the run that keeps its ranking files in another folder."""
+    copied = copy.copy(self)
+    copied.ranking_folder = folder
+    return copied
 
   def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
-    """Returns what refreshes may look at after `step` steps."""
+    """Returns the input of refreshes after `step` steps."""
     return self._snapshot(self, params, extra_state, step)
 
   def _snapshot(self, source: "Run", params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
-    """Returns a snapshot of this run's data, embedded by a run that may be another."""
+    """Returns a snapshot of this run's data, embedded by `source`, which may be another run."""
     embedder = source.embedder
     trained = params, extra_state
 
@@ -175,12 +175,12 @@ class Run:
     )
 
   def extra_state_to_rank(self, params: PyTree, extra_state: PyTree) -> PyTree:
-    """Returns the extra state that labels are embedded by when they are ranked."""
+    """Returns the extra state that labels are embedded with for ranking."""
     exact = self.method.extra_state_to_rank
     return exact(self.snapshot(params, extra_state, 0)) if exact else extra_state
 
   def freeze_queries(self, params: PyTree, extra_state: PyTree) -> None:
-    """Embeds the training points once and for all, if the method's encoder stays as it is."""
+    """Embeds the training points once, if the method's encoder is frozen; stores them in the run's folder."""
     path = self.workdir / run_folder.VECTORS
     if self.method.batch.frozen and not path.exists():
       run_folder.save_array(path, self.embedder.queries(params, extra_state, self.data.train.tokens))
@@ -189,10 +189,10 @@ class Run:
     return run_folder.open_array(self.workdir / run_folder.VECTORS, len(self.data.train))
 
   def trained(self, last: bool = False) -> tuple[PyTree, PyTree, int]:
-    """Reads `(params, extra_state, step)` of what is to be used; see `SavedSteps.to_use`.
+    """Reads `(params, extra_state, step)` of the step to use; see `SavedSteps.to_use`.
 
     Raises:
-      UserError: nothing has been saved yet, or it does not fit the config.
+      UserError: nothing was saved yet, or it does not fit the config.
     """
     folder, step = self.saved.to_use(last)
     with contextlib.closing(folder):
@@ -201,7 +201,7 @@ class Run:
       return *found, step
 
   def _check_fit(self, params: PyTree, extra_state: PyTree, saved: pathlib.Path) -> None:
-    """Refuses parameters that another config has trained."""
+    """Raises UserError if the parameters were trained with another config."""
     none = np.full(self.mesh.size, -1)
     tokens = self.dataset.test.tokens.gather(none, self.config.data.max_length)
     try:
@@ -217,8 +217,8 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
 
   Args:
     workdir: its folder.
-    devices: a `config.mesh` to open it on; None is its own, or as much of it as is here.
-    backend: what searches the labels, in place of its own `config.eval.backend`.
+    devices: a `config.mesh` to open it on; None is its own, reduced to the devices of this machine.
+    backend: what searches the labels; '' is its own `config.eval.backend`.
   """
   config = methods.read_config(workdir / "config.json")
   path_safety.check(workdir)
@@ -226,13 +226,16 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
   methods.check_config(config)
   begun = config.mesh.data * config.mesh.label
   dataset = data.load_prepared(workdir / "data")
-  return Run(_at_home(config, workdir, devices), workdir, dataset, num_devices_begun=begun)
+  return Run(_on_this_machine(config, workdir, devices), workdir, dataset, num_devices_begun=begun)
 
 
-def _at_home(
+def _on_this_machine(
   config: ml_collections.ConfigDict, workdir: pathlib.Path, devices: ml_collections.ConfigDict | None
 ) -> ml_collections.ConfigDict:
-  """Returns the config with the encoder's description of the run's folder, so that folders can be moved."""
+  """Returns the config for this machine: its devices, and the encoder described in the run's folder.
+
+  The folder may have been moved, so the encoder's original path is not used.
+  """
   config = ml_collections.ConfigDict(config.to_dict())
   if devices is not None:
     config.mesh = devices

@@ -1,4 +1,4 @@
-"""The parameters that a run's folder keeps: newest, best, and those of the training on all rows."""
+"""Opens the parameters in a run's folder: the newest, the best, and those trained on all rows."""
 
 import contextlib
 import pathlib
@@ -22,7 +22,7 @@ class SavedSteps:
     self._workdir, self._config = workdir, config
 
   def checkpoints(self, read_only: bool = False) -> StepFolder:
-    """Opens the newest steps, to go on from."""
+    """Opens the newest steps, which a training continues from."""
     return StepFolder(self._workdir / "checkpoints", keep=self._config.checkpoint.keep, read_only=read_only)
 
   def best(self, read_only: bool = False) -> StepFolder:
@@ -41,16 +41,16 @@ class SavedSteps:
       return saved.latest_valid() is not None
 
   def to_use(self, last: bool = False) -> tuple[StepFolder, int]:
-    """Opens what is to be used: the training on all rows, else the best step, else the newest.
+    """Opens the step to use: that of the training on all rows, else the best, else the newest.
 
     Args:
-      last: the newest step in any case.
+      last: open the newest step in any case.
 
     Returns:
       `(folder, step)`; the caller closes the folder.
 
     Raises:
-      UserError: nothing has been saved yet, or all is damaged.
+      UserError: nothing was saved yet, or every step is damaged.
     """
     better = () if last else (*[self.refitted] * self._config.train.refit, self.best)
     for opened in (*better, self.checkpoints):
@@ -59,5 +59,5 @@ class SavedSteps:
         return folder, step
       folder.close()
     if run_folder.has_checkpoints(self._workdir):
-      raise UserError(f"{self._workdir}: no checkpoint is left that is not damaged")
+      raise UserError(f"{self._workdir}: every checkpoint is damaged; train anew with another --workdir")
     raise UserError(f"{self._workdir}: no checkpoint yet; run --mode=train with this --workdir first")

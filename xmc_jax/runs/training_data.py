@@ -1,4 +1,4 @@
-"""The rows that a run trains on and those that it holds out, and what is counted on them."""
+"""Splits training rows into those to train on and those held out, and counts labels on them."""
 
 import functools
 
@@ -37,7 +37,7 @@ class TrainingData:
     self.num_labelled = int(np.count_nonzero(np.diff(self.train.unfiltered_positives.indptr)))
     if not self.num_labelled:
       raise ConfigError(
-        f"{dataset.name}: every label pair of the training rows is filtered, so none is learnt"
+        f"{dataset.name}: every label pair of the training rows is filtered, so there is nothing to learn"
       )
 
   @property
@@ -53,7 +53,7 @@ class TrainingData:
 
   @functools.cached_property
   def truth(self) -> sp.csr_matrix:
-    """Returns CSR `[N, L]`, what training points are trained on: true labels, and what is added to them."""
+    """Returns CSR `[N, L]`, the labels to train on: true labels, and those that `augment_truth` adds."""
     settings, train = self._config.method, self.train
     if not settings.get("augment_truth"):
       return train.truth

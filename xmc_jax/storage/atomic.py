@@ -33,12 +33,12 @@ def check_room(folder: Path, num_bytes: float, what: str) -> None:
     return
   if free < num_bytes:
     raise UserError(
-      f"{folder}: {what} takes up to {_shown(num_bytes)}, and this disk has {_shown(free)} left; "
+      f"{folder}: {what} takes up to {_size_text(num_bytes)}, and this disk has {_size_text(free)} left; "
       "free some, or choose a folder on another"
     )
 
 
-def refusal(path: str | Path, error: OSError, remedy: str = "") -> UserError:
+def write_error(path: str | Path, error: OSError, remedy: str = "") -> UserError:
   """Returns the one line for a file or folder that could not be written.
 
   Args:
@@ -58,11 +58,11 @@ def refusal(path: str | Path, error: OSError, remedy: str = "") -> UserError:
 
 @contextlib.contextmanager
 def writing(path: str | Path, remedy: str = "") -> Iterator[None]:
-  """Turns an OSError while `path` is written into a UserError of one line; see `refusal`."""
+  """Turns an OSError while `path` is written into a UserError of one line; see `write_error`."""
   try:
     yield
   except OSError as error:
-    raise refusal(path, error, remedy) from None
+    raise write_error(path, error, remedy) from None
 
 
 @contextlib.contextmanager
@@ -149,5 +149,5 @@ def _beside(path: Path) -> Path:
   return path.with_name(f"{path.name}.tmp")
 
 
-def _shown(num_bytes: float) -> str:
+def _size_text(num_bytes: float) -> str:
   return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

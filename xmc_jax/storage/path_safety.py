@@ -17,10 +17,10 @@ def check(workdir: pathlib.Path) -> None:
   """
   home = workdir.resolve()
   for path in _entries(workdir):
-    if path.is_symlink() and not (led := pathlib.Path(os.path.realpath(path))).is_relative_to(home):
+    if path.is_symlink() and not (target := pathlib.Path(os.path.realpath(path))).is_relative_to(home):
       raise UserError(
-        f"{path} is a link that leads out of the run's folder, to {led}, and a command may write there; put "
-        "what it leads to in its place, or make the whole folder a link"
+        f"{path} is a link that leads out of the run's folder, to {target}, and a command may write there; "
+        "replace it by what it points to, or make the whole folder a link"
       )
 
 

@@ -5,13 +5,13 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   config.json     the resolved config; chunks.json: chunk sizes that it leaves open
   data/           the prepared data, hard-linked from the cache
   encoder/        the encoder's description (no weights)
-  graphs/         edges of metadata graphs with those of random walks, where the method learns from them
-  vectors.npy     training points under a frozen encoder, where the method has one
+  graphs/         edges of metadata graphs with those of random walks, if the method learns from them
+  vectors.npy     training points under a frozen encoder, if the method has one
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric
-  refit/          the training on all rows, where `train.refit`: its own checkpoints, metrics and best
+  refit/          the training on all rows, if `train.refit` is set: its own checkpoints, metrics and best
   metrics.jsonl   one line per reading
-  hybrid.json     how sources are joined; memory.npy: training points embedded; fusion.npz: two views fused
+  hybrid.json     how sources are joined; memory.npy: embedded training points; fusion.npz: joined views
   report/  predictions/
 """
 
@@ -40,10 +40,10 @@ _MAY_CHANGE = (
 GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
-AFTERWARDS = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters, for ranking
+RANKING_FILES = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters
 # Files that a command makes for its own settings before it trains.
 _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
-_MADE = (_TOKENIZER, _CHUNKS, VECTORS, *AFTERWARDS)
+_MADE = (_TOKENIZER, _CHUNKS, VECTORS, *RANKING_FILES)
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[
     with contextlib.suppress(ValueError, RecursionError):
       chosen = json.loads(path.read_text())
     if not isinstance(chosen, dict) or not all(type(size) is int and size >= 0 for size in chosen.values()):
-      raise UserError(f"{path}: damaged; delete it, and sizes are chosen anew, where dropout may then differ")
+      raise UserError(f"{path}: damaged; delete it, and sizes are chosen anew; dropout may then differ")
     return chosen
   chosen = choose()
   atomic.write_text(path, json.dumps(chosen) + "\n")

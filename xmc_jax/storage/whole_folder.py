@@ -19,7 +19,7 @@ def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Pat
   """Yields an empty `FOLDER.part` to write into, which replaces `folder` if the block succeeds.
 
   A killed process leaves the folder as it was, and a `FOLDER.part` that the next process empties. If it is
-  killed during the exchange, the earlier folder is left as `FOLDER.old`; see `standing`.
+  killed during the exchange, the earlier folder is left as `FOLDER.old`; see `current`.
 
   Args:
     folder: where the files are to be.
@@ -47,7 +47,7 @@ def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Pat
       _remove(old)
       _exchange(part, folder, old)
   except OSError as error:
-    raise atomic.refusal(error.filename or folder, error) from None
+    raise atomic.write_error(error.filename or folder, error) from None
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def built_beside(folder: Path) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def standing(folder: Path) -> Path:
+def current(folder: Path) -> Path:
   """Returns the folder itself, or `FOLDER.old` if a process was killed during the exchange."""
   old = _earlier(folder)
   return old if old.is_dir() and not folder.exists() else folder
@@ -111,7 +111,7 @@ def _check(place: Path, is_ours: Callable[[Path], bool]) -> None:
   if not place.is_dir():
     raise UserError(f"{place} is a file; name another folder")
   if is_finished(place) and any(place.iterdir()) and not is_ours(place):
-    raise UserError(f"{place} holds something else than an earlier export; name another folder, or empty it")
+    raise UserError(f"{place} holds other files than an earlier export; name another folder, or empty it")
 
 
 def _exchange(beside: Path, folder: Path, old: Path) -> None:

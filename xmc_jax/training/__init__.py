@@ -1,1 +1,1 @@
-"""The loop of training steps, the step itself, and the validation between them."""
+"""Trains: the loop of steps, the step itself, and the validation between steps."""

@@ -1,4 +1,4 @@
-"""The one loop: batches, steps, evaluations, checkpoints."""
+"""Runs a training: batches, steps, refreshes, evaluations, checkpoints."""
 
 import contextlib
 from typing import Any
@@ -27,20 +27,20 @@ from xmc_jax.types import EXTRA_STATE, Batch, PyTree, TrainState
 def train(
   run: Run, report: Report, stop: Stop | None = None, last_step: int | None = None
 ) -> tuple[PyTree, PyTree, int]:
-  """Trains a run to its end, from where its folder stands.
+  """Trains a run to its end, from its newest checkpoint if there is one.
 
   Args:
-    run: what to train.
-    report: its voice.
-    stop: asked after every step whether to save and leave; None goes on to the end.
-    last_step: to end after, the schedule being that of all steps; None is all.
+    run: the run.
+    report: writes its metrics and stage times.
+    stop: asked after every step whether to save and exit; None trains to the end.
+    last_step: the last step to train; the schedule is still that of all steps. None trains all steps.
 
   Returns:
     `(params, extra_state, step)`: the best on validation rows, or the last where none are held out.
 
   Raises:
     UserError: the loss is not finite, or the folder cannot be written.
-    SystemExit, KeyboardInterrupt: `stop` was asked to; all is saved.
+    SystemExit, KeyboardInterrupt: a stop was requested; all is saved.
   """
   stop = stop or Stop(0.0)
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
@@ -56,8 +56,8 @@ def train(
     say(f"train: going on from step {first:,} of {last_step:,}")
   if record.unscored or (first < last_step and not record.stopped):
     checkpoints.check_room(state)
-    # Made of parameters that are gone: a killed run's, a later step's; in the end, those of steps before.
-    run_folder.forget(run.workdir, *run_folder.AFTERWARDS, *([run_folder.VECTORS] if not first else []))
+    # These files are of other parameters: of a killed run or a later step; after the loop, of earlier steps.
+    run_folder.forget(run.workdir, *run_folder.RANKING_FILES, *([run_folder.VECTORS] if not first else []))
     with report.stage("freeze"):
       run.freeze_queries(state.params, state.extra_state)
     step = TrainStep(
@@ -71,12 +71,12 @@ def train(
     loop = _Loop(run, report, stop, step, state, refreshed, checkpoints)
     try:
       with stop.saving():
-        loop.go(first, last_step)
+        loop.run(first, last_step)
       stop.check()
     except StopRequested:
       say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
       stop.leave()
-    run_folder.forget(run.workdir, *run_folder.AFTERWARDS)
+    run_folder.forget(run.workdir, *run_folder.RANKING_FILES)
   checkpoints.close()
   return run.trained()
 
@@ -84,15 +84,15 @@ def train(
 def _start(
   run: Run, optimiser: optax.GradientTransformation, checkpoints: Checkpoints
 ) -> tuple[TrainState, PyTree]:
-  """The newest checkpoint, or step 0."""
+  """Restores the newest checkpoint, or builds the state of step 0."""
   step = checkpoints.latest_valid()
-  # A run that goes on needs shapes alone, and no longer what config.init_from names.
+  # A run that continues needs only shapes, and not the run that config.init_from names.
   params, extra_state = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
   return checkpoints.restore(step, first_state(run.method, run.mesh, optimiser, params, extra_state))
 
 
 class _Loop:
-  """Steps, and what happens between them: refreshes, evaluations, checkpoints."""
+  """Runs steps, and what happens between them: refreshes, evaluations, checkpoints."""
 
   def __init__(
     self,
@@ -109,15 +109,15 @@ class _Loop:
     self._checkpoints, self._record = checkpoints, checkpoints.record
     self._guard = NonFiniteGuard(checkpoints, run.workdir / "report", run.config.train.max_skipped_steps)
     self._static = _static_labels(run.batches, run.mesh)
-    self._seen, self._seconds_before = 0, report.seconds["train"]  # for the rate, by this process
+    self._num_examples, self._seconds_before = 0, report.seconds["train"]  # for the rate of this process
 
-  def go(self, first: int, total_steps: int) -> None:
-    """Trains from step `first` to the last, or until validation stops rising."""
+  def run(self, first: int, total_steps: int) -> None:
+    """Trains from step `first` to the last, or until the validation metric stops rising."""
     refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
     progress = contextlib.closing(Progress("train", total_steps, first=first))
     with progress as bar, self._run.embedder.watched(self._stop.check):
       if self._record.unscored:
-        self._conclude(first, evaluates=True, saves=True)
+        self._evaluate_and_save(first, evaluates=True, saves=True)
       while first < total_steps and not self._record.stopped:
         if names := refresh.due(refreshes, first, per_epoch):
           self._refresh(names, first)
@@ -130,19 +130,20 @@ class _Loop:
 
   @property
   def _rate(self) -> float:
-    return self._seen / (self._report.seconds["train"] - self._seconds_before)
+    return self._num_examples / (self._report.seconds["train"] - self._seconds_before)
 
   def _refresh(self, names: list[str], step: int) -> None:
+    """Runs refreshes; at a stop request, drops their results and saves the state before them."""
     before = self._state, self._refreshed
     try:
-      self._renew(names, step)
+      self._run_refreshes(names, step)
     except StopRequested:
       self._state, self._refreshed = before
       if step:
         self._save()
       raise
 
-  def _renew(self, names: list[str], step: int) -> None:
+  def _run_refreshes(self, names: list[str], step: int) -> None:
     snapshot = None
     for name in names:
       say(f"refresh: {name} at step {step:,}")
@@ -158,13 +159,13 @@ class _Loop:
         self._state, snapshot = self._state._replace(extra_state=extra_state), None
 
   def _steps(self, first: int, last: int, total_steps: int, bar: Progress) -> None:
-    """The steps between two refreshes."""
+    """Runs the steps between two refreshes."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     build = lambda step, refreshed=self._refreshed: self._run.batches.build(step, refreshed)
     with contextlib.closing(prefetch(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
-        bar.update(step, _note(step, per_epoch, self._guard.last, self._record.best, config.eval.metric))
+        bar.update(step, _status(step, per_epoch, self._guard.last, self._record.best, config.eval.metric))
         self._after(step, ends=step == total_steps)
         if self._stop.requested(step):
           self._save()
@@ -180,10 +181,10 @@ class _Loop:
       self._guard.add(step, rows, metrics)
       if flush:
         self._guard.flush()
-    self._seen += len(rows)
+    self._num_examples += len(rows)
 
   def _after(self, step: int, ends: bool) -> None:
-    """Does what is due after a step: an epoch's readings, the validation, the checkpoint."""
+    """Does what is due after a step: an epoch's metrics, the validation, the checkpoint."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
     save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
@@ -193,11 +194,11 @@ class _Loop:
       with self._report.stage("train"):
         self._guard.flush()
     if ends or step % per_epoch == 0:
-      self._report.scalars(step, _readings(self._guard.last, self._rate, self._report))
-    self._conclude(step, evaluates, saves)
+      self._report.scalars(step, _epoch_metrics(self._guard.last, self._rate, self._report))
+    self._evaluate_and_save(step, evaluates, saves)
 
-  def _conclude(self, step: int, evaluates: bool, saves: bool) -> None:
-    """The validation, then the checkpoint that knows of it, then the best parameters."""
+  def _evaluate_and_save(self, step: int, evaluates: bool, saves: bool) -> None:
+    """Validates, then saves the checkpoint that records it, then saves the best parameters."""
     improved = False
     if evaluates:
       try:
@@ -219,8 +220,8 @@ class _Loop:
       self._checkpoints.save(self._state, self._refreshed, self._report.seconds)
 
 
-def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
-  """Returns what an epoch's line of metrics.jsonl holds."""
+def _epoch_metrics(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
+  """Returns an epoch's entries for metrics.jsonl."""
   return {
     **{f"train/{name}": value for name, value in numbers.items()},
     "train/examples_per_second": rate,
@@ -230,7 +231,7 @@ def _readings(numbers: dict[str, float], rate: float, report: Report) -> dict[st
 
 
 def _static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, Any]:
-  """Puts on the devices once what is the same in every batch: the texts of all labels."""
+  """Puts on the devices, once, what all batches share: the texts of all labels."""
   static: dict[str, Any] = {}
   if len(batches.label_columns):
     static["columns"] = sharding.place(batches.label_columns, sharding.replicated(mesh))
@@ -240,7 +241,7 @@ def _static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, 
   return static
 
 
-def _note(step: int, per_epoch: int, numbers: dict[str, float], best: float | None, metric: str) -> str:
+def _status(step: int, per_epoch: int, numbers: dict[str, float], best: float | None, metric: str) -> str:
   parts = [f"epoch {1 + (step - 1) // per_epoch}"]
   if numbers:
     parts.append(f"loss {numbers['loss']:.4f}")

@@ -1,4 +1,4 @@
-"""Stops a training whose numbers are no longer finite."""
+"""Stops a training when its loss or gradient is not finite."""
 
 import math
 import pathlib
@@ -12,36 +12,38 @@ from xmc_jax.storage import atomic
 from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.types import Array
 
-_Numbers = tuple[int, np.ndarray, dict[str, Array]]  # of a step: (step, its training rows, metrics)
+_StepMetrics = tuple[int, np.ndarray, dict[str, Array]]  # (step, its training rows, its metrics)
 
 
 class NonFiniteGuard:
-  """Reads a step's numbers one step late, so that the device never waits; stops on NaN and Inf.
+  """Reads a step's metrics one step late, so that the device never waits; stops on NaN and Inf.
 
   Args:
-    checkpoints: the newest is the last good one; their record counts the steps skipped so far.
-    folder: where a broken step's row ids are written.
-    max_skipped: how many broken steps may be skipped, as TrainStep does, before it stops.
+    checkpoints: name the last good checkpoint; their record counts the skipped steps.
+    folder: where the training rows of a broken step are written.
+    max_skipped: number of broken steps that may be skipped, as TrainStep does, before the training stops.
 
   Attributes:
-    last: the numbers of the last step that was not broken.
+    last: the metrics of the last step whose loss and gradient were finite.
   """
 
   def __init__(self, checkpoints: Checkpoints, folder: pathlib.Path, max_skipped: int = 0):
     self._checkpoints, self._record = checkpoints, checkpoints.record
     self._folder, self._max_skipped = folder, max_skipped
-    self._pending: _Numbers | None = None
+    self._pending: _StepMetrics | None = None
     self.last: dict[str, float] = {}
 
   def add(self, step: int, rows: np.ndarray, metrics: dict[str, Array]) -> None:
+    """Keeps the metrics of a step, and reads those of the step before."""
     pending, self._pending = self._pending, (step, rows, metrics)
     self._read(pending)
 
   def flush(self) -> None:
+    """Reads the metrics of the latest step."""
     pending, self._pending = self._pending, None
     self._read(pending)
 
-  def _read(self, pending: _Numbers | None) -> None:
+  def _read(self, pending: _StepMetrics | None) -> None:
     if pending is None:
       return
     step, rows, metrics = pending
@@ -53,16 +55,16 @@ class NonFiniteGuard:
     what = f"train/{broken[0]} is {found[broken[0]]} at step {step}, {self._named(step, rows)}"
     if self._record.skipped < self._max_skipped:
       self._record.skip_step()
-      say(f"{what}; skipped, as {self._record.skipped} of at most {self._max_skipped} steps")
+      say(f"{what}; skipped ({self._record.skipped} of at most {self._max_skipped} steps)")
       return
     raise UserError(
       f"{what}; {self._checkpoints.last_good()}; try a lower train.learning_rate, or "
-      "table_learning_rate where there are tables, or train.clip_norm=1; or leave some such steps out, by "
+      "table_learning_rate where there are tables, or train.clip_norm=1; or skip such steps by "
       "train.max_skipped_steps"
     )
 
   def _named(self, step: int, rows: np.ndarray) -> str:
-    """The batch's training rows: a few in words, all of them in a file."""
+    """Names the batch's training rows: a few in the message, all of them in a file."""
     if len(rows) <= 10:
       return f"training rows {', '.join(map(str, rows.tolist()))}"
     path = self._folder / f"rows_of_step_{step}.txt"

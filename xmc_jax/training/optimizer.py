@@ -1,4 +1,4 @@
-"""The optimiser: AdamW with the right decay mask, schedules, clipping. docs/formulas.md, "Optimiser"."""
+"""Builds the optimiser: AdamW, decay mask, schedules, clipping. docs/formulas.md, "Optimiser"."""
 
 import functools
 import re
@@ -10,20 +10,20 @@ import optax
 from xmc_jax.distributed.sharding import path_name
 from xmc_jax.types import PyTree
 
-# Biases and every LayerNorm's gain. Matching 'LayerNorm.weight' alone, as DEXA's released code does, would
+# Biases, and LayerNorms' gains. Matching 'LayerNorm.weight' alone, as DEXA's released code does, would
 # miss DistilBERT's sa_layer_norm and output_layer_norm.
 _NO_DECAY = re.compile(r"(^|/)(bias|table)$|layer_?norm", re.IGNORECASE)
-_TABLE = re.compile(r"(^|/)table$")  # a row per label: its own rate, no decay
-_HEAD = re.compile(r"(^|/)(projection|prototype)/")  # between encoder and what is scored
+_TABLE = re.compile(r"(^|/)table$")  # has a row per label, its own learning rate, and no decay
+_HEAD = re.compile(r"(^|/)(projection|prototype)/")  # layers between the encoder and the scored vector
 
 
 def decay_mask(params: PyTree) -> PyTree:
-  """True for the leaves that weight decay shrinks."""
+  """Returns True for the leaves that weight decay shrinks."""
   return jax.tree.map(lambda found: not found, _matching(_NO_DECAY, params))
 
 
 def schedule(train_config: ml_collections.ConfigDict, total_steps: int) -> optax.Schedule:
-  """Linear warm-up from 0, then linear or cosine decay to 0 at `total_steps`."""
+  """Returns the rate by step: linear warm-up, then linear or cosine decay to 0 at `total_steps`."""
   peak = train_config.learning_rate
   warmup_steps = train_config.warmup_steps or round(train_config.warmup_fraction * total_steps)
   warmup_steps = min(warmup_steps, total_steps - 1)
@@ -34,13 +34,13 @@ def schedule(train_config: ml_collections.ConfigDict, total_steps: int) -> optax
     decay = optax.linear_schedule(peak, 0.0, decay_steps)
   if not warmup_steps:
     return decay
-  # The first step already moves: at step 0 the rate is peak / (warm-up + 1), not 0.
+  # The first step already changes the parameters: its rate is peak / (warm-up + 1), not 0.
   warmup = optax.linear_schedule(peak / (warmup_steps + 1), peak, warmup_steps)
   return optax.join_schedules([warmup, decay], [warmup_steps])
 
 
 def table_schedule(train_config: ml_collections.ConfigDict, total_steps: int) -> optax.Schedule:
-  """`schedule` with the peak of `train.table_learning_rate`, for tables with a row per label or cluster."""
+  """Returns `schedule` with the peak `train.table_learning_rate`, for tables of labels or clusters."""
   ratio = train_config.table_learning_rate / train_config.learning_rate
   rate = schedule(train_config, total_steps)
   return lambda step: ratio * rate(step)
@@ -49,19 +49,19 @@ def table_schedule(train_config: ml_collections.ConfigDict, total_steps: int) ->
 def make(
   train_config: ml_collections.ConfigDict, total_steps: int, frozen: tuple[str, ...] = ()
 ) -> optax.GradientTransformation:
-  """AdamW as in DEXML, section B.2: decay on everything but biases and LayerNorm gains.
+  """Returns AdamW as in DEXML, section B.2: decay on everything but biases and LayerNorm gains.
 
   Args:
     train_config: `config.train`.
     total_steps: when the schedule reaches 0.
-    frozen: beginnings of the paths of parameters that stay as they are, decay included.
+    frozen: beginnings of the paths of parameters that stay unchanged, also by weight decay.
   """
   adamw = optax.adamw(
     schedule(train_config, total_steps), weight_decay=train_config.weight_decay, mask=decay_mask
   )
   parts = [optax.clip_by_global_norm(train_config.clip_norm)] if train_config.clip_norm else []
   parts.append(adamw)
-  # Adam's step is linear in the rate.
+  # Adam's step is linear in the rate, so scaling the update changes the rate.
   rates = {_TABLE: train_config.table_learning_rate, _HEAD: train_config.head_learning_rate}
   for pattern, rate in rates.items():
     if rate:
@@ -73,10 +73,10 @@ def make(
 
 
 def _matching(pattern: re.Pattern[str], params: PyTree) -> PyTree:
-  """True for the leaves in whose path a pattern is found."""
+  """Returns True for the leaves whose path matches a pattern."""
   return jax.tree_util.tree_map_with_path(lambda path, _: bool(pattern.search(path_name(path))), params)
 
 
 def _under(params: PyTree, beginnings: tuple[str, ...]) -> PyTree:
-  """True for the leaves whose path begins with one of these."""
+  """Returns True for the leaves whose path begins with one of `beginnings`."""
   return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).startswith(beginnings), params)

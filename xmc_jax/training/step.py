@@ -1,4 +1,4 @@
-"""One step of training, compiled."""
+"""Compiles and runs one step of training."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
@@ -16,19 +16,19 @@ from xmc_jax.types import Array, Batch, Method, PyTree, RowUpdate, TrainState
 
 
 class _Gradients(NamedTuple):
-  """Gradients of a step.
+  """Holds the gradients of a step.
 
   Attributes:
-    dense: of what is trained densely.
-    of_rows: of each table, `(ids, sums)` of the rows that the batch touched, no id twice, -1 for none.
+    dense: of the parameters that are trained densely.
+    of_rows: by table, `(ids, sums)` of the rows that the batch uses; each id once, padded with -1.
   """
 
   dense: PyTree
   of_rows: Mapping[str, tuple[Array, Array]]
 
-  def without_rows_unless(self, is_whole: Array) -> "_Gradients":
-    """Returns the same, by which no row of a table is written unless `is_whole`."""
-    of_rows = {name: (jnp.where(is_whole, ids, -1), sums) for name, (ids, sums) in self.of_rows.items()}
+  def without_rows_unless(self, is_finite: Array) -> "_Gradients":
+    """Returns these gradients; unless `is_finite`, without any row of a table."""
+    of_rows = {name: (jnp.where(is_finite, ids, -1), sums) for name, (ids, sums) in self.of_rows.items()}
     return self._replace(of_rows=of_rows)
 
 
@@ -49,21 +49,21 @@ def first_state(
 
 
 class TrainStep:
-  """The jitted step, compiled once for each batch shape, its compile time kept apart.
+  """Runs the jitted step, compiled once for each batch shape; compile time is measured separately.
 
-  Parameters are trained by `optimiser`, but for the method's tables: of these a step differentiates, reads
-  and writes only the batch's rows (`ops.lazy_adam`).
+  `optimiser` trains all parameters except the method's tables. Of a table, a step differentiates, reads and
+  writes only the batch's rows (`ops.lazy_adam`).
 
   Args:
-    method: whose loss is trained.
+    method: the method whose loss is minimised.
     mesh: the devices.
-    settings: `config.train`; of it `seed`, `clip_norm` and `max_skipped_steps` are used.
-    optimiser: of everything but tables.
-    report: told of compilations.
-    table_rate: the tables' learning rate by step; not needed where the method has none.
+    settings: `config.train`; uses `seed`, `clip_norm` and `max_skipped_steps`.
+    optimiser: trains everything except tables.
+    report: gets the time of stage 'compile'.
+    table_rate: the tables' learning rate by step; not needed if the method has no tables.
 
   Attributes:
-    num_programs: shapes compiled so far; 1 in a healthy run.
+    num_programs: number of shapes compiled so far; 1 in a healthy run.
   """
 
   def __init__(
@@ -86,13 +86,13 @@ class TrainStep:
     loss, metrics, extra_state, gradients = self._differentiate(state, batch)
     norm = optax.tree.norm((gradients.dense, [summed for _, summed in gradients.of_rows.values()]))
     gradients = self._clip(gradients, norm)
-    is_whole = jnp.isfinite(loss) & jnp.isfinite(norm) if self._may_skip else None
-    if is_whole is not None:
-      gradients = gradients.without_rows_unless(is_whole)
+    is_finite = jnp.isfinite(loss) & jnp.isfinite(norm) if self._may_skip else None
+    if is_finite is not None:
+      gradients = gradients.without_rows_unless(is_finite)
     params, opt_state = self._apply(state, gradients)
-    if is_whole is not None:
-      params, opt_state = self._keep_unless(is_whole, state, params, opt_state)
-    extra_state = _written(extra_state, state.extra_state, is_whole, self._devices)
+    if is_finite is not None:
+      params, opt_state = self._restore_unless(is_finite, state, params, opt_state)
+    extra_state = _with_row_updates(extra_state, state.extra_state, is_finite, self._devices)
     metrics = {"loss": loss, "gradient_norm": norm, **metrics}
     return TrainState(state.step + 1, params, opt_state, extra_state), metrics
 
@@ -116,9 +116,9 @@ class TrainStep:
     return loss, metrics, extra_state, _Gradients(of_dense, of_rows)
 
   def _clip(self, gradients: _Gradients, norm: Array) -> _Gradients:
-    """Scales gradients down to the norm that is allowed, where there are tables.
+    """Scales gradients down to the allowed norm if there are tables.
 
-    Without tables the optimiser does it, which sees all there is.
+    Without tables the optimiser clips, because it gets all gradients.
     """
     clip_norm = self._settings.clip_norm
     if not (gradients.of_rows and clip_norm):
@@ -132,7 +132,7 @@ class TrainStep:
     dense, tables = _split(state.params, self._method.sparse_params)
     updates, dense_state = self._optimiser.update(gradients.dense, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
-    rate = cast(optax.Schedule, self._table_rate)  # given where there are tables
+    rate = cast(optax.Schedule, self._table_rate)  # given if there are tables
     for name, (touched, summed) in gradients.of_rows.items():
       params[name], moments[name] = lazy_adam.adam(
         tables[name],
@@ -145,14 +145,14 @@ class TrainStep:
       )
     return params, (dense_state, moments)
 
-  def _keep_unless(
-    self, is_whole: Array, state: TrainState, params: PyTree, opt_state: tuple[PyTree, PyTree]
+  def _restore_unless(
+    self, is_finite: Array, state: TrainState, params: PyTree, opt_state: tuple[PyTree, PyTree]
   ) -> tuple[PyTree, tuple[PyTree, PyTree]]:
-    """Puts back what was before, but for tables, of which a broken step wrote no row."""
+    """Restores the values before the step unless `is_finite`; tables need none, as no row was written."""
     dense, _ = _split(state.params, self._method.sparse_params)
     trained = {name: params[name] for name in dense}, opt_state[0]
     before = dense, state.opt_state[0]
-    kept, dense_state = jax.tree.map(lambda new, old: jnp.where(is_whole, new, old), trained, before)
+    kept, dense_state = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), trained, before)
     return params | kept, (dense_state, opt_state[1])
 
   @property
@@ -163,27 +163,27 @@ class TrainStep:
     shapes = jax.tree.structure(batch), tuple(leaf.shape for leaf in jax.tree.leaves(batch))
     if shapes not in self._programs:
       with self._report.stage("compile"):
-        layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # what goes in comes out the same way
+        layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # outputs are laid out like inputs
         program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
         self._programs[shapes] = program.lower(state, batch).compile()
     return self._programs[shapes](state, batch)
 
 
-def _written(
-  extra_state: PyTree, before: PyTree, is_whole: Array | None, devices: jax.sharding.Mesh | None
+def _with_row_updates(
+  extra_state: PyTree, before: PyTree, is_finite: Array | None, devices: jax.sharding.Mesh | None
 ) -> PyTree:
-  """Returns `extra_state` with the rows of each RowUpdate, or `before` unless `is_whole` (None is True)."""
+  """Returns `extra_state` with each RowUpdate written, or `before` unless `is_finite` (None is True)."""
 
   def after(new, old):
     if not isinstance(new, RowUpdate):
-      return new if is_whole is None else jnp.where(is_whole, new, old)
-    ids = new.ids if is_whole is None else jnp.where(is_whole, new.ids, -1)
+      return new if is_finite is None else jnp.where(is_finite, new, old)
+    ids = new.ids if is_finite is None else jnp.where(is_finite, new.ids, -1)
     return lazy_adam.put(old, ids, new.rows, mesh=devices)
 
   return jax.tree.map(after, extra_state, before, is_leaf=lambda leaf: isinstance(leaf, RowUpdate))
 
 
 def _split(params: PyTree, tables: Mapping[str, Any]) -> tuple[PyTree, PyTree]:
-  """`(what is trained densely, the method's tables)`."""
+  """Returns `(parameters that are trained densely, the method's tables)`."""
   dense = {name: value for name, value in params.items() if name not in tables}
   return dense, {name: params[name] for name in tables}

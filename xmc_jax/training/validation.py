@@ -1,4 +1,4 @@
-"""The validation between training steps, and what it decides: the best parameters, and when to stop."""
+"""Validates between training steps, which decides on the best parameters and on when to stop."""
 
 from xmc_jax.console import say
 from xmc_jax.runs import evaluate
@@ -9,7 +9,7 @@ from xmc_jax.types import TrainState
 
 
 def update(run: Run, report: Report, state: TrainState, step: int, record: TrainingRecord) -> bool:
-  """Scores the validation rows and notes it in the record; returns whether they were never better."""
+  """Scores the validation rows and records the score; returns whether it is the best so far."""
   with report.stage("evaluate"):
     scores = evaluate.validate(run, state.params, state.extra_state)
   report.scalars(step, {f"eval/{name}": value for name, value in scores.items()})

@@ -1,4 +1,4 @@
-"""Keeps the part of a training's state that is no array."""
+"""Keeps the part of a training's state that is not an array."""
 
 import dataclasses
 from collections.abc import Mapping

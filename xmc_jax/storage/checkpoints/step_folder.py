@@ -58,13 +58,13 @@ class StepFolder:
 
     Prints a line for each damaged step and, if this process may write, renames it to `damaged-STEP`.
     """
-    step = _agreed(self._latest_valid)
+    step = _from_main(self._latest_valid)
     self._arrays.reload()
     return None if step < 0 else step
 
   def has_damaged(self) -> bool:
     """Returns whether a damaged step was ever set aside in this folder."""
-    return bool(_agreed(lambda: any(self.folder.glob("damaged-*"))))
+    return bool(_from_main(lambda: any(self.folder.glob("damaged-*"))))
 
   def save(self, step: int, state: PyTree, refreshed: PyTree, record: Mapping[str, Any]) -> None:
     """Saves a whole step or nothing; if the step is finished already, updates only its record.
@@ -73,7 +73,7 @@ class StepFolder:
       UserError: the disk cannot write it; the message names the last good step.
     """
     path = self.path_of(step)
-    if _agreed(lambda: step in self.finished()):
+    if _from_main(lambda: step in self.finished()):
       self._on_main(lambda: checksums.update_record(path, record), "updated record")
       return
     try:
@@ -165,7 +165,7 @@ class StepFolder:
     runtime.barrier(name)
 
 
-def _agreed(look: Callable[[], int]) -> int:
+def _from_main(look: Callable[[], int]) -> int:
   """Returns the main process's result, on every process."""
   return int(runtime.from_main_process(np.array(look() if runtime.is_main_process() else 0, np.int32)))
 
