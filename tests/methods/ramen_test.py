@@ -581,3 +581,9 @@ def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
   with pytest.raises(ConfigError, match=r"--config.method.max_augmented_pairs allows only 10; raise it"):
     augmented()
   assert len(made) < 30
+  # Pairs of an earlier graph count too, and the limit that is named is the setting's.
+  points, labels = sp.csr_matrix(np.ones((2, 1), bool)), sp.csr_matrix(np.ones((3, 1), bool))
+  given = sp.csr_matrix((2, 3), dtype=np.float32), points, labels, "second"
+  assert graph_edges._with_shared(*given, 4, 10, lambda done: None).nnz == 6
+  with pytest.raises(ConfigError, match=r"about 6 label pairs to 5 of other graphs.*allows only 10"):
+    graph_edges._with_shared(*given, 5, 10, lambda done: None)

@@ -51,8 +51,8 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   def init_from_run(source: refresh.Snapshot) -> tuple[PyTree, PyTree]:
     if "encoder" not in source.params or source.labels.shape[1] != encoder.width:
       raise UserError(
-        "classifiers stand on a dual encoder, which that run has not trained; give a run of dexa.py, "
-        "ngame.py, prime.py or dexml.py, such as other classifiers began from"
+        "classifiers need a dual encoder, which that run has not trained; give a run of dexa.py, ngame.py, "
+        "prime.py, ramen.py or dexml.py"
       )
     vectors = np.zeros((num_rows, encoder.width), np.float32)
     vectors[: info.num_labels] = source.labels

@@ -161,15 +161,17 @@ def augmented(
   Raises:
     ConfigError: more pairs would be added; stops as soon as the limit is passed.
   """
-  left = settings.max_augmented_pairs
+  most = settings.max_augmented_pairs
+  added = 0
   for name in settings.graphs or dataset.graphs:
     graph = dataset.graphs[name]
     if graph.query_edges is None or graph.label_edges is None:
       continue
     with contextlib.closing(Progress(f"label pairs of {name}", len(points), unit="point")) as bar:
-      more = _with_shared(truth, graph.query_edges[points], graph.label_edges, name, left, bar.update)
+      more = _with_shared(truth, graph.query_edges[points], graph.label_edges, name, added, most, bar.update)
     say(f"graph: {name} adds {more.nnz - truth.nnz:,} label pairs to {truth.nnz:,}")
-    truth, left = more, left - (more.nnz - truth.nnz)
+    added += more.nnz - truth.nnz
+    truth = more
   return truth.tocsr()
 
 
@@ -178,10 +180,14 @@ def _with_shared(
   of_points: sp.csr_matrix,
   of_labels: sp.csr_matrix,
   name: str,
+  before: int,
   most: int,
   progress: Callable[[int], None],
 ) -> sp.csr_matrix:
-  """Adds to truth `[N, L]` the labels that share an anchor, by edges `[N, A]`, `[L, A]`; at most `most`."""
+  """Adds to truth `[N, L]` the labels that share an anchor, by edges `[N, A]`, `[L, A]`.
+
+  At most `most` pairs are added in all, and `before` of them were added by other graphs.
+  """
   of_points, labels_of = of_points.astype(bool), of_labels.astype(bool).T.tocsr()
   parts, added = [], 0
   for start, end in _blocks(of_points, np.diff(labels_of.indptr)):
@@ -189,8 +195,8 @@ def _with_shared(
     shared = (of_points[start:end] @ labels_of).astype(np.float32)  # of bool: a pair counts once
     parts.append((true + (shared - shared.multiply(true > 0))).tocsr())
     added += parts[-1].nnz - true.nnz
-    if added > most:
-      raise ConfigError(_too_many(name, added * truth.shape[0] / end, most))
+    if before + added > most:
+      raise ConfigError(_too_many(name, added * truth.shape[0] / end, before, most))
     progress(end)
   return sp.vstack(parts, "csr") if parts else truth
 
@@ -205,10 +211,11 @@ def _blocks(of_points: sp.csr_matrix, degrees: np.ndarray) -> Iterator[tuple[int
     start = max(end, start + 1)
 
 
-def _too_many(name: str, expected: float, most: int) -> str:
+def _too_many(name: str, expected: float, before: int, most: int) -> str:
+  others = f" to {before:,} of other graphs" if before else ""
   return (
-    f"method.augment_truth = True: graph {name} would add about {round(expected):,} label pairs (estimated "
-    f"from the points so far), but --config.method.max_augmented_pairs allows only {most:,}; raise it (16 "
-    "bytes per pair), leave the graph out of --config.method.graphs, or set "
+    f"method.augment_truth = True: graph {name} would add about {round(expected):,} label pairs{others} "
+    f"(estimated from the points so far), but --config.method.max_augmented_pairs allows only {most:,}; "
+    "raise it (16 bytes per pair), leave the graph out of --config.method.graphs, or set "
     "--config.method.augment_truth=False"
   )

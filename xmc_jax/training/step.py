@@ -63,7 +63,7 @@ class TrainStep:
     table_rate: the tables' learning rate by step; not needed if the method has no tables.
 
   Attributes:
-    num_programs: number of shapes compiled so far; 1 in a healthy run.
+    num_programs: number of shapes compiled so far; a few at most, as pools and positives have few widths.
   """
 
   def __init__(
