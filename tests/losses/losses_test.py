@@ -106,6 +106,12 @@ def reference(loss, scores, labels, where, weights=None):
   return np.array(out)
 
 
+@functools.cache
+def value_and_grad(loss):
+  """The sum of a loss over its rows, and its gradient to the scores; one program for each shape."""
+  return jax.jit(jax.value_and_grad(lambda scores, labels, **given: loss(scores, labels, **given).sum()))
+
+
 SHAPE = (3, 6)
 batches = st.tuples(
   hnp.arrays(np.float32, SHAPE, elements=st.floats(-8, 8, width=32)),
@@ -140,7 +146,7 @@ def test_gradient_equals_central_differences_of_the_definition(loss, batch):
   step = 1e-5
   with jax.enable_x64(True):
     scores = scores.astype(np.float64)
-    grad = np.asarray(jax.grad(lambda s: loss(s, labels, where=where).sum())(scores))
+    grad = np.asarray(value_and_grad(loss)(scores, labels, where=where)[1])
     for column in range(SHAPE[1]):
       nudge = np.zeros(SHAPE)
       nudge[:, column] = step
@@ -156,12 +162,13 @@ def test_a_masked_column_is_as_if_not_there(loss):
   keep = np.array([1, 0, 1, 1, 0, 1, 0], bool)
   weights = {} if loss is losses.binary else {"weights": rng.random((5, 7)).astype(np.float32)}
 
-  def value_and_grad(s, y, **kwargs):
+  @jax.jit
+  def losses_and_grad(s, y, **kwargs):
     return loss(s, y, **kwargs), jax.grad(lambda s: loss(s, y, **kwargs).sum())(s)
 
-  masked, masked_grad = value_and_grad(scores, labels, where=np.tile(keep, (5, 1)), **weights)
+  masked, masked_grad = losses_and_grad(scores, labels, where=np.tile(keep, (5, 1)), **weights)
   sliced_weights = {name: w[:, keep] for name, w in weights.items()}
-  sliced, sliced_grad = value_and_grad(scores[:, keep], labels[:, keep], **sliced_weights)
+  sliced, sliced_grad = losses_and_grad(scores[:, keep], labels[:, keep], **sliced_weights)
   np.testing.assert_allclose(masked, sliced, rtol=1e-6)
   np.testing.assert_allclose(masked_grad[:, keep], sliced_grad, rtol=1e-5, atol=1e-7)
   assert not np.any(masked_grad[:, ~keep])
@@ -173,7 +180,7 @@ def test_masked_scores_reach_neither_value_nor_gradient(loss, junk):
   scores = np.array([[0.5, junk, -1.0, junk], [junk] * 4], np.float32)
   labels = np.array([[1, 1, 0, 0], [1, 1, 0, 0]])
   where = np.array([[1, 0, 1, 0], [0] * 4], bool)
-  value, grad = jax.value_and_grad(lambda s: loss(s, labels, where=where).sum())(scores)
+  value, grad = value_and_grad(loss)(scores, labels, where=where)
   np.testing.assert_allclose(value, reference(loss, scores, labels, where).sum(), rtol=1e-6)
   assert np.all(np.isfinite(grad))
   assert not np.any(np.asarray(grad)[~where])
@@ -182,7 +189,7 @@ def test_masked_scores_reach_neither_value_nor_gradient(loss, junk):
 @every_loss
 def test_a_negative_of_minus_infinity_is_as_if_not_there(loss):
   labels = jnp.array([1, 0, 0])
-  value, grad = jax.value_and_grad(lambda s: loss(s, labels))(jnp.array([0.5, -jnp.inf, -1.0]))
+  value, grad = value_and_grad(loss)(jnp.array([0.5, -jnp.inf, -1.0]), labels)
   np.testing.assert_allclose(value, loss(jnp.array([0.5, -1.0]), labels[:2]), rtol=1e-6)
   assert np.all(np.isfinite(grad)) and float(grad[1]) == 0
 
@@ -203,7 +210,7 @@ def test_masked_weights_and_labels_are_not_read(loss):
 def test_extreme_scores_give_finite_values_and_gradients(loss, size, labels):
   signs = np.array([[1, 1, 1, 1], [-1, -1, -1, -1], [1, -1, 1, -1], [-1, 1, -1, 1]], np.float32)
   labels = np.tile(labels, (4, 1))
-  value, grad = jax.value_and_grad(lambda s: loss(s, labels).sum())(signs * size)
+  value, grad = value_and_grad(loss)(signs * size, labels)
   assert np.isfinite(value)
   assert np.all(np.isfinite(grad))
   assert np.all(np.abs(grad) <= 1 + 1e-6)
@@ -212,7 +219,7 @@ def test_extreme_scores_give_finite_values_and_gradients(loss, size, labels):
 @every_loss
 def test_a_loss_of_thousands_has_its_full_gradient(loss):
   # The positive is 2e4 below the negative: the slope is 1 on each.
-  grad = jax.grad(lambda s: loss(s, jnp.array([1, 0])))(jnp.array([-1e4, 1e4]))
+  _, grad = value_and_grad(loss)(jnp.array([-1e4, 1e4]), jnp.array([1, 0]))
   np.testing.assert_array_equal(grad, [-1.0, 1.0])
 
 
@@ -229,8 +236,8 @@ def test_a_loss_of_thousands_has_its_full_gradient(loss):
 )
 def test_a_row_without_weighted_positives_is_zero_with_zero_gradient(loss, labels, weights, where):
   where = None if where is None else np.array(where)
-  value, grad = jax.value_and_grad(lambda s: loss(s, labels, weights=weights, where=where))(
-    jnp.array([3.0, -1e4, 2.0])
+  value, grad = value_and_grad(loss)(
+    jnp.array([3.0, -1e4, 2.0]), jnp.array(labels), weights=weights and jnp.array(weights), where=where
   )
   assert float(value) == 0
   assert not np.any(grad)
@@ -240,9 +247,7 @@ def test_a_row_without_weighted_positives_is_zero_with_zero_gradient(loss, label
 def test_a_single_label(loss):
   where = np.array([[True], [False]])
   for label in (0, 1):
-    value, grad = jax.value_and_grad(lambda s, y=label: loss(s, [[y], [y]], where=where).sum())(
-      jnp.array([[2.0], [2.0]])
-    )
+    value, grad = value_and_grad(loss)(jnp.array([[2.0], [2.0]]), jnp.array([[label], [label]]), where=where)
     # Softmax of one entry is 1 and SoftTop-k is k: they cannot be improved; binary still has its sigmoid.
     expected = {losses.binary: np.log1p(np.exp(2.0)) - 2.0 * label, soft_top_k: -label * np.log(K)}
     np.testing.assert_allclose(value, expected.get(loss, 0.0), rtol=1e-6)
