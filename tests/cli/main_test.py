@@ -230,32 +230,45 @@ def test_refusals_of_a_config(command, arguments, words):
   assert words in command(*arguments).line()
 
 
-@each_case(
-  "text, words",
-  [
-    ("def get_config(:\n  pass\n", "mine.py, line 1: invalid syntax"),
-    ("def get_config():\n  return {}['x']\n", "mine.py, line 2: KeyError: 'x'"),
-    ("def get_config():\n  raise ValueError('two\\nlines')\n", "mine.py, line 2: "),
-    ("import nowhere_at_all\n", "mine.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
-    ("import experiments.none\n", "mine.py, line 1: ModuleNotFoundError"),
-    ("raise RuntimeError\n", "mine.py, line 1: RuntimeError"),
-    ("open('nowhere.txt')\n", "No such file or directory: 'nowhere.txt'"),
-    ("def get_config():\n  open('nowhere.txt')\n", "mine.py, line 2: No such file or directory"),
-    ("value = 1\n", "has no attribute 'get_config'"),
-    ("def get_config():\n  pass\n", "get_config() gave None"),
-    ("def get_config():\n  return 3\n", "get_config() gave 3"),
-    ("def get_config():\n  return {'name': 'x'}\n", "config has no "),
-    ("c.train.batchsize = 3", "config has no key 'train.batchsize'; did you mean 'train.batch_size'?"),
-    ("c.trian.batch_size = 3", "mine.py, line 4: AttributeError"),
-    ("c.train.batch_size = 'x'", "mine.py, line 4: TypeError"),
-    ("c.train = 3", "mine.py, line 4: TypeError: Could not override field 'train'"),
-    ("c.train.batch_size = None", "train.batch_size = None is not a whole number"),
-    ("c.eval.every_epochs = float('inf')", "eval.every_epochs = inf"),
-    ("c.encoder.name = ' '", "encoder.name is empty"),
-    ("raise SystemExit(0)\n", ""),
-  ],
-)
+FAULTS = [
+  ("def get_config(:\n  pass\n", "mine.py, line 1: invalid syntax"),
+  ("def get_config():\n  return {}['x']\n", "mine.py, line 2: KeyError: 'x'"),
+  ("def get_config():\n  raise ValueError('two\\nlines')\n", "mine.py, line 2: "),
+  ("import nowhere_at_all\n", "mine.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+  ("import experiments.none\n", "mine.py, line 1: ModuleNotFoundError"),
+  ("raise RuntimeError\n", "mine.py, line 1: RuntimeError"),
+  ("open('nowhere.txt')\n", "No such file or directory: 'nowhere.txt'"),
+  ("def get_config():\n  open('nowhere.txt')\n", "mine.py, line 2: No such file or directory"),
+  ("value = 1\n", "has no attribute 'get_config'"),
+  ("def get_config():\n  pass\n", "get_config() gave None"),
+  ("def get_config():\n  return 3\n", "get_config() gave 3"),
+  ("def get_config():\n  return {'name': 'x'}\n", "config has no "),
+  ("c.train.batchsize = 3", "config has no key 'train.batchsize'; did you mean 'train.batch_size'?"),
+  ("c.trian.batch_size = 3", "mine.py, line 4: AttributeError"),
+  ("c.train.batch_size = 'x'", "mine.py, line 4: TypeError"),
+  ("c.train = 3", "mine.py, line 4: TypeError: Could not override field 'train'"),
+  ("c.train.batch_size = None", "train.batch_size = None is not a whole number"),
+  ("c.eval.every_epochs = float('inf')", "eval.every_epochs = inf"),
+  ("c.encoder.name = ' '", "encoder.name is empty"),
+  ("raise SystemExit(0)\n", ""),
+]
+# A process each: every fourth of them, and the rest among the slow tests.
+QUICK = FAULTS[::4]
+SLOW = [fault for fault in FAULTS if fault not in QUICK]
+
+
+@each_case("text, words", QUICK)
 def test_config_files_with_faults(tmp_path, text, words):
+  _assert_fault_is_one_line(tmp_path, text, words)
+
+
+@pytest.mark.slow
+@each_case("text, words", SLOW)
+def test_config_files_with_other_faults(tmp_path, text, words):
+  _assert_fault_is_one_line(tmp_path, text, words)
+
+
+def _assert_fault_is_one_line(tmp_path, text, words):
   if text.startswith("c."):
     text = f"import xmc_jax\ndef get_config():\n  c = xmc_jax.default_config()\n  {text}\n  return c\n"
   (tmp_path / "mine.py").write_text(text)

@@ -133,6 +133,7 @@ def test_a_number_too_long_to_print():
   )
 
 
+@pytest.mark.slow
 def test_wrong_types():
   for method, key, declared in DECLARED:
     usual = declared.default

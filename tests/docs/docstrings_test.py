@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pathlib
 
+import pytest
 from cases import each_case
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "xmc_jax"
@@ -22,6 +23,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.slow
 @each_case("name", MODULES)
 def test_examples(name):
   import jax

@@ -92,14 +92,14 @@ def test_what_is_no_export_of_ours_is_not_replaced(folder, tmp_path):
   (tmp_path / "mine" / "thesis.tex").write_text("x")
   (tmp_path / "file").write_text("x")
   (tmp_path / "link").symlink_to(tmp_path / "mine")
-  for name, said in (("mine", "something else"), ("file", "is a file"), ("link", "is a link")):
+  for name, said in (("mine", "other files"), ("file", "is a file"), ("link", "is a link")):
     with pytest.raises(UserError, match=said):
       export.export(workdir, str(tmp_path / name))
-  with pytest.raises(UserError, match="something else"):
+  with pytest.raises(UserError, match="other files"):
     export.export(workdir, str(workdir))
   (tmp_path / "other.part").mkdir()
   (tmp_path / "other.part" / "x").write_text("x")
-  with pytest.raises(UserError, match="something else"):
+  with pytest.raises(UserError, match="other files"):
     export.export(workdir, str(tmp_path / "other"))
   assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"
 

@@ -47,9 +47,11 @@ def assert_alike(found, wanted):
   np.testing.assert_array_equal(found[0][clear], wanted[0][clear])
 
 
-@pytest.mark.parametrize(
-  "kind", ["bag", "bag_raw", "bert", "ova", "unidec", "prime", "rae_xmc", "classifier"]
-)
+# The two that train longest.
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("bert", "unidec")]
+
+
+@pytest.mark.parametrize("kind", ["bag", "bag_raw", "ova", "prime", "rae_xmc", "classifier", *SLOW])
 def test_an_export_ranks_by_all_sources_as_the_run_does(folder, kind, tmp_path):
   workdir = made_runs.made(folder, kind, "hybrid")
   export.export(workdir, str(tmp_path / "first"))
@@ -144,7 +146,7 @@ def test_vectors_are_written_as_they_come(tmp_path):
   np.testing.assert_array_equal(points[::rows, 0], np.arange(40))
 
 
-@pytest.mark.parametrize("kind", ["bag", "unidec"])
+@pytest.mark.parametrize("kind", ["bag", SLOW[1]])
 def test_a_new_label_is_found_by_its_text(folder, kind, tmp_path):
   workdir = made_runs.made(folder, kind, "hybrid")
   export.export(workdir, str(tmp_path / "out"))

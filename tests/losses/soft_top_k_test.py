@@ -224,6 +224,7 @@ def test_one_label_and_no_label():
     assert not np.any(grad)
 
 
+@pytest.mark.slow
 def test_leading_axes_k_and_alpha_of_rows_and_vmap():
   rng = np.random.default_rng(1)
   scores, where = rng.standard_normal((2, 3, 9), np.float32), rng.random((2, 3, 9)) < 0.8

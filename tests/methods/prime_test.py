@@ -75,6 +75,7 @@ def test_centroids_without_the_batch_by_hand(shape):
   assert not any(np.any(slope) for slope in slopes)
 
 
+@pytest.mark.slow
 def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
   """The losses differ where labels have points in the batch, and are those of the definition."""
   found = []
@@ -211,6 +212,7 @@ def test_exact_centroids_are_made_anew_by_the_encoder_of_the_moment(data, tmp_pa
   assert np.abs(np.asarray(renewed["centroids"]) - np.asarray(extra_state["centroids"])).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["momentum", "frozen", "exact"])
 def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   """After an epoch; that a checkpoint has them is resume_test's."""
@@ -243,6 +245,7 @@ def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
   assert np.abs(found - plain).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
   """Through TrainStep: centroids of sampled labels, free vectors, moments of their clusters; bit by bit."""
   run = _open(data, tmp_path / "run", **{"train.batch_size": 8, "method.num_label_clusters": 32})
@@ -278,6 +281,7 @@ def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
   np.testing.assert_array_equal(before[2]["label_cluster"], after[2]["label_cluster"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [False, True])
 def test_texts_of_any_length_and_dropout(data, tmp_path, unit):
   """Longer texts make the same prototypes only if all are brought to length 1; noise comes with a key."""

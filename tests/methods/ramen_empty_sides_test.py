@@ -23,6 +23,7 @@ def _unlink(path, kept=frozenset()):
   path.write_text("\n".join([first, *(row if number in kept else "" for number, row in enumerate(rows))]))
 
 
+@pytest.mark.slow
 def test_sides_without_links_are_left_out_and_those_of_held_out_points_are_not_pruned(data, tmp_path):
   """Orbax saves no array of size 0, and such a training ended at its first checkpoint after pruning."""
   points = set(

@@ -224,6 +224,7 @@ def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monk
   assert found.mean() == pytest.approx(there.mean(), abs=0.02)
 
 
+@pytest.mark.slow
 def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   """β >= max |P_i|, every label in the pool, λ = 1: queries against labels are DEXML's decoupled softmax."""
   every = {"method.labels": "all", "method.num_positives": 0, "method.num_hard_negatives": 0}

@@ -179,6 +179,7 @@ def test_the_two_rates_are_apart():
   np.testing.assert_allclose(nothing, hidden, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RATES)
 def test_remat_drops_the_same_twice(name):
   _assert_close(
@@ -187,6 +188,7 @@ def test_remat_drops_the_same_twice(name):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"first_only": True}, {"remat": True}])
 def test_packed_texts_drop_the_same_attention_weights(options):
   """Weights are laid out with padding either way; hidden states are not, and draw other masks."""
@@ -194,6 +196,7 @@ def test_packed_texts_drop_the_same_attention_weights(options):
   _assert_close(_value_and_gradient(encoder, num_places=20), _value_and_gradient(encoder))
 
 
+@pytest.mark.slow
 def test_packed_hidden_states_are_dropped():
   encoder, (ids, mask) = Encoder(SPEC, dropout=0.3), _inputs()
   plain, packed = (encoder.apply({"params": _params()}, ids, mask, key, 20) for key in (None, KEY))

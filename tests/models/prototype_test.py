@@ -53,6 +53,7 @@ def test_the_network_is_a_post_norm_block_and_a_mean(drops, monkeypatch):
   np.testing.assert_allclose(found, x.mean(1), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_dropout_acts_with_a_key_only():
   network, vectors = models.PrototypeNetwork(dropout=0.5), jnp.ones((2, 3, 4))
   params = network.init(jax.random.key(0), vectors)

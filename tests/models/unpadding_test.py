@@ -30,12 +30,11 @@ SPEC = EncoderSpec("bert", 97, 16, 2, 2, 32, 40, num_types=2)
     st.lists(st.integers(0, 7), min_size=6, max_size=6),
     st.sampled_from([[0], [7], [0] * 6, [7] * 6, [1, 2, 3, 4, 5, 6], [7, 0, 7, 0, 7, 0]]),
   ),
-  width=st.sampled_from([7, 9]),
 )
-def test_packing_keeps_what_is_real_and_unpacking_brings_it_back(lengths, width):
-  mask = np.arange(width) < np.array(lengths)[:, None]
+def test_packing_keeps_what_is_real_and_unpacking_brings_it_back(lengths):
+  mask = np.arange(8) < np.array(lengths)[:, None]
   tokens = np.random.default_rng(0).normal(size=(*mask.shape, 3)).astype(np.float32)
-  found = find_places(jnp.asarray(mask), max(1, 7 * -(-mask.sum() // 7)))
+  found = find_places(jnp.asarray(mask), max(1, 21 * -(-mask.sum() // 21)))
   packed = np.asarray(found.pack(jnp.asarray(tokens)))
   np.testing.assert_array_equal(packed[: mask.sum()], tokens[mask])
   np.testing.assert_array_equal(packed[mask.sum() :], 0)
@@ -50,8 +49,11 @@ def test_the_gradient_of_packing_is_unpacking_and_the_other_way_round():
   np.testing.assert_array_equal(jax.grad(lambda y: jnp.vdot(found.unpack(y), x))(y), found.pack(x))
 
 
+OPTIONS = [{"remat": True}, {"first_only": True}, {"num_frozen_layers": 1}]
+
+
 @pytest.mark.parametrize("spare", [0, 9])
-@pytest.mark.parametrize("options", [{}, {"remat": True}, {"first_only": True}, {"num_frozen_layers": 1}])
+@pytest.mark.parametrize("options", [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in OPTIONS)])
 def test_the_encoder_gives_the_same_with_and_without_padding(options, spare):
   rng, encoder = np.random.default_rng(1), Encoder(SPEC, **options)
   ids, lengths = rng.integers(0, 97, (6, 12)), np.array([12, 3, 1, 7, 12, 2])

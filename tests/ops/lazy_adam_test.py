@@ -151,6 +151,7 @@ def test_no_ids_change_nothing(mesh):
   assert not np.any(moments.mean) and not np.any(moments.square) and not np.any(rows)
 
 
+@pytest.mark.slow
 @each_case("shape", MESHES)
 @each_case("num_ids", [7, 40])
 def test_meshes_agree(shape, num_ids):

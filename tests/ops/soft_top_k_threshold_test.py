@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from cases import each_case
 
 from xmc_jax.ops import find_threshold, soft_top_k_threshold
@@ -147,6 +148,7 @@ def test_the_bracket_holds_the_root(logits, share):
   assert sums(logits + float(low) - 1e-4)[0] <= k <= sums(logits + float(high) + 1e-4)[0]
 
 
+@pytest.mark.slow
 @each_case("spread, limit", [(0.1, 4), (1, 5), (2, 6), (4, 8), (8, 10), (20, 12)])
 @each_case("k", [1, 5, 5.5, 100, 5000, 9995])
 def test_few_calls_for_random_normals(spread, limit, k):

@@ -191,7 +191,8 @@ def test_sharded_inputs_stay_where_they_are(shape):
   assert {shard.data.shape for shard in got[2].addressable_shards} == {(40 // shape[1], 8)}
 
 
-@pytest.mark.parametrize("shape", [None, pytest.param((2, 4), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [None, (2, 4)])
 @every_kind
 def test_positives_that_were_not_sampled_are_as_if_not_there(kind, shape):
   case, mesh = make_case(kind, (5, 30, 4), seed=8), None if shape is None else make_mesh(shape)

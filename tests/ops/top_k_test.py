@@ -78,6 +78,7 @@ def test_equals_a_stable_sort(num_labels, width, k, chunk, seed):
   assert_equal(top_k(queries, labels, k, chunk=chunk), reference(queries, labels, k))
 
 
+@pytest.mark.slow
 @each_case("shape", MESHES)
 @each_case("size", [(8, 32, 5), (7, 23, 9), (1, 1, 1), (3, 3, 3), (4, 5, 8)])
 def test_meshes_equal_one_device(shape, size):

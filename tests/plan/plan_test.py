@@ -401,6 +401,7 @@ def test_two_heads_are_counted(weight):
   assert shapes.parameters(config, sizes_of(config)) == sum(leaf.size for leaf in jax.tree.leaves(found))
 
 
+@pytest.mark.slow
 def test_every_preset_can_be_planned():
   for name in PRESETS:
     made = planned(preset=name)

@@ -225,6 +225,7 @@ def test_kmeans_of_another_number_of_clusters_is_an_error(options):
     spherical_kmeans(_vectors(20), 2, key=KEY, num_iterations=0)
 
 
+@pytest.mark.slow
 @each_case("seed", range(8))
 def test_rounding_does_not_choose(seed):
   """Which of two equal halves comes first does not hang by an error of 1e-6 in the vectors."""

@@ -153,7 +153,11 @@ def _settle():
 
 
 _FILES = ("state/manifest.ocdbt", "state/_METADATA")
-DAMAGE = [("state", "gone"), *((file, how) for file in _FILES for how in ("gone", "empty", "garbage"))]
+_WAYS = [(file, how) for file in _FILES for how in ("gone", "empty", "garbage")]
+DAMAGE = [
+  *(("state", "gone"), ("state/_METADATA", "garbage")),
+  *(pytest.param(*way, marks=pytest.mark.slow) for way in _WAYS if way != ("state/_METADATA", "garbage")),
+]
 
 
 # tensorstore's threads report to an event loop that Orbax has closed by then; `_settle` waits for them.

@@ -66,6 +66,7 @@ def test_all_labels_as_fresh_negatives_are_the_loss_over_all_labels(make_run):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch):
   run = make_run()
   params, extra_state = _start(run)

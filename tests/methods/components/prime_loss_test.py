@@ -217,6 +217,7 @@ def test_each_term_can_be_switched_off(name):
   assert float(value) == pytest.approx(left, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_without_violators_or_negatives_everything_is_zero():
   """All pairs apart; the same with prototypes far better than texts; then one label; then no rows at all."""
   queries = np.eye(2, 3)
