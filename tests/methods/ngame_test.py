@@ -467,7 +467,7 @@ def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_pat
   for folder in (tmp_path / "ova", classifier_run):
     settings = {**CLASSIFIER, "init_from": str(folder), "data.path": ""}
     run = tiny_runs.open_run(data, tmp_path / "new", **settings)
-    with pytest.raises(ConfigError, match="stand on a dual encoder, which that run has not trained"):
+    with pytest.raises(ConfigError, match="need a dual encoder, which that run has not trained"):
       run.initial_parameters()
 
 
