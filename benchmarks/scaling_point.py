@@ -36,7 +36,7 @@ from xmc_jax.runs import evaluate
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.run import Run
 from xmc_jax.training import loop, optimizer
-from xmc_jax.training import step as train_step
+from xmc_jax.training.step import TrainStep
 
 SHARE = 8  # N / SHARE points more are held out for evaluation
 BATCH, WIDTH = 256, 64
@@ -141,8 +141,8 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   if run.method.batch.graph_sides:
     meter.once("walks", lambda: (run.sides, run.batches)[:0])
   total = config.train.num_epochs * run.batches.steps_per_epoch
-  optimiser = optimizer.make(config.train, total)
-  state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
+  step = TrainStep(run.method, run.mesh, run.config.train, optimizer.make(config, total), report)
+  state = step.first_state(*run.initial_parameters())
   refreshed, extra_state = {}, state.extra_state
   for name, definition in run.method.refreshes.items():
 
@@ -153,18 +153,11 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
 
     refreshed, extra_state = meter.often(name, renewed)
   state = state._replace(extra_state=extra_state)
-  rate = optimizer.table_schedule(config.train, total)
-  state = steps(
-    meter,
-    run,
-    state,
-    refreshed,
-    train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, report, rate),
-  )
+  state = steps(meter, run, state, refreshed, step)
   meter.often("evaluation", lambda: evaluate.validate(run, state.params, state.extra_state) and None)
 
 
-def steps(meter: Meter, run: Run, state, refreshed, step: train_step.TrainStep):
+def steps(meter: Meter, run: Run, state, refreshed, step: TrainStep):
   """Measures building batches and training steps; returns the state after them."""
   number, batches = -1, []
 

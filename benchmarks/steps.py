@@ -23,7 +23,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.training import optimizer
-from xmc_jax.training import step as train_step
+from xmc_jax.training.step import TrainStep
 from xmc_jax.types import EXTRA_STATE
 
 _ALIKE = {
@@ -44,15 +44,14 @@ class Step:
     config.update_from_flattened_dict({**_ALIKE, "train.batch_size": batch_size, **overrides})
     report = Report(folder / module)
     self.name, run = module, create.create(config, folder / module, report)
-    optimiser = optimizer.make(config.train, 1000)
-    rate = optimizer.table_schedule(config.train, 1000)
-    state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
+    optimiser = optimizer.make(config, 1000)
+    self._step = TrainStep(run.method, run.mesh, run.config.train, optimiser, report)
+    state = self._step.first_state(*run.initial_parameters())
     snapshot, extra_state = run.snapshot(state.params, state.extra_state, 0), state.extra_state
     for name, definition in run.method.refreshes.items():
       if definition.target == EXTRA_STATE:
         _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)
     self._state = state._replace(extra_state=extra_state)
-    self._step = train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, report, rate)
     self.host_batches = [run.batches.build(step) for step in range(num_batches)]
     self._batches = [sharding.put_batch(batch, run.mesh) for batch in self.host_batches]
     start = time.perf_counter()

@@ -64,7 +64,9 @@ def _text(found: dict) -> str:
 def test_presets_are_as_they_were():
   kept, found = json.loads(GOLDEN.read_text(encoding="utf-8")), dump()
   for part in ("defaults", "presets"):
-    assert kept[part].keys() == found[part].keys()
+    assert kept[part].keys() == found[part].keys(), (
+      f"{part} came or went; if that is meant, run `make golden`"
+    )
     for name, values in found[part].items():
       assert kept[part][name] == values, (
         f"{part} of {name} have changed. If that is meant, run `make golden` (python -m tests.golden_test), "

@@ -10,6 +10,8 @@ from xmc_jax.models import hf_names
 from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import Report
+from xmc_jax.training import optimizer
+from xmc_jax.training.step import TrainStep
 from xmc_jax.types import Batch
 
 NUM_LABELS = 60
@@ -181,6 +183,12 @@ def config_file(path: pathlib.Path, data_folder: pathlib.Path, **overrides) -> p
   tests = str(pathlib.Path(__file__).parent)
   path.write_text(_CONFIG_FILE.format(tests=tests, data=str(data_folder), overrides=overrides))
   return path
+
+
+def train_step(run: runs.Run, total_steps: int = 10, **changes) -> TrainStep:
+  """Returns the step of a run; `changes` replace parts of its optimiser."""
+  optimiser = optimizer.make(run.config, total_steps)._replace(**changes)
+  return TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir))
 
 
 def pool_batch(columns, positives, weights, excluded, rows=None) -> Batch:

@@ -6,6 +6,7 @@ temperature and a bias that are learnt. The bias begins low, as nearly all pairs
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 
 from xmc_jax import models
 from xmc_jax.config import Key, declare
@@ -25,7 +26,7 @@ SETTINGS = declare(
 )
 
 
-def make(config, info: DatasetInfo) -> Method:
+def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)

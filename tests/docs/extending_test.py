@@ -6,16 +6,18 @@ import re
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_runs
 from same_runs import assert_same_runs
 
-from docs.examples import siglip, siglip_experiment
+from docs.examples import siglip, siglip_experiment, whole_pool
 from tests.training import resume_test
 from xmc_jax import methods, plan
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
+from xmc_jax.methods.components import pool_losses
 from xmc_jax.training import step
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -97,11 +99,27 @@ def test_the_example_is_its_formula(make_run):
   assert num_undrawn > 0
 
 
+def test_a_pool_that_is_scored_whole_gives_the_loss_of_a_streamed_one(make_run):
+  run = make_run(**SETTINGS)
+  batch, rng = run.batches.build(run.batches.steps_per_epoch - 1), np.random.default_rng(0)
+  queries, labels = (jnp.asarray(rng.normal(size=(len(of), 8))) for of in (batch.rows, batch.columns))
+  streamed = pool_losses.pool_loss(run.config, run._info(), "binary", queries, labels, batch)
+
+  def of_row(scores, positive, counts):
+    return jnp.sum(jnp.where(counts, jnp.logaddexp(0, jnp.where(positive, -scores, scores)), 0))
+
+  found = whole_pool.mean_loss(of_row, queries, labels, batch, run.config.method.temperature)
+  assert float(found) == pytest.approx(float(pool_losses.mean_over_rows(streamed, batch)), rel=1e-5)
+
+
 def test_the_example_can_be_planned_and_refuses_what_it_does_not_do():
   config = siglip_experiment.get_config()
   methods.check_config(config)
   made = plan.plan(config, plan.sizes_of(config))
   assert 0 < made.total < made.limit
+  config.method.loss = "hinge"  # as of a method with a loss that the library does not have
+  assert plan.plan(config, plan.sizes_of(config)).total == made.total
+  config.method.loss = "binary"
   config.method.labels = "all"
   with pytest.raises(ConfigError, match=r"'all' is not one of 'in_batch', of method.name = 'siglip'"):
     methods.check_config(config)

@@ -19,8 +19,6 @@ from xmc_jax.runs import create, fused
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.model import Model
-from xmc_jax.training import loop
-from xmc_jax.training import step as train_step
 from xmc_jax.types import DatasetInfo
 
 NGAME = {
@@ -357,13 +355,10 @@ def test_the_presets_of_module_ii_divide_by_all_pairs(data):
 def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "train.batch_size": 4}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  optimiser = loop.optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
+  step = tiny_runs.train_step(run, table_rate=lambda count: 0.01)
+  state = step.first_state(*run.initial_parameters())
   run.freeze_queries(state.params, state.extra_state)
   before = jax.device_get(state)
-  step = train_step.TrainStep(
-    run.method, run.mesh, run.config.train, optimiser, loop.Report(run.workdir), lambda count: 0.01
-  )
   batch = run.batches.build(0)
   after = jax.device_get(step(state, sharding.put_batch(batch, run.mesh))[0])
   for one, other in zip(jax.tree.leaves(before.extra_state), jax.tree.leaves(after.extra_state), strict=True):
@@ -528,16 +523,13 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
   moved = []
   for limit in (0.0, 1e-9):
     run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
-    optimiser = loop.optimizer.make(run.config.train, 10)
-    state = train_step.first_state(run.method, run.mesh, optimiser, *run.initial_parameters())
+    step = tiny_runs.train_step(run, table_rate=lambda count: 0.01)
+    state = step.first_state(*run.initial_parameters())
     snapshot = run.snapshot(state.params, state.extra_state, 0)
     _, extra_state = refresh.renew(
       "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.extra_state
     )
     before = np.asarray(state.params["auxiliary"])
-    step = train_step.TrainStep(
-      run.method, run.mesh, run.config.train, optimiser, loop.Report(run.workdir), lambda count: 0.01
-    )
     after, _ = step(
       state._replace(extra_state=extra_state), sharding.put_batch(run.batches.build(0), run.mesh)
     )

@@ -5,7 +5,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import tiny_runs
 
@@ -18,10 +17,7 @@ from xmc_jax.ops import lazy_adam
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.ranking import ranker
-from xmc_jax.training import optimizer
-from xmc_jax.training import step as train_step
 
 
 def _moved(centroids, queries, batch, shape=(1, 1), **changes):
@@ -83,18 +79,9 @@ def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
     changes = {"method.leave_batch_out": left_out, "method.prototype_dropout": 0.0}
     run = _open(data, tmp_path / f"run{left_out}", **changes)
     params, extra_state, _ = _started(run)
-    state = train_step.first_state(
-      run.method, run.mesh, optimizer.make(run.config.train, 10), params, extra_state
-    )
-    step = train_step.TrainStep(
-      run.method,
-      run.mesh,
-      run.config.train,
-      optimizer.make(run.config.train, 10),
-      Report(run.workdir),
-      optimizer.table_schedule(run.config.train, 10),
-    )
-    state, metrics = step(state, sharding.put_batch(run.batches.build(0), run.mesh))
+    step = tiny_runs.train_step(run)
+    state = step.first_state(params, extra_state)
+    _, metrics = step(state, sharding.put_batch(run.batches.build(0), run.mesh))
     found.append(float(metrics["prototype_loss"]))
   assert abs(found[0] - found[1]) > 1e-3
 
@@ -117,9 +104,7 @@ def _open(data, workdir, **changes):
 def _started(run):
   """`(params, extra_state)` after the refreshes before the first step."""
   params, extra_state = run.initial_parameters()
-  extra_state = train_step.first_state(
-    run.method, run.mesh, optax.identity(), params, extra_state
-  ).extra_state
+  extra_state = tiny_runs.train_step(run).first_state(params, extra_state).extra_state
   snapshot = run.snapshot(params, extra_state, 0)
   for name in ("label_cluster", "centroids"):
     if name in run.method.refreshes:
@@ -219,10 +204,8 @@ def test_momentum_alone_moves_centroids_in_a_step(kind, data, tmp_path):
   run = _open(data, tmp_path / "run", **{"method.centroids": kind})
   params, extra_state, _ = _started(run)
   start = np.asarray(extra_state["centroids"])
-  optimiser = optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run.method, run.mesh, optimiser, params, extra_state)
-  rate = optimizer.table_schedule(run.config.train, 10)
-  step = train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir), rate)
+  step = tiny_runs.train_step(run)
+  state = step.first_state(params, extra_state)
   for number in range(run.batches.steps_per_epoch):
     state, _ = step(state, sharding.put_batch(run.batches.build(number), run.mesh))
   moved = np.abs(np.asarray(state.extra_state["centroids"]) - start).max()
@@ -250,18 +233,10 @@ def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
   """Through TrainStep: centroids of sampled labels, free vectors, moments of their clusters; bit by bit."""
   run = _open(data, tmp_path / "run", **{"train.batch_size": 8, "method.num_label_clusters": 32})
   params, extra_state, _ = _started(run)
-  optimiser = optimizer.make(run.config.train, 10)
-  state = train_step.first_state(run.method, run.mesh, optimiser, params, extra_state)
+  step = tiny_runs.train_step(run)
+  state = step.first_state(params, extra_state)
   before = jax.device_get(
     (state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.extra_state)
-  )
-  step = train_step.TrainStep(
-    run.method,
-    run.mesh,
-    run.config.train,
-    optimiser,
-    Report(run.workdir),
-    optimizer.table_schedule(run.config.train, 10),
   )
   batch = run.batches.build(0)
   state, _ = step(state, sharding.put_batch(batch, run.mesh))
@@ -324,9 +299,7 @@ def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path
 def test_tables_lie_split_over_the_devices(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"mesh.data": 2, "mesh.label": 4})
   params, extra_state = run.initial_parameters()
-  state = train_step.first_state(
-    run.method, run.mesh, optimizer.make(run.config.train, 10), params, extra_state
-  )
+  state = tiny_runs.train_step(run).first_state(params, extra_state)
   for table, rows in ((state.extra_state["centroids"], 64), (state.params["free_vectors"], 8)):
     assert table.sharding.shard_shape(table.shape) == (rows // 8, 16)
 

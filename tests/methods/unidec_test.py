@@ -24,11 +24,9 @@ from xmc_jax.methods.components import unidec_loss
 from xmc_jax.methods.components.pool_losses import log_inclusion_of_pool
 from xmc_jax.retrieval import index
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.ranking import ranker
-from xmc_jax.training import loop, optimizer
-from xmc_jax.training import step as train_step
+from xmc_jax.training import loop
 
 UNIDEC = tiny_runs.UNIDEC
 DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
@@ -275,9 +273,8 @@ def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run)
   run = make_run(**{**UNIDEC, **case})
   params, extra_state = run.initial_parameters()
   batch = run.batches.build(0, _refreshed(run, params, extra_state))
-  optimiser, rate = (make(run.config.train, 10) for make in (optimizer.make, optimizer.table_schedule))
-  state = train_step.first_state(run.method, run.mesh, optimiser, params, extra_state)
-  step = train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir), rate)
+  step = tiny_runs.train_step(run)
+  state = step.first_state(params, extra_state)
   before = np.asarray(params[unidec.TABLE])
   state, _ = step(state, sharding.put_batch(batch, run.mesh))
   pool = set(batch.columns[batch.columns >= 0].tolist())

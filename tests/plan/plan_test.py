@@ -76,13 +76,13 @@ def compiled(config):
   graphs = {f"graph{number}": ("query", "label") for number in range(config.plan.num_graphs)}
   info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), devices, graphs=graphs)
   method = methods.make(config, info)
-  optimiser = optimizer.make(config.train, 1000, frozen=models.frozen_paths(config.encoder))
+  optimiser = optimizer.make(config, 1000)
 
   def start():
     params, extra_state = method.init(jax.random.key(0))
     dense = {name: leaf for name, leaf in params.items() if name not in method.sparse_params}
     moments = {name: lazy_adam.RowMoments(params[name], params[name]) for name in method.sparse_params}
-    return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.init(dense), moments), extra_state)
+    return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.dense.init(dense), moments), extra_state)
 
   def shaped(shape, dtype, *axes):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(devices, P(*axes)))
@@ -123,7 +123,7 @@ def compiled(config):
       positives=(),
       excluded=(),
     )
-  step = TrainStep(method, devices, config.train, optimiser, None, lambda count: 1e-3)
+  step = TrainStep(method, devices, config.train, optimiser, None)
   program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))
   return program.lower(state, batch).compile().memory_analysis()
 

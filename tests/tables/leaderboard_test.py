@@ -126,7 +126,7 @@ def test_rows_held_out_vote_once_the_weight_is_chosen(tmp_path):
 def test_every_method_stands_in_the_table():
   names = {leaderboard.ROWS[name].experiment for name in leaderboard.ROWS}
   found = {_config(name, BOARD).method.name for name in leaderboard.ROWS}
-  assert found == set(methods.names())
+  assert found == set(methods.names()), "add a row for the method to ROWS in benchmarks/leaderboard.py"
   assert {"depsl", "prime_classifier"} <= names
   assert {row.baseline for row in leaderboard.ROWS.values()} - {""} == set(tfidf.KINDS)
 

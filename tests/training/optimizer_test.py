@@ -52,7 +52,7 @@ def test_a_bag_decays_and_names_of_other_houses_are_known():
 
 def test_decay_reaches_the_masked_in_leaves_alone():
   params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
-  optimiser = optimizer.make(_settings(weight_decay=0.1), 10)
+  optimiser = optimizer.adamw(_settings(weight_decay=0.1), 10)
   updates, _ = optimiser.update(jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params)
   np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1, rtol=1e-6)
   np.testing.assert_array_equal(updates["bias"], 0)
@@ -60,7 +60,7 @@ def test_decay_reaches_the_masked_in_leaves_alone():
 
 def test_a_table_has_its_own_rate_and_does_not_decay():
   params = {"encoder": {"kernel": jnp.ones(2)}, "table": jnp.ones(2)}
-  optimiser = optimizer.make(_settings(table_learning_rate=2.0, weight_decay=0.1), 10)
+  optimiser = optimizer.adamw(_settings(table_learning_rate=2.0, weight_decay=0.1), 10)
   state = optimiser.init(params)
   updates, state = optimiser.update(jax.tree.map(jnp.zeros_like, params), state, params)
   np.testing.assert_array_equal(updates["table"], 0)
@@ -77,7 +77,7 @@ def test_heads_may_have_their_own_rate():
     "text_head": {"projection": {"kernel": jnp.ones(2), "bias": jnp.ones(2)}},
   }
   for rate, expected in ((0.0, 0.5), (2.0, 2.0)):
-    optimiser = optimizer.make(_settings(head_learning_rate=rate, weight_decay=0.1), 10)
+    optimiser = optimizer.adamw(_settings(head_learning_rate=rate, weight_decay=0.1), 10)
     updates, _ = optimiser.update(jax.tree.map(jnp.ones_like, params), optimiser.init(params), params)
     np.testing.assert_allclose(updates["encoder"]["kernel"], -0.5 * 1.1, rtol=1e-4)
     np.testing.assert_allclose(updates["projection"]["kernel"], -expected * 1.1, rtol=1e-4)
@@ -114,7 +114,7 @@ def test_one_step_moves(schedule, warmup):
 
 def test_clipping_bounds_the_gradient_that_adam_sees():
   gradients = {"a": jnp.array([30.0, 40.0])}
-  state = optimizer.make(_settings(clip_norm=5.0), 10)
+  state = optimizer.adamw(_settings(clip_norm=5.0), 10)
   _, after = state.update(gradients, state.init(gradients), gradients)
   seen = next(leaf for leaf in jax.tree.leaves(after) if leaf.shape == (2,)) / 0.1  # Adam's mean, b1 = 0.9
   np.testing.assert_allclose(seen, [3.0, 4.0], rtol=1e-5)
@@ -122,7 +122,7 @@ def test_clipping_bounds_the_gradient_that_adam_sees():
 
 def test_no_clipping_is_plain_adamw():
   params, gradients = {"kernel": jnp.array([1.0, -2.0])}, {"kernel": jnp.array([30.0, 40.0])}
-  ours, plain = optimizer.make(_settings(), 10), optax.adamw(0.5, weight_decay=0.01)
+  ours, plain = optimizer.adamw(_settings(), 10), optax.adamw(0.5, weight_decay=0.01)
   found, expected = (o.update(gradients, o.init(params), params)[0] for o in (ours, plain))
   np.testing.assert_allclose(found["kernel"], expected["kernel"], rtol=1e-6)
 
@@ -137,7 +137,7 @@ def test_frozen_parameters_stay_as_they_are_decay_included():
     }
   }
   frozen = models.frozen_paths(types.SimpleNamespace(num_frozen_layers=1))
-  optimiser = optimizer.make(_settings(weight_decay=0.1), 10, frozen=frozen)
+  optimiser = optimizer.adamw(_settings(weight_decay=0.1), 10, frozen=frozen)
   state, new = optimiser.init(params), params
   for _ in range(3):
     updates, state = optimiser.update(jax.tree.map(jnp.zeros_like, new), state, new)

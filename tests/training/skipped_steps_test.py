@@ -17,9 +17,9 @@ from xmc_jax.errors import UserError
 from xmc_jax.methods.components import label_centroids
 from xmc_jax.runs.metric_writer import Report
 from xmc_jax.storage import checksums
-from xmc_jax.storage.checkpoints import Checkpoints
-from xmc_jax.training import loop, optimizer
-from xmc_jax.training import step as train_step
+from xmc_jax.training import loop
+from xmc_jax.training.optimizer import Optimizer
+from xmc_jax.training.step import TrainStep
 from xmc_jax.types import BatchSpec, Method
 
 OVA = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
@@ -55,15 +55,8 @@ def poisoned(monkeypatch):
 def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poisoned):
   """Parameters, tables, the moments of both, and what a method keeps beside them; the step counts."""
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS[method], **{"train.max_skipped_steps": 1})
-  step = loop.TrainStep(
-    run.method,
-    run.mesh,
-    run.config.train,
-    optimizer.make(run.config.train, 6),
-    Report(run.workdir),
-    optimizer.table_schedule(run.config.train, 6),
-  )
-  state = loop._start(run, optimizer.make(run.config.train, 6), Checkpoints(run.workdir, keep=2))[0]
+  step = tiny_runs.train_step(run)
+  state = step.first_state(*run.initial_parameters())
   batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(
     **loop._static_labels(run.batches, run.mesh)
   )
@@ -96,19 +89,13 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   rng = np.random.default_rng(0)
   vectors = lambda *shape: rng.standard_normal(shape).astype(np.float32)
   method = Method(None, loss, None, None, BatchSpec(), ((".*", ()),))
-  run = types.SimpleNamespace(
-    method=method, mesh=info.mesh, config=types.SimpleNamespace(train=train), workdir=folder
-  )
-  optimiser = optax.adam(0.1)
+  optimiser = Optimizer(optax.adam(0.1), optax.constant_schedule(0.1))
+  step = TrainStep(method, info.mesh, train, optimiser, Report(folder))
   extra_state = {label_centroids.NAME: vectors(num_labels, width)}
-  state = train_step.first_state(run.method, run.mesh, optimiser, {"points": vectors(4, width)}, extra_state)
+  state = step.first_state({"points": vectors(4, width)}, extra_state)
   labels = rng.choice(num_labels, 8, replace=False)
   batch = tiny_runs.pool_batch(labels, [[0], [3], [3], [6]], [[1.0]] * 4, [[-1]] * 4)
-  return (
-    train_step.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(folder)),
-    state,
-    sharding.put_batch(batch, run.mesh),
-  )
+  return step, state, sharding.put_batch(batch, info.mesh)
 
 
 def test_a_step_that_may_be_skipped_makes_no_copy_of_the_centroids(tmp_path):

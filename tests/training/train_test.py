@@ -260,7 +260,8 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
 
 def _train(run):
   with contextlib.closing(Report(run.workdir)) as voice:
-    return loop.train(run, voice)
+    loop.train(run, voice)
+  return run.trained()
 
 
 # --- parts of the loop ---
@@ -341,9 +342,8 @@ def test_a_reader_leaves_a_save_in_progress_alone(finished, tmp_path):
 def test_no_transfer_is_implicit(data, tmp_path):
   """A step on a placed batch moves nothing between host and device."""
   run = tiny_runs.open_run(data, tmp_path / "run")
-  optimiser = loop.optimizer.make(run.config.train, 6)
-  step = loop.TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir))
-  state = loop._start(run, optimiser, loop.Checkpoints(run.workdir, keep=2))[0]
+  step = tiny_runs.train_step(run)
+  state = step.first_state(*run.initial_parameters())
   for number in range(2):
     batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(
       **loop._static_labels(run.batches, run.mesh)

@@ -111,14 +111,16 @@ def train_and_test(
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
     frequency.log_scope(run, run.config.eval.scores)
-    params, extra_state, step = loop.train(run, writer, stop)
+    loop.train(run, writer, stop)
+    params, extra_state, step = run.trained()
     with writer.stage("fuse"):
       fused.fit_fusion(run, params, extra_state)
       frequency.fit(run, params, extra_state)
     with writer.stage("hybrid"):
       ranking.fit_hybrid(run, params, extra_state)
     if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
-      params, extra_state, step = refit.train(run, writer, stop)
+      refit.train(run, writer, stop)
+      params, extra_state, step = run.trained()
     means, _ = _test(run, params, extra_state, step, writer)
     show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
     show(_next_command(run))

@@ -93,7 +93,7 @@ def _score(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip) -> Stage
   if setting(config, "num_fresh_negatives"):  # all of the cache is scored to find them
     columns += sizes.num_labels / config.mesh.label
   settings, scored, dim = config.method, embedding_width(config, sizes), classifier_dim(config, sizes)
-  cells, passes = rows * columns, _PASSES[settings.loss]
+  cells, passes = rows * columns, _PASSES.get(settings.loss, 1)
   if has_prototypes(config):  # by prototypes, by texts, and by texts against points
     cells *= 2 + (setting(config, "reverse_weight") > 0)
   if not picks_some(config, sizes):

@@ -53,7 +53,7 @@ class Run:
   ):
     self.config, self.workdir, self.dataset = config, workdir, dataset
     self.ranking_folder = ranking_folder or workdir
-    self.data = TrainingData(config, dataset)
+    self.data, self.saved = TrainingData(config, dataset), SavedSteps(workdir, config)
     configs.check_against_devices(config, len(jax.devices()))
     self.mesh = sharding.make(config.mesh.data, config.mesh.label)
     self.num_devices_begun = num_devices_begun or self.mesh.size
@@ -67,7 +67,6 @@ class Run:
       max_length=config.data.max_length,
       packs_tokens=models.packs_tokens(config.encoder),
     )
-    self.saved = SavedSteps(workdir, config)
 
   def _info(self) -> DatasetInfo:
     tokenizer = self.dataset.tokenizer()
@@ -112,14 +111,17 @@ class Run:
       vectors=self._frozen_vectors if spec.frozen else None,
     )
 
-  def initial_parameters(self) -> tuple[PyTree, PyTree]:
+  def initial_parameters(self, shapes_only: bool = False) -> tuple[PyTree, PyTree]:
     """Returns `(params, extra_state)` at step 0: the method's own or those of the run `config.init_from`.
+
+    Args:
+      shapes_only: whether only shapes are read, as where a run goes on: that run is not opened.
 
     Raises:
       ConfigError: that run has no parameters, or they do not fit here.
     """
     own = self.method.init(jax.random.key(self.config.train.seed))
-    if not self.config.init_from:
+    if shapes_only or not self.config.init_from:
       return own
     try:
       return self._from_run(reopen(pathlib.Path(self.config.init_from), self.config.mesh), own)
@@ -225,8 +227,8 @@ def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = No
   config.eval.backend = backend or config.eval.backend
   methods.check_config(config)
   begun = config.mesh.data * config.mesh.label
-  dataset = data.load_prepared(workdir / "data")
-  return Run(_on_this_machine(config, workdir, devices), workdir, dataset, num_devices_begun=begun)
+  config = _on_this_machine(config, workdir, devices)
+  return Run(config, workdir, data.load_prepared(workdir / "data"), num_devices_begun=begun)
 
 
 def _on_this_machine(

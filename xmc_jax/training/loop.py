@@ -5,10 +5,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from xmc_jax import config as configs
-from xmc_jax import models, refresh
+from xmc_jax import refresh
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.console import Progress, say
@@ -20,14 +19,12 @@ from xmc_jax.storage import run_folder
 from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.training import optimizer, validation
 from xmc_jax.training.nonfinite_guard import NonFiniteGuard
-from xmc_jax.training.step import TrainStep, first_state
-from xmc_jax.types import EXTRA_STATE, Batch, PyTree, TrainState
+from xmc_jax.training.step import TrainStep
+from xmc_jax.types import EXTRA_STATE, Batch, TrainState
 
 
-def train(
-  run: Run, report: Report, stop: Stop | None = None, last_step: int | None = None
-) -> tuple[PyTree, PyTree, int]:
-  """Trains a run to its end, from its newest checkpoint if there is one.
+def train(run: Run, report: Report, stop: Stop | None = None, last_step: int | None = None) -> None:
+  """Trains a run to its end, from its newest checkpoint if there is one; `run.trained` has the result.
 
   Args:
     run: the run.
@@ -35,39 +32,27 @@ def train(
     stop: asked after every step whether to save and exit; None trains to the end.
     last_step: the last step to train; the schedule is still that of all steps. None trains all steps.
 
-  Returns:
-    `(params, extra_state, step)`: the best on validation rows, or the last where none are held out.
-
   Raises:
     UserError: the loss is not finite, or the folder cannot be written.
     SystemExit, KeyboardInterrupt: a stop was requested; all is saved.
   """
   stop = stop or Stop(0.0)
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
-  optimiser = optimizer.make(run.config.train, total_steps, frozen=models.frozen_paths(run.config.encoder))
+  optimiser = optimizer.make(run.config, total_steps)
+  step = TrainStep(run.method, run.mesh, run.config.train, optimiser, report)
   last_step = min(last_step or total_steps, total_steps)
   checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep)
   with report.stage("restore"):
-    state, refreshed = _start(run, optimiser, checkpoints)
+    newest = checkpoints.latest_valid()
+    initial = run.initial_parameters(shapes_only=newest is not None)
+    state, refreshed = checkpoints.restore(newest, step.first_state(*initial))
+    del initial  # where the mesh has several devices, the state has copies
   first = int(state.step)
   record = checkpoints.record
   report.resume(first, record.seconds, record.unscored)
   if first:
     say(f"train: going on from step {first:,} of {last_step:,}")
   if record.unscored or (first < last_step and not record.stopped):
-    checkpoints.check_room(state)
-    # These files are of other parameters: of a killed run or a later step; after the loop, of earlier steps.
-    run_folder.forget(run.workdir, *run_folder.RANKING_FILES, *([run_folder.VECTORS] if not first else []))
-    with report.stage("freeze"):
-      run.freeze_queries(state.params, state.extra_state)
-    step = TrainStep(
-      run.method,
-      run.mesh,
-      run.config.train,
-      optimiser,
-      report,
-      optimizer.table_schedule(run.config.train, total_steps),
-    )
     loop = _Loop(run, report, stop, step, state, refreshed, checkpoints)
     try:
       with stop.saving():
@@ -76,19 +61,7 @@ def train(
     except StopRequested:
       say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
       stop.leave()
-    run_folder.forget(run.workdir, *run_folder.RANKING_FILES)
   checkpoints.close()
-  return run.trained()
-
-
-def _start(
-  run: Run, optimiser: optax.GradientTransformation, checkpoints: Checkpoints
-) -> tuple[TrainState, PyTree]:
-  """Restores the newest checkpoint, or builds the state of step 0."""
-  step = checkpoints.latest_valid()
-  # A run that continues needs only shapes, and not the run that config.init_from names.
-  params, extra_state = run.initial_parameters() if step is None else run.method.init(jax.random.key(0))
-  return checkpoints.restore(step, first_state(run.method, run.mesh, optimiser, params, extra_state))
 
 
 class _Loop:
@@ -116,6 +89,7 @@ class _Loop:
     refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
     progress = contextlib.closing(Progress("train", total_steps, first=first))
     with progress as bar, self._run.embedder.watched(self._stop.check):
+      self._begin(first)
       if self._record.unscored:
         self._evaluate_and_save(first, evaluates=True, saves=True)
       while first < total_steps and not self._record.stopped:
@@ -127,6 +101,16 @@ class _Loop:
     if self._record.stopped:
       metric, waited = self._run.config.eval.metric, self._record.evals_since_best
       say(f"train: {metric} has not risen for {waited} evaluations; stopping")
+    run_folder.forget(self._run.workdir, *run_folder.RANKING_FILES)  # of an earlier step
+
+  def _begin(self, first: int) -> None:
+    """Checks the disk, deletes files of other parameters, embeds the points if the encoder is frozen."""
+    self._checkpoints.check_room(self._state)
+    # They are of a killed run, or of a later step.
+    others = *run_folder.RANKING_FILES, *([] if first else [run_folder.VECTORS])
+    run_folder.forget(self._run.workdir, *others)
+    with self._report.stage("freeze"):
+      self._run.freeze_queries(self._state.params, self._state.extra_state)
 
   @property
   def _rate(self) -> float:

@@ -2,11 +2,13 @@
 
 import functools
 import re
+from typing import NamedTuple
 
 import jax
 import ml_collections
 import optax
 
+from xmc_jax import models
 from xmc_jax.distributed.sharding import path_name
 from xmc_jax.types import PyTree
 
@@ -15,6 +17,24 @@ from xmc_jax.types import PyTree
 _NO_DECAY = re.compile(r"(^|/)(bias|table)$|layer_?norm", re.IGNORECASE)
 _TABLE = re.compile(r"(^|/)table$")  # has a row per label, its own learning rate, and no decay
 _HEAD = re.compile(r"(^|/)(projection|prototype)/")  # layers between the encoder and the scored vector
+
+
+class Optimizer(NamedTuple):
+  """Trains the parameters of a method.
+
+  Attributes:
+    dense: of all parameters except tables.
+    table_rate: the learning rate of the tables' lazy Adam (`ops.lazy_adam`), by step.
+  """
+
+  dense: optax.GradientTransformation
+  table_rate: optax.Schedule
+
+
+def make(config: ml_collections.ConfigDict, total_steps: int) -> Optimizer:
+  """Returns the optimiser of a run's config; its schedules reach 0 at `total_steps`."""
+  frozen = models.frozen_paths(config.encoder)
+  return Optimizer(adamw(config.train, total_steps, frozen), table_schedule(config.train, total_steps))
 
 
 def decay_mask(params: PyTree) -> PyTree:
@@ -46,7 +66,7 @@ def table_schedule(train_config: ml_collections.ConfigDict, total_steps: int) ->
   return lambda step: ratio * rate(step)
 
 
-def make(
+def adamw(
   train_config: ml_collections.ConfigDict, total_steps: int, frozen: tuple[str, ...] = ()
 ) -> optax.GradientTransformation:
   """Returns AdamW as in DEXML, section B.2: decay on everything but biases and LayerNorm gains.
@@ -56,17 +76,15 @@ def make(
     total_steps: when the schedule reaches 0.
     frozen: beginnings of the paths of parameters that stay unchanged, also by weight decay.
   """
-  adamw = optax.adamw(
-    schedule(train_config, total_steps), weight_decay=train_config.weight_decay, mask=decay_mask
-  )
   parts = [optax.clip_by_global_norm(train_config.clip_norm)] if train_config.clip_norm else []
-  parts.append(adamw)
+  rate = schedule(train_config, total_steps)
+  parts.append(optax.adamw(rate, weight_decay=train_config.weight_decay, mask=decay_mask))
   # Adam's step is linear in the rate, so scaling the update changes the rate.
   rates = {_TABLE: train_config.table_learning_rate, _HEAD: train_config.head_learning_rate}
-  for pattern, rate in rates.items():
-    if rate:
+  for pattern, peak in rates.items():
+    if peak:
       mask = functools.partial(_matching, pattern)
-      parts.append(optax.masked(optax.scale(rate / train_config.learning_rate), mask))
+      parts.append(optax.masked(optax.scale(peak / train_config.learning_rate), mask))
   if frozen:
     parts.append(optax.masked(optax.set_to_zero(), lambda params: _under(params, frozen)))
   return optax.chain(*parts)

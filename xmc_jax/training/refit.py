@@ -26,7 +26,7 @@ def last_step(best_step: int, steps_per_epoch: int, steps_per_epoch_of_all: int)
   return max(1, round(best_step * steps_per_epoch_of_all / steps_per_epoch))
 
 
-def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, PyTree, int]:
+def train(run: Run, report: Report, stop: Stop | None = None) -> None:
   """Trains on all labelled rows from the start, in the folder `refit/` of a trained run.
 
   Uses the run's seed, settings and schedule; ends after as many epochs as were best by validation. Kills and
@@ -36,9 +36,6 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     run: a run that `loop.train` has trained, and that holds out rows.
     report: the run's report; gets the time of stage 'refit'.
     stop: as in `loop.train`.
-
-  Returns:
-    `(params, extra_state, step)` of the last step.
   """
   full_run, best_step = _on_all_rows(run), _best_step(run)
   steps = last_step(best_step, run.batches.steps_per_epoch, full_run.batches.steps_per_epoch)
@@ -47,10 +44,9 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> tuple[PyTree, P
     f"{len(run.batches.rows):,} points, step {best_step:,} was best"
   )
   with contextlib.closing(Report(full_run.workdir)) as refit_report:
-    params, extra_state, step = loop.train(full_run, refit_report, stop, last_step=steps)
-    _save_final(full_run, params, extra_state, step)
+    loop.train(full_run, refit_report, stop, last_step=steps)
+    _save_final(full_run, *full_run.trained())
     report.seconds["refit"] = sum(refit_report.seconds.values())
-  return params, extra_state, step
 
 
 def _on_all_rows(run: Run) -> Run:

@@ -1,7 +1,7 @@
 """Compiles and runs one step of training."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import optax
 from xmc_jax.distributed import sharding
 from xmc_jax.ops import lazy_adam
 from xmc_jax.runs.metric_writer import Report
+from xmc_jax.training.optimizer import Optimizer
 from xmc_jax.types import Array, Batch, Method, PyTree, RowUpdate, TrainState
 
 
@@ -32,35 +33,17 @@ class _Gradients(NamedTuple):
     return self._replace(of_rows=of_rows)
 
 
-def first_state(
-  method: Method,
-  mesh: jax.sharding.Mesh,
-  optimiser: optax.GradientTransformation,
-  params: PyTree,
-  extra_state: PyTree,
-) -> TrainState:
-  """Returns the state at step 0, on the devices of a mesh."""
-  dense, tables = _split(params, method.sparse_params)
-  opt_state = optimiser.init(dense), dict.fromkeys(tables)
-  state = TrainState(np.zeros((), np.int32), params, opt_state, extra_state)
-  state = jax.device_put(state, sharding.shard_tree(state, method.sharding_rules, mesh))
-  moments = {name: lazy_adam.init(state.params[name]) for name in tables}
-  return state._replace(opt_state=(state.opt_state[0], moments))
-
-
 class TrainStep:
   """Runs the jitted step, compiled once for each batch shape; compile time is measured separately.
 
-  `optimiser` trains all parameters except the method's tables. Of a table, a step differentiates, reads and
-  writes only the batch's rows (`ops.lazy_adam`).
+  Of a table, a step differentiates, reads and writes only the batch's rows (`ops.lazy_adam`).
 
   Args:
     method: the method whose loss is minimised.
     mesh: the devices.
     settings: `config.train`; uses `seed`, `clip_norm` and `max_skipped_steps`.
-    optimiser: trains everything except tables.
+    optimiser: trains the parameters.
     report: gets the time of stage 'compile'.
-    table_rate: the tables' learning rate by step; not needed if the method has no tables.
 
   Attributes:
     num_programs: number of shapes compiled so far; a few at most, as pools and positives have few widths.
@@ -71,16 +54,23 @@ class TrainStep:
     method: Method,
     mesh: jax.sharding.Mesh,
     settings: ml_collections.ConfigDict,
-    optimiser: optax.GradientTransformation,
+    optimiser: Optimizer,
     report: Report,
-    table_rate: optax.Schedule | None = None,
   ):
-    self._method, self._settings = method, settings
-    self._optimiser, self._table_rate = optimiser, table_rate
-    self._devices = mesh if mesh.size > 1 else None
+    self._method, self._settings, self._optimiser = method, settings, optimiser
+    self._mesh, self._devices = mesh, mesh if mesh.size > 1 else None
     self._may_skip = settings.max_skipped_steps > 0
     self._programs: dict[Any, jax.stages.Compiled] = {}
     self._report = report
+
+  def first_state(self, params: PyTree, extra_state: PyTree) -> TrainState:
+    """Returns the state at step 0, on the devices of the mesh."""
+    dense, tables = _split(params, self._method.sparse_params)
+    opt_state = self._optimiser.dense.init(dense), dict.fromkeys(tables)
+    state = TrainState(np.zeros((), np.int32), params, opt_state, extra_state)
+    state = jax.device_put(state, sharding.shard_tree(state, self._method.sharding_rules, self._mesh))
+    moments = {name: lazy_adam.init(state.params[name]) for name in tables}
+    return state._replace(opt_state=(state.opt_state[0], moments))
 
   def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
     loss, metrics, extra_state, gradients = self._differentiate(state, batch)
@@ -130,9 +120,8 @@ class TrainStep:
   def _apply(self, state: TrainState, gradients: _Gradients) -> tuple[PyTree, tuple[PyTree, PyTree]]:
     """Returns the parameters and the optimiser's state after a step."""
     dense, tables = _split(state.params, self._method.sparse_params)
-    updates, dense_state = self._optimiser.update(gradients.dense, state.opt_state[0], dense)
+    updates, dense_state = self._optimiser.dense.update(gradients.dense, state.opt_state[0], dense)
     params, moments = optax.apply_updates(dense, updates), {}
-    rate = cast(optax.Schedule, self._table_rate)  # given if there are tables
     for name, (touched, summed) in gradients.of_rows.items():
       params[name], moments[name] = lazy_adam.adam(
         tables[name],
@@ -140,7 +129,7 @@ class TrainStep:
         touched,
         summed,
         count=state.step + 1,
-        learning_rate=rate(state.step),
+        learning_rate=self._optimiser.table_rate(state.step),
         mesh=self._devices,
       )
     return params, (dense_state, moments)
