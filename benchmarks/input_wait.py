@@ -18,7 +18,7 @@ import time
 
 from xmc_jax.batching import prefetch
 from xmc_jax.runs import create
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.training import loop
 
 _ALIKE = {"eval.every_epochs": 0.0, "checkpoint.every_epochs": 0.0}
@@ -49,12 +49,12 @@ def measure(module: str, preset: str, overrides: dict, folder: pathlib.Path) -> 
   """Trains one method and prints the share of its time spent waiting."""
   config = importlib.import_module(f"experiments.{module}").get_config(preset)
   config.update_from_flattened_dict({**_ALIKE, **overrides})
-  report, watched = Report(folder), Watched()
-  run = create.create(config, folder, report)
+  writer, watched = MetricWriter(folder), Watched()
+  run = create.create(config, folder, writer)
   loop.prefetch = watched.prefetch
-  loop.train(run, report)
+  loop.train(run, writer)
   waited = [seconds for _, seconds in watched.waited]
-  trained = report.seconds["train"]
+  trained = writer.seconds["train"]
   print(
     f"{module}: {len(waited):,} steps of {1e3 * trained / len(waited):.1f} ms; a batch is built in "
     f"{1e3 * statistics.median(watched.built):.1f} ms; waited {1e3 * sum(waited):.0f} ms of "

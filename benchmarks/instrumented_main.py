@@ -19,7 +19,7 @@ from xmc_jax.training import step
 
 def _watch_stages() -> None:
   stage, entry, seconds, number = os.environ.get("FAULT", ",0,0,0").split(",")
-  entered, original, log = collections.Counter(), metric_writer.Report.stage, os.environ.get("STAGES")
+  entered, original, log = collections.Counter(), metric_writer.MetricWriter.stage, os.environ.get("STAGES")
 
   @contextlib.contextmanager
   def watched(self, name, less=""):
@@ -35,7 +35,7 @@ def _watch_stages() -> None:
       with open(log, "a") as file:
         file.write(json.dumps([name, self.seconds[name] - before]) + "\n")
 
-  metric_writer.Report.stage = watched
+  metric_writer.MetricWriter.stage = watched
 
 
 def _watch_steps(log: str) -> None:

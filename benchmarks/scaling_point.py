@@ -33,7 +33,7 @@ from xmc_jax import data, methods, refresh
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.plan import chunks
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.training import loop, optimizer
 from xmc_jax.training.step import TrainStep
@@ -126,7 +126,7 @@ class Meter:
 
 def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   """Measures all units of a config, on the data of a folder."""
-  report = Report(workdir)
+  writer = MetricWriter(workdir)
   meter = Meter()
 
   def opened() -> Run:
@@ -141,7 +141,7 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   if run.method.batch.graph_sides:
     meter.once("walks", lambda: (run.sides, run.batches)[:0])
   total = config.train.num_epochs * run.batches.steps_per_epoch
-  step = TrainStep(run.method, run.mesh, run.config.train, optimizer.make(config, total), report)
+  step = TrainStep(run.method, run.mesh, run.config.train, optimizer.make(config, total), writer)
   state = step.first_state(*run.initial_parameters())
   refreshed, extra_state = {}, state.extra_state
   for name, definition in run.method.refreshes.items():

@@ -21,7 +21,7 @@ from paired_timing import compare
 from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import create
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.training import optimizer
 from xmc_jax.training.step import TrainStep
 from xmc_jax.types import EXTRA_STATE
@@ -42,10 +42,10 @@ class Step:
   ):
     config = importlib.import_module(f"experiments.{module}").get_config(preset)
     config.update_from_flattened_dict({**_ALIKE, "train.batch_size": batch_size, **overrides})
-    report = Report(folder / module)
-    self.name, run = module, create.create(config, folder / module, report)
+    writer = MetricWriter(folder / module)
+    self.name, run = module, create.create(config, folder / module, writer)
     optimiser = optimizer.make(config, 1000)
-    self._step = TrainStep(run.method, run.mesh, run.config.train, optimiser, report)
+    self._step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
     state = self._step.first_state(*run.initial_parameters())
     snapshot, extra_state = run.snapshot(state.params, state.extra_state, 0), state.extra_state
     for name, definition in run.method.refreshes.items():

@@ -13,7 +13,7 @@ from xmc_jax.cli import error_lines
 from xmc_jax.console import Progress
 from xmc_jax.errors import UserError
 from xmc_jax.runs import metric_writer
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_progress_at_a_terminal_is_one_moving_line(monkeypatch, capsys):
 
 
 def test_stages_add_up_and_leave_out_what_is_counted_apart(tmp_path, clock):
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   for compiling in (5.0, 0.0):
     with voice.stage("train", less="compile"):
       clock.now += 1.0
@@ -106,7 +106,7 @@ def test_stages_add_up_and_leave_out_what_is_counted_apart(tmp_path, clock):
 
 
 def test_a_resumed_run_goes_on_with_its_times(tmp_path):
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.seconds["prepare"] = 2.0
   voice.resume(3, {"prepare": 10.0, "train": 5.0})
   voice.close()
@@ -118,7 +118,7 @@ def _steps(path):
 
 
 def test_metrics_are_lines_of_json(tmp_path):
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.scalars(1, {"train/loss": 0.5})
   voice.scalars(2, {"train/loss": 0.25, "eval/P@1": 1.0})
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -128,12 +128,12 @@ def test_metrics_are_lines_of_json(tmp_path):
 
 @each_case("cut", ["", '{"step": 4, "ti', '{"step": 2', "{", "\n"])
 def test_later_lines_and_a_line_cut_short_are_dropped(cut, tmp_path):
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   for step in (1, 2, 2, 3, 4):
     voice.scalars(step, {})
   with (tmp_path / "metrics.jsonl").open("a") as file:
     file.write(cut)
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.resume(2, {})
   assert _steps(tmp_path) == [1, 2, 2]
   voice.scalars(3, {})
@@ -143,17 +143,17 @@ def test_later_lines_and_a_line_cut_short_are_dropped(cut, tmp_path):
 
 
 def test_a_kill_while_lines_are_dropped_loses_nothing(tmp_path, monkeypatch):
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   for step in (1, 2, 3):
     voice.scalars(step, {})
   monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
   with pytest.raises(KeyboardInterrupt):
-    Report(tmp_path).resume(2, {})
+    MetricWriter(tmp_path).resume(2, {})
   assert _steps(tmp_path) == [1, 2, 3]
 
 
 def test_nothing_to_drop(tmp_path):
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.resume(0, {})
   voice.close()
   assert not (tmp_path / "metrics.jsonl").exists()
@@ -163,7 +163,7 @@ def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path):
   pytest.importorskip("tensorboard")
   from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.resume(0, {})
   voice.scalars(3, {"train/loss": 0.5})
   voice.close()
@@ -174,7 +174,7 @@ def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path):
 
 def test_without_tensorboard_there_is_none(tmp_path, monkeypatch):
   monkeypatch.setitem(__import__("sys").modules, "tensorboard.summary", None)
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.resume(0, {})
   voice.scalars(1, {"train/loss": 0.5})
   voice.close()
@@ -189,7 +189,7 @@ def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(tmp_path, monkeypa
     close = add_scalar
 
   monkeypatch.setattr(metric_writer, "_tensorboard_writer", lambda _: Full())
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.resume(0, {})
   for step in (1, 2):
     voice.scalars(step, {"train/loss": 0.5})
@@ -207,7 +207,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_tensorboard(tmp_path, monkeyp
     raise OSError(errno.ENOSPC, "No space left on device")
 
   monkeypatch.setattr(metric_writer, "_tensorboard_writer", full)
-  voice = Report(tmp_path)
+  voice = MetricWriter(tmp_path)
   voice.resume(0, {})
   voice.scalars(1, {"train/loss": 0.5})
   voice.close()
@@ -249,5 +249,5 @@ def test_table():
 def test_other_processes_say_nothing(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr("xmc_jax.distributed.runtime.is_main_process", lambda: False)
   console.say("x")
-  Report(tmp_path).scalars(1, {})
+  MetricWriter(tmp_path).scalars(1, {})
   assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())

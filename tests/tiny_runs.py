@@ -9,7 +9,7 @@ from xmc_jax import data, methods, models
 from xmc_jax.models import hf_names
 from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.training import optimizer
 from xmc_jax.training.step import TrainStep
 from xmc_jax.types import Batch
@@ -165,7 +165,7 @@ def config(path: pathlib.Path, **overrides):
 
 def open_run(path: pathlib.Path, workdir: pathlib.Path, **overrides) -> runs.Run:
   """Creates an untrained run, with its data and its method."""
-  return create.create(config(path, **overrides), workdir, Report(workdir))
+  return create.create(config(path, **overrides), workdir, MetricWriter(workdir))
 
 
 _CONFIG_FILE = """
@@ -188,7 +188,7 @@ def config_file(path: pathlib.Path, data_folder: pathlib.Path, **overrides) -> p
 def train_step(run: runs.Run, total_steps: int = 10, **changes) -> TrainStep:
   """Returns the step of a run; `changes` replace parts of its optimiser."""
   optimiser = optimizer.make(run.config, total_steps)._replace(**changes)
-  return TrainStep(run.method, run.mesh, run.config.train, optimiser, Report(run.workdir))
+  return TrainStep(run.method, run.mesh, run.config.train, optimiser, MetricWriter(run.workdir))
 
 
 def pool_batch(columns, positives, weights, excluded, rows=None) -> Batch:

@@ -18,7 +18,7 @@ from xmc_jax.config import checks, fitting
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 
 AUTOMATIC = {"data.num_validation": -1}
 
@@ -179,28 +179,28 @@ def test_the_same_command_goes_on_and_says_the_same(folder, run, capsys):
   assert lines(capsys) == [NOTE]
   assert (run / "config.json").read_bytes() == before
   spelt_out = {"data.num_validation": 19, "eval.k": 60, "train.batch_size": 8, "train.num_epochs": 1}
-  create.create(tiny_runs.config(folder, **spelt_out), run, Report(run))
+  create.create(tiny_runs.config(folder, **spelt_out), run, MetricWriter(run))
   assert lines(capsys) == []
   for key, value in {"data.num_validation": 20, "eval.k": 59, "train.batch_size": 16}.items():
     with pytest.raises(ConfigError, match=rf"holds a run with other settings \({key}: .* -> {value}\)"):
-      create.create(tiny_runs.config(folder, **(spelt_out | {key: value})), run, Report(run))
+      create.create(tiny_runs.config(folder, **(spelt_out | {key: value})), run, MetricWriter(run))
 
 
 def test_another_mesh_changes_nothing(folder, run):
   """A batch that was fitted to one device stays so where the run goes on; new runs get one that divides."""
   on_six = small(folder, **{"train.num_epochs": 1, "train.batch_size": 1026, "mesh.data": 6})
-  assert create.create(on_six, run.with_name("six"), Report(run)).config.train.batch_size == 12
+  assert create.create(on_six, run.with_name("six"), MetricWriter(run)).config.train.batch_size == 12
   on_four = small(folder, **{"train.num_epochs": 1, "mesh.data": 4})
-  assert create.create(on_four, run, Report(run)).config.train.batch_size == 8
+  assert create.create(on_four, run, MetricWriter(run)).config.train.batch_size == 8
 
 
 def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
   """Before the first checkpoint, too, the same command finds its own folder."""
   workdir, config = tmp_path / "run", small(folder)
-  create.create(config, workdir, Report(workdir))
+  create.create(config, workdir, MetricWriter(workdir))
   made_there = [workdir / "tokenizer.json", workdir / "chunks.json"]
   before = [path.stat().st_mtime_ns for path in made_there]
-  create.create(config, workdir, Report(workdir))
+  create.create(config, workdir, MetricWriter(workdir))
   assert [path.stat().st_mtime_ns for path in made_there] == before
 
   def killed(*_):
@@ -208,10 +208,10 @@ def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(create, "refuse_other_data", killed)
-    create.create(config, tmp_path / "other", Report(tmp_path / "other"))
+    create.create(config, tmp_path / "other", MetricWriter(tmp_path / "other"))
   assert chosen(methods.read_config(tmp_path / "other" / "config.json")) == (-1, 100, 1024)
   tokenizer = (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns
-  create.create(config, tmp_path / "other", Report(tmp_path / "other"))
+  create.create(config, tmp_path / "other", MetricWriter(tmp_path / "other"))
   assert chosen(methods.read_config(tmp_path / "other" / "config.json")) == (19, 60, 8)
   assert (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns == tokenizer
 
@@ -223,7 +223,7 @@ def test_runs_of_before_go_on_with_their_numbers(folder, run, tmp_path, capsys):
   stored["data"]["num_validation"], stored["train"]["batch_size"] = 20, 1024
   (old / "config.json").write_text(json.dumps(stored))
   assert len(runs.reopen(old).data.validation) == 20
-  found = create.create(small(folder, **{"train.num_epochs": 1}), old, Report(old)).config
+  found = create.create(small(folder, **{"train.num_epochs": 1}), old, MetricWriter(old)).config
   assert chosen(found) == (20, 60, 1024)
 
 
@@ -231,14 +231,20 @@ def test_who_begins_from_a_run_holds_out_its_rows(folder, tmp_path):
   first = tmp_path / "first"
   settings = {"data.num_validation": 33, "train.num_epochs": 1, "train.batch_size": 64}
   commands.train_and_test(tiny_runs.config(folder, **settings), first)
-  on_top = create.create(small(folder, init_from=str(first)), tmp_path / "second", Report(tmp_path)).config
+  on_top = create.create(
+    small(folder, init_from=str(first)), tmp_path / "second", MetricWriter(tmp_path)
+  ).config
   assert on_top.data.num_validation == 33
   classifier = {"method.name": "classifier", "method.loss": "margin", "method.labels": "in_batch_table"}
   own = {"data.path": "", "init_from": str(first), "eval.num_candidates": 20}
-  on_top = create.create(small(folder, **classifier, **own), tmp_path / "third", Report(tmp_path)).config
+  on_top = create.create(
+    small(folder, **classifier, **own), tmp_path / "third", MetricWriter(tmp_path)
+  ).config
   assert chosen(on_top) == (33, 10, 8)  # eval.k is that of the run, too
   other = tiny_runs.write_data(tmp_path / "other", num_train=100)
-  on_other = create.create(small(other, init_from=str(first)), tmp_path / "fourth", Report(tmp_path)).config
+  on_other = create.create(
+    small(other, init_from=str(first)), tmp_path / "fourth", MetricWriter(tmp_path)
+  ).config
   assert on_other.data.num_validation == 10  # of 95 rows
 
 

@@ -17,7 +17,7 @@ from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.methods.components import label_clusters, refreshes
 from xmc_jax.runs import create, fused
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.model import Model
 from xmc_jax.types import DatasetInfo
 
@@ -448,11 +448,11 @@ def test_settings_that_are_the_encoders_cannot_be_given(changed, message, data, 
   made.data.update(methods.default_config().data)
   made.encoder.update(methods.default_config().encoder)
   made.data.cache_dir = str(tmp_path / "cache")
-  run = create.create(made, tmp_path / "a", Report(tmp_path / "a"))
+  run = create.create(made, tmp_path / "a", MetricWriter(tmp_path / "a"))
   assert run.config.data.cache_dir == str(tmp_path / "cache")  # where things are is no setting of theirs
   made.update_from_flattened_dict(changed)
   with pytest.raises(ConfigError, match=message):
-    create.create(made, tmp_path / "b", Report(tmp_path / "b"))
+    create.create(made, tmp_path / "b", MetricWriter(tmp_path / "b"))
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   # By hand: the same settings, with no rows held out and as many steps.
   settings = SETTINGS | {"train.refit": False, "data.num_validation": 0}
   other = tiny_runs.open_run(folder, tmp_path / "all", **settings)
-  loop.train(other, loop.Report(tmp_path / "all"), last_step=step)
+  loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=step)
   with_all = other.trained()[0]
   first = run.saved.best(read_only=True).restore_trained(best, run.method.sharding_rules, run.mesh)[0]
   assert bits(params) == bits(with_all) != bits(first)
@@ -142,7 +142,7 @@ def test_tables_are_those_of_all_rows(name, folder, tmp_path):
   other = tiny_runs.open_run(
     folder, tmp_path / "all", **(settings | {"train.refit": False, "data.num_validation": 0})
   )
-  loop.train(other, loop.Report(tmp_path / "all"), last_step=step)
+  loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=step)
   by_hand = other.trained()[:2]
   assert bits(trained) == bits(by_hand)
   np.testing.assert_array_equal(run.embedder.labels(*trained), other.embedder.labels(*by_hand))

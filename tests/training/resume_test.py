@@ -20,7 +20,7 @@ from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import evaluate, fused
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import checksums
 from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop
@@ -341,7 +341,7 @@ def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
   run = runs.reopen(tmp_path / "run")
   saved = checksums.read_record(run.workdir / "checkpoints" / "6")["seconds"]
   assert saved["compile"] > 0 and saved["train"] > 0
-  with contextlib.closing(Report(run.workdir)) as voice:
+  with contextlib.closing(MetricWriter(run.workdir)) as voice:
     loop.train(run, voice)
   assert all(voice.seconds[name] >= saved[name] for name in saved)
   assert voice.seconds["compile"] > saved["compile"]
@@ -412,7 +412,7 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
   def go(name, **overrides):
     workdir = tmp_path / name
     run = tiny_runs.open_run(folder, workdir, **settings, **overrides)
-    loop.train(run, Report(workdir))
+    loop.train(run, MetricWriter(workdir))
     checkpoints = run.saved.checkpoints(read_only=True)
     state = checkpoints.restore_state(checkpoints.latest(), sharding.replicated(run.mesh))
     tables.append(run.embedder.labels(*run.trained()[:2]))  # whatever mesh saved the parameters

@@ -15,7 +15,7 @@ from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
 from xmc_jax.methods.components import label_centroids
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import checksums
 from xmc_jax.training import loop
 from xmc_jax.training.optimizer import Optimizer
@@ -90,7 +90,7 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   vectors = lambda *shape: rng.standard_normal(shape).astype(np.float32)
   method = Method(None, loss, None, None, BatchSpec(), ((".*", ()),))
   optimiser = Optimizer(optax.adam(0.1), optax.constant_schedule(0.1))
-  step = TrainStep(method, info.mesh, train, optimiser, Report(folder))
+  step = TrainStep(method, info.mesh, train, optimiser, MetricWriter(folder))
   extra_state = {label_centroids.NAME: vectors(num_labels, width)}
   state = step.first_state({"points": vectors(4, width)}, extra_state)
   labels = rng.choice(num_labels, 8, replace=False)
@@ -176,7 +176,7 @@ def test_an_overflow_of_half_precision_is_caught(data, tmp_path):
 
   run.initial_parameters = huge
   with pytest.raises(UserError, match=r"train/(loss|gradient_norm) is (nan|-?inf) at step 1, training rows"):
-    loop.train(run, Report(run.workdir))
+    loop.train(run, MetricWriter(run.workdir))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.runs import create, evaluate, predict
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.predict import predict_lines
 from xmc_jax.runs.ranking import ranker
 from xmc_jax.training import loop
@@ -259,7 +259,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
 
 
 def _train(run):
-  with contextlib.closing(Report(run.workdir)) as voice:
+  with contextlib.closing(MetricWriter(run.workdir)) as voice:
     loop.train(run, voice)
   return run.trained()
 
@@ -305,7 +305,7 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
   config = tiny_runs.config(
     data, **{"init_from": str(first), "train.learning_rate": 1e-8, "train.num_epochs": 1}
   )
-  run = create.create(config, tmp_path / "second", Report(tmp_path / "second"))
+  run = create.create(config, tmp_path / "second", MetricWriter(tmp_path / "second"))
   found = run.initial_parameters()[0]
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
     np.testing.assert_array_equal(left, right)

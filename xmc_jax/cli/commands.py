@@ -22,7 +22,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
 from xmc_jax.runs import checkpoints, create, evaluate, frequency, fused, ranking
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import atomic, locks
 from xmc_jax.training import loop, refit
 from xmc_jax.types import PyTree
@@ -105,7 +105,7 @@ def train_and_test(
   with stop.listening(), contextlib.ExitStack() as stack:
     if runtime.is_main_process():
       stack.enter_context(locks.in_use(workdir))
-    writer = stack.enter_context(contextlib.closing(Report(workdir)))
+    writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
     run = create.create(config, workdir, writer)
     ranking.check_installed(run)
     say(data.summary(run.dataset.manifest))
@@ -155,7 +155,7 @@ def test(
   if writes:
     atomic.check_output(destination)  # before the long work
   with checkpoints.trained(run, checkpoint) as trained:
-    means, ranked = _test(*trained, Report(workdir), scores, suffix)
+    means, ranked = _test(*trained, MetricWriter(workdir), scores, suffix)
   if writes:
     with atomic.open_output(destination) as out:
       write_lines(run, ranked, out)
@@ -243,7 +243,7 @@ def _test(
   params: PyTree,
   extra_state: PyTree,
   step: int,
-  writer: Report,
+  writer: MetricWriter,
   scores: str = "",
   suffix: str = "",
 ) -> tuple[dict[str, float], evaluate.Ranking]:

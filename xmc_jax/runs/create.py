@@ -14,7 +14,7 @@ from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic, path_safety, run_folder
 
@@ -29,7 +29,7 @@ _WHICH_ROWS = (
 )
 
 
-def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Report) -> Run:
+def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: MetricWriter) -> Run:
   """Makes the run folder, or opens the one that the same command made before.
 
   Raises:
@@ -42,7 +42,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
   _check_before_data(config, begun)
   # Resolves 'auto' for this machine: the run keeps its precision on any machine that continues it.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
-  with runtime.main_process_first("run folder"), report.stage("prepare"):
+  with runtime.main_process_first("run folder"), writer.stage("prepare"):
     earlier = methods.read_config(path) if (path := workdir / "config.json").exists() else None
     with run_folder.claimed(config, earlier, workdir):
       prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
@@ -59,7 +59,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, report: Rep
     config.method.update({key: size for key, size in chosen.items() if key in config.method})
   run = Run(config, workdir, dataset)
   if run.method.batch.graph_sides:
-    with report.stage("walk"):
+    with writer.stage("walk"):
       _ = run.sides
   elif "graphs" in config.method and not config.method.augment_truth:
     say(f"note: no graph has both links and a weight above 0, so this trains {config.method.base} alone")

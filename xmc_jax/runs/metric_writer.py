@@ -16,7 +16,7 @@ if TYPE_CHECKING:
   from tensorboard.summary import Writer
 
 
-class Report:
+class MetricWriter:
   """Writes the stage times and metrics of one run.
 
   Args:

@@ -159,7 +159,8 @@ def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
 
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[object]) -> dict[str, Any]:
   """Returns what predictions depend on: checksums of the run's files, the file of texts, and settings."""
-  of_step = (workdir / folder / str(step) / checksums.FILE_NAME for folder in ("best", "checkpoints"))
+  folders = run_folder.BEST, run_folder.NEWEST, f"{run_folder.REFIT}/{run_folder.BEST}"
+  of_step = (workdir / folder / str(step) / checksums.FILE_NAME for folder in folders)
   made = [
     path for path in (*of_step, *(workdir / name for name in run_folder.RANKING_FILES)) if path.exists()
   ]

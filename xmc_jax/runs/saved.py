@@ -23,15 +23,17 @@ class SavedSteps:
 
   def checkpoints(self, read_only: bool = False) -> StepFolder:
     """Opens the newest steps, which a training continues from."""
-    return StepFolder(self._workdir / "checkpoints", keep=self._config.checkpoint.keep, read_only=read_only)
+    return StepFolder(
+      self._workdir / run_folder.NEWEST, keep=self._config.checkpoint.keep, read_only=read_only
+    )
 
   def best(self, read_only: bool = False) -> StepFolder:
     """Opens the parameters with the best validation score."""
-    return StepFolder(self._workdir / "best", keep=1, read_only=read_only)
+    return StepFolder(self._workdir / run_folder.BEST, keep=1, read_only=read_only)
 
   def refitted(self, read_only: bool = False) -> StepFolder:
     """Opens the parameters of the training on all rows (`train.refit`)."""
-    return StepFolder(self._workdir / run_folder.REFIT / "best", keep=1, read_only=read_only)
+    return StepFolder(self._workdir / run_folder.REFIT / run_folder.BEST, keep=1, read_only=read_only)
 
   def is_refitted(self) -> bool:
     """Returns whether the training on all rows has ended."""

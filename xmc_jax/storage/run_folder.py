@@ -37,6 +37,7 @@ _MAY_CHANGE = (
   *("train.max_skipped_steps", "mesh.", "plan."),
 )
 
+NEWEST, BEST = "checkpoints", "best"
 GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
@@ -105,7 +106,7 @@ def claim(
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
   """Returns whether anything was trained here."""
-  return any(workdir.glob("checkpoints/[0-9]*")) or any(workdir.glob("best/[0-9]*"))
+  return any(path for name in (NEWEST, BEST) for path in (workdir / name).glob("[0-9]*"))
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:

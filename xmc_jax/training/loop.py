@@ -13,7 +13,7 @@ from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.distributed.preemption import Stop, StopRequested
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.storage.checkpoints import Checkpoints
@@ -23,12 +23,12 @@ from xmc_jax.training.step import TrainStep
 from xmc_jax.types import EXTRA_STATE, Batch, TrainState
 
 
-def train(run: Run, report: Report, stop: Stop | None = None, last_step: int | None = None) -> None:
+def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: int | None = None) -> None:
   """Trains a run to its end, from its newest checkpoint if there is one; `run.trained` has the result.
 
   Args:
     run: the run.
-    report: writes its metrics and stage times.
+    writer: writes its metrics and stage times.
     stop: asked after every step whether to save and exit; None trains to the end.
     last_step: the last step to train; the schedule is still that of all steps. None trains all steps.
 
@@ -39,21 +39,21 @@ def train(run: Run, report: Report, stop: Stop | None = None, last_step: int | N
   stop = stop or Stop(0.0)
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optimizer.make(run.config, total_steps)
-  step = TrainStep(run.method, run.mesh, run.config.train, optimiser, report)
+  step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
   last_step = min(last_step or total_steps, total_steps)
   checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep)
-  with report.stage("restore"):
+  with writer.stage("restore"):
     newest = checkpoints.latest_valid()
     initial = run.initial_parameters(shapes_only=newest is not None)
     state, refreshed = checkpoints.restore(newest, step.first_state(*initial))
     del initial  # where the mesh has several devices, the state has copies
   first = int(state.step)
   record = checkpoints.record
-  report.resume(first, record.seconds, record.unscored)
+  writer.resume(first, record.seconds, record.unscored)
   if first:
     say(f"train: going on from step {first:,} of {last_step:,}")
   if record.unscored or (first < last_step and not record.stopped):
-    loop = _Loop(run, report, stop, step, state, refreshed, checkpoints)
+    loop = _Loop(run, writer, stop, step, state, refreshed, checkpoints)
     try:
       with stop.saving():
         loop.run(first, last_step)
@@ -70,19 +70,19 @@ class _Loop:
   def __init__(
     self,
     run: Run,
-    report: Report,
+    writer: MetricWriter,
     stop: Stop,
     train_step: TrainStep,
     state: TrainState,
     refreshed: dict[str, np.ndarray],
     checkpoints: Checkpoints,
   ):
-    self._run, self._report, self._stop, self._train_step = run, report, stop, train_step
+    self._run, self._writer, self._stop, self._train_step = run, writer, stop, train_step
     self._state, self._refreshed = state, refreshed
     self._checkpoints, self._record = checkpoints, checkpoints.record
     self._guard = NonFiniteGuard(checkpoints, run.workdir / "report", run.config.train.max_skipped_steps)
     self._static = _static_labels(run.batches, run.mesh)
-    self._num_examples, self._seconds_before = 0, report.seconds["train"]  # for the rate of this process
+    self._num_examples, self._seconds_before = 0, writer.seconds["train"]  # for the rate of this process
 
   def run(self, first: int, total_steps: int) -> None:
     """Trains from step `first` to the last, or until the validation metric stops rising."""
@@ -109,12 +109,12 @@ class _Loop:
     # They are of a killed run, or of a later step.
     others = *run_folder.RANKING_FILES, *([] if first else [run_folder.VECTORS])
     run_folder.forget(self._run.workdir, *others)
-    with self._report.stage("freeze"):
+    with self._writer.stage("freeze"):
       self._run.freeze_queries(self._state.params, self._state.extra_state)
 
   @property
   def _rate(self) -> float:
-    return self._num_examples / (self._report.seconds["train"] - self._seconds_before)
+    return self._num_examples / (self._writer.seconds["train"] - self._seconds_before)
 
   def _refresh(self, names: list[str], step: int) -> None:
     """Runs refreshes; at a stop request, drops their results and saves the state before them."""
@@ -132,13 +132,13 @@ class _Loop:
     for name in names:
       say(f"refresh: {name} at step {step:,}")
       definition = self._run.method.refreshes[name]
-      with self._report.stage(f"refresh_{name}"):
+      with self._writer.stage(f"refresh_{name}"):
         snapshot = snapshot or self._run.snapshot(self._state.params, self._state.extra_state, step)
         self._refreshed, extra_state = refresh.renew(
           name, definition, snapshot, self._refreshed, self._state.extra_state
         )
       if shares := refresh.shares(name, self._refreshed):
-        self._report.scalars(step + 1, shares)  # the first step that it acts on
+        self._writer.scalars(step + 1, shares)  # the first step that it acts on
       if definition.target == EXTRA_STATE:  # embeddings may depend on it
         self._state, snapshot = self._state._replace(extra_state=extra_state), None
 
@@ -158,7 +158,7 @@ class _Loop:
           return
 
   def _step(self, step: int, batch: Batch, flush: bool) -> None:
-    with self._report.stage("train", less="compile"):
+    with self._writer.stage("train", less="compile"):
       placed = sharding.put_batch(batch, self._run.mesh)._replace(**self._static)
       self._state, metrics = self._train_step(self._state, placed)
       rows = self._run.data.train.row_numbers[batch.rows[batch.rows >= 0]]
@@ -175,10 +175,10 @@ class _Loop:
     evaluates = len(self._run.data.validation) > 0 and (ends or bool(eval_steps and step % eval_steps == 0))
     saves = ends or bool(save_steps and step % save_steps == 0)
     if evaluates or saves:
-      with self._report.stage("train"):
+      with self._writer.stage("train"):
         self._guard.flush()
     if ends or step % per_epoch == 0:
-      self._report.scalars(step, _epoch_metrics(self._guard.last, self._rate, self._report))
+      self._writer.scalars(step, _epoch_metrics(self._guard.last, self._rate, self._writer))
     self._evaluate_and_save(step, evaluates, saves)
 
   def _evaluate_and_save(self, step: int, evaluates: bool, saves: bool) -> None:
@@ -186,7 +186,7 @@ class _Loop:
     improved = False
     if evaluates:
       try:
-        improved = validation.update(self._run, self._report, self._state, step, self._record)
+        improved = validation.update(self._run, self._writer, self._state, step, self._record)
       except StopRequested:
         self._record.postpone_score()
         self._save()
@@ -194,22 +194,22 @@ class _Loop:
     if saves or self._record.stopped or (improved and self._run.config.checkpoint.every_epochs):
       self._save()
     if improved:
-      with self._report.stage("save"):
+      with self._writer.stage("save"):
         self._checkpoints.keep_best(self._state)
 
   def _save(self) -> None:
-    with self._report.stage("train"):
+    with self._writer.stage("train"):
       self._guard.flush()
-    with self._report.stage("save"):
-      self._checkpoints.save(self._state, self._refreshed, self._report.seconds)
+    with self._writer.stage("save"):
+      self._checkpoints.save(self._state, self._refreshed, self._writer.seconds)
 
 
-def _epoch_metrics(numbers: dict[str, float], rate: float, report: Report) -> dict[str, float]:
+def _epoch_metrics(numbers: dict[str, float], rate: float, writer: MetricWriter) -> dict[str, float]:
   """Returns an epoch's entries for metrics.jsonl."""
   return {
     **{f"train/{name}": value for name, value in numbers.items()},
     "train/examples_per_second": rate,
-    **{f"time/{stage}": seconds for stage, seconds in report.seconds.items()},
+    **{f"time/{stage}": seconds for stage, seconds in writer.seconds.items()},
     **{f"memory/{where}_bytes": peak for where, peak in runtime.peak_memory().items()},
   }
 

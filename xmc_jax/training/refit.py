@@ -8,7 +8,7 @@ from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.distributed.preemption import Stop
 from xmc_jax.errors import UserError
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.training import loop
@@ -26,7 +26,7 @@ def last_step(best_step: int, steps_per_epoch: int, steps_per_epoch_of_all: int)
   return max(1, round(best_step * steps_per_epoch_of_all / steps_per_epoch))
 
 
-def train(run: Run, report: Report, stop: Stop | None = None) -> None:
+def train(run: Run, writer: MetricWriter, stop: Stop | None = None) -> None:
   """Trains on all labelled rows from the start, in the folder `refit/` of a trained run.
 
   Uses the run's seed, settings and schedule; ends after as many epochs as were best by validation. Kills and
@@ -34,7 +34,7 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> None:
 
   Args:
     run: a run that `loop.train` has trained, and that holds out rows.
-    report: the run's report; gets the time of stage 'refit'.
+    writer: gets the time of stage 'refit'.
     stop: as in `loop.train`.
   """
   full_run, best_step = _on_all_rows(run), _best_step(run)
@@ -43,10 +43,10 @@ def train(run: Run, report: Report, stop: Stop | None = None) -> None:
     f"refit: trains again on all {len(full_run.batches.rows):,} points, for {steps:,} steps; on "
     f"{len(run.batches.rows):,} points, step {best_step:,} was best"
   )
-  with contextlib.closing(Report(full_run.workdir)) as refit_report:
-    loop.train(full_run, refit_report, stop, last_step=steps)
+  with contextlib.closing(MetricWriter(full_run.workdir)) as refit_writer:
+    loop.train(full_run, refit_writer, stop, last_step=steps)
     _save_final(full_run, *full_run.trained())
-    report.seconds["refit"] = sum(refit_report.seconds.values())
+    writer.seconds["refit"] = sum(refit_writer.seconds.values())
 
 
 def _on_all_rows(run: Run) -> Run:

@@ -11,7 +11,7 @@ import optax
 
 from xmc_jax.distributed import sharding
 from xmc_jax.ops import lazy_adam
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.training.optimizer import Optimizer
 from xmc_jax.types import Array, Batch, Method, PyTree, RowUpdate, TrainState
 
@@ -43,7 +43,7 @@ class TrainStep:
     mesh: the devices.
     settings: `config.train`; uses `seed`, `clip_norm` and `max_skipped_steps`.
     optimiser: trains the parameters.
-    report: gets the time of stage 'compile'.
+    writer: gets the time of stage 'compile'.
 
   Attributes:
     num_programs: number of shapes compiled so far; a few at most, as pools and positives have few widths.
@@ -55,13 +55,13 @@ class TrainStep:
     mesh: jax.sharding.Mesh,
     settings: ml_collections.ConfigDict,
     optimiser: Optimizer,
-    report: Report,
+    writer: MetricWriter,
   ):
     self._method, self._settings, self._optimiser = method, settings, optimiser
     self._mesh, self._devices = mesh, mesh if mesh.size > 1 else None
     self._may_skip = settings.max_skipped_steps > 0
     self._programs: dict[Any, jax.stages.Compiled] = {}
-    self._report = report
+    self._writer = writer
 
   def first_state(self, params: PyTree, extra_state: PyTree) -> TrainState:
     """Returns the state at step 0, on the devices of the mesh."""
@@ -151,7 +151,7 @@ class TrainStep:
   def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
     shapes = jax.tree.structure(batch), tuple(leaf.shape for leaf in jax.tree.leaves(batch))
     if shapes not in self._programs:
-      with self._report.stage("compile"):
+      with self._writer.stage("compile"):
         layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # outputs are laid out like inputs
         program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
         self._programs[shapes] = program.lower(state, batch).compile()

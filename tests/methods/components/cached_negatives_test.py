@@ -11,7 +11,7 @@ from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components import cached_negatives
-from xmc_jax.runs.metric_writer import Report
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.training import loop
 
 FRESH = {
@@ -157,7 +157,7 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(loop._Loop, "_step", step)
       try:
-        loop.train(run, Report(workdir))
+        loop.train(run, MetricWriter(workdir))
       except KeyboardInterrupt:
         return None
     return jax.device_get(

@@ -16,7 +16,7 @@ import jax
 from xmc_jax.config import renamed
 from xmc_jax.console import say
 from xmc_jax.errors import UserError
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, run_folder
 from xmc_jax.storage.checkpoints.record import TrainingRecord
 from xmc_jax.storage.checkpoints.step_folder import StepFolder
 from xmc_jax.types import PyTree, TrainState
@@ -39,8 +39,8 @@ class Checkpoints:
   """
 
   def __init__(self, workdir: pathlib.Path, keep: int):
-    self._newest = StepFolder(workdir / "checkpoints", keep=keep)
-    self._best = StepFolder(workdir / "best", keep=1)
+    self._newest = StepFolder(workdir / run_folder.NEWEST, keep=keep)
+    self._best = StepFolder(workdir / run_folder.BEST, keep=1)
     self.record = TrainingRecord()
 
   def latest(self) -> int | None:
