@@ -156,7 +156,7 @@ def test_training_that_goes_on_forgets_what_was_made_before(data, copied, workdi
 
 def test_what_others_make_while_it_trains_is_forgotten_too(data, copied, workdir, tmp_path, monkeypatch):
   """Somebody predicts with a run that has not ended: by the best parameters so far."""
-  train_on = loop._Loop.run
+  train_on = loop._Loop._steps
 
   def go(self, *steps):
     train_on(self, *steps)
@@ -164,7 +164,7 @@ def test_what_others_make_while_it_trains_is_forgotten_too(data, copied, workdir
       shutil.copyfile(copied / name, self._run.workdir / name)
 
   spoil(copied)
-  monkeypatch.setattr(loop._Loop, "run", go)
+  monkeypatch.setattr(loop._Loop, "_steps", go)
   train(data, tmp_path / "run")
   assert_same_files(tmp_path / "run", workdir)
 

@@ -101,7 +101,7 @@ class _Loop:
     if self._record.stopped:
       metric, waited = self._run.config.eval.metric, self._record.evals_since_best
       say(f"train: {metric} has not risen for {waited} evaluations; stopping")
-    run_folder.forget(self._run.workdir, *run_folder.RANKING_FILES)  # of an earlier step
+    run_folder.forget(self._run.workdir, *run_folder.RANKING_FILES)  # others may have predicted by now
 
   def _begin(self, first: int) -> None:
     """Checks the disk, deletes files of other parameters, embeds the points if the encoder is frozen."""
