@@ -36,7 +36,7 @@ CONFINED = {
   "orbax": ("storage/checkpoints/",),
   "scann": ("retrieval/",),
   "sklearn": ("retrieval/",),
-  "lightgbm": ("retrieval/tree_text.py",),
+  "lightgbm": ("retrieval/lightgbm_text.py",),
   "matplotlib": ("report/drawing.py",),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),

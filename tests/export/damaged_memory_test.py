@@ -10,7 +10,7 @@ from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import exported as exported_module
-from xmc_jax.retrieval import tree_text
+from xmc_jax.retrieval import lightgbm_text
 from xmc_jax.storage import checksums
 
 
@@ -169,9 +169,9 @@ def test_the_remedy_without_lightgbm_is_to_install_it(copied, monkeypatch):
   checksums.write_manifest(copied / "memory", record)
 
   def missing():
-    raise UserError(tree_text._MISSING)
+    raise UserError(lightgbm_text._MISSING)
 
-  monkeypatch.setattr(tree_text, "_library", missing)
+  monkeypatch.setattr(lightgbm_text, "_library", missing)
   with pytest.raises(UserError, match="pip install lightgbm"):
     export.Exported.load(copied).predict(["x"], 1)
 
@@ -180,4 +180,4 @@ def _trees(folder) -> str:
   """Trees of LightGBM's own, for as many features as the model has."""
   num = len(json.loads((folder / "memory" / "hybrid.json").read_text())["features"])
   features = np.random.default_rng(0).random((200, num), np.float32)
-  return tree_text.fitted(features, features[:, 0] > 0.5, {"verbose": -1, "objective": "binary"}, 2)
+  return lightgbm_text.fitted(features, features[:, 0] > 0.5, {"verbose": -1, "objective": "binary"}, 2)

@@ -12,7 +12,7 @@ from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.methods.components import label_centroids, label_prototypes, prime_loss
+from xmc_jax.methods.components import centroid_updates, label_prototypes, prime_loss
 from xmc_jax.ops import lazy_adam
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.sources import Queries
@@ -24,7 +24,7 @@ def _moved(centroids, queries, batch, shape=(1, 1), **changes):
   settings = types.SimpleNamespace(**{"centroid_momentum": 0.95, "num_positives": 2} | changes)
   info = types.SimpleNamespace(mesh=sharding.make(*shape))
   extra_state = {"centroids": jnp.asarray(centroids)}
-  update = label_centroids.updated(extra_state, jnp.asarray(queries), batch, settings, info)
+  update = centroid_updates.updated(extra_state, jnp.asarray(queries), batch, settings, info)
   return lazy_adam.put(extra_state["centroids"], *update, mesh=info.mesh if info.mesh.size > 1 else None)
 
 
@@ -63,7 +63,7 @@ def test_centroids_without_the_batch_by_hand(shape):
 
   def found(queries, texts):
     given = {"centroids": centroids}, queries, texts, batch, settings, info
-    return label_centroids.without_batch(*given)[:3]
+    return centroid_updates.without_batch(*given)[:3]
 
   expected = [(4 * np.array([3.0, 3.0]) - [1, 2]) / 2, [1.0, 1.0], [0.5, 0.25]]
   np.testing.assert_allclose(found(queries, texts), expected, rtol=1e-6)
@@ -165,7 +165,7 @@ def test_a_started_run_leaves_the_batch_out_for_good(data, tmp_path, kind):
   info = types.SimpleNamespace(
     mesh=run.mesh, label_counts=np.bincount(run.data.train.unfiltered_positives.indices)
   )
-  found = label_centroids.without_batch(extra_state, queries, texts, batch, run.config.method, info)
+  found = centroid_updates.without_batch(extra_state, queries, texts, batch, run.config.method, info)
   left_out = 0
   for column in np.flatnonzero(batch.columns >= 0):
     label = batch.columns[column]

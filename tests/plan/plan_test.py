@@ -23,7 +23,7 @@ from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.ops import lazy_adam
-from xmc_jax.plan import activations, chunks, host, memory, shapes, work
+from xmc_jax.plan import activations, chunks, device_memory, host, shapes, work
 from xmc_jax.plan.table import table
 from xmc_jax.training import optimizer
 from xmc_jax.training.step import TrainStep
@@ -48,7 +48,7 @@ def make_config(**overrides):
       "train.batch_size": 512,
       **{key: size for key, size in chunks.items() if key.partition(".")[2] in made.method},
       "plan.num_labels": 50_000,
-      "plan.labels_per_point": NUM_POSITIVES / 10,  # room for ten times the average: see memory.py
+      "plan.labels_per_point": NUM_POSITIVES / 10,  # room for ten times the average: see device_memory.py
     }
     | overrides
   )
@@ -294,7 +294,7 @@ def test_a_mesh_splits_a_plan():
     planned({"mesh.data": data, "mesh.label": label, "plan.num_labels": 2**20, "method.label_chunk": 2**10})
     for data, label in ((1, 1), (2, 4))
   )
-  texts, split_texts = (memory.label_texts(made.config, made.sizes) for made in (one, many))
+  texts, split_texts = (device_memory.label_texts(made.config, made.sizes) for made in (one, many))
   assert (split_texts.rows, split_texts.at_once) == (texts.rows / 8, texts.at_once) == (2**17, 2**10)
   encoding, split = (made.moments["encoding"] for made in (one, many))
   assert split["parameters"] == encoding["parameters"]
@@ -411,8 +411,9 @@ def test_every_preset_can_be_planned():
 
 def test_the_table_adds_up():
   lines = table(planned()).splitlines()
+  named = *device_memory.PARTS, *planned().stages, "total"
   rows = [(line[:24].strip(), [float(cell) for cell in line[24:].replace(",", "").split()])
-          for line in lines if line[:24].strip() in (*memory.PARTS, *planned().stages, "total")]  # fmt: skip
+          for line in lines if line[:24].strip() in named]  # fmt: skip
   first, second = (number for number, (name, _) in enumerate(rows) if name == "total")
   for parts, total in ((rows[:first], rows[first]), (rows[first + 1 : second], rows[second])):
     assert len(parts) >= 4
@@ -538,7 +539,7 @@ def test_chunks_fit_the_memory():
   for size, values in found.items():
     config = chunks.changed(PRESETS["dexml-lf_amazontitles_1.3m"][0].get_config("lf_amazontitles_1.3m"),
                             {f"method.{key}": value for key, value in values.items()})  # fmt: skip
-    assert memory.peak(config, plans.sizes_of(config), "gpu") <= plans.USABLE * 1e9 * size
+    assert device_memory.peak(config, plans.sizes_of(config), "gpu") <= plans.USABLE * 1e9 * size
   chunk_sizes = [values["label_chunk"] for values in found.values()]
   assert chunk_sizes == sorted(chunk_sizes) and chunk_sizes[0] < chunk_sizes[-1] == 4096
 

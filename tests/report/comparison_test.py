@@ -13,7 +13,7 @@ from page_runs import NAME, made_run
 
 from xmc_jax import metrics, report
 from xmc_jax.errors import UserError
-from xmc_jax.report import comparison, differing, finished
+from xmc_jax.report import comparison, differing_points, finished_runs
 from xmc_jax.runs import evaluate
 from xmc_jax.runs.ranking import ranker
 
@@ -58,7 +58,7 @@ def test_a_table_and_a_page(first, second, plain_run, fused_run, capsys):
 
 def test_differences_are_marked_and_adjusted(first, second, plain_run, tmp_path, undrawn):
   third = _copy(plain_run, tmp_path / "third")
-  runs = finished.opened([first, second, third])
+  runs = finished_runs.opened([first, second, third])
   means, found = comparison.measured(runs)
   alone = [comparison.measured([runs[0], other])[1][0] for other in runs[1:]]
   assert means[0] == means[2] and found[1]["P@5"] == (0.0, 0.0, 0.0, 1.0)
@@ -154,7 +154,7 @@ def test_another_ranking_of_the_runs(fused_run, hybrid_run, tmp_path, undrawn, c
   check_page(text)
   assert not (folders[0] / "report" / "compare.html").exists()
   assert text.count('<td class="text">memory</td>') == 2
-  assert [run.step for run in finished.opened(folders, "memory")] == [9, 9]
+  assert [run.step for run in finished_runs.opened(folders, "memory")] == [9, 9]
 
 
 def test_runs_by_their_own_scores_say_which(first, hybrid_run, tmp_path, undrawn, capsys):
@@ -165,7 +165,7 @@ def test_runs_by_their_own_scores_say_which(first, hybrid_run, tmp_path, undrawn
   with pytest.raises(UserError, match=r"--mode=evaluate --workdir=\S+ .* --scores=hybrid first"):
     report.compare([other, first], scores="hybrid")
   # A run's own ranking has no name behind its files.
-  assert finished._files(other, "hybrid")[1].name == "test.npz"
+  assert finished_runs._files(other, "hybrid")[1].name == "test.npz"
 
 
 def test_rankings_that_are_not_there_are_refused(first, second, tmp_path):
@@ -190,8 +190,8 @@ def test_a_link_out_of_the_folder_is_refused(first, second, tmp_path):
 
 
 def test_rows_that_gain_most():
-  assert differing.most(np.array([0.0, 0.5, -1.0, 0.9, 0.1, 0.2])).tolist() == [3, 1, 5]
-  assert differing.most(np.zeros(4)).size == 0
+  assert differing_points.most(np.array([0.0, 0.5, -1.0, 0.9, 0.1, 0.2])).tolist() == [3, 1, 5]
+  assert differing_points.most(np.zeros(4)).size == 0
 
 
 def test_shallow_rankings_and_no_validation(data_folder, first, tmp_path, undrawn, capsys):

@@ -9,8 +9,8 @@ from cases import each_case
 
 from xmc_jax import metrics
 from xmc_jax.report import drawing, figures, side_figures
-from xmc_jax.report.readings import Curve
 from xmc_jax.report.scores import Sample
+from xmc_jax.report.training_records import Curve
 from xmc_jax.storage import atomic
 
 matplotlib = pytest.importorskip("matplotlib")

@@ -12,7 +12,7 @@ import pytest
 import tiny_runs
 
 from xmc_jax.cli import commands
-from xmc_jax.runs import checkpoints
+from xmc_jax.runs import label_frequency, parameters_to_test
 from xmc_jax.runs import run as runs
 from xmc_jax.storage import run_folder
 
@@ -68,17 +68,17 @@ def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
 
   run = open_run(tmp_path)
   fitted = []
-  for module, name in ((checkpoints, "fit_fusion"), (checkpoints.frequency, "fit")):
+  for module, name in ((parameters_to_test, "fit_fusion"), (label_frequency, "fit")):
     monkeypatch.setattr(module, name, lambda run, *trained: fitted.append(trained))
   code = (
     "import pathlib, sys, types\n"
     "from xmc_jax.runs import checkpoints\n"
     "run = types.SimpleNamespace(workdir=pathlib.Path(sys.argv[1]), trained=lambda last: (None, None, 7),\n"
     "  ranking_in=lambda folder: run)\n"
-    "with checkpoints.trained(run, 'last'):\n"
+    "with parameters_to_test.trained(run, 'last'):\n"
     "  pass\n"
   )
-  with checkpoints.trained(run, "last") as (opened, *found):
+  with parameters_to_test.trained(run, "last") as (opened, *found):
     assert found == ["params", "extra_state", 7] and fitted == [("params", "extra_state")] * 2
     (opened.ranking_folder / "kept").touch()
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
@@ -86,5 +86,5 @@ def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
     assert ended.returncode and re.search(said, ended.stderr), ended.stderr
     assert (opened.ranking_folder / "kept").exists()
   assert not (tmp_path / run_folder.LAST).exists()
-  with checkpoints.trained(run, "last") as (opened, *_):
+  with parameters_to_test.trained(run, "last") as (opened, *_):
     assert not (opened.ranking_folder / "kept").exists()

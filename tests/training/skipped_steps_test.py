@@ -14,7 +14,7 @@ from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
-from xmc_jax.methods.components import label_centroids
+from xmc_jax.methods.components import centroid_updates
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import checksums
 from xmc_jax.training import loop
@@ -82,8 +82,10 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
 
   def loss(params, extra_state, batch, key):
     queries = params["points"][batch.rows]
-    scores = queries @ label_centroids.lookup(extra_state, batch.columns, info).T
-    extra_state = {label_centroids.NAME: label_centroids.updated(extra_state, queries, batch, settings, info)}
+    scores = queries @ centroid_updates.lookup(extra_state, batch.columns, info).T
+    extra_state = {
+      centroid_updates.NAME: centroid_updates.updated(extra_state, queries, batch, settings, info)
+    }
     return jnp.sum(jax.nn.softplus(scores)) + batch.shared, {}, extra_state
 
   rng = np.random.default_rng(0)
@@ -91,7 +93,7 @@ def _centroid_step(folder, max_skipped_steps, num_labels=40_000, width=64):
   method = Method(None, loss, None, None, BatchSpec(), ((".*", ()),))
   optimiser = Optimizer(optax.adam(0.1), optax.constant_schedule(0.1))
   step = TrainStep(method, info.mesh, train, optimiser, MetricWriter(folder))
-  extra_state = {label_centroids.NAME: vectors(num_labels, width)}
+  extra_state = {centroid_updates.NAME: vectors(num_labels, width)}
   state = step.first_state({"points": vectors(4, width)}, extra_state)
   labels = rng.choice(num_labels, 8, replace=False)
   batch = tiny_runs.pool_batch(labels, [[0], [3], [3], [6]], [[1.0]] * 4, [[-1]] * 4)

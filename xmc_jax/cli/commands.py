@@ -20,7 +20,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.distributed.preemption import Stop
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
-from xmc_jax.runs import checkpoints, create, evaluate, frequency, fused, ranking
+from xmc_jax.runs import create, evaluate, fused, label_frequency, parameters_to_test, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import atomic, locks
@@ -110,12 +110,12 @@ def train_and_test(
     ranking.check_installed(run)
     say(data.summary(run.dataset.manifest))
     say(_plan(run))
-    frequency.log_scope(run, run.config.eval.scores)
+    label_frequency.log_scope(run, run.config.eval.scores)
     loop.train(run, writer, stop)
     params, extra_state, step = run.trained()
     with writer.stage("fuse"):
       fused.fit_fusion(run, params, extra_state)
-      frequency.fit(run, params, extra_state)
+      label_frequency.fit(run, params, extra_state)
     with writer.stage("hybrid"):
       ranking.fit_hybrid(run, params, extra_state)
     if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
@@ -148,13 +148,13 @@ def test(
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
   """
   run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
-  frequency.log_scope(run, scores or own.scores)
+  label_frequency.log_scope(run, scores or own.scores)
   choices = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
   suffix = "".join(f"_{given}" for given, usual in choices if given not in ("", usual))
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     atomic.check_output(destination)  # before the long work
-  with checkpoints.trained(run, checkpoint) as trained:
+  with parameters_to_test.trained(run, checkpoint) as trained:
     means, ranked = _test(*trained, MetricWriter(workdir), scores, suffix)
   if writes:
     with atomic.open_output(destination) as out:

@@ -12,7 +12,7 @@ from xmc_jax import data, methods, sanitize
 from xmc_jax.config import checks
 from xmc_jax.export import measured
 from xmc_jax.export.exported import HYBRID
-from xmc_jax.export.sentence import Sentence
+from xmc_jax.export.sentence_transformers import Sentence
 from xmc_jax.runs.run import Run
 
 _PATHS = (

@@ -13,12 +13,12 @@ from xmc_jax import methods
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence
+from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence_transformers
 from xmc_jax.export.memory_files import Memory
 from xmc_jax.export.programs import Trained
-from xmc_jax.runs import frequency, ranking
+from xmc_jax.runs import label_frequency, ranking
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.memory import point_vectors
+from xmc_jax.runs.point_memory import point_vectors
 from xmc_jax.storage import atomic, whole_folder
 
 _PROBES = 8  # texts that the folder of sentence-transformers is checked with
@@ -94,7 +94,7 @@ def _check_scores(scores: str, run: runs.Run) -> None:
       f"scores = {scores!r}: an export ranks by all sources or by inner products, not by this one alone; "
       "give --scores=hybrid, which joins it with the others, or --scores=encoder"
     )
-  weight = frequency.weight_of(run, scores if scores in run.method.scorers else "")
+  weight = label_frequency.weight_of(run, scores if scores in run.method.scorers else "")
   if weight and scores != exported.HYBRID:
     raise UserError(
       f"eval.log_frequency: label frequency has weight {weight:g} in this run's {scores!r} scores, but an "
@@ -118,7 +118,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, np.zeros(0, int))
   _check_room(part, source, vectors.shape, memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
-  found = sentence.write(part / exported.SENTENCE, run, trained, probes)
+  found = sentence_transformers.write(part / exported.SENTENCE, run, trained, probes)
   if found.reason:
     say(f"export: no {exported.SENTENCE}/: {found.reason}")
   functions = _write_programs(part / exported.PROGRAMS, source)

@@ -12,8 +12,8 @@ import ml_collections
 from xmc_jax.config import Key, declare
 from xmc_jax.errors import UserError
 from xmc_jax.methods.components import (
+  centroid_updates,
   embedding,
-  label_centroids,
   label_prototypes,
   pool,
   pool_losses,
@@ -56,13 +56,13 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     queries = normalize(embed_points(encoder.embed, shared, batch.queries, query_key))
     texts = embed_texts(encoder.embed, shared, batch.labels, label_key)
     given = extra_state, queries, normalize(texts), batch, settings, info
-    centroids = label_centroids.without_batch(*given) if settings.leave_batch_out else None
+    centroids = centroid_updates.without_batch(*given) if settings.leave_batch_out else None
     pool = prototypes.of_pool(params, extra_state, texts, batch.columns, network_key, centroids)
     value, parts = prime_loss.total(config, info, queries, normalize(texts), pool, batch, triplet_key)
     if settings.centroids == "momentum":  # after the loss, to avoid leaking this batch
       extra_state = {
         **extra_state,
-        label_centroids.NAME: label_centroids.updated(extra_state, queries, batch, settings, info),
+        centroid_updates.NAME: centroid_updates.updated(extra_state, queries, batch, settings, info),
       }
     return value, parts, extra_state
 
@@ -86,7 +86,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
       params, extra_state, encoder.embed(params, tokens), ids
     ),
     embed_texts=lambda params, extra_state, tokens, ids: normalize(encoder.embed(params, tokens)),
-    extra_state_to_rank=label_centroids.with_exact if label_centroids.exact_at_the_end(settings) else None,
+    extra_state_to_rank=centroid_updates.with_exact if centroid_updates.exact_at_the_end(settings) else None,
     init_from_run=init_from_run,
     batch=refreshes.in_clusters(pool.batch_spec(settings), settings),
     sharding_rules=(*label_prototypes.RULES, embedding.ENCODER_RULE),

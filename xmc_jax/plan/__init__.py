@@ -9,7 +9,7 @@ from typing import NamedTuple
 import ml_collections
 
 from xmc_jax.errors import ConfigError
-from xmc_jax.plan import chunks, memory, shapes, work
+from xmc_jax.plan import chunks, device_memory, shapes, work
 from xmc_jax.plan.chips import CHIPS, USABLE, Chip
 from xmc_jax.plan.remedies import remedy
 from xmc_jax.plan.sizes import Sizes, sizes_of
@@ -87,7 +87,9 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
   chip = chip or CHIPS[config.plan.chip]
   chosen = chunks.choose(config, sizes, chip.memory, chip.kind)
   config = chunks.changed(config, {f"method.{key}": value for key, value in chosen.items()})
-  return Plan(config, sizes, chip, memory.moments(config, sizes, chip.kind), work.stages(config, sizes, chip))
+  return Plan(
+    config, sizes, chip, device_memory.moments(config, sizes, chip.kind), work.stages(config, sizes, chip)
+  )
 
 
 def check(made: Plan) -> None:
@@ -96,7 +98,7 @@ def check(made: Plan) -> None:
     return
   config, part = made.config, max(made.parts, key=made.parts.__getitem__)
   section, name = _key(made, part).split(".")
-  remedies = remedy(config, lambda other: memory.peak(other, made.sizes, made.chip.kind), made.limit)
+  remedies = remedy(config, lambda other: device_memory.peak(other, made.sizes, made.chip.kind), made.limit)
   raise ConfigError(
     f"{section}.{name} = {config[section][name]!r} does not fit: {made.total / 1e9:,.1f} GB on each device "
     f"in {made.moment}, of it {made.parts[part] / 1e9:,.1f} GB {part}, and {made.limit / 1e9:,.1f} GB are "
@@ -121,7 +123,7 @@ def _key(made: Plan, part: str) -> str:
   if part != "activations":
     return _KEYS.get(part) or _key_of_weights(made)
   texts = {
-    "method.query_chunk": memory.query_texts(made.config, made.sizes),
-    "method.label_chunk": memory.label_texts(made.config, made.sizes),
+    "method.query_chunk": device_memory.query_texts(made.config, made.sizes),
+    "method.label_chunk": device_memory.label_texts(made.config, made.sizes),
   }
   return max(texts, key=lambda key: sum(texts[key].activations(made.config, made.sizes, made.chip.kind)))

@@ -9,7 +9,7 @@ from xmc_jax import models
 from xmc_jax.console import say
 from xmc_jax.data import Dataset
 from xmc_jax.distributed import runtime
-from xmc_jax.plan import memory
+from xmc_jax.plan import device_memory
 from xmc_jax.plan.chips import USABLE
 from xmc_jax.plan.sizes import Sizes, sizes_of_data
 
@@ -41,7 +41,7 @@ def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float,
 
   def taken(values: dict[str, int]) -> float:
     whole = changed(config, {f"method.{key}": value for key, value in values.items()})
-    return max(memory.peak_of_steps(whole, sizes, kind), USABLE * memory_bytes)
+    return max(device_memory.peak_of_steps(whole, sizes, kind), USABLE * memory_bytes)
 
   return min(tried, key=taken)  # all that fit are equal here, so the largest of them wins
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from xmc_jax.plan import Plan, host, memory, shapes
+from xmc_jax.plan import Plan, device_memory, host, shapes
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
 
 _FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # tokens encoded together on one device
@@ -14,7 +14,7 @@ _CHUNKS = ("query_chunk", "label_chunk", "score_chunk")
 def table(made: Plan) -> str:
   """Formats a plan: its sizes, the memory by part and moment, the work of a step, and notes."""
   lines = [*_about(made), "", _row("GB on each device", made.moments)]
-  for part in memory.PARTS:
+  for part in device_memory.PARTS:
     sizes = [parts[part] for parts in made.moments.values()]
     if any(sizes):
       lines.append(_row(part, (f"{size / 1e9:,.2f}" for size in sizes)))
@@ -58,7 +58,7 @@ def _notes(made: Plan) -> Iterator[str]:
   if chip.kind == "gpu" and PREALLOCATED * chip.memory < made.total <= made.limit:
     variable = f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE}"
     yield f"JAX takes {PREALLOCATED:.0%} of a GPU: set {variable} in the environment"
-  texts = memory.label_texts(config, sizes)
+  texts = device_memory.label_texts(config, sizes)
   if texts.cached and texts.at_once * texts.longest < _FEW_TOKENS:
     enough = int(_ENOUGH_TOKENS // texts.longest)
     yield (

@@ -7,7 +7,7 @@ import ml_collections
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.activations import dropped_by_network, per_token
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
-from xmc_jax.plan.memory import Texts, label_texts, query_texts
+from xmc_jax.plan.device_memory import Texts, label_texts, query_texts
 from xmc_jax.plan.shapes import (
   batch_rows,
   classifier_dim,

@@ -8,8 +8,16 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import metrics, sanitize
-from xmc_jax.report import differing, drawing, finished, readings, scores, side_figures, tables
-from xmc_jax.report.finished import Finished
+from xmc_jax.report import (
+  differing_points,
+  drawing,
+  finished_runs,
+  scores,
+  side_figures,
+  tables,
+  training_records,
+)
+from xmc_jax.report.finished_runs import Finished
 from xmc_jax.report.html import Markup, document, element, image, isolated, note, paragraph, table
 from xmc_jax.storage import atomic
 
@@ -36,7 +44,7 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
     UserError: fewer than two runs, a run that is not finished or not ranked by these scores, other test
       data, or a page that cannot be written.
   """
-  runs = finished.opened(workdirs, scores)
+  runs = finished_runs.opened(workdirs, scores)
   means, differences = measured(runs)
   print(sanitize.text(console_table(runs, means, differences)))
   usual = runs[0].workdir / "report" / f"compare{f'_{scores}' if scores else ''}.html"
@@ -132,7 +140,7 @@ def _page(runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differ
     *_figures(runs),
     *_by_frequency(runs, parts_by_decile(runs)),
     element("h2", "Where they differ most"),
-    *differing.sections(runs),
+    *differing_points.sections(runs),
     element("h2", "Time"),
     _times(runs),
     element("h2", "Settings that differ"),
@@ -259,7 +267,7 @@ def _times(runs: Sequence[Finished]) -> Markup:
   rows.append(
     [element("b", "all"), *(element("b", tables.duration(sum(run.seconds.values()))) for run in runs)]
   )
-  rows.append(["peak memory of the process", *(_memory(readings.memory(run.curves)) for run in runs)])
+  rows.append(["peak memory of the process", *(_memory(training_records.memory(run.curves)) for run in runs)])
   return table(["stage", *(run.letter for run in runs)], rows)
 
 

@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 
 from xmc_jax.report import drawing
-from xmc_jax.report.readings import Curve, Curves
 from xmc_jax.report.scores import Sample
+from xmc_jax.report.training_records import Curve, Curves
 
 VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _BINS = 60

@@ -11,7 +11,7 @@ import numpy as np
 from xmc_jax import methods, metrics
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
-from xmc_jax.report import drawing, examples, figures, readings, score_section, scores, tables
+from xmc_jax.report import drawing, examples, figures, score_section, scores, tables, training_records
 from xmc_jax.report.html import Markup, document, element, image, joined, note, paragraph
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.evaluate import Why
@@ -43,7 +43,7 @@ class _Material(NamedTuple):
   """
 
   report: Mapping[str, Any]
-  curves: readings.Curves
+  curves: training_records.Curves
   refreshed: Mapping[str, np.ndarray]
   hits: Hits
   sample: scores.Sample | None
@@ -91,17 +91,17 @@ def write(
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
     return page
-  curves = readings.curves(run.workdir)
+  curves = training_records.curves(run.workdir)
   material = _Material(
     report=json.loads((folder / f"metrics{suffix}.json").read_text(encoding="utf-8")),
     curves=curves,
-    refreshed=readings.refreshed(run.method.refreshes, curves),
+    refreshed=training_records.refreshed(run.method.refreshes, curves),
     hits=hits,
     sample=sample,
     choices=choices,
     reasons=reasons,
     frequency=np.asarray((run.dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
-    seconds=readings.seconds(run.workdir) if seconds is None else dict(seconds),
+    seconds=training_records.seconds(run.workdir) if seconds is None else dict(seconds),
   )
   atomic.write_text(page, _page(run, ranking, chosen, material, suffix))
   return page
@@ -227,7 +227,7 @@ def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> lis
       caption += " Here the method's own vectors rank; the test's metrics are of the other ranking."
     drawn.append(("validation", lambda: figures.validation(curves, refreshed, step), caption))
   sentences = []
-  if per_epoch := readings.steps_per_epoch(curves):
+  if per_epoch := training_records.steps_per_epoch(curves):
     last = int(curves["train/loss"].steps[-1])
     sentences.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
   if not len(run.data.validation):
@@ -283,7 +283,7 @@ def _cost(material: _Material) -> list[Markup]:
   parts = [element("h2", "Time and memory")]
   if material.seconds:
     parts.append(tables.stages(material.seconds))
-  return [*parts, tables.memory(readings.memory(material.curves))]
+  return [*parts, tables.memory(training_records.memory(material.curves))]
 
 
 def _settings(config: ml_collections.ConfigDict) -> list[Markup]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xmc_jax.report import drawing, readings
+from xmc_jax.report import drawing, training_records
 from xmc_jax.report.figures import DECILES
-from xmc_jax.report.finished import Finished
-from xmc_jax.report.readings import Curve
+from xmc_jax.report.finished_runs import Finished
+from xmc_jax.report.training_records import Curve
 
 _FEW = 40  # longer curves get no marker at each reading
 
@@ -47,9 +47,9 @@ def _lines(
   drawing.legend(axes, list(map(name, drawn)))
 
 
-def _places(run: Finished, curve: readings.Curve, by_time: bool) -> np.ndarray | None:
+def _places(run: Finished, curve: training_records.Curve, by_time: bool) -> np.ndarray | None:
   """Returns `[n]` epochs, or minutes, of a curve's readings; None if the run did not record them."""
-  per_epoch = readings.steps_per_epoch(run.curves)
+  per_epoch = training_records.steps_per_epoch(run.curves)
   if not by_time:
     return curve.steps / per_epoch if per_epoch else None
   spent = run.curves.get("time/train")

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.retrieval import cores
+from xmc_jax.retrieval import cpu_cores
 from xmc_jax.retrieval.explanations import Reason, explain
 from xmc_jax.retrieval.features import Candidates, candidates, feature_names
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
@@ -166,8 +166,8 @@ def _each_block(
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
   found = lambda block, *rest: work(candidates(block, names or retriever.names, depth), *rest)
-  with cores.one_thread_per_product:
-    return cores.in_order(found, cores.num_cores(), blocks, *more)
+  with cpu_cores.one_thread_per_product:
+    return cpu_cores.in_order(found, cpu_cores.num_cores(), blocks, *more)
 
 
 def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:

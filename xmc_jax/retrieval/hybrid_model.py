@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from xmc_jax.errors import DataError
-from xmc_jax.retrieval import cores, tree_text
+from xmc_jax.retrieval import cpu_cores, lightgbm_text
 from xmc_jax.storage import atomic
 
 FEWEST_ROWS = 50  # queries that trees need; with fewer there is only the regression
@@ -62,7 +62,7 @@ class HybridModel:
     self.features, self.num_rows = list(features), num_rows
     self.linear, self._trees = np.asarray(linear, np.float64), trees
     self._joint = np.asarray(joint, np.float64)
-    self._booster = tree_text.booster(trees) if trees else None
+    self._booster = lightgbm_text.booster(trees) if trees else None
     self.has_trees = bool(trees)
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ class HybridModel:
       if not (np.isfinite(linear).all() and np.isfinite(joint).all()):
         raise ValueError("its weights are not finite")
       if content["trees"]:
-        tree_text.check(content["trees"], len(names))
+        lightgbm_text.check(content["trees"], len(names))
       return cls(names, linear, content["trees"], joint, int(content["num_rows"]))
     except (
       *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
@@ -150,7 +150,7 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
   shuffled = np.random.default_rng(0).permutation(queries)
   parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
-  with cores.one_thread_per_product:  # the last bits of a product depend on the number of threads
+  with cpu_cores.one_thread_per_product:  # the last bits of a product depend on the number of threads
     if len(queries) < FEWEST_ROWS or one_kind:
       return HybridModel(names, _fitted_regression(names, features, right), num_rows=len(queries))
     out_of_fold = np.zeros((len(rows), 2))
@@ -170,7 +170,7 @@ def fixed(names: list[str]) -> HybridModel:
 
 def _fitted_models(names: list[str], features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
   """Fits both models; returns the regression's weights `[F + 1]` and the trees' text."""
-  return _fitted_regression(names, features, right), tree_text.fitted(features, right, _TREES, _NUM_TREES)
+  return _fitted_regression(names, features, right), lightgbm_text.fitted(features, right, _TREES, _NUM_TREES)
 
 
 def _fitted_regression(names: list[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:

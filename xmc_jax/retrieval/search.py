@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from xmc_jax import ops
 from xmc_jax.distributed import sharding
-from xmc_jax.retrieval import cores, host_search
+from xmc_jax.retrieval import cpu_cores, host_search
 from xmc_jax.types import Array
 
 _SMALL_BLOCK = 64  # queries, at least: smaller products are slow
@@ -85,7 +85,7 @@ def search(
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)
   hosted = _on_one_cpu(placed)
-  num_threads = cores.num_cores() if hosted else 1  # several devices must all be called in one order
+  num_threads = cpu_cores.num_cores() if hosted else 1  # several devices must all be called in one order
   # Depends only on the number of queries, so that results do not differ between machines: the last bits of a
   # product depend on its size.
   block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
@@ -101,9 +101,9 @@ def search(
       found = without(*found, exclude[rows])
     scores[rows], ids[rows] = (array[:, :k] for array in found)
 
-  one_core_each = cores.one_thread_per_product if hosted else contextlib.nullcontext()
+  one_core_each = cpu_cores.one_thread_per_product if hosted else contextlib.nullcontext()
   with one_core_each:
-    cores.in_order(find, num_threads, range(0, num_queries, block))
+    cpu_cores.in_order(find, num_threads, range(0, num_queries, block))
   return Ranking(ids, scores)
 
 

@@ -9,7 +9,7 @@ import ml_collections
 
 from xmc_jax import config as configs
 from xmc_jax import data, methods, models
-from xmc_jax.config import checks, fitting
+from xmc_jax.config import checks, fit_to_size
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
@@ -114,14 +114,14 @@ def fitted(
   num_labels: int,
   begun: ml_collections.ConfigDict | None = None,
 ) -> tuple[ml_collections.ConfigDict, str]:
-  """Returns the config fitted to the size of the data, and a line that names what was chosen (fitting.py).
+  """Returns the config fitted to the size of the data, and a line that names what was chosen.
 
   If the number of validation rows is automatic, and the run continues another run, or starts from one on the
   same data, the number is that run's, so that both hold out the same rows.
 
   Args:
     config: the config as given.
-    num_labelled, num_labels: as in `fitting.fitted`.
+    num_labelled, num_labels: as in `fit_to_size.fitted`.
     begun: the config of the run that is continued; None for a new run.
   """
   other, given = begun, config
@@ -130,12 +130,12 @@ def fitted(
   if (
     other
     and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
-    and config.data.num_validation == fitting.AUTOMATIC
+    and config.data.num_validation == fit_to_size.AUTOMATIC
   ):
     given = ml_collections.ConfigDict(config.to_dict())
     given.data.num_validation = other.data.num_validation
-  found = fitting.fitted(given, num_labelled, num_labels, begun)
-  return found, fitting.note(config, found, num_labelled, num_labels)
+  found = fit_to_size.fitted(given, num_labelled, num_labels, begun)
+  return found, fit_to_size.note(config, found, num_labelled, num_labels)
 
 
 def with_encoder_of(

@@ -11,7 +11,7 @@ from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.fusion import Fusion, Tree
 from xmc_jax.retrieval.key_memory import KeyMemory
 from xmc_jax.retrieval.search import Ranking
-from xmc_jax.runs.memory import point_vectors
+from xmc_jax.runs.point_memory import point_vectors
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree

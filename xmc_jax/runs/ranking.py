@@ -13,7 +13,7 @@ from xmc_jax import data, methods
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval import tree_text
+from xmc_jax.retrieval import lightgbm_text
 from xmc_jax.retrieval.explanations import in_words
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
@@ -21,9 +21,9 @@ from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
-from xmc_jax.runs import frequency
+from xmc_jax.runs import label_frequency
 from xmc_jax.runs.fused import fused_ranker
-from xmc_jax.runs.memory import is_refitted, point_vectors
+from xmc_jax.runs.point_memory import is_refitted, point_vectors
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
@@ -79,8 +79,8 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
   if backend == "scann" and not runtime.is_alone():
     say("ranking: exact, as eval.backend = 'scann' works only with a single process")
     backend = "exact"
-  weight = frequency.weight_of(run, view)
-  vectors = frequency.add_label_column(
+  weight = label_frequency.weight_of(run, view)
+  vectors = label_frequency.add_label_column(
     run, run.embedder.labels(params, run.extra_state_to_rank(params, extra_state), view), weight
   )
   used = vectors.any(axis=0)  # a view may use only some of the columns
@@ -89,7 +89,7 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
   index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
 
   def rank(queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    vectors = frequency.add_query_column(queries.vectors, weight)
+    vectors = label_frequency.add_query_column(queries.vectors, weight)
     vectors = vectors if used.all() else vectors[:, used]
     return index.search(vectors, k, exclude=exclude)
 
@@ -99,7 +99,7 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
 def check_installed(run: Run) -> None:
   """Raises UserError before the first step if a package is missing that the training needs at its end."""
   if run.config.eval.scores == "hybrid" and len(run.data.validation) >= FEWEST_ROWS:
-    tree_text.check_installed()
+    lightgbm_text.check_installed()
 
 
 def fit_hybrid(run: Run, params: PyTree, extra_state: PyTree) -> None:

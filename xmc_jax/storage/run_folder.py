@@ -25,7 +25,7 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax.config import fitting
+from xmc_jax.config import fit_to_size
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.storage import atomic
@@ -55,7 +55,7 @@ def claimed(
 
   If there was no run yet and the block fails, the files of the claim are deleted.
   """
-  claim(config, begun, workdir, leaving_open=fitting.KEYS)
+  claim(config, begun, workdir, leaving_open=fit_to_size.KEYS)
   try:
     yield
   except UserError:
@@ -86,7 +86,7 @@ def claim(
     changed = [line for line in changed if not line.startswith((*_MAY_CHANGE, *leaving_open))]
     if not changed:
       return
-    if all(line.startswith(fitting.KEYS) for line in changed):
+    if all(line.startswith(fit_to_size.KEYS) for line in changed):
       stays = (_TOKENIZER, _ENCODER)  # made from all texts, whichever rows are held out
     if has_checkpoints(workdir):
       more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from xmc_jax import models
 from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
-from xmc_jax.methods.components import label_centroids, label_clusters
+from xmc_jax.methods.components import centroid_updates, label_clusters
 from xmc_jax.models import normalize
 from xmc_jax.ops import lazy_adam
 from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh
@@ -23,15 +23,15 @@ from xmc_jax.types import Array, Batch, DatasetInfo, PyTree, Refresh
 TABLE = "free_vectors"  # in `params`: `[K', D]`, K' = K and the head labels, rounded up to the devices
 NETWORK = "prototype"  # in `params`
 # For each name in `extra_state`, the parameters that it belongs to: without these it is of no use.
-OWNERS = {label_clusters.NAME: TABLE, label_centroids.NAME: NETWORK}
+OWNERS = {label_clusters.NAME: TABLE, centroid_updates.NAME: NETWORK}
 RULES = (
-  (f"(^|/)({TABLE}|{label_centroids.NAME})(/|$)", (sharding.LABEL_ROWS,)),
+  (f"(^|/)({TABLE}|{centroid_updates.NAME})(/|$)", (sharding.LABEL_ROWS,)),
   ("(^|/)prototype/", ()),
   label_clusters.RULE,
 )
 
 SETTINGS = declare(
-  label_centroids.SETTINGS,
+  centroid_updates.SETTINGS,
   label_clusters.SETTINGS,
   prototype_width=Key(1024, "width of the prototype network's feed-forward layer", least=1),
   prototype_dropout=Key(0.1, "dropout at all four sites of the prototype network", below=1),
@@ -74,7 +74,7 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> P
   def init(key):
     network_key, table_key = jax.random.split(key)
     params = {NETWORK: network.init(network_key, jnp.zeros((1, 1, width)))["params"]}
-    extra_state = label_centroids.init_state(info, width) if centroids else {}
+    extra_state = centroid_updates.init_state(info, width) if centroids else {}
     if num_clusters:
       params[TABLE] = label_clusters.first_vectors(table_key, num_clusters, width, info)
       extra_state |= label_clusters.init_state(info)
@@ -83,7 +83,7 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> P
   def mixed(params, extra_state, texts, labels, free_vectors, key=None, given=None):
     parts = [normalize(texts) if settings.unit_texts else texts]
     if centroids:
-      parts.append(label_centroids.lookup(extra_state, labels, info) if given is None else given)
+      parts.append(centroid_updates.lookup(extra_state, labels, info) if given is None else given)
     vectors = jnp.stack([*parts, *free_vectors], axis=1)
     if devices:  # split as texts are: else every device would make all prototypes
       vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(sharding.LABEL_ROWS)))
@@ -108,6 +108,6 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> P
     else {},
     refreshes={
       **(label_clusters.refreshes(config, info) if num_clusters else {}),
-      **(label_centroids.refreshes(settings) if centroids else {}),
+      **(centroid_updates.refreshes(settings) if centroids else {}),
     },
   )

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 
 from xmc_jax.distributed import runtime
-from xmc_jax.runs import frequency
+from xmc_jax.runs import label_frequency
 from xmc_jax.runs.fused import fit_fusion
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import locks, run_folder
@@ -43,5 +43,5 @@ def trained(run: Run, checkpoint: str) -> Iterator[tuple[Run, PyTree, PyTree, in
       stack.callback(shutil.rmtree, folder, ignore_errors=True)
     runtime.barrier("last")
     fit_fusion(run, *found[:2])
-    frequency.fit(run, *found[:2])
+    label_frequency.fit(run, *found[:2])
     yield run, *found

@@ -5,7 +5,7 @@ import json
 import numpy as np
 from cases import each_case
 
-from xmc_jax.report import readings
+from xmc_jax.report import training_records
 from xmc_jax.types import Refresh
 
 
@@ -25,12 +25,12 @@ def test_curves_rise_and_the_last_word_counts(tmp_path):
     _line(8, **{"train/loss": 2.0}),
     _line(4, **{"eval/P@1": 0.5}),  # a resumed run wrote it again
   )
-  found = readings.curves(tmp_path)
+  found = training_records.curves(tmp_path)
   assert sorted(found) == ["eval/P@1", "time/train", "train/loss"]
   np.testing.assert_array_equal(found["train/loss"].steps, [4, 8])
   np.testing.assert_array_equal(found["train/loss"].values, [3.0, 2.0])
   np.testing.assert_array_equal(found["eval/P@1"].values, [0.5])
-  assert readings.steps_per_epoch(found) == 4
+  assert training_records.steps_per_epoch(found) == 4
 
 
 @each_case(
@@ -55,14 +55,14 @@ def test_curves_rise_and_the_last_word_counts(tmp_path):
 )
 def test_lines_that_are_none_of_ours_are_skipped(tmp_path, line):
   _write(tmp_path, line, _line(6, **{"train/loss": 2.0}))
-  found = readings.curves(tmp_path)
+  found = training_records.curves(tmp_path)
   assert list(found) == ["train/loss"] and found["train/loss"].steps.tolist() == [6]
 
 
 def test_no_readings(tmp_path):
-  assert readings.curves(tmp_path) == {} and readings.seconds(tmp_path) == {}
-  assert readings.steps_per_epoch({}) == 0 and readings.memory({}) == {}
-  assert readings.refreshed({"clusters": Refresh(1.0, print)}, {}) == {}
+  assert training_records.curves(tmp_path) == {} and training_records.seconds(tmp_path) == {}
+  assert training_records.steps_per_epoch({}) == 0 and training_records.memory({}) == {}
+  assert training_records.refreshed({"clusters": Refresh(1.0, print)}, {}) == {}
 
 
 def test_refreshes_are_where_they_were_due(tmp_path):
@@ -73,7 +73,7 @@ def test_refreshes_are_where_they_were_due(tmp_path):
     "shortlist": Refresh(0.0, print, every_steps=25),
     "never_made": Refresh(1.0, print),
   }
-  found = readings.refreshed(refreshes, readings.curves(tmp_path))
+  found = training_records.refreshed(refreshes, training_records.curves(tmp_path))
   assert {name: steps.tolist() for name, steps in found.items()} == {
     "clusters": [10, 30, 50],
     "shortlist": [0, 25, 50],
@@ -82,7 +82,10 @@ def test_refreshes_are_where_they_were_due(tmp_path):
 
 def test_absurd_numbers_of_refreshes_come_to_an_end(tmp_path):
   _write(tmp_path, *(_line(step, **{"train/loss": 1.0, "time/refresh_a": 1.0}) for step in (1, 2**31 - 1)))
-  assert len(readings.refreshed({"a": Refresh(1.0, print)}, readings.curves(tmp_path))["a"]) <= 5000
+  assert (
+    len(training_records.refreshed({"a": Refresh(1.0, print)}, training_records.curves(tmp_path))["a"])
+    <= 5000
+  )
 
 
 @each_case("text", ["", "[]", '{"train": "x"}', "{", '{"train": NaN}'])
@@ -90,5 +93,5 @@ def test_damaged_seconds_are_those_of_the_last_reading(tmp_path, text):
   _write(tmp_path, _line(6, **{"time/train": 2.0, "memory/host_bytes": 5e9}))
   (tmp_path / "report").mkdir()
   (tmp_path / "report" / "seconds.json").write_text(text)
-  assert readings.seconds(tmp_path) == {"train": 2.0}
-  assert readings.memory(readings.curves(tmp_path)) == {"host": 5e9}
+  assert training_records.seconds(tmp_path) == {"train": 2.0}
+  assert training_records.memory(training_records.curves(tmp_path)) == {"host": 5e9}

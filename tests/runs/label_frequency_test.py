@@ -14,7 +14,7 @@ from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.make import export
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import frequency
+from xmc_jax.runs import label_frequency
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.ranking import ranker
 from xmc_jax.storage import run_folder
@@ -59,7 +59,7 @@ def test_an_encoder_ranks_by_cosines_and_frequency(weight, data, tmp_path):
 
 
 def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
-  kept = ChosenWeight.load(chosen / run_folder.FREQUENCY, frequency.GRID[-1])
+  kept = ChosenWeight.load(chosen / run_folder.FREQUENCY, label_frequency.GRID[-1])
   run = runs.reopen(chosen)
   params, extra_state, _ = run.trained()
   validation, earned = run.data.validation, []
@@ -68,7 +68,7 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
     run.embedder.labels(params, extra_state),
   )
   counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
-  for weight in frequency.GRID:
+  for weight in label_frequency.GRID:
     scores = queries @ labels.T / 0.05 + weight * np.log1p(counts)
     scores[validation.filter.toarray()] = -np.inf
     earned.append(
@@ -77,13 +77,13 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
       )
     )
   np.testing.assert_allclose(kept.values, earned, atol=1e-6)
-  assert kept.weight == frequency.GRID[int(np.argmax(earned))] and kept.metric == "P@1"
-  assert frequency.weight_of(run) == kept.weight
+  assert kept.weight == label_frequency.GRID[int(np.argmax(earned))] and kept.metric == "P@1"
+  assert label_frequency.weight_of(run) == kept.weight
   before = json.loads((chosen / "report" / "metrics.json").read_text())["metrics"]
   assert commands.test(chosen) == before
   (chosen / run_folder.FREQUENCY).write_text('{"weight": 3}')
   with pytest.raises(UserError, match=r"frequency\.json: not readable .*delete it"):
-    frequency.weight_of(run)
+    label_frequency.weight_of(run)
   kept.save(chosen / run_folder.FREQUENCY)
 
 
@@ -108,7 +108,7 @@ _KINDS = {"dexml": _UNIT, "unidec": tiny_runs.UNIDEC, "rae_xmc": tiny_runs.RAE_X
 def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, monkeypatch):
   """α = 2 changes a ranking, or the line is there; never both. So it is in every method, by all scores."""
   found, said = [], []
-  monkeypatch.setattr(frequency, "say", said.append)
+  monkeypatch.setattr(label_frequency, "say", said.append)
   for weight in (0.0, 2.0):
     settings = {**_KINDS[kind], "encoder.normalize": True, "eval.log_frequency": weight}
     run = tiny_runs.open_run(data, tmp_path / f"{weight}", **settings)
@@ -117,16 +117,16 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
       run.embedder.queries(params, extra_state, run.dataset.test.tokens), run.dataset.test.texts
     )
     found.append(ranker(run, params, extra_state, scores)(queries, 20).ids)
-    frequency.log_scope(run, scores)
+    label_frequency.log_scope(run, scores)
   assert len(said) == np.array_equal(*found)
   assert all(line.startswith(f"eval.log_frequency: {scores!r} scores do not use it; ") for line in said)
-  frequency.log_scope(run, "hybrid")
+  label_frequency.log_scope(run, "hybrid")
   assert "'hybrid' scores do not use it" in said[-1]
 
 
 def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch):
   said = []
-  monkeypatch.setattr(frequency, "say", said.append)
+  monkeypatch.setattr(label_frequency, "say", said.append)
   commands.test(chosen, scores="lexical_labels")
   assert len(said) == 1 and "'lexical_labels' scores do not use it" in said[0]
   monkeypatch.setattr(commands.loop, "train", lambda *_: 1 / 0)  # said before it begins
@@ -138,12 +138,12 @@ def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch
 
 def test_without_validation_rows_none_is_chosen_and_a_line_says_so(data, tmp_path, monkeypatch):
   said = []
-  monkeypatch.setattr(frequency, "say", said.append)
+  monkeypatch.setattr(label_frequency, "say", said.append)
   settings = {**_UNIT, "eval.log_frequency": -1.0, "data.num_validation": 0}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  frequency.fit(run, *run.initial_parameters())
+  label_frequency.fit(run, *run.initial_parameters())
   assert len(said) == 1 and "has weight 0, as there are no validation rows" in said[0]
-  assert frequency.weight_of(run) == 0
+  assert label_frequency.weight_of(run) == 0
 
 
 def test_illegal_weights_are_refused(data):

@@ -11,7 +11,7 @@ import pytest
 from cases import each_case
 
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval import hybrid_model, tree_text
+from xmc_jax.retrieval import hybrid_model, lightgbm_text
 
 ROOT = pathlib.Path(__file__).parents[2]
 NUM_FEATURES = 5
@@ -30,7 +30,7 @@ def made(num_rows: int = 3000, kind: str = "both") -> tuple[np.ndarray, np.ndarr
 
 @pytest.fixture(scope="module")
 def text():
-  return tree_text.fitted(*made(), SETTINGS, 20)
+  return lightgbm_text.fitted(*made(), SETTINGS, 20)
 
 
 # --- what LightGBM writes ---
@@ -41,20 +41,20 @@ def text():
 def test_what_is_fitted_is_accepted_and_says_what_lightgbm_says(settings, num_rows, kind):
   """Also of trees that are a leaf alone: too few rows, or answers of one kind."""
   features, right = made(num_rows, kind)
-  found = tree_text.fitted(features, right, {**SETTINGS, **settings}, 7)
-  tree_text.check(found, NUM_FEATURES)
+  found = lightgbm_text.fitted(features, right, {**SETTINGS, **settings}, 7)
+  lightgbm_text.check(found, NUM_FEATURES)
   data = lightgbm.Dataset(features, right.astype(np.float32), params={"verbose": -1})
   theirs = lightgbm.train({**SETTINGS, **settings}, data, 7)
   looked_at = np.concatenate([features, made(999)[0]])
   np.testing.assert_array_equal(
-    tree_text.booster(found).predict(looked_at, raw_score=True), theirs.predict(looked_at, raw_score=True)
+    lightgbm_text.booster(found).predict(looked_at, raw_score=True), theirs.predict(looked_at, raw_score=True)
   )
   assert ("num_leaves=1\n" in found) == (kind != "both" or num_rows == 60) or settings
 
 
 def test_the_number_of_threads_changes_nothing(text):
   for threads in (1, 3):
-    assert tree_text.fitted(*made(), {**SETTINGS, "num_threads": threads}, 20) == text
+    assert lightgbm_text.fitted(*made(), {**SETTINGS, "num_threads": threads}, 20) == text
 
 
 def test_nothing_of_the_machine_is_in_it(text):
@@ -92,8 +92,10 @@ def test_a_changed_text_is_still_one(text):
   """So that what is refused below is refused for what was changed."""
   assert changed(text, "leaf_value", lambda values: values, 3) == text
   found = changed(text, "leaf_value", put(0, "0.123456"), 19)
-  tree_text.check(found, NUM_FEATURES)
-  assert (tree_text.booster(found).predict(made()[0]) != tree_text.booster(text).predict(made()[0])).any()
+  lightgbm_text.check(found, NUM_FEATURES)
+  assert (
+    lightgbm_text.booster(found).predict(made()[0]) != lightgbm_text.booster(text).predict(made()[0])
+  ).any()
 
 
 @each_case(
@@ -142,7 +144,7 @@ def test_a_changed_text_is_still_one(text):
 @each_case("tree", [0, 19])
 def test_trees_that_are_none_are_refused(text, key, change, tree):
   with pytest.raises(ValueError):
-    tree_text.check(changed(text, key, change, tree), NUM_FEATURES)
+    lightgbm_text.check(changed(text, key, change, tree), NUM_FEATURES)
 
 
 @each_case(
@@ -174,13 +176,13 @@ def test_trees_that_are_none_are_refused(text, key, change, tree):
 def test_other_texts_are_refused(text, old, new):
   assert old in text
   with pytest.raises(ValueError):
-    tree_text.check(text.replace(old, new, 1), NUM_FEATURES)
+    lightgbm_text.check(text.replace(old, new, 1), NUM_FEATURES)
 
 
 def test_trees_on_other_features_or_none_are_refused(text):
   for found, num_features in ((text, 4), (text, 6), ("", 5), (text.partition("Tree=")[0], 5), ("tree\n", 1)):
     with pytest.raises(ValueError):
-      tree_text.check(found, num_features)
+      lightgbm_text.check(found, num_features)
 
 
 FUZZ = """
@@ -197,10 +199,10 @@ for number in range(3000):
   if number % 3 == 0:
     new = text[:place]
   try:
-    tree_text.check(new, 5)
+    lightgbm_text.check(new, 5)
   except ValueError:
     continue
-  tree_text.booster(new).predict(features)
+  lightgbm_text.booster(new).predict(features)
   opened += 1
 print(opened)
 """
@@ -224,6 +226,6 @@ def test_nothing_that_is_accepted_ends_the_process(text):
 
 def test_without_lightgbm_one_line_says_what_to_do(monkeypatch):
   monkeypatch.setitem(sys.modules, "lightgbm", None)
-  for call in (lambda: tree_text.booster(""), lambda: tree_text.fitted(*made(), SETTINGS, 1)):
+  for call in (lambda: lightgbm_text.booster(""), lambda: lightgbm_text.fitted(*made(), SETTINGS, 1)):
     with pytest.raises(UserError, match="pip install lightgbm, or rank without it by --scores=encoder"):
       call()

@@ -14,7 +14,7 @@ from tests.golden_test import PRESETS
 from xmc_jax import config as configs
 from xmc_jax import data, methods, plan
 from xmc_jax.cli import commands
-from xmc_jax.config import checks, fitting
+from xmc_jax.config import checks, fit_to_size
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
@@ -58,17 +58,17 @@ def write_table(path: pathlib.Path, num_rows: int, num_labels: int = 40) -> path
   ],
 )
 def test_a_tenth_is_held_out(num_labelled, held_out):
-  assert fitting.num_validation(num_labelled) == held_out
-  found = fitting.fitted(made(), num_labelled, 1000)
+  assert fit_to_size.num_validation(num_labelled) == held_out
+  found = fit_to_size.fitted(made(), num_labelled, 1000)
   assert found.data.num_validation == held_out
   assert found.data.num_validation < num_labelled  # one is left to learn from
   assert num_labelled < 500 or found.data.num_validation >= 50
 
 
 def test_automatic_is_the_default_and_other_numbers_stay():
-  assert methods.default_config().data.num_validation == fitting.AUTOMATIC == -1
+  assert methods.default_config().data.num_validation == fit_to_size.AUTOMATIC == -1
   for number in (0, 1, 50, 299):
-    assert fitting.fitted(made(**{"data.num_validation": number}), 300, 40).data.num_validation == number
+    assert fit_to_size.fitted(made(**{"data.num_validation": number}), 300, 40).data.num_validation == number
   methods.check_config(made(**AUTOMATIC))
   with pytest.raises(ConfigError, match=r"data.num_validation = -2 is less than -1"):
     methods.check_config(made(**{"data.num_validation": -2}))
@@ -83,31 +83,31 @@ def test_automatic_is_the_default_and_other_numbers_stay():
   ],
 )
 def test_a_batch_of_few_rows(rows, data_axis, size):
-  assert fitting.batch_size(rows, data_axis) == size
+  assert fit_to_size.batch_size(rows, data_axis) == size
   asked = data_axis * 4096
   config = made(**{"data.num_validation": 0, "train.batch_size": asked, "mesh.data": data_axis})
-  found = fitting.fitted(config, rows, 1000)
+  found = fit_to_size.fitted(config, rows, 1000)
   assert found.train.batch_size == size
   methods.check_config(found)
-  assert fitting.fitted(found, rows, 1000) == found  # once is enough
+  assert fit_to_size.fitted(found, rows, 1000) == found  # once is enough
 
 
 def test_what_fits_stays():
   config = made(**{"eval.k": 100, "train.batch_size": 270})
-  assert chosen(fitting.fitted(config, 300, 100)) == (30, 100, 270)
-  assert chosen(fitting.fitted(config, 299, 99)) == (30, 99, 16)
+  assert chosen(fit_to_size.fitted(config, 300, 100)) == (30, 100, 270)
+  assert chosen(fit_to_size.fitted(config, 299, 99)) == (30, 99, 16)
   assert chosen(config) == (-1, 100, 270)  # a copy
 
 
 def test_a_number_of_labels_that_is_no_default_is_taken_at_its_word():
-  config = fitting.fitted(made(**{"eval.k": 60}), 300, 40)
+  config = fit_to_size.fitted(made(**{"eval.k": 60}), 300, 40)
   assert config.eval.k == 60
   with pytest.raises(ConfigError, match=r"eval.k = 60 is more than the data's 40 labels"):
     configs.check_against_data(config, 300, 40)
 
 
 def test_a_metric_deeper_than_the_labels_are_many():
-  config = fitting.fitted(made(**{"eval.metric": "R@100"}), 300, 40)
+  config = fit_to_size.fitted(made(**{"eval.metric": "R@100"}), 300, 40)
   with pytest.raises(ConfigError, match=r"eval.metric = 'R@100' looks at 100 labels .* 40.*metric=P@1"):
     configs.check_against_data(config, 300, 40)
   configs.check_against_data(made(**{"eval.metric": "R@10", "eval.k": 40}), 300, 40)
@@ -115,28 +115,28 @@ def test_a_metric_deeper_than_the_labels_are_many():
 
 def test_one_line_says_what_was_chosen():
   config = made()
-  assert fitting.note(config, fitting.fitted(config, 300, 40), 300, 40) == (
+  assert fit_to_size.note(config, fit_to_size.fitted(config, 300, 40), 300, 40) == (
     "note: fitted to 300 rows and 40 labels: data.num_validation=30, eval.k=40, train.batch_size=16"
   )
   config = made(**{"data.num_validation": 50, "train.batch_size": 16})
-  assert fitting.note(config, fitting.fitted(config, 3000, 40), 3000, 40) == (
+  assert fit_to_size.note(config, fit_to_size.fitted(config, 3000, 40), 3000, 40) == (
     "note: fitted to 3,000 rows and 40 labels: eval.k=40"
   )
   for same in (made(), made(**{"data.num_validation": 5})):
-    assert fitting.note(same, fitting.fitted(same, 9_914, 11_438), 9_914, 11_438) == ""
+    assert fit_to_size.note(same, fit_to_size.fitted(same, 9_914, 11_438), 9_914, 11_438) == ""
 
 
 @each_case("name", PRESETS)
 def test_every_preset_passes_the_checks_on_300_rows_and_40_labels(name):
   module, preset = PRESETS[name]
   config = module.get_config(preset)
-  found = fitting.fitted(config, 300, 40)
+  found = fit_to_size.fitted(config, 300, 40)
   methods.check_config(found)
   configs.check_against_data(found, 300, 40)
   asked = config.train.batch_size
   assert chosen(found) == (30, 40, 16 if asked > 270 else asked)
-  kept = {key: value for key, value in checks.flatten(config).items() if key not in fitting.KEYS}
-  assert kept == {key: value for key, value in checks.flatten(found).items() if key not in fitting.KEYS}
+  kept = {key: value for key, value in checks.flatten(config).items() if key not in fit_to_size.KEYS}
+  assert kept == {key: value for key, value in checks.flatten(found).items() if key not in fit_to_size.KEYS}
 
 
 # Runs.
@@ -262,7 +262,7 @@ def test_preparing_and_planning_say_the_same(folder, capsys):
 
 @each_case("name", [name for name in PRESETS if name.endswith("-debian")])
 def test_every_default_can_be_planned_for_300_rows_and_40_labels(name):
-  config = fitting.fitted(PRESETS[name][0].get_config(), 300, 40)
+  config = fit_to_size.fitted(PRESETS[name][0].get_config(), 300, 40)
   config.plan.num_points, config.plan.num_labels = 300, 40
   made_plan = plan.plan(config, plan.sizes_of(config))
   plan.check(made_plan)

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from xmc_jax.metrics.hits import as_truth
 from xmc_jax.metrics.ranking import earnings
 from xmc_jax.report import examples
-from xmc_jax.report.finished import Finished
+from xmc_jax.report.finished_runs import Finished
 from xmc_jax.report.html import Markup, element, isolated, note
 
 DEPTH = 5

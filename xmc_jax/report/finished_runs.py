@@ -14,7 +14,7 @@ from xmc_jax import data, methods
 from xmc_jax.config.defaults import KEYS
 from xmc_jax.errors import UserError
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
-from xmc_jax.report import readings
+from xmc_jax.report import training_records
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.storage import path_safety
 
@@ -61,7 +61,7 @@ class Finished(NamedTuple):
   frequency: np.ndarray
   ranking: Ranking
   hits: Hits
-  curves: readings.Curves
+  curves: training_records.Curves
   seconds: Mapping[str, float]
 
 
@@ -168,8 +168,8 @@ def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
     frequency=np.asarray((dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
     ranking=ranking,
     hits=find_hits(ranking.ids, as_truth(dataset.test.unfiltered_positives)),
-    curves=readings.curves(workdir),
-    seconds=readings.seconds(workdir),
+    curves=training_records.curves(workdir),
+    seconds=training_records.seconds(workdir),
   )
 
 
