@@ -12,7 +12,7 @@ from xmc_jax import models
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components import embedding, pool, refreshes
 from xmc_jax.methods.components.pool_losses import SCORES_IN_CHUNKS, mean_over_rows, pool_loss
-from xmc_jax.types import DatasetInfo, Method
+from xmc_jax.types import Array, DatasetInfo, Method, PyTree
 
 SETTINGS = declare(
   SCORES_IN_CHUNKS,
@@ -59,7 +59,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   )
 
 
-def with_pairs(pairs, queries, labels, temperature: float):
+def with_pairs(pairs: PyTree, queries: Array, labels: Array, temperature: float) -> tuple[Array, Array]:
   """`([B, D + 1], [S, D + 1])` whose inner products, over τ, are a pair's logit g ⟨q, z⟩ / τ + b.
 
   Args:

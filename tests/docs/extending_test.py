@@ -105,11 +105,16 @@ def test_a_pool_that_is_scored_whole_gives_the_loss_of_a_streamed_one(make_run):
   queries, labels = (jnp.asarray(rng.normal(size=(len(of), 8))) for of in (batch.rows, batch.columns))
   streamed = pool_losses.pool_loss(run.config, run._info(), "binary", queries, labels, batch)
 
-  def of_row(scores, positive, counts):
-    return jnp.sum(jnp.where(counts, jnp.logaddexp(0, jnp.where(positive, -scores, scores)), 0))
+  def of_row(scores, true, weights, counts):
+    return jnp.sum(jnp.where(counts, jnp.logaddexp(0, jnp.where(true, -scores, scores)), 0))
 
-  found = whole_pool.mean_loss(of_row, queries, labels, batch, run.config.method.temperature)
-  assert float(found) == pytest.approx(float(pool_losses.mean_over_rows(streamed, batch)), rel=1e-5)
+  mean = lambda loss: float(whole_pool.mean_loss(loss, queries, labels, batch, run.config.method.temperature))
+  assert mean(of_row) == pytest.approx(float(pool_losses.mean_over_rows(streamed, batch)), rel=1e-5)
+  sampled = [np.sum(batch.weights[row] > 0) for row in np.flatnonzero(batch.rows >= 0)]
+  assert max(sampled) == 2 < np.sum(batch.positives >= 0, axis=1).max()
+  assert mean(lambda scores, true, weights, counts: weights.sum()) == pytest.approx(1)
+  of_weights = lambda scores, true, weights, counts: ((weights > 0) & true & counts).sum()
+  assert mean(of_weights) == pytest.approx(np.mean(sampled))
 
 
 def test_the_example_can_be_planned_and_refuses_what_it_does_not_do():
@@ -117,12 +122,19 @@ def test_the_example_can_be_planned_and_refuses_what_it_does_not_do():
   methods.check_config(config)
   made = plan.plan(config, plan.sizes_of(config))
   assert 0 < made.total < made.limit
-  config.method.loss = "hinge"  # as of a method with a loss that the library does not have
-  assert plan.plan(config, plan.sizes_of(config)).total == made.total
-  config.method.loss = "binary"
   config.method.labels = "all"
   with pytest.raises(ConfigError, match=r"'all' is not one of 'in_batch', of method.name = 'siglip'"):
     methods.check_config(config)
+
+
+def test_a_method_that_scores_its_pool_whole_can_be_planned():
+  config = siglip_experiment.get_config()
+  config.method.score_chunk, config.train.batch_size = 64, 8192
+  chunked = plan.plan(config, plan.sizes_of(config)).total
+  config.method.loss = "hinge"
+  with config.unlocked():
+    del config.method.score_chunk
+  assert chunked < plan.plan(config, plan.sizes_of(config)).total < 10 * chunked
 
 
 def test_the_page_quotes_the_example():

@@ -241,7 +241,7 @@ def _scores_per_row(config: ml_collections.ConfigDict, sizes: Sizes, columns: in
     all_positive = released and setting(config, "reverse_weight") > 0
     return (_OF_MARGINS * _num_margin_scores(config) + _OF_ALL_POSITIVES * all_positive) * columns
   if not picks_some(config, sizes):
-    chunk = min(setting(config, "score_chunk"), columns)
+    chunk = min(setting(config, "score_chunk") or columns, columns)  # a method without it scores all at once
     return _SCORES_AT_ONCE * chunk + columns % chunk  # the last chunk has scores of its own
   ways = 1 + setting(config, "symmetric")
   copies = _PICKED + _PER_WAY * ways
