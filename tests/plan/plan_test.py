@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import each_case
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
+from benchmarks.accelerator import abstract_step
 from tests import tiny_runs
 from tests.golden_test import PRESETS
 from xmc_jax import methods, models
@@ -22,12 +21,9 @@ from xmc_jax.distributed import runtime, sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
-from xmc_jax.ops import lazy_adam
 from xmc_jax.plan import activations, chunks, device_memory, host, shapes, work
 from xmc_jax.plan.table import table
-from xmc_jax.training import optimizer
-from xmc_jax.training.step import TrainStep
-from xmc_jax.types import Batch, DatasetInfo, SampledAnchors, Tokens, TrainState
+from xmc_jax.types import DatasetInfo, Tokens
 
 NUM_POSITIVES = 8  # columns of a measured batch's positives
 VOCABULARY = 1000
@@ -71,61 +67,9 @@ def sizes_of(config) -> plans.Sizes:
 
 def compiled(config):
   """XLA's account of a training step's memory, compiled from shapes."""
-  devices, length = sharding.make(config.mesh.data, config.mesh.label), config.data.max_length
-  num_labels, batch_size = config.plan.num_labels, config.train.batch_size
-  graphs = {f"graph{number}": ("query", "label") for number in range(config.plan.num_graphs)}
-  info = DatasetInfo(10 * batch_size, num_labels, length, VOCABULARY, (0, 1, 2), devices, graphs=graphs)
-  method = methods.make(config, info)
-  optimiser = optimizer.make(config, 1000)
-
-  def start():
-    params, extra_state = method.init(jax.random.key(0))
-    dense = {name: leaf for name, leaf in params.items() if name not in method.sparse_params}
-    moments = {name: lazy_adam.RowMoments(params[name], params[name]) for name in method.sparse_params}
-    return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.dense.init(dense), moments), extra_state)
-
-  def shaped(shape, dtype, *axes):
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(devices, P(*axes)))
-
-  def texts(count, *axes):
-    return (Tokens(shaped((count, length), jnp.int32, *axes), shaped((count,), jnp.int32, *axes)),)
-
-  state = jax.eval_shape(start)
-  layout = sharding.shard_tree(state, method.sharding_rules, devices)
-  state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
-  columns = shapes.pool_size(config, sizes_of(config)) - method.batch.num_fresh_negatives
-  rows = [shaped((batch_size, NUM_POSITIVES), dtype, "data") for dtype in (jnp.int32, jnp.float32)]
-  links = SampledAnchors(
-    rows=shaped((batch_size,), jnp.int32, "data"),
-    columns=shaped((batch_size,), jnp.int32),
-    anchors=texts(batch_size, sharding.LABEL_ROWS),
-    positives=rows[0],
-    weights=rows[1],
-  )
-  batch = Batch(
-    rows=shaped((batch_size,), jnp.int32, "data"),
-    queries=() if method.batch.frozen else texts(batch_size, "data"),
-    columns=shaped((columns,), jnp.int32),
-    labels=() if "table" in config.method.labels else texts(columns, sharding.LABEL_ROWS),
-    positives=rows[0],
-    weights=rows[1],
-    excluded=shaped((batch_size, 1), jnp.int32, "data"),
-    vectors=shaped((batch_size, 64), jnp.float32, "data") if method.batch.frozen else (),
-    dropped=shaped((2,), jnp.int32) if method.batch.pool_size else (),
-    sampled_anchors=dict.fromkeys(method.batch.graph_sides, links),
-    shared=shaped((batch_size, batch_size), bool, "data") if method.batch.shared else (),
-  )
-  if method.batch.num_fresh_negatives:
-    batch = batch._replace(
-      every_label=texts(num_labels, sharding.LABEL_ROWS)[0],
-      positive_ids=batch.positives,
-      excluded_ids=batch.excluded,
-      positives=(),
-      excluded=(),
-    )
-  step = TrainStep(method, devices, config.train, optimiser, None)
-  program = jax.jit(step._step, donate_argnums=0, out_shardings=(layout, None))
-  return program.lower(state, batch).compile().memory_analysis()
+  devices = sharding.make(config.mesh.data, config.mesh.label)
+  made = abstract_step.make(config, devices, vocab_size=VOCABULARY, num_positives=NUM_POSITIVES)
+  return made.lower().compile().memory_analysis()
 
 
 _MARGIN = {"method.loss": "margin", "method.labels": "in_batch"}

@@ -1,0 +1,52 @@
+"""Describes devices that are not here, so that programs can be compiled for them (`jax.experimental.topologies`).
+
+It needs `JAX_PLATFORMS=cpu`, for a GPU `JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1` and jax with its CUDA plugin, for a TPU
+libtpu. XLA does not tune kernels in this mode: it chooses them as without measurements.
+"""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
+
+from xmc_jax.models import hardware
+
+_H200 = pathlib.Path(__file__).with_name("h200.txtpb")  # XLA's description of one
+TPUS = {"v5e": "v5e:2x2", "v5e-8": "v5e:2x4"}
+NAMES = ("h200", *TPUS)
+
+
+def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
+  """Returns a mesh of the devices that `name`, one of NAMES, stands for.
+
+  Raises:
+    RuntimeError: the platform's plugin is not installed.
+  """
+  if name == "h200":
+    target = _H200.read_text(encoding="utf-8")
+    found = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target)
+  else:
+    found = topologies.get_topology_desc(platform="tpu", topology_name=TPUS[name])
+  devices = np.array(found.devices[: data * label]).reshape(data, label)
+  return Mesh(devices, ("data", "label"), axis_types=(AxisType.Auto,) * 2)
+
+
+@contextlib.contextmanager
+def as_default(name: str, cudnn: bool) -> Iterator[None]:
+  """Makes code that asks for the default backend believe that it runs on the target.
+
+  Args:
+    name: one of NAMES.
+    cudnn: whether a GPU's cuDNN attention runs; it cannot be tried here.
+  """
+  backend, runs = jax.default_backend, hardware._cudnn_runs
+  jax.default_backend = lambda: "gpu" if name == "h200" else "tpu"
+  hardware._cudnn_runs = lambda head_dim: cudnn
+  try:
+    yield
+  finally:
+    jax.default_backend, hardware._cudnn_runs = backend, runs
