@@ -1,8 +1,8 @@
 """Counts, in a compiled program's HLO, the kernels, the bytes that they move and the FLOPs of their products.
 
-A kernel is an instruction that runs by itself: a fusion, a product, a copy, a sort. It reads its operands once and
-writes its result once. Of an operand that it only slices or gathers it reads the slices; a result that it updates in
-place is written where it is updated. A loop counts as often as XLA says that it runs.
+A kernel is an instruction that runs by itself: a fusion, a product, a copy, a sort. It reads its operands
+once and writes its result once. Of an operand that it only slices or gathers it reads the slices; a result
+that it updates in place is written where it is updated. A loop counts as often as XLA says that it runs.
 """
 
 import collections
@@ -11,10 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-_BYTES = {
-  **{"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2},
-  **{"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8},
+_WIDTHS = {
+  1: ("pred", "s8", "u8"),
+  2: ("bf16", "f16", "s16", "u16"),
+  4: ("f32", "s32", "u32"),
+  8: ("f64", "s64", "u64"),
 }
+_BYTES = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds}
 _ARRAY = re.compile(rf"({'|'.join(_BYTES)})\[([\d,]*)\]")
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)\)?|\S+) ([\w\-]+)\((.*)$")
@@ -164,9 +167,7 @@ def _fusion_bytes(body: dict[str, Instruction], operands: list[Instruction]) -> 
   for one in body.values():
     for place, name in enumerate(one.operands):
       users[name].append((one, place))
-  parameters = {
-    int(one.rest.split(")")[0]): one for one in body.values() if one.kind == "parameter"
-  }
+  parameters = {int(one.rest.split(")")[0]): one for one in body.values() if one.kind == "parameter"}
   read = sum(_read_of(body, users, parameters[number]) for number in sorted(parameters))
   root = next(one for one in body.values() if one.is_root)
   parts = [body[name] for name in root.operands] if root.kind == "tuple" else [root]
@@ -205,7 +206,7 @@ def _flops(body: Mapping[str, Instruction]) -> dict[str, float]:
   for one in body.values():
     if one.kind != "dot":
       continue
-    left = body[one.operands[0]] if one.operands[0] in body else None
+    left = body.get(one.operands[0])
     contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.rest)
     if left is None or not contracted:
       continue

@@ -1,7 +1,7 @@
-"""Describes devices that are not here, so that programs can be compiled for them (`jax.experimental.topologies`).
+"""Describes devices that are not here, to compile programs for them (`jax.experimental.topologies`).
 
-It needs `JAX_PLATFORMS=cpu`, for a GPU `JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1` and jax with its CUDA plugin, for a TPU
-libtpu. XLA does not tune kernels in this mode: it chooses them as without measurements.
+It needs `JAX_PLATFORMS=cpu`; for a GPU `JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1` and jax with its CUDA plugin, for
+a TPU libtpu. XLA does not tune kernels in this mode: it chooses them as without measurements.
 """
 
 import contextlib

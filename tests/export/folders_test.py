@@ -68,7 +68,7 @@ def test_functions_are_called_without_our_classes(exported, folder):
     program.call(parameters, too_long, too_long)
 
 
-@pytest.mark.parametrize("last", ["sentence", "programs", "memory_files", "label_files", "card"])
+@pytest.mark.parametrize("last", ["sentence_transformers", "programs", "memory_files", "label_files", "card"])
 def test_a_killed_export_leaves_nothing_that_looks_finished(folder, tmp_path, monkeypatch, last):
   workdir, target = folder / "runs" / "bag", tmp_path / "out"
   made_runs.made(folder, "bag")

@@ -28,7 +28,7 @@ def test_side_by_side_each_product_takes_one_thread():
 def test_the_limit_holds_for_libraries_that_are_used_later():
   """SciPy brings a second library of products, which its first import loads."""
   code = """
-from xmc_jax.retrieval import cores
+from xmc_jax.retrieval import cpu_cores
 with cpu_cores.one_thread_per_product:
   import scipy.optimize, sklearn.linear_model, threadpoolctl
   found = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]

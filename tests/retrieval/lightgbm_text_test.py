@@ -189,7 +189,7 @@ FUZZ = """
 import sys
 import numpy as np
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval import tree_text
+from xmc_jax.retrieval import lightgbm_text
 text, rng, opened = sys.stdin.read(), np.random.default_rng(0), 0
 tokens = "0|-1|1|7|-9|99999999999|nan|1e999|| |=|\\n|\\r|0.5|x|Tree=".split("|")
 features = rng.normal(size=(50, 5)).astype(np.float32)

@@ -72,7 +72,7 @@ def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(module, name, lambda run, *trained: fitted.append(trained))
   code = (
     "import pathlib, sys, types\n"
-    "from xmc_jax.runs import checkpoints\n"
+    "from xmc_jax.runs import parameters_to_test\n"
     "run = types.SimpleNamespace(workdir=pathlib.Path(sys.argv[1]), trained=lambda last: (None, None, 7),\n"
     "  ranking_in=lambda folder: run)\n"
     "with parameters_to_test.trained(run, 'last'):\n"
