@@ -82,7 +82,7 @@ def seconds(one: hlo.Kernel, target: str) -> float:
 
 
 def compile_step(
-  config: ml_collections.ConfigDict, target: str, points=None, labels=None, cudnn: bool = True
+  config: ml_collections.ConfigDict, target: str, points=None, labels=None, cudnn: bool = False
 ) -> tuple[dict[str, Any], str]:
   """Returns the account of a step on a target, and its HLO; groups as in `abstract_step.make`."""
   with targets.as_default(target, cudnn):
@@ -120,14 +120,14 @@ def main(arguments: list[str]) -> None:
   parser.add_argument("--points", default="", help="groups of a batch's texts: WIDTHxNUMBER,…")
   parser.add_argument("--labels", default="", help="groups of the pool's texts")
   parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-  parser.add_argument("--no_cudnn", action="store_true", help="as if cuDNN's attention did not run")
+  parser.add_argument("--cudnn", action="store_true", help="with cuDNN's attention, which needs its library")
   parser.add_argument("--kernels", type=int, default=0, help="how many kernels to print, the longest first")
   parser.add_argument("--hlo", default="", help="a file for the compiled HLO")
   parser.add_argument("--name", default="", help="where to put the result in docs/results/accelerator.json")
   options = parser.parse_args(arguments)
   config = config_of(options.preset, options.set)
   points, labels = _groups(options.points), _groups(options.labels)
-  found, text = compile_step(config, options.target, points, labels, cudnn=not options.no_cudnn)
+  found, text = compile_step(config, options.target, points, labels, cudnn=options.cudnn)
   print(json.dumps(found, indent=2))
   for one in sorted(hlo.kernels(text), key=lambda kernel: -seconds(kernel, options.target))[
     : options.kernels

@@ -128,7 +128,7 @@ def _kernel(computations, inside, one: Instruction, fused: str, times: int) -> K
   operands = [inside[name] for name in one.operands if name in inside]
   body = computations.get(fused, {})
   if body:
-    read, written = _fusion_bytes(body, operands)
+    read, written = _fusion_bytes(body, one.operands)
     flops = _flops(body)
   else:
     read, written = _plain_bytes(one, operands)
@@ -161,14 +161,18 @@ def _plain_bytes(one: Instruction, operands: list[Instruction]) -> tuple[int, in
   return sum(_size(operand.shape) for operand in operands), result
 
 
-def _fusion_bytes(body: dict[str, Instruction], operands: list[Instruction]) -> tuple[int, int]:
-  """Returns the bytes that a fusion reads and writes."""
+def _fusion_bytes(body: dict[str, Instruction], operands: tuple[str, ...]) -> tuple[int, int]:
+  """Returns the bytes that a fusion of these operands reads and writes."""
   users = collections.defaultdict(list)
   for one in body.values():
     for place, name in enumerate(one.operands):
       users[name].append((one, place))
-  parameters = {int(one.rest.split(")")[0]): one for one in body.values() if one.kind == "parameter"}
-  read = sum(_read_of(body, users, parameters[number]) for number in sorted(parameters))
+  read_of: dict[str, int] = {}  # an array that is passed twice is read once
+  for one in body.values():
+    if one.kind == "parameter":
+      name = operands[int(one.rest.split(")")[0])]
+      read_of[name] = max(read_of.get(name, 0), _read_of(body, users, one))
+  read = sum(read_of.values())
   root = next(one for one in body.values() if one.is_root)
   parts = [body[name] for name in root.operands] if root.kind == "tuple" else [root]
   return read, sum(_written_by(body, part) for part in parts)

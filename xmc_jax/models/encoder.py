@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout, gelu
+from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
 from xmc_jax.models.unpadding import Places, find_places
 from xmc_jax.types import Array
 
@@ -165,7 +165,7 @@ class Block(nn.Module):
     if spec.kind != "distilbert":
       attended = dropout(attended, self.dropout, keys[0])
     x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
-    hidden = gelu(Dense(spec.ffn_width, self.dtype, name="intermediate")(x))
+    hidden = Dense(spec.ffn_width, self.dtype, gelu=True, name="intermediate")(x)
     hidden = dropout(hidden, self.inner_dropout, keys[3])
     output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys[1])
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="output_layer_norm")(output + x)

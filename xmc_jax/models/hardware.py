@@ -42,6 +42,11 @@ def multiplies_bfloat16() -> bool:
   return jax.default_backend() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
 
 
+def product_dtype(dtype: DTypeLike) -> DTypeLike:
+  """Returns the type that a product of `dtype` is written in: float32 on a CPU, else `dtype`."""
+  return jnp.float32 if jax.default_backend() == "cpu" else dtype
+
+
 def packing_pays() -> bool:
   """Returns whether to store real tokens without padding (unpadding.py): on a CPU, measured as faster."""
   return jax.default_backend() == "cpu"

@@ -2,7 +2,8 @@
 
 All parameters are float32. In bfloat16 mode a product takes bfloat16 inputs and accumulates in
 float32, forward and backward. Both matter on a CPU with AMX: XLA reaches about 1.4 TFLOP/s on two cores
-with (bf16, bf16) -> f32 and a fifth of that with any other combination, f32 included.
+with (bf16, bf16) -> f32 and a fifth of that with any other combination, f32 included. An accelerator rounds
+each sum once it is complete, because writing and reading float32 results takes longer than the products.
 """
 
 import math
@@ -19,8 +20,8 @@ from xmc_jax.types import Array
 KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def matmul(x: Array, kernel: Array, dtype: DTypeLike) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def matmul(x: Array, kernel: Array, dtype: DTypeLike, result: DTypeLike = jnp.float32) -> Array:
   """Multiplies `x @ kernel` with inputs rounded to `dtype` and sums in float32.
 
   Plain autodiff would multiply a float32 cotangent by a bfloat16 operand; here the cotangent is rounded
@@ -30,18 +31,19 @@ def matmul(x: Array, kernel: Array, dtype: DTypeLike) -> Array:
     x: `[..., K]`.
     kernel: `[K, N]` float32.
     dtype: the type to which both are rounded; static.
+    result: the type of the product, and of the product that is x's gradient; static.
 
   Returns:
-    `[..., N]` float32.
+    `[..., N]` of type `result`.
   """
-  return _contract(x.astype(dtype), kernel.astype(dtype), x.ndim - 1, 0)
+  return _contract(x.astype(dtype), kernel.astype(dtype), x.ndim - 1, 0, result)
 
 
-def _contract(a, b, axis_a, axis_b):
-  """Contracts one axis of each of two matrices (`a` may have leading axes) into float32."""
+def _contract(a, b, axis_a, axis_b, result=jnp.float32):
+  """Contracts one axis of each of two matrices (`a` may have leading axes); sums are float32."""
   if a.dtype == jnp.bfloat16 and not hardware.multiplies_bfloat16():
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # the same products and sums, without emulation
-  product = jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
+  product = jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=result)
   return _row_major(product) if _pins_layouts(a) else product
 
 
@@ -61,16 +63,16 @@ def _row_major(x):
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-def _matmul_forward(x, kernel, dtype):
+def _matmul_forward(x, kernel, dtype, result):
   rounded = x.astype(dtype)
   # An empty array carries the input's dtype: residuals must be arrays.
-  return matmul(rounded, kernel, dtype), (rounded, kernel, jnp.empty((0,), x.dtype))
+  return matmul(rounded, kernel, dtype, result), (rounded, kernel, jnp.empty((0,), x.dtype))
 
 
-def _matmul_backward(dtype, residuals, cotangent):
+def _matmul_backward(dtype, result, residuals, cotangent):
   x, kernel, like = residuals
   cotangent = cotangent.astype(dtype)
-  d_x = _contract(cotangent, kernel.astype(dtype), cotangent.ndim - 1, 1)
+  d_x = _contract(cotangent, kernel.astype(dtype), cotangent.ndim - 1, 1, result)
   rows, columns = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
   if _pins_layouts(rows) and hardware.multiplies_bfloat16():
     d_kernel = _contract(_row_major(rows.T), columns, 1, 0)
@@ -82,17 +84,24 @@ def _matmul_backward(dtype, residuals, cotangent):
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
+def _apart(arrays):
+  """Keeps XLA from fusing what makes arrays with what uses them, on accelerators; on a CPU that is slower."""
+  return arrays if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(arrays)
+
+
 class Dense(nn.Module):
-  """Computes `x @ kernel + bias`: `[..., K] -> [..., features]`, products in `dtype`, sums in float32."""
+  """Computes `x @ kernel + bias`, or its GELU: `[..., K] -> [..., features]` in `dtype`, sums in float32."""
 
   features: int
   dtype: DTypeLike = jnp.float32
+  gelu: bool = False
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     kernel = self.param("kernel", KERNEL_INIT, (x.shape[-1], self.features))
     bias = self.param("bias", nn.initializers.zeros, (self.features,))
-    return (matmul(x, kernel, self.dtype) + bias).astype(self.dtype)
+    product = matmul(x, kernel, self.dtype, hardware.product_dtype(self.dtype))
+    return gelu(product.astype(self.dtype), bias) if self.gelu else (product + bias).astype(self.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -105,33 +114,74 @@ class LayerNorm(nn.Module):
   def __call__(self, x: Array) -> Array:
     scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
     bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-    x = x.astype(jnp.float32)
-    centred = x - x.mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
-    return (centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(self.dtype)
+    return layer_norm(x, scale, bias, self.epsilon, self.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def layer_norm(x: Array, scale: Array, bias: Array, epsilon: float, dtype: DTypeLike) -> Array:
+  """Normalises the last axis of `x` in float32, and returns `dtype`.
+
+  The backward pass keeps `x` as it came, and each row's mean and deviation. Plain autodiff would keep float32
+  arrays of x's shape.
+  """
+  return _layer_norm_forward(x, scale, bias, epsilon, dtype)[0]
+
+
+def _layer_norm_forward(x, scale, bias, epsilon, dtype):
+  wide = x.astype(jnp.float32)
+  mean = wide.mean(-1, keepdims=True)
+  inverse_deviation = jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + epsilon)
+  normalised = (wide - mean) * inverse_deviation
+  return (normalised * scale + bias).astype(dtype), (x, scale, mean, inverse_deviation)
+
+
+def _layer_norm_backward(epsilon, dtype, residuals, cotangent):
+  x, scale, mean, inverse_deviation = residuals
+
+  def wide(x, cotangent):
+    cotangent = cotangent.astype(jnp.float32)
+    return (x.astype(jnp.float32) - mean) * inverse_deviation, cotangent, cotangent * scale
+
+  normalised, _, slope = wide(x, cotangent)
+  across = slope.mean(-1, keepdims=True), jnp.mean(slope * normalised, axis=-1, keepdims=True)
+  # Without the barrier XLA would write float32 arrays of x's shape for the sums over rows.
+  x, cotangent, (mean_slope, along) = _apart((x, cotangent, across))
+  normalised, cotangent, slope = wide(x, cotangent)
+  d_x = inverse_deviation * (slope - mean_slope - normalised * along)
+  rows = tuple(range(x.ndim - 1))
+  return d_x.astype(x.dtype), jnp.sum(cotangent * normalised, axis=rows), jnp.sum(cotangent, axis=rows)
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
 @jax.custom_vjp
-def gelu(x: Array) -> Array:
-  """Computes x Φ(x) in float32, Φ the normal CDF (Hendrycks and Gimpel, 2016); returns x's dtype.
+def gelu(x: Array, bias: Array) -> Array:
+  """Computes y Φ(y) of y = x + bias, Φ the normal CDF (Hendrycks and Gimpel, 2016); returns x's dtype.
 
-  The backward pass computes Φ again from x. Plain autodiff would store Φ and its parts, which takes more
-  time to write and read, and three times the memory.
+  The backward pass computes y and Φ again from x. Plain autodiff would store y, Φ and its parts, which takes
+  more time to write and read, and three times the memory.
+
+  Args:
+    x: `[..., D]`.
+    bias: `[D]` float32.
   """
-  return _gelu_forward(x)[0]
+  return _gelu_forward(x, bias)[0]
 
 
-def _gelu_forward(x):
-  wide = x.astype(jnp.float32)
-  return (wide * _normal_cdf(wide)).astype(x.dtype), x
+def _gelu_forward(x, bias):
+  wide = x.astype(jnp.float32) + bias
+  return (wide * _normal_cdf(wide)).astype(x.dtype), (x, bias)
 
 
-def _gelu_backward(x, cotangent):
+def _gelu_backward(residuals, cotangent):
+  x, bias = residuals
   # Without the barrier XLA would see that Φ of the same x was computed before, and store it.
-  wide = jax.lax.optimization_barrier(x).astype(jnp.float32)
+  wide = jax.lax.optimization_barrier(x).astype(jnp.float32) + bias
   density = jnp.exp(-0.5 * wide**2) * (2 * math.pi) ** -0.5
-  slope = _normal_cdf(wide) + wide * density
-  return ((slope * cotangent.astype(jnp.float32)).astype(x.dtype),)
+  d_x = ((_normal_cdf(wide) + wide * density) * cotangent.astype(jnp.float32)).astype(x.dtype)
+  d_x = _apart(d_x)  # or XLA would write it in float32, for the sum over rows
+  return d_x, jnp.sum(d_x.astype(jnp.float32), axis=tuple(range(x.ndim - 1)))
 
 
 def _normal_cdf(x):
