@@ -11,8 +11,8 @@ import json
 import pathlib
 
 import pytest
-from cases import each_case
 
+from tests.cases import each_case
 from xmc_jax import methods
 from xmc_jax.config import checks
 from xmc_jax.errors import ConfigError

@@ -47,7 +47,7 @@ class Kernel(NamedTuple):
     name, where: of the instruction, and the operation of the source that it came from.
     times: how often it runs.
     num_bytes: read and written.
-    flops: of its products, by the type of their operands.
+    flops: of its products, by the type of what is multiplied.
   """
 
   name: str
@@ -205,7 +205,7 @@ def _written_by(body, one: Instruction) -> int:
 
 
 def _flops(body: Mapping[str, Instruction]) -> dict[str, float]:
-  """Returns the FLOPs of the products in a computation, by the type of their operands."""
+  """Returns the FLOPs of the products in a computation, by the type of what is multiplied."""
   found: collections.Counter[str] = collections.Counter()
   for one in body.values():
     if one.kind != "dot":
@@ -217,5 +217,7 @@ def _flops(body: Mapping[str, Instruction]) -> dict[str, float]:
     kind, dims = _ARRAY.findall(left.shape)[0]
     sizes = [int(dim) for dim in dims.split(",") if dim]
     inner = math.prod(sizes[int(place)] for place in contracted[1].split(",") if place)
-    found[kind] += 2.0 * _count(_ARRAY.findall(one.shape)[0][1]) * inner
+    of_parts = re.search(r"algorithm=dot_(bf16|tf32)_\1_f32(?:_x(\d))?", one.rest)
+    kind, times = (of_parts[1], int(of_parts[2] or 1)) if of_parts else (kind, 1)
+    found[kind] += 2.0 * times * _count(_ARRAY.findall(one.shape)[0][1]) * inner
   return dict(found)

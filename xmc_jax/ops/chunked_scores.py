@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from xmc_jax.ops.precision import algorithm
 from xmc_jax.types import Array, PyTree
 
 
@@ -49,7 +50,13 @@ class Reduction(NamedTuple):
 
 
 def fold(
-  pool: Pool, reduction: Reduction, chunk: int, *, with_positives: bool, axis: str | None = None
+  pool: Pool,
+  reduction: Reduction,
+  chunk: int,
+  *,
+  with_positives: bool,
+  axis: str | None = None,
+  precision: str = "float32",
 ) -> tuple[PyTree, Array]:
   """Reduces each row's scores over the real labels that are not excluded, with or without the positives.
 
@@ -59,6 +66,7 @@ def fold(
     chunk: labels scored at once.
     with_positives: whether the positives take part, or only all others.
     axis: mesh axis over which the labels are split, None for none.
+    precision: how scores are multiplied; see `precision.algorithm`.
 
   Returns:
     The reduction's state, and the scores of the positives `[B, P]`, -inf where there is none.
@@ -66,7 +74,7 @@ def fold(
   num_positives = pool.positives.shape[1]
   cells = jnp.concatenate([pool.positives, pool.excluded], axis=1)
   first_hidden = num_positives if with_positives else 0
-  score = _scorer(pool)
+  score = _scorer(pool, precision)
 
   def step(carry, start, width):
     state, found = carry
@@ -88,7 +96,13 @@ def fold(
 
 
 def gradients(
-  pool: Pool, slope: Callable[[Array], Array], at_positives: Array, chunk: int, *, labels_dtype: DTypeLike
+  pool: Pool,
+  slope: Callable[[Array], Array],
+  at_positives: Array,
+  chunk: int,
+  *,
+  labels_dtype: DTypeLike,
+  precision: str = "float32",
 ) -> tuple[Array, Array]:
   """Multiplies a cotangent of the scores, given as a function of them, back into queries and labels.
 
@@ -98,6 +112,7 @@ def gradients(
     at_positives: `[B, P]` that cotangent at the positives, instead of `slope`; excluded cells have 0.
     chunk: labels scored at once.
     labels_dtype: type of the labels' gradient.
+    precision: as in `fold`, for the gradients as well.
 
   Returns:
     `[B, D]` float32 and `[L, D]`, over this shard's queries and labels alone.
@@ -105,7 +120,7 @@ def gradients(
   cells = jnp.concatenate([pool.positives, pool.excluded], axis=1)
   at_cells = jnp.pad(at_positives, ((0, 0), (0, pool.excluded.shape[1])))
   native = _multiplies_natively(pool.queries, pool.labels)
-  score = _scorer(pool)
+  score = _scorer(pool, precision)
 
   def step(carry, start, width):
     d_queries, d_labels = carry
@@ -117,33 +132,29 @@ def gradients(
       cotangent = _write(cotangent, cells - start, at_cells)
     if native:
       cotangent = cotangent.astype(block.dtype)
-    d_queries += multiply(cotangent, block, 1, 0)
-    d_block = multiply(cotangent, pool.queries, 0, 0).astype(labels_dtype)
+    d_queries += multiply(cotangent, block, 1, 0, precision)
+    d_block = multiply(cotangent, pool.queries, 0, 0, precision).astype(labels_dtype)
     return d_queries, jax.lax.dynamic_update_slice_in_dim(d_labels, d_block, start, 0)
 
   nothing = jnp.zeros(pool.queries.shape, jnp.float32), jnp.zeros(pool.labels.shape, labels_dtype)
   return _for_each_chunk(step, nothing, len(pool.labels), chunk)
 
 
-def _scorer(pool: Pool) -> Callable[[Array], Array]:
+def _scorer(pool: Pool, precision: str) -> Callable[[Array], Array]:
   """Returns the function `block of labels [n, D] -> scores [B, n]`."""
   if _multiplies_natively(pool.queries, pool.labels):
-    return lambda block: multiply(pool.queries, block, 1, 1) * pool.scale
+    return lambda block: multiply(pool.queries, block, 1, 1, precision) * pool.scale
   queries = pool.queries.astype(jnp.float32) * pool.scale  # saves a pass over the scores
-  return lambda block: multiply(queries, block, 1, 1)
+  return lambda block: multiply(queries, block, 1, 1, precision)
 
 
-def multiply(a: Array, b: Array, axis_a: int, axis_b: int) -> Array:
-  """Contracts one axis of each of two matrices; products and sums are float32 for inputs of any type."""
-  if not _multiplies_natively(a, b):
+def multiply(a: Array, b: Array, axis_a: int, axis_b: int, precision: str = "float32") -> Array:
+  """Contracts one axis of each of two matrices; sums are float32, products by `precision.algorithm`."""
+  native, contracted = _multiplies_natively(a, b), (((axis_a,), (axis_b,)), ((), ()))
+  if not native:
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-  return jax.lax.dot_general(
-    a,
-    b,
-    (((axis_a,), (axis_b,)), ((), ())),
-    precision=jax.lax.Precision.HIGHEST,
-    preferred_element_type=jnp.float32,
-  )
+  chosen = jax.lax.Precision.HIGHEST if native else algorithm(precision)
+  return jax.lax.dot_general(a, b, contracted, precision=chosen, preferred_element_type=jnp.float32)
 
 
 def _multiplies_natively(a: Array, b: Array) -> bool:

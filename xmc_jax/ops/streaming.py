@@ -5,10 +5,11 @@ log-sum-exp, a sum of softplus, the threshold of SoftTop-k. `_summarise` finds b
 labels; its gradient is one more pass, which computes the scores again. The rest of each loss, on `[B, P]`, is
 in `streaming_losses`, and JAX differentiates it.
 
-Products and sums are float32 for inputs of any type. Two bfloat16 tables are multiplied without conversion if
-the hardware can; the cotangent of the scores is then rounded to bfloat16 too. Over a mesh, arrays with a row
-per query are split over 'data', and those with a row per label over 'label'. Each device scores its own
-block, and the parts of a row are combined (DEXML, section B.5). B and L need not divide by the mesh.
+Products and sums are float32 for inputs of any type, unless `precision` asks for less. Two bfloat16 tables
+are multiplied without conversion if the hardware can; the cotangent of the scores is then rounded to bfloat16
+too. Over a mesh, arrays with a row per query are split over 'data', and those with a row per label over
+'label'. Each device scores its own block, and the parts of a row are combined (DEXML, section B.5). B and L
+need not divide by the mesh.
 docs/formulas.md, "Streaming loss" and docs/formulas.md, "Label sharding".
 """
 
@@ -32,6 +33,7 @@ class _Plan(NamedTuple):
   kind: str
   chunk: int
   mesh: Mesh | None
+  precision: str
 
 
 def streaming_loss(
@@ -47,6 +49,7 @@ def streaming_loss(
   unsampled: Array | None = None,
   where: Array | None = None,
   mesh: Mesh | None = None,
+  precision: str = "float32",
   **kind_options: float | Array,
 ) -> Array:
   r"""Computes a loss of each query against all labels, and its gradient, `chunk` labels at a time.
@@ -73,6 +76,7 @@ def streaming_loss(
       that were not sampled and that the loss must not see.
     where: `[L]` bool, True for a real label; others are as if not there.
     mesh: of axes ('data', 'label'); by default the one device of the inputs.
+    precision: how scores and gradients are multiplied; see `ops.precision.algorithm`.
     **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), for 'binary' `prior` (0 by default),
       which is subtracted from all scores, for instance log L if classifiers have no bias; numbers or `[B]`.
 
@@ -87,7 +91,9 @@ def streaming_loss(
   tables = [jnp.asarray(table) for table in (queries, labels, positives)]
   masks = [None if mask is None else jnp.asarray(mask) for mask in (weights, excluded, unsampled, where)]
   _check(kind, *tables, *masks, chunk=chunk, kind_options=kind_options)
-  return _loss(_Plan(kind, chunk, mesh), *tables, *masks, temperature, KINDS[kind].options | kind_options)
+  return _loss(
+    _Plan(kind, chunk, mesh, precision), *tables, *masks, temperature, KINDS[kind].options | kind_options
+  )
 
 
 def _check(kind, queries, labels, positives, weights, excluded, unsampled, where, *, chunk, kind_options):
@@ -207,7 +213,14 @@ def _forward_shard(plan: _Plan, axis: str | None, pool: Pool, options: PyTree) -
   kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
 
   def fold(reduction):
-    return chunked_scores.fold(pool, reduction, plan.chunk, with_positives=kind.with_positives, axis=axis)
+    return chunked_scores.fold(
+      pool,
+      reduction,
+      plan.chunk,
+      with_positives=kind.with_positives,
+      axis=axis,
+      precision=plan.precision,
+    )
 
   return kind.summarise(fold, options)
 
@@ -224,7 +237,12 @@ def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> 
   # If each device has a part of the rows, their gradients are summed in float32.
   partial = axis is not None and plan.mesh is not None and plan.mesh.shape["data"] > 1
   d_queries, d_labels = chunked_scores.gradients(
-    pool, slope, at_positives, plan.chunk, labels_dtype=jnp.float32 if partial else dtype
+    pool,
+    slope,
+    at_positives,
+    plan.chunk,
+    labels_dtype=jnp.float32 if partial else dtype,
+    precision=plan.precision,
   )
   if axis is None:
     return d_queries, d_labels

@@ -17,6 +17,7 @@ from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
 from xmc_jax.losses.margin import margin_from_positives
+from xmc_jax.ops import precision
 from xmc_jax.types import Array, Batch, DatasetInfo
 
 MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no temperature
@@ -69,6 +70,11 @@ SCORES = declare(
 SCORES_IN_CHUNKS = declare(
   SCORES,
   score_chunk=Key(0, "labels scored at a time, on each device: memory is O(batch * score_chunk)"),
+  score_precision=Key(
+    precision.AUTO,
+    "how float32 scores are multiplied on an accelerator: 3 or 6 products of bfloat16 parts; auto is bf16x3",
+    choices=precision.NAMES,
+  ),
 )
 TRIPLETS = declare(
   checks=(cosine_faults,),
@@ -171,6 +177,7 @@ def pool_loss(
     labels,
     positives,
     chunk=settings.score_chunk or len(labels),
+    precision=settings.score_precision,
     temperature=settings.temperature,
     weights=None if loss == "binary" else weights,
     excluded=batch.excluded,
