@@ -515,3 +515,17 @@ def test_a_run_keeps_its_chunks(tmp_path, monkeypatch, capsys):
   assert "chosen" not in capsys.readouterr().err
   other = tiny_runs.open_run(folder, tmp_path / "other", **{"method.label_chunk": 0})
   assert other.config.method.label_chunk == 4096
+
+
+def test_scores_in_parts_of_bfloat16_are_planned_by_their_products():
+  """Three products a score by default, six or full float32 where a config asks for them."""
+  seconds = {}
+  for name in ("auto", "bf16x3", "bf16x6", "float32"):
+    config = make_config(**{"method.score_precision": name, "plan.num_labels": 500_000})
+    made = plans.plan(config, plans.sizes_of(config))
+    seconds[name] = made.stages["score"].seconds
+  rates = plans.CHIPS["h100"]
+  assert seconds["auto"] == seconds["bf16x3"] <= seconds["bf16x6"] < seconds["float32"]
+  assert work.rate_of_scores(config, rates) == rates.float32
+  config.method.score_precision = "bf16x6"
+  assert work.rate_of_scores(config, rates) == rates.bfloat16 / 6

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from xmc_jax.plan import Plan, device_memory, host, shapes
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
+from xmc_jax.plan.work import rate_of_scores
 
 _FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # tokens encoded together on one device
 _MUCH_ON_HOST = 16e9  # bytes
@@ -76,7 +77,7 @@ def _notes(made: Plan) -> Iterator[str]:
     yield f"evaluation holds all {what} in every process: {on_host / 1e9:,.1f} GB of host memory"
   yield (
     f"times are assumed, not measured: products reach {OF_PEAK:.0%} of {chip.bfloat16 / 1e12:,.0f} TFLOP/s "
-    f"({chip.float32 / 1e12:,.0f} for scores,\nwhich keep float32's digits), memory {OF_BANDWIDTH:.0%} of "
+    f"({rate_of_scores(config, chip) / 1e12:,.0f} for scores),\nmemory {OF_BANDWIDTH:.0%} of "
     f"{chip.bandwidth / 1e12:,.2f} TB/s; collectives, host and input take none"
   )
 

@@ -18,6 +18,7 @@ from xmc_jax.plan.shapes import (
   pool_size,
   prototype_network,
   remembers_points,
+  scores_whole,
   setting,
   vectors_of_label,
 )
@@ -32,6 +33,7 @@ _PASSES = {
   "margin": 1,
   "dynamic_margin": 1,
 }
+_PRODUCTS_OF_PARTS = {"auto": 3, "bf16x3": 3, "bf16x6": 6, "bfloat16": 1}  # by method.score_precision
 _TRIPS = 4  # times that a pass writes or reads a chunk of scores in memory
 _BYTES_PER_NUMBER = 4
 
@@ -100,7 +102,7 @@ def _score(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip) -> Stage
     return _stage(
       2 * cells * scored * (passes + 3),  # the backward pass scores again, and has two more products
       _BYTES_PER_NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (passes + 5)),
-      chip.float32,
+      rate_of_scores(config, chip),
       chip,
     )
   # All scores are kept, not recomputed; every loss reads them, once per direction.
@@ -112,6 +114,14 @@ def _score(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip) -> Stage
     chip.float32,
     chip,
   )
+
+
+def rate_of_scores(config: ml_collections.ConfigDict, chip: Chip) -> float:
+  """Returns the peak FLOP/s of the products that are scores, as `ops.precision.algorithm` multiplies them."""
+  products = _PRODUCTS_OF_PARTS.get(config.method.get("score_precision", "float32"))
+  if products is None or scores_whole(config) or chip.kind == "cpu":
+    return chip.float32
+  return chip.bfloat16 / products
 
 
 def _stage(flops: float, size: float, rate: float, chip: Chip) -> Stage:
