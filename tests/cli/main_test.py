@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import warnings
 
 import pytest
@@ -679,3 +680,22 @@ def test_a_plan_needs_no_device():
   ended = child(arguments, env={"JAX_PLATFORMS": "nowhere"})
   assert ended.returncode and "131,073 labels" in ended.stderr and not ended.stdout
   assert ended.stderr.splitlines()[-1].startswith("error: method.label_chunk = 65536 does not fit: ")
+
+
+def test_the_command_to_try_cuts_a_text_at_the_end_of_a_word():
+  titles = ["it's quoted", "a title whose words go on and on until they are longer than sixty letters"]
+  found = []
+  for texts in (titles, ["x" * 80]):
+    dataset = types.SimpleNamespace(test=_Texts(texts))
+    run = types.SimpleNamespace(dataset=dataset, workdir="runs/mine")
+    found.append(commands._next_command(run))
+  assert "echo 'a title whose words go on and on until they are longer' |" in found[0]
+  assert f"echo {'x' * 60} |" in found[1] and "--workdir=runs/mine" in found[1]
+
+
+class _Texts(list):
+  """Test texts, as a data set has them."""
+
+  @property
+  def texts(self):
+    return self

@@ -6,6 +6,7 @@ import os
 import pathlib
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
@@ -223,7 +224,8 @@ def _next_command(run: runs.Run) -> str:
   """Writes a command to try next, for the user's own shell and data."""
   python = os.path.relpath(sys.executable)
   python = sys.executable if python.startswith("..") else python
-  texts = [sanitize.line(run.dataset.test.texts[row][:60]) for row in range(min(50, len(run.dataset.test)))]
+  given = [run.dataset.test.texts[row] for row in range(min(50, len(run.dataset.test)))]
+  texts = [sanitize.line(textwrap.shorten(text, 60, placeholder="") or text[:60]) for text in given]
   text = shlex.quote(next((text for text in texts if text and "'" not in text), texts[0]))
   return f"try: echo {text} | {python} -m xmc_jax.main --mode=predict --workdir={run.workdir}"
 

@@ -7,6 +7,7 @@ their norm, on attention weights after the softmax, on each block's output, and 
 the attention's output. DistilBERT has none there.
 """
 
+import contextlib
 import dataclasses
 from typing import Literal
 
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from xmc_jax.models import hardware
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
 from xmc_jax.models.unpadding import Places, find_places
 from xmc_jax.types import Array
@@ -82,10 +84,11 @@ def attend_with_dropout(
   Returns:
     `[n, S, H, d]`; the softmax is float32.
   """
-  scores = jnp.einsum("nshd,nthd->nhst", query, key, preferred_element_type=jnp.float32)
+  precision = hardware.precision_of(query.dtype)
+  scores = jnp.einsum("nshd,nthd->nhst", query, key, precision=precision, preferred_element_type=jnp.float32)
   scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min)
   weights = dropout(nn.softmax(scores, axis=-1).astype(value.dtype), rate, dropout_key)
-  return jnp.einsum("nhst,nthd->nshd", weights, value)
+  return jnp.einsum("nhst,nthd->nshd", weights, value, precision=precision)
 
 
 class Attention(nn.Module):
@@ -126,7 +129,9 @@ class Attention(nn.Module):
       # cuDNN needs whole blocks of positions; with a single query it is no faster.
       fused_shape = num_queries == num_tokens and num_tokens % 8 == 0
       implementation = self.implementation if fused_shape else None
-      mixed = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
+      exact = self.dtype == jnp.float32
+      with jax.default_matmul_precision("highest") if exact else contextlib.nullcontext():
+        mixed = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
     mixed = mixed.reshape(num_texts, num_queries, width)
     mixed = places.pack(mixed) if places and queries.ndim == 2 else mixed
     return Dense(width, self.dtype, name="output")(mixed)

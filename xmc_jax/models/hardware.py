@@ -47,6 +47,11 @@ def product_dtype(dtype: DTypeLike) -> DTypeLike:
   return jnp.float32 if jax.default_backend() == "cpu" else dtype
 
 
+def precision_of(dtype: DTypeLike) -> jax.lax.Precision | None:
+  """Returns the precision that keeps float32 products float32; by default accelerators round them to less."""
+  return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
 def packing_pays() -> bool:
   """Returns whether to store real tokens without padding (unpadding.py): on a CPU, measured as faster."""
   return jax.default_backend() == "cpu"

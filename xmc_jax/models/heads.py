@@ -14,7 +14,7 @@ from xmc_jax.types import Array
 def mean_pool(hidden: Array, mask: Array) -> Array:
   """Averages `[n, T, D]` over the positions that `[n, T]` marks: `[n, D]` float32; zero if a row has none."""
   weights = mask.astype(jnp.float32)
-  total = jnp.einsum("ntd,nt->nd", hidden.astype(jnp.float32), weights)
+  total = jnp.einsum("ntd,nt->nd", hidden.astype(jnp.float32), weights, precision="highest")
   return total / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
 
 

@@ -43,7 +43,8 @@ def _contract(a, b, axis_a, axis_b, result=jnp.float32):
   """Contracts one axis of each of two matrices (`a` may have leading axes); sums are float32."""
   if a.dtype == jnp.bfloat16 and not hardware.multiplies_bfloat16():
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # the same products and sums, without emulation
-  product = jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=result)
+  contracted, precision = (((axis_a,), (axis_b,)), ((), ())), hardware.precision_of(a.dtype)
+  product = jax.lax.dot_general(a, b, contracted, precision=precision, preferred_element_type=result)
   return _row_major(product) if _pins_layouts(a) else product
 
 
