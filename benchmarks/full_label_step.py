@@ -132,8 +132,8 @@ class Ours:
     self.name, self._problem = f"xmc_jax, chunk {problem.config.method.label_chunk}", problem
     self._mesh = sharding.make()
     optimiser = optimizer.make(problem.config, TOTAL_STEPS)
-    report = SimpleNamespace(stage=self._stage)
-    self._step = TrainStep(problem.method, self._mesh, problem.config.train, optimiser, report)
+    writer = SimpleNamespace(stage=self._stage)
+    self._step = TrainStep(problem.method, self._mesh, problem.config.train, optimiser, writer)
     self._state = self._step.first_state(problem.params, {})
     self._static = {
       "columns": sharding.place(problem.batches.label_columns, sharding.replicated(self._mesh)),

@@ -9,8 +9,6 @@ _COLUMNS = {
   "gigabytes_of_the_rest": "GB of everything else",
   "kernels": "kernels",
   "gigabytes_of_temporaries": "GB of temporaries",
-  "trace_seconds": "seconds to trace",
-  "compile_seconds": "and to compile",
 }
 
 

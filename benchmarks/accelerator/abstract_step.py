@@ -16,10 +16,10 @@ from xmc_jax.ops import lazy_adam
 from xmc_jax.plan import shapes
 from xmc_jax.training import optimizer
 from xmc_jax.training.step import TrainStep
-from xmc_jax.types import Batch, DatasetInfo, PyTree, SampledAnchors, Tokens, TrainState
+from xmc_jax.types import Batch, BatchSpec, DatasetInfo, Method, SampledAnchors, Tokens, TrainState
 
-SPECIAL_IDS = (101, 102, 0)
-FROZEN_WIDTH = 64  # of the vectors of points under a frozen encoder
+_SPECIAL_IDS = (101, 102, 0)
+_FROZEN_WIDTH = 64  # of the vectors of points under a frozen encoder
 _TOTAL_STEPS = 1000
 
 Groups = list[tuple[int, int]]  # (width in tokens, number of texts)
@@ -38,10 +38,8 @@ class AbstractStep(NamedTuple):
   batch: Batch
 
   def lower(self) -> jax.stages.Lowered:
-    """Traces the step as a training runs it: the state donated, and laid out as it came."""
-    layout = jax.tree.map(lambda leaf: leaf.sharding, self.state)
-    program = jax.jit(self.step._step, donate_argnums=0, out_shardings=(layout, None))
-    return program.lower(self.state, self.batch)
+    """Traces the step as a training runs it."""
+    return self.step.lower(self.state, self.batch)
 
 
 class _Shapes:
@@ -81,7 +79,7 @@ def make(
   graphs = {f"graph{number}": ("query", "label") for number in range(config.plan.num_graphs)}
   counts = np.ones(num_labels, np.int64)
   info = DatasetInfo(
-    num_points, num_labels, length, vocab_size, SPECIAL_IDS, devices, graphs=graphs, label_counts=counts
+    num_points, num_labels, length, vocab_size, _SPECIAL_IDS, devices, graphs=graphs, label_counts=counts
   )
   method = methods.make(config, info)
   optimiser = optimizer.make(config, _TOTAL_STEPS)
@@ -100,7 +98,7 @@ def make(
   return AbstractStep(TrainStep(method, devices, config.train, optimiser, None), state, batch)
 
 
-def _state(method, optimiser: optimizer.Optimizer, devices: jax.sharding.Mesh) -> PyTree:
+def _state(method: Method, optimiser: optimizer.Optimizer, devices: jax.sharding.Mesh) -> TrainState:
   """Returns the shapes of the state, laid out by the method's rules."""
 
   def start():
@@ -114,7 +112,7 @@ def _state(method, optimiser: optimizer.Optimizer, devices: jax.sharding.Mesh) -
   return jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
 
 
-def _batch(spec, on: _Shapes, points: Groups, labels: Groups, num_positives: int) -> Batch:
+def _batch(spec: BatchSpec, on: _Shapes, points: Groups, labels: Groups, num_positives: int) -> Batch:
   """Returns the shapes of a batch."""
   num_rows, columns = (sum(number for _, number in groups) for groups in (points, labels))
   ints, rows = jnp.int32, (num_rows, num_positives)
@@ -134,7 +132,7 @@ def _batch(spec, on: _Shapes, points: Groups, labels: Groups, num_positives: int
     positives=positives,
     weights=weights,
     excluded=on.array((num_rows, 1), ints, "data"),
-    vectors=on.array((num_rows, FROZEN_WIDTH), jnp.float32, "data") if spec.frozen else (),
+    vectors=on.array((num_rows, _FROZEN_WIDTH), jnp.float32, "data") if spec.frozen else (),
     dropped=on.array((2,), ints) if spec.pool_size else (),
     sampled_anchors=dict.fromkeys(spec.graph_sides, anchors),
     shared=on.array((num_rows, num_rows), bool, "data") if spec.shared else (),

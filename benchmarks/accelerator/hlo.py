@@ -2,7 +2,8 @@
 
 A kernel is an instruction that runs by itself: a fusion, a product, a copy, a sort. It reads its operands
 once and writes its result once. Of an operand that it only slices or gathers it reads the slices; a result
-that it updates in place is written where it is updated. A loop counts as often as XLA says that it runs.
+that it updates in place is written where it is updated. A loop counts as often as XLA says that it runs,
+and once if it does not say.
 """
 
 import collections
@@ -24,7 +25,7 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)\)?|\S+) ([\w\-]+
 # They only name what is there, or wait for it.
 _FREE = {
   *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota", "partition-id"),
-  *("fusion-done", "copy-done", "async-done", "call-done", "optimization-barrier", "custom-call-done"),
+  "optimization-barrier",
 }
 _PRODUCTS = ("gemm", "cublas", "cudnn", "fmha", "dot", "matmul", "conv")  # in the names of library calls
 
@@ -97,7 +98,7 @@ def _run(computations, name: str, times: int) -> Iterator[Kernel]:
   """Yields the kernels of a computation that runs `times` times."""
   inside = computations[name]
   for one in inside.values():
-    if one.kind in _FREE:
+    if one.kind in _FREE or one.kind.endswith("-done"):
       continue
     called = _called(one)
     if one.kind == "while":
@@ -105,7 +106,7 @@ def _run(computations, name: str, times: int) -> Iterator[Kernel]:
       yield from _run(computations, called["body"], times * int(trips[1] if trips else 1))
     elif one.kind == "conditional":
       branches = [list(_run(computations, branch, times)) for branch in called["branches"]]
-      yield from max(branches, key=lambda found: sum(kernel.num_bytes for kernel in found))
+      yield from max(branches, key=lambda found: sum(kernel.times * kernel.num_bytes for kernel in found))
     elif one.kind in ("call", "async-start"):
       yield from _run(computations, called["calls"], times)
     else:
@@ -158,7 +159,10 @@ def _plain_bytes(one: Instruction, operands: list[Instruction]) -> tuple[int, in
     return 2 * _size(operands[1].shape), 0
   if one.kind == "scatter":
     return 3 * _size(operands[-1].shape), 0
-  return sum(_size(operand.shape) for operand in operands), result
+  read = sum(_size(operand.shape) for operand in operands)
+  return read, result - read if one.kind.endswith(
+    "-start"
+  ) else result  # the shape of a start has operands, too
 
 
 def _fusion_bytes(body: dict[str, Instruction], operands: tuple[str, ...]) -> tuple[int, int]:

@@ -16,8 +16,8 @@ from jax.sharding import AxisType, Mesh
 from xmc_jax.models import hardware
 
 _H200 = pathlib.Path(__file__).with_name("h200.txtpb")  # XLA's description of one
-TPUS = {"v5e": "v5e:2x2", "v5e-8": "v5e:2x4"}
-NAMES = ("h200", *TPUS)
+_TPUS = {"v5e": "v5e:2x2", "v5e-8": "v5e:2x4"}
+NAMES = ("h200", *_TPUS)
 
 
 def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
@@ -25,12 +25,17 @@ def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
 
   Raises:
     RuntimeError: the platform's plugin is not installed.
+    ValueError: it has fewer devices.
   """
   if name == "h200":
     target = _H200.read_text(encoding="utf-8")
     found = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target)
   else:
-    found = topologies.get_topology_desc(platform="tpu", topology_name=TPUS[name])
+    found = topologies.get_topology_desc(platform="tpu", topology_name=_TPUS[name])
+  if data * label > len(found.devices):
+    raise ValueError(
+      f"a mesh of {data} x {label} needs {data * label} devices, {name} has {len(found.devices)}"
+    )
   devices = np.array(found.devices[: data * label]).reshape(data, label)
   return Mesh(devices, ("data", "label"), axis_types=(AxisType.Auto,) * 2)
 

@@ -18,6 +18,8 @@ def mean_loss(
 ) -> Array:
   """Returns the mean over the batch's rows of `loss_of_row(scores, true, weights, counts)`, each `[S]`.
 
+  Queries are `[B, D]`, labels `[S, D]`.
+
   `true` marks all the row's true labels in the pool, `weights` those that it sampled (they add up to 1; 0
   elsewhere), `counts` the columns that the loss may see: no padding, no filter pair. The row's negatives are
   `counts & ~true`.

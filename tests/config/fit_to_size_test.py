@@ -149,7 +149,7 @@ def small(path: pathlib.Path, **overrides):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("fitting") / "data")
+  return tiny_runs.write_data(tmp_path_factory.mktemp("fit_to_size") / "data")
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ def _contract(a, b, axis_a, axis_b, result=jnp.float32):
   """Contracts one axis of each of two matrices (`a` may have leading axes); sums are float32."""
   if a.dtype == jnp.bfloat16 and not hardware.multiplies_bfloat16():
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)  # the same products and sums, without emulation
-  contracted, precision = (((axis_a,), (axis_b,)), ((), ())), hardware.precision_of(a.dtype)
+  precision = hardware.precision_of(a.dtype)
+  contracted = ((axis_a,), (axis_b,)), ((), ())
   product = jax.lax.dot_general(a, b, contracted, precision=precision, preferred_element_type=result)
   return _row_major(product) if _pins_layouts(a) else product
 
@@ -85,8 +86,8 @@ def _matmul_backward(dtype, result, residuals, cotangent):
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
-def _apart(arrays):
-  """Keeps XLA from fusing what makes arrays with what uses them, on accelerators; on a CPU that is slower."""
+def _fusion_barrier(arrays):
+  """Stops XLA from fusing across this point on accelerators; returns the arrays unchanged on a CPU."""
   return arrays if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(arrays)
 
 
@@ -120,10 +121,19 @@ class LayerNorm(nn.Module):
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def layer_norm(x: Array, scale: Array, bias: Array, epsilon: float, dtype: DTypeLike) -> Array:
-  """Normalises the last axis of `x` in float32, and returns `dtype`.
+  """Computes (x − mean) / sqrt(variance + ε) * scale + bias over the last axis, in float32 (Ba et al., 2016).
 
-  The backward pass keeps `x` as it came, and each row's mean and deviation. Plain autodiff would keep float32
-  arrays of x's shape.
+  The backward pass keeps x in its own type, and each row's mean and deviation. Plain autodiff would keep
+  float32 arrays of x's shape.
+
+  Args:
+    x: `[..., D]`.
+    scale, bias: `[D]` float32.
+    epsilon: ε; static.
+    dtype: the type of the result; static.
+
+  Returns:
+    `[..., D]` of type `dtype`.
   """
   return _layer_norm_forward(x, scale, bias, epsilon, dtype)[0]
 
@@ -139,16 +149,18 @@ def _layer_norm_forward(x, scale, bias, epsilon, dtype):
 def _layer_norm_backward(epsilon, dtype, residuals, cotangent):
   x, scale, mean, inverse_deviation = residuals
 
-  def wide(x, cotangent):
+  def in_float32(x, cotangent):
     cotangent = cotangent.astype(jnp.float32)
     return (x.astype(jnp.float32) - mean) * inverse_deviation, cotangent, cotangent * scale
 
-  normalised, _, slope = wide(x, cotangent)
-  across = slope.mean(-1, keepdims=True), jnp.mean(slope * normalised, axis=-1, keepdims=True)
+  normalised, _, d_normalised = in_float32(x, cotangent)
+  row_means = tuple(
+    jnp.mean(product, axis=-1, keepdims=True) for product in (d_normalised, d_normalised * normalised)
+  )
   # Without the barrier XLA would write float32 arrays of x's shape for the sums over rows.
-  x, cotangent, (mean_slope, along) = _apart((x, cotangent, across))
-  normalised, cotangent, slope = wide(x, cotangent)
-  d_x = inverse_deviation * (slope - mean_slope - normalised * along)
+  x, cotangent, (mean_slope, mean_projection) = _fusion_barrier((x, cotangent, row_means))
+  normalised, cotangent, d_normalised = in_float32(x, cotangent)
+  d_x = inverse_deviation * (d_normalised - mean_slope - normalised * mean_projection)
   rows = tuple(range(x.ndim - 1))
   return d_x.astype(x.dtype), jnp.sum(cotangent * normalised, axis=rows), jnp.sum(cotangent, axis=rows)
 
@@ -166,6 +178,9 @@ def gelu(x: Array, bias: Array) -> Array:
   Args:
     x: `[..., D]`.
     bias: `[D]` float32.
+
+  Returns:
+    `[..., D]`.
   """
   return _gelu_forward(x, bias)[0]
 
@@ -181,7 +196,7 @@ def _gelu_backward(residuals, cotangent):
   wide = jax.lax.optimization_barrier(x).astype(jnp.float32) + bias
   density = jnp.exp(-0.5 * wide**2) * (2 * math.pi) ** -0.5
   d_x = ((_normal_cdf(wide) + wide * density) * cotangent.astype(jnp.float32)).astype(x.dtype)
-  d_x = _apart(d_x)  # or XLA would write it in float32, for the sum over rows
+  d_x = _fusion_barrier(d_x)  # or XLA would write it in float32, for the sum over rows
   return d_x, jnp.sum(d_x.astype(jnp.float32), axis=tuple(range(x.ndim - 1)))
 
 

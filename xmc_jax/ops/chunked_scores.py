@@ -149,11 +149,15 @@ def _scorer(pool: Pool, precision: str) -> Callable[[Array], Array]:
 
 
 def multiply(a: Array, b: Array, axis_a: int, axis_b: int, precision: str = "float32") -> Array:
-  """Contracts one axis of each of two matrices; sums are float32, products by `precision.algorithm`."""
-  native, contracted = _multiplies_natively(a, b), (((axis_a,), (axis_b,)), ((), ()))
+  """Contracts one axis of each of two matrices; sums are float32.
+
+  Products are as `precision` says (`precision.algorithm`); two bfloat16 inputs ignore it.
+  """
+  native = _multiplies_natively(a, b)
   if not native:
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   chosen = jax.lax.Precision.HIGHEST if native else algorithm(precision)
+  contracted = ((axis_a,), (axis_b,)), ((), ())
   return jax.lax.dot_general(a, b, contracted, precision=chosen, preferred_element_type=jnp.float32)
 
 

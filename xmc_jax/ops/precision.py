@@ -20,10 +20,20 @@ def algorithm(name: str) -> jax.lax.Precision | jax.lax.DotAlgorithmPreset:
   """Returns the `precision` of `jax.lax.dot_general` that a name stands for; sums are float32 in each.
 
   Args:
-    name: 'float32'; 'bf16x6', 'bf16x3' and 'bfloat16', of so many products of bfloat16 parts; 'auto' is
-      'bf16x3' on accelerators, whose error in scores is near that of float32 (docs/performance.md), and
-      'float32' on a CPU, which computes all of them so.
+    name: 'float32'; 'bf16x6', 'bf16x3' and 'bfloat16', which are six, three and one product of bfloat16
+      parts; 'auto' is 'bf16x3' on accelerators, where errors of cosines are at most about 1e-6, ten times
+      float32's (docs/performance.md). A CPU, and a GPU without bfloat16 units, compute all in float32.
+
+  Raises:
+    ValueError: another name.
   """
-  if jax.default_backend() == "cpu":
+  if name not in NAMES:
+    raise ValueError(f"precision {name!r} is none of {', '.join(map(repr, NAMES))}")
+  if jax.default_backend() == "cpu" or not _multiplies_bfloat16(jax.devices()[0]):
     return _ALGORITHMS["float32"]
   return _ALGORITHMS["bf16x3" if name == AUTO else name]
+
+
+def _multiplies_bfloat16(device: jax.Device) -> bool:
+  """Returns False for a GPU older than Ampere, for which XLA refuses products of bfloat16 parts."""
+  return float(getattr(device, "compute_capability", 8.0)) >= 8.0

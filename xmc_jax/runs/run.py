@@ -53,7 +53,8 @@ class Run:
   ):
     self.config, self.workdir, self.dataset = config, workdir, dataset
     self.ranking_folder = ranking_folder or workdir
-    self.data, self.saved = TrainingData(config, dataset), SavedSteps(workdir, config)
+    self.data = TrainingData(config, dataset)
+    self.saved = SavedSteps(workdir, config)
     configs.check_against_devices(config, len(jax.devices()))
     self.mesh = sharding.make(config.mesh.data, config.mesh.label)
     self.num_devices_begun = num_devices_begun or self.mesh.size
@@ -111,17 +112,17 @@ class Run:
       vectors=self._frozen_vectors if spec.frozen else None,
     )
 
-  def initial_parameters(self, shapes_only: bool = False) -> tuple[PyTree, PyTree]:
+  def initial_parameters(self, from_other_run: bool = True) -> tuple[PyTree, PyTree]:
     """Returns `(params, extra_state)` at step 0: the method's own or those of the run `config.init_from`.
 
     Args:
-      shapes_only: whether only shapes are read, as where a run goes on: that run is not opened.
+      from_other_run: read `config.init_from`; False where a checkpoint replaces the values anyway.
 
     Raises:
       ConfigError: that run has no parameters, or they do not fit here.
     """
     own = self.method.init(jax.random.key(self.config.train.seed))
-    if shapes_only or not self.config.init_from:
+    if not (from_other_run and self.config.init_from):
       return own
     try:
       return self._from_run(reopen(pathlib.Path(self.config.init_from), self.config.mesh), own)

@@ -44,7 +44,7 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: i
   checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep)
   with writer.stage("restore"):
     newest = checkpoints.latest_valid()
-    initial = run.initial_parameters(shapes_only=newest is not None)
+    initial = run.initial_parameters(from_other_run=newest is None)
     state, refreshed = checkpoints.restore(newest, step.first_state(*initial))
     del initial  # where the mesh has several devices, the state has copies
   first = int(state.step)
@@ -101,12 +101,14 @@ class _Loop:
     if self._record.stopped:
       metric, waited = self._run.config.eval.metric, self._record.evals_since_best
       say(f"train: {metric} has not risen for {waited} evaluations; stopping")
-    run_folder.forget(self._run.workdir, *run_folder.RANKING_FILES)  # others may have predicted by now
+    run_folder.forget(
+      self._run.workdir, *run_folder.RANKING_FILES
+    )  # of another process that predicted meanwhile
 
   def _begin(self, first: int) -> None:
     """Checks the disk, deletes files of other parameters, embeds the points if the encoder is frozen."""
     self._checkpoints.check_room(self._state)
-    # They are of a killed run, or of a later step.
+    # Ranking files and vectors that a killed run left, or that belong to steps after this one.
     others = *run_folder.RANKING_FILES, *([] if first else [run_folder.VECTORS])
     run_folder.forget(self._run.workdir, *others)
     with self._writer.stage("freeze"):

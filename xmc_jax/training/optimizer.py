@@ -23,7 +23,7 @@ class Optimizer(NamedTuple):
   """Trains the parameters of a method.
 
   Attributes:
-    dense: of all parameters except tables.
+    dense: updates all parameters except tables.
     table_rate: the learning rate of the tables' lazy Adam (`ops.lazy_adam`), by step.
   """
 

@@ -58,7 +58,8 @@ class TrainStep:
     writer: MetricWriter,
   ):
     self._method, self._settings, self._optimiser = method, settings, optimiser
-    self._mesh, self._devices = mesh, mesh if mesh.size > 1 else None
+    self._mesh = mesh
+    self._devices = mesh if mesh.size > 1 else None
     self._may_skip = settings.max_skipped_steps > 0
     self._programs: dict[Any, jax.stages.Compiled] = {}
     self._writer = writer
@@ -152,10 +153,14 @@ class TrainStep:
     shapes = jax.tree.structure(batch), tuple(leaf.shape for leaf in jax.tree.leaves(batch))
     if shapes not in self._programs:
       with self._writer.stage("compile"):
-        layout = jax.tree.map(lambda leaf: leaf.sharding, state)  # outputs are laid out like inputs
-        program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
-        self._programs[shapes] = program.lower(state, batch).compile()
+        self._programs[shapes] = self.lower(state, batch).compile()
     return self._programs[shapes](state, batch)
+
+  def lower(self, state: TrainState, batch: Batch) -> jax.stages.Lowered:
+    """Traces the step, of arrays or of shapes with shardings; it donates the state and keeps its layout."""
+    layout = jax.tree.map(lambda leaf: leaf.sharding, state)
+    program = jax.jit(self._step, donate_argnums=0, out_shardings=(layout, None))
+    return program.lower(state, batch)
 
 
 def _with_row_updates(

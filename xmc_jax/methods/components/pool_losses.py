@@ -72,7 +72,7 @@ SCORES_IN_CHUNKS = declare(
   score_chunk=Key(0, "labels scored at a time, on each device: memory is O(batch * score_chunk)"),
   score_precision=Key(
     precision.AUTO,
-    "how float32 scores are multiplied on an accelerator: 3 or 6 products of bfloat16 parts; auto is bf16x3",
+    "how float32 scores are multiplied on an accelerator: in 6, 3 or 1 products of bfloat16 parts; auto: 3",
     choices=precision.NAMES,
   ),
 )
