@@ -172,8 +172,8 @@ def test_an_overflow_of_half_precision_is_caught(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
   initial = run.initial_parameters
 
-  def huge():
-    params, extra_state = initial()
+  def huge(**options):
+    params, extra_state = initial(**options)
     return jax.tree.map(lambda leaf: leaf * 1e30, params), extra_state
 
   run.initial_parameters = huge
