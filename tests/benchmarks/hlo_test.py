@@ -55,7 +55,7 @@ def test_a_step_of_shapes_is_that_of_a_run(tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **{"method.labels": "in_batch", "method.num_positives": 1})
   step, batch = tiny_runs.train_step(run), sharding.put_batch(run.batches.build(0), run.mesh)
   state = step.first_state(*run.initial_parameters())
-  real = jax.jit(step._step).lower(state, batch).compile().cost_analysis()["flops"]
+  real = step.lower(state, batch).compile().cost_analysis()["flops"]
   config = run.config.copy_and_resolve_references()
   config.plan.num_labels, config.plan.num_points = tiny_runs.NUM_LABELS, len(run.data.train)
   groups = lambda texts: [group.ids.shape[::-1] for group in texts]

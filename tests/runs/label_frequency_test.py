@@ -90,7 +90,10 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
 def test_the_last_step_has_a_weight_of_its_own(chosen):
   kept = (chosen / run_folder.FREQUENCY).read_bytes()
   (chosen / run_folder.FREQUENCY).write_bytes(b"damaged")
-  commands.test(chosen, checkpoint="last")
+  assert (
+    commands.test(chosen, checkpoint="last")["P@1"] > 0
+  )  # it neither reads nor writes the best step's weight
+  assert (chosen / run_folder.FREQUENCY).read_bytes() == b"damaged"
   (chosen / run_folder.FREQUENCY).write_bytes(kept)
 
 

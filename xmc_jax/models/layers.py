@@ -158,9 +158,9 @@ def _layer_norm_backward(epsilon, dtype, residuals, cotangent):
     jnp.mean(product, axis=-1, keepdims=True) for product in (d_normalised, d_normalised * normalised)
   )
   # Without the barrier XLA would write float32 arrays of x's shape for the sums over rows.
-  x, cotangent, (mean_slope, mean_projection) = _fusion_barrier((x, cotangent, row_means))
+  x, cotangent, (mean_d, mean_projection) = _fusion_barrier((x, cotangent, row_means))
   normalised, cotangent, d_normalised = in_float32(x, cotangent)
-  d_x = inverse_deviation * (d_normalised - mean_slope - normalised * mean_projection)
+  d_x = inverse_deviation * (d_normalised - mean_d - normalised * mean_projection)
   rows = tuple(range(x.ndim - 1))
   return d_x.astype(x.dtype), jnp.sum(cotangent * normalised, axis=rows), jnp.sum(cotangent, axis=rows)
 
