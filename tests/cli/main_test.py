@@ -689,7 +689,7 @@ def test_the_command_to_try_cuts_a_text_at_the_end_of_a_word():
     dataset = types.SimpleNamespace(test=_Texts(texts))
     run = types.SimpleNamespace(dataset=dataset, workdir="runs/mine")
     found.append(commands._next_command(run))
-  assert "echo 'a title whose words go on and on until they are longer' |" in found[0]
+  assert "echo 'a title whose words go on and on until they are longer than' |" in found[0]
   assert f"echo {'x' * 60} |" in found[1] and "--workdir=runs/mine" in found[1]
 
 

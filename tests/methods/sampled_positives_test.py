@@ -25,7 +25,17 @@ def make_run(tmp_path_factory):
 def _gradient_by_scores(loss, scores, positives, weights, **options):
   """dL/ds `[S]` of a row, by `pool_loss`: label j is the unit vector j, so the query holds the scores."""
   config = ml_collections.ConfigDict(
-    {"method": {"loss": loss, "score_chunk": 0, "temperature": 1.0, "num_positives": 1, "k": 5.0} | options}
+    {
+      "method": {
+        "loss": loss,
+        "score_chunk": 0,
+        "score_precision": "float32",
+        "temperature": 1.0,
+        "num_positives": 1,
+        "k": 5.0,
+      }
+      | options
+    }
   )
   info = DatasetInfo(
     num_points=1, num_labels=len(scores), max_length=8, vocab_size=9, special_ids=(), mesh=sharding.make(1, 1)
@@ -101,6 +111,7 @@ def test_soft_top_k_compares_no_positive_with_all_others():
         "k": 100.0,
         "num_positives": drawn,
         "score_chunk": 0,
+        "score_precision": "float32",
         "temperature": 1.0,
       }
     }

@@ -1,6 +1,7 @@
 """The house's rules, read from the source: who may import what, how long things are, what does not occur."""
 
 import ast
+import collections
 import pathlib
 import re
 import sys
@@ -223,6 +224,12 @@ def test_names_of_files():
     assert not {"utils", "util", "helpers", "helper", "misc", "common_utils"} & set(
       path.relative_to(ROOT).with_suffix("").parts
     ), shown(path)
+
+
+def test_no_two_test_files_share_a_name():
+  """pytest imports them by their bare names."""
+  names = collections.Counter(path.name for path in sources("tests") if path.name.endswith("_test.py"))
+  assert max(names.values()) == 1, names.most_common(1)
 
 
 def test_nothing_points_outside_the_checkout():
