@@ -21,7 +21,6 @@ import ml_collections
 from benchmarks.accelerator import abstract_step, hlo, targets
 from xmc_jax import plan as plans
 from xmc_jax.plan import CHIPS, chunks
-from xmc_jax.plan.chips import PREALLOCATED
 
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results" / "accelerator.json"
 _VOCABULARY, _NUM_POSITIVES = 30_522, 16
@@ -52,8 +51,7 @@ def _value(text: str) -> Any:
 def with_chunks(config: ml_collections.ConfigDict, target: str) -> ml_collections.ConfigDict:
   """Returns the config with the chunk sizes that it leaves open chosen for the target's memory."""
   chip = _CHIPS[target]
-  memory = chip.memory * (PREALLOCATED if chip.kind == "gpu" else 1)
-  found = chunks.choose(config, plans.sizes_of(config), memory, chip.kind)
+  found = chunks.choose(config, plans.sizes_of(config), chip.memory_of_jax, chip.kind)
   return chunks.changed(config, {f"method.{key}": size for key, size in found.items()})
 
 

@@ -78,6 +78,40 @@ def test_values_and_gradients_equal_the_uncached_ones(embedder):
     np.testing.assert_allclose(leaf, other, atol=1e-5 * largest, err_msg=str(path))
 
 
+def test_texts_outside_the_cache_have_the_same_values_and_gradients():
+  """Budgets for nothing, less than a chunk, a part of the narrower texts, all of these, everything."""
+  params = {"table": jax.random.normal(jax.random.key(0), (90, 5))}
+  groups = (_group(12, 16, 0), _group(20, 8, 1))
+
+  def run(**options):
+    called = []
+
+    def embed(params, tokens, key):
+      called.append(tokens.ids.shape)
+      real = np.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]
+      return jnp.sin((params["table"][tokens.ids] * real[..., None]).sum(1))
+
+    loss = lambda params: jnp.sum(jnp.cumsum(embed_groups(embed, params, groups, **options), axis=0) ** 2)
+    value, gradients = jax.value_and_grad(loss)(params)
+    return value, gradients["table"], set(called)
+
+  value, gradients, whole = run()
+  assert whole == {(12, 16), (20, 8)}
+  expected = {
+    0: {(4, 16), (4, 8)},
+    3 * 8: {(4, 16), (4, 8)},
+    9 * 8: {(4, 16), (4, 8), (9, 8)},
+    20 * 8: {(4, 16), (20, 8)},
+    20 * 8 + 5 * 16: {(4, 16), (5, 16), (20, 8)},
+    10**6: whole,
+  }
+  for tokens, shapes in expected.items():
+    found, found_gradients, called = run(chunk=4, uncached_tokens=tokens)
+    assert called == shapes, tokens
+    np.testing.assert_allclose(found, value, rtol=1e-5)
+    np.testing.assert_allclose(found_gradients, gradients, rtol=1e-4, atol=1e-4)
+
+
 def test_no_key_is_no_dropout(embedder):
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
   plain = [embedder.embed(params, group) for group in GROUPS]
@@ -147,8 +181,8 @@ def test_rows_come_back_as_the_devices_hold_them(embedder, shape, axes):
   num_shards = int(np.prod([devices.shape[axis] for axis in axes]))
   params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
   placed = sharding.split_tree([groups, others], devices, *axes)
-  embed = jax.jit(lambda p, g: embed_parts(embedder.embed, p, g, chunk=2, devices=devices, axes=axes))
-  found, beside = embed(params, placed)
+  options = {"chunk": 2, "devices": devices, "axes": axes, "uncached_tokens": 2 * 8}
+  found, beside = jax.jit(lambda p, g: embed_parts(embedder.embed, p, g, **options))(params, placed)
   plain = [np.asarray(embedder.embed(params, group)) for group in groups]
   expected = np.concatenate([part.reshape(num_shards, -1, part.shape[1]) for part in plain], axis=1)
   np.testing.assert_allclose(found, expected.reshape(-1, embedder.width), atol=1e-5)

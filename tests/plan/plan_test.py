@@ -23,6 +23,7 @@ from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.plan import activations, chunks, device_memory, host, shapes, work
 from xmc_jax.plan.table import table
+from xmc_jax.plan.texts import label_texts
 from xmc_jax.types import DatasetInfo, Tokens
 
 NUM_POSITIVES = 8  # columns of a measured batch's positives
@@ -102,6 +103,8 @@ MEASURED = {
                 "mesh.data": 2, "mesh.label": 4, "train.batch_size": 1024},
   "cls": {**_TEXTS, "plan.num_labels": 20_000, "encoder.pooling": "cls", "method.query_chunk": 128},
   "mean": {**_TEXTS, "train.batch_size": 1024},
+  "uncached": {**_TEXTS, "train.batch_size": 1024, "plan.num_labels": 20_000,
+               "method.uncached_tokens": 160_000},
   "mean_dropping": {**_TEXTS, **_DROPPING, "train.batch_size": 1024},
   "cls_dropping": {**_TEXTS, **_DROPPING, "plan.num_labels": 20_000, "encoder.pooling": "cls",
                    "method.query_chunk": 128},
@@ -235,10 +238,18 @@ def test_a_plan_by_hand():
 def test_a_mesh_splits_a_plan():
   """Labels over all devices to be encoded, over 'label' to be scored; the encoder is copied."""
   one, many = (
-    planned({"mesh.data": data, "mesh.label": label, "plan.num_labels": 2**20, "method.label_chunk": 2**10})
+    planned(
+      {
+        "mesh.data": data,
+        "mesh.label": label,
+        "plan.num_labels": 2**20,
+        "method.label_chunk": 2**10,
+        "method.uncached_tokens": 0,
+      }
+    )
     for data, label in ((1, 1), (2, 4))
   )
-  texts, split_texts = (device_memory.label_texts(made.config, made.sizes) for made in (one, many))
+  texts, split_texts = (label_texts(made.config, made.sizes) for made in (one, many))
   assert (split_texts.rows, split_texts.at_once) == (texts.rows / 8, texts.at_once) == (2**17, 2**10)
   encoding, split = (made.moments["encoding"] for made in (one, many))
   assert split["parameters"] == encoding["parameters"]
@@ -486,16 +497,35 @@ def test_chunks_fit_the_memory():
     assert device_memory.peak(config, plans.sizes_of(config), "gpu") <= plans.USABLE * 1e9 * size
   chunk_sizes = [values["label_chunk"] for values in found.values()]
   assert chunk_sizes == sorted(chunk_sizes) and chunk_sizes[0] < chunk_sizes[-1] == 4096
+  uncached = [chosen(size, **{"plan.num_labels": 131_072})["uncached_tokens"] for size in found]
+  assert uncached == sorted(uncached) and uncached[0] == 0 < uncached[-1]
+
+
+def test_tokens_outside_the_gradient_cache_cost_memory_and_save_a_forward_pass():
+  sizes = {"plan.num_labels": 131_072, "method.query_chunk": 1024, "plan.chip": "h200"}
+  cached, uncached, whole = (
+    planned({"method.uncached_tokens": tokens, **sizes}) for tokens in (0, 500_000, 10**9)
+  )
+  tokens, (waiting, _) = 500_000, activations.per_token(cached.config, cached.sizes.encoder, 18.0, "gpu")
+  for moment in ("scoring", "encoding"):
+    more = uncached.moments[moment]["activations"] - cached.moments[moment]["activations"]
+    assert more == pytest.approx(tokens * waiting, rel=0.05)
+  flops = [made.stages["encode labels"].flops for made in (cached, uncached, whole)]
+  share = 500_000 / (131_072 * 18)
+  assert flops[1] / flops[0] == pytest.approx(1 - share / 4) and flops[2] / flops[0] == pytest.approx(3 / 4)
 
 
 def test_chunks_are_rows_of_one_device():
   alone, together = chosen(1000), chosen(1000, **{"mesh.data": 4, "mesh.label": 8})
-  assert together == alone and alone["score_chunk"] == 16_384
+  # A tenth of one device's labels would not fit into an array that kernels can count.
+  assert together == alone | {"uncached_tokens": together["uncached_tokens"]}
+  assert alone["score_chunk"] == 16_384 and alone["uncached_tokens"] == 0 < together["uncached_tokens"]
   assert chosen(1000, **{"data.max_length": 512})["label_chunk"] == 256
 
 
 def test_chunks_that_are_given_stay():
-  assert chosen(1000, **{"method.label_chunk": 7, "method.score_chunk": 9}).keys() == {"query_chunk"}
+  given = {"method.label_chunk": 7, "method.score_chunk": 9, "method.uncached_tokens": 0}
+  assert chosen(1000, **given).keys() == {"query_chunk"}
   assert chosen(1, "cpu") == chosen(0) == {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
   assert chosen(1)["label_chunk"] == 4096 >> 8  # nothing fits: what takes the least
   stuck = chosen(40, **{"method.label_chunk": 65_536})  # what is open cannot help

@@ -6,6 +6,7 @@ propagated. In JAX that is rematerialisation of a scanned body. docs/formulas.md
 "Gradient cache".
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xmc_jax.types import Array, PyTree, Tokens
+
+_TILE = 8  # a GPU copies the operands of a product whose number of rows does not divide by this
 
 
 def embed_groups(
@@ -38,6 +41,7 @@ def embed_parts(
   chunk: int = 0,
   devices: Mesh | None = None,
   axes: tuple[str, ...] = ("data",),
+  uncached_tokens: int = 0,
 ) -> list[Array]:
   """Embeds several parts' token groups in one pass: groups of one width go through the encoder together.
 
@@ -50,6 +54,8 @@ def embed_parts(
       cache, where activations take the memory of one chunk. 0 embeds all at once.
     devices: the mesh; None is one device.
     axes: mesh axes that the rows are split over.
+    uncached_tokens: tokens of a device, padding included, that stay out of the gradient cache: their texts
+      are embedded in one call of each width, the narrowest first, and keep their activations.
 
   Returns:
     For each part `[rows of its groups, D]`, split over `axes`: first the rows of every group
@@ -57,35 +63,82 @@ def embed_parts(
   """
   rows = _Rows(devices, axes)
 
-  def embed_rows(group: Tokens, key: Array | None) -> Array:
-    num_rows = group.ids.shape[0]
-    num_chunks = -(-num_rows // (chunk * rows.num_shards)) if chunk else 1
-    if num_chunks == 1:
-      return embed(params, group, key)
-    group = Tokens(group.ids, group.lengths)  # num_real_tokens is the whole group's
-    per_chunk = -(-num_rows // (num_chunks * rows.num_shards)) * rows.num_shards
-    # Row i goes to chunk i % num_chunks: so every chunk is split over the devices as the rows are.
-    chunks = jax.tree.map(lambda leaf: rows.split(_deal(leaf, per_chunk, num_chunks), 1), group)
-
-    def body(numbered):
-      number, tokens = numbered
-      return embed(params, tokens, None if key is None else jax.random.fold_in(key, number))
-
-    embedded = jax.lax.map(jax.checkpoint(body), (jnp.arange(num_chunks), chunks))
-    return jnp.swapaxes(embedded, 0, 1).reshape(-1, embedded.shape[-1])[:num_rows]
-
   places: dict[int, list[tuple[int, int]]] = {}  # for each width, the groups that have it
   for part, groups in enumerate(parts):
     for number, group in enumerate(groups):
       places.setdefault(group.ids.shape[1], []).append((part, number))
+  joined = [_joined([parts[part][number] for part, number in alike], rows) for alike in places.values()]
+  num_uncached = _num_uncached(joined, rows.num_shards, chunk, uncached_tokens)
   keys = [None] * len(places) if key is None else jax.random.split(key, len(places))
   found: list[list[Any]] = [[None] * len(groups) for groups in parts]
-  for alike, own_key in zip(places.values(), keys):
-    members = [parts[part][number] for part, number in alike]
-    vectors = embed_rows(_joined(members, rows), own_key)
-    for (part, number), own in zip(alike, rows.cut(vectors, [len(group.lengths) for group in members])):
+  for alike, group, own_uncached, own_key in zip(places.values(), joined, num_uncached, keys):
+    vectors = _embed_rows(functools.partial(embed, params), group, own_key, rows, chunk, own_uncached)
+    sizes = [len(parts[part][number].lengths) for part, number in alike]
+    for (part, number), own in zip(alike, rows.cut(vectors, sizes)):
       found[part][number] = own
   return [rows.split(rows.join(vectors), 0) for vectors in found]
+
+
+def _num_uncached(groups: Sequence[Tokens], num_shards: int, chunk: int, tokens: int) -> list[int]:
+  """Returns how many rows of each group stay out of the gradient cache: all of one chunk, and `tokens` more.
+
+  `chunk` and `tokens` are those of one of `num_shards` devices.
+  """
+  found = [0] * len(groups)
+  for index in sorted(range(len(groups)), key=lambda index: groups[index].ids.shape[1]):
+    num_rows, width = groups[index].ids.shape[0] // num_shards, groups[index].ids.shape[1]
+    most = tokens // width
+    if not chunk or num_rows <= chunk:
+      found[index] = num_rows * num_shards
+    elif most >= chunk:  # fewer than a chunk would not be worth a compilation
+      num_own = num_rows if most >= num_rows else most - most % _tile(chunk)
+      found[index] = num_own * num_shards
+      tokens -= num_own * width
+  return found
+
+
+def _tile(chunk: int) -> int:
+  """Returns the number that the rows encoded together divide by, on one device."""
+  return _TILE if jax.default_backend() != "cpu" and chunk % _TILE == 0 else 1
+
+
+def _embed_rows(
+  embed: Callable[[Tokens, Array | None], Array],
+  group: Tokens,
+  key: Array | None,
+  rows: "_Rows",
+  chunk: int,
+  num_uncached: int,
+) -> Array:
+  """Embeds the rows of one width: the last `num_uncached` in one call, the others in chunks."""
+  num_rows = len(group.lengths)
+  if num_uncached == num_rows:
+    return embed(group, key)
+  sizes = [num_rows - num_uncached, num_uncached] if num_uncached else [num_rows]
+  cached, *uncached = map(Tokens, rows.cut(group.ids, sizes), rows.cut(group.lengths, sizes))
+  last_key = None if key is None else jax.random.fold_in(key, num_rows)  # no chunk has this number
+  return rows.join(
+    [_embed_in_chunks(embed, cached, key, rows, chunk), *(embed(group, last_key) for group in uncached)]
+  )
+
+
+def _embed_in_chunks(
+  embed: Callable[[Tokens, Array | None], Array], group: Tokens, key: Array | None, rows: "_Rows", chunk: int
+) -> Array:
+  """Embeds rows chunk by chunk, at most `chunk` on each device; the backward pass embeds them again."""
+  num_rows = len(group.lengths)
+  num_chunks = -(-num_rows // (chunk * rows.num_shards))
+  tile = _tile(chunk) * rows.num_shards
+  per_chunk = -(-num_rows // (num_chunks * tile)) * tile
+  # Row i goes to chunk i % num_chunks: so every chunk is split over the devices as the rows are.
+  chunks = jax.tree.map(lambda leaf: rows.split(_deal(leaf, per_chunk, num_chunks), 1), group)
+
+  def body(numbered):
+    number, tokens = numbered
+    return embed(tokens, None if key is None else jax.random.fold_in(key, number))
+
+  embedded = jax.lax.map(jax.checkpoint(body), (jnp.arange(num_chunks), chunks))
+  return jnp.swapaxes(embedded, 0, 1).reshape(-1, embedded.shape[-1])[:num_rows]
 
 
 def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:

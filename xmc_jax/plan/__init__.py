@@ -9,7 +9,7 @@ from typing import NamedTuple
 import ml_collections
 
 from xmc_jax.errors import ConfigError
-from xmc_jax.plan import chunks, device_memory, shapes, work
+from xmc_jax.plan import chunks, device_memory, shapes, texts, work
 from xmc_jax.plan.chips import CHIPS, USABLE, Chip
 from xmc_jax.plan.remedies import remedy
 from xmc_jax.plan.sizes import Sizes, sizes_of
@@ -85,7 +85,7 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
     chip: None is the one that `config.plan.chip` names.
   """
   chip = chip or CHIPS[config.plan.chip]
-  chosen = chunks.choose(config, sizes, chip.memory, chip.kind)
+  chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind)
   config = chunks.changed(config, {f"method.{key}": value for key, value in chosen.items()})
   return Plan(
     config, sizes, chip, device_memory.moments(config, sizes, chip.kind), work.stages(config, sizes, chip)
@@ -122,8 +122,8 @@ def _key(made: Plan, part: str) -> str:
     return "mesh.label" if shapes.remembers_points(made.sizes) else "eval.scores"
   if part != "activations":
     return _KEYS.get(part) or _key_of_weights(made)
-  texts = {
-    "method.query_chunk": device_memory.query_texts(made.config, made.sizes),
-    "method.label_chunk": device_memory.label_texts(made.config, made.sizes),
+  of_key = {
+    "method.query_chunk": texts.query_texts(made.config, made.sizes),
+    "method.label_chunk": texts.label_texts(made.config, made.sizes),
   }
-  return max(texts, key=lambda key: sum(texts[key].activations(made.config, made.sizes, made.chip.kind)))
+  return max(of_key, key=lambda key: sum(of_key[key].activations(made.config, made.sizes, made.chip.kind)))

@@ -21,6 +21,11 @@ class Chip(NamedTuple):
   bandwidth: float
   kind: str
 
+  @property
+  def memory_of_jax(self) -> float:
+    """Returns the bytes that JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION is set."""
+    return self.memory * (PREALLOCATED if self.kind == "gpu" else 1)
+
 
 # From vendors' data sheets (SXM boards) and cloud.google.com/tpu/docs; config/defaults.py has the names too.
 CHIPS = {

@@ -1,4 +1,4 @@
-"""Chooses chunk sizes by a device's memory if a config leaves them open (`method.*_chunk` = 0).
+"""Chooses, by a device's memory, what a config leaves open: chunk sizes, and what is not in chunks.
 
 All sizes are per device.
 """
@@ -9,7 +9,8 @@ from xmc_jax import models
 from xmc_jax.console import say
 from xmc_jax.data import Dataset
 from xmc_jax.distributed import runtime
-from xmc_jax.plan import device_memory
+from xmc_jax.models import EncoderSpec
+from xmc_jax.plan import device_memory, texts
 from xmc_jax.plan.chips import USABLE
 from xmc_jax.plan.sizes import Sizes, sizes_of_data
 
@@ -18,6 +19,9 @@ _ON_CPU = {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
 # Larger chunks are not faster. Chunks of long texts have fewer texts.
 _MOST_TEXTS, _MOST_TOKENS, _MOST_SCORED = 16_384, 131_072, 16_384
 _HALVINGS = 9
+_SHARES = 16  # of the labels' tokens, tried outside the gradient cache
+_LEAST_SHARE = 0.1  # of the labels' tokens; fewer save less than 2 % of a step, for a longer compilation
+_MOST_NUMBERS = 2**31  # in one array: GPU kernels count with 32 bits
 
 
 def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
@@ -30,13 +34,39 @@ def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float,
     kind: 'gpu', 'tpu' or 'cpu'; for 'cpu', or if the memory is unknown, the sizes are constants.
 
   Returns:
-    Keys of `config.method` and their values; if nothing fits, those that take the least memory.
+    Keys of `config.method` and their values; if nothing fits, those that take the least memory. Labels that
+    fit into what an accelerator has left stay out of the gradient cache.
   """
+  found = _sizes(config, sizes, memory_bytes, kind)
+  if kind != "cpu" and memory_bytes and config.method.get("uncached_tokens", 0) < 0:
+    whole = changed(config, {f"method.{key}": size for key, size in found.items()})
+    found["uncached_tokens"] = _uncached_tokens(whole, sizes, memory_bytes, kind)
+  return found
+
+
+def _uncached_tokens(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> int:
+  """Returns how many tokens of labels fit outside the gradient cache, which saves a transformer time."""
+  label = texts.label_texts(config, sizes)
+  if not label.cached or not isinstance(sizes.encoder, EncoderSpec):
+    return 0
+  most = min(label.rows * label.tokens, _MOST_NUMBERS / sizes.encoder.ffn_width)
+  fewest = _LEAST_SHARE * label.rows * label.tokens
+  for tokens in (int(most * share / _SHARES) for share in range(_SHARES, 0, -1)):
+    if tokens < fewest:
+      break
+    whole = changed(config, {"method.uncached_tokens": tokens})
+    if device_memory.peak_of_steps(whole, sizes, kind) <= USABLE * memory_bytes:
+      return tokens
+  return 0
+
+
+def _sizes(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
+  """Returns the chunk sizes that a config leaves open."""
   open_keys = [key for key in _ON_CPU if key in config.method and not config.method[key]]
   if kind == "cpu" or not memory_bytes:
     return {key: _ON_CPU[key] for key in open_keys}
-  texts = min(_MOST_TEXTS, _MOST_TOKENS // 2 ** (config.data.max_length - 1).bit_length())
-  most = {"label_chunk": texts, "query_chunk": texts, "score_chunk": _MOST_SCORED}
+  most_texts = min(_MOST_TEXTS, _MOST_TOKENS // 2 ** (config.data.max_length - 1).bit_length())
+  most = {"label_chunk": most_texts, "query_chunk": most_texts, "score_chunk": _MOST_SCORED}
   tried = [{key: most[key] >> halvings for key in open_keys} for halvings in range(_HALVINGS)]
 
   def taken(values: dict[str, int]) -> float:

@@ -1,11 +1,10 @@
 """Estimates bytes on one device, by part, at the three moments that take the most memory."""
 
 import math
-from typing import NamedTuple
 
 import ml_collections
 
-from xmc_jax.plan.activations import Kept, dropped_by_network, per_token
+from xmc_jax.plan.activations import dropped_by_network, per_token
 from xmc_jax.plan.shapes import (
   anchor_rows,
   batch_rows,
@@ -30,6 +29,7 @@ from xmc_jax.plan.shapes import (
   views_width,
 )
 from xmc_jax.plan.sizes import Sizes
+from xmc_jax.plan.texts import label_texts, query_texts
 
 PARTS = (
   "parameters",
@@ -64,67 +64,6 @@ _OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
 _ROWS_AT_ONCE = 2  # copies of a pool's classifiers on every device, and as many of their gradients
 _LONGEST_ROW = 10  # times the average row of positives: assumed for the longest, which a batch has room for
 _SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of retrieval.search and ops.top_k
-_PADDING = 4.0  # average padding of a text, in tokens, as widths are multiples of 8
-
-
-class Texts(NamedTuple):
-  """Describes the texts that a step encodes.
-
-  Attributes:
-    rows: texts on one device.
-    at_once: how many of these are encoded together.
-    tokens: average tokens of a text, padding included.
-    longest: the most tokens of a text.
-    cached: whether they are encoded in chunks, with the gradient cache.
-  """
-
-  rows: int
-  at_once: int
-  tokens: float
-  longest: float
-  cached: bool
-
-  @property
-  def size(self) -> float:
-    """Returns the bytes of their token ids and lengths."""
-    return _BYTES_PER_NUMBER * self.rows * (self.tokens + 1)
-
-  def activations(self, config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> Kept:
-    """Returns the bytes until and during the backward pass; assumes that a chunk has the longest texts."""
-    tokens = self.longest if self.cached else self.tokens
-    waiting, working = (
-      self.at_once * tokens * kept for kept in per_token(config, sizes.encoder, tokens, kind)
-    )
-    return Kept(0, waiting + working) if self.cached else Kept(waiting, working)
-
-
-_NO_TEXTS = Texts(0, 0, 1.0, 1.0, False)
-
-
-def query_texts(config: ml_collections.ConfigDict, sizes: Sizes) -> Texts:
-  """Returns the queries of a step: split over 'data', copied over 'label'; none if the encoder is frozen."""
-  if not trains_encoder(sizes):
-    return _NO_TEXTS
-  rows, chunk = batch_rows(config, sizes), setting(config, "query_chunk")
-  return _texts(config, rows, config.mesh.data, chunk, sizes.tokens_per_point)
-
-
-def label_texts(config: ml_collections.ConfigDict, sizes: Sizes) -> Texts:
-  """Returns the label and anchor texts of a step, split over all devices; none if labels have a table."""
-  if config.method.labels in ("table", "in_batch_table"):
-    return _NO_TEXTS
-  shards = config.mesh.data * config.mesh.label
-  rows = pool_size(config, sizes) + anchor_rows(config, sizes)
-  return _texts(config, rows, shards, setting(config, "label_chunk"), sizes.tokens_per_label)
-
-
-def _texts(config: ml_collections.ConfigDict, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
-  """Returns the texts of queries or labels, split over `shards` devices; `chunk` is rows per device."""
-  longest = float(config.data.max_length)
-  cached = 0 < chunk * shards < rows
-  num_chunks = math.ceil(rows / (chunk * shards)) if cached else 1
-  at_once = math.ceil(rows / (num_chunks * shards))
-  return Texts(math.ceil(rows / shards), at_once, min(longest, tokens + _PADDING), longest, cached)
 
 
 def moments(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:

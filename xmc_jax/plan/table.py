@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from xmc_jax.plan import Plan, device_memory, host, shapes
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
+from xmc_jax.plan.texts import label_texts
 from xmc_jax.plan.work import rate_of_scores
 
 _FEW_TOKENS, _ENOUGH_TOKENS = 2048, 32_768  # tokens encoded together on one device
@@ -47,9 +48,11 @@ def _about(made: Plan) -> Iterator[str]:
   )
   yield f"{data * label:,} x {config.plan.chip} (mesh.data {data} x mesh.label {label})"
   rows, columns = shapes.batch_rows(config, sizes), shapes.pool_size(config, sizes)
+  shown = [key for key in _CHUNKS if key in config.method]
+  shown += ["uncached_tokens"] if config.method.get("uncached_tokens", 0) > 0 else []
   yield (
     f"batches of {rows:,} points against {columns:,} labels; "
-    + ", ".join(f"{key} {config.method[key]:,}" for key in _CHUNKS if key in config.method)
+    + ", ".join(f"{key} {config.method[key]:,}" for key in shown)
   )
 
 
@@ -59,9 +62,9 @@ def _notes(made: Plan) -> Iterator[str]:
   if chip.kind == "gpu" and PREALLOCATED * chip.memory < made.total <= made.limit:
     variable = f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE}"
     yield f"JAX takes {PREALLOCATED:.0%} of a GPU: set {variable} in the environment"
-  texts = device_memory.label_texts(config, sizes)
-  if texts.cached and texts.at_once * texts.longest < _FEW_TOKENS:
-    enough = int(_ENOUGH_TOKENS // texts.longest)
+  labels = label_texts(config, sizes)
+  if labels.cached and labels.at_once * labels.longest < _FEW_TOKENS:
+    enough = int(_ENOUGH_TOKENS // labels.longest)
     yield (
       f"method.label_chunk = {config.method.label_chunk} is little work at a time for a device; "
       f"--config.method.label_chunk={enough} would keep it busier"

@@ -7,7 +7,6 @@ import ml_collections
 from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
 from xmc_jax.plan.activations import dropped_by_network, per_token
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, Chip
-from xmc_jax.plan.device_memory import Texts, label_texts, query_texts
 from xmc_jax.plan.shapes import (
   batch_rows,
   classifier_dim,
@@ -23,6 +22,7 @@ from xmc_jax.plan.shapes import (
   vectors_of_label,
 )
 from xmc_jax.plan.sizes import Sizes
+from xmc_jax.plan.texts import Texts, label_texts, query_texts
 
 # Passes over all scores before the backward pass; SoftTop-k searches for a threshold.
 _PASSES = {
@@ -136,7 +136,8 @@ def _encode(
   `head` is the output width of the layers on the pooled vector; 0 means no layer.
   """
   settings, spec, tokens = config.encoder, sizes.encoder, texts.tokens
-  again = texts.cached + (settings.remat and not isinstance(spec, BagSpec))
+  share_of_cached = texts.cached * (1 - texts.uncached_tokens / (texts.rows * tokens))
+  again = share_of_cached + (settings.remat and not isinstance(spec, BagSpec))
   if isinstance(spec, BagSpec):
     pooled = 2 * tokens * spec.width
     flops = (3 + again) * pooled
@@ -148,7 +149,7 @@ def _encode(
     size = 3 * tokens * per_token(config, spec, tokens, chip.kind).waiting
   else:
     frozen = settings.num_frozen_layers
-    flops = (3 + again) * forward_flops(settings, spec, tokens, frozen) + (1 + texts.cached) * (
+    flops = (3 + again) * forward_flops(settings, spec, tokens, frozen) + (1 + share_of_cached) * (
       forward_flops(settings, spec, tokens) - forward_flops(settings, spec, tokens, frozen)
     )
     kept = per_token(config, spec, tokens, chip.kind)
