@@ -105,7 +105,9 @@ def compile_step(
     "compile_seconds": round(ended - traced, 1),
     "gigabytes_of_arguments": round(memory.argument_size_in_bytes / 1e9, 2),
     "gigabytes_of_temporaries": round(memory.temp_size_in_bytes / 1e9, 2),
-    "chunks": {key: size for key, size in config.method.items() if key.endswith("_chunk")},
+    "chunks": {
+      key: size for key, size in config.method.items() if key.endswith(("_chunk", "uncached_tokens"))
+    },
     "jax": jax.__version__,
   }
   return found, text
