@@ -1,5 +1,6 @@
 """The gradient cache changes memory, and nothing else: values and gradients are those without it."""
 
+import functools
 import types
 from dataclasses import replace
 
@@ -110,6 +111,30 @@ def test_texts_outside_the_cache_have_the_same_values_and_gradients():
     assert called == shapes, tokens
     np.testing.assert_allclose(found, value, rtol=1e-5)
     np.testing.assert_allclose(found_gradients, gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_texts_outside_the_cache_have_their_own_dropout():
+  """Six rows of one text: four in two chunks, two outside."""
+  groups = (Tokens(np.zeros((6, 4), np.int32), np.full(6, 4, np.int32)),)
+  embed = lambda params, tokens, key: params * jax.random.normal(key, (len(tokens.lengths), 3))
+  vectors = np.asarray(embed_groups(embed, jnp.ones(()), groups, KEY, chunk=2, uncached_tokens=2 * 4))
+  assert len(np.unique(vectors.round(6), axis=0)) == 6
+
+
+def test_an_accelerator_encodes_multiples_of_eight_texts(monkeypatch):
+  """100 texts in chunks of 16: seven chunks of 16, not of 15; of 43 outside the cache only 40."""
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  called = []
+
+  def embed(params, tokens, key):
+    called.append(len(tokens.lengths))
+    return params * jnp.ones((len(tokens.lengths), 1))
+
+  for uncached_tokens, expected in ((0, {16}), (43 * 8, {16, 40})):
+    called.clear()
+    run = functools.partial(embed_groups, embed, chunk=16, uncached_tokens=uncached_tokens)
+    assert jax.eval_shape(run, jnp.ones(()), (_group(100, 8, 0),)).shape == (100, 1)
+    assert set(called) == expected
 
 
 def test_no_key_is_no_dropout(embedder):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from xmc_jax.distributed.sharding import rounded_up
 from xmc_jax.types import Array, PyTree, Tokens
 
 _TILE = 8  # a GPU copies the operands of a product whose number of rows does not divide by this
@@ -62,7 +63,6 @@ def embed_parts(
     that the first device holds, then those of the second (`batching.length_buckets.device_major`).
   """
   rows = _Rows(devices, axes)
-
   places: dict[int, list[tuple[int, int]]] = {}  # for each width, the groups that have it
   for part, groups in enumerate(parts):
     for number, group in enumerate(groups):
@@ -128,8 +128,7 @@ def _embed_in_chunks(
   """Embeds rows chunk by chunk, at most `chunk` on each device; the backward pass embeds them again."""
   num_rows = len(group.lengths)
   num_chunks = -(-num_rows // (chunk * rows.num_shards))
-  tile = _tile(chunk) * rows.num_shards
-  per_chunk = -(-num_rows // (num_chunks * tile)) * tile
+  per_chunk = rounded_up(-(-num_rows // num_chunks), _tile(chunk) * rows.num_shards)
   # Row i goes to chunk i % num_chunks: so every chunk is split over the devices as the rows are.
   chunks = jax.tree.map(lambda leaf: rows.split(_deal(leaf, per_chunk, num_chunks), 1), group)
 
