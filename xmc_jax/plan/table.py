@@ -59,7 +59,7 @@ def _about(made: Plan) -> Iterator[str]:
 def _notes(made: Plan) -> Iterator[str]:
   """Yields what a user should know before the first step."""
   config, sizes, chip = made.config, made.sizes, made.chip
-  if chip.kind == "gpu" and PREALLOCATED * chip.memory < made.total <= made.limit:
+  if chip.memory_of_jax < made.total <= made.limit:
     variable = f"XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE}"
     yield f"JAX takes {PREALLOCATED:.0%} of a GPU: set {variable} in the environment"
   labels = label_texts(config, sizes)
