@@ -17,16 +17,18 @@ class Torch:
     problem: what to train.
     chunk: number of labels encoded at once.
     to_longest: sorts labels by length and pads a chunk to its longest text; otherwise to max_length.
+    device: PyTorch's name of the device, 'cpu' or 'cuda'.
   """
 
   compile_seconds = (0.0, 0.0)
 
-  def __init__(self, problem, chunk, to_longest):
+  def __init__(self, problem, chunk, to_longest, device="cpu"):
+    self._device = device
     self.name = f"torch, chunk {chunk}, padded to {'the longest' if to_longest else 'max_length'}"
     self._problem, self._to_longest = problem, to_longest
     settings = problem.config
-    self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=settings.encoder.dtype == "bfloat16")
-    self.model = transformers.AutoModel.from_pretrained(problem.folder).eval()  # no dropout
+    self._autocast = torch.autocast(device, torch.bfloat16, enabled=settings.encoder.dtype == "bfloat16")
+    self.model = transformers.AutoModel.from_pretrained(problem.folder).eval().to(device)  # no dropout
     self._optimiser = torch.optim.AdamW(
       {
         "params": [p for name, p in self.model.named_parameters() if _decays(name) == decays],
@@ -37,16 +39,17 @@ class Torch:
     self._schedule, self._steps = optimizer.schedule(settings.train, TOTAL_STEPS), 0
     lengths = problem.labels.lengths
     order = np.argsort(lengths, kind="stable") if to_longest else np.arange(len(lengths))
-    self._position = torch.from_numpy(np.argsort(order))  # each label's place in the embeddings
+    self._position = torch.from_numpy(np.argsort(order)).to(device)  # each label's place in the embeddings
     self._chunks = [self._tokens(problem.labels, order[i : i + chunk]) for i in range(0, len(order), chunk)]
     self.num_tokens = sum(ids.numel() for ids, _ in self._chunks)
 
   def _tokens(self, table, rows):
-    """Returns ids and mask `[n, T]` of some rows of a table."""
+    """Returns ids and mask `[n, T]` of some rows of a table, on the device."""
     allowed = self._problem.config.data.max_length
     width = min(int(table.lengths[rows].max()), allowed) if self._to_longest else allowed
-    ids, lengths = (torch.from_numpy(part).long() for part in table.gather(rows, width)[:2])
-    return ids, (torch.arange(width) < lengths[:, None]).long()
+    tokens = table.gather(rows, width)
+    ids, lengths = (torch.from_numpy(part).long().to(self._device) for part in (tokens.ids, tokens.lengths))
+    return ids, (torch.arange(width, device=self._device) < lengths[:, None]).long()
 
   def _embed(self, ids, mask):
     with self._autocast:
@@ -60,10 +63,12 @@ class Torch:
 
   def _loss(self, queries, labels, batch):
     """Returns the decoupled softmax loss: true and filtered labels are not in the denominator."""
-    ids = torch.from_numpy(self._problem.batches.label_columns)
-    positives, excluded, weights = map(torch.from_numpy, (batch.positives, batch.excluded, batch.weights))
+    ids, positives, excluded, weights = (
+      torch.from_numpy(array).to(self._device)
+      for array in (self._problem.batches.label_columns, batch.positives, batch.excluded, batch.weights)
+    )
     scores = queries @ labels.T / self._problem.config.method.temperature
-    hidden = torch.zeros(len(scores), scores.shape[1] + 1, dtype=torch.bool)
+    hidden = torch.zeros(len(scores), scores.shape[1] + 1, dtype=torch.bool, device=self._device)
     for columns in (positives, excluded):
       places = torch.where(columns >= 0, self._position[ids[columns.long()].long()], scores.shape[1])
       hidden.scatter_(1, places, True)
@@ -89,7 +94,7 @@ class Torch:
     return loss.item()
 
   def gradients(self):
-    return {name: p.grad.numpy() for name, p in self.model.named_parameters()}
+    return {name: p.grad.cpu().numpy() for name, p in self.model.named_parameters()}
 
 
 def _decays(name):

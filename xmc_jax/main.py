@@ -44,7 +44,7 @@ def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -
 
   if mode == "plan":
     return commands.plan(config)  # needs no device
-  with runtime.started(options.DISTRIBUTED.value):
+  with runtime.started(options.DISTRIBUTED.value, config.runtime.deterministic):
     commands.prepare(config) if mode == "prepare" else commands.train_and_test(config, workdir)
 
 

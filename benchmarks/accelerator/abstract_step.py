@@ -29,10 +29,12 @@ class AbstractStep(NamedTuple):
   """Holds a training step and the shapes of what it takes.
 
   Attributes:
+    method: the method.
     step: the step; its devices may be those of a topology.
     state, batch: shapes with their shardings.
   """
 
+  method: Method
   step: TrainStep
   state: TrainState
   batch: Batch
@@ -95,7 +97,7 @@ def make(
       excluded=(),
     )
   state = _state(method, optimiser, devices)
-  return AbstractStep(TrainStep(method, devices, config.train, optimiser, None), state, batch)
+  return AbstractStep(method, TrainStep(method, devices, config.train, optimiser, None), state, batch)
 
 
 def _state(method: Method, optimiser: optimizer.Optimizer, devices: jax.sharding.Mesh) -> TrainState:

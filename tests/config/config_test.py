@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from xmc_jax import config as configs
 from xmc_jax import data, methods, models
+from xmc_jax import plan as plans
 from xmc_jax.config import checks, renamed
 from xmc_jax.config.defaults import KEYS, keys_of
 from xmc_jax.config.keys import LARGEST
@@ -358,6 +359,37 @@ def test_against_devices():
   assert remedies(message) == [("mesh.data", 3)]
   message = refusal(configs.check_against_devices, both, 1)
   assert "mesh.label = 2 needs as many devices, and 1 is here" in message
+
+
+def test_all_devices():
+  """`mesh.data = 0` is the most devices that divide the batch; those outside the mesh are named."""
+  for batch, label, devices, expected in (
+    (16, 1, 8, 8),
+    (16, 2, 8, 4),
+    (16, 1, 6, 4),
+    (15, 4, 8, 1),
+    (7, 9, 8, 1),
+  ):
+    config = made(**{"train.batch_size": batch, "mesh.data": 0, "mesh.label": label})
+    methods.check_config(config)
+    used = configs.with_all_devices(config, devices)
+    assert (used.mesh.data, used.mesh.label) == (expected, label)
+  given = made(**{"mesh.data": 2, "train.batch_size": 16})
+  assert configs.with_all_devices(given, 8).mesh.data == 2
+  assert configs.idle_devices(given, 2) == ""
+  assert "6 of 8 devices stay idle; --config.mesh.data=0 trains on a mesh of 8 x 1" in configs.idle_devices(
+    given, 8
+  )
+  assert "1 of 3 devices stays idle: no more of them divide train.batch_size = 16" in configs.idle_devices(
+    given, 3
+  )
+  beside = made(**{"mesh.label": 2, "train.batch_size": 16})
+  assert "a mesh of 4 x 2" in configs.idle_devices(beside, 8)
+
+
+def test_a_plan_needs_the_number_of_devices():
+  config = made(**{"mesh.data": 0, "plan.num_labels": 100})
+  assert "mesh.data = 0 stands for the devices" in refusal(plans.sizes_of, config)
 
 
 def test_the_shortest_length_holds_a_token():

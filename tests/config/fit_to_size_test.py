@@ -194,6 +194,17 @@ def test_another_mesh_changes_nothing(folder, run):
   assert create.create(on_four, run, MetricWriter(run)).config.train.batch_size == 8
 
 
+def test_all_devices_train_and_idle_ones_are_named(folder, tmp_path, capsys):
+  """Of the eight simulated devices."""
+  for data_axis, used, line in ((0, 8, ""), (2, 2, "note: 6 of 8 devices stay idle; --config.mesh.data=0")):
+    workdir = tmp_path / f"on_{used}"
+    made = create.create(small(folder, **{"mesh.data": data_axis}), workdir, MetricWriter(workdir))
+    assert made.mesh.shape == {"data": used, "label": 1} and made.config.train.batch_size % used == 0
+    assert json.loads((workdir / "config.json").read_text())["mesh"]["data"] == used
+    heard = [text for text in capsys.readouterr().err.splitlines() if "idle" in text]
+    assert heard == ([] if not line else heard) and line in "".join(heard)
+
+
 def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
   """Before the first checkpoint, too, the same command finds its own folder."""
   workdir, config = tmp_path / "run", small(folder)

@@ -84,7 +84,7 @@ def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -
   methods.check_config(config)
   config = ml_collections.ConfigDict({**config.to_dict(), "name": configs.name_after_data(config)})
   workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
-  with runtime.started(distributed=False):
+  with runtime.started(distributed=False, deterministic=config.runtime.deterministic):
     train_and_test(config, workdir, owns_process=False)
   return Model.load(workdir, warm=False)
 

@@ -13,10 +13,12 @@ from xmc_jax.config.settings import (
   check_against_encoder,
   default,
   differences,
+  idle_devices,
   name_after_data,
   read,
   steps,
   to_json,
+  with_all_devices,
 )
 
 __all__ = [
@@ -32,8 +34,10 @@ __all__ = [
   "declare",
   "default",
   "differences",
+  "idle_devices",
   "name_after_data",
   "read",
   "steps",
   "to_json",
+  "with_all_devices",
 ]

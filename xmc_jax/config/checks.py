@@ -211,7 +211,7 @@ def _range_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
 
 def _joint_faults(values: dict) -> Iterator[str]:
   batch, devices = values["train.batch_size"], values["mesh.data"]
-  if batch % devices:
+  if devices and batch % devices:
     down = batch // devices * devices
     up = down + devices
     nearest = down if down and (batch - down <= up - batch or up > LARGEST) else up

@@ -124,8 +124,13 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "grace_seconds": Key(25.0, "time to save after SIGTERM; then the process ends"),
   },
   "mesh": {
-    "data": Key(1, "devices that rows of a batch are split over", least=1),
+    "data": Key(1, "devices that rows of a batch are split over; 0 is all that mesh.label leaves"),
     "label": Key(1, "devices that label tables are split over", least=1),
+  },
+  "runtime": {
+    "deterministic": Key(
+      False, "the same bits in every training on a GPU, where this costs time; a CPU and a TPU need nothing"
+    ),
   },
   "plan": {  # sizes for --mode=plan; nothing else reads them
     "num_points": Key(0, "training points; 0 is unknown"),

@@ -102,6 +102,32 @@ def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int)
     )
 
 
+def with_all_devices(config: ml_collections.ConfigDict, num_devices: int) -> ml_collections.ConfigDict:
+  """Returns the config with `mesh.data = 0` replaced by the most devices that divide the batch."""
+  if config.mesh.data:
+    return config
+  found = ml_collections.ConfigDict(config.to_dict())
+  found.mesh.data = _most_for_rows(config, num_devices)
+  return found
+
+
+def _most_for_rows(config: ml_collections.ConfigDict, num_devices: int) -> int:
+  beside = max(1, num_devices // config.mesh.label)
+  return max(number for number in range(1, beside + 1) if config.train.batch_size % number == 0)
+
+
+def idle_devices(config: ml_collections.ConfigDict, num_devices: int) -> str:
+  """Returns a line that names the devices outside the mesh, and a mesh with fewer of them; '' if none are."""
+  data, label = config.mesh.data, config.mesh.label
+  idle, most = num_devices - data * label, _most_for_rows(config, num_devices)
+  if not idle:
+    return ""
+  stay = f"note: {idle} of {num_devices} devices {'stays' if idle == 1 else 'stay'} idle"
+  if most > data:
+    return f"{stay}; --config.mesh.data=0 trains on a mesh of {most} x {label}"
+  return f"{stay}: no more of them divide train.batch_size = {config.train.batch_size}"
+
+
 def check_against_devices(config: ml_collections.ConfigDict, num_devices: int) -> None:
   """Checks that the machine has the devices of the mesh."""
   data, label = config.mesh.data, config.mesh.label

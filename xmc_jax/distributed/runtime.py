@@ -21,21 +21,27 @@ from xmc_jax.errors import UserError
 from xmc_jax.types import Array
 
 _SECONDS_UNHEARD = 30  # without a heartbeat: then JAX takes a process for dead
+_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 _STDERR, _ONE_LISTENER = 2, threading.Lock()
 _NOTE = re.compile(rb"[IW]\d{4} |WARNING: All log messages before absl")
 
 
-def start(distributed: bool = False) -> None:
+def start(distributed: bool = False, deterministic: bool = False) -> None:
   """Sets up a run: keeps compiled programs, so that the second start is quick; silences libraries.
 
   Args:
     distributed: join the other processes of this run. JAX finds them by itself on TPU pods, Slurm and MPI;
       elsewhere set $JAX_COORDINATOR_ADDRESS (host:port), $JAX_NUM_PROCESSES and $JAX_PROCESS_ID.
+    deterministic: the same inputs give the same bits on a GPU, too: sums have a fixed order, and kernels are
+      not chosen by timing them.
 
   Raises:
-    UserError: there is no device, or the other processes cannot be joined.
+    UserError: there is no device, the other processes cannot be joined, or JAX has started already and its
+      programs for a GPU are not deterministic.
   """
   logging.set_verbosity(logging.WARNING)
+  if deterministic and _DETERMINISTIC not in (flags := os.environ.get("XLA_FLAGS", "")):
+    os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
   if distributed:
     _join()
   with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
@@ -47,13 +53,32 @@ def start(distributed: bool = False) -> None:
     jax.devices()
   except RuntimeError as error:  # JAX_PLATFORMS names a missing device, or a driver is missing
     raise UserError(f"JAX finds no device: {error}") from None
+  if deterministic and jax.default_backend() == "gpu" and not adds_in_order(_scattered_sum()):
+    raise UserError(
+      "runtime.deterministic = True must be set before JAX starts, and here it has started without; restart "
+      f"Python, or set XLA_FLAGS={_DETERMINISTIC} before"
+    )
   peer_watchdog.watch(jax.process_index(), jax.process_count())
 
 
+def _scattered_sum() -> str:
+  """Returns the program by which this device adds rows at ids, of which several may be equal."""
+  add = jax.jit(lambda table, ids, rows: table.at[ids].add(rows))
+  return add.lower(np.zeros((4, 2), np.float32), np.zeros(3, np.int32), np.ones((3, 2))).compile().as_text()
+
+
+def adds_in_order(program: str) -> bool:
+  """Returns whether a compiled program (HLO) adds rows with equal ids in a fixed order.
+
+  A GPU adds them atomically, in any order, unless they are sorted and summed before.
+  """
+  return all("unique_indices=true" in line for line in program.splitlines() if " scatter(" in line)
+
+
 @contextlib.contextmanager
-def started(distributed: bool) -> Iterator[None]:
+def started(distributed: bool, deterministic: bool = False) -> Iterator[None]:
   """Runs a mode of the command line: calls `start`; tells the other processes if the block ends well."""
-  start(distributed)
+  start(distributed, deterministic)
   try:
     yield
   except Exception as error:

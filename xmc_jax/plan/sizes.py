@@ -58,6 +58,11 @@ def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
       "plan.num_labels = 0: a plan does not look at the data and must be told how many labels there are; "
       "for instance --config.plan.num_labels=131073"
     )
+  if not config.mesh.data:
+    raise ConfigError(
+      "mesh.data = 0 stands for the devices of the machine that trains, which a plan does not know; for "
+      "instance --config.mesh.data=8"
+    )
   encoder, source = _encoder(config.encoder)
   names = config.method.get("graphs") or range(given.num_graphs)
   graphs = {str(name): (QUERY, LABEL) for name in names}

@@ -38,7 +38,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
   """
   path_safety.check(workdir)
   begun = run_folder.has_checkpoints(workdir)
-  config = with_encoder_of(config, workdir if begun else None)
+  config = configs.with_all_devices(with_encoder_of(config, workdir if begun else None), len(jax.devices()))
   _check_before_data(config, begun)
   # Resolves 'auto' for this machine: the run keeps its precision on any machine that continues it.
   config.encoder.dtype = models.resolve_dtype(config.encoder.dtype)
@@ -58,6 +58,8 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
     chosen = run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset))
     config.method.update({key: size for key, size in chosen.items() if key in config.method})
   run = Run(config, workdir, dataset)
+  if idle := configs.idle_devices(config, len(jax.devices())):
+    say(idle)
   if run.method.batch.graph_sides:
     with writer.stage("walk"):
       _ = run.sides
@@ -85,7 +87,7 @@ def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collect
   Returns:
     The prepared data, and the config with the settings that it takes over from `config.init_from`.
   """
-  config = with_encoder_of(config)
+  config = configs.with_all_devices(with_encoder_of(config), len(jax.devices()))
   _check_before_data(config, begun=False)
   with tempfile.TemporaryDirectory() as scratch:  # a run trains the same tokenizer again
     return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config)), config

@@ -34,7 +34,7 @@ from xmc_jax.storage import atomic
 _MAY_CHANGE = (
   *("data.cache_dir", "eval.num_examples", "eval.report_page", "eval.batch_size"),
   *("checkpoint.keep", "checkpoint.grace_seconds"),
-  *("train.max_skipped_steps", "mesh.", "plan."),
+  *("train.max_skipped_steps", "mesh.", "runtime.", "plan."),
 )
 
 NEWEST, BEST = "checkpoints", "best"

@@ -1,0 +1,1 @@
+"""Phases of the accelerator suite: each function takes 'full' or 'tiny' and returns what it found."""

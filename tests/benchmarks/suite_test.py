@@ -1,0 +1,53 @@
+"""The accelerator suite, rehearsed with small sizes: every phase ends well, and one that does not is named."""
+
+import json
+import time
+
+import pytest
+
+from benchmarks.accelerator import suite
+from benchmarks.accelerator.phases import against_cpu
+
+# On an image for accelerators; `make test` has no PyTorch.
+_WITHOUT_TORCH = {"failed": "PyTorch is not installed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", suite.COMMANDS)
+def test_every_phase_ends_well(command, tmp_path, capsys):
+  found = suite.run(command, suite.TINY, tmp_path, seconds=1500)
+  assert json.loads((tmp_path / f"{command}.json").read_text()) == found
+  log = (tmp_path / f"{command}.log").read_text()
+  lines = capsys.readouterr().out.splitlines()
+  assert [line.split()[0] for line in lines] == [phase.name for phase in suite.COMMANDS[command]] == [*found]
+  for name, result in found.items():
+    assert "failed" not in result or (name == "peer" and _WITHOUT_TORCH.items() <= result.items()), log[-3000:]
+
+
+def test_a_phase_that_fails_or_hangs_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
+  phases = (
+    suite.Phase("machine", "device", 60),
+    suite.Phase("no_such_phase", "device", 60),
+    suite.Phase("dexml_131k", "dexml", 0.5),
+    suite.Phase("ceilings", "device", 60),
+  )
+  monkeypatch.setitem(suite.COMMANDS, "a", phases)
+  found = suite.run("a", suite.TINY, tmp_path, seconds=300)
+  assert found["machine"]["platform"] == "cpu" and found["ceilings"]["terabytes_copied"] > 0
+  assert "invalid choice: 'no_such_phase'" in found["no_such_phase"]["failed"]
+  assert found["dexml_131k"]["failed"] == "took more than 0 s"
+  assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_a_command_ends_in_time(tmp_path):
+  start = time.monotonic()
+  found = suite.run("c", suite.TINY, tmp_path, seconds=suite._SPARE + 1)
+  assert time.monotonic() - start < 30
+  assert all("failed" in result for result in found.values())
+  assert found["fine_tuning"]["failed"] == "no time left"
+
+
+def test_an_operation_that_differs_is_named(monkeypatch):
+  assert "failed" not in against_cpu.ops_against_cpu("tiny")
+  monkeypatch.setattr(against_cpu, "_MOST_OF_OPS", -1.0)
+  assert "streaming_soft_top_k" in against_cpu.ops_against_cpu("tiny")["failed"]
