@@ -40,4 +40,4 @@ lock:
 	rm -rf .venv
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .test_programs runs

@@ -2,6 +2,7 @@
 
 import collections
 import os
+import pathlib
 import statistics
 
 import tiny_devices  # XLA_FLAGS must be set before JAX starts its devices
@@ -14,6 +15,8 @@ import hypothesis
 import jax
 import pytest
 
+_PROGRAMS = pathlib.Path(__file__).parents[1] / ".test_programs"  # `make clean` deletes it
+
 # XLA compiles during the first example of a shape, so wall-clock deadlines are meaningless.
 hypothesis.settings.register_profile("xmc", deadline=None, max_examples=40, derandomize=True)
 hypothesis.settings.load_profile("xmc")
@@ -25,9 +28,12 @@ def _private_cache(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _compiled_once(tmp_path_factory):
-  """Caches compiled programs within the session; child processes do not share it, as tests may kill them."""
-  jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
+def _compiled_once():
+  """Keeps compiled programs for both workers and for later runs; compiling takes more than half of the time.
+
+  Child processes compile for themselves, as tests may kill them in the middle of a file.
+  """
+  jax.config.update("jax_compilation_cache_dir", str(_PROGRAMS))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

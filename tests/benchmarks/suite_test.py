@@ -1,4 +1,4 @@
-"""The accelerator suite, rehearsed with small sizes: every phase ends well, and one that does not is named."""
+"""The accelerator suite, rehearsed with small sizes: every phase ends well; one that does not is named."""
 
 import json
 import time
@@ -21,7 +21,9 @@ def test_every_phase_ends_well(command, tmp_path, capsys):
   lines = capsys.readouterr().out.splitlines()
   assert [line.split()[0] for line in lines] == [phase.name for phase in suite.COMMANDS[command]] == [*found]
   for name, result in found.items():
-    assert "failed" not in result or (name == "peer" and _WITHOUT_TORCH.items() <= result.items()), log[-3000:]
+    assert "failed" not in result or (name == "peer" and _WITHOUT_TORCH.items() <= result.items()), log[
+      -3000:
+    ]
 
 
 def test_a_phase_that_fails_or_hangs_does_not_stop_the_others(tmp_path, capsys, monkeypatch):

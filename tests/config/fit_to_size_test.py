@@ -238,6 +238,7 @@ def test_runs_of_before_go_on_with_their_numbers(folder, run, tmp_path, capsys):
   assert chosen(found) == (20, 60, 1024)
 
 
+@pytest.mark.slow
 def test_who_begins_from_a_run_holds_out_its_rows(folder, tmp_path):
   first = tmp_path / "first"
   settings = {"data.num_validation": 33, "train.num_epochs": 1, "train.batch_size": 64}

@@ -114,7 +114,12 @@ def _started(run):
 
 @pytest.mark.parametrize("axes", [(1, 1), pytest.param((2, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-  "changes", [{}, {"method.num_label_clusters": 0}, {"method.centroids": "none"}], ids=["all", "-v", "-c"]
+  "changes",
+  [
+    pytest.param({}, id="all", marks=pytest.mark.slow),
+    pytest.param({"method.num_label_clusters": 0}, id="without vectors"),
+    pytest.param({"method.centroids": "none"}, id="without centroids"),
+  ],
 )
 def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatch, changes, axes):
   sizes = {"mesh.data": axes[0], "mesh.label": axes[1]}

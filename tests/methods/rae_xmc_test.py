@@ -390,6 +390,7 @@ def test_labels_that_are_not_reached_are_not_predicted(weighted, tmp_path):
   assert len(lines[0]["labels"]) == reached and all(label["id"] >= 0 for label in lines[0]["labels"])
 
 
+@pytest.mark.slow
 def test_a_page_of_a_run_that_ranks_by_the_memory(data, tmp_path):
   workdir = tmp_path / "run"
   commands.train_and_test(

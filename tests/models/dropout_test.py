@@ -65,7 +65,10 @@ def _factors(number, shape):
   return np.random.default_rng(number).integers(0, 3, shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind, attention_rate, num_sites", [("distilbert", 0.1, 5), ("bert", 0.0, 5)])
+@pytest.mark.parametrize(
+  "kind, attention_rate, num_sites",
+  [pytest.param("distilbert", 0.1, 5, marks=pytest.mark.slow), ("bert", 0.0, 5)],
+)
 def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkeypatch):
   """Every dropout of both, replaced by a given factor for each entry, in the order in which they come.
 

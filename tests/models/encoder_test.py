@@ -53,7 +53,7 @@ def _assert_close(actual, expected):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), actual, expected)
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("kind", ["distilbert", pytest.param("bert", marks=pytest.mark.slow)])
 def test_hidden_states_and_gradients_equal_hugging_face(kind):
   model, theirs = encoder_references.flax_model(kind)
   spec = hf_names.spec_from_config(model.config.to_dict(), "here")

@@ -136,6 +136,7 @@ def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
   assert {name: (workdir / name).stat() for name in before} == before
 
 
+@pytest.mark.slow
 def test_two_meshes_rank_alike(workdir):
   found = []
   for data, label in ((1, 1), (2, 4)):

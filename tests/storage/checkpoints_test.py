@@ -237,7 +237,9 @@ def _hurt(path, how):
     path.write_bytes(b"x")
 
 
-@pytest.mark.parametrize("how", ["truncated", "flipped", "gone"])
+@pytest.mark.parametrize(
+  "how", ["flipped", *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncated", "gone"))]
+)
 def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(how, tmp_path, capfd):
   source = StepFolder(tmp_path / "whole")
   for step in (3, 6):

@@ -18,7 +18,7 @@ from same_runs import assert_same_runs
 from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
-from xmc_jax.runs import evaluate, fused
+from xmc_jax.runs import create, evaluate, fused
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import checksums
@@ -120,16 +120,29 @@ KILLS = [
 ]
 
 
-@pytest.mark.parametrize(
-  "kills", [KILLS[1:2], pytest.param(KILLS, marks=pytest.mark.slow)], ids=["one", "all"]
-)
-def test_a_run_killed_again_and_again_ends_like_one_never_stopped(kills, data, tmp_path, monkeypatch):
+def test_a_run_that_ends_inside_an_epoch_goes_on_to_the_same_bits(data, tmp_path):
+  config = tiny_runs.config(data, **{"encoder.dropout": 0.1, "checkpoint.every_epochs": 0.0})
+
+  def ended(workdir, *last_steps):
+    for last_step in last_steps:
+      writer = MetricWriter(workdir)
+      run = create.create(config, workdir, writer)
+      loop.train(run, writer, last_step=last_step)
+    return run.trained(last=True)
+
+  (whole, _, steps), (parted, _, same) = ended(tmp_path / "whole", 8), ended(tmp_path / "parted", 4, 5, 8)
+  assert steps == same == 8
+  jax.tree.map(np.testing.assert_array_equal, parted, whole)
+
+
+@pytest.mark.slow
+def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   overrides = {"checkpoint.every_epochs": 0.4}
   config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
   undisturbed = _command(tmp_path / "undisturbed", config)
   assert undisturbed.returncode == 0, undisturbed.stderr
-  for kill, newest in kills:
+  for kill, newest in KILLS:
     killed = _command(tmp_path / "killed", config, kill)
     assert killed.returncode == -9, f"{kill}: {killed.stderr}"
     saved = StepFolder(tmp_path / "killed" / "checkpoints", read_only=True).latest()
