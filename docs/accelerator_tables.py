@@ -1,4 +1,7 @@
-"""Makes tables of docs/results/accelerator.json, which benchmarks.accelerator.compiled keeps."""
+"""Makes tables of what benchmarks.accelerator predicts and measures.
+
+docs/results/accelerator.json is what `compiled` keeps; accelerator_a.json, _b and _c are those of `suite`.
+"""
 
 import json
 import pathlib
@@ -10,6 +13,37 @@ _COLUMNS = {
   "kernels": "kernels",
   "gigabytes_of_temporaries": "GB of temporaries",
 }
+# What the suite measures: command, phase, figure, what it is, and what is predicted: a text, or the name of a
+# compiled program, whose seconds they are.
+_SUITE = (
+  ("a", "ceilings", "teraflops_of_bfloat16_operands", "TFLOP/s of bfloat16 products", "790"),
+  ("a", "ceilings", "teraflops_bf16x3", "TFLOP/s of float32 in three bfloat16 products", "260"),
+  ("a", "ceilings", "teraflops_float32", "TFLOP/s of float32 products", "67"),
+  ("a", "ceilings", "terabytes_copied", "TB/s copied", "4.3"),
+  ("a", "dexml_131k", "step_seconds", "seconds of a step, 131,072 labels", "dexml_131k_uncached"),
+  ("a", "dexml_131k", "compile_seconds", "seconds to compile it", "72 to 84 on two cores"),
+  ("a", "dexml_131k", "gigabytes_at_most", "GB at most", "93"),
+  ("b", "peer", "times_as_fast", "times as fast as PyTorch", ""),
+  ("b", "dexml_1_3m", "step_seconds", "seconds of a step, 1.3 million labels", "dexml_1.3m_after"),
+  ("b", "dexml_131k_real_widths", "step_seconds", "seconds of a step, three widths and dropout", ""),
+  ("b", "soft_top_k_1_3m", "step_seconds", "seconds of a step, 1.3 million labels, SoftTop-5", ""),
+  ("c", "search_and_embedding", "queries_a_second_block_512", "queries a second, 1 million labels × 768", ""),
+  ("c", "clusters", "seconds", "seconds for 32,768 clusters of 1 million × 768", ""),
+)
+
+
+def suite_table(_: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of the suite's figures: predicted, and measured where it has run."""
+  compiled = json.loads((results / "accelerator.json").read_text(encoding="utf-8"))
+  kept, lines = {}, ["| phase | what | predicted | measured |", "|---|---|---|---|"]
+  for command in "abc":
+    file = results / f"accelerator_{command}.json"
+    kept[command] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+  for command, phase, figure, what, predicted in _SUITE:
+    expected = compiled[predicted]["predicted_seconds"] if predicted in compiled else predicted
+    measured = kept[command].get(phase, {}).get(figure, "")
+    lines.append(f"| {command}: {phase} | {what} | {expected} | {measured} |")
+  return "\n".join(lines) + "\n"
 
 
 def compiled_table(names: list[str], results: pathlib.Path) -> str:

@@ -1,4 +1,8 @@
-"""Gives every test 8 simulated CPU devices; forbids downloads and files outside temporary folders."""
+"""Gives every test 8 simulated CPU devices; forbids downloads and files outside temporary folders.
+
+With $XMC_JAX_TEST_PLATFORM set to 'gpu' or 'tpu' tests run on that machine's own devices, with 'cpu' on one;
+tests that need more are skipped.
+"""
 
 import collections
 import os
@@ -7,19 +11,40 @@ import statistics
 
 import tiny_devices  # XLA_FLAGS must be set before JAX starts its devices
 
-os.environ["XLA_FLAGS"] = tiny_devices.flags(8)
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = tiny_devices.flags_of_tests()
+os.environ["JAX_PLATFORMS"] = tiny_devices.JAX_PLATFORMS
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import hypothesis
 import jax
 import pytest
 
+from xmc_jax import config as configs
+from xmc_jax.distributed import sharding
+
 _PROGRAMS = pathlib.Path(__file__).parents[1] / ".test_programs"  # `make clean` deletes it
 
 # XLA compiles during the first example of a shape, so wall-clock deadlines are meaningless.
 hypothesis.settings.register_profile("xmc", deadline=None, max_examples=40, derandomize=True)
 hypothesis.settings.load_profile("xmc")
+
+
+def _skipping(function, devices_of):
+  """Returns a function that skips the test if it asks for more devices than there are."""
+
+  def checked(*args, **kwargs):
+    if (wanted := devices_of(*args, **kwargs)) > jax.device_count():
+      pytest.skip(f"needs {wanted} devices")
+    return function(*args, **kwargs)
+
+  return checked
+
+
+if tiny_devices.PLATFORM:
+  sharding.make = _skipping(sharding.make, lambda data=1, label=1: data * label)
+  configs.check_against_devices = _skipping(
+    configs.check_against_devices, lambda config, _: config.mesh.data * config.mesh.label
+  )
 
 
 @pytest.fixture(autouse=True)

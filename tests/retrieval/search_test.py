@@ -1,5 +1,8 @@
 """Ranking by hand, and against a full sort."""
 
+import functools
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -68,4 +71,26 @@ def test_a_row_with_many_excluded_labels_keeps_k_and_does_not_disturb_the_others
   scores = np.where(excluded.toarray(), -np.inf, queries @ labels.T)
   order = np.argsort(-scores, axis=1, kind="stable")[:, :10]
   expected = np.where(np.isfinite(np.take_along_axis(scores, order, 1)), order, -1)
+  np.testing.assert_array_equal(found.ids, expected)
+
+
+def test_devices_search_the_next_block_while_the_host_stores_the_last(monkeypatch):
+  """On accelerators, which a larger block occupies."""
+  happened = []
+  module = sys.modules[search.__module__]
+  monkeypatch.setattr(module, "_platform", lambda array: "gpu")
+
+  def told(real, *args, **kwargs):
+    happened.append((real.__name__, len(args[0])))
+    return real(*args, **kwargs)
+
+  for owner, name in ((module.ops, "top_k"), (module.sharding, "to_host")):
+    monkeypatch.setattr(owner, name, functools.partial(told, getattr(owner, name)))
+  rng = np.random.default_rng(0)
+  queries, labels = (rng.integers(-2, 3, (rows, 4)).astype(np.float32) for rows in (9000, 40))
+  found = search(queries, labels, 3, devices=sharding.make(2, 1))
+  size = module.BLOCK_OF_ACCELERATORS
+  begun, stored = ("top_k", size), [("to_host", size)] * 2
+  assert happened == [begun, begun, *stored, begun, *stored, *stored]
+  expected = np.argsort(-(queries @ labels.T), axis=1, kind="stable")[:, :3]
   np.testing.assert_array_equal(found.ids, expected)

@@ -30,6 +30,7 @@ from xmc_jax.plan.shapes import (
 )
 from xmc_jax.plan.sizes import Sizes
 from xmc_jax.plan.texts import label_texts, query_texts
+from xmc_jax.retrieval.search import BLOCK, BLOCK_OF_ACCELERATORS
 
 PARTS = (
   "parameters",
@@ -63,7 +64,7 @@ _OF_ALL_POSITIVES = 19.0  # extra if all points with a label are its positives (
 _OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
 _ROWS_AT_ONCE = 2  # copies of a pool's classifiers on every device, and as many of their gradients
 _LONGEST_ROW = 10  # times the average row of positives: assumed for the longest, which a batch has room for
-_SEARCH_BLOCK, _SEARCH_CHUNK = 512, 8192  # of retrieval.search and ops.top_k
+_SEARCH_CHUNK = 8192  # of ops.top_k
 
 
 def moments(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> dict[str, dict[str, float]]:
@@ -78,7 +79,7 @@ def moments(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> dict[
   return {
     "scoring": fixed | _scoring(config, sizes, kind),
     "encoding": fixed | _encoding(config, sizes, kind, fixed),
-    "evaluation": fixed | _evaluation(config, sizes),
+    "evaluation": fixed | _evaluation(config, sizes, kind),
   }
 
 
@@ -216,9 +217,10 @@ def _encoding(config: ml_collections.ConfigDict, sizes: Sizes, kind: str, fixed:
   }
 
 
-def _evaluation(config: ml_collections.ConfigDict, sizes: Sizes) -> dict[str, float]:
+def _evaluation(config: ml_collections.ConfigDict, sizes: Sizes, kind: str) -> dict[str, float]:
   """Returns the bytes, by part, while queries are ranked against all labels and, if used, training points."""
-  block = math.ceil(_SEARCH_BLOCK / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
+  queries = BLOCK if kind == "cpu" else BLOCK_OF_ACCELERATORS
+  block = math.ceil(queries / config.mesh.data) * min(_SEARCH_CHUNK, sizes.num_labels)
   sources = opens_sources(config)
   by_paper = not sources or ranks_twice(config, sizes)
   width = sources * views_width(config, sizes) + by_paper * papers_width(config, sizes)

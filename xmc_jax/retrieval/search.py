@@ -1,7 +1,6 @@
 """Searches exactly for the best labels of many queries, in blocks, without excluded pairs."""
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +15,9 @@ from xmc_jax.retrieval import cpu_cores, host_search
 from xmc_jax.types import Array
 
 _SMALL_BLOCK = 64  # queries, at least: smaller products are slow
-_Finder = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # (queries, k) -> (scores, ids)
+BLOCK, BLOCK_OF_ACCELERATORS = 512, 4096  # queries: their scores fit a CPU's cache, or occupy an accelerator
+# (queries, k) -> a function that waits for their (scores, ids)
+_Finder = Callable[[np.ndarray, int], Callable[[], tuple[np.ndarray, np.ndarray]]]
 
 
 class Ranking(NamedTuple):
@@ -61,7 +62,7 @@ def search(
   k: int,
   *,
   exclude: sp.csr_matrix | None = None,
-  block: int = 512,
+  block: int = 0,
   devices: Mesh | None = None,
 ) -> Ranking:
   """Returns the k best labels of each query by inner product, without excluded pairs.
@@ -69,14 +70,14 @@ def search(
   A row with n excluded labels is searched n deeper, so that k candidates remain. Rows are sorted by n, and
   each block has the depth of its deepest row, n rounded up to a power of two: one row with thousands of
   excluded labels does not make the search deep for all rows. On a single CPU device NumPy searches, one block
-  per core (host_search.py); otherwise `ops.top_k` does.
+  per core (host_search.py); otherwise `ops.top_k` does, while the host takes care of the block before.
 
   Args:
     queries: `[N, D]` float32.
     labels: `[L, D]` float32; with `devices`, on the host; or the result of `shard_table` for these devices.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.
-    block: queries at a time.
+    block: queries at a time; 0 is 512 on CPUs and 4,096 on accelerators.
     devices: the mesh to search on; None is the device that `labels` are on.
   """
   placed, num_labels = labels if isinstance(labels, ShardedTable) else shard_table(labels, devices)
@@ -85,47 +86,74 @@ def search(
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)
   hosted = _on_one_cpu(placed)
-  num_threads = cpu_cores.num_cores() if hosted else 1  # several devices must all be called in one order
   # Depends only on the number of queries, so that results do not differ between machines: the last bits of a
   # product depend on its size.
+  block = block or (BLOCK if _platform(placed) == "cpu" else BLOCK_OF_ACCELERATORS)
   block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
   best = _on_the_host(placed, num_labels) if hosted else _on_devices(placed, num_labels, devices, block)
   order = np.argsort(counts, kind="stable")
 
-  def find(start: int) -> None:
+  def begin(start: int) -> Callable[[], None]:
+    """Starts to search for a block of queries; returns what waits for it and stores the result."""
     rows = order[start : start + block]
     deepest = int(counts[rows[-1]])
     depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
     found = best(queries[rows], depth)
-    if deepest and exclude is not None:
-      found = without(*found, exclude[rows])
-    scores[rows], ids[rows] = (array[:, :k] for array in found)
 
-  one_core_each = cpu_cores.one_thread_per_product if hosted else contextlib.nullcontext()
-  with one_core_each:
-    cpu_cores.in_order(find, num_threads, range(0, num_queries, block))
+    def store() -> None:
+      kept = found()
+      if deepest and exclude is not None:
+        kept = without(*kept, exclude[rows])
+      scores[rows], ids[rows] = (array[:, :k] for array in kept)
+
+    return store
+
+  starts = range(0, num_queries, block)
+  if hosted:
+    with cpu_cores.one_thread_per_product:
+      cpu_cores.in_order(lambda start: begin(start)(), cpu_cores.num_cores(), starts)
+  else:
+    _one_ahead(begin, starts)
   return Ranking(ids, scores)
+
+
+def _one_ahead(begin: Callable[[int], Callable[[], None]], starts: Iterable[int]) -> None:
+  """Begins each block before the last one is stored, in order, as several devices must be called alike."""
+  waiting = None
+  for start in starts:
+    store, waiting = waiting, begin(start)
+    if store:
+      store()
+  if waiting:
+    waiting()
 
 
 def _on_the_host(labels: Array, num_labels: int) -> _Finder:
   on_host = np.asarray(labels, np.float32)[:num_labels]
-  return lambda queries, k: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
+  return lambda queries, k: lambda: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
 
 
 def _on_devices(labels: Array, num_labels: int, devices: Mesh | None, block: int) -> _Finder:
-  def best(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+  def best(queries: np.ndarray, k: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
     part: Array = np.pad(queries, ((0, block - len(queries)), (0, 0)))
     part = part if devices is None else sharding.split_rows(part, devices, "data")
     found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels)
-    scores, ids = (sharding.to_host(array)[: len(queries)] for array in found)
-    return scores, ids
+
+    def wait() -> tuple[np.ndarray, np.ndarray]:
+      scores, ids = (sharding.to_host(array)[: len(queries)] for array in found)
+      return scores, ids
+
+    return wait
 
   return best
 
 
 def _on_one_cpu(labels: jax.Array) -> bool:
-  devices = list(labels.devices())
-  return len(devices) == 1 and devices[0].platform == "cpu"
+  return len(labels.devices()) == 1 and _platform(labels) == "cpu"
+
+
+def _platform(array: jax.Array) -> str:
+  return next(iter(array.devices())).platform
 
 
 def contained(ids: np.ndarray, matrix: sp.csr_matrix) -> np.ndarray:
