@@ -9,8 +9,8 @@ PLATFORM = os.environ.get("XMC_JAX_TEST_PLATFORM", "")
 JAX_PLATFORMS = {"": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}.get(PLATFORM, PLATFORM)
 
 
-# Compilation dominates small tests. Without its fusion emitters XLA takes half of the time; from jaxlib 0.11 on
-# there is no such flag, and an unknown one ends the process.
+# Compilation dominates small tests; without fusion emitters XLA takes half of the time. From jaxlib 0.11 on
+# there is no such flag, and an unknown one would end the process.
 _COMPILED_FAST = "--xla_backend_optimization_level=0"
 if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
   _COMPILED_FAST += " --xla_cpu_use_fusion_emitters=false"
