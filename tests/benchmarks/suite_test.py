@@ -50,6 +50,9 @@ def test_a_command_ends_in_time(tmp_path):
 
 
 def test_an_operation_that_differs_is_named(monkeypatch):
-  assert "failed" not in against_cpu.ops_against_cpu("tiny")
   monkeypatch.setattr(against_cpu, "_MOST_OF_OPS", -1.0)
-  assert "streaming_soft_top_k" in against_cpu.ops_against_cpu("tiny")["failed"]
+  found = against_cpu.ops_against_cpu("tiny")
+  named = found.pop("failed")
+  assert len(found) > 10 and all(
+    name in named and share == 0 for name, share in found.items()
+  )  # on one device

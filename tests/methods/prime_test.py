@@ -117,7 +117,7 @@ def _started(run):
   "changes",
   [
     pytest.param({}, id="all", marks=pytest.mark.slow),
-    pytest.param({"method.num_label_clusters": 0}, id="without vectors"),
+    pytest.param({"method.num_label_clusters": 0}, id="without vectors", marks=pytest.mark.slow),
     pytest.param({"method.centroids": "none"}, id="without centroids"),
   ],
 )

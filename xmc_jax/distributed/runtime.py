@@ -64,7 +64,8 @@ def start(distributed: bool = False, deterministic: bool = False) -> None:
 def _scattered_sum() -> str:
   """Returns the program by which this device adds rows at ids, of which several may be equal."""
   add = jax.jit(lambda table, ids, rows: table.at[ids].add(rows))
-  return add.lower(np.zeros((4, 2), np.float32), np.zeros(3, np.int32), np.ones((3, 2))).compile().as_text()
+  lowered = add.lower(np.zeros((4, 2), np.float32), np.zeros(3, np.int32), np.ones((3, 2), np.float32))
+  return lowered.compile().as_text() or ""
 
 
 def adds_in_order(program: str) -> bool:

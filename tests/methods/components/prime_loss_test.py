@@ -30,7 +30,7 @@ SETTINGS = {
   "regulariser_margin": 0.1,
   "regulariser_hinge": True,
 }
-INFO = types.SimpleNamespace(mesh=sharding.make(1, 1))
+DEVICE = sharding.make(1, 1)
 
 
 def _unit(rng, *shape):
@@ -103,10 +103,15 @@ def _reference(batch, queries, texts, prototypes, settings, picked=None):
   }
 
 
-def _total(batch, *vectors, info=INFO, key=0, **changes):
-  config = types.SimpleNamespace(method=types.SimpleNamespace(**SETTINGS | changes))
-  total = jax.jit(lambda *given: prime_loss.total(config, info, *given[1:], given[0], jax.random.key(key)))
-  return total(batch, *map(jnp.asarray, vectors))
+def _total(batch, *vectors, mesh=DEVICE, key=0, **changes):
+  return _program(mesh, key, tuple(changes.items()))(batch, *map(jnp.asarray, vectors))
+
+
+@functools.cache
+def _program(mesh, key, changes):
+  info = types.SimpleNamespace(mesh=mesh)
+  config = types.SimpleNamespace(method=types.SimpleNamespace(**SETTINGS | dict(changes)))
+  return jax.jit(lambda *given: prime_loss.total(config, info, *given[1:], given[0], jax.random.key(key)))
 
 
 _CHANGES = [
@@ -200,9 +205,7 @@ def test_the_loss_over_devices_is_that_of_one(shape, positives):
   devices = sharding.make(*shape)
   total = functools.partial(_total, batch, triplet_positives=positives)
   one = jax.value_and_grad(lambda *given: total(*given)[0], (0, 1, 2))
-  many = jax.value_and_grad(
-    lambda *given: total(*given, info=types.SimpleNamespace(mesh=devices))[0], (0, 1, 2)
-  )
+  many = jax.value_and_grad(lambda *given: total(*given, mesh=devices)[0], (0, 1, 2))
   for found, expected in zip(jax.tree.leaves(jax.jit(many)(*vectors)), jax.tree.leaves(one(*vectors))):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
