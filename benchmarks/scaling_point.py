@@ -168,7 +168,7 @@ def steps(meter: Meter, run: Run, state, refreshed, step: TrainStep):
 
   meter.often("batch", build, runs=20)
   sizes = {"rows": int((batches[0].rows >= 0).sum()), "columns": len(batches[0].columns)}
-  static = loop._static_labels(run.batches, run.mesh)
+  static = loop.static_labels(run.batches, run.mesh)
   # Some batches that are clusters have another shape; they would cause another compilation.
   shape = lambda batch: [leaf.shape for leaf in jax.tree.leaves(batch)]
   batches = [batch for batch in batches if shape(batch) == shape(batches[0])]

@@ -88,14 +88,14 @@ def measure(
     losses.append(float(metrics["loss"]))
     seconds.append(time.perf_counter() - start)
   typical = statistics.median(seconds[1:])
-  if not all(map(math.isfinite, losses)) or losses[-1] >= losses[0]:
+  if not all(map(math.isfinite, losses)) or min(losses[1:]) >= losses[0]:
     return {"failed": f"losses of one batch do not fall: {losses}"}
   plan = plans.plan(config, plans.sizes_of(config))
   flops = sum(stage.flops for stage in work.stages(config, plan.sizes, CHIPS[config.plan.chip]).values())
   return {
     "step_seconds": round(typical, 4),
     "compile_seconds": round(compiled, 1),
-    "teraflops_a_second": round(flops / typical / 1e12, 1),
+    "teraflops_a_second": round(flops / typical / 1e12, 3),
     "gigabytes_at_most": peak_gigabytes(),
     "gigabytes_of_temporaries": round(program.memory_analysis().temp_size_in_bytes / 1e9, 2),
     "gigabytes_planned": round(plan.total / 1e9, 2),

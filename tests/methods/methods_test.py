@@ -143,7 +143,7 @@ def make_run(data, tmp_path, request):
 
 def _batch(run, step, refreshed=MappingProxyType({})):
   placed = sharding.put_batch(run.batches.build(step, refreshed), run.mesh)
-  return placed._replace(**loop._static_labels(run.batches, run.mesh))
+  return placed._replace(**loop.static_labels(run.batches, run.mesh))
 
 
 def test_a_refresh_for_batches_that_no_batch_reads_is_refused(monkeypatch):
@@ -213,7 +213,7 @@ def test_padding_changes_nothing(settings, make_run):
   last = run.batches.build(run.batches.steps_per_epoch - 1, refreshed)
   real = last.rows >= 0
   assert 0 < real.sum() < len(real)
-  static = loop._static_labels(run.batches, run.mesh)
+  static = loop.static_labels(run.batches, run.mesh)
   loss, gradient = _loss_and_gradient(run, params, extra_state, last._replace(**static))
 
   # The same rows without padding.
@@ -391,7 +391,7 @@ def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
   num_filtered = 0
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number)
-    batch = batch._replace(**loop._static_labels(run.batches, run.mesh))
+    batch = batch._replace(**loop.static_labels(run.batches, run.mesh))
     columns = np.asarray(batch.columns)
     at, expected = np.maximum(columns, 0), []
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
@@ -413,7 +413,7 @@ def test_a_filtered_label_is_in_no_denominator(loss, make_run):
   run = make_run(**{"method.loss": loss, "encoder.embedding_dropout": 0.0, "train.batch_size": 1})
   params, extra_state = run.initial_parameters()
   batch = next(b for b in map(run.batches.build, range(170)) if np.any(b.excluded >= 0))
-  static = loop._static_labels(run.batches, run.mesh)
+  static = loop.static_labels(run.batches, run.mesh)
   label = int(np.asarray(static["columns"])[batch.excluded[0, 0]])
 
   def changed(batch, label):

@@ -236,7 +236,7 @@ def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   )
   per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
   for number in range(run.batches.steps_per_epoch):
-    batch = run.batches.build(number)._replace(**loop._static_labels(run.batches, run.mesh))
+    batch = run.batches.build(number)._replace(**loop.static_labels(run.batches, run.mesh))
     found = run.method.loss(params, extra_state, batch, jax.random.key(0))[0]
     assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
 

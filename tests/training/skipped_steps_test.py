@@ -58,7 +58,7 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
   step = tiny_runs.train_step(run)
   state = step.first_state(*run.initial_parameters())
   batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(
-    **loop._static_labels(run.batches, run.mesh)
+    **loop.static_labels(run.batches, run.mesh)
   )
   state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
   before = jax.device_get(state)

@@ -346,7 +346,7 @@ def test_no_transfer_is_implicit(data, tmp_path):
   state = step.first_state(*run.initial_parameters())
   for number in range(2):
     batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(
-      **loop._static_labels(run.batches, run.mesh)
+      **loop.static_labels(run.batches, run.mesh)
     )
     if number == 0:
       state, _ = step(state, batch)

@@ -81,7 +81,7 @@ class _Loop:
     self._state, self._refreshed = state, refreshed
     self._checkpoints, self._record = checkpoints, checkpoints.record
     self._guard = NonFiniteGuard(checkpoints, run.workdir / "report", run.config.train.max_skipped_steps)
-    self._static = _static_labels(run.batches, run.mesh)
+    self._static = static_labels(run.batches, run.mesh)
     self._num_examples, self._seconds_before = 0, writer.seconds["train"]  # for the rate of this process
 
   def run(self, first: int, total_steps: int) -> None:
@@ -216,7 +216,7 @@ def _epoch_metrics(numbers: dict[str, float], rate: float, writer: MetricWriter)
   }
 
 
-def _static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, Any]:
+def static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, Any]:
   """Puts on the devices, once, what all batches share: the texts of all labels."""
   static: dict[str, Any] = {}
   if len(batches.label_columns):

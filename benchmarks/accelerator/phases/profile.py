@@ -33,12 +33,13 @@ def profile(size: str) -> dict[str, Any]:
 def _kernels(data: jax.profiler.ProfileData) -> tuple[dict[str, float], collections.Counter]:
   """Returns milliseconds and calls by kernel: of the device's streams, or of the host if there is none."""
   planes = list(data.planes)
-  devices = [plane for plane in planes if plane.name.startswith("/device:")] or planes
+  lines = [line for plane in planes if plane.name.startswith("/device:") for line in plane.lines]
+  of_gpu = [line for line in lines if line.name.startswith("Stream")]
+  of_device = of_gpu or [line for line in lines if line.name == "XLA Ops"]
   milliseconds, calls = collections.defaultdict(float), collections.Counter()
-  for plane in devices:
-    for line in plane.lines:
-      if line.name.startswith(("Stream", "XLA Ops")) or devices is planes:
-        for event in line.events:
-          milliseconds[event.name] += event.duration_ns / 1e6
-          calls[event.name] += 1
+  for line in of_device or [line for plane in planes for line in plane.lines]:
+    for event in line.events:
+      if not event.name.startswith("$"):  # Python's functions
+        milliseconds[event.name] += event.duration_ns / 1e6
+        calls[event.name] += 1
   return dict(milliseconds), calls

@@ -48,7 +48,7 @@ def _start(run):
 
 
 def _batch(run, step=0):
-  return run.batches.build(step)._replace(**loop._static_labels(run.batches, run.mesh))
+  return run.batches.build(step)._replace(**loop.static_labels(run.batches, run.mesh))
 
 
 def _loss(run, params, extra_state, batch):
