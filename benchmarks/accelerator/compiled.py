@@ -20,14 +20,24 @@ import ml_collections
 
 from benchmarks.accelerator import abstract_step, hlo, targets
 from xmc_jax import plan as plans
+from xmc_jax.distributed import runtime
 from xmc_jax.plan import CHIPS, chunks
 
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results" / "accelerator.json"
 _VOCABULARY, _NUM_POSITIVES = 30_522, 16
 _CHIPS = {"h200": CHIPS["h200"], "v5e": CHIPS["v5e"], "v5e-8": CHIPS["v5e"]}
 # FLOP/s of products by the type of their operands, and bytes per second. Assumed for an H200: 78 % of the 790
-# TFLOP/s that large bfloat16 products reach on one (in float32 of the data sheet's 67), 85 % of 4.3 TB/s.
-_RATES = {"h200": ({"bf16": 0.78 * 790e12, "f32": 0.78 * 67e12}, 0.85 * 4.3e12)}
+# TFLOP/s that large bfloat16 products reach on one (in float32 of the data sheet's 67), 85 % of 4.3 TB/s. For
+# a TPU v5e the same shares of its data sheet.
+_V5E = ({"bf16": 0.78 * 197e12, "f32": 0.78 * 197e12 / 6}, 0.85 * 0.819e12)
+_RATES = {
+  "h200": ({"bf16": 0.78 * 790e12, "f32": 0.78 * 67e12}, 0.85 * 4.3e12),
+  "v5e": _V5E,
+  "v5e-8": _V5E,
+}
+
+# Without a device XLA has no settings for Triton's products that it has not tuned; so libraries multiply.
+_DETERMINISTIC = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
 
 
 def config_of(preset: str, changes: list[str]) -> ml_collections.ConfigDict:
@@ -85,7 +95,11 @@ def seconds(one: hlo.Kernel, target: str) -> float:
 
 
 def compile_step(
-  config: ml_collections.ConfigDict, target: str, points=None, labels=None, cudnn: bool = False
+  config: ml_collections.ConfigDict,
+  target: str,
+  points=None,
+  labels=None,
+  cudnn: bool = False,
 ) -> tuple[dict[str, Any], str]:
   """Returns the account of a step on a target, and its HLO; groups as in `abstract_step.make`."""
   with targets.as_default(target, cudnn):
@@ -96,7 +110,8 @@ def compile_step(
     start = time.perf_counter()
     lowered = made.lower()
     traced = time.perf_counter()
-    program = lowered.compile()
+    options = _DETERMINISTIC if config.runtime.deterministic else {}
+    program = lowered.compile(compiler_options=options)
     ended = time.perf_counter()
   memory, text = program.memory_analysis(), program.as_text()
   found = {
@@ -108,6 +123,7 @@ def compile_step(
     "chunks": {
       key: size for key, size in config.method.items() if key.endswith(("_chunk", "uncached_tokens"))
     },
+    "adds_in_order": runtime.adds_in_order(text),
     "jax": jax.__version__,
   }
   return found, text

@@ -2,8 +2,8 @@
 
 A kernel is an instruction that runs by itself: a fusion, a product, a copy, a sort. It reads its operands
 once and writes its result once. Of an operand that it only slices or gathers it reads the slices; a result
-that it updates in place is written where it is updated. A loop counts as often as XLA says that it runs,
-and once if it does not say.
+that it updates in place is written where it is updated. A loop counts as often as XLA or its condition
+says that it runs, and else once.
 """
 
 import collections
@@ -102,8 +102,8 @@ def _run(computations, name: str, times: int) -> Iterator[Kernel]:
       continue
     called = _called(one)
     if one.kind == "while":
-      trips = re.search(r'known_trip_count":\{"n":"(\d+)"', one.rest)
-      yield from _run(computations, called["body"], times * int(trips[1] if trips else 1))
+      trips = _trips(one, computations.get(called["condition"], {}))
+      yield from _run(computations, called["body"], times * trips)
     elif one.kind == "conditional":
       branches = [list(_run(computations, branch, times)) for branch in called["branches"]]
       yield from max(branches, key=lambda found: sum(kernel.times * kernel.num_bytes for kernel in found))
@@ -113,9 +113,19 @@ def _run(computations, name: str, times: int) -> Iterator[Kernel]:
       yield _kernel(computations, inside, one, called.get("calls", ""), times)
 
 
+def _trips(loop: Instruction, condition: Mapping[str, Instruction]) -> int:
+  """Returns how often a loop runs: as XLA says, or up to the constant that its counter is compared with."""
+  if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
+    return int(known[1])
+  for last in (one for one in condition.values() if one.is_root and "direction=LT" in one.rest):
+    limits = [condition[name] for name in last.operands if name in condition]
+    return math.prod(int(one.rest.split(")")[0]) for one in limits if one.kind == "constant")
+  return 1
+
+
 def _called(one: Instruction) -> dict:
   """Returns the computations that an instruction names."""
-  found = dict(re.findall(r"(body|calls|to_apply)=%?([\w.\-]+)", one.rest))
+  found = dict(re.findall(r"(body|condition|calls|to_apply)=%?([\w.\-]+)", one.rest))
   if one.kind == "call":
     found["calls"] = found.get("to_apply", "")
   if one.kind == "conditional":
@@ -208,10 +218,48 @@ def _written_by(body, one: Instruction) -> int:
   return 0 if one.kind == "parameter" else _size(one.shape)
 
 
+def _convolved(left: str, right: str, one: Instruction) -> tuple[str, float]:
+  """Returns the type and the FLOPs of a convolution, as which a TPU's compiler writes every product.
+
+  Axes over which a product is batched are spatial there, with a window of which each result sees one place.
+  """
+  labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.rest)
+  window = re.search(r"window=\{([^}]*)\}", one.rest)
+  given = dict(part.split("=") for part in window[1].split()) if window else {}
+  (kind, of_left), (_, of_right), (_, of_result) = (
+    _ARRAY.findall(shape)[0] for shape in (left, right, one.shape)
+  )
+  if not labels:
+    return kind, 0.0
+  sizes = [
+    dict(zip(names, map(int, dims.split(",")), strict=True))
+    for names, dims in zip(labels.groups(), (of_left, of_right, of_result), strict=True)
+  ]
+  inner = float(sizes[1]["i"])
+  for axis in sorted(set(labels[2]) - {"i", "o"}):
+    each = {key: value.split("x")[int(axis)] for key, value in given.items()}
+    inner *= _places(sizes[0][axis], sizes[1][axis], sizes[2][axis], each)
+  return kind, 2.0 * _count(of_result) * inner
+
+
+def _places(left: int, right: int, result: int, window: Mapping[str, str]) -> float:
+  """Returns how many places of one spatial axis a result sees on average, without padding and holes."""
+  if int(window.get("lhs_dilate", 1)) > 1:
+    return 1.0  # a batch
+  start, stride = int(window.get("pad", "0_0").split("_")[0]), int(window.get("stride", 1))
+  if not start:
+    return float(right)
+  seen = ((place * stride + offset - start) for place in range(result) for offset in range(right))
+  return sum(0 <= position < left for position in seen) / result
+
+
 def _flops(body: Mapping[str, Instruction]) -> dict[str, float]:
   """Returns the FLOPs of the products in a computation, by the type of what is multiplied."""
   found: collections.Counter[str] = collections.Counter()
   for one in body.values():
+    if one.kind == "convolution" and all(name in body for name in one.operands):
+      kind, number = _convolved(*(body[name].shape for name in one.operands), one)
+      found[kind] += number
     if one.kind != "dot":
       continue
     left = body.get(one.operands[0])
