@@ -55,7 +55,7 @@ def compiled_table(names: list[str], results: pathlib.Path) -> str:
   ]
   for name in names:
     found = kept[name]
-    cells = [f"{found[column]:,}" for column in _COLUMNS]
+    cells = ["" if found[column] is None else f"{found[column]:,}" for column in _COLUMNS]
     flops = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found["teraflops"].items()))
     measured = found.get("measured_seconds", "")
     lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {flops} | {measured} |")

@@ -20,6 +20,7 @@ _WIDTHS = {
 }
 _BYTES = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds}
 _ARRAY = re.compile(rf"({'|'.join(_BYTES)})\[([\d,]*)\]")
+_PLACED = re.compile(_ARRAY.pattern + r"(\{[^}]*\})?")
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)\)?|\S+) ([\w\-]+)\((.*)$")
 # They only name what is there, or wait for it.
@@ -27,6 +28,7 @@ _FREE = {
   *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota", "partition-id"),
   "optimization-barrier",
 }
+_NO_WORK = ('custom_call_target="AllocateBuffer"', 'custom_call_target="ConcatBitcast"')
 _PRODUCTS = ("gemm", "cublas", "cudnn", "fmha", "dot", "matmul", "conv")  # in the names of library calls
 
 
@@ -98,7 +100,7 @@ def _run(computations, name: str, times: int) -> Iterator[Kernel]:
   """Yields the kernels of a computation that runs `times` times."""
   inside = computations[name]
   for one in inside.values():
-    if one.kind in _FREE or one.kind.endswith("-done"):
+    if one.kind in _FREE or one.kind.endswith("-done") or any(name in one.rest for name in _NO_WORK):
       continue
     called = _called(one)
     if one.kind == "while":
@@ -152,8 +154,9 @@ def _kernel(computations, inside, one: Instruction, fused: str, times: int) -> K
 
 
 def _size(shape: str) -> int:
-  """Returns the bytes of an array or of all arrays of a tuple."""
-  return sum(_BYTES[kind] * _count(dims) for kind, dims in _ARRAY.findall(shape))
+  """Returns the bytes of an array or of all arrays of a tuple, without those in a TPU's vector memory."""
+  arrays = _PLACED.findall(shape)
+  return sum(_BYTES[kind] * _count(dims) for kind, dims, layout in arrays if "S(1)" not in layout)
 
 
 def _count(dims: str) -> int:
@@ -165,6 +168,9 @@ def _plain_bytes(one: Instruction, operands: list[Instruction]) -> tuple[int, in
   result = _size(one.shape)
   if one.kind in ("gather", "dynamic-slice", "slice"):
     return result, result
+  if one.kind == "slice-start":  # its shape is (what it is of, the slice, ...)
+    kind, dims = _ARRAY.findall(one.shape)[1]
+    return _BYTES[kind] * _count(dims), 0
   if one.kind == "dynamic-update-slice":
     return 2 * _size(operands[1].shape), 0
   if one.kind == "scatter":

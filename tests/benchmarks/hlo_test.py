@@ -51,6 +51,8 @@ OF_TPU = """
   %one = bf16[5,4,1]{2,1,0} constant({...})
   %few = bf16[12,6,4]{2,1,0} constant({...})
   %mixed = bf16[5,12,6]{2,1,0} convolution(%one, %few), window={size=12 pad=11_11 rhs_reversal=1}, dim_labels=bf0_0oi->b0f
+  %room = bf16[99,99]{1,0} custom-call(), custom_call_target="AllocateBuffer"
+  %near = bf16[5,12,16]{2,0,1:T(8,128)(2,1)S(1)} copy(%x)
   %next = s32[]{:T(128)} get-tuple-element(%b), index=0
   ROOT %both = (s32[]{:T(128)}, bf16[5,12,16]{2,0,1:T(8,128)(2,1)}) tuple(%next, %x)
 }
@@ -64,7 +66,15 @@ ENTRY %main (p: (s32[], bf16[5,12,16])) -> (s32[], bf16[5,12,16]) {
 
 def test_products_and_loops_of_a_tpu():
   found = {kernel.name: kernel for kernel in hlo.kernels(OF_TPU)}
-  assert {name: kernel.times for name, kernel in found.items()} == {"dense": 7, "scores": 7, "mixed": 7}
+  assert {name: kernel.times for name, kernel in found.items()} == {
+    "dense": 7,
+    "scores": 7,
+    "mixed": 7,
+    "near": 7,
+  }
+  assert (
+    found["near"].num_bytes == 2 * 5 * 12 * 16
+  )  # read from the device's memory, written to the vector memory
   assert found["dense"].flops == {"bf16": 2 * 5 * 12 * 32 * 16}
   assert found["scores"].flops == {"bf16": 2 * 5 * 3 * 12 * 12 * 4}  # a batch of 5 x 3 products
   assert found["mixed"].flops == {"bf16": 2 * 5 * 12 * 6 * 4}  # each result sees one token, not 12
