@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 from xmc_jax import methods
 from xmc_jax import plan as plans
 from xmc_jax.distributed import sharding
-from xmc_jax.ops import lazy_adam
 from xmc_jax.plan import shapes
 from xmc_jax.training import optimizer
 from xmc_jax.training.step import TrainStep
@@ -84,7 +83,6 @@ def make(
     num_points, num_labels, length, vocab_size, _SPECIAL_IDS, devices, graphs=graphs, label_counts=counts
   )
   method = methods.make(config, info)
-  optimiser = optimizer.make(config, _TOTAL_STEPS)
   columns = shapes.pool_size(config, plans.sizes_of(config)) - method.batch.num_fresh_negatives
   points = points or [(length, config.train.batch_size)]
   batch = _batch(method.batch, _Shapes(devices), points, labels or [(length, columns)], num_positives)
@@ -96,20 +94,14 @@ def make(
       positives=(),
       excluded=(),
     )
-  state = _state(method, optimiser, devices)
-  return AbstractStep(method, TrainStep(method, devices, config.train, optimiser, None), state, batch)
+  step = TrainStep(method, devices, config.train, optimizer.make(config, _TOTAL_STEPS), None)
+  state = _state(method, step, devices)
+  return AbstractStep(method, step, state, batch)
 
 
-def _state(method: Method, optimiser: optimizer.Optimizer, devices: jax.sharding.Mesh) -> TrainState:
-  """Returns the shapes of the state, laid out by the method's rules."""
-
-  def start():
-    params, extra_state = method.init(jax.random.key(0))
-    dense = {name: leaf for name, leaf in params.items() if name not in method.sparse_params}
-    moments = {name: lazy_adam.RowMoments(params[name], params[name]) for name in method.sparse_params}
-    return TrainState(jnp.zeros((), jnp.int32), params, (optimiser.dense.init(dense), moments), extra_state)
-
-  state = jax.eval_shape(start)
+def _state(method: Method, step: TrainStep, devices: jax.sharding.Mesh) -> TrainState:
+  """Returns the shapes of the first state, laid out by the method's rules."""
+  state = jax.eval_shape(lambda: step.first_state(*method.init(jax.random.key(0))))
   layout = sharding.shard_tree(state, method.sharding_rules, devices)
   return jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
 

@@ -149,7 +149,7 @@ def of_machine(error: BaseException | None) -> str:
   if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
     return (
       "out of memory; lower train.batch_size, method.label_chunk, eval.batch_size or data.max_length, "
-      "or set --config.encoder.remat=True"
+      "or set --config.encoder.remat=True, and --config.method.uncached_tokens=0 on an accelerator"
     )
   if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, for '~nobody/data'
     return "a path begins with '~' and an unknown user name, or $HOME is not set; write the path in full"
