@@ -1,6 +1,5 @@
 """XLA flags for processes with a few simulated devices, and the platform that the tests run on."""
 
-import importlib.metadata
 import os
 
 _OWN = os.environ.get("XLA_FLAGS", "")
@@ -9,16 +8,9 @@ PLATFORM = os.environ.get("XMC_JAX_TEST_PLATFORM", "")
 JAX_PLATFORMS = {"": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}.get(PLATFORM, PLATFORM)
 
 
-# Compilation dominates small tests; without fusion emitters XLA takes half of the time. From jaxlib 0.11 on
-# there is no such flag, and an unknown one would end the process.
-_COMPILED_FAST = "--xla_backend_optimization_level=0"
-if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
-  _COMPILED_FAST += " --xla_cpu_use_fusion_emitters=false"
-
-
 def flags(count: int) -> str:
-  """Returns XLA_FLAGS for `count` devices, with programs that compile fast."""
-  return f"{_OWN} --xla_force_host_platform_device_count={count} {_COMPILED_FAST}"
+  """Returns XLA_FLAGS for `count` devices, with little optimisation, as compilation dominates small tests."""
+  return f"{_OWN} --xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0"
 
 
 def flags_of_tests() -> str:

