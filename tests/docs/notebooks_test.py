@@ -1,6 +1,8 @@
 """The notebooks run as they stand, on a small setting; and what is committed of them is whole.
 
-python -m tests.docs.notebooks_test [NAME ...]     executes them at their own settings, and keeps the outputs
+PYTHONPATH=tests python -m tests.docs.notebooks_test [NAME ...]
+
+executes them at their own settings, and keeps the outputs.
 """
 
 import base64
