@@ -49,6 +49,7 @@ def test_a_command_ends_in_time(tmp_path):
   assert found["fine_tuning"]["failed"] == "no time left"
 
 
+@pytest.mark.slow
 def test_an_operation_that_differs_is_named(monkeypatch):
   monkeypatch.setattr(against_cpu, "_MOST_OF_OPS", -1.0)
   found = against_cpu.ops_against_cpu("tiny")
