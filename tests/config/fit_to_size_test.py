@@ -15,6 +15,7 @@ from xmc_jax import config as configs
 from xmc_jax import data, methods, plan
 from xmc_jax.cli import commands
 from xmc_jax.config import checks, fit_to_size
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
@@ -196,6 +197,7 @@ def test_another_mesh_changes_nothing(folder, run):
 
 def test_all_devices_train_and_idle_ones_are_named(folder, tmp_path, capsys):
   """Of the eight simulated devices."""
+  sharding.make(8)
   for data_axis, used, line in ((0, 8, ""), (2, 2, "note: 6 of 8 devices stay idle; --config.mesh.data=0")):
     workdir = tmp_path / f"on_{used}"
     made = create.create(small(folder, **{"mesh.data": data_axis}), workdir, MetricWriter(workdir))

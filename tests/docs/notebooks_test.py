@@ -173,10 +173,13 @@ def test_installing(name, is_there, finds, loaded, installed, monkeypatch, tmp_p
 
 @each_case("name", NAMES)
 def test_all_devices_take_part(name, capsys):
+  import jax
+
   known = {"SETTINGS": {}}
   (cell,) = tagged(read(name), "devices")
   exec(cell.source, known)
-  assert known["SETTINGS"] == {"mesh.data": 0} and capsys.readouterr().out == "8 x cpu\n"
+  assert known["SETTINGS"] == {"mesh.data": 0}
+  assert capsys.readouterr().out == f"{jax.device_count()} x {jax.devices()[0].device_kind}\n"
 
 
 # --- running them ---
