@@ -58,10 +58,9 @@ def _value(text: str) -> Any:
     return {"True": True, "False": False}.get(text, text)
 
 
-def with_chunks(config: ml_collections.ConfigDict, target: str) -> ml_collections.ConfigDict:
-  """Returns the config with the chunk sizes that it leaves open chosen for the target's memory."""
-  chip = _CHIPS[target]
-  found = chunks.choose(config, plans.sizes_of(config), chip.memory_of_jax, chip.kind)
+def with_chunks(config: ml_collections.ConfigDict, memory: float, kind: str) -> ml_collections.ConfigDict:
+  """Returns the config with the chunk sizes that it leaves open chosen for a device's bytes and kind."""
+  found = chunks.choose(config, plans.sizes_of(config), memory, kind)
   return chunks.changed(config, {f"method.{key}": size for key, size in found.items()})
 
 
@@ -103,7 +102,7 @@ def compile_step(
 ) -> tuple[dict[str, Any], str]:
   """Returns the account of a step on a target, and its HLO; groups as in `abstract_step.make`."""
   with targets.as_default(target, cudnn):
-    config = with_chunks(config, target)
+    config = with_chunks(config, _CHIPS[target].memory_of_jax, _CHIPS[target].kind)
     devices = targets.mesh(target, config.mesh.data, config.mesh.label)
     sizes = {"vocab_size": _VOCABULARY, "num_positives": _NUM_POSITIVES}
     made = abstract_step.make(config, devices, points=points, labels=labels, **sizes)

@@ -9,11 +9,10 @@ import jax
 import ml_collections
 import numpy as np
 
-from benchmarks.accelerator import abstract_step
+from benchmarks.accelerator import abstract_step, compiled
 from benchmarks.accelerator.phases.timing import peak_gigabytes
 from xmc_jax import plan as plans
 from xmc_jax.distributed import runtime, sharding
-from xmc_jax.plan import CHIPS, chunks, work
 from xmc_jax.types import Batch, Tokens
 
 VOCABULARY, NUM_POSITIVES = 30_522, 16
@@ -55,8 +54,7 @@ def random_batch(batch: Batch, vocab_size: int, seed: int = 0) -> Batch:
 def with_chunks(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Returns the config with the chunk sizes that it leaves open chosen for this machine's device."""
   kind, memory = runtime.device()
-  found = chunks.choose(config, plans.sizes_of(config), memory, kind)
-  return chunks.changed(config, {f"method.{key}": size for key, size in found.items()})
+  return compiled.with_chunks(config, memory, kind)
 
 
 def measure(
@@ -91,7 +89,7 @@ def measure(
   if not all(map(math.isfinite, losses)) or min(losses[1:]) >= losses[0]:
     return {"failed": f"losses of one batch do not fall: {losses}"}
   plan = plans.plan(config, plans.sizes_of(config))
-  flops = sum(stage.flops for stage in work.stages(config, plan.sizes, CHIPS[config.plan.chip]).values())
+  flops = sum(stage.flops for stage in plan.stages.values())
   return {
     "step_seconds": round(typical, 4),
     "compile_seconds": round(compiled, 1),

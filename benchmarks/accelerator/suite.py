@@ -103,7 +103,7 @@ def _in_a_process(phase: Phase, size: str, log: pathlib.Path, seconds: float) ->
   command = [
     sys.executable,
     "-m",
-    __spec__.name if __spec__ else __name__,
+    "benchmarks.accelerator.suite",
     phase.name,
     f"--{size}",
     f"--out={result}",

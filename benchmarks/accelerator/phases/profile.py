@@ -1,4 +1,4 @@
-"""Profiles two steps of DEXML, and lists the kernels that take longest."""
+"""Profiles the steps of phase dexml_131k, and lists the kernels that take longest."""
 
 import collections
 import pathlib
