@@ -12,7 +12,7 @@ import tiny_runs
 
 from xmc_jax import models
 from xmc_jax.distributed import sharding
-from xmc_jax.ops.grad_cache import embed_groups, embed_parts
+from xmc_jax.ops.grad_cache import embed_parts
 from xmc_jax.types import Tokens
 
 KEY = jax.random.key(11)
@@ -40,8 +40,13 @@ def embedder(request, tmp_path_factory):
   return models.build(config, vocab_size=90)
 
 
+def embed_groups(embed, params, groups, key=None, **options):
+  """Embeds one part."""
+  return embed_parts(embed, params, [groups], key, **options)[0]
+
+
 def _without_cache(embed, params, groups, key):
-  """One call a chunk, activations kept; keys as `embed_groups` promises: one for each group and chunk."""
+  """One call a chunk, activations kept; keys as `embed_parts` promises: one for each group and chunk."""
   first, second = groups
   keys = jax.random.split(key, 2)
   padded = jax.tree.map(lambda leaf: np.pad(leaf, [(0, 1)] + [(0, 0)] * (leaf.ndim - 1)), first)

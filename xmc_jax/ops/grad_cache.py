@@ -22,17 +22,6 @@ from xmc_jax.types import Array, PyTree, Tokens
 _TILE = 8  # a GPU copies the operands of a product whose number of rows does not divide by this
 
 
-def embed_groups(
-  embed: Callable[..., Array],
-  params: PyTree,
-  groups: tuple[Tokens, ...],
-  key: Array | None = None,
-  **options: Any,
-) -> Array:
-  """Embeds token groups and joins the rows: runs `embed_parts` with one part."""
-  return embed_parts(embed, params, [groups], key, **options)[0]
-
-
 def embed_parts(
   embed: Callable[..., Array],
   params: PyTree,

@@ -7,7 +7,7 @@ import ml_collections
 from xmc_jax import models
 from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
-from xmc_jax.ops.grad_cache import embed_groups, embed_parts
+from xmc_jax.ops.grad_cache import embed_parts
 from xmc_jax.types import Array, DatasetInfo
 
 POINTS = declare(
@@ -40,7 +40,8 @@ def embedders(
   settings = config.method
 
   def points(embed, params, groups, key):
-    return embed_groups(embed, params, groups, key, chunk=settings.query_chunk, devices=info.mesh)
+    (vectors,) = embed_parts(embed, params, [groups], key, chunk=settings.query_chunk, devices=info.mesh)
+    return vectors
 
   parts = part_embedder(config, info)
   return points, lambda embed, params, groups, key: parts(embed, params, [groups], key)[0]
