@@ -1,6 +1,8 @@
 """Defaults, checks, run configs: one line for every fault, and what a line names as legal is accepted."""
 
 import ast
+import copy
+import functools
 import json
 import math
 import re
@@ -33,11 +35,16 @@ NUMBERS = [found for found in DECLARED if found[2].is_number]
 BAG = {"encoder.name": "bag", "encoder.tokenizer": "train"}
 
 
+@functools.cache
+def _nested_defaults(method: str) -> dict:
+  return methods.default_config(method).to_dict()
+
+
 def made(**overrides) -> ConfigDict:
   """The defaults with other values of any type, as they are; assigning them one by one would convert some."""
   named = overrides.get("method.name", "dexml")
   known = isinstance(named, str) and named in methods.SETTINGS
-  nested = methods.default_config(named if known else "dexml").to_dict()
+  nested = copy.deepcopy(_nested_defaults(named if known else "dexml"))
   for key, value in overrides.items():
     *sections, name = key.split(".")
     target = nested
