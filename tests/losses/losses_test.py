@@ -112,6 +112,12 @@ def value_and_grad(loss):
   return jax.jit(jax.value_and_grad(lambda scores, labels, **given: loss(scores, labels, **given).sum()))
 
 
+@functools.cache
+def jitted(loss):
+  """A loss as one program for each shape; as it is, each of its operations would be a program."""
+  return jax.jit(loss)
+
+
 SHAPE = (3, 6)
 batches = st.tuples(
   hnp.arrays(np.float32, SHAPE, elements=st.floats(-8, 8, width=32)),
@@ -126,7 +132,7 @@ weight_arrays = hnp.arrays(np.float32, SHAPE, elements=st.floats(0, 2, width=32)
 def test_equals_the_definition(loss, batch):
   scores, labels, where = batch
   np.testing.assert_allclose(
-    loss(scores, labels, where=where), reference(loss, scores, labels, where), rtol=1e-5, atol=1e-5
+    jitted(loss)(scores, labels, where=where), reference(loss, scores, labels, where), rtol=1e-5, atol=1e-5
   )
 
 
@@ -134,7 +140,7 @@ def test_equals_the_definition(loss, batch):
 @hypothesis.given(batch=batches, weights=weight_arrays)
 def test_weights_of_the_caller_equal_the_definition(loss, batch, weights):
   scores, labels, where = batch
-  got = loss(scores, labels, weights=weights, where=where)
+  got = jitted(loss)(scores, labels, weights=weights, where=where)
   np.testing.assert_allclose(got, reference(loss, scores, labels, where, weights), rtol=1e-5, atol=1e-5)
 
 
@@ -190,17 +196,17 @@ def test_masked_scores_reach_neither_value_nor_gradient(loss, junk):
 def test_a_negative_of_minus_infinity_is_as_if_not_there(loss):
   labels = jnp.array([1, 0, 0])
   value, grad = value_and_grad(loss)(jnp.array([0.5, -jnp.inf, -1.0]), labels)
-  np.testing.assert_allclose(value, loss(jnp.array([0.5, -1.0]), labels[:2]), rtol=1e-6)
+  np.testing.assert_allclose(value, jitted(loss)(jnp.array([0.5, -1.0]), labels[:2]), rtol=1e-6)
   assert np.all(np.isfinite(grad)) and float(grad[1]) == 0
 
 
 @weighted_loss
 def test_masked_weights_and_labels_are_not_read(loss):
   scores, where = np.array([[0.5, 2.0, -1.0]], np.float32), np.array([[True, False, True]])
-  clean = loss(scores, [[1, 0, 0]], weights=np.array([[0.7, 0.0, 0.0]], np.float32), where=where)
-  junk = loss(
-    scores, [[1.0, np.nan, 0.0]], weights=np.array([[0.7, np.nan, np.inf]], np.float32), where=where
-  )
+  labels, weights = np.array([[1.0, 0.0, 0.0]], np.float32), np.array([[0.7, 0.0, 0.0]], np.float32)
+  clean = jitted(loss)(scores, labels, weights=weights, where=where)
+  labels, weights = np.where(where, labels, np.nan), np.where(where, weights, np.array([[0, np.nan, np.inf]]))
+  junk = jitted(loss)(scores, labels, weights=weights.astype(np.float32), where=where)
   assert float(clean[0]) == float(junk[0])
 
 

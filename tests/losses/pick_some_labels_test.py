@@ -13,6 +13,9 @@ from cases import each_case
 
 from xmc_jax import losses
 
+# One program for each shape and loss: called as it is, each of its operations would be a program.
+pick_some_labels = jax.jit(losses.pick_some_labels, static_argnums=2)
+
 
 def reference_decoupled(scores, positives, p):
   """ℓ(s, p): -log of the share of p among itself and the negatives."""
@@ -50,9 +53,9 @@ def cases(draw):
 @hypothesis.given(case=cases())
 def test_both_directions_are_the_definition(loss, one, case):
   scores, labels, where = case
-  found = losses.pick_some_labels(scores, labels, loss, where=where)
+  found = pick_some_labels(scores, labels, loss, where=where)
   np.testing.assert_allclose(found, reference(scores, labels, where, one), rtol=1e-5, atol=1e-6)
-  turned = losses.pick_some_labels(scores.T, labels.T, loss, where=where.T)
+  turned = pick_some_labels(scores.T, labels.T, loss, where=where.T)
   np.testing.assert_allclose(turned, reference(scores.T, labels.T, where.T, one), rtol=1e-5, atol=1e-6)
 
 
@@ -60,13 +63,13 @@ def test_hand_worked_numbers():
   # Query 0 carries labels 0 and 1, query 1 label 1; label 2 is nobody's.
   scores, labels = np.log([[2.0, 1.0, 1.0], [1.0, 3.0, 4.0]]), np.array([[1, 1, 0], [0, 1, 0]])
   queries = (math.log(3 / 2) / 2 + math.log(2) / 2 + math.log(8 / 3)) / 2
-  found = losses.pick_some_labels(scores, labels, losses.decoupled_softmax)
+  found = pick_some_labels(scores, labels, losses.decoupled_softmax)
   assert found == pytest.approx(queries, rel=1e-6)
   # Label 0: query 0 against query 1. Label 1: both are its positives, and nothing is against them.
-  found = losses.pick_some_labels(scores.T, labels.T, losses.decoupled_softmax)
+  found = pick_some_labels(scores.T, labels.T, losses.decoupled_softmax)
   assert found == pytest.approx(math.log(3 / 2) / 2, rel=1e-6)
   # SupCon: positives compete.
-  found = losses.pick_some_labels(scores.T, labels.T, losses.softmax)
+  found = pick_some_labels(scores.T, labels.T, losses.softmax)
   label_1 = (math.log(4 / 1) + math.log(4 / 3)) / 2
   assert found == pytest.approx((math.log(3 / 2) + label_1) / 2, rel=1e-6)
 
@@ -74,14 +77,14 @@ def test_hand_worked_numbers():
 def test_binary_is_a_sum_over_the_pool_and_a_mean_over_queries():
   scores, labels = np.array([[1.0, -2.0, 0.5], [0.0, 1.0, 2.0]]), np.array([[1, 0, 0], [1, 0, 1]])
   expected = np.log1p(np.exp(np.where(labels, -scores, scores))).sum(1).mean()
-  assert losses.pick_some_labels(scores, labels, losses.binary) == pytest.approx(expected, rel=1e-6)
+  assert pick_some_labels(scores, labels, losses.binary) == pytest.approx(expected, rel=1e-6)
 
 
 @each_case("where", [None, False])
 def test_without_a_positive_there_is_nothing(where):
   scores, labels = jnp.full((3, 4), 1e4), np.zeros((3, 4)) if where is None else np.ones((3, 4))
   for loss in (losses.decoupled_softmax, losses.softmax, losses.binary):
-    value, slope = jax.value_and_grad(lambda s: losses.pick_some_labels(s, labels, loss, where=where))(scores)  # noqa: B023
+    value, slope = jax.value_and_grad(lambda s: pick_some_labels(s, labels, loss, where=where))(scores)  # noqa: B023
     assert value == 0 and not np.any(slope)
 
 
@@ -92,7 +95,7 @@ def test_finite_at_extremes_and_blind_to_what_is_masked(loss):
   scores = np.where(where, rng.choice([-1e4, 0.0, 1e4], (6, 9)), np.nan).astype(np.float32)
 
   def total(scores):
-    return losses.pick_some_labels(scores, labels, loss, where=where)
+    return pick_some_labels(scores, labels, loss, where=where)
 
   value, slope = jax.value_and_grad(total)(scores)
   assert np.isfinite(value) and np.all(np.isfinite(slope)) and not np.any(slope[~where])
@@ -105,6 +108,6 @@ def test_masked_is_sliced():
   scores, labels = rng.normal(size=(5, 7)).astype(np.float32), rng.random((5, 7)) < 0.4
   real = np.zeros((5, 7), bool)
   real[:4, :5] = True
-  whole = losses.pick_some_labels(scores, labels, losses.decoupled_softmax, where=real)
-  part = losses.pick_some_labels(scores[:4, :5], labels[:4, :5], losses.decoupled_softmax)
+  whole = pick_some_labels(scores, labels, losses.decoupled_softmax, where=real)
+  part = pick_some_labels(scores[:4, :5], labels[:4, :5], losses.decoupled_softmax)
   np.testing.assert_allclose(whole, part, rtol=1e-6)

@@ -15,6 +15,11 @@ from xmc_jax.ops import find_threshold, soft_top_k_threshold
 as_they_are = lambda block: block
 
 
+@jax.jit  # one program for each length
+def log_odds_of(logits, k, count):
+  return soft_top_k_threshold.log_odds(soft_top_k_threshold.tally(logits, as_they_are), k, count)
+
+
 class Counted:
   """A function of t, for use under `jax.disable_jit`, that counts its calls."""
 
@@ -28,8 +33,8 @@ class Counted:
 
 def sums(logits):
   """Σ σ, Σ σ(1 - σ), and the number of logits above 0, in float64."""
-  z = 1 / (1 + np.exp(-logits.astype(np.float64)))
-  return z.sum(-1), (z * (1 - z)).sum(-1), (logits > 0).sum(-1)
+  z, rest = (1 / (1 + np.exp(sign * logits.astype(np.float64))) for sign in (-1, 1))
+  return z.sum(-1), (z * rest).sum(-1), (logits > 0).sum(-1)
 
 
 def find(logits, k):
@@ -105,14 +110,13 @@ def test_log_odds_and_their_slope_equal_the_definition(logits, share):
   count = len(logits)
   k = share * count
   with jax.enable_x64(True):
-    value, slope = soft_top_k_threshold.log_odds(
-      soft_top_k_threshold.tally(logits, as_they_are), k, float(count)
-    )
+    value, slope = log_odds_of(logits, k, float(count))
   total, spread, _ = sums(logits)
+  rest, _, _ = sums(-logits)  # count - total, without what a subtraction loses
   assert np.sign(value) == np.sign(total - k) or abs(total - k) < 1e-12
   if abs(np.sum(logits > 0) - k) > 0.01:  # else it is another function, with the same root
-    np.testing.assert_allclose(value, np.log(total / k) - np.log((count - total) / (count - k)), atol=1e-9)
-    np.testing.assert_allclose(slope, spread / total + spread / (count - total), rtol=1e-6)
+    np.testing.assert_allclose(value, np.log(total / k) - np.log(rest / (count - k)), atol=1e-9)
+    np.testing.assert_allclose(slope, spread / total + spread / rest, rtol=1e-6)
 
 
 def test_log_odds_in_a_gap_tell_how_far_its_middle_is():
