@@ -11,6 +11,7 @@ from xmc_jax.models.loading import load_encoder
 from xmc_jax.models.locate import copy_description, source_key, tokenizer_file
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.prototype import PrototypeNetwork
+from xmc_jax.models.rounded_kernels import with_rounded_kernels
 
 __all__ = [
   "KNOWN",
@@ -39,4 +40,5 @@ __all__ = [
   "save_pretrained",
   "source_key",
   "tokenizer_file",
+  "with_rounded_kernels",
 ]

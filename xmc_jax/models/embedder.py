@@ -19,6 +19,7 @@ from xmc_jax.models.bag_gru_files import table_width
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, mean_pool
+from xmc_jax.models.layers import ROUNDED
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
 
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
@@ -231,7 +232,8 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     _check_length(ids, spec)
     mask = mask.astype(bool)
     packed = {"num_places": num_places} if isinstance(spec, EncoderSpec) else {}
-    encoded = encoder.apply({"params": params["encoder"]}, ids, mask, encoder_key, **packed)
+    rounded = {ROUNDED: params[ROUNDED]} if ROUNDED in params else {}
+    encoded = encoder.apply({"params": params["encoder"], **rounded}, ids, mask, encoder_key, **packed)
     if not isinstance(spec, EncoderSpec):
       pooled = encoded
     elif encoder.first_only:

@@ -20,8 +20,12 @@ from xmc_jax.types import Array
 KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def matmul(x: Array, kernel: Array, dtype: DTypeLike, result: DTypeLike = jnp.float32) -> Array:
+ROUNDED = "rounded"  # the collection of kernels that were rounded outside: `embedder.with_rounded_kernels`
+
+
+def matmul(
+  x: Array, kernel: Array, dtype: DTypeLike, result: DTypeLike = jnp.float32, rounded: Array | None = None
+) -> Array:
   """Multiplies `x @ kernel` with inputs rounded to `dtype` and sums in float32.
 
   Plain autodiff would multiply a float32 cotangent by a bfloat16 operand; here the cotangent is rounded
@@ -32,11 +36,17 @@ def matmul(x: Array, kernel: Array, dtype: DTypeLike, result: DTypeLike = jnp.fl
     kernel: `[K, N]` float32.
     dtype: the type to which both are rounded; static.
     result: the type of the product, and of the product that is x's gradient; static.
+    rounded: the kernel in `dtype`, if it is at hand; its gradient is the kernel's. None rounds it here.
 
   Returns:
     `[..., N]` of type `result`.
   """
-  return _contract(x.astype(dtype), kernel.astype(dtype), x.ndim - 1, 0, result)
+  return _matmul(x, kernel, rounded, dtype, result)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _matmul(x, kernel, rounded, dtype, result):
+  return _matmul_forward(x, kernel, rounded, dtype, result)[0]
 
 
 def _contract(a, b, axis_a, axis_b, result=jnp.float32):
@@ -65,25 +75,26 @@ def _row_major(x):
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-def _matmul_forward(x, kernel, dtype, result):
-  rounded = x.astype(dtype)
-  # An empty array carries the input's dtype: residuals must be arrays.
-  return matmul(rounded, kernel, dtype, result), (rounded, kernel, jnp.empty((0,), x.dtype))
+def _matmul_forward(x, kernel, rounded, dtype, result):
+  rounded_x, rounded = x.astype(dtype), kernel.astype(dtype) if rounded is None else rounded
+  # Empty arrays carry types of the inputs: residuals must be arrays.
+  residuals = rounded_x, rounded, jnp.empty((0,), x.dtype), jnp.empty((0,), kernel.dtype)
+  return _contract(rounded_x, rounded, x.ndim - 1, 0, result), residuals
 
 
 def _matmul_backward(dtype, result, residuals, cotangent):
-  x, kernel, like = residuals
+  x, kernel, like_x, like_kernel = residuals
   cotangent = cotangent.astype(dtype)
-  d_x = _contract(cotangent, kernel.astype(dtype), cotangent.ndim - 1, 1, result)
+  d_x = _contract(cotangent, kernel, cotangent.ndim - 1, 1, result)
   rows, columns = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
   if _pins_layouts(rows) and hardware.multiplies_bfloat16():
     d_kernel = _contract(_row_major(rows.T), columns, 1, 0)
   else:
     d_kernel = _contract(rows, columns, 0, 0)
-  return d_x.astype(like.dtype), d_kernel.astype(kernel.dtype)
+  return d_x.astype(like_x.dtype), d_kernel.astype(like_kernel.dtype), None
 
 
-matmul.defvjp(_matmul_forward, _matmul_backward)
+_matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def _fusion_barrier(arrays):
@@ -102,7 +113,8 @@ class Dense(nn.Module):
   def __call__(self, x: Array) -> Array:
     kernel = self.param("kernel", KERNEL_INIT, (x.shape[-1], self.features))
     bias = self.param("bias", nn.initializers.zeros, (self.features,))
-    product = matmul(x, kernel, self.dtype, hardware.product_dtype(self.dtype))
+    rounded = self.get_variable(ROUNDED, "kernel")
+    product = matmul(x, kernel, self.dtype, hardware.product_dtype(self.dtype), rounded)
     return gelu(product.astype(self.dtype), bias) if self.gelu else (product + bias).astype(self.dtype)
 
 

@@ -40,6 +40,7 @@ def embedders(
   settings = config.method
 
   def points(embed, params, groups, key):
+    params = models.with_rounded_kernels(config.encoder, params)
     (vectors,) = embed_parts(embed, params, [groups], key, chunk=settings.query_chunk, devices=info.mesh)
     return vectors
 
@@ -53,6 +54,7 @@ def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Calla
 
   def embed_all(embed, params, parts, key):
     key = key if settings.dropout_on_labels else None
+    params = models.with_rounded_kernels(config.encoder, params)
     return embed_parts(
       embed,
       params,
