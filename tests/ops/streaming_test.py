@@ -20,14 +20,13 @@ LOSSES = {kind: getattr(losses, {"soft_top_k": "soft_top_k_loss"}.get(kind, kind
 every_kind = each_case("kind", KINDS)
 
 
-def streamed(kind, case, chunk, mesh):
+def streamed(kind, case, chunk, mesh, keeps):
   """Row losses, and the gradients of their weighted sum to queries, labels and temperature."""
   keywords = case.options | OPTIONS[kind]
 
   def total(queries, labels, temperature):
-    per_row = streaming_loss(
-      kind, queries, labels, case.positives, chunk=chunk, temperature=temperature, mesh=mesh, **keywords
-    )
+    settings = {"chunk": chunk, "temperature": temperature, "mesh": mesh, "keeps_scores": keeps}
+    per_row = streaming_loss(kind, queries, labels, case.positives, **settings, **keywords)
     return jnp.sum(case.scale * per_row), per_row
 
   grads, per_row = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(
@@ -36,9 +35,9 @@ def streamed(kind, case, chunk, mesh):
   return per_row, *grads
 
 
-@functools.partial(jax.jit, static_argnames=("kind", "chunk", "mesh"))
-def jitted(kind, case, chunk=8, mesh=None):
-  return streamed(kind, case, chunk, mesh)
+@functools.partial(jax.jit, static_argnames=("kind", "chunk", "mesh", "keeps"))
+def jitted(kind, case, chunk=8, mesh=None, keeps=False):
+  return streamed(kind, case, chunk, mesh, keeps)
 
 
 def dense(kind, case):
@@ -179,6 +178,19 @@ def test_meshes_equal_one_device(kind, shape):
   assert_close(got, reference(kind, case))
 
 
+@every_kind
+def test_kept_scores_change_nothing_but_the_products(kind):
+  case = with_every_last_label(kind, make_case(kind, masked=True, seed=4), 4)
+  for one, other in zip(jitted(kind, case, 20, keeps=True), jitted(kind, case, 20), strict=True):
+    np.testing.assert_array_equal(one, other)
+  assert_close(jitted(kind, case, 20, make_mesh((2, 4)), keeps=True), reference(kind, case))
+  kept, again = (
+    jitted.lower(kind, case, len(case.labels), keeps=keeps).as_text().count("stablehlo.dot_general")
+    for keeps in (True, False)
+  )
+  assert kept == 3 < again  # scores, and the gradients of queries and of labels
+
+
 @pytest.mark.parametrize("shape", [(2, 1), (2, 4)])
 def test_sharded_inputs_stay_where_they_are(shape):
   mesh, kind = make_mesh(shape), "decoupled_softmax"
@@ -303,8 +315,11 @@ def test_repeated_calls_do_not_trace_again():
 def test_empty_batches_and_empty_tables(kind):
   case = make_case(kind)
   loss = functools.partial(streaming_loss, kind, chunk=8, **OPTIONS[kind])
-  assert loss(case.queries[:0], case.labels, case.positives[:0]).shape == (0,)
-  np.testing.assert_array_equal(loss(case.queries, case.labels[:0], np.full((5, 2), -1)), np.zeros(5))
+  for keeps in (True, False):
+    kept = {"keeps_scores": keeps}
+    assert loss(case.queries[:0], case.labels, case.positives[:0], **kept).shape == (0,)
+    none = loss(case.queries, case.labels[:0], np.full((5, 2), -1), **kept)
+    np.testing.assert_array_equal(none, np.zeros(5))
 
 
 def test_wrong_arguments_are_refused():

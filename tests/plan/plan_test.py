@@ -43,6 +43,7 @@ def make_config(**overrides):
       "encoder.pretrained": False,
       "data.max_length": 8,
       "train.batch_size": 512,
+      **({"method.keep_scores": 0} if "keep_scores" in made.method else {}),
       **{key: size for key, size in chunks.items() if key.partition(".")[2] in made.method},
       "plan.num_labels": 50_000,
       "plan.labels_per_point": NUM_POSITIVES / 10,  # room for ten times the average: see device_memory.py
@@ -95,6 +96,9 @@ _TEXTS = {"data.max_length": 16, "method.label_chunk": 500, "train.batch_size": 
 MEASURED = {
   "bag": {},
   "bag_long_scores": {"method.score_chunk": 16_000},
+  "bag_kept": {"method.keep_scores": 1},
+  "kept_2x4": {"method.loss": "soft_top_k", "method.k": 5.0, "method.keep_scores": 1, "mesh.data": 2,
+               "mesh.label": 4, "plan.num_labels": 400_000, "train.batch_size": 1024},
   "bag_2x4": {"mesh.data": 2, "mesh.label": 4, "plan.num_labels": 400_000, "train.batch_size": 1024},
   "table": {"method.name": "ova", "method.loss": "binary", "method.labels": "table",
             "encoder.normalize": False, "method.temperature": 1.0},
@@ -518,18 +522,34 @@ def test_tokens_outside_the_gradient_cache_cost_memory_and_save_a_forward_pass()
 def test_chunks_are_rows_of_one_device():
   alone, together = chosen(1000), chosen(1000, **{"mesh.data": 4, "mesh.label": 8})
   # A tenth of one device's labels would not fit into an array that kernels can count.
-  assert together == alone | {"uncached_tokens": together["uncached_tokens"]}
+  assert together == alone | {"uncached_tokens": together["uncached_tokens"], "keep_scores": 1}
   assert alone["score_chunk"] == 16_384 and alone["uncached_tokens"] == 0 < together["uncached_tokens"]
   assert chosen(1000, **{"data.max_length": 512})["label_chunk"] == 256
 
 
 def test_chunks_that_are_given_stay():
-  given = {"method.label_chunk": 7, "method.score_chunk": 9, "method.uncached_tokens": 0}
+  given = {
+    "method.label_chunk": 7,
+    "method.score_chunk": 9,
+    "method.uncached_tokens": 0,
+    "method.keep_scores": 0,
+  }
   assert chosen(1000, **given).keys() == {"query_chunk"}
-  assert chosen(1, "cpu") == chosen(0) == {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
+  on_cpu = {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096, "keep_scores": 0}
+  assert chosen(1, "cpu") == chosen(0) == on_cpu
   assert chosen(1)["label_chunk"] == 4096 >> 8  # nothing fits: what takes the least
   stuck = chosen(40, **{"method.label_chunk": 65_536})  # what is open cannot help
   assert stuck["score_chunk"] == 16_384
+
+
+def test_scores_are_kept_where_they_take_little_memory():
+  """8,192 points against 1.3 million labels have 43 GB of scores."""
+  kept = lambda gigabytes, kind="gpu", **values: chosen(gigabytes, kind, **values)["keep_scores"]
+  assert (kept(140), kept(1000), kept(1000, **{"mesh.data": 8})) == (0, 0, 1)  # at most 2^31 in one array
+  few = {"plan.num_labels": 131_072, "train.batch_size": 2048}  # 1.07 GB
+  assert (kept(140, **few), kept(16, **few)) == (1, 0)
+  assert (kept(0, "cpu", **few), kept(0, "cpu", **few | {"train.batch_size": 2056})) == (1, 0)
+  assert kept(140, **few | {"method.loss": "margin"}) == 0
 
 
 def test_a_run_keeps_its_chunks(tmp_path, monkeypatch, capsys):

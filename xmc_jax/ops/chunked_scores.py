@@ -1,7 +1,8 @@
 """Scores queries against a label table, a chunk of labels at a time, on one device or one shard.
 
 The streaming losses use it: `fold` reduces all scores of a row to a small state, `gradients` multiplies a
-function of all scores back into queries and labels. Neither holds more than `[B, chunk]` scores.
+function of all scores back into queries and labels. Neither holds more than `[B, chunk]` scores, unless it is
+given those that `compute` computes once.
 """
 
 from collections.abc import Callable
@@ -49,6 +50,40 @@ class Reduction(NamedTuple):
   merge: Callable[[PyTree, str], PyTree]
 
 
+class Scores(NamedTuple):
+  """Holds the scores of a pool, computed once.
+
+  Attributes:
+    of_labels: `[B, L]`; -inf for excluded labels, and for positives that take no part.
+    found: `[B, P]` of the positives, -inf where there is none.
+  """
+
+  of_labels: Array
+  found: Array
+
+
+def compute(pool: Pool, *, with_positives: bool, precision: str = "float32") -> Scores:
+  """Computes all scores of a pool; the arguments are those of `fold`."""
+  return Scores(*_hide(pool, _scorer(pool, precision)(pool.labels), 0, with_positives))
+
+
+def _hide(pool: Pool, scores: Array, start: Array | int, with_positives: bool) -> tuple[Array, Array]:
+  """Sets to -inf what a row must not see in its scores `[B, n]` of the labels from `start` on.
+
+  Returns:
+    The scores `[B, n]`, and those of the positives `[B, P]`, -inf for those that are not among these labels.
+  """
+  num_positives = pool.positives.shape[1]
+  cells = jnp.concatenate([pool.positives, pool.excluded], axis=1) - start
+  first_hidden = num_positives if with_positives else 0
+  read = _read(scores, cells)
+  if cells.shape[1] > first_hidden:
+    # No score is above infinity, so this is -inf. But it depends on `read`, which saves XLA a copy.
+    hidden = jnp.where(read > jnp.inf, read, -jnp.inf)
+    scores = _write(scores, cells[:, first_hidden:], hidden[:, first_hidden:])
+  return scores, read[:, :num_positives]
+
+
 def fold(
   pool: Pool,
   reduction: Reduction,
@@ -57,6 +92,7 @@ def fold(
   with_positives: bool,
   axis: str | None = None,
   precision: str = "float32",
+  kept: Scores | None = None,
 ) -> tuple[PyTree, Array]:
   """Reduces each row's scores over the real labels that are not excluded, with or without the positives.
 
@@ -67,29 +103,26 @@ def fold(
     with_positives: whether the positives take part, or only all others.
     axis: mesh axis over which the labels are split, None for none.
     precision: how scores are multiplied; see `precision.algorithm`.
+    kept: `compute` of the same pool; None computes the scores here.
 
   Returns:
     The reduction's state, and the scores of the positives `[B, P]`, -inf where there is none.
   """
-  num_positives = pool.positives.shape[1]
-  cells = jnp.concatenate([pool.positives, pool.excluded], axis=1)
-  first_hidden = num_positives if with_positives else 0
   score = _scorer(pool, precision)
 
   def step(carry, start, width):
     state, found = carry
-    scores = score(_rows(pool.labels, start, width))
-    read = _read(scores, cells - start)
-    if cells.shape[1] > first_hidden:
-      # No score is above infinity, so this is -inf. But it depends on `read`, which saves XLA a copy.
-      hide = jnp.where(read > jnp.inf, read, -jnp.inf)
-      scores = _write(scores, (cells - start)[:, first_hidden:], hide[:, first_hidden:])
+    if kept is None:
+      scores, own = _hide(pool, score(_rows(pool.labels, start, width)), start, with_positives)
+      found = jnp.maximum(found, own)
+    else:
+      scores = _columns(kept.of_labels, start, width)
     if pool.where is not None:
       scores = jnp.where(_rows(pool.where, start, width), scores, -jnp.inf)
-    return reduction.add(state, scores), jnp.maximum(found, read[:, :num_positives])
+    return reduction.add(state, scores), found
 
-  nothing = reduction.start(len(pool.queries)), jnp.full(pool.positives.shape, -jnp.inf, jnp.float32)
-  state, found = _for_each_chunk(step, nothing, len(pool.labels), chunk)
+  found = jnp.full(pool.positives.shape, -jnp.inf, jnp.float32) if kept is None else kept.found
+  state, found = _for_each_chunk(step, (reduction.start(len(pool.queries)), found), len(pool.labels), chunk)
   if axis is None:
     return state, found
   return reduction.merge(state, axis), jax.lax.pmax(found, axis)
@@ -103,16 +136,18 @@ def gradients(
   *,
   labels_dtype: DTypeLike,
   precision: str = "float32",
+  kept: Scores | None = None,
 ) -> tuple[Array, Array]:
   """Multiplies a cotangent of the scores, given as a function of them, back into queries and labels.
 
   Args:
-    pool: what is scored; the scores are computed again.
+    pool: what is scored.
     slope: `scores [B, n] -> cotangent of <query, label> [B, n]`.
     at_positives: `[B, P]` that cotangent at the positives, instead of `slope`; excluded cells have 0.
     chunk: labels scored at once.
     labels_dtype: type of the labels' gradient.
     precision: as in `fold`, for the gradients as well.
+    kept: as in `fold`; None computes the scores again.
 
   Returns:
     `[B, D]` float32 and `[L, D]`, over this shard's queries and labels alone.
@@ -125,7 +160,7 @@ def gradients(
   def step(carry, start, width):
     d_queries, d_labels = carry
     block = _rows(pool.labels, start, width)
-    cotangent = slope(score(block))
+    cotangent = slope(score(block) if kept is None else _columns(kept.of_labels, start, width))
     if pool.where is not None:
       cotangent = jnp.where(_rows(pool.where, start, width), cotangent, 0)
     if cells.shape[1]:
@@ -176,6 +211,10 @@ def _for_each_chunk(step: Callable, carry: PyTree, num_labels: int, chunk: int) 
 
 def _rows(table: Array, start: Array | int, width: int) -> Array:
   return jax.lax.dynamic_slice_in_dim(table, start, width)
+
+
+def _columns(scores: Array, start: Array | int, width: int) -> Array:
+  return jax.lax.dynamic_slice_in_dim(scores, start, width, axis=1)
 
 
 def _read(scores: Array, columns: Array) -> Array:

@@ -1,9 +1,9 @@
-"""Computes losses over all labels in memory O(B · chunk + L · D): it never holds the matrix of all scores.
+"""Computes losses over all labels in memory O(B · chunk + L · D), without the matrix of all scores.
 
 A row's loss depends on its scores only through those of its positives and one number that sums up the rest: a
 log-sum-exp, a sum of softplus, the threshold of SoftTop-k. `_summarise` finds both in passes over chunks of
-labels; its gradient is one more pass, which computes the scores again. The rest of each loss, on `[B, P]`, is
-in `streaming_losses`, and JAX differentiates it.
+labels; its gradient is one more pass. Each pass computes the scores again, unless `keeps_scores` holds all of
+them. The rest of each loss, on `[B, P]`, is in `streaming_losses`, and JAX differentiates it.
 
 Products and sums are float32 for inputs of any type, unless `precision` asks for less. Two bfloat16 tables
 are multiplied without conversion if the hardware can; the cotangent of the scores is then rounded to bfloat16
@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax.ops import chunked_scores
-from xmc_jax.ops.chunked_scores import Pool
+from xmc_jax.ops.chunked_scores import Pool, Scores
 from xmc_jax.ops.streaming_losses import KINDS, Summary
 from xmc_jax.types import Array, PyTree
 
@@ -34,6 +34,7 @@ class _Plan(NamedTuple):
   chunk: int
   mesh: Mesh | None
   precision: str
+  keeps_scores: bool
 
 
 def streaming_loss(
@@ -50,6 +51,7 @@ def streaming_loss(
   where: Array | None = None,
   mesh: Mesh | None = None,
   precision: str = "float32",
+  keeps_scores: bool = False,
   **kind_options: float | Array,
 ) -> Array:
   r"""Computes a loss of each query against all labels, and its gradient, `chunk` labels at a time.
@@ -77,6 +79,8 @@ def streaming_loss(
     where: `[L]` bool, True for a real label; others are as if not there.
     mesh: of axes ('data', 'label'); by default the one device of the inputs.
     precision: how scores and gradients are multiplied; see `ops.precision.algorithm`.
+    keeps_scores: computes the `[B, L]` scores once and holds them until the gradient is computed: fewer
+      products, the same values, and 4 bytes for each score.
     **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), for 'binary' `prior` (0 by default),
       which is subtracted from all scores, for instance log L if classifiers have no bias; numbers or `[B]`.
 
@@ -91,9 +95,8 @@ def streaming_loss(
   tables = [jnp.asarray(table) for table in (queries, labels, positives)]
   masks = [None if mask is None else jnp.asarray(mask) for mask in (weights, excluded, unsampled, where)]
   _check(kind, *tables, *masks, chunk=chunk, kind_options=kind_options)
-  return _loss(
-    _Plan(kind, chunk, mesh, precision), *tables, *masks, temperature, KINDS[kind].options | kind_options
-  )
+  plan = _Plan(kind, chunk, mesh, precision, keeps_scores)
+  return _loss(plan, *tables, *masks, temperature, KINDS[kind].options | kind_options)
 
 
 def _check(kind, queries, labels, positives, weights, excluded, unsampled, where, *, chunk, kind_options):
@@ -165,40 +168,41 @@ def _summarise(plan, queries, labels, temperature, positives, excluded, where, o
 def _summarise_forward(plan, queries, labels, temperature, positives, excluded, where, options):
   pool = Pool(queries, labels, positives, excluded, where, 1 / temperature)
   if plan.mesh is None:
-    summary = _forward_shard(plan, None, pool, options)
+    summary, kept = _forward_shard(plan, None, pool, options)
   else:
     padded, padded_options = _pad(pool, options, plan.mesh, value=1)
     shard = jax.shard_map(
       functools.partial(_forward_shard, plan, "label"),
       mesh=plan.mesh,
       in_specs=(_pool_specs(padded), P("data")),
-      out_specs=P("data"),
+      out_specs=(P("data"), _kept_specs(plan)),
       check_vma=False,  # the merged results are equal over 'label', but JAX cannot check that
     )
-    summary = jax.tree.map(lambda rows: rows[: len(queries)], shard(padded, padded_options))
+    summary, kept = shard(padded, padded_options)
+    summary = jax.tree.map(lambda rows: rows[: len(queries)], summary)
   relative = jnp.where(positives >= 0, summary.found - summary.anchor[:, None], 0)
-  return (summary.value, relative), (pool, summary, options)
+  return (summary.value, relative), (pool, summary, options, kept)
 
 
 def _summarise_backward(plan, residuals, cotangents):
-  pool, summary, options = residuals
+  pool, summary, options, kept = residuals
   kind, (d_value, d_relative) = KINDS[plan.kind], cotangents
   at_positives = d_relative
   if kind.with_positives:
     at_positives += d_value[:, None] * kind.slope(summary.rows, options, summary.found)
   rows = (summary.rows, options, d_value * pool.scale, at_positives * pool.scale)
   if plan.mesh is None:
-    d_queries, d_labels = _backward_shard(plan, None, pool, rows)
+    d_queries, d_labels = _backward_shard(plan, None, pool, rows, kept)
   else:
     padded, padded_rows = _pad(pool, rows, plan.mesh, value=0)
     shard = jax.shard_map(
       functools.partial(_backward_shard, plan, "label"),
       mesh=plan.mesh,
-      in_specs=(_pool_specs(padded), P("data")),
+      in_specs=(_pool_specs(padded), P("data"), _kept_specs(plan)),
       out_specs=(P("data", None), P("label", None)),
       check_vma=False,
     )
-    d_queries, d_labels = shard(padded, padded_rows)
+    d_queries, d_labels = shard(padded, padded_rows, kept)
     d_queries, d_labels = d_queries[: len(pool.queries)], d_labels[: len(pool.labels)]
   # A score is <q, z> / τ, so that τ · d/dτ = -q · d/dq, summed over the rows.
   d_temperature = -jnp.sum(pool.queries.astype(jnp.float32) * d_queries) * pool.scale
@@ -208,24 +212,20 @@ def _summarise_backward(plan, residuals, cotangents):
 _summarise.defvjp(_summarise_forward, _summarise_backward)
 
 
-def _forward_shard(plan: _Plan, axis: str | None, pool: Pool, options: PyTree) -> Summary:
-  """Computes the summary of the shard's rows over the labels of all shards along `axis`."""
+def _forward_shard(
+  plan: _Plan, axis: str | None, pool: Pool, options: PyTree
+) -> tuple[Summary, Scores | None]:
+  """Computes the summary of the shard's rows over the labels of all shards along `axis`, and kept scores."""
   kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
-
-  def fold(reduction):
-    return chunked_scores.fold(
-      pool,
-      reduction,
-      plan.chunk,
-      with_positives=kind.with_positives,
-      axis=axis,
-      precision=plan.precision,
-    )
-
-  return kind.summarise(fold, options)
+  settings = {"with_positives": kind.with_positives, "precision": plan.precision}
+  kept = chunked_scores.compute(pool, **settings) if plan.keeps_scores else None
+  fold = functools.partial(chunked_scores.fold, pool, chunk=plan.chunk, axis=axis, kept=kept, **settings)
+  return kind.summarise(fold, options), kept
 
 
-def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> tuple[Array, Array]:
+def _backward_shard(
+  plan: _Plan, axis: str | None, pool: Pool, rows: PyTree, kept: Scores | None
+) -> tuple[Array, Array]:
   """Computes the gradients of the shard's queries, in float32, and of its labels."""
   kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
   of_rows, options, d_value, at_positives = rows
@@ -243,6 +243,7 @@ def _backward_shard(plan: _Plan, axis: str | None, pool: Pool, rows: PyTree) -> 
     plan.chunk,
     labels_dtype=jnp.float32 if partial else dtype,
     precision=plan.precision,
+    kept=kept,
   )
   if axis is None:
     return d_queries, d_labels
@@ -260,6 +261,11 @@ def _own_columns(pool: Pool, axis: str | None) -> Pool:
 def _pool_specs(pool: Pool) -> Pool:
   rows = P("data", None)
   return Pool._make((rows, P("label", None), rows, rows, None if pool.where is None else P("label"), P()))
+
+
+def _kept_specs(plan: _Plan) -> Scores | None:
+  # The positives' scores are equal over 'label'; the backward pass does not read them.
+  return Scores(P("data", "label"), P("data", None)) if plan.keeps_scores else None
 
 
 def _pad(pool: Pool, rows: PyTree, mesh: Mesh, value: float) -> tuple[Pool, PyTree]:

@@ -18,10 +18,13 @@ from xmc_jax.plan.sizes import Sizes, sizes_of_data
 _ON_CPU = {"label_chunk": 1024, "query_chunk": 0, "score_chunk": 4096}
 # Larger chunks are not faster. Chunks of long texts have fewer texts.
 _MOST_TEXTS, _MOST_TOKENS, _MOST_SCORED = 16_384, 131_072, 16_384
-_HALVINGS = 9
+_HALVINGS, _BYTES_PER_NUMBER = 9, 4
 _SHARES = 16  # of the labels' tokens, tried outside the gradient cache
 _LEAST_SHARE = 0.1  # of the labels' tokens; fewer save less than 2 % of a step, for a longer compilation
 _MOST_NUMBERS = 2**31  # in one array: GPU kernels count with 32 bits
+# Scores that a step keeps: at most so many bytes on a CPU, and this share of an accelerator's memory, which
+# would save more time outside the gradient cache.
+_MOST_KEPT_ON_CPU, _MOST_KEPT = 2**30, 1 / 16
 
 
 def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
@@ -38,10 +41,22 @@ def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float,
     fit into what an accelerator has left stay out of the gradient cache.
   """
   found = _sizes(config, sizes, memory_bytes, kind)
+  if config.method.get("keep_scores", 0) < 0:
+    whole = changed(config, {f"method.{key}": size for key, size in {**found, "keep_scores": 1}.items()})
+    found["keep_scores"] = int(_keeps_scores(whole, sizes, memory_bytes, kind))
   if kind != "cpu" and memory_bytes and config.method.get("uncached_tokens", 0) < 0:
     whole = changed(config, {f"method.{key}": size for key, size in found.items()})
     found["uncached_tokens"] = _uncached_tokens(whole, sizes, memory_bytes, kind)
   return found
+
+
+def _keeps_scores(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> bool:
+  """Returns whether the scores of a step, which `config` keeps, take little memory."""
+  numbers = device_memory.kept_scores(config, sizes)
+  if kind == "cpu" or not memory_bytes:
+    return 0 < _BYTES_PER_NUMBER * numbers <= _MOST_KEPT_ON_CPU
+  few = 0 < numbers <= min(_MOST_NUMBERS, _MOST_KEPT * memory_bytes / _BYTES_PER_NUMBER)
+  return few and device_memory.peak_of_steps(config, sizes, kind) <= USABLE * memory_bytes
 
 
 def _uncached_tokens(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> int:

@@ -182,7 +182,10 @@ def _scores_per_row(config: ml_collections.ConfigDict, sizes: Sizes, columns: in
     return (_OF_MARGINS * _num_margin_scores(config) + _OF_ALL_POSITIVES * all_positive) * columns
   if not picks_some(config, sizes):
     chunk = min(setting(config, "score_chunk") or columns, columns)  # a method without it scores all at once
-    return _SCORES_AT_ONCE * chunk + columns % chunk  # the last chunk has scores of its own
+    kept = (
+      columns if setting(config, "keep_scores") > 0 else columns % chunk
+    )  # or the last chunk's own scores
+    return _SCORES_AT_ONCE * chunk + kept
   ways = 1 + setting(config, "symmetric")
   copies = _PICKED + _PER_WAY * ways
   if classifier_dim(config, sizes):
@@ -190,6 +193,15 @@ def _scores_per_row(config: ml_collections.ConfigDict, sizes: Sizes, columns: in
     copies += _OF_BINARY * (setting(config, "binary_weight") > 0)
     copies += _EXCHANGED * (config.mesh.data > 1 and config.mesh.label > 1)
   return copies * columns
+
+
+def kept_scores(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
+  """Returns how many scores a device keeps through a step (`method.keep_scores`)."""
+  if setting(config, "keep_scores") <= 0 or scores_whole(config) or picks_some(config, sizes):
+    return 0
+  return (
+    batch_rows(config, sizes) / config.mesh.data * math.ceil(pool_size(config, sizes) / config.mesh.label)
+  )
 
 
 def _num_margin_scores(config: ml_collections.ConfigDict) -> float:

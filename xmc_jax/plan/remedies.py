@@ -14,6 +14,7 @@ _MOST_DEVICES = 65_536
 # From the least to the most extra time; keys that change what is learnt come last.
 _KEYS = (
   "method.uncached_tokens",
+  "method.keep_scores",
   "method.query_chunk",
   "method.label_chunk",
   "method.score_chunk",
@@ -75,7 +76,7 @@ def _smaller(config: ml_collections.ConfigDict, key: str) -> Iterator[object]:
     yield from () if now or config.encoder.name == "bag" else (True,)
   elif key == "eval.scores":  # then no training points are searched
     yield from ("fused",) if opens_sources(config) else ()
-  elif key == "method.uncached_tokens":
+  elif key in ("method.uncached_tokens", "method.keep_scores"):
     yield from (0,) if now > 0 else ()
   elif key == "mesh.label":
     yield from itertools.takewhile(lambda value: value * data <= _MOST_DEVICES, _doubled(now))

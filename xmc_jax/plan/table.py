@@ -49,7 +49,7 @@ def _about(made: Plan) -> Iterator[str]:
   yield f"{data * label:,} x {config.plan.chip} (mesh.data {data} x mesh.label {label})"
   rows, columns = shapes.batch_rows(config, sizes), shapes.pool_size(config, sizes)
   shown = [key for key in _CHUNKS if key in config.method]
-  shown += ["uncached_tokens"] if config.method.get("uncached_tokens", 0) > 0 else []
+  shown += [key for key in ("uncached_tokens", "keep_scores") if config.method.get(key, 0) > 0]
   yield (
     f"batches of {rows:,} points against {columns:,} labels; "
     + ", ".join(f"{key} {config.method[key]:,}" for key in shown)

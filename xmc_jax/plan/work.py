@@ -99,9 +99,11 @@ def _score(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip) -> Stage
   if has_prototypes(config):  # by prototypes, by texts, and by texts against points
     cells *= 2 + (setting(config, "reverse_weight") > 0)
   if not picks_some(config, sizes):
+    # Passes over the labels; unless it keeps the scores, each multiplies again, also the backward one.
+    times_scored = 1 if setting(config, "keep_scores") > 0 else passes + 1
     return _stage(
-      2 * cells * scored * (passes + 3),  # the backward pass scores again, and has two more products
-      _BYTES_PER_NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (passes + 5)),
+      2 * cells * scored * (times_scored + 2),
+      _BYTES_PER_NUMBER * (cells * _TRIPS * (passes + 1) + columns * scored * (times_scored + 4)),
       rate_of_scores(config, chip),
       chip,
     )

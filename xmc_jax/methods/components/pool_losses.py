@@ -70,6 +70,13 @@ SCORES = declare(
 SCORES_IN_CHUNKS = declare(
   SCORES,
   score_chunk=Key(0, "labels scored at a time, on each device: memory is O(batch * score_chunk)"),
+  keep_scores=Key(
+    -1,
+    "1: a step keeps its scores, batch * labels numbers on each device; 0: every pass over labels computes "
+    "them again, in less memory and more time; -1: 1 where they fit",
+    least=-1,
+    most=1,
+  ),
   score_precision=Key(
     precision.AUTO,
     "how float32 scores are multiplied on an accelerator: in 6, 3 or 1 products of bfloat16 parts; auto: 3",
@@ -178,6 +185,7 @@ def pool_loss(
     positives,
     chunk=settings.score_chunk or len(labels),
     precision=settings.score_precision,
+    keeps_scores=settings.keep_scores > 0,
     temperature=settings.temperature,
     weights=None if loss == "binary" else weights,
     excluded=batch.excluded,
