@@ -29,6 +29,7 @@ def _gradient_by_scores(loss, scores, positives, weights, **options):
       "method": {
         "loss": loss,
         "score_chunk": 0,
+        "keep_scores": 0,
         "score_precision": "float32",
         "temperature": 1.0,
         "num_positives": 1,
@@ -111,6 +112,7 @@ def test_soft_top_k_compares_no_positive_with_all_others():
         "k": 100.0,
         "num_positives": drawn,
         "score_chunk": 0,
+        "keep_scores": 0,
         "score_precision": "float32",
         "temperature": 1.0,
       }
