@@ -60,3 +60,19 @@ def compiled_table(names: list[str], results: pathlib.Path) -> str:
     measured = found.get("measured_seconds", "")
     lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {flops} | {measured} |")
   return "\n".join(lines) + "\n"
+
+
+def planned_table(names: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of a step by `--mode=plan` and by XLA's program, with a row for each name."""
+  kept = json.loads((results / "accelerator.json").read_text(encoding="utf-8"))
+  lines = [
+    "| preset | seconds: plan | program | plan / program | GB: plan | program | plan / program |",
+    "|---|---|---|---|---|---|---|",
+  ]
+  for name in names:
+    found = kept[name]
+    gigabytes = found["gigabytes_of_arguments"] + found["gigabytes_of_temporaries"]
+    pairs = (found["planned_seconds"], found["predicted_seconds"]), (found["planned_gigabytes"], gigabytes)
+    cells = [f"{plan:.3g} | {program:.3g} | {plan / program:.2f}" for plan, program in pairs]
+    lines.append(f"| `{name}` | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"

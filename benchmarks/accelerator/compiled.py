@@ -113,14 +113,20 @@ def compile_step(
     program = lowered.compile(compiler_options=options)
     ended = time.perf_counter()
   memory, text = program.memory_analysis(), program.as_text()
+  plan = plans.plan(config, plans.sizes_of(config), _CHIPS[target])
+  steps = ("scoring", "encoding")
   found = {
     **account(text, target),
+    "planned_seconds": round(plan.seconds, 4),
+    "planned_gigabytes": round(max(sum(plan.moments[step].values()) for step in steps) / 1e9, 2),
     "trace_seconds": round(traced - start, 1),
     "compile_seconds": round(ended - traced, 1),
     "gigabytes_of_arguments": round(memory.argument_size_in_bytes / 1e9, 2),
     "gigabytes_of_temporaries": round(memory.temp_size_in_bytes / 1e9, 2),
     "chunks": {
-      key: size for key, size in config.method.items() if key.endswith(("_chunk", "uncached_tokens"))
+      key: size
+      for key, size in config.method.items()
+      if key.endswith(("_chunk", "uncached_tokens", "keep_scores"))
     },
     "adds_in_order": runtime.adds_in_order(text),
     "jax": jax.__version__,

@@ -6,10 +6,12 @@ stands in `OURS`. Between them they hold all that a preset changes of the defaul
 
 import importlib
 
+import pytest
 from cases import each_case
 
 from tests.golden_test import PRESETS
 from xmc_jax import methods
+from xmc_jax import plan as plans
 from xmc_jax.config import checks
 from xmc_jax.config.defaults import keys_of
 
@@ -363,3 +365,24 @@ def test_docstrings_say_which_row():
     text = importlib.import_module(f"experiments.{name}").__doc__
     assert "Table" in text or "released config" in text, name
     assert "aim" in text or "config for LF-AmazonTitles-131K" in text or "(Table 10)" in text, name
+
+
+def _planned(name: str):
+  """Plans the preset for eight TPUs."""
+  module, preset = PRESETS[name]
+  config = module.get_config(f"{preset}_v5e_8")
+  config.encoder.pretrained = False
+  assert (config.mesh.data, config.mesh.label, config.plan.chip) == (4, 2, "v5e")
+  return plans.plan(config, plans.sizes_of(config))
+
+
+def test_presets_fit_eight_tpus():
+  # The second has its paper's chunks of texts, which are too large there.
+  for name in ("unidec-lf_amazontitles_1.3m", "dexml-lf_wikipedia_500k"):
+    plans.check(_planned(name))
+
+
+@pytest.mark.slow
+def test_every_benchmark_preset_fits_eight_tpus():
+  for name in BENCHMARKS:
+    plans.check(_planned(name))
