@@ -67,3 +67,21 @@ def test_an_accelerator_is_asked_for_the_products_that_the_name_says(monkeypatch
   for name, wanted in (("auto", "BF16_BF16_F32_X3"), ("bf16x6", "BF16_BF16_F32_X6"), ("float32", "HIGHEST")):
     made = str(jax.make_jaxpr(jax.grad(functools.partial(total, name=name), (0, 1)))(shaped, shaped))
     assert made.count("dot_general[") == 4 == made.count(wanted) // (2 if name == "float32" else 1)
+
+
+@pytest.mark.parametrize("keeps_scores", [True, False])
+def test_a_product_with_a_single_row_or_column_is_plain_float32(monkeypatch, keeps_scores):
+  """17 labels in chunks of 8 leave one over; XLA for a GPU refuses to compute its products in parts."""
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  shaped = jax.ShapeDtypeStruct((17, 8), jnp.float32)
+
+  def total(queries, labels):
+    positives = jnp.zeros((17, 1), int)
+    settings = {"chunk": 8, "precision": "bf16x3", "keeps_scores": keeps_scores}
+    return ops.streaming_loss("softmax", queries, labels, positives, **settings).sum()
+
+  text = jax.jit(jax.value_and_grad(total, argnums=(0, 1))).lower(shaped, shaped).as_text()
+  products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+  single = [line for line in products if "tensor<17x1x" in line or "tensor<1x8x" in line]
+  assert len(single) == 2 + (not keeps_scores) and not any("algorithm" in line for line in single)
+  assert all("algorithm" in line for line in products if line not in single)

@@ -191,7 +191,9 @@ def multiply(a: Array, b: Array, axis_a: int, axis_b: int, precision: str = "flo
   native = _multiplies_natively(a, b)
   if not native:
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-  chosen = jax.lax.Precision.HIGHEST if native else algorithm(precision)
+  # With a single row or column there is no product kernel, and XLA for a GPU refuses all but plain float32.
+  single = 1 in (*a.shape, *b.shape)
+  chosen = jax.lax.Precision.HIGHEST if native or single else algorithm(precision)
   contracted = ((axis_a,), (axis_b,)), ((), ())
   return jax.lax.dot_general(a, b, contracted, precision=chosen, preferred_element_type=jnp.float32)
 
