@@ -24,8 +24,8 @@ from xmc_jax.training import loop, optimizer
 from xmc_jax.training.step import TrainStep
 from xmc_jax.types import EXTRA_STATE
 
-_SHAPE = {"full": (512, 65_536, 384), "tiny": (8, 64, 16)}  # queries, labels, dimensions
-_METHODS = {
+SHAPE = {"full": (512, 65_536, 384), "tiny": (8, 64, 16)}  # queries, labels, dimensions
+METHODS = {
   "full": ("dexml", "dpr", "ance", "ova", "unidec", "depsl", "ngame", "dexa", "prime", "ramen", "rae_xmc"),
   "tiny": ("ngame", "dexa"),
 }
@@ -46,7 +46,7 @@ _SMALL = {
 def ops_against_cpu(size: str) -> dict[str, Any]:
   """Returns the largest difference of each operation's results, as a share of the largest value."""
   devices, found = (jax.devices()[0], jax.local_devices(backend="cpu")[0]), {}
-  for name, (function, arguments) in _problems(*_SHAPE[size]).items():
+  for name, (function, arguments) in problems(*SHAPE[size]).items():
     program = jax.jit(function)
     here, there = (jax.device_get(program(*jax.device_put(arguments, device))) for device in devices)
     shares = jax.tree.map(lambda a, b: np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 1e-30), here, there)
@@ -55,7 +55,7 @@ def ops_against_cpu(size: str) -> dict[str, Any]:
   return found | ({"failed": f"differ from the CPU: {', '.join(wrong)}"} if wrong else {})
 
 
-def _problems(num_queries: int, num_labels: int, dim: int) -> dict[str, tuple[Any, tuple]]:
+def problems(num_queries: int, num_labels: int, dim: int) -> dict[str, tuple[Any, tuple]]:
   """Returns functions by name with their arguments: losses and gradients, search, row-sparse Adam."""
   rng = np.random.default_rng(0)
 
@@ -104,6 +104,7 @@ def _problems(num_queries: int, num_labels: int, dim: int) -> dict[str, tuple[An
     "streaming_softmax": streamed("softmax"),
     "streaming_soft_top_k": streamed("soft_top_k", k=5.0, alpha=2.0),
     "streaming_binary": streamed("binary", prior=float(np.log(num_labels))),
+    "streaming_kept": streamed("soft_top_k", k=5.0, alpha=2.0, keeps_scores=True),
     "streaming_bf16x3": streamed("decoupled_softmax", precision="auto"),
     "encoder": (jax.value_and_grad(encoded), (params,)),
     "top_k_scores": (lambda q, z: ops.top_k(q, z, min(100, num_labels), chunk=8192)[0], (queries, labels)),
@@ -122,7 +123,7 @@ def methods_against_cpu(size: str) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as name:
     folder, environment = pathlib.Path(name), {**os.environ, "JAX_PLATFORMS": "cpu"}
     ahead = subprocess.Popen([sys.executable, "-m", __name__, size, name], env=environment)
-    for method in _METHODS[size]:
+    for method in METHODS[size]:
       file = folder / f"{method}.npz"
       while not file.exists():
         if ahead.poll() is not None and not file.exists():
@@ -176,7 +177,7 @@ def _first_steps(method: str, folder: pathlib.Path, leaves: list[np.ndarray] | N
 
 def _go_ahead(size: str, folder: pathlib.Path) -> None:
   """Writes the first steps of each method by this process's device."""
-  for method in _METHODS[size]:
+  for method in METHODS[size]:
     found = _first_steps(method, folder / "there")
     np.savez(folder / f"{method}.part.npz", **found)
     (folder / f"{method}.part.npz").rename(folder / f"{method}.npz")

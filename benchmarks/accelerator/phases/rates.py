@@ -14,14 +14,14 @@ from xmc_jax.retrieval.search import search, shard_table
 from xmc_jax.types import Tokens
 
 _TEXTS = {"full": 4096, "tiny": 8}
-_SEARCH = {"full": (20_000, 1_000_000, 768), "tiny": (20, 300, 16)}  # queries, labels, dimensions
-_CLUSTERS = {"full": (1_000_000, 768, 2**15), "tiny": (200, 16, 8)}  # vectors, dimensions, clusters
-_ENCODERS = {"full": ("all-MiniLM-L6-v2", "distilbert-base-uncased"), "tiny": ("paraphrase-MiniLM-L3-v2",)}
+SEARCH = {"full": (20_000, 1_000_000, 768), "tiny": (20, 300, 16)}  # queries, labels, dimensions
+CLUSTERS = {"full": (1_000_000, 768, 2**15), "tiny": (200, 16, 8)}  # vectors, dimensions, clusters
+ENCODERS = {"full": ("all-MiniLM-L6-v2", "distilbert-base-uncased"), "tiny": ("paraphrase-MiniLM-L3-v2",)}
 
 
 def search_and_embedding(size: str) -> dict[str, Any]:
   """Returns queries a second of an exact search for the best 100, and texts of 16 tokens a second."""
-  num_queries, num_labels, dim = _SEARCH[size]
+  num_queries, num_labels, dim = SEARCH[size]
   labels = jax.random.normal(jax.random.key(0), (num_labels, dim))
   queries = np.random.default_rng(0).standard_normal((num_queries, dim), np.float32)
   table = shard_table(labels)
@@ -32,7 +32,7 @@ def search_and_embedding(size: str) -> dict[str, Any]:
     start = time.perf_counter()
     searched(queries)
     found[f"queries_a_second_block_{block}"] = round(num_queries / (time.perf_counter() - start), 1)
-  for name in _ENCODERS[size]:
+  for name in ENCODERS[size]:
     found[f"texts_a_second_{name}"] = _embedded(name, _TEXTS[size])
   return found | {"gigabytes_at_most": peak_gigabytes()}
 
@@ -48,7 +48,7 @@ def _embedded(name: str, number: int) -> float:
 
 def clusters(size: str) -> dict[str, Any]:
   """Returns seconds of balanced clustering, the first time with compilation."""
-  num_vectors, dim, num_clusters = _CLUSTERS[size]
+  num_vectors, dim, num_clusters = CLUSTERS[size]
   vectors = jax.device_get(jax.random.normal(jax.random.key(0), (num_vectors, dim)))
   seconds = []
   for seed in range(2):

@@ -19,7 +19,7 @@ from xmc_jax.training import loop
 _METHODS = {"full": ("unidec", "ngame", "dexa", "prime", "ramen", "rae_xmc"), "tiny": ("ngame",)}
 _STEPS = {"full": 20, "tiny": 2}
 # Of the bundled data by MiniLM's sizes; random weights do for times.
-_ENCODER = {
+ENCODER = {
   "encoder.name": "all-MiniLM-L6-v2",
   "encoder.pretrained": False,
   "encoder.init_table": "",
@@ -44,7 +44,7 @@ def trainings(size: str) -> dict[str, Any]:
 
 def _train(method: str, size: str, folder: pathlib.Path) -> dict[str, Any]:
   config = importlib.import_module(f"experiments.{method}").get_config("debian")
-  config.update_from_flattened_dict({**_ENCODER, **_ALIKE, **(_TINY if size == "tiny" else {})})
+  config.update_from_flattened_dict({**ENCODER, **_ALIKE, **(_TINY if size == "tiny" else {})})
   writer, watched = MetricWriter(folder), Watched()
   run = create.create(config, folder, writer)
   loop.prefetch = watched.prefetch
@@ -69,11 +69,11 @@ def fine_tuning(size: str) -> dict[str, Any]:
   found: dict[str, Any] = {}
   for name, path in sets.items():
     changes = (
-      {"data.path": path, "encoder.name": str(model)} if model.exists() else {"data.path": path, **_ENCODER}
+      {"data.path": path, "encoder.name": str(model)} if model.exists() else {"data.path": path, **ENCODER}
     )
     if size == "tiny":
       changes = {
-        **_ENCODER,
+        **ENCODER,
         **_TINY,
         "train.num_epochs": 1,
         "encoder.attention_dropout": 0.0,
