@@ -55,9 +55,26 @@ _OF_GRU_TABLE, _OF_GRU_TEXT = 4, 23  # waiting per column of the table; working 
 _OF_BAG = {"gpu": (0, 0), "tpu": (4, 12), "cpu": (4, 12)}  # per unit of D: bytes per token, and per text
 
 
-# Dropout: bytes kept from forward to backward pass, measured on a CPU and used for all chips: per unit of D
-# (or F) and site inside a block; per unit of D on the embeddings; per unit of H T.
-_OF_SITE, _OF_EMBEDDINGS, _OF_WEIGHTS = 8.0, 4.0, 4.0
+class _OfDropout(NamedTuple):
+  """Holds what dropout keeps from forward to backward pass: bytes per token.
+
+  Attributes:
+    site: per unit of D (or F) at a site inside a block.
+    embeddings: per unit of D on the embeddings.
+    weights: per unit of H T.
+  """
+
+  site: float
+  embeddings: float
+  weights: float
+
+
+# An accelerator keeps a byte for each number; XLA for a CPU keeps random bits, or the numbers, too.
+_OF_DROPOUT = {
+  "cpu": _OfDropout(8.0, 4.0, 4.0),
+  "gpu": _OfDropout(1.0, 1.0, 1.0),
+  "tpu": _OfDropout(1.0, 1.0, 1.0),
+}
 
 
 class Dropped(NamedTuple):
@@ -75,9 +92,10 @@ class Dropped(NamedTuple):
   weights: bool = False
   embeddings: bool = False
 
-  @property
-  def of_block(self) -> Rate:
-    return Rate(_OF_SITE * self.sites, _OF_SITE * self.inner, _OF_WEIGHTS * self.weights)
+  def of_block(self, kind: str) -> Rate:
+    """Returns what a block keeps in addition, on a kind of chip."""
+    rates = _OF_DROPOUT[kind]
+    return Rate(rates.site * self.sites, rates.site * self.inner, rates.weights * self.weights)
 
 
 def dropped_by_encoder(settings: ml_collections.ConfigDict, spec: EncoderSpec) -> Dropped:
@@ -135,8 +153,8 @@ def per_token(
   first_only = settings.pooling == "cls"
   num_layers = max(0, spec.num_layers - first_only - settings.num_frozen_layers)
   dropped = dropped_by_encoder(settings, spec) if dropped is None else dropped
-  layer = rates.layer.of(spec, tokens) + dropped.of_block.of(spec, tokens)
-  embeddings = _OF_EMBEDDINGS * spec.width * dropped.embeddings
+  layer = rates.layer.of(spec, tokens) + dropped.of_block(kind).of(spec, tokens)
+  embeddings = _OF_DROPOUT[kind].embeddings * spec.width * dropped.embeddings
   if kind == "tpu" and dtype == "bfloat16" and spec.width // spec.num_heads < 64:
     layer += _NARROW_HEADS.of(spec, tokens)
   first, work = (rates.first.of(spec, tokens), 0.0) if first_only else (0.0, rates.work.of(spec, tokens))

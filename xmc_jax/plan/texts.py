@@ -70,8 +70,10 @@ def label_texts(config: ml_collections.ConfigDict, sizes: Sizes) -> Texts:
   shards = config.mesh.data * config.mesh.label
   rows = pool_size(config, sizes) + anchor_rows(config, sizes)
   texts = _texts(config, rows, shards, setting(config, "label_chunk"), sizes.tokens_per_label)
-  uncached = min(max(0, setting(config, "uncached_tokens")), texts.rows * texts.tokens)
-  return texts._replace(uncached_tokens=uncached if texts.cached else 0.0)
+  uncached = max(0, setting(config, "uncached_tokens"))
+  if not texts.cached or uncached >= texts.rows * texts.tokens:  # then no chunk is left
+    return texts._replace(cached=False, at_once=texts.rows)
+  return texts._replace(uncached_tokens=uncached)
 
 
 def _texts(config: ml_collections.ConfigDict, rows: int, shards: int, chunk: int, tokens: float) -> Texts:
