@@ -113,7 +113,7 @@ class Dense(nn.Module):
   def __call__(self, x: Array) -> Array:
     kernel = self.param("kernel", KERNEL_INIT, (x.shape[-1], self.features))
     bias = self.param("bias", nn.initializers.zeros, (self.features,))
-    rounded = self.get_variable(ROUNDED, "kernel")
+    rounded: Array | None = self.get_variable(ROUNDED, "kernel")
     product = matmul(x, kernel, self.dtype, hardware.product_dtype(self.dtype), rounded)
     return gelu(product.astype(self.dtype), bias) if self.gelu else (product + bias).astype(self.dtype)
 

@@ -217,9 +217,18 @@ def _forward_shard(
 ) -> tuple[Summary, Scores | None]:
   """Computes the summary of the shard's rows over the labels of all shards along `axis`, and kept scores."""
   kind, pool = KINDS[plan.kind], _own_columns(pool, axis)
-  settings = {"with_positives": kind.with_positives, "precision": plan.precision}
-  kept = chunked_scores.compute(pool, **settings) if plan.keeps_scores else None
-  fold = functools.partial(chunked_scores.fold, pool, chunk=plan.chunk, axis=axis, kept=kept, **settings)
+  kept = None
+  if plan.keeps_scores:
+    kept = chunked_scores.compute(pool, with_positives=kind.with_positives, precision=plan.precision)
+  fold = functools.partial(
+    chunked_scores.fold,
+    pool,
+    chunk=plan.chunk,
+    with_positives=kind.with_positives,
+    axis=axis,
+    precision=plan.precision,
+    kept=kept,
+  )
   return kind.summarise(fold, options), kept
 
 
@@ -263,9 +272,9 @@ def _pool_specs(pool: Pool) -> Pool:
   return Pool._make((rows, P("label", None), rows, rows, None if pool.where is None else P("label"), P()))
 
 
-def _kept_specs(plan: _Plan) -> Scores | None:
+def _kept_specs(plan: _Plan) -> PyTree:
   # The positives' scores are equal over 'label'; the backward pass does not read them.
-  return Scores(P("data", "label"), P("data", None)) if plan.keeps_scores else None
+  return Scores._make((P("data", "label"), P("data", None))) if plan.keeps_scores else None
 
 
 def _pad(pool: Pool, rows: PyTree, mesh: Mesh, value: float) -> tuple[Pool, PyTree]:
