@@ -79,8 +79,7 @@ def streaming_loss(
     where: `[L]` bool, True for a real label; others are as if not there.
     mesh: of axes ('data', 'label'); by default the one device of the inputs.
     precision: how scores and gradients are multiplied; see `ops.precision.algorithm`.
-    keeps_scores: computes the `[B, L]` scores once and holds them until the gradient is computed: fewer
-      products, the same values, and 4 bytes for each score.
+    keeps_scores: holds the `[B, L]` scores until the gradient is there: fewer products, the same values.
     **kind_options: for 'soft_top_k' `k` and `alpha` (1 by default), for 'binary' `prior` (0 by default),
       which is subtracted from all scores, for instance log L if classifiers have no bias; numbers or `[B]`.
 
