@@ -182,9 +182,8 @@ def _scores_per_row(config: ml_collections.ConfigDict, sizes: Sizes, columns: in
     return (_OF_MARGINS * _num_margin_scores(config) + _OF_ALL_POSITIVES * all_positive) * columns
   if not picks_some(config, sizes):
     chunk = min(setting(config, "score_chunk") or columns, columns)  # a method without it scores all at once
-    kept = (
-      columns if setting(config, "keep_scores") > 0 else columns % chunk
-    )  # or the last chunk's own scores
+    keeps = setting(config, "keep_scores") > 0
+    kept = columns if keeps else columns % chunk  # or the last chunk, which has scores of its own
     return _SCORES_AT_ONCE * chunk + kept
   ways = 1 + setting(config, "symmetric")
   copies = _PICKED + _PER_WAY * ways
@@ -199,9 +198,8 @@ def kept_scores(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
   """Returns how many scores a device keeps through a step (`method.keep_scores`)."""
   if setting(config, "keep_scores") <= 0 or scores_whole(config) or picks_some(config, sizes):
     return 0
-  return (
-    batch_rows(config, sizes) / config.mesh.data * math.ceil(pool_size(config, sizes) / config.mesh.label)
-  )
+  rows, columns = batch_rows(config, sizes) / config.mesh.data, scored_at_once(config, sizes)
+  return rows * math.ceil(columns / config.mesh.label)
 
 
 def _num_margin_scores(config: ml_collections.ConfigDict) -> float:
