@@ -1,11 +1,13 @@
 """Measures how long a host thread takes to build a batch, for presets of LF-AmazonTitles-131K.
 
   PYTHONPATH=. python benchmarks/batch_building.py
+  PYTHONPATH=. python benchmarks/batch_building.py --methods dexml ngame
 
 The data have the set's sizes and are random: texts of 3 to 32 tokens, shortlists, clusters. Prints
 milliseconds of CPU time of one thread, the median of 30 batches.
 """
 
+import argparse
 import statistics
 import time
 
@@ -75,11 +77,14 @@ def milliseconds(name: str, points: TokenTable, labels: TokenTable, truth: sp.cs
 
 
 def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--methods", nargs="+", default=_METHODS, choices=_METHODS)
+  options = parser.parse_args()
   rng = np.random.default_rng(0)
   num_points, num_labels, mean, _, _ = SIZES[_SET]
   truth = true_pairs(num_points, num_labels, mean, rng)
   points, labels = texts(num_points, rng), texts(num_labels, rng)
-  for name in _METHODS:
+  for name in options.methods:
     print(f"{name}: {milliseconds(name, points, labels, truth):.1f} ms", flush=True)
 
 
