@@ -147,7 +147,8 @@ class Refresh(NamedTuple):
 
   Attributes:
     every_epochs: the interval in epochs, counted from `first_epoch`.
-    compute: `snapshot -> array`, the same on every process, or None to keep the previous one; see
+    compute: `snapshot -> array`, the same on every process, or None to keep the previous one; for
+      `extra_state` also a table `[n, D]` split over the processes. Missing rows become zeros there. See
       refresh/snapshot.py.
     first_epoch: when the first refresh is due.
     target: who receives the array: BATCHES, for the batch builder, or EXTRA_STATE, to replace
@@ -157,7 +158,7 @@ class Refresh(NamedTuple):
   """
 
   every_epochs: float
-  compute: Callable[[Any], Array | None]
+  compute: Callable[[Any], Any]
   first_epoch: float = 0.0
   target: str = BATCHES
   every_steps: int = 0

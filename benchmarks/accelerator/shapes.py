@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from benchmarks.accelerator import compiled, targets
 from benchmarks.accelerator.phases import against_cpu, rates, trainings
 from xmc_jax import models, ops
-from xmc_jax.refresh import clusters
+from xmc_jax.refresh import halving
 from xmc_jax.retrieval.search import BLOCK, BLOCK_OF_ACCELERATORS
 from xmc_jax.types import Tokens
 
@@ -50,7 +50,7 @@ def _operations(place: NamedSharding) -> Iterator[tuple[str, Program]]:
   for groups in (1, 32, num_clusters // 2):
     size = -(-num_vectors // groups)
     given = array(groups, size, dim), array(groups, size, dtype=jnp.int32)
-    yield f"{groups} groups in halves", lambda given=given: clusters._split.lower(*given, cut=False).compile()
+    yield f"{groups} groups in halves", lambda given=given: halving._split.lower(*given, cut=False).compile()
   for name in rates.ENCODERS["full"]:
     embedder = models.build(SimpleNamespace(name=name, pretrained=False, dtype="auto"))
     params = shaped(jax.eval_shape(embedder.init, jax.random.key(0)))

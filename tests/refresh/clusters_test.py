@@ -7,8 +7,9 @@ import pytest
 from cases import each_case
 from hypothesis import strategies as st
 
-from xmc_jax.refresh import clusters as module
-from xmc_jax.refresh.clusters import balanced_clusters, spherical_kmeans
+from xmc_jax.refresh import halving, kmeans
+from xmc_jax.refresh.clusters import balanced_clusters
+from xmc_jax.refresh.kmeans import spherical_kmeans
 
 KEY = jax.random.key(0)
 SIZES = (0, 1, 2, 3, 7, 33, 40)  # few, as each compiles
@@ -76,8 +77,8 @@ def test_equal_vectors_are_shared_out(value):
 def test_parts_and_samples_keep_the_balance_and_the_blobs(monkeypatch):
   """Groups larger than a part and than the sample, of sizes that do not divide."""
   vectors, blobs = _blobs(4, 50)
-  monkeypatch.setattr(module, "_PART_BYTES", vectors.nbytes // 7)
-  monkeypatch.setattr(module, "_SAMPLE", 60)
+  monkeypatch.setattr(halving, "_PART_BYTES", vectors.nbytes // 7)
+  monkeypatch.setattr(halving, "SAMPLE", 60)
   jax.clear_caches()
   assert _same_partition(balanced_clusters(vectors, 4, key=KEY), blobs)
   _check_balance(balanced_clusters(vectors[:-9], 8, key=KEY), 191, 8)
@@ -200,7 +201,7 @@ def test_kmeans_in_blocks_is_the_same_and_the_key_decides(monkeypatch):
   vectors = _vectors(60)
   clusters = spherical_kmeans(vectors, 7, key=KEY)
   assert not _same_partition(clusters, spherical_kmeans(vectors, 7, key=jax.random.key(1)))
-  monkeypatch.setattr(module, "_SCORE_BYTES", 7 * 4 * 13)
+  monkeypatch.setattr(kmeans, "_SCORE_BYTES", 7 * 4 * 13)
   jax.clear_caches()
   np.testing.assert_array_equal(clusters, spherical_kmeans(vectors, 7, key=KEY))
   jax.clear_caches()

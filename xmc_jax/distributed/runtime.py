@@ -173,6 +173,11 @@ def is_alone() -> bool:
   return jax.process_count() == 1
 
 
+def num_processes() -> int:
+  """Returns the number of processes of the run."""
+  return jax.process_count()
+
+
 def is_main_process() -> bool:
   """Returns whether this is the main process, which prints and writes reports."""
   return jax.process_index() == 0

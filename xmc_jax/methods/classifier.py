@@ -12,7 +12,7 @@ import numpy as np
 
 from xmc_jax import models, refresh
 from xmc_jax.config import Key, declare
-from xmc_jax.distributed import sharding
+from xmc_jax.distributed import sharding, split_table
 from xmc_jax.errors import UserError
 from xmc_jax.methods.components import embedding, pool, pool_losses, refreshes
 from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
@@ -55,7 +55,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
         "prime.py, ramen.py or dexml.py"
       )
     vectors = np.zeros((num_rows, encoder.width), np.float32)
-    vectors[: info.num_labels] = source.labels
+    vectors[: info.num_labels] = split_table.whole(source.labels)
     normalize_rows(vectors)
     encoder_params = {name: source.params[name] for name in models.PARAMETERS if name in source.params}
     return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}

@@ -18,6 +18,7 @@ from xmc_jax.batching.graph_anchors import is_of_labels
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import shown
 from xmc_jax.console import Progress
+from xmc_jax.distributed import split_table
 from xmc_jax.methods import ance, dexml, ngame
 from xmc_jax.methods.components import graph_regularizer
 from xmc_jax.refresh.label_centroids import normalize_rows
@@ -96,7 +97,8 @@ def _kept(side: str, config: ml_collections.ConfigDict, snapshot: refresh.Snapsh
   rows = snapshot.labels if is_of_labels(side) else snapshot.queries
   anchors = snapshot.anchors(side)
   if not config.encoder.normalize:
-    rows, anchors = normalize_rows(rows.copy()), normalize_rows(anchors.copy())
+    rows = split_table.map_rows(rows, lambda vectors: normalize_rows(vectors.copy()))
+    anchors = normalize_rows(anchors.copy())
   with contextlib.closing(Progress(f"pruning {side}", edges.nnz, unit="edge")) as bar:
     return refresh.kept_edges(
       edges,

@@ -9,6 +9,7 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, sharding
+from xmc_jax.distributed.split_table import SplitTable
 from xmc_jax.refresh.snapshot import Snapshot
 from xmc_jax.types import BATCHES, Array, PyTree, Refresh
 
@@ -62,7 +63,8 @@ def renew(
   made = refresh.compute(snapshot)
   if made is None:
     return dict(refreshed), extra_state
-  made = runtime.from_main_process(made)
+  if not isinstance(made, SplitTable):
+    made = runtime.from_main_process(made)
   if refresh.target == BATCHES:
     return {**refreshed, name: cast(np.ndarray, made)}, extra_state
   return dict(refreshed), {**extra_state, name: _like(made, extra_state[name])}
@@ -78,6 +80,7 @@ def shares(name: str, refreshed: Mapping[str, np.ndarray]) -> dict[str, float]:
   return {f"refresh/{name}": share}
 
 
-def _like(made: Array, before: jax.Array) -> Array:
-  """Places a result on the devices, with the type and sharding of the array that it replaces."""
-  return sharding.place(np.asarray(made, before.dtype), before.sharding)
+def _like(made: Array | SplitTable, before: jax.Array) -> Array:
+  """Places a result on the devices, with the type, rows and sharding of the array that it replaces."""
+  made = made if isinstance(made, SplitTable) else np.asarray(made, before.dtype)
+  return sharding.place_rows(made, before.sharding, len(before))

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from xmc_jax.batching.graph_anchors import GraphEdges, graph_of
 from xmc_jax.data.truth import unfiltered
+from xmc_jax.distributed.split_table import Table
 from xmc_jax.types import PyTree
 
 EmbedAnchors = Callable[[GraphEdges], np.ndarray]  # side -> [A, D]
@@ -18,6 +19,8 @@ EmbedAnchors = Callable[[GraphEdges], np.ndarray]  # side -> [A, D]
 
 class Snapshot:
   """Holds the current embeddings, computed once for all refreshes that use them, and the training truth.
+
+  With several processes the embeddings of points and labels are split: each process has some rows.
 
   Args:
     embed_queries: `() -> [N, D]`, embeds the training points.
@@ -34,9 +37,9 @@ class Snapshot:
 
   def __init__(
     self,
-    embed_queries: Callable[[], np.ndarray],
-    embed_labels: Callable[[], np.ndarray],
-    embed_texts: Callable[[], np.ndarray],
+    embed_queries: Callable[[], Table],
+    embed_labels: Callable[[], Table],
+    embed_texts: Callable[[], Table],
     *,
     truth: sp.csr_matrix,
     filtered: sp.csr_matrix,
@@ -57,17 +60,17 @@ class Snapshot:
     self._anchors: dict[str, np.ndarray] = {}
 
   @functools.cached_property
-  def queries(self) -> np.ndarray:
+  def queries(self) -> Table:
     """Returns the points' embeddings, `[N, D]` float32."""
     return self._embed_queries()
 
   @functools.cached_property
-  def labels(self) -> np.ndarray:
+  def labels(self) -> Table:
     """Returns the labels' embeddings, `[L, D]` float32."""
     return self._embed_labels()
 
   @functools.cached_property
-  def texts(self) -> np.ndarray:
+  def texts(self) -> Table:
     """Returns the labels' embeddings by their texts alone, `[L, D]` float32."""
     return self._embed_texts()
 

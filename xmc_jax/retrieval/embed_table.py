@@ -20,6 +20,7 @@ def embed_table(
   batch_size: int,
   max_length: int,
   local_rows: np.ndarray | None = None,
+  kept: range | None = None,
   packed: bool = False,
   progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
@@ -32,6 +33,7 @@ def embed_table(
       tokens per width.
     max_length: the widest row.
     local_rows: `[batch_size]` bool, the rows of a batch whose texts this process reads; None is all.
+    kept: the texts whose embeddings are returned; None is all.
     packed: whether chunks tell the encoder their most real tokens (`Tokens.num_real_tokens`), so that it
       computes no padding. Widths with few chunks do not, as each number of tokens is a compilation.
     progress: called with the number of texts done.
@@ -39,14 +41,16 @@ def embed_table(
   Returns:
     `[n, D]` float32, in the table's order.
   """
+  kept = range(len(table)) if kept is None else kept
   out, waiting = None, None
 
   def store(rows: np.ndarray, vectors: Array) -> None:
     nonlocal out
     vectors = sharding.to_host(vectors)
     if out is None:
-      out = np.empty((len(table), vectors.shape[1]), np.float32)
-    out[rows[rows >= 0]] = vectors[rows >= 0]
+      out = np.empty((len(kept), vectors.shape[1]), np.float32)
+    wanted = (rows >= kept.start) & (rows < kept.stop)  # not padding, which is -1
+    out[rows[wanted] - kept.start] = vectors[wanted]
 
   done = 0
   for width, rows, most in _chunks(table.lengths, batch_size, max_length):

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from jax.sharding import Mesh
 from sklearn.tree import DecisionTreeClassifier
 
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.search import Ranking, contained, search, shard_table
 from xmc_jax.storage import atomic
@@ -86,7 +87,7 @@ class Fusion:
   """Ranks labels by two kinds of vectors.
 
   Args:
-    texts, classifiers: `[L, D]` float32 each.
+    texts, classifiers: `[L, D]` float32 each; may be split over the processes.
     inverse_propensity: `[L]`.
     num_candidates: labels taken from each ranking.
     devices: the mesh to search on.
@@ -95,8 +96,8 @@ class Fusion:
 
   def __init__(
     self,
-    texts: np.ndarray,
-    classifiers: np.ndarray,
+    texts: Table,
+    classifiers: Table,
     inverse_propensity: np.ndarray,
     *,
     num_candidates: int,
@@ -147,9 +148,16 @@ class Fusion:
     for start in range(0, len(queries), _BLOCK):
       rows = slice(start, start + _BLOCK)
       ids = _union(*(found[rows] for found in lists))
-      safe, block = np.maximum(ids, 0), queries[rows, :, None]
-      scores = [np.matmul(vectors[safe], block)[..., 0] for vectors in self._vectors]
+      safe = np.maximum(ids, 0)
+      scores = [_products(vectors, queries[rows], safe) for vectors in self._vectors]
       yield start, ids, np.stack([*scores, self._inverse_propensity[safe]], axis=-1)
+
+
+def _products(vectors: Table, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+  """Returns `[b, C]` inner products of queries `[b, D]` with the vectors of labels `[b, C]`."""
+  if isinstance(vectors, SplitTable):
+    return vectors.inner_products(queries, ids)
+  return np.matmul(vectors[ids], queries[:, :, None])[..., 0]
 
 
 def _union(one: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from xmc_jax import console
 from xmc_jax.distributed import runtime, sharding
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import ConfigError
 from xmc_jax.retrieval.search import Ranking, search, shard_table, without
 from xmc_jax.types import Array
@@ -31,8 +32,7 @@ _BLOCK = 1 << 20  # candidates at a time
 _LEAF_FRACTIONS = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 3 / 4, 1)  # of all, to search
 _REORDERED = (8, 4, 2)  # times the depth
 _SHALLOWEST = 10  # searched, at least: of the best 8 by their codes, the very best is missing once in ten
-_PER_LEAF, _CODES = 128, 20_000  # labels that the tree and the codes are learnt from
-_DIMS = 2  # a code's dimensions
+_PER_LEAF, _CODES, _DIMS = 128, 20_000, 2  # labels that tree and codes are learnt from; dimensions of a code
 
 
 class _Searcher(NamedTuple):
@@ -68,15 +68,14 @@ class Index:
   built once, and tuned once per k with the same queries; every k below 10 is searched as 10.
 
   These queries are sampled from all queries so far when ScaNN is built. With `patience`, the first queries
-  are searched exactly: for a handful of queries it is not worth building an index, and labels are no good
-  substitute for queries in tuning. In one test, settings with recall 0.998 for labels as queries had 0.75 for
-  real queries, which were spread wider than the clustered labels. Tuning on 50 real queries gave 0.95.
+  are searched exactly: for a handful of queries it is not worth building an index. Labels are no substitute
+  for queries in tuning: in one test, a recall of 0.998 with labels as queries was 0.75 with real ones.
 
   The same calls in the same order give the same rankings, in any process and with any number of threads,
   except for the order of ties. Scores are inner products with both backends.
 
   Args:
-    labels: `[L, D]` float32.
+    labels: `[L, D]` float32; as queries, they may be split over the processes, which then search exactly.
     backend: 'exact' is a blocked search on the device. 'scann' is ScaNN on the host's CPU; exact search if it
       is not installed, for fewer than 1,000 labels and if vectors are not finite. 'auto' is ScaNN if that is
       faster: on CPUs, with many labels, as soon as there were many queries; but exact search if ScaNN cannot
@@ -91,7 +90,7 @@ class Index:
 
   def __init__(
     self,
-    labels: Array,
+    labels: Array | SplitTable,
     *,
     backend: str = "auto",
     devices: Mesh | None = None,
@@ -112,7 +111,7 @@ class Index:
     self._built: _Searcher | None = None
     self._tuned: dict[int, _Searcher | None] = {}  # by k; None is exact search
 
-  def search(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
+  def search(self, queries: Table, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Returns the k best labels of each query by inner product, without excluded pairs; padded if too few.
 
     Args:
@@ -120,6 +119,8 @@ class Index:
       k: labels per query, at most L.
       exclude: CSR `[N, L]` pairs to leave out; None for none.
     """
+    if isinstance(queries, SplitTable):  # of several processes, which search exactly
+      return search(queries, self._placed, k, exclude=exclude, devices=self._devices)
     queries = np.asarray(queries, np.float32)
     depth = max(k, min(_SHALLOWEST, len(self._placed)))
     searcher = self._searcher(queries, depth, exclude)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from xmc_jax import ops
 from xmc_jax.distributed import sharding
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.retrieval import cpu_cores, host_search
 from xmc_jax.types import Array
 
@@ -47,18 +48,21 @@ class ShardedTable(NamedTuple):
     return self.num_labels
 
 
-def shard_table(labels: Array, devices: Mesh | None = None) -> ShardedTable:
+def shard_table(labels: Array | SplitTable, devices: Mesh | None = None) -> ShardedTable:
   """Places labels `[L, D]` for `search`: split over a mesh's 'label' axis, or on their current device.
 
   Call it once for labels that are searched several times.
   """
-  vectors = jnp.asarray(labels) if devices is None else sharding.split_rows(labels, devices, "label")
+  if devices is None:
+    vectors = jnp.asarray(labels.whole() if isinstance(labels, SplitTable) else labels)
+  else:
+    vectors = sharding.split_rows(labels, devices, "label")
   return ShardedTable(vectors, len(labels))
 
 
 def search(
-  queries: np.ndarray,
-  labels: Array | ShardedTable,
+  queries: Table,
+  labels: Array | SplitTable | ShardedTable,
   k: int,
   *,
   exclude: sp.csr_matrix | None = None,
@@ -73,7 +77,7 @@ def search(
   per core (host_search.py); otherwise `ops.top_k` does, while the host takes care of the block before.
 
   Args:
-    queries: `[N, D]` float32.
+    queries: `[N, D]` float32; may be split over the processes, and every process gets all results.
     labels: `[L, D]` float32; with `devices`, on the host; or the result of `shard_table` for these devices.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.

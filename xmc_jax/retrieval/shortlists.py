@@ -4,13 +4,14 @@ import numpy as np
 import scipy.sparse as sp
 from jax.sharding import Mesh
 
+from xmc_jax.distributed import split_table
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.retrieval.index import Index
-from xmc_jax.types import Array
 
 
 def shortlist(
-  queries: np.ndarray,
-  labels: Array,
+  queries: Table,
+  labels: Table,
   k: int,
   *,
   backend: str = "auto",
@@ -23,7 +24,8 @@ def shortlist(
   ties. docs/formulas.md, "Shortlists".
 
   Args:
-    queries: `[N, D]` float32.
+    queries: `[N, D]` float32; may be split over the processes, as labels may. By ScaNN, each process then
+      finds the labels of its own queries, and holds all labels meanwhile.
     labels: `[L, D]` float32.
     k: labels per query.
     backend: 'exact', 'scann' or 'auto', as for `Index`.
@@ -42,6 +44,11 @@ def shortlist(
     array([[0, 1],
            [1, 0]], dtype=int32)
   """
-  width = min(k, len(labels))
-  found = Index(labels, backend=backend, devices=devices, name="shortlist").search(queries, width, exclude)
-  return np.pad(found.ids, ((0, 0), (0, k - width)), constant_values=-1)
+  width, name = min(k, len(labels)), "shortlist"
+  if backend == "scann" and isinstance(queries, SplitTable):
+    index = Index(split_table.whole(labels), backend=backend, name=name)
+    own = exclude if exclude is None else exclude[queries.first : queries.first + len(queries.own)]
+    ids = queries.gather(index.search(queries.own, width, own).ids)
+  else:
+    ids = Index(labels, backend=backend, devices=devices, name=name).search(queries, width, exclude).ids
+  return np.pad(ids, ((0, 0), (0, k - width)), constant_values=-1)

@@ -8,13 +8,18 @@ import jax
 import numpy as np
 
 from xmc_jax.data import TokenTable
-from xmc_jax.distributed import sharding
+from xmc_jax.distributed import runtime, sharding, split_table
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
 from xmc_jax.types import Array, Method, PyTree, Tokens
 
+_Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
+
 
 class TableEmbedder:
-  """Embeds whole tables by a method's functions, on all devices of a mesh; every process gets all vectors.
+  """Embeds whole tables by a method's functions, on all devices of a mesh.
+
+  Every process gets all vectors; of a table that is asked for as split, each of several processes keeps some.
 
   Args:
     method: the method whose functions embed.
@@ -49,21 +54,36 @@ class TableEmbedder:
     progress: Callable[[int], None] | None = None,
   ) -> np.ndarray:
     """Returns `[n, D]` embeddings of points; `progress` is called with the number of texts done."""
-    program = self._program(self._method.embed_queries)
-    return self._embed(lambda part, ids: program(params, extra_state, part), tokens, progress)
+    return self._embed(self._of_points(params, extra_state), tokens, progress)
+
+  def split_queries(
+    self,
+    params: PyTree,
+    extra_state: PyTree,
+    tokens: TokenTable,
+    progress: Callable[[int], None] | None = None,
+  ) -> Table:
+    """Returns what `queries` does, split over the processes."""
+    return self._split(self._of_points(params, extra_state), tokens, progress)
 
   def labels(
     self, params: PyTree, extra_state: PyTree, scorer: str = "", ids: np.ndarray | None = None
   ) -> np.ndarray:
     """Returns `[n, D]` embeddings of labels `ids`, or of all, by a scorer of the method; '' is their sum."""
-    function = self._method.scorers[scorer] if scorer else self._method.embed_labels
     tokens = self._labels if ids is None else self._labels.rows(ids)
-    return self._of_labels(function, params, extra_state, tokens, ids)
+    return self._embed(self._of_labels(params, extra_state, self._scorer(scorer)), tokens, ids=ids)
 
-  def texts(self, params: PyTree, extra_state: PyTree, tokens: TokenTable | None = None) -> np.ndarray:
-    """Returns `[n, D]` embeddings by texts alone: of a table of anchors, or of all labels."""
-    function = self._method.embed_texts or self._method.embed_labels
-    return self._of_labels(function, params, extra_state, self._labels if tokens is None else tokens)
+  def split_labels(self, params: PyTree, extra_state: PyTree, scorer: str = "") -> Table:
+    """Returns the embeddings of all labels as `labels` does, split over the processes."""
+    return self._split(self._of_labels(params, extra_state, self._scorer(scorer)), self._labels)
+
+  def texts(self, params: PyTree, extra_state: PyTree, tokens: TokenTable) -> np.ndarray:
+    """Returns `[n, D]` embeddings of a table of anchors, by their texts alone."""
+    return self._embed(self._of_labels(params, extra_state, self._by_text()), tokens)
+
+  def split_texts(self, params: PyTree, extra_state: PyTree) -> Table:
+    """Returns the embeddings of all labels by their texts alone, split over the processes."""
+    return self._split(self._of_labels(params, extra_state, self._by_text()), self._labels)
 
   @contextlib.contextmanager
   def watched(self, watch: Callable[[], None]) -> Iterator[None]:
@@ -74,28 +94,38 @@ class TableEmbedder:
     finally:
       self._between_batches = None
 
-  def _of_labels(
-    self,
-    function: Callable[..., Array],
-    params: PyTree,
-    extra_state: PyTree,
-    tokens: TokenTable,
-    ids: np.ndarray | None = None,
-  ) -> np.ndarray:
+  def _scorer(self, name: str) -> Callable[..., Array]:
+    return self._method.scorers[name] if name else self._method.embed_labels
+
+  def _by_text(self) -> Callable[..., Array]:
+    return self._method.embed_texts or self._method.embed_labels
+
+  def _of_points(self, params: PyTree, extra_state: PyTree) -> _Embed:
+    program = self._program(self._method.embed_queries)
+    return lambda part, ids: program(params, extra_state, part)
+
+  def _of_labels(self, params: PyTree, extra_state: PyTree, function: Callable[..., Array]) -> _Embed:
     program = self._program(function)
-    return self._embed(lambda part, which: program(params, extra_state, part, which), tokens, ids=ids)
+    return lambda part, ids: program(params, extra_state, part, ids)
 
   def _program(self, function: Callable) -> Callable[..., Array]:
     if function not in self._programs:
       self._programs[function] = jax.jit(function, out_shardings=sharding.replicated(self._mesh))
     return self._programs[function]
 
+  def _split(self, embed: _Embed, tokens: TokenTable, progress: Callable[[int], None] | None = None) -> Table:
+    if runtime.is_alone():
+      return self._embed(embed, tokens, progress)
+    own = self._embed(embed, tokens, progress, kept=split_table.own_range(len(tokens)))
+    return SplitTable(own, split_table.row_starts(len(tokens)))
+
   def _embed(
     self,
-    embed: Callable[..., Array],
+    embed: _Embed,
     tokens: TokenTable,
     progress: Callable[[int], None] | None = None,
     ids: np.ndarray | None = None,
+    kept: range | None = None,
   ) -> np.ndarray:
     axes = sharding.LABEL_ROWS
 
@@ -116,6 +146,7 @@ class TableEmbedder:
       batch_size=size,
       max_length=self._max_length,
       local_rows=sharding.local_rows(size, self._mesh, *axes),
+      kept=kept,
       packed=self._packed,
       progress=after_batch,
     )

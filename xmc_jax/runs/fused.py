@@ -32,8 +32,8 @@ def fused_ranker(run: Run, params: PyTree, extra_state: PyTree) -> Callable[...,
 def fusion(run: Run, params: PyTree, extra_state: PyTree, tree: Tree | None = None) -> Fusion:
   """Opens a ranker that joins the two views of a run, encoder and classifier."""
   return Fusion(
-    run.embedder.labels(params, extra_state, "encoder"),
-    run.embedder.labels(params, extra_state, "classifier"),
+    run.embedder.split_labels(params, extra_state, "encoder"),
+    run.embedder.split_labels(params, extra_state, "classifier"),
     run.data.inverse_propensity,
     num_candidates=run.config.eval.num_candidates,
     devices=run.mesh,

@@ -8,7 +8,8 @@ import numpy as np
 
 from xmc_jax import metrics
 from xmc_jax.console import say
-from xmc_jax.distributed import runtime
+from xmc_jax.distributed import runtime, split_table
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs.run import Run
@@ -45,18 +46,22 @@ def log_scope(run: Run, scores: str) -> None:
     say(f"eval.log_frequency: {scores!r} scores do not use it; rankings by the encoder do (--scores=encoder)")
 
 
-def add_label_column(run: Run, labels: np.ndarray, weight: float) -> np.ndarray:
+def add_label_column(run: Run, labels: Table, weight: float) -> Table:
   """Appends a column τ α log(1 + n_l) to label vectors `[L, D]`; returns them unchanged if α is 0."""
   if not weight:
     return labels
   counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=len(labels))
-  column = run.config.method.temperature * weight * np.log1p(counts)
-  return np.concatenate([labels, column[:, None].astype(labels.dtype)], axis=1)
+  column = (run.config.method.temperature * weight * np.log1p(counts)).astype(np.float32)
+  if isinstance(labels, SplitTable):
+    column = column[labels.first : labels.first + len(labels.own)]
+  return split_table.map_rows(labels, lambda rows: np.column_stack([rows, column]))
 
 
-def add_query_column(queries: np.ndarray, weight: float) -> np.ndarray:
+def add_query_column(queries: Table, weight: float) -> Table:
   """Appends a column of ones to query vectors `[n, D]`; returns them unchanged if α is 0."""
-  return np.concatenate([queries, np.ones_like(queries[:, :1])], axis=1) if weight else queries
+  if not weight:
+    return queries
+  return split_table.map_rows(queries, lambda rows: np.column_stack([rows, np.ones_like(rows[:, 0])]))
 
 
 def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
@@ -71,8 +76,8 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
     return say("eval.log_frequency: label frequency has weight 0, as there are no validation rows")
   metric = run.config.eval.metric
   view = "encoder" if run.method.scorers else ""
-  labels = run.embedder.labels(params, run.extra_state_to_rank(params, extra_state), view)
-  queries = run.embedder.queries(params, extra_state, validation.tokens)
+  labels = run.embedder.split_labels(params, run.extra_state_to_rank(params, extra_state), view)
+  queries = run.embedder.split_queries(params, extra_state, validation.tokens)
   values = tuple(_metric_with(run, queries, labels, weight) for weight in GRID)
   found = ChosenWeight(GRID[int(np.argmax(values))], metric, values)
   say(
@@ -84,7 +89,7 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
   runtime.barrier("frequency")
 
 
-def _metric_with(run: Run, queries: np.ndarray, labels: np.ndarray, weight: float) -> float:
+def _metric_with(run: Run, queries: Table, labels: Table, weight: float) -> float:
   """Returns `config.eval.metric` of the validation rows for one α."""
   validation, metric = run.data.validation, run.config.eval.metric
   index = Index(

@@ -4,10 +4,11 @@ import contextlib
 
 import numpy as np
 
-from xmc_jax.distributed import runtime
+from xmc_jax.distributed import runtime, split_table
+from xmc_jax.distributed.split_table import SplitTable
 from xmc_jax.errors import UserError
 from xmc_jax.runs.run import Run
-from xmc_jax.storage import atomic, run_folder
+from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
 
@@ -26,9 +27,10 @@ def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
   path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
   if path.exists():
     return run_folder.open_array(path, len(tokens))
-  vectors = run.embedder.queries(params, extra_state, tokens)
-  if runtime.is_main_process():
-    with contextlib.suppress(UserError):  # they are not stored in a full or read-only folder
-      atomic.write_array(path, vectors)
+  vectors = run.embedder.split_queries(params, extra_state, tokens)
+  with contextlib.suppress(UserError):  # they are not stored in a full or read-only folder
+    run_folder.write_table(path, vectors)
   runtime.barrier(path.name)
-  return vectors
+  if isinstance(vectors, SplitTable) and runtime.from_main_process(np.array(path.exists())):
+    return run_folder.open_array(path, len(tokens))
+  return split_table.whole(vectors)

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from xmc_jax import config as configs
 from xmc_jax import data, methods
 from xmc_jax.console import say
-from xmc_jax.distributed import runtime
+from xmc_jax.distributed import runtime, split_table
+from xmc_jax.distributed.split_table import Table
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import lightgbm_text
 from xmc_jax.retrieval.explanations import in_words
@@ -69,7 +70,15 @@ def paper_ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "f
 
 
 def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") -> Rank:
-  """Opens a ranker by the inner products of one view; by default by the sum of all views.
+  """Opens a ranker by the inner products of one view; by default by the sum of all views."""
+  rank = ranker_of_vectors(run, params, extra_state, view)
+  return lambda queries, k, exclude=None: rank(queries.vectors, k, exclude)
+
+
+def ranker_of_vectors(
+  run: Run, params: PyTree, extra_state: PyTree, view: str = ""
+) -> Callable[..., Ranking]:
+  """Opens `(queries [n, D], k, exclude=None) -> Ranking`; queries may be split over the processes.
 
   Searches with `config.eval.backend`; an index is built once, for all calls and every k. With several
   processes the search is exact: each of them stops training by its own metrics, which must not differ, and
@@ -81,16 +90,16 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
     backend = "exact"
   weight = label_frequency.weight_of(run, view)
   vectors = label_frequency.add_label_column(
-    run, run.embedder.labels(params, run.extra_state_to_rank(params, extra_state), view), weight
+    run, run.embedder.split_labels(params, run.extra_state_to_rank(params, extra_state), view), weight
   )
-  used = vectors.any(axis=0)  # a view may use only some of the columns
+  used = split_table.used_columns(vectors)  # a view may use only some of the columns
   name = f"{view} ranking" if view else "ranking"
-  vectors = vectors if used.all() else vectors[:, used]
+  vectors = vectors if used.all() else split_table.columns(vectors, used)
   index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
 
-  def rank(queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    vectors = label_frequency.add_query_column(queries.vectors, weight)
-    vectors = vectors if used.all() else vectors[:, used]
+  def rank(queries: Table, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
+    vectors = label_frequency.add_query_column(queries, weight)
+    vectors = vectors if used.all() else split_table.columns(vectors, used)
     return index.search(vectors, k, exclude=exclude)
 
   return rank

@@ -14,6 +14,7 @@ from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import GraphEdges
 from xmc_jax.distributed import sharding
+from xmc_jax.distributed.split_table import Table
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.refresh import Snapshot
 from xmc_jax.retrieval import TableEmbedder
@@ -157,14 +158,14 @@ class Run:
     embedder = source.embedder
     trained = params, extra_state
 
-    def embed_queries() -> np.ndarray:
+    def embed_queries() -> Table:
       frozen = source is self and self.method.batch.frozen
-      return self.batches.vectors if frozen else embedder.queries(*trained, self.data.train.tokens)
+      return self.batches.vectors if frozen else embedder.split_queries(*trained, self.data.train.tokens)
 
     return Snapshot(
       embed_queries,
-      lambda: embedder.labels(params, source.extra_state_to_rank(*trained)),
-      lambda: embedder.texts(*trained),
+      lambda: embedder.split_labels(params, source.extra_state_to_rank(*trained)),
+      lambda: embedder.split_texts(*trained),
       truth=self.data.truth,
       filtered=self.data.train.filter,
       rows=self.batches.rows,
@@ -186,7 +187,7 @@ class Run:
     """Embeds the training points once, if the method's encoder is frozen; stores them in the run's folder."""
     path = self.workdir / run_folder.VECTORS
     if self.method.batch.frozen and not path.exists():
-      run_folder.save_array(path, self.embedder.queries(params, extra_state, self.data.train.tokens))
+      run_folder.save_array(path, self.embedder.split_queries(params, extra_state, self.data.train.tokens))
 
   def _frozen_vectors(self) -> np.ndarray:
     return run_folder.open_array(self.workdir / run_folder.VECTORS, len(self.data.train))

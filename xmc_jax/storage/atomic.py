@@ -2,9 +2,10 @@
 
 import contextlib
 import errno
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -107,6 +108,16 @@ def write_array(path: Path, array: np.ndarray) -> None:
   check_room(path.parent, array.nbytes, path.name)
   with written_whole(path) as beside, beside.open("wb") as file:
     np.save(file, array)
+
+
+def write_blocks(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
+  """Writes float32 rows as an .npy file of this shape, block by block; as `write_array` does."""
+  check_room(path.parent, 4 * math.prod(shape), path.name)
+  header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+  with written_whole(path) as beside, beside.open("wb") as file:
+    np.lib.format.write_array_header_1_0(file, header)
+    for block in blocks:
+      file.write(block.astype("<f4").tobytes())
 
 
 def is_plain_file(path: str | Path) -> bool:

@@ -27,6 +27,7 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax.config import fit_to_size
 from xmc_jax.distributed import runtime
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.storage import atomic
 
@@ -124,11 +125,29 @@ def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[
   return chosen
 
 
-def save_array(path: pathlib.Path, array: np.ndarray) -> None:
+def save_array(path: pathlib.Path, array: Table) -> None:
   """Writes an .npy file whole or not at all, in the main process; the other processes wait."""
-  if runtime.is_main_process():
-    atomic.write_array(path, array)
+  write_table(path, array)
   runtime.barrier(path.name)
+
+
+def write_table(path: pathlib.Path, table: Table) -> None:
+  """Writes an .npy file as `save_array` does, without waiting; every process must call it.
+
+  Raises:
+    UserError: it cannot be written; in the main process alone.
+  """
+  if not isinstance(table, SplitTable):
+    if runtime.is_main_process():
+      atomic.write_array(path, table)
+    return
+  blocks = (block for _, block in table.blocks())
+  try:
+    if runtime.is_main_process():
+      atomic.write_blocks(path, table.shape, blocks)
+  finally:
+    for _ in blocks:  # every process takes part in all blocks, whatever fails here
+      pass
 
 
 def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:

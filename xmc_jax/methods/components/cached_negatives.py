@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.types import EXTRA_STATE, Array, Batch, DatasetInfo, Refresh, Tokens
 
@@ -24,13 +22,10 @@ def empty(info: DatasetInfo, width: int) -> dict[str, Array]:
   return {CACHE: jnp.zeros((_num_rows(info), width))}
 
 
-def refreshes(info: DatasetInfo) -> Mapping[str, Refresh]:
+def refreshes() -> Mapping[str, Refresh]:
   """Returns the refresh that embeds all labels into the cache, once, before the first step."""
 
-  def compute(snapshot: refresh.Snapshot) -> Array:
-    return np.pad(snapshot.labels, ((0, _num_rows(info) - info.num_labels), (0, 0)))
-
-  return {CACHE: Refresh(every_epochs=0.0, compute=compute, target=EXTRA_STATE)}
+  return {CACHE: Refresh(every_epochs=0.0, compute=lambda snapshot: snapshot.labels, target=EXTRA_STATE)}
 
 
 def extend(

@@ -17,7 +17,8 @@ from jax.sharding import Mesh
 from xmc_jax import refresh
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
-from xmc_jax.distributed import sharding
+from xmc_jax.distributed import sharding, split_table
+from xmc_jax.distributed.split_table import Table
 from xmc_jax.methods.components.pool_losses import sampled_positives
 from xmc_jax.ops import lazy_adam
 from xmc_jax.refresh.label_centroids import normalize_rows
@@ -72,11 +73,11 @@ def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
   """
   exact = settings.centroids == "exact"
 
-  def compute(snapshot: refresh.Snapshot) -> Array | None:
+  def compute(snapshot: refresh.Snapshot) -> Table | None:
     if not exact and jnp.any(snapshot.extra_state[NAME]):  # copied from the run that this one started from
       return None
     means = _means(snapshot)
-    return _as_rows(means if exact or settings.leave_batch_out else normalize_rows(means), snapshot)
+    return means if exact or settings.leave_batch_out else split_table.map_rows(means, normalize_rows)
 
   return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, target=EXTRA_STATE)}
 
@@ -91,18 +92,15 @@ def with_exact(snapshot: refresh.Snapshot) -> PyTree:
 
   They are not scaled to any length, as running means are not.
   """
-  exact = sharding.place(_as_rows(_means(snapshot), snapshot), snapshot.extra_state[NAME].sharding)
-  return {**snapshot.extra_state, NAME: exact}
+  before = snapshot.extra_state[NAME]
+  return {
+    **snapshot.extra_state,
+    NAME: sharding.place_rows(_means(snapshot), before.sharding, len(before)),
+  }
 
 
-def _means(snapshot: refresh.Snapshot) -> np.ndarray:
+def _means(snapshot: refresh.Snapshot) -> Table:
   return refresh.label_centroids(snapshot.queries, snapshot.unfiltered_positives, lambda: snapshot.texts)
-
-
-def _as_rows(centroids: np.ndarray, snapshot: refresh.Snapshot) -> np.ndarray:
-  """Returns centroids `[L', D]`: with zero rows appended."""
-  missing = len(snapshot.extra_state[NAME]) - len(centroids)
-  return np.pad(centroids, ((0, missing), (0, 0))) if missing else centroids
 
 
 def lookup(extra_state: PyTree, labels: Array, info: DatasetInfo) -> Array:

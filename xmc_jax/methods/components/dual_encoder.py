@@ -79,4 +79,4 @@ def _refreshes(
   config: ml_collections.ConfigDict, info: DatasetInfo, batch: BatchSpec
 ) -> Mapping[str, Refresh]:
   hard = refreshes.shortlists(config) if batch.num_hard_negatives else {}
-  return {**hard, **(cached_negatives.refreshes(info) if batch.num_fresh_negatives else {})}
+  return {**hard, **(cached_negatives.refreshes() if batch.num_fresh_negatives else {})}

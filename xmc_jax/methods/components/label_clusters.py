@@ -16,7 +16,7 @@ from xmc_jax import refresh
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say
-from xmc_jax.distributed import sharding
+from xmc_jax.distributed import sharding, split_table
 from xmc_jax.types import EXTRA_STATE, Array, DatasetInfo, PyTree, Refresh
 
 NAME = "label_cluster"
@@ -125,11 +125,12 @@ def _of_rest(config: ml_collections.ConfigDict, snapshot: refresh.Snapshot, rest
   say(f"refresh: {len(rest):,} labels in {count:,} clusters{alone}")
   key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
   if kind == "kmeans":
-    return refresh.spherical_kmeans(snapshot.texts[rest], min(count, len(rest)), key=key)
+    texts = split_table.whole(split_table.rows_of(snapshot.texts, rest))
+    return refresh.spherical_kmeans(texts, min(count, len(rest)), key=key)
   vectors = snapshot.texts
   if kind == "balanced_centroids":
     vectors = refresh.label_centroids(snapshot.queries, snapshot.truth, lambda: snapshot.texts)
-  return refresh.balanced_clusters(vectors[rest], count, key=key)
+  return refresh.balanced_clusters(split_table.rows_of(vectors, rest), count, key=key)
 
 
 def renumbered(new: np.ndarray, old: np.ndarray, rows: np.ndarray) -> np.ndarray:

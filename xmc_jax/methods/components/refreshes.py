@@ -13,6 +13,7 @@ from xmc_jax import refresh
 from xmc_jax.batching.epochs import num_clusters
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import LARGEST
+from xmc_jax.distributed import split_table
 from xmc_jax.types import Array, BatchSpec, Refresh
 
 
@@ -51,8 +52,8 @@ def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) 
 
   def compute(snapshot: refresh.Snapshot) -> Array:
     return refresh.shortlist(
-      snapshot.queries[:, columns],
-      snapshot.labels[:, columns],
+      split_table.columns(snapshot.queries, columns),
+      split_table.columns(snapshot.labels, columns),
       settings.shortlist_size,
       backend=settings.shortlist_backend,
       exclude=snapshot.known,
@@ -86,8 +87,8 @@ def clusters(config: ml_collections.ConfigDict, columns: slice = slice(None)) ->
       )
     found = np.full(snapshot.truth.shape[0], -1, np.int32)
     key = jax.random.fold_in(jax.random.key(config.train.seed), snapshot.step)
-    queries = snapshot.queries[:, columns]
-    queries = queries if len(snapshot.rows) == len(found) else queries[snapshot.rows]
+    queries = split_table.columns(snapshot.queries, columns)
+    queries = queries if len(snapshot.rows) == len(found) else split_table.rows_of(queries, snapshot.rows)
     found[snapshot.rows] = refresh.balanced_clusters(queries, number, key=key)
     return found
 
