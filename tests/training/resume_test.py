@@ -158,6 +158,29 @@ def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path
 
 
 @pytest.mark.slow
+def test_so_does_one_that_saves_in_the_background(data, tmp_path, monkeypatch):
+  """Steps after a save may run before it is finished, so the newest step depends on when the kill came."""
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
+  configs = [
+    tiny_runs.config_file(
+      tmp_path / f"{kind}.py", data, **{"checkpoint.every_epochs": 0.4, "checkpoint.in_background": kind}
+    )
+    for kind in ("never", "always")
+  ]
+  undisturbed = _command(tmp_path / "undisturbed", configs[0])
+  assert undisturbed.returncode == 0, undisturbed.stderr
+  for kill in ("step:5", "checkpoints_rename:1", "best_rename:1"):
+    killed = _command(tmp_path / "killed", configs[1], kill)
+    assert killed.returncode == -9, f"{kill}: {killed.stderr}"
+  last = _command(tmp_path / "killed", configs[1])
+  assert last.returncode == 0 and "train: going on from step" in last.stderr, last.stderr
+  saved = tmp_path / "killed" / "config.json"
+  assert '"always"' in saved.read_text()
+  saved.write_text(saved.read_text().replace('"always"', '"never"'))
+  assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+@pytest.mark.slow
 def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_path):
   """As after deleting a damaged checkpoint: what best/ holds of later steps is another run's by then."""
   workdir = tmp_path / "run"

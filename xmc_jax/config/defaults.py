@@ -121,6 +121,11 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
   "checkpoint": {
     "every_epochs": Key(1.0, "epochs between checkpoints; 0 is only at the end"),
     "keep": Key(2, "checkpoints kept", least=1),
+    "in_background": Key(
+      "auto",
+      "write checkpoints while training goes on; auto: if one process trains, on an accelerator",
+      choices=("auto", "always", "never"),
+    ),
     "grace_seconds": Key(25.0, "time to save after SIGTERM; then the process ends"),
   },
   "mesh": {

@@ -1,8 +1,15 @@
-"""Estimates the bytes of host memory that an evaluation takes in each process."""
+"""Estimates the bytes of host memory that embeddings take."""
 
 import ml_collections
 
-from xmc_jax.plan.shapes import num_views, opens_sources, papers_width, ranked_width, ranks_twice
+from xmc_jax.plan.shapes import (
+  num_views,
+  opens_sources,
+  papers_width,
+  ranked_width,
+  ranks_twice,
+  setting,
+)
 from xmc_jax.plan.sizes import Sizes
 
 _BYTES_PER_NUMBER = 4  # bytes of a float32
@@ -10,14 +17,26 @@ _OF_A_TOKEN = 32  # for words and word pairs: about two per token, in two tables
 _COPIES_OF_POINTS = 2  # while the index is built: the vectors as given, and scaled to length 1
 
 
-def evaluation(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
-  """Returns the bytes of the label embeddings; if training points rank too, also of these and of all words.
+def split_over_processes(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
+  """Returns the bytes of what refreshes and rankings by the paper's own scores hold, over all processes.
+
+  These are embeddings of the labels, and of the points if there are refreshes that compare them.
+  """
+  spec = sizes.batch
+  compares_points = spec.num_hard_negatives or spec.batch_is_cluster or spec.cluster_size
+  compares_points = compares_points or setting(config, "centroids") not in (0, "none")
+  points = sizes.num_points * ranked_width(config, sizes) if compares_points else 0
+  return _BYTES_PER_NUMBER * (sizes.num_labels * papers_width(config, sizes) + points)
+
+
+def in_every_process(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
+  """Returns the bytes of what an evaluation by training points and words holds in each process; else 0.
 
   Words are estimated by tokens, at most `data.max_length` per text; longer texts have more words.
   """
-  width = ranked_width(config, sizes)
   if not opens_sources(config):
-    return _BYTES_PER_NUMBER * sizes.num_labels * papers_width(config, sizes)
+    return 0.0
+  width = ranked_width(config, sizes)
   # The vectors of each view have the columns of all views.
   of_label = num_views(config, sizes) * width + ranks_twice(config, sizes) * papers_width(config, sizes)
   tokens = sizes.num_points * sizes.tokens_per_point + sizes.num_labels * sizes.tokens_per_label

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
+import ml_collections
+
 from xmc_jax.plan import Plan, device_memory, host, shapes
 from xmc_jax.plan.chips import OF_BANDWIDTH, OF_PEAK, PREALLOCATED, USABLE
+from xmc_jax.plan.sizes import Sizes
 from xmc_jax.plan.texts import label_texts
 from xmc_jax.plan.work import rate_of_scores
 
@@ -74,15 +77,24 @@ def _notes(made: Plan) -> Iterator[str]:
       f"data.path = {config.data.path!r} was not read: the sizes are config.plan's; "
       "--config.plan.num_points and num_labels change them"
     )
-  on_host = host.evaluation(config, sizes)
-  if on_host > _MUCH_ON_HOST:
-    what = "label embeddings" + ", training points and words" * shapes.opens_sources(config)
-    yield f"evaluation holds all {what} in every process: {on_host / 1e9:,.1f} GB of host memory"
+  yield from _on_host(config, sizes)
   yield (
     f"times are assumed, not measured: products reach {OF_PEAK:.0%} of {chip.bfloat16 / 1e12:,.0f} TFLOP/s "
     f"({rate_of_scores(config, chip) / 1e12:,.0f} for scores),\nmemory {OF_BANDWIDTH:.0%} of "
     f"{chip.bandwidth / 1e12:,.2f} TB/s; collectives, host and input take none"
   )
+
+
+def _on_host(config: ml_collections.ConfigDict, sizes: Sizes) -> Iterator[str]:
+  """Yields what takes much memory of the host."""
+  split, whole = host.split_over_processes(config, sizes), host.in_every_process(config, sizes)
+  if split > _MUCH_ON_HOST:
+    yield f"embeddings take {split / 1e9:,.1f} GB of host memory, split over the processes"
+  if whole > _MUCH_ON_HOST:
+    yield (
+      f"evaluation by {config.eval.scores!r} scores holds label embeddings, training points and words in "
+      f"every process: {whole / 1e9:,.1f} GB of host memory"
+    )
 
 
 def _row(name: str, cells: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from xmc_jax.refresh.unit_rows import unit
 from xmc_jax.types import Array
 
 _STARTS = 6  # pairs of vectors that the search for a group's halves starts from; the best result wins
+_ROUNDING = 1e-6  # a start wins by more than this in mean cosine, so that rounding never chooses
 _ITERATIONS = 6  # per start, at most
 LAST_ITERATIONS = 10  # from the best result, at most
 TOLERANCE = 1e-4  # iterations stop when the gain in mean cosine is below this
@@ -106,8 +107,8 @@ def start(sample: Array, sampled: Array) -> Array:
     pair = jnp.take_along_axis(sample, pair[:, :, None], axis=1)
     found, similarity = _lloyd(sample, sampled, pair[:, 0] - pair[:, 1], _ITERATIONS)
     direction, best_similarity = best
-    better = similarity > best_similarity
-    return jnp.where(better[:, None], found, direction), jnp.maximum(similarity, best_similarity)
+    better = similarity > best_similarity + _ROUNDING * count  # often several starts find the same halves
+    return jnp.where(better[:, None], found, direction), jnp.where(better, similarity, best_similarity)
 
   nothing = jnp.zeros_like(sample[:, 0]), jnp.full(count.shape, -jnp.inf)
   return jax.lax.fori_loop(0, _STARTS, from_pair, nothing)[0]

@@ -13,6 +13,7 @@ from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.distributed.preemption import Stop, StopRequested
+from xmc_jax.errors import ConfigError
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
@@ -41,7 +42,7 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: i
   optimiser = optimizer.make(run.config, total_steps)
   step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
   last_step = min(last_step or total_steps, total_steps)
-  checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep)
+  checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep, _saves_in_background(run))
   with writer.stage("restore"):
     newest = checkpoints.latest_valid()
     initial = run.initial_parameters(from_other_run=newest is None)
@@ -55,13 +56,24 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: i
   if record.unscored or (first < last_step and not record.stopped):
     loop = _Loop(run, writer, stop, step, state, refreshed, checkpoints)
     try:
-      with stop.saving():
+      with stop.saving(), checkpoints.finished():
         loop.run(first, last_step)
       stop.check()
     except StopRequested:
       say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
       stop.leave()
   checkpoints.close()
+
+
+def _saves_in_background(run: Run) -> bool:
+  """Returns whether to write checkpoints while the training goes on: where steps leave the host idle."""
+  wanted = run.config.checkpoint.in_background
+  if wanted == "always" and not runtime.is_alone():
+    raise ConfigError(
+      "checkpoint.in_background = 'always' works with a single process only; several save together: "
+      "set --config.checkpoint.in_background=auto"
+    )
+  return wanted == "always" or (wanted == "auto" and runtime.is_alone() and runtime.device()[0] != "cpu")
 
 
 class _Loop:

@@ -8,6 +8,7 @@ A step's folder holds the whole state of a training at that step:
   best/1234/                   the same, but only the parameters
 """
 
+import contextlib
 import pathlib
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from xmc_jax.config import renamed
 from xmc_jax.console import say
 from xmc_jax.errors import UserError
 from xmc_jax.storage import atomic, run_folder
+from xmc_jax.storage.checkpoints.background import Background, on_host
 from xmc_jax.storage.checkpoints.record import TrainingRecord
 from xmc_jax.storage.checkpoints.step_folder import StepFolder
 from xmc_jax.types import PyTree, TrainState
@@ -30,21 +32,27 @@ class Checkpoints:
   A step is always saved before its parameters are saved as the best. So the record knows the best parameters,
   even if a process is killed between the two, or a run goes on from an earlier step.
 
+  Saves may run in the background, on a copy of the state in the host's memory. They stay in order, one begins
+  when those before are on the disk, and an error is raised by the next save or by `finished`.
+
   Args:
     workdir: the run's folder; the steps are in `checkpoints/`, the best parameters in `best/`.
     keep: how many of the newest steps stay.
+    in_background: whether saves run in the background, which only a single process can do.
 
   Attributes:
     record: the training's record, which `restore` reads and `save` writes.
   """
 
-  def __init__(self, workdir: pathlib.Path, keep: int):
+  def __init__(self, workdir: pathlib.Path, keep: int, in_background: bool = False):
     self._newest = StepFolder(workdir / run_folder.NEWEST, keep=keep)
     self._best = StepFolder(workdir / run_folder.BEST, keep=1)
     self.record = TrainingRecord()
+    self._background = Background(in_background)
 
   def latest(self) -> int | None:
-    """Returns the newest finished step, or None."""
+    """Returns the newest finished step, or None; waits for saves."""
+    self._background.wait()
     return self._newest.latest()
 
   def latest_valid(self) -> int | None:
@@ -52,7 +60,8 @@ class Checkpoints:
     return self._newest.latest_valid()
 
   def last_good(self) -> str:
-    """Names the newest finished step, for a message."""
+    """Names the newest finished step, for a message; waits for saves."""
+    self._background.wait()
     return self._newest.last_good()
 
   def restore(self, step: int | None, state: TrainState) -> tuple[TrainState, PyTree]:
@@ -83,13 +92,25 @@ class Checkpoints:
 
   def save(self, state: TrainState, refreshed: PyTree, seconds: dict[str, float]) -> None:
     """Saves this step; if it is saved already, updates only its record."""
-    self._newest.save(int(state.step), state, refreshed, self.record.to_json(seconds))
+    self._background.wait()  # so that there is one copy of a state at a time
+    step, record = int(state.step), self.record.to_json(seconds)
+    copied = self._copied(state)
+    self._background.run(lambda: self._newest.save(step, copied, refreshed, record))
 
   def keep_best(self, state: TrainState) -> None:
     """Saves the parameters that the record calls the best so far."""
-    trained = {"params": state.params, "extra_state": state.extra_state}
+    trained = self._copied({"params": state.params, "extra_state": state.extra_state})
     step = cast(int, self.record.best_step)  # the record has one: `state` is of that step
-    self._best.save(step, trained, {}, {"best": self.record.best})
+    record = {"best": self.record.best}
+    self._background.run(lambda: self._best.save(step, trained, {}, record))
+
+  def finished(self) -> contextlib.AbstractContextManager[None]:
+    """Waits for all saves when the block ends.
+
+    Raises:
+      UserError: one of them failed.
+    """
+    return self._background.finished()
 
   def check_room(self, state: TrainState) -> None:
     """Refuses a training if the disk has no room for a step and the best parameters."""
@@ -97,8 +118,12 @@ class Checkpoints:
     atomic.check_room(self._newest.folder.parent, num_bytes, "a checkpoint with the best parameters")
 
   def close(self) -> None:
+    self._background.close()
     self._newest.close()
     self._best.close()
+
+  def _copied(self, tree: PyTree) -> PyTree:
+    return on_host(tree) if self._background.in_thread else tree
 
   def _mend_best(self, state: TrainState) -> None:
     """Repairs the best parameters after damage, or after a kill between two saves."""

@@ -1,0 +1,111 @@
+"""Checkpoints that are written while the training goes on."""
+
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xmc_jax.errors import UserError
+from xmc_jax.storage.checkpoints import Checkpoints, StepFolder
+from xmc_jax.storage.checkpoints.background import Background, on_host
+from xmc_jax.types import TrainState
+
+
+def state(step):
+  return TrainState(jnp.int32(step), {"word": jnp.full(3, float(step))}, (jnp.int32(step),), {})
+
+
+def test_writes_run_in_order_beside_the_caller():
+  background, may_go_on, done = Background(in_thread=True), threading.Event(), []
+
+  def slow():
+    assert may_go_on.wait(60)
+    done.append("slow")
+
+  background.run(slow)
+  background.run(lambda: done.append("quick"))
+  assert not done  # the caller did not wait
+  may_go_on.set()
+  background.wait()
+  assert done == ["slow", "quick"]
+  background.close()
+  at_once = Background(in_thread=False)
+  at_once.run(lambda: done.append("at once"))
+  assert done[-1] == "at once"
+
+
+def test_an_error_is_raised_once_by_what_waits_and_nothing_is_written_after_it():
+  background, done = Background(in_thread=True), []
+
+  def fail():
+    raise UserError("the disk is full")
+
+  background.run(fail)
+  background.run(lambda: done.append("later"))
+  with pytest.raises(UserError, match="the disk is full"):
+    background.wait()
+  background.wait()
+  assert not done
+  background.run(fail)
+  with pytest.raises(ValueError, match="of the block"), background.finished():  # not that of the write
+    raise ValueError("of the block")
+  background.run(fail)
+  with pytest.raises(UserError, match="the disk is full"), background.finished():
+    pass
+  background.close()
+
+
+def test_a_copy_outlives_its_original():
+  original = {"table": jnp.arange(6.0), "half": jnp.ones(2, jnp.bfloat16)}
+  copied = on_host(original)
+  for leaf in jax.tree.leaves(original):
+    leaf.delete()
+  assert copied["half"].dtype == jnp.bfloat16
+  np.testing.assert_array_equal(copied["table"], np.arange(6.0))
+
+
+def test_what_a_step_overwrites_is_saved_as_it_was(tmp_path):
+  folders = {}
+  for in_background in (False, True):
+    workdir = folders[in_background] = tmp_path / str(in_background)
+    checkpoints = Checkpoints(workdir, 3, in_background)
+    with checkpoints.finished():
+      for step in (3, 6):
+        now = state(step)
+        assert checkpoints.record.add_score(step, step / 100, 0)
+        checkpoints.save(now, {"clusters": np.arange(step)}, {"train": 1.0})
+        checkpoints.keep_best(now)
+        if in_background:
+          jax.tree.map(lambda leaf: leaf.delete(), now)
+        checkpoints.record.skip_step()  # belongs to the next save
+    assert checkpoints.latest() == 6
+    checkpoints.close()
+  for step in (3, 6):
+    saved = [
+      StepFolder(workdir / "checkpoints", read_only=True).restore(step, state(0))
+      for workdir in folders.values()
+    ]
+    jax.tree.map(np.testing.assert_array_equal, saved[0], saved[1])
+    assert saved[0][2]["skipped"] == (step == 6)
+  for workdir in folders.values():
+    best = StepFolder(workdir / "best", read_only=True)
+    assert best.finished() == [6] and best.latest_valid() == 6
+
+
+def test_a_full_disk_is_named_by_the_next_save(tmp_path, monkeypatch):
+  checkpoints = Checkpoints(tmp_path, 3, in_background=True)
+  checkpoints.save(state(3), {}, {})
+  assert checkpoints.latest() == 3
+
+  def full(*_, **__):
+    time.sleep(0.05)
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(checkpoints._newest._arrays._manager, "save", full)
+  checkpoints.save(state(6), {}, {})
+  with pytest.raises(UserError, match=r"No space left on device.*; the last good checkpoint is step 3"):
+    checkpoints.save(state(9), {}, {})
+  checkpoints.close()
