@@ -2,6 +2,7 @@
 
 import hypothesis
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import each_case
@@ -83,6 +84,17 @@ def test_parts_and_samples_keep_the_balance_and_the_blobs(monkeypatch):
   assert _same_partition(balanced_clusters(vectors, 4, key=KEY), blobs)
   _check_balance(balanced_clusters(vectors[:-9], 8, key=KEY), 191, 8)
   jax.clear_caches()
+
+
+def test_halves_of_a_group_do_not_depend_on_the_other_groups():
+  """As processes halve different groups."""
+  rng = np.random.default_rng(0)
+  rows = rng.normal(size=(64, 43, 6)) + 0.1 * np.arange(64)[:, None, None]  # some take longer than others
+  rows = jnp.asarray(rows / np.linalg.norm(rows, axis=2, keepdims=True), jnp.float32)
+  order = jnp.arange(64 * 43, dtype=jnp.int32).reshape(64, 43)
+  together = halving.halve([(rows, order)], 1)
+  alone = [halving.halve([(rows[group, None], order[group, None])], 1) for group in range(64)]
+  np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 @each_case("seed", range(5))

@@ -115,21 +115,26 @@ def start(sample: Array, sampled: Array) -> Array:
 
 
 def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> tuple[Array, Array]:
-  """Runs Lloyd's iterations on each group's halves; returns the last direction `[G, D]`, similarity `[G]`."""
+  """Runs Lloyd's iterations on each group's halves; returns the last direction `[G, D]`, similarity `[G]`.
+
+  A group stops when it gains too little, whatever the others do: its halves do not depend on them.
+  """
   count = jnp.sum(where, axis=1)
   total = _weighted_sum(rows, where)
 
   def step(state):
-    i, direction, last, _ = state
+    i, direction, last, rising = state
     keys, threshold = largest(_scores(rows, direction), where, (count + 1) // 2)
     first = _weighted_sum(rows, keys >= threshold)  # includes all ties; padding is zero
     second = total - first
     similarity = jnp.linalg.norm(first, axis=1) + jnp.linalg.norm(second, axis=1)
-    return i + 1, unit(first) - unit(second), similarity, jnp.any(similarity - last > TOLERANCE * count)
+    direction = jnp.where(rising[:, None], unit(first) - unit(second), direction)
+    similarity = jnp.where(rising, similarity, last)
+    return i + 1, direction, similarity, rising & (similarity - last > TOLERANCE * count)
 
-  start = jnp.int32(0), direction, jnp.full(count.shape, -jnp.inf), jnp.bool_(True)
-  _, direction, similarity, _ = jax.lax.while_loop(lambda s: (s[0] < num_iterations) & s[3], step, start)
-  return direction, similarity
+  begun = jnp.int32(0), direction, jnp.full(count.shape, -jnp.inf), jnp.full(count.shape, True)
+  ended = jax.lax.while_loop(lambda s: (s[0] < num_iterations) & jnp.any(s[3]), step, begun)
+  return ended[1], ended[2]
 
 
 def largest(scores: Array, where: Array, count: Array) -> tuple[Array, Array]:

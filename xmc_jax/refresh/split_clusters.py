@@ -111,16 +111,17 @@ def _lloyd(
 ) -> Array:
   """Runs Lloyd's iterations from a direction `[G, D]`, by sums and scores of all processes."""
   count = where.sum(axis=1)
-  total, last = summed(where), np.full(len(where), -np.inf)
+  total, last, rising = summed(where), np.full(len(where), -np.inf), np.full(len(where), True)
   for _ in range(halving.LAST_ITERATIONS):
     keys, threshold = halving.largest(scored(direction), where, (count + 1) // 2)
     first = summed(np.asarray(keys >= threshold) & where)
     second = total - first
     similarity = np.linalg.norm(first, axis=1) + np.linalg.norm(second, axis=1)
-    direction = unit(first) - unit(second)
-    if not np.any(similarity - last > halving.TOLERANCE * count):
-      break
+    direction = jnp.where(rising[:, None], unit(first) - unit(second), direction)
+    rising = rising & (similarity - last > halving.TOLERANCE * count)
     last = similarity
+    if not rising.any():
+      break
   return direction
 
 
