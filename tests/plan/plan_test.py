@@ -429,19 +429,28 @@ def test_an_evaluation_that_does_not_fit_leaves_chunks_to_training():
 
 
 def test_what_the_host_holds():
-  """By hand: labels, points twice and words; classifiers have columns of their own, and so have queries."""
+  """By hand: labels, points twice and words; classifiers have columns of their own, and so have queries.
+
+  Over all processes labels, and points where hard negatives or clusters are looked for.
+  """
   labels, points = 1_305_265, 2_248_619
   words = 32 * 14 * (labels + points)  # 14 tokens a text
   made, fused = planned(), planned({"eval.scores": "fused"})
-  assert host.evaluation(made.config, made.sizes) == 4 * 768 * (labels + 2 * points) + words
-  assert host.evaluation(fused.config, fused.sizes) == 4 * 768 * labels
-  assert "holds all label embeddings, training points and words in every" in table(made)
-  assert "holds all" not in table(fused)  # less than 16 GB
+  assert host.in_every_process(made.config, made.sizes) == 4 * 768 * (labels + 2 * points) + words
+  assert host.in_every_process(fused.config, fused.sizes) == 0
+  assert host.split_over_processes(fused.config, fused.sizes) == 4 * 768 * labels
+  hard = planned({"eval.scores": "fused"}, preset="ance-lf_amazontitles_131k")
+  assert host.split_over_processes(hard.config, hard.sizes) == 4 * 768 * (131_073 + 294_805)
+  assert "by 'hybrid' scores holds label embeddings, training points and words in every" in table(made)
+  assert "every process" not in table(fused) and "split over" not in table(fused)  # less than 16 GB
+  many = planned({"eval.scores": "fused", "plan.num_labels": 10_000_000})
+  assert "embeddings take 30.7 GB of host memory, split over the processes" in table(many)
   unidec = planned(preset="unidec-lf_amazontitles_1.3m")
   expected = 4 * 512 * (3 * labels + 2 * points) + words
-  assert host.evaluation(unidec.config, unidec.sizes) == expected
+  assert host.in_every_process(unidec.config, unidec.sizes) == expected
+  assert host.split_over_processes(unidec.config, unidec.sizes) == 4 * 512 * (labels + points)
   alone = planned({"eval.scores": "memory"}, preset="unidec-lf_amazontitles_1.3m")
-  assert host.evaluation(alone.config, alone.sizes) == expected - 4 * 512 * labels
+  assert host.in_every_process(alone.config, alone.sizes) == expected - 4 * 512 * labels
   tree = planned({"eval.scores": "fused"}, preset="ngame_classifier-paper")
   plain = planned({"eval.scores": "fused", "eval.fusion_rows": 0}, preset="ngame_classifier-paper")
   found = [each.moments["evaluation"]["label embeddings"] for each in (tree, plain)]

@@ -23,7 +23,7 @@ def split_over_processes(config: ml_collections.ConfigDict, sizes: Sizes) -> flo
   These are embeddings of the labels, and of the points if there are refreshes that compare them.
   """
   spec = sizes.batch
-  compares_points = spec.num_hard_negatives or spec.batch_is_cluster or spec.cluster_size
+  compares_points = spec.num_hard_negatives or spec.batch_is_cluster or spec.cluster_size > 1
   compares_points = compares_points or setting(config, "centroids") not in (0, "none")
   points = sizes.num_points * ranked_width(config, sizes) if compares_points else 0
   return _BYTES_PER_NUMBER * (sizes.num_labels * papers_width(config, sizes) + points)
