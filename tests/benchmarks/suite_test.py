@@ -3,10 +3,13 @@
 import json
 import time
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from benchmarks.accelerator import suite
-from benchmarks.accelerator.phases import against_cpu
+from benchmarks.accelerator.phases import against_cpu, attention
 
 # On an image for accelerators; `make test` has no PyTorch.
 _WITHOUT_TORCH = {"failed": "PyTorch is not installed"}
@@ -57,3 +60,13 @@ def test_an_operation_that_differs_is_named(monkeypatch):
   assert len(found) > 10 and all(
     name in named and share == 0 for name, share in found.items()
   )  # on one device
+
+
+def test_attention_by_sums_is_attention():
+  keys = jax.random.split(jax.random.key(0), 4)
+  query, key, value = (jax.random.normal(each, (3, 5, 2, 4)) for each in keys[:3])
+  mask = jnp.arange(5) < jnp.array([5, 3, 1])[:, None]
+  mask = jnp.broadcast_to(mask[:, None, None, :], (3, 1, 5, 5))
+  found = attention.by_sums(query, key, value, mask=mask, implementation=None)
+  expected = jax.nn.dot_product_attention(query, key, value, mask=mask)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
