@@ -2,7 +2,7 @@
 
   PYTHONPATH=. python benchmarks/kept_scores.py [--num_rows=1024] [--num_labels=131072]
 
-Loss and both gradients, of unit vectors in float32. Results are checked to be the same bits; then the two
+Loss and both gradients, of unit vectors in float32. Results are checked to agree; then the two
 take turns. Prints wall and CPU seconds, medians, and the ratio of each turn.
 """
 
@@ -57,7 +57,7 @@ def main() -> None:
   for kind in KINDS:
     programs = {keeps: step(kind, keeps, inputs, options.chunk) for keeps in (False, True)}
     results = [program(*inputs) for program in programs.values()]  # also warms up
-    jax.tree.map(np.testing.assert_array_equal, *results)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), *results)
     taken = {keeps: [] for keeps in programs}
     for _ in range(options.rounds):
       for keeps, program in programs.items():

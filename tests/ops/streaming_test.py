@@ -181,8 +181,8 @@ def test_meshes_equal_one_device(kind, shape):
 @every_kind
 def test_kept_scores_change_nothing_but_the_products(kind):
   case = with_every_last_label(kind, make_case(kind, masked=True, seed=4), 4)
-  for one, other in zip(jitted(kind, case, 20, keeps=True), jitted(kind, case, 20), strict=True):
-    np.testing.assert_array_equal(one, other)
+  # XLA fuses sums with what makes the scores, so their order differs on some CPUs.
+  assert_close(jitted(kind, case, 20, keeps=True), jitted(kind, case, 20), tolerance=1e-6)
   assert_close(jitted(kind, case, 20, make_mesh((2, 4)), keeps=True), reference(kind, case))
   kept, again = (
     jitted.lower(kind, case, len(case.labels), keeps=keeps).as_text().count("stablehlo.dot_general")

@@ -177,7 +177,7 @@ def _two_views(backend, folder, num_labels=1500):
     method=types.SimpleNamespace(scorers=("encoder", "classifier"), key_temperature=0),
     extra_state_to_rank=lambda params, extra_state: extra_state,
     data=types.SimpleNamespace(inverse_propensity=np.ones(num_labels)),
-    embedder=types.SimpleNamespace(labels=embed_labels),
+    embedder=types.SimpleNamespace(labels=embed_labels, split_labels=embed_labels),
   )
   return run, queries
 
