@@ -22,6 +22,7 @@ from benchmarks.accelerator import compiled, targets
 from benchmarks.accelerator.phases import against_cpu, rates, trainings
 from xmc_jax import models, ops
 from xmc_jax.refresh import halving
+from xmc_jax.retrieval.index import RECALL
 from xmc_jax.retrieval.search import BLOCK, BLOCK_OF_ACCELERATORS
 from xmc_jax.types import Tokens
 
@@ -46,6 +47,8 @@ def _operations(place: NamedSharding) -> Iterator[tuple[str, Program]]:
     top_k = functools.partial(ops.top_k, k=100)
     given = array(block, dim), array(num_labels, dim)
     yield f"search of {block}", lambda top_k=top_k, given=given: jax.jit(top_k).lower(*given).compile()
+    nearly = functools.partial(ops.top_k, k=100, recall=RECALL)
+    yield f"shortlists of {block}", lambda nearly=nearly, given=given: jax.jit(nearly).lower(*given).compile()
   num_vectors, dim, num_clusters = rates.CLUSTERS["full"]
   for groups in (1, 32, num_clusters // 2):
     size = -(-num_vectors // groups)

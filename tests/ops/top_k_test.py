@@ -54,6 +54,20 @@ def test_chunks_change_nothing(chunk, k):
   assert_equal(top_k(queries, labels, k, chunk=chunk), reference(queries, labels, k))
 
 
+@each_case("shape", [None, (2, 4)])
+@each_case("k", [1, 4, 30])
+def test_what_a_tpu_finds_nearly_other_devices_find(k, shape):
+  """Of 23 labels, 21 count: the others, and empty places, are never found."""
+  rng = np.random.default_rng(0)
+  queries, labels = (rng.normal(size=(rows, 3)).astype(np.float32) for rows in (6, 23))
+  labels[21:] *= 100
+  mesh = None if shape is None else make_mesh(shape)
+  scores, ids = top_k(queries, labels, k, chunk=7, mesh=mesh, num_valid=21, recall=0.9)
+  expected = reference(queries, labels[:21], k)
+  np.testing.assert_array_equal(ids, expected[1])
+  np.testing.assert_allclose(scores, expected[0], rtol=1e-6)
+
+
 @each_case("order", ["random", "rising", "falling"])
 @each_case("width", [3, 40])
 @each_case("k", [1, 20, 150])
@@ -168,3 +182,5 @@ def test_wrong_arguments_are_refused():
     top_k(queries, labels, 0)
   with pytest.raises(ValueError, match="chunk=0"):
     top_k(queries, labels, 1, chunk=0)
+  with pytest.raises(ValueError, match="must be above 0 and at most 1"):
+    top_k(queries, labels, 1, recall=0.0)

@@ -14,7 +14,7 @@ from nearest_by_sort import by_hand, clustered, overlap
 from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
-from xmc_jax.retrieval import index
+from xmc_jax.retrieval import index, shortlists
 
 K = 20
 BACKEND = pytest.mark.parametrize("backend", ["exact", "scann"])
@@ -192,3 +192,17 @@ def test_auto_is_what_it_chooses(where, monkeypatch):
 def test_an_unknown_backend_is_refused():
   with pytest.raises(ConfigError, match="'faiss' is not one of 'auto', 'exact', 'scann'"):
     refresh.shortlist(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), 1, backend="faiss")
+
+
+def test_a_tpu_selects_in_one_pass_unless_told_to_be_exact(monkeypatch):
+  queries, labels = (np.random.default_rng(seed).normal(size=(30, 8)).astype(np.float32) for seed in (0, 1))
+  exact, recalls = refresh.shortlist(queries, labels, 5), []
+  searched = shortlists.search
+  monkeypatch.setattr(shortlists.runtime, "device", lambda: ("tpu", 0))
+  monkeypatch.setattr(
+    shortlists, "search", lambda *args, **more: recalls.append(more["recall"]) or searched(*args, **more)
+  )
+  np.testing.assert_array_equal(refresh.shortlist(queries, labels, 5), exact)  # no TPU: all are found
+  assert recalls == [0.95]
+  refresh.shortlist(queries, labels, 5, backend="exact")
+  assert len(recalls) == 1

@@ -1,4 +1,4 @@
-"""Finds the exact nearest labels by inner product, block by block, on one device or a mesh."""
+"""Finds the nearest labels by inner product, block by block, on one device or a mesh."""
 
 import functools
 
@@ -21,8 +21,9 @@ def top_k(
   chunk: int = 8192,
   mesh: Mesh | None = None,
   num_valid: int | Array | None = None,
+  recall: float = 1.0,
 ) -> tuple[Array, Array]:
-  r"""Finds the k labels of largest inner product with each query, exactly.
+  r"""Finds the k labels of largest inner product with each query, exactly, or nearly on a TPU.
 
   .. math::
     \mathrm{ids}_b = \operatorname{argtop}_k \, \{ \langle q_b, z_l \rangle : l < \mathrm{num\_valid} \}
@@ -45,6 +46,8 @@ def top_k(
     mesh: devices to use; by default the device of the inputs.
     num_valid: labels from here on are padding and never returned; by default L.
       Its value may change without a new compilation.
+    recall: the share of the k labels that are found, at least, on average. Below 1 a TPU selects in one pass
+      (`jax.lax.approx_max_k`), and any of them may be missing; other devices find all.
 
   Returns:
     `(scores, ids)`, float32 `[B, k]` and int32 `[B, k]`, best first. Where there
@@ -61,14 +64,18 @@ def top_k(
     raise ValueError(f"queries [B, D] and labels [L, D] do not match: {queries.shape}, {labels.shape}")
   if k < 1 or chunk < 1:
     raise ValueError(f"k and chunk must be at least 1, got k={k}, chunk={chunk}")
+  if not 0 < recall <= 1:
+    raise ValueError(f"recall={recall} must be above 0 and at most 1")
   num_valid = jnp.asarray(labels.shape[0] if num_valid is None else num_valid, jnp.int32)
   if mesh is None:
-    return _search(queries, labels, num_valid, k=k, chunk=chunk)
-  return _search_mesh(queries, labels, num_valid, k=k, chunk=chunk, mesh=mesh)
+    return _search(queries, labels, num_valid, k=k, chunk=chunk, recall=recall)
+  return _search_mesh(queries, labels, num_valid, k=k, chunk=chunk, recall=recall, mesh=mesh)
 
 
-@functools.partial(jax.jit, static_argnames=("k", "chunk"))
-def _search(queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: int) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnames=("k", "chunk", "recall"))
+def _search(
+  queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: int, recall: float
+) -> tuple[Array, Array]:
   """Runs `top_k` on one device."""
   num_labels = labels.shape[0]
   num_chunks = -(-num_labels // chunk)
@@ -86,7 +93,8 @@ def _search(queries: Array, labels: Array, num_valid: Array, *, k: int, chunk: i
     # lax.top_k ranks -0.0 below 0.0, although they are equal.
     scores = jnp.where(scores == 0, 0, scores)
     scores = jnp.where((ids >= i * chunk) & (ids < num_valid), scores, -jnp.inf)
-    return _merge(best_scores, best_ids, scores, start)
+    merge = _merge if recall == 1 or chunk <= k else functools.partial(_merge_nearly, recall=recall)
+    return merge(best_scores, best_ids, scores, start)
 
   nothing = jnp.full((queries.shape[0], k), -jnp.inf), jnp.full((queries.shape[0], k), -1, jnp.int32)
   return jax.lax.fori_loop(0, num_chunks, merge_chunk, nothing)
@@ -127,9 +135,21 @@ def _merge(best_scores: Array, best_ids: Array, scores: Array, start: Array) -> 
   return jax.lax.switch(sum(most > count for count in _FEW), [*branches, among_all])
 
 
-@functools.partial(jax.jit, static_argnames=("k", "chunk", "mesh"))
+def _merge_nearly(
+  best_scores: Array, best_ids: Array, scores: Array, start: Array, *, recall: float
+) -> tuple[Array, Array]:
+  """Merges as `_merge` does, but finds only a part of a chunk's best k on a TPU (Chern et al., 2022)."""
+  k = best_scores.shape[1]
+  found, columns = jax.lax.approx_max_k(jnp.asarray(scores), k, recall_target=recall)
+  # Places that are still empty come first, so a column that does not count is never chosen.
+  best, places = jax.lax.top_k(jnp.concatenate([best_scores, found], axis=1), k)
+  ids = jnp.concatenate([best_ids, start + columns.astype(jnp.int32)], axis=1)
+  return best, jnp.take_along_axis(ids, places, axis=1)
+
+
+@functools.partial(jax.jit, static_argnames=("k", "chunk", "recall", "mesh"))
 def _search_mesh(
-  queries: Array, labels: Array, num_valid: Array | int, *, k: int, chunk: int, mesh: Mesh
+  queries: Array, labels: Array, num_valid: Array | int, *, k: int, chunk: int, recall: float, mesh: Mesh
 ) -> tuple[Array, Array]:
   """Runs `top_k` over a mesh."""
   num_queries = queries.shape[0]
@@ -146,7 +166,7 @@ def _search_mesh(
   )
   def search_shard(queries, labels, num_valid):
     first = jax.lax.axis_index("label") * labels.shape[0]
-    scores, ids = _search(queries, labels, num_valid - first, k=k, chunk=chunk)
+    scores, ids = _search(queries, labels, num_valid - first, k=k, chunk=chunk, recall=recall)
     ids = jnp.where(ids < 0, -1, ids + first)
     # Shards are gathered in the order of their ids, so ties break as on one device.
     scores, ids = jax.lax.all_gather((scores, ids), "label", axis=1, tiled=True)

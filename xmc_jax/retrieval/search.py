@@ -1,4 +1,4 @@
-"""Searches exactly for the best labels of many queries, in blocks, without excluded pairs."""
+"""Searches for the best labels of many queries, in blocks, without excluded pairs; exactly, unless told."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -68,6 +68,7 @@ def search(
   exclude: sp.csr_matrix | None = None,
   block: int = 0,
   devices: Mesh | None = None,
+  recall: float = 1.0,
 ) -> Ranking:
   """Returns the k best labels of each query by inner product, without excluded pairs.
 
@@ -83,6 +84,7 @@ def search(
     exclude: CSR `[N, L]` pairs to leave out; None for none.
     block: queries at a time; 0 is 512 on CPUs and 4,096 on accelerators.
     devices: the mesh to search on; None is the device that `labels` are on.
+    recall: the share of the k labels that a TPU has to find, on average; other devices find all.
   """
   placed, num_labels = labels if isinstance(labels, ShardedTable) else shard_table(labels, devices)
   num_queries = len(queries)
@@ -94,7 +96,9 @@ def search(
   # product depend on its size.
   block = block or (BLOCK if _platform(placed) == "cpu" else BLOCK_OF_ACCELERATORS)
   block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
-  best = _on_the_host(placed, num_labels) if hosted else _on_devices(placed, num_labels, devices, block)
+  best = (
+    _on_the_host(placed, num_labels) if hosted else _on_devices(placed, num_labels, devices, block, recall)
+  )
   order = np.argsort(counts, kind="stable")
 
   def begin(start: int) -> Callable[[], None]:
@@ -137,11 +141,11 @@ def _on_the_host(labels: Array, num_labels: int) -> _Finder:
   return lambda queries, k: lambda: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
 
 
-def _on_devices(labels: Array, num_labels: int, devices: Mesh | None, block: int) -> _Finder:
+def _on_devices(labels: Array, num_labels: int, devices: Mesh | None, block: int, recall: float) -> _Finder:
   def best(queries: np.ndarray, k: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
     part: Array = np.pad(queries, ((0, block - len(queries)), (0, 0)))
     part = part if devices is None else sharding.split_rows(part, devices, "data")
-    found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels)
+    found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels, recall=recall)
 
     def wait() -> tuple[np.ndarray, np.ndarray]:
       scores, ids = (sharding.to_host(array)[: len(queries)] for array in found)

@@ -4,9 +4,10 @@ import numpy as np
 import scipy.sparse as sp
 from jax.sharding import Mesh
 
-from xmc_jax.distributed import split_table
+from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
-from xmc_jax.retrieval.index import Index
+from xmc_jax.retrieval.index import RECALL, Index
+from xmc_jax.retrieval.search import search
 
 
 def shortlist(
@@ -28,7 +29,8 @@ def shortlist(
       finds the labels of its own queries, and holds all labels meanwhile.
     labels: `[L, D]` float32.
     k: labels per query.
-    backend: 'exact', 'scann' or 'auto', as for `Index`.
+    backend: 'exact', 'scann' or 'auto', as for `Index`; with 'auto' a TPU finds 95 % of them on average, in
+      one pass over the scores: negatives are sampled from a shortlist, so a missing one hardly matters.
     exclude: CSR `[N, L]` pairs to leave out, such as the true labels; None for none.
     devices: the mesh to search on; None is the device that `labels` are on.
 
@@ -49,6 +51,8 @@ def shortlist(
     index = Index(split_table.whole(labels), backend=backend, name=name)
     own = exclude if exclude is None else exclude[queries.first : queries.first + len(queries.own)]
     ids = queries.gather(index.search(queries.own, width, own).ids)
+  elif backend == "auto" and runtime.device()[0] == "tpu":
+    ids = search(queries, labels, width, exclude=exclude, devices=devices, recall=RECALL).ids
   else:
     ids = Index(labels, backend=backend, devices=devices, name=name).search(queries, width, exclude).ids
   return np.pad(ids, ((0, 0), (0, k - width)), constant_values=-1)
