@@ -91,11 +91,7 @@ def search(
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)
-  hosted = _on_one_cpu(placed)
-  # Depends only on the number of queries, so that results do not differ between machines: the last bits of a
-  # product depend on its size.
-  block = block or (BLOCK if _platform(placed) == "cpu" else BLOCK_OF_ACCELERATORS)
-  block = max(1, min(block, max(_SMALL_BLOCK, -(-num_queries // 8)) if hosted else num_queries))
+  hosted, block = _on_one_cpu(placed), _block_size(placed, num_queries, block)
   best = (
     _on_the_host(placed, num_labels) if hosted else _on_devices(placed, num_labels, devices, block, recall)
   )
@@ -123,6 +119,17 @@ def search(
   else:
     _one_ahead(begin, starts)
   return Ranking(ids, scores)
+
+
+def _block_size(labels: jax.Array, num_queries: int, wanted: int) -> int:
+  """Returns how many queries to search for at a time.
+
+  On a CPU it depends only on their number, so that results do not differ between machines: the last bits of a
+  product depend on its size.
+  """
+  block = wanted or (BLOCK if _platform(labels) == "cpu" else BLOCK_OF_ACCELERATORS)
+  most = max(_SMALL_BLOCK, -(-num_queries // 8)) if _on_one_cpu(labels) else num_queries
+  return max(1, min(block, most))
 
 
 def _one_ahead(begin: Callable[[int], Callable[[], None]], starts: Iterable[int]) -> None:
