@@ -13,6 +13,7 @@ from scipy.sparse import csr_matrix
 from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.positives import smallest_width
 from xmc_jax.data.tokens import TokenTable
+from xmc_jax.distributed.sharding import rounded_up
 from xmc_jax.types import BatchSpec, Tokens
 
 Ids = np.ndarray  # of labels, int32
@@ -103,7 +104,7 @@ class SampledPool:
       size = max(1, min(by_frequency + num_uniform, most))
       probabilities = probabilities_with(num_uniform)
       group_size = length_buckets.group_size_in_cluster(size) if spec.batch_is_cluster else 1
-      rows = -(-size // num_shards) * num_shards
+      rows = rounded_up(size, num_shards)
       slots = length_buckets.plan(
         labels.lengths, rows, max_length, weights=probabilities, multiple=num_shards, group_size=group_size
       )
@@ -229,7 +230,7 @@ def make_pool(
     return TablePool(truth, spec, batch_size, label_weights)
   if spec.labels == "table":
     num_labels = len(labels.lengths)
-    columns = np.full(-(-num_labels // num_shards) * num_shards, -1, np.int32)
+    columns = np.full(rounded_up(num_labels, num_shards), -1, np.int32)
     columns[:num_labels] = np.arange(num_labels)
     return StaticPool(columns, (), num_labels)
   return SampledPool(
@@ -250,7 +251,7 @@ def all_labels(
   """Builds a pool of all labels, in groups of one width each; a group's rows divide by `num_shards`."""
   columns, groups = [], []
   for width, members in length_buckets.split_tightly(labels.lengths, max_length):
-    padded = np.full(-(-len(members) // num_shards) * num_shards, -1, np.int32)
+    padded = np.full(rounded_up(len(members), num_shards), -1, np.int32)
     padded[: len(members)] = members
     groups.append(
       labels.gather(padded if local_rows is None else np.where(local_rows(len(padded)), padded, -1), width)
@@ -263,7 +264,7 @@ def label_table(
   labels: TokenTable, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
 ) -> Tokens:
   """Lays out all labels in id order as one group; its rows divide by `num_shards`."""
-  rows = np.full(-(-len(labels.lengths) // num_shards) * num_shards, -1, np.int32)
+  rows = np.full(rounded_up(len(labels.lengths), num_shards), -1, np.int32)
   rows[: len(labels.lengths)] = np.arange(len(labels.lengths))
   width = min(max_length, int(labels.lengths.max(initial=1)))
   return labels.gather(rows if local_rows is None else np.where(local_rows(len(rows)), rows, -1), width)

@@ -87,7 +87,7 @@ def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[i
     whole = len(rows) if last else len(rows) // size * size
     starts = np.arange(0, whole, size)
     tokens = np.add.reduceat(np.minimum(lengths[rows[:whole]], width), starts) if whole else starts
-    most = -(-int(tokens.max()) // size) * size if len(starts) >= _FEW_CHUNKS else 0
+    most = sharding.rounded_up(int(tokens.max()), size) if len(starts) >= _FEW_CHUNKS else 0
     for start in starts:
       chunk = rows[start : min(start + size, whole)]
       yield width, np.pad(chunk, (0, size - len(chunk)), constant_values=-1), most
