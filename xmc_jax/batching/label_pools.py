@@ -93,7 +93,6 @@ class SampledPool:
     num_labels = len(labels.lengths)
     most = min(num_labels, spec.pool_size or num_labels)
     frequency = label_frequency(truth, label_weights, spec.num_positives)
-
     by_frequency = most if spec.fill_pool else num_sampled
 
     # A label has one row, however often it is sampled, so its weight is the chance to be sampled at all.
