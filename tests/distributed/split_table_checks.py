@@ -32,9 +32,27 @@ def rows_are_those_of_the_whole_table(rng) -> None:
   for one, other in zip(found + [table.map(lambda rows: rows[:, 3:]).whole()], wanted + [array[:, 3:]]):
     assert one.tobytes() == np.ascontiguousarray(other).tobytes()
   assert not len(table[np.zeros(0, int)])
+  for wrong in (np.s_[:, :3], np.ones(len(array), bool), 3):
+    with pytest.raises(TypeError, match="by a slice or by numbers"):
+      table[wrong]
   for wrong in (-1, len(array)):
     with pytest.raises(IndexError, match=f"row {wrong} of a table of 5,003 rows"):
       table[np.array([3, wrong])]
+
+
+def processes_without_rows_take_part(rng) -> None:
+  """In as many blocks as the others."""
+  array = rng.normal(size=(4001, 16)).astype(np.float32)
+  table, last = split(array), np.arange(3700, 4000)
+  before, split_table._BLOCK_BYTES = split_table._BLOCK_BYTES, 4000
+  few = table.take(last)
+  assert len(few.own) == (300 if jax.process_index() == jax.process_count() - 1 else 0)
+  np.testing.assert_array_equal(few.whole(), array[last])
+  np.testing.assert_array_equal(few[np.arange(299, 0, -1)], array[last][:0:-1])
+  np.testing.assert_array_equal(few.gather(last[: len(few.own)].astype(np.int32)), last)
+  found = balanced_clusters(few, 64, key=jax.random.key(0))
+  np.testing.assert_array_equal(found, balanced_clusters(array[last], 64, key=jax.random.key(0)))
+  split_table._BLOCK_BYTES = before
 
 
 def devices_get_their_rows(rng, mesh) -> None:
@@ -112,6 +130,7 @@ def main() -> None:
   jax.distributed.initialize(f"localhost:{port}", count, number)
   mesh = sharding.make(count, 2)
   rows_are_those_of_the_whole_table(np.random.default_rng(0))
+  processes_without_rows_take_part(np.random.default_rng(6))
   devices_get_their_rows(np.random.default_rng(1), mesh)
   searches_find_the_same(np.random.default_rng(2), mesh)
   centroids_and_edges_are_the_same(np.random.default_rng(3))

@@ -56,7 +56,7 @@ def test_chunks_change_nothing(chunk, k):
 
 @each_case("shape", [None, (2, 4)])
 @each_case("k", [1, 4, 30])
-def test_what_a_tpu_finds_nearly_other_devices_find(k, shape):
+def test_recall_below_one_is_exact_off_tpus(k, shape):
   """Of 23 labels, 21 count: the others, and empty places, are never found."""
   rng = np.random.default_rng(0)
   queries, labels = (rng.normal(size=(rows, 3)).astype(np.float32) for rows in (6, 23))

@@ -446,11 +446,13 @@ def test_what_the_host_holds():
   many = planned({"eval.scores": "fused", "plan.num_labels": 10_000_000})
   assert "embeddings take 30.7 GB of host memory, split over the processes" in table(many)
   unidec = planned(preset="unidec-lf_amazontitles_1.3m")
-  expected = 4 * 512 * (3 * labels + 2 * points) + words
+  expected = 4 * 512 * (2 * labels + 2 * points) + words
   assert host.in_every_process(unidec.config, unidec.sizes) == expected
   assert host.split_over_processes(unidec.config, unidec.sizes) == 4 * 512 * (labels + points)
   alone = planned({"eval.scores": "memory"}, preset="unidec-lf_amazontitles_1.3m")
-  assert host.in_every_process(alone.config, alone.sizes) == expected - 4 * 512 * labels
+  assert host.in_every_process(alone.config, alone.sizes) == expected
+  memory = planned({"eval.scores": "fused"}, preset="rae_xmc-lf_amazontitles_1.3m")
+  assert host.in_every_process(memory.config, memory.sizes) == 4 * 768 * (labels + 2 * points)
   tree = planned({"eval.scores": "fused"}, preset="ngame_classifier-paper")
   plain = planned({"eval.scores": "fused", "eval.fusion_rows": 0}, preset="ngame_classifier-paper")
   found = [each.moments["evaluation"]["label embeddings"] for each in (tree, plain)]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from xmc_jax.distributed.preemption import StopRequested
 from xmc_jax.errors import UserError
 from xmc_jax.storage.checkpoints import Checkpoints, StepFolder
 from xmc_jax.storage.checkpoints.background import Background, on_host
@@ -37,7 +38,7 @@ def test_writes_run_in_order_beside_the_caller():
   assert done[-1] == "at once"
 
 
-def test_an_error_is_raised_once_by_what_waits_and_nothing_is_written_after_it():
+def test_an_error_is_raised_once_by_what_waits_and_nothing_is_written_after_it(capfd):
   background, done = Background(in_thread=True), []
 
   def fail():
@@ -52,9 +53,12 @@ def test_an_error_is_raised_once_by_what_waits_and_nothing_is_written_after_it()
   background.run(fail)
   with pytest.raises(ValueError, match="of the block"), background.finished():  # not that of the write
     raise ValueError("of the block")
-  background.run(fail)
-  with pytest.raises(UserError, match="the disk is full"), background.finished():
-    pass
+  assert "a checkpoint was not written: the disk is full" in capfd.readouterr().err
+  for left_by in (None, StopRequested):  # a stop relies on what it saved
+    background.run(fail)
+    with pytest.raises(UserError, match="the disk is full"), background.finished():
+      if left_by:
+        raise left_by
   background.close()
 
 
@@ -105,6 +109,8 @@ def test_a_full_disk_is_named_by_the_next_save(tmp_path, monkeypatch):
     raise OSError(28, "No space left on device")
 
   monkeypatch.setattr(checkpoints._newest._arrays._manager, "save", full)
+  checkpoints.save(state(6), {}, {})
+  assert checkpoints.last_good() == "the last good checkpoint is step 3"  # names it, and prints the error
   checkpoints.save(state(6), {}, {})
   with pytest.raises(UserError, match=r"No space left on device.*; the last good checkpoint is step 3"):
     checkpoints.save(state(9), {}, {})

@@ -94,23 +94,27 @@ def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], m
   return jax.tree_util.tree_map_with_path(fit, tree)
 
 
-def place(array: Array | SplitTable, sharding: jax.sharding.Sharding) -> jax.Array:
+def place(array: Array, sharding: jax.sharding.Sharding) -> jax.Array:
   """Puts a host array on the devices; with several processes each puts the parts of its own devices."""
-  if isinstance(array, SplitTable):
-    return array.placed(sharding)
   if sharding.is_fully_addressable:
     return jax.device_put(array, sharding)
   return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def split_rows(array: Array | SplitTable, mesh: Mesh, *axes: str) -> jax.Array:
-  """Splits the rows of a host array over mesh axes; appends zero rows until they divide."""
+  """Splits the rows of a host array over mesh axes; appends zero rows until they divide.
+
+  Collective for a split table.
+  """
   shards = math.prod(mesh.shape[axis] for axis in axes)
   return place_rows(array, NamedSharding(mesh, PartitionSpec(axes)), rounded_up(len(array), shards))
 
 
 def place_rows(array: Array | SplitTable, sharding: jax.sharding.Sharding, num_rows: int) -> jax.Array:
-  """Puts a host array on the devices, with zero rows appended until there are `num_rows`."""
+  """Puts a host array on the devices, with zero rows appended until there are `num_rows`.
+
+  Collective for a split table.
+  """
   if isinstance(array, SplitTable):
     return array.placed(sharding, num_rows)
   if missing := num_rows - len(array):

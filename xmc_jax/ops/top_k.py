@@ -23,7 +23,7 @@ def top_k(
   num_valid: int | Array | None = None,
   recall: float = 1.0,
 ) -> tuple[Array, Array]:
-  r"""Finds the k labels of largest inner product with each query, exactly, or nearly on a TPU.
+  r"""Finds the k labels of largest inner product with each query; exactly, unless `recall` is below 1.
 
   .. math::
     \mathrm{ids}_b = \operatorname{argtop}_k \, \{ \langle q_b, z_l \rangle : l < \mathrm{num\_valid} \}
@@ -47,7 +47,7 @@ def top_k(
     num_valid: labels from here on are padding and never returned; by default L.
       Its value may change without a new compilation.
     recall: the share of the k labels that are found, at least, on average. Below 1 a TPU selects in one pass
-      (`jax.lax.approx_max_k`), and any of them may be missing; other devices find all.
+      (`jax.lax.approx_max_k`): any of them may be missing, ties come in any order. Other devices find all.
 
   Returns:
     `(scores, ids)`, float32 `[B, k]` and int32 `[B, k]`, best first. Where there
@@ -136,11 +136,11 @@ def _merge(best_scores: Array, best_ids: Array, scores: Array, start: Array) -> 
 
 
 def _merge_nearly(
-  best_scores: Array, best_ids: Array, scores: Array, start: Array, *, recall: float
+  best_scores: Array, best_ids: Array, scores: jax.Array, start: Array, *, recall: float
 ) -> tuple[Array, Array]:
   """Merges as `_merge` does, but finds only a part of a chunk's best k on a TPU (Chern et al., 2022)."""
   k = best_scores.shape[1]
-  found, columns = jax.lax.approx_max_k(jnp.asarray(scores), k, recall_target=recall)
+  found, columns = jax.lax.approx_max_k(scores, k, recall_target=recall)
   # Places that are still empty come first, so a column that does not count is never chosen.
   best, places = jax.lax.top_k(jnp.concatenate([best_scores, found], axis=1), k)
   ids = jnp.concatenate([best_ids, start + columns.astype(jnp.int32)], axis=1)

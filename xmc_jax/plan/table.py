@@ -92,8 +92,8 @@ def _on_host(config: ml_collections.ConfigDict, sizes: Sizes) -> Iterator[str]:
     yield f"embeddings take {split / 1e9:,.1f} GB of host memory, split over the processes"
   if whole > _MUCH_ON_HOST:
     yield (
-      f"evaluation by {config.eval.scores!r} scores holds label embeddings, training points and words in "
-      f"every process: {whole / 1e9:,.1f} GB of host memory"
+      f"evaluation by {config.eval.scores!r} scores holds label embeddings, training points"
+      f"{' and words' * shapes.opens_sources(config)} in every process: {whole / 1e9:,.1f} GB of host memory"
     )
 
 

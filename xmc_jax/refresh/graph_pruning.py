@@ -43,7 +43,7 @@ def kept_edges(
   means = [_mean(table) for table in (rows, anchors)] if centred else []
   if not isinstance(rows, SplitTable):
     return _judged(edges, rows, anchors, means, threshold, progress or (lambda done: None))
-  own = edges[rows.first : rows.first + len(rows.own)]
+  own = edges[rows.own_rows]
   first, share = int(edges.indptr[rows.first]), edges.nnz / max(1, own.nnz)
   kept = np.zeros(edges.nnz, np.uint8)
   kept[first : first + own.nnz] = _judged(

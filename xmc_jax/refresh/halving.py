@@ -23,7 +23,7 @@ _PART_BYTES = 1 << 20  # bytes of the groups that a core handles together: they 
 def halve(parts: list[tuple[jax.Array, jax.Array]], levels: int) -> np.ndarray:
   """Halves one group, `[1, N, D]` and indices `[1, N]`, `levels` times; returns clusters' indices `[n, P]`.
 
-  Frees the contents of `parts` after the first level.
+  Replaces the contents of `parts` at each level, to free their memory.
   """
   devices = list(parts[0][0].devices())
   on_cpu = len(devices) == 1 and devices[0].platform == "cpu"  # several devices need calls in one fixed order
@@ -62,6 +62,7 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
   return [(rows[part], order[part]) for part in range(num_parts)]
 
 
+@jax.jit
 def halves(scores: Array, where: Array) -> tuple[Array, Array]:
   """Chooses the halves of each group: the members of largest score, and the others.
 
@@ -98,6 +99,7 @@ def _direction(rows: Array, where: Array) -> Array:
   return _lloyd(rows, where, start(rows[:, :SAMPLE], where[:, :SAMPLE]), LAST_ITERATIONS)[0]
 
 
+@jax.jit
 def start(sample: Array, sampled: Array) -> Array:
   """Returns the direction `[G, D]` of the best halves of a sample of each group, from several starts."""
   count = jnp.maximum(jnp.sum(sampled, axis=1), 1)
@@ -137,6 +139,7 @@ def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> 
   return ended[1], ended[2]
 
 
+@jax.jit
 def largest(scores: Array, where: Array, count: Array) -> tuple[Array, Array]:
   """Returns integers `[G, P]` in the order of the scores, and each row's `count`-th largest `[G, 1]`."""
   lowest = jnp.iinfo(jnp.int32).min

@@ -43,7 +43,7 @@ def _split_centroids(points: SplitTable, has_label: sp.csr_matrix, texts: Callab
   """
   num_labels, width = has_label.shape[0], points.shape[1]
   counts, kept = np.diff(has_label.indptr), split_table.own_range(num_labels)
-  of_own = has_label[:, points.first : points.first + len(points.own)]
+  of_own = has_label[:, points.own_rows]
   centroids = np.empty((len(kept), width), np.float32)
   size = max(1, _BLOCK_BYTES // (4 * width))
   for start in range(0, num_labels, size):

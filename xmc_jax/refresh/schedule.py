@@ -8,8 +8,8 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax.console import say
-from xmc_jax.distributed import runtime, sharding
-from xmc_jax.distributed.split_table import SplitTable
+from xmc_jax.distributed import runtime, sharding, split_table
+from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.refresh.snapshot import Snapshot
 from xmc_jax.types import BATCHES, Array, PyTree, Refresh
 
@@ -48,7 +48,7 @@ def _next(refresh: Refresh, step: int, steps_per_epoch: int) -> int | None:
 def renew(
   name: str, refresh: Refresh, snapshot: Snapshot, refreshed: Mapping[str, np.ndarray], extra_state: PyTree
 ) -> tuple[dict[str, np.ndarray], PyTree]:
-  """Runs one refresh; every process receives the main process's result, bit for bit.
+  """Runs one refresh; every process receives the same result: the main process's, if it is whole.
 
   Args:
     name: name of the refresh.
@@ -66,7 +66,7 @@ def renew(
   if not isinstance(made, SplitTable):
     made = runtime.from_main_process(made)
   if refresh.target == BATCHES:
-    return {**refreshed, name: cast(np.ndarray, made)}, extra_state
+    return {**refreshed, name: split_table.whole(cast(Table, made))}, extra_state
   return dict(refreshed), {**extra_state, name: _like(made, extra_state[name])}
 
 
@@ -82,5 +82,6 @@ def shares(name: str, refreshed: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 def _like(made: Array | SplitTable, before: jax.Array) -> Array:
   """Places a result on the devices, with the type, rows and sharding of the array that it replaces."""
-  made = made if isinstance(made, SplitTable) else np.asarray(made, before.dtype)
-  return sharding.place_rows(made, before.sharding, len(before))
+  if isinstance(made, SplitTable):
+    return made.placed(before.sharding, len(before)).astype(before.dtype)
+  return sharding.place_rows(np.asarray(made, before.dtype), before.sharding, len(before))

@@ -1,8 +1,8 @@
 """Clusters vectors that are split over the processes of a run into clusters of equal sizes.
 
-The same halving as in one process (halving.py). As long as there are fewer groups than processes, all of
-them halve each group together: every vector stays where it is, and only scores, sums and a sample of vectors
-are exchanged. Then each process takes some groups and halves them alone.
+The same halving as in one process (halving.py). At the first levels all processes halve each group together:
+every vector stays where it is, and only scores, sums and a sample of vectors are exchanged. When there is a
+group for each process, or four where their number is no power of two, each takes some and halves them alone.
 """
 
 import functools
@@ -26,8 +26,9 @@ def find(vectors: SplitTable, levels: int, *, key: Array) -> np.ndarray:
 
   Args:
     vectors: `[N, D]`.
-    levels: so many that no group has fewer than one vector when it is halved.
-    key: a JAX random key; the result depends only on it, the vectors and the number of processes.
+    levels: at most log2 N, rounded up.
+    key: a JAX random key. The result depends only on it, the vectors and the number of processes; on a GPU
+      also on the order of sums, if `runtime.deterministic` is not set.
 
   Returns:
     `[N]` int32, the group of each vector, from 0 to 2^levels - 1, on every process.
@@ -62,7 +63,7 @@ def _on_device(rows: np.ndarray) -> jax.Array:
 
 
 def _levels_together() -> int:
-  """Returns how often all processes halve groups together: until each can take about as many groups."""
+  """Returns the number of levels at which all processes halve groups together."""
   count = runtime.num_processes()
   wanted = count if count & (count - 1) == 0 else _GROUPS * count
   return (wanted - 1).bit_length()
@@ -81,13 +82,13 @@ def _halve_together(table: SplitTable, members: np.ndarray) -> np.ndarray:
   where = members >= 0
   groups = np.full(len(table), -1, np.int32)
   groups[members[where]] = np.nonzero(where)[0]
-  own, of_own = _on_device(table.own), groups[table.first : table.first + len(table.own)]
+  own, of_own = _on_device(table.own), groups[table.own_rows]
 
   def summed(chosen: np.ndarray) -> np.ndarray:
     """Returns the sums `[G, D]` of the chosen members `[G, P]`."""
     rows = np.zeros(len(table), bool)
     rows[members[chosen]] = True
-    mine = rows[table.first : table.first + len(table.own)]
+    mine = rows[table.own_rows]
     return split_table.sum_over_processes(np.asarray(_sums(own, of_own, mine, len(members))))
 
   def scored(direction: Array) -> np.ndarray:
@@ -97,10 +98,11 @@ def _halve_together(table: SplitTable, members: np.ndarray) -> np.ndarray:
 
   sample = members[:, : halving.SAMPLE]
   rows = table[np.maximum(sample, 0).ravel()].reshape(*sample.shape, -1) * (sample >= 0)[:, :, None]
-  direction = _lloyd(halving.start(rows, sample >= 0), where, summed, scored)
-  places, kept = halving.halves(scored(direction), where)
+  # All take the main process's decisions: other hosts may round differently.
+  begun = runtime.from_main_process(halving.start(rows, sample >= 0))
+  places, kept = halving.halves(scored(_lloyd(begun, where, summed, scored)), where)
   halves = np.where(kept, np.take_along_axis(members, np.asarray(places), axis=1), -1)
-  return halves.reshape(2 * len(members), -1)
+  return np.asarray(runtime.from_main_process(halves.reshape(2 * len(members), -1)))
 
 
 def _lloyd(
@@ -117,8 +119,10 @@ def _lloyd(
     first = summed(np.asarray(keys >= threshold) & where)
     second = total - first
     similarity = np.linalg.norm(first, axis=1) + np.linalg.norm(second, axis=1)
-    direction = jnp.where(rising[:, None], unit(first) - unit(second), direction)
+    found = jnp.where(rising[:, None], unit(first) - unit(second), direction)
+    direction = runtime.from_main_process(found)
     rising = rising & (similarity - last > halving.TOLERANCE * count)
+    rising = np.asarray(runtime.from_main_process(rising))
     last = similarity
     if not rising.any():
       break
@@ -141,9 +145,8 @@ def _sums(rows: Array, groups: Array, chosen: Array, num_groups: int) -> Array:
 def _rows_of_groups(table: SplitTable, members: np.ndarray, own: range) -> tuple[jax.Array, jax.Array]:
   """Returns the rows of this process's groups `[g, P, D]`, and their numbers `[g, P]`."""
   kept = np.zeros((len(own), members.shape[1], table.shape[1]), np.float32)
-  for group, numbers in enumerate(members):  # all processes look at each group
-    real = numbers >= 0
-    rows = table[numbers[real]]
-    if group in own:
-      kept[group - own.start, real] = rows
+  groups, places = np.nonzero(members >= 0)
+  for part, rows in table.blocks(members[groups, places]):  # every process looks at all groups
+    mine = (groups[part] >= own.start) & (groups[part] < own.stop)
+    kept[groups[part][mine] - own.start, places[part][mine]] = rows[mine]
   return _on_device(kept), jnp.asarray(members[own.start : own.stop])

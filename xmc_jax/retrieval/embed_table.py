@@ -39,7 +39,7 @@ def embed_table(
     progress: called with the number of texts done.
 
   Returns:
-    `[n, D]` float32, in the table's order.
+    `[len(kept), D]` float32, in the table's order.
   """
   kept = range(len(table)) if kept is None else kept
   out, waiting = None, None

@@ -19,7 +19,7 @@ from xmc_jax.retrieval.search import Ranking, search, shard_table, without
 from xmc_jax.types import Array
 
 BACKENDS = ("auto", "exact", "scann")
-RECALL = 0.95  # fraction of the exact nearest k that ScaNN must find
+RECALL = 0.95  # fraction of the exact nearest k that ScaNN, or a TPU for shortlists, must find
 _TARGET_RECALL = RECALL + 0.01  # required on the sample, whose recall is off by some 0.005
 
 _SMALLEST = 1000  # labels; ScaNN's codes need at least 16, and with fewer than 1,000 a tree does not help
@@ -74,7 +74,7 @@ class Index:
   except for the order of ties. Scores are inner products with both backends.
 
   Args:
-    labels: `[L, D]` float32; as queries, they may be split over the processes, which then search exactly.
+    labels: `[L, D]` float32. They and the queries may be split over the processes.
     backend: 'exact' is a blocked search on the device. 'scann' is ScaNN on the host's CPU; exact search if it
       is not installed, for fewer than 1,000 labels and if vectors are not finite. 'auto' is ScaNN if that is
       faster: on CPUs, with many labels, as soon as there were many queries; but exact search if ScaNN cannot
@@ -89,7 +89,7 @@ class Index:
 
   def __init__(
     self,
-    labels: Array | SplitTable,
+    labels: Array | Table,
     *,
     backend: str = "auto",
     devices: Mesh | None = None,
@@ -118,7 +118,7 @@ class Index:
       k: labels per query, at most L.
       exclude: CSR `[N, L]` pairs to leave out; None for none.
     """
-    if isinstance(queries, SplitTable):  # of several processes, which search exactly
+    if isinstance(queries, SplitTable):  # all processes search for them together
       return search(queries, self._placed, k, exclude=exclude, devices=self._devices)
     queries = np.asarray(queries, np.float32)
     depth = max(k, min(_SHALLOWEST, len(self._placed)))

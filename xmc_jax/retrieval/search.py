@@ -1,5 +1,6 @@
 """Searches for the best labels of many queries, in blocks, without excluded pairs; exactly, unless told."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 from jax.sharding import Mesh
 
 from xmc_jax import ops
-from xmc_jax.distributed import sharding
+from xmc_jax.distributed import sharding, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.retrieval import cpu_cores, host_search
 from xmc_jax.types import Array
@@ -48,7 +49,7 @@ class ShardedTable(NamedTuple):
     return self.num_labels
 
 
-def shard_table(labels: Array | SplitTable, devices: Mesh | None = None) -> ShardedTable:
+def shard_table(labels: Array | Table, devices: Mesh | None = None) -> ShardedTable:
   """Places labels `[L, D]` for `search`: split over a mesh's 'label' axis, or on their current device.
 
   Call it once for labels that are searched several times.
@@ -62,7 +63,7 @@ def shard_table(labels: Array | SplitTable, devices: Mesh | None = None) -> Shar
 
 def search(
   queries: Table,
-  labels: Array | SplitTable | ShardedTable,
+  labels: Array | Table | ShardedTable,
   k: int,
   *,
   exclude: sp.csr_matrix | None = None,
@@ -78,7 +79,7 @@ def search(
   per core (host_search.py); otherwise `ops.top_k` does, while the host takes care of the block before.
 
   Args:
-    queries: `[N, D]` float32; may be split over the processes, and every process gets all results.
+    queries: `[N, D]` float32; like labels, maybe split over the processes. Every process gets all results.
     labels: `[L, D]` float32; with `devices`, on the host; or the result of `shard_table` for these devices.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.
@@ -87,14 +88,14 @@ def search(
     recall: the share of the k labels that a TPU has to find, on average; other devices find all.
   """
   placed, num_labels = labels if isinstance(labels, ShardedTable) else shard_table(labels, devices)
-  num_queries = len(queries)
+  hosted, num_queries = _on_one_cpu(placed), len(queries)
+  queries = split_table.whole(queries) if hosted else queries  # threads cannot ask other processes for rows
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   ids = np.full((num_queries, k), -1, np.int32)
   scores = np.full((num_queries, k), -np.inf, np.float32)
-  hosted, block = _on_one_cpu(placed), _block_size(placed, num_queries, block)
-  best = (
-    _on_the_host(placed, num_labels) if hosted else _on_devices(placed, num_labels, devices, block, recall)
-  )
+  block = _block_size(placed, num_queries, block)
+  on_devices = functools.partial(_on_devices, devices=devices, block=block, recall=recall)
+  best = (_on_the_host if hosted else on_devices)(placed, num_labels)
   order = np.argsort(counts, kind="stable")
 
   def begin(start: int) -> Callable[[], None]:
@@ -148,7 +149,9 @@ def _on_the_host(labels: Array, num_labels: int) -> _Finder:
   return lambda queries, k: lambda: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
 
 
-def _on_devices(labels: Array, num_labels: int, devices: Mesh | None, block: int, recall: float) -> _Finder:
+def _on_devices(
+  labels: Array, num_labels: int, *, devices: Mesh | None, block: int, recall: float
+) -> _Finder:
   def best(queries: np.ndarray, k: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
     part: Array = np.pad(queries, ((0, block - len(queries)), (0, 0)))
     part = part if devices is None else sharding.split_rows(part, devices, "data")

@@ -21,8 +21,8 @@ def shortlist(
 ) -> np.ndarray:
   """Finds the k nearest labels of each query, without excluded pairs (ANCE; DEXML, section 5.4).
 
-  Builds an `Index` and searches it once. The same input gives the same shortlists, except for the order of
-  ties. docs/formulas.md, "Shortlists".
+  Searches an `Index`, or on a TPU by `search` alone. The same input gives the same shortlists, except for the
+  order of ties. docs/formulas.md, "Shortlists".
 
   Args:
     queries: `[N, D]` float32; may be split over the processes, as labels may. By ScaNN, each process then
@@ -49,7 +49,7 @@ def shortlist(
   width, name = min(k, len(labels)), "shortlist"
   if backend == "scann" and isinstance(queries, SplitTable):
     index = Index(split_table.whole(labels), backend=backend, name=name)
-    own = exclude if exclude is None else exclude[queries.first : queries.first + len(queries.own)]
+    own = exclude if exclude is None else exclude[queries.own_rows]
     ids = queries.gather(index.search(queries.own, width, own).ids)
   elif backend == "auto" and runtime.device()[0] == "tpu":
     ids = search(queries, labels, width, exclude=exclude, devices=devices, recall=RECALL).ids

@@ -53,7 +53,7 @@ def add_label_column(run: Run, labels: Table, weight: float) -> Table:
   counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=len(labels))
   column = (run.config.method.temperature * weight * np.log1p(counts)).astype(np.float32)
   if isinstance(labels, SplitTable):
-    column = column[labels.first : labels.first + len(labels.own)]
+    column = column[labels.own_rows]
   return split_table.map_rows(labels, lambda rows: np.column_stack([rows, column]))
 
 

@@ -13,7 +13,7 @@ from xmc_jax import config as configs
 from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import GraphEdges
-from xmc_jax.distributed import sharding
+from xmc_jax.distributed import sharding, split_table
 from xmc_jax.distributed.split_table import Table
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.refresh import Snapshot
@@ -159,8 +159,9 @@ class Run:
     trained = params, extra_state
 
     def embed_queries() -> Table:
-      frozen = source is self and self.method.batch.frozen
-      return self.batches.vectors if frozen else embedder.split_queries(*trained, self.data.train.tokens)
+      if source is self and self.method.batch.frozen:
+        return split_table.split(self.batches.vectors)
+      return embedder.split_queries(*trained, self.data.train.tokens)
 
     return Snapshot(
       embed_queries,

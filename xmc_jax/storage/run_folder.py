@@ -34,7 +34,7 @@ from xmc_jax.storage import atomic
 # Settings that may differ between the command that began a run and the one that continues it.
 _MAY_CHANGE = (
   *("data.cache_dir", "eval.num_examples", "eval.report_page", "eval.batch_size"),
-  *("checkpoint.keep", "checkpoint.grace_seconds"),
+  *("checkpoint.keep", "checkpoint.grace_seconds", "checkpoint.in_background"),
   *("train.max_skipped_steps", "mesh.", "runtime.", "plan."),
 )
 
@@ -141,7 +141,7 @@ def write_table(path: pathlib.Path, table: Table) -> None:
     if runtime.is_main_process():
       atomic.write_array(path, table)
     return
-  blocks = (block for _, block in table.blocks())
+  blocks = (rows for _, rows in table.blocks())
   try:
     if runtime.is_main_process():
       atomic.write_blocks(path, table.shape, blocks)

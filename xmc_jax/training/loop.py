@@ -18,7 +18,7 @@ from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.storage.checkpoints import Checkpoints
-from xmc_jax.training import optimizer, validation
+from xmc_jax.training import optimizer, readings, validation
 from xmc_jax.training.nonfinite_guard import NonFiniteGuard
 from xmc_jax.training.step import TrainStep
 from xmc_jax.types import EXTRA_STATE, Batch, TrainState
@@ -41,32 +41,41 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: i
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optimizer.make(run.config, total_steps)
   step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
-  last_step = min(last_step or total_steps, total_steps)
   checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep, _saves_in_background(run))
+  with contextlib.closing(checkpoints):
+    _train(run, writer, stop, step, min(last_step or total_steps, total_steps), checkpoints)
+
+
+def _train(
+  run: Run, writer: MetricWriter, stop: Stop, step: TrainStep, last_step: int, checkpoints: Checkpoints
+) -> None:
   with writer.stage("restore"):
     newest = checkpoints.latest_valid()
     initial = run.initial_parameters(from_other_run=newest is None)
     state, refreshed = checkpoints.restore(newest, step.first_state(*initial))
     del initial  # where the mesh has several devices, the state has copies
-  first = int(state.step)
-  record = checkpoints.record
+  first, record = int(state.step), checkpoints.record
   writer.resume(first, record.seconds, record.unscored)
   if first:
     say(f"train: going on from step {first:,} of {last_step:,}")
-  if record.unscored or (first < last_step and not record.stopped):
-    loop = _Loop(run, writer, stop, step, state, refreshed, checkpoints)
-    try:
-      with stop.saving(), checkpoints.finished():
-        loop.run(first, last_step)
-      stop.check()
-    except StopRequested:
-      say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
-      stop.leave()
-  checkpoints.close()
+  if not record.unscored and (first >= last_step or record.stopped):
+    return
+  loop = _Loop(run, writer, stop, step, state, refreshed, checkpoints)
+  try:
+    with stop.saving(), checkpoints.finished():
+      loop.run(first, last_step)
+    stop.check()
+  except StopRequested:
+    say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
+    stop.leave()
 
 
 def _saves_in_background(run: Run) -> bool:
-  """Returns whether to write checkpoints while the training goes on: where steps leave the host idle."""
+  """Returns whether to write checkpoints while the training goes on: where steps leave the host idle.
+
+  Raises:
+    ConfigError: that is set, and there are several processes.
+  """
   wanted = run.config.checkpoint.in_background
   if wanted == "always" and not runtime.is_alone():
     raise ConfigError(
@@ -163,7 +172,9 @@ class _Loop:
     with contextlib.closing(prefetch(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
-        bar.update(step, _status(step, per_epoch, self._guard.last, self._record.best, config.eval.metric))
+        bar.update(
+          step, readings.status(step, per_epoch, self._guard.last, self._record.best, config.eval.metric)
+        )
         self._after(step, ends=step == total_steps)
         if self._stop.requested(step):
           self._save()
@@ -192,7 +203,7 @@ class _Loop:
       with self._writer.stage("train"):
         self._guard.flush()
     if ends or step % per_epoch == 0:
-      self._writer.scalars(step, _epoch_metrics(self._guard.last, self._rate, self._writer))
+      self._writer.scalars(step, readings.epoch_metrics(self._guard.last, self._rate, self._writer))
     self._evaluate_and_save(step, evaluates, saves)
 
   def _evaluate_and_save(self, step: int, evaluates: bool, saves: bool) -> None:
@@ -218,16 +229,6 @@ class _Loop:
       self._checkpoints.save(self._state, self._refreshed, self._writer.seconds)
 
 
-def _epoch_metrics(numbers: dict[str, float], rate: float, writer: MetricWriter) -> dict[str, float]:
-  """Returns an epoch's entries for metrics.jsonl."""
-  return {
-    **{f"train/{name}": value for name, value in numbers.items()},
-    "train/examples_per_second": rate,
-    **{f"time/{stage}": seconds for stage, seconds in writer.seconds.items()},
-    **{f"memory/{where}_bytes": peak for where, peak in runtime.peak_memory().items()},
-  }
-
-
 def static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, Any]:
   """Puts on the devices, once, what all batches share: the texts of all labels."""
   static: dict[str, Any] = {}
@@ -237,12 +238,3 @@ def static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, A
   if batches.every_label:
     static["every_label"] = sharding.put_labels(batches.every_label, mesh)
   return static
-
-
-def _status(step: int, per_epoch: int, numbers: dict[str, float], best: float | None, metric: str) -> str:
-  parts = [f"epoch {1 + (step - 1) // per_epoch}"]
-  if numbers:
-    parts.append(f"loss {numbers['loss']:.4f}")
-  if best is not None:
-    parts.append(f"best {metric} {100 * best:.2f}")
-  return ", ".join(parts)

@@ -49,6 +49,7 @@ class Checkpoints:
     self._best = StepFolder(workdir / run_folder.BEST, keep=1)
     self.record = TrainingRecord()
     self._background = Background(in_background)
+    self._copy: TrainState | None = None  # of the step that is being saved
 
   def latest(self) -> int | None:
     """Returns the newest finished step, or None; waits for saves."""
@@ -60,8 +61,8 @@ class Checkpoints:
     return self._newest.latest_valid()
 
   def last_good(self) -> str:
-    """Names the newest finished step, for a message; waits for saves."""
-    self._background.wait()
+    """Names the newest finished step, for a message; waits for saves, and prints a failure."""
+    self._background.note_failure()
     return self._newest.last_good()
 
   def restore(self, step: int | None, state: TrainState) -> tuple[TrainState, PyTree]:
@@ -94,12 +95,20 @@ class Checkpoints:
     """Saves this step; if it is saved already, updates only its record."""
     self._background.wait()  # so that there is one copy of a state at a time
     step, record = int(state.step), self.record.to_json(seconds)
-    copied = self._copied(state)
-    self._background.run(lambda: self._newest.save(step, copied, refreshed, record))
+    self._copy = copied = self._copied(state)
+
+    def write() -> None:
+      self._newest.save(step, copied, refreshed, record)
+      self._copy = None
+
+    self._background.run(write)
 
   def keep_best(self, state: TrainState) -> None:
     """Saves the parameters that the record calls the best so far."""
-    trained = self._copied({"params": state.params, "extra_state": state.extra_state})
+    copy = self._copy  # of this step, unless it is written already
+    kept = copy if copy is not None and int(copy.step) == int(state.step) else state
+    trained = {"params": kept.params, "extra_state": kept.extra_state}
+    trained = self._copied(trained) if kept is state else trained
     step = cast(int, self.record.best_step)  # the record has one: `state` is of that step
     record = {"best": self.record.best}
     self._background.run(lambda: self._best.save(step, trained, {}, record))
@@ -118,9 +127,12 @@ class Checkpoints:
     atomic.check_room(self._newest.folder.parent, num_bytes, "a checkpoint with the best parameters")
 
   def close(self) -> None:
-    self._background.close()
-    self._newest.close()
-    self._best.close()
+    """Waits for saves and closes the folders; raises what `finished` does."""
+    try:
+      self._background.close()
+    finally:
+      self._newest.close()
+      self._best.close()
 
   def _copied(self, tree: PyTree) -> PyTree:
     return on_host(tree) if self._background.in_thread else tree

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 
-from xmc_jax.types import PyTree
+from xmc_jax.console import say
+from xmc_jax.types import Array, PyTree
 
 
 class Background:
   """Runs writes one after the other: in a thread, or at once.
 
   Args:
-    in_thread: whether writes run in a thread. If one fails, its error is raised by the next call.
+    in_thread: whether writes run in a thread. If one fails, those after it are left out, and the next `wait`,
+      `finished` or `close` raises its error.
   """
 
   def __init__(self, in_thread: bool):
@@ -43,14 +45,28 @@ class Background:
 
   @contextlib.contextmanager
   def finished(self) -> Iterator[None]:
-    """Waits for all writes when the block ends; an error of the block goes before theirs."""
+    """Waits for all writes when the block ends.
+
+    Raises:
+      Exception: a write failed, also if the block ends by a stop request. If the block fails itself, its
+        error is raised, and that of the write is only printed.
+    """
     try:
       yield
-    except BaseException:
-      with contextlib.suppress(Exception):
-        self.wait()
+    except Exception:
+      self.note_failure()
+      raise
+    except BaseException:  # a stop: what it wanted to save must be on the disk
+      self.wait()
       raise
     self.wait()
+
+  def note_failure(self) -> None:
+    """Waits for all writes, and prints the error of the first that failed."""
+    try:
+      self.wait()
+    except Exception as error:
+      say(f"a checkpoint was not written: {error}")
 
   def close(self) -> None:
     """Waits for all writes, and ends the thread."""
@@ -62,6 +78,11 @@ class Background:
 
 
 def on_host(tree: PyTree) -> PyTree:
-  """Copies arrays to the host's CPU: a step may overwrite the originals."""
-  cpu = jax.local_devices(backend="cpu")[0]
-  return jax.tree.map(lambda leaf: jax.device_put(np.array(leaf), cpu), jax.device_get(tree))
+  """Copies arrays to the host's memory, as NumPy arrays: a step may overwrite the originals."""
+  return jax.tree.map(_copied, tree)
+
+
+def _copied(leaf: Array) -> np.ndarray:
+  on_host = np.asarray(leaf)  # a copy from an accelerator, but a view on a CPU
+  on_cpu = isinstance(leaf, jax.Array) and next(iter(leaf.devices())).platform == "cpu"
+  return on_host if isinstance(leaf, jax.Array) and not on_cpu else on_host.copy()
