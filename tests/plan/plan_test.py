@@ -482,6 +482,13 @@ def test_chips_have_one_list_of_names():
   assert KEYS["plan"]["chip"].choices == tuple(plans.CHIPS)
 
 
+def test_scores_without_chunks_are_the_batchs():
+  """RAE-XMC scores a batch's points and labels at once: it has no `score_chunk` to name."""
+  made = planned({"train.batch_size": 131_072}, preset="rae_xmc-lf_amazontitles_131k")
+  with pytest.raises(ConfigError, match=r"^train\.batch_size = 131072 does not fit: .* GB chunk scores"):
+    plans.check(made)
+
+
 def test_the_command_looks_for_no_device(capsys, monkeypatch):
   def fail(*_):
     raise AssertionError("a plan asked JAX for a device")

@@ -116,7 +116,8 @@ def _key_of_weights(made: Plan) -> str:
 
 def _key(made: Plan, part: str) -> str:
   """Returns the config key that determines the size of the largest part."""
-  if part == "chunk scores" and shapes.picks_some(made.config, made.sizes):
+  all_at_once = shapes.picks_some(made.config, made.sizes) or "score_chunk" not in made.config.method
+  if part == "chunk scores" and all_at_once:
     return "method.pool_size" if shapes.setting(made.config, "pool_size") else "train.batch_size"
   if part == "points in memory":  # RAE-XMC's own ranking has them, too
     return "mesh.label" if shapes.remembers_points(made.sizes) else "eval.scores"

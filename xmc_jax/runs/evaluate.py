@@ -12,12 +12,11 @@ import scipy.sparse as sp
 from xmc_jax import config as configs
 from xmc_jax import data, metrics, sanitize
 from xmc_jax.console import Progress
-from xmc_jax.distributed import runtime, split_table
-from xmc_jax.distributed.split_table import Table
+from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs.ranking import Rank, ranker_of_vectors
+from xmc_jax.runs.ranking import Rank, plain_ranker
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic
 from xmc_jax.types import PyTree
@@ -32,12 +31,8 @@ Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
 
 def embed_split(run: Run, params: PyTree, extra_state: PyTree, split: data.Split) -> np.ndarray:
   """Embeds the points of a split; returns `[n, D]`."""
-  return split_table.whole(_embedded(run, params, extra_state, split))
-
-
-def _embedded(run: Run, params: PyTree, extra_state: PyTree, split: data.Split) -> Table:
   with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
-    return run.embedder.split_queries(params, extra_state, split.tokens, bar.update)
+    return run.embedder.queries(params, extra_state, split.tokens, bar.update)
 
 
 def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
@@ -54,10 +49,9 @@ def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
 
 def validate(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, float]:
   """Returns the `score` of the validation rows, ranked without fusion."""
-  split = run.data.validation
-  rank = ranker_of_vectors(run, params, extra_state)
-  queries = _embedded(run, params, extra_state, split)
-  return score(run, split, rank(queries, run.config.eval.k, exclude=split.filter))
+  rank = plain_ranker(run, params, extra_state)
+  queries = embed_split(run, params, extra_state, run.data.validation)
+  return score(run, run.data.validation, rank_split(run, rank, queries, run.data.validation))
 
 
 def shown(means: dict[str, float]) -> dict[str, float]:

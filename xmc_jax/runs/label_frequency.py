@@ -57,11 +57,9 @@ def add_label_column(run: Run, labels: Table, weight: float) -> Table:
   return split_table.map_rows(labels, lambda rows: np.column_stack([rows, column]))
 
 
-def add_query_column(queries: Table, weight: float) -> Table:
+def add_query_column(queries: np.ndarray, weight: float) -> np.ndarray:
   """Appends a column of ones to query vectors `[n, D]`; returns them unchanged if α is 0."""
-  if not weight:
-    return queries
-  return split_table.map_rows(queries, lambda rows: np.column_stack([rows, np.ones_like(rows[:, 0])]))
+  return np.column_stack([queries, np.ones_like(queries[:, 0])]) if weight else queries
 
 
 def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
@@ -77,7 +75,7 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
   metric = run.config.eval.metric
   view = "encoder" if run.method.scorers else ""
   labels = run.embedder.split_labels(params, run.extra_state_to_rank(params, extra_state), view)
-  queries = run.embedder.split_queries(params, extra_state, validation.tokens)
+  queries = run.embedder.queries(params, extra_state, validation.tokens)
   values = tuple(_metric_with(run, queries, labels, weight) for weight in GRID)
   found = ChosenWeight(GRID[int(np.argmax(values))], metric, values)
   say(
@@ -89,7 +87,7 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
   runtime.barrier("frequency")
 
 
-def _metric_with(run: Run, queries: Table, labels: Table, weight: float) -> float:
+def _metric_with(run: Run, queries: np.ndarray, labels: Table, weight: float) -> float:
   """Returns `config.eval.metric` of the validation rows for one α."""
   validation, metric = run.data.validation, run.config.eval.metric
   index = Index(

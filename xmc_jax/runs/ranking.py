@@ -12,7 +12,6 @@ from xmc_jax import config as configs
 from xmc_jax import data, methods
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
-from xmc_jax.distributed.split_table import Table
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import lightgbm_text
 from xmc_jax.retrieval.explanations import in_words
@@ -70,15 +69,7 @@ def paper_ranker(run: Run, params: PyTree, extra_state: PyTree, scores: str = "f
 
 
 def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") -> Rank:
-  """Opens a ranker by the inner products of one view; by default by the sum of all views."""
-  rank = ranker_of_vectors(run, params, extra_state, view)
-  return lambda queries, k, exclude=None: rank(queries.vectors, k, exclude)
-
-
-def ranker_of_vectors(
-  run: Run, params: PyTree, extra_state: PyTree, view: str = ""
-) -> Callable[..., Ranking]:
-  """Opens `(queries [n, D], k, exclude=None) -> Ranking`; queries may be split over the processes.
+  """Opens a ranker by the inner products of one view; by default by the sum of all views.
 
   Searches with `config.eval.backend`; an index is built once, for all calls and every k. With several
   processes the search is exact: each of them stops training by its own metrics, which must not differ, and
@@ -97,9 +88,9 @@ def ranker_of_vectors(
   vectors = vectors if used.all() else split_table.columns(vectors, used)
   index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
 
-  def rank(queries: Table, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    vectors = label_frequency.add_query_column(queries, weight)
-    vectors = vectors if used.all() else split_table.columns(vectors, used)
+  def rank(queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
+    vectors = label_frequency.add_query_column(queries.vectors, weight)
+    vectors = vectors if used.all() else vectors[:, used]
     return index.search(vectors, k, exclude=exclude)
 
   return rank
