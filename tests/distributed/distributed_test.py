@@ -89,7 +89,7 @@ def _trained(workdir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "method", ["dexml", "ova", "dexa", "unidec", "prime", "ramen", "ramen_visits", "rae_xmc"]
+  "method", ["dexml", "ova", "dexa", "unidec", "prime", "ramen", "ramen_visits", "rae_xmc", "classifier"]
 )
 def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
@@ -127,6 +127,20 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   def flags(name):
     return [f"--config={config}", f"--workdir={tmp_path / name}"]
 
+  if method == "classifier":  # of a frozen encoder; clusters of points that the run's folder has embedded
+    (((_, err), code),) = _launch(flags("encoder"), 1, 4)
+    assert code == 0, err
+    overrides |= {
+      "method.name": "classifier",
+      "method.loss": "margin",
+      "method.labels": "in_batch_table",
+      "method.clusters_first_epoch": 0.0,
+      "method.clusters_every_epochs": 1.0,
+      "eval.num_candidates": 20,
+      "init_from": str(tmp_path / "encoder"),
+      "data.path": "",
+    }
+    config = tiny_runs.config_file(tmp_path / "config.py", data, **overrides)
   (((out, err), code),) = _launch(flags("one"), 1, 4)
   assert code == 0, err
   both = _launch(flags("two"), 2, 2)
