@@ -1,5 +1,6 @@
 """What pip installs: the package, its data, the experiments, and a command of its own."""
 
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -20,12 +21,25 @@ def installed(tmp_path_factory):
   source.mkdir()
   for name in ("xmc_jax", "experiments"):
     shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-  for name in ("pyproject.toml", "requirements.txt", "README.md"):
+  for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
     shutil.copy(ROOT / name, source / name)
   subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", place, source], check=True)
   (wheel,) = place.glob("xmc_jax-*.whl")
   subprocess.run([*PIP, "install", "--no-deps", "--target", place / "site", wheel], check=True)
   return place / "site"
+
+
+def test_its_page_says_what_it_is(installed):
+  """Licence, description and the extras that README names; the bundled data's own notice comes along."""
+  (place,) = installed.glob("xmc_jax-*.dist-info")
+  found = importlib.metadata.PathDistribution(place).metadata
+  assert found["License-Expression"] == "Apache-2.0" and found["Description-Content-Type"] == "text/markdown"
+  assert found["Description"].startswith("# xmc_jax")
+  assert {"cuda12", "cuda13", "tpu"} <= set(found.get_all("Provides-Extra"))
+  licences = {
+    path.relative_to(place / "licenses").as_posix() for path in place.glob("licenses/**/*") if path.is_file()
+  }
+  assert licences == {"LICENSE", "xmc_jax/data/bundled/LF-DebianTitles/NOTICE"}
 
 
 def _command(installed, folder, *arguments):

@@ -13,9 +13,11 @@ import sys
 import warnings
 
 import pytest
+import yaml
 from absl import flags
 from cases import each_case
 
+import xmc_jax
 from tests import tiny_runs
 from xmc_jax import main, methods
 from xmc_jax.cli import commands as workflow
@@ -247,3 +249,12 @@ def test_commands_on_a_run(place, parsed, monkeypatch, capsys):
         assert (place / options_of[1]).exists(), line
       else:
         assert said.out or "export" in line, line
+
+
+def test_the_citation_is_of_this_version_and_of_the_papers():
+  found = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+  assert found["version"] == xmc_jax.__version__ and found["license"] == "Apache-2.0"
+  cited = " ".join(paper["notes"] for paper in found["references"])
+  assert all(name in cited for name in ("DEXML", "UniDEC", "DEXA", "PRIME", "RAMEN", "RAE-XMC"))
+  for paper in found["references"]:
+    assert paper["authors"] and paper["url"].startswith("https://") and paper["year"] >= 2023
