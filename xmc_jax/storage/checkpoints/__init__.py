@@ -18,7 +18,7 @@ from xmc_jax.config import renamed
 from xmc_jax.console import say
 from xmc_jax.errors import UserError
 from xmc_jax.storage import atomic, run_folder
-from xmc_jax.storage.checkpoints.background import Background, on_host
+from xmc_jax.storage.checkpoints.background import Background
 from xmc_jax.storage.checkpoints.record import TrainingRecord
 from xmc_jax.storage.checkpoints.step_folder import StepFolder
 from xmc_jax.types import PyTree, TrainState
@@ -135,7 +135,8 @@ class Checkpoints:
       self._best.close()
 
   def _copied(self, tree: PyTree) -> PyTree:
-    return on_host(tree) if self._background.in_thread else tree
+    """Returns arrays that the next step does not overwrite, where they are written in the background."""
+    return jax.device_get(tree) if self._background.in_thread else tree
 
   def _mend_best(self, state: TrainState) -> None:
     """Repairs the best parameters after damage, or after a kill between two saves."""

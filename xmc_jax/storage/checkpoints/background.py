@@ -4,11 +4,7 @@ import concurrent.futures
 import contextlib
 from collections.abc import Callable, Iterator
 
-import jax
-import numpy as np
-
 from xmc_jax.console import say
-from xmc_jax.types import Array, PyTree
 
 
 class Background:
@@ -75,14 +71,3 @@ class Background:
     finally:
       if self._thread:
         self._thread.shutdown()
-
-
-def on_host(tree: PyTree) -> PyTree:
-  """Copies arrays to the host's memory, as NumPy arrays: a step may overwrite the originals."""
-  return jax.tree.map(_copied, tree)
-
-
-def _copied(leaf: Array) -> np.ndarray:
-  on_host = np.asarray(leaf)  # a copy from an accelerator, but a view on a CPU
-  on_cpu = isinstance(leaf, jax.Array) and next(iter(leaf.devices())).platform == "cpu"
-  return on_host if isinstance(leaf, jax.Array) and not on_cpu else on_host.copy()
