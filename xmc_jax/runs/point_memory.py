@@ -1,7 +1,6 @@
 """Computes and stores the embeddings of a run's training points, which rankers look up."""
 
 import contextlib
-import pathlib
 
 import numpy as np
 
@@ -26,17 +25,12 @@ def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
   """
   folder = run.workdir / run_folder.REFIT if is_refitted(run) else run.ranking_folder
   path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
-  if _exists(path):
+  if run_folder.is_stored(path):
     return run_folder.open_array(path, len(tokens))
   vectors = run.embedder.split_queries(params, extra_state, tokens)
   with contextlib.suppress(UserError):  # they are not stored in a full or read-only folder
     run_folder.write_table(path, vectors)
   runtime.barrier(path.name)
-  if isinstance(vectors, SplitTable) and _exists(path):
+  if isinstance(vectors, SplitTable) and run_folder.is_stored(path):
     return run_folder.open_array(path, len(tokens))
   return split_table.whole(vectors)
-
-
-def _exists(path: pathlib.Path) -> bool:
-  """Returns whether the main process sees a file; others may see it later, and all must do the same."""
-  return bool(runtime.from_main_process(np.array(path.exists())))

@@ -187,7 +187,7 @@ class Run:
   def freeze_queries(self, params: PyTree, extra_state: PyTree) -> None:
     """Embeds the training points once, if the method's encoder is frozen; stores them in the run's folder."""
     path = self.workdir / run_folder.VECTORS
-    if self.method.batch.frozen and not path.exists():
+    if self.method.batch.frozen and not run_folder.is_stored(path):
       run_folder.save_array(path, self.embedder.split_queries(params, extra_state, self.data.train.tokens))
 
   def _frozen_vectors(self) -> np.ndarray:

@@ -150,6 +150,11 @@ def write_table(path: pathlib.Path, table: Table) -> None:
       pass
 
 
+def is_stored(path: pathlib.Path) -> bool:
+  """Returns whether the main process sees a file. Others may see it later, and all must do the same."""
+  return bool(runtime.from_main_process(np.array(path.exists())))
+
+
 def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
   """Opens what `save_array` wrote, memory-mapped.
 
