@@ -19,7 +19,7 @@ from cases import each_case
 
 from tests import tiny_runs
 from xmc_jax import data, main
-from xmc_jax.cli import commands, error_lines
+from xmc_jax.cli import commands, error_lines, guide
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
@@ -688,7 +688,7 @@ def test_the_command_to_try_cuts_a_text_at_the_end_of_a_word():
   for texts in (titles, ["x" * 80]):
     dataset = types.SimpleNamespace(test=_Texts(texts))
     run = types.SimpleNamespace(dataset=dataset, workdir="runs/mine")
-    found.append(commands._next_command(run))
+    found.append(guide.next_commands(run))
   assert "echo 'a title whose words go on and on until they are longer than' |" in found[0]
   assert f"echo {'x' * 60} |" in found[1] and "--workdir=runs/mine" in found[1]
 
