@@ -5,9 +5,10 @@ write                    writes texts and labels in memory as a folder that `loa
 prepare, summary         turn raw files into a prepared folder, and show its counts
 encode_texts             turns texts into token ids, for prediction
 load_tokenizer, train_tokenizer
-hold_out, link_into, bundled_path
+hold_out, link_into, with_labels, bundled_path
 """
 
+from xmc_jax.data.added_labels import with_labels
 from xmc_jax.data.cache import link_into
 from xmc_jax.data.dataset import Dataset, Graph, Split, TextSet, Truth, hold_out, load_prepared
 from xmc_jax.data.formats import LAYOUTS
@@ -43,5 +44,6 @@ __all__ = [
   "special_ids",
   "summary",
   "train_tokenizer",
+  "with_labels",
   "write",
 ]

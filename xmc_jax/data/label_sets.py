@@ -29,6 +29,13 @@ class LabelSpace:
     self.kind, self.texts, self.keys = kind, texts, keys
     self._like = like
 
+  @property
+  def classes(self) -> np.ndarray:
+    """Returns `[L]` names or ids, as given; the label texts if labels are numbers or columns."""
+    if self.keys is not None and self.kind in (IDS, ID):
+      return np.array(self.keys, np.int64)
+    return np.array(self.texts, object)
+
   @classmethod
   def of(cls, labels: Labels, label_texts: Any = None, *more: Labels) -> "LabelSpace":
     """Returns the space of these labels.
@@ -89,7 +96,7 @@ class LabelSpace:
 
     Args:
       chosen: CSR `[n, L]`, a stored entry for each label of a text, in any order.
-      best: `[n]` the best label of each text, for kinds with one label per text.
+      best: `[n]` the best label of each text, for kinds with one label per text; -1 gives None, or id -1.
 
     Returns:
       A list of lists, best first as stored; an array `[n]` of names or ids; or a matrix of 0 and 1.
@@ -98,7 +105,8 @@ class LabelSpace:
       return self._decoded_matrix(chosen)
     keys = range(len(self.texts)) if self.keys is None else self.keys
     if self.kind in (NAME, ID):
-      return np.array([keys[label] for label in best.tolist()], object if self.kind == NAME else np.int64)
+      none, kind = (None, object) if self.kind == NAME else (-1, np.int64)
+      return np.array([keys[label] if label >= 0 else none for label in best.tolist()], kind)
     rows = np.split(chosen.indices, chosen.indptr[1:-1])
     return [[keys[label] for label in row.tolist()] for row in rows[: chosen.shape[0]]]
 
@@ -135,9 +143,8 @@ class LabelSpace:
       found = SHOWN[MATRIX] if label_values.is_matrix(labels.rows) else "lists or single labels"
       raise DataError(f"{labels.what}: expected {SHOWN[self.kind]}, found {found}")
     matrix, width = label_values.as_csr(labels), len(self.texts)
-    if self._like is not None and matrix.shape[1] != self._like.shape[1]:
-      wanted = self._like.shape[1]
-      raise DataError(f"{labels.what}: expected {wanted} columns, found {matrix.shape[1]}")
+    if not self._like.shape[1] <= matrix.shape[1] <= width:  # some may have been added
+      raise DataError(f"{labels.what}: expected {width} columns, found {matrix.shape[1]}")
     label_values.check_lengths(labels, matrix.shape[0])
     return sp.csr_matrix((matrix.data, matrix.indices, matrix.indptr), (matrix.shape[0], width))
 

@@ -133,7 +133,7 @@ def _one_type(items: list, rows: Sequence[int], what: str, kinds: Mapping[type, 
   wanted = known[0] if known else str
   for row, label in zip(rows, items):
     if _key_type(label) is not wanted:
-      expected = kinds[wanted] if known else "names (str) or ids (int)"
+      expected = SHOWN[kinds[wanted]] if known else "names (str) or ids (int)"
       raise DataError(f"{what}[{row}]: expected {expected}, found {shown(label)}")
   return wanted
 
