@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import ml_collections
@@ -11,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils import ClassifierTags, Tags
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -22,6 +24,8 @@ from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.estimator import settings, training
 from xmc_jax.runs.model import Model
 
+# Arguments that scikit-learn would otherwise take for metadata.
+_DATA = MappingProxyType({"texts": UNUSED, "labels": UNUSED})
 _DEPTH = 100  # labels that `predict` looks at first
 
 
@@ -59,6 +63,10 @@ class XMCClassifier(BaseEstimator):
     >>> model.predict(["a music player"])
     [['audio']]
   """
+
+  __metadata_request__fit = __metadata_request__score = _DATA
+  __metadata_request__predict = __metadata_request__predict_proba = _DATA
+  __metadata_request__decision_function = _DATA
 
   def __init__(
     self,

@@ -37,6 +37,7 @@ _OF_FIT = (
 )
 _EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 _OF_PRETRAINED = ("minilm", "debian_minilm6", "debian_minilm3")  # presets; the first that an experiment has
+_VALUE = r"(\"[^\"]*\"|[^\s;,)?]+)"  # of a flag in a message
 _IN_TURN = threading.Lock()
 
 
@@ -47,8 +48,8 @@ def make(
 
   Args:
     method: a file of experiments/, such as 'dexml'.
-    encoder: a value of `config.encoder.name`. A bag and a GRU start from the experiment's first preset,
-      other encoders from its preset for a pretrained one, or from the method's defaults.
+    encoder: a value of `config.encoder.name`. A bag starts from the experiment's first preset, other encoders
+      from its preset for a pretrained one, or else from the method's defaults.
     given: values of other parameters in `KEYS`; None leaves a preset's value.
     settings: further keys by their dotted names.
 
@@ -87,10 +88,8 @@ def in_parameters(message: str) -> str:
   >>> in_parameters("train.num_epochs = 0 is less than 1; set --config.train.num_epochs=1 or more")
   'num_epochs = 0 is less than 1; set num_epochs=1 or more'
   """
-  message = re.sub(r"(?:--|\b)config\.([\w.]+)=([^\s;,)]+)", _assigned, message)
-  message = re.sub(
-    r"--(workdir|scores)=([^\s;,)]+)", lambda found: f"{found[1]}={_quoted(found[2])}", message
-  )
+  message = re.sub(rf"(?:--|\b)config\.([\w.]+)={_VALUE}", _assigned, message)
+  message = re.sub(rf"--(workdir|scores)={_VALUE}", lambda found: f"{found[1]}={_quoted(found[2])}", message)
   message = re.sub(r"--config\.([\w.]+\w)", lambda found: _parameter(found[1]), message)
   for name, key in KEYS.items():
     message = re.sub(rf"(?<![\w.'\"]){re.escape(key)}(?![\w.'\"])", name, message)
@@ -146,14 +145,15 @@ def _preset(method: str, encoder: str) -> ml_collections.ConfigDict:
     hint = f"; did you mean method={near[0]!r}?" if near else ""
     raise ConfigError(f"method = {method!r:.60} is not one of {', '.join(names)}{hint}")
   with _experiment(method) as experiment:
-    if encoder in ("bag", "gru"):
-      return experiment.get_config()
+    usual = experiment.get_config()
+    if encoder == "bag":
+      return usual
     preset = next((name for name in _OF_PRETRAINED if name in experiment.PRESETS), "")
-    if preset:
-      config = experiment.get_config(preset)
-      config.encoder.num_layers = 0  # all of them
-      return config
-    return methods.default_config(experiment.get_config().method.name)
+    config = experiment.get_config(preset) if preset else methods.default_config(usual.method.name)
+    config.encoder.num_layers = 0  # all of them
+    if encoder == "gru":
+      config.encoder.init_table = usual.encoder.init_table
+    return config
 
 
 @contextlib.contextmanager
