@@ -15,6 +15,7 @@ PACKAGE = ROOT / "xmc_jax"
 RANKS = (
   ("__main__",),
   ("main",),
+  ("estimator",),
   ("cli",),
   ("training", "export", "report"),
   ("runs",),
@@ -36,7 +37,7 @@ CONFINED = {
   "flax": ("models/",),
   "orbax": ("storage/checkpoints/",),
   "scann": ("retrieval/",),
-  "sklearn": ("retrieval/",),
+  "sklearn": ("retrieval/", "estimator/"),
   "lightgbm": ("retrieval/lightgbm_text.py",),
   "matplotlib": ("report/drawing.py",),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler

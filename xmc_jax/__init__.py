@@ -12,6 +12,7 @@ and a config error cost no JAX start-up:
   xmc_jax.export   Exported: an exported run, to which labels can be added
   xmc_jax.train    from a config to a trained run
   xmc_jax.Model    a trained run, ready to predict
+  xmc_jax.XMCClassifier   an estimator of scikit-learn: fit, predict, predict_proba
   xmc_jax.UserError   base of DataError and ConfigError: errors that users can fix, shown as one line
 """
 
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 _ROOMS = ("config", "data", "export", "losses", "metrics", "models", "ops")
 _NAMES = {  # and where they are
   "Model": "runs.model",
+  "XMCClassifier": "estimator",
   "UserError": "errors",
   "default_config": "methods",
   "train": "cli.commands",

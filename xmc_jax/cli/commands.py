@@ -13,17 +13,16 @@ from xmc_jax import config as configs
 from xmc_jax import console, data, methods, report
 from xmc_jax import plan as plans
 from xmc_jax.cli import guide
+from xmc_jax.cli.train_run import train_run
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say, show
 from xmc_jax.distributed import runtime
-from xmc_jax.distributed.preemption import Stop
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
-from xmc_jax.runs import create, evaluate, fused, label_frequency, parameters_to_test, ranking
+from xmc_jax.runs import create, evaluate, label_frequency, parameters_to_test, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.storage import atomic, locks
-from xmc_jax.training import loop, refit
+from xmc_jax.storage import atomic
 from xmc_jax.types import PyTree
 
 if TYPE_CHECKING:
@@ -98,33 +97,19 @@ def train_and_test(
     owns_process: whether a stop request may end this process.
 
   Returns:
-    The test metrics, as fractions.
+    The test metrics, as fractions; none if the data have no test rows.
   """
-  stop = Stop(config.checkpoint.grace_seconds, owns_process)
-  with stop.listening(), contextlib.ExitStack() as stack:
-    if runtime.is_main_process():
-      stack.enter_context(locks.in_use(workdir))
-    writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
-    run = create.create(config, workdir, writer)
-    ranking.check_installed(run)
-    say(guide.data_and_plan(run))
-    label_frequency.log_scope(run, run.config.eval.scores)
-    loop.train(run, writer, stop)
-    params, extra_state, step = run.trained()
-    with writer.stage("fuse"):
-      fused.fit_fusion(run, params, extra_state)
-      label_frequency.fit(run, params, extra_state)
-    with writer.stage("hybrid"):
-      ranking.fit_hybrid(run, params, extra_state)
-    if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
-      refit.train(run, writer, stop)
-      params, extra_state, step = run.trained()
-    means, _ = _test(run, params, extra_state, step, writer)
+  with train_run(config, workdir, owns_process) as (run, writer, params, extra_state, step):
+    means: dict[str, float] = {}
+    if len(run.dataset.test):
+      means, _ = _test(run, params, extra_state, step, writer)
+    else:
+      say(f"note: {run.dataset.name} has no test rows, so there is no test table")
     show(guide.next_commands(run))
     if runtime.is_main_process():
-      atomic.write_text(
-        workdir / "report" / "seconds.json", json.dumps(dict(writer.seconds), indent=2) + "\n"
-      )
+      (workdir / "report").mkdir(exist_ok=True)
+      seconds = json.dumps(dict(writer.seconds), indent=2)
+      atomic.write_text(workdir / "report" / "seconds.json", f"{seconds}\n")
     return means
 
 
@@ -151,6 +136,8 @@ def test(
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     atomic.check_output(destination)  # before the long work
+  if not len(run.dataset.test):
+    raise UserError(f"{workdir}: its data have no test rows to evaluate on; --mode=predict ranks labels")
   with parameters_to_test.trained(run, checkpoint) as trained:
     means, ranked = _test(*trained, MetricWriter(workdir), scores, suffix)
   if writes:

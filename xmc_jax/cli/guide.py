@@ -94,9 +94,10 @@ def next_commands(run: runs.Run) -> str:
   python = os.path.relpath(sys.executable)
   python = sys.executable if python.startswith("..") else python
   command = f"{shlex.quote(python)} -m xmc_jax.main --workdir={shlex.quote(str(run.workdir))}"
-  given = [run.dataset.test.texts[row] for row in range(min(50, len(run.dataset.test)))]
+  points = run.dataset.test if len(run.dataset.test) else run.dataset.train
+  given = [points.texts[row] for row in range(min(50, len(points)))]
   texts = [sanitize.line(textwrap.shorten(text, 60, placeholder="") or text[:60]) for text in given]
-  text = next((text for text in texts if text and "'" not in text), (texts or ["a text"])[0])
+  text = next((text for text in texts if text and "'" not in text), texts[0])
   tries = {
     "labels of a text, and why": f"echo {shlex.quote(text)} | {command} --mode=predict --explain",
     "a page to type texts into": f"{command} --mode=serve",
