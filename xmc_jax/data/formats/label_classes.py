@@ -1,0 +1,73 @@
+"""Numbers of classes in label columns, which Hugging Face's metadata give names to."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from xmc_jax.data.formats.class_names import names_of, read_json
+from xmc_jax.data.formats.source import Place
+from xmc_jax.data.formats.split_files import SplitFiles
+from xmc_jax.data.formats.table_files import class_names
+
+_UNLABELLED = -1  # how data sets of the hub mark a point whose label is not known
+
+
+class LabelClasses:
+  """Turns the numbers of `ClassLabel` columns into the names of their classes.
+
+  Attributes:
+    names: the names of all tables, in the order of their numbers; empty if no table has any.
+  """
+
+  def __init__(self, splits: Iterable[tuple[SplitFiles, str]]):
+    """Reads the names of the classes in the label column of each split."""
+    self._of_file: dict[Path, list[str]] = {}
+    self._num_unlabelled = 0
+    for split, column in splits:
+      shared = names_of(read_json(split.features).get("features"), column) if split.features else []
+      last: list[str] = []
+      for path in split.files:
+        names = shared or class_names(path, column)
+        last = last if names == last else names  # shards share one list
+        if last:
+          self._of_file[path] = last
+    self.names = list(dict.fromkeys(name for names in self._lists() for name in names))
+
+  def _lists(self) -> list[list[str]]:
+    return list({id(names): names for names in self._of_file.values()}.values())
+
+  def ignore(self) -> None:
+    """Leaves numbers as they are from now on."""
+    self._of_file = {}
+
+  def named(self, labels: list[str | int], place: Place, row: int) -> list[str | int]:
+    """Returns the labels of a cell by name, without -1.
+
+    Raises:
+      DataError: a number that no class has.
+    """
+    names = self._of_file.get(place.path)
+    if names is None:
+      return labels
+    found: list[str | int] = []
+    for label in labels:
+      if not isinstance(label, int):
+        found.append(label)
+      elif 0 <= label < len(names):
+        found.append(names[label])
+      elif label != _UNLABELLED:
+        raise place.refuse(row, f"a class in [0, {len(names)}), or -1 for none", label)
+    return found
+
+  def count_unlabelled(self, path: Path, cell: object) -> None:
+    """Counts a cell whose label is -1, for the notice."""
+    if path in self._of_file:
+      self._num_unlabelled += cell == _UNLABELLED or (isinstance(cell, list) and _UNLABELLED in cell)
+
+  def notices(self) -> list[str]:
+    """Returns what was found, for the user."""
+    if not self._of_file:
+      return []
+    found = [f"{len(self.names):,} names of classes from the tables' metadata are the labels' texts"]
+    if self._num_unlabelled:
+      found.append(f"{self._num_unlabelled:,} rows have -1 for an unknown label; they count as without it")
+    return found
