@@ -34,14 +34,15 @@ def record_chunks(path: Path, kind: str, batches: Iterator["pa.RecordBatch"]) ->
   size = done = 0
   try:
     for batch in batches:
-      sizes = _row_sizes(path, batch)
-      if (too_long := sizes > MAX_LINE_BYTES).any():
-        number = done + len(rows) + int(np.argmax(too_long)) + 1
-        raise refusal(path, number, f"a row of at most {MAX_LINE_BYTES >> 20} MiB", unit="row")
-      for first in range(0, batch.num_rows, BATCH_ROWS):
-        for start, end in _pieces(sizes[first : first + BATCH_ROWS]):
-          rows += batch.slice(first + start, end - start).to_pylist()
-          size += int(sizes[first + start : first + end].sum())
+      for begin in range(0, batch.num_rows, BATCH_ROWS):
+        part = batch.slice(begin, BATCH_ROWS)
+        sizes = _row_sizes(path, part)
+        if (too_long := sizes > MAX_LINE_BYTES).any():
+          number = done + len(rows) + int(np.argmax(too_long)) + 1
+          raise refusal(path, number, f"a row of at most {MAX_LINE_BYTES >> 20} MiB", unit="row")
+        for first, end in _pieces(sizes):
+          rows += part.slice(first, end - first).to_pylist()
+          size += int(sizes[first:end].sum())
           if size >= CHUNK_BYTES or len(rows) >= CHUNK_ROWS:
             yield rows
             rows, size, done = [], 0, done + len(rows)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
   import pyarrow as pa
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # the last bytes of every stream that was closed
+_MOST_ROWS = 8  # a byte; a column of nulls takes no space at all, and may claim any number of rows
 # Fields of the FlatBuffers tables Message and RecordBatch of Arrow's format, as offsets into their vtables.
 _HEADER, _COMPRESSION = 8, 10
 
@@ -37,15 +38,14 @@ def schema(path: Path) -> "pa.Schema":
   """Returns the schema of a stream, with its metadata.
 
   Raises:
-    DataError: the file does not begin with a schema.
+    DataError: the file is cut short, or does not begin with a schema.
   """
   import pyarrow as pa
 
-  with reading(path), open(path, "rb"):  # pyarrow's own messages for a missing file are longer
-    pass
+  _refuse_unclosed(path)
   try:
-    with pa.memory_map(str(path)) as file, pa.ipc.MessageReader.open_stream(file) as messages:
-      return _schema_of(messages)
+    with pa.memory_map(str(path)) as file:
+      return _schema_of(pa.ipc.MessageReader.open_stream(file))
   except Exception as error:  # a damaged file can fail in any of the layers
     raise DataError(f"{path}: expected an Arrow stream ({one_line(error)})") from None
 
@@ -63,10 +63,15 @@ def _batches(path: Path, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
   import pyarrow as pa
 
   _refuse_unclosed(path)
-  with pa.memory_map(str(path)) as file, pa.ipc.MessageReader.open_stream(file) as messages:
+  with pa.memory_map(str(path)) as file:
+    messages = pa.ipc.MessageReader.open_stream(file)
     known = _schema_of(messages)
+    size, rows = path.stat().st_size, 0
     for message in messages:
       batch = _batch_of(message, known).select(columns)
+      rows += batch.num_rows
+      if rows > _MOST_ROWS * size:
+        raise ValueError(f"found {rows:,} rows in {size:,} bytes")
       batch.validate(full=True)
       yield batch
 

@@ -116,7 +116,7 @@ class Vocabulary:
     for at, key in enumerate(keys):
       self._ids.setdefault(key, at)
 
-  def __contains__(self, key: str) -> bool:
+  def __contains__(self, key: object) -> bool:
     return key in self._ids
 
   def add(self, labels: Iterable[str | int]) -> None:

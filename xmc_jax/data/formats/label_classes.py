@@ -1,6 +1,6 @@
 """Numbers of classes in label columns, which Hugging Face's metadata give names to."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from xmc_jax.data.formats.class_names import names_of, read_json
@@ -21,6 +21,8 @@ class LabelClasses:
   def __init__(self, splits: Iterable[tuple[SplitFiles, str]]):
     """Reads the names of the classes in the label column of each split."""
     self._of_file: dict[Path, list[str]] = {}
+    self._label_file = ""
+    self._is_ignored = False
     self._num_unlabelled = 0
     for split, column in splits:
       shared = names_of(read_json(split.features).get("features"), column) if split.features else []
@@ -35,10 +37,6 @@ class LabelClasses:
   def _lists(self) -> list[list[str]]:
     return list({id(names): names for names in self._of_file.values()}.values())
 
-  def ignore(self) -> None:
-    """Leaves numbers as they are from now on."""
-    self._of_file = {}
-
   def named(self, labels: list[str | int], place: Place, row: int) -> list[str | int]:
     """Returns the labels of a cell by name, without -1.
 
@@ -46,7 +44,7 @@ class LabelClasses:
       DataError: a number that no class has.
     """
     names = self._of_file.get(place.path)
-    if names is None:
+    if names is None or self._is_ignored:
       return labels
     found: list[str | int] = []
     for label in labels:
@@ -63,11 +61,18 @@ class LabelClasses:
     if path in self._of_file:
       self._num_unlabelled += cell == _UNLABELLED or (isinstance(cell, list) and _UNLABELLED in cell)
 
+  def match(self, label_file: str, keys: Container[str]) -> None:
+    """Leaves numbers as they are from now on, unless every name is a key of this file of labels."""
+    self._label_file = label_file
+    self._is_ignored = not all(name in keys for name in self.names)
+
   def notices(self) -> list[str]:
     """Returns what was found, for the user."""
     if not self._of_file:
       return []
-    found = [f"{len(self.names):,} names of classes from the tables' metadata are the labels' texts"]
-    if self._num_unlabelled:
-      found.append(f"{self._num_unlabelled:,} rows have -1 for an unknown label; they count as without it")
-    return found
+    where = f"the {len(self.names):,} class names in the tables' metadata"
+    if self._is_ignored:
+      return [f"{where} are not all in {self._label_file}, so labels are read as numbers"]
+    found = f"{where}, as keys of {self._label_file}" if self._label_file else where
+    unknown = f"rows whose label is -1, for unknown, count as rows without labels: {self._num_unlabelled:,}"
+    return [f"numbers of labels stand for {found}", *([unknown] if self._num_unlabelled else [])]

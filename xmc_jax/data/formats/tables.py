@@ -125,8 +125,7 @@ class _Tables:
       return Vocabulary(list(names), names, self._train.name) if names else Vocabulary()
     table = label_tables.read(self._label_file, self._options, self._notices)
     found = Vocabulary(table.texts, table.keys, self._label_file.name, table.numbers_are_rows)
-    if not all(name in found for name in self._classes.names):
-      self._classes.ignore()  # then numbers are keys or rows of the label file, as in any other table
+    self._classes.match(self._label_file.name, found)
     return found
 
   def _number_labels(self) -> SplitTally:
