@@ -16,7 +16,7 @@ RANKS = (
   ("__main__",),
   ("main",),
   ("cli",),
-  ("training", "export", "report"),
+  ("training", "export", "report", "serve"),
   ("runs",),
   ("plan",),
   ("methods",),
@@ -39,6 +39,7 @@ CONFINED = {
   "sklearn": ("retrieval/",),
   "lightgbm": ("retrieval/lightgbm_text.py",),
   "matplotlib": ("report/drawing.py",),
+  **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), ("serve/",)),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),
   "torch": (),
