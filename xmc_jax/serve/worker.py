@@ -68,6 +68,7 @@ class ModelWorker:
     self._waiting = 0
     self._closed_at = math.inf  # from then on, what waits is refused
     self._seconds_per_text = 0.0
+    self._many = False  # whether the last batch joined several requests: then more are likely to come
     self._thread = threading.Thread(target=self._work, name="model", daemon=True)
     self._ready: Future = Future()
 
@@ -152,7 +153,8 @@ class ModelWorker:
     """Waits for requests; returns those of the next batch, or none if the worker has ended."""
     with self._changed:
       self._changed.wait_for(lambda: self._jobs or self._closed_at < math.inf)
-      most, until = self.limits.max_batch_texts, time.monotonic() + self.limits.max_wait_seconds
+      wait = self.limits.max_wait_seconds if self._many else 0.0  # a client that is alone never waits
+      most, until = self.limits.max_batch_texts, time.monotonic() + wait
       while self._waiting < most and self._closed_at == math.inf and (left := until - time.monotonic()) > 0:
         self._changed.wait(left)
       if time.monotonic() >= self._closed_at:
@@ -161,6 +163,7 @@ class ModelWorker:
       while self._jobs and (not batch or sum(len(job.texts) for job in (*batch, self._jobs[0])) <= most):
         batch.append(self._jobs.popleft())
         self._waiting -= len(batch[-1].texts)
+      self._many = len(batch) > 1
       return batch
 
   def _refuse_all(self) -> None:

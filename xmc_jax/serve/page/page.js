@@ -32,8 +32,9 @@ function isolated(untrusted, css) {
   return made;
 }
 
-function say(sentence, isError) {
-  status.textContent = sentence;
+// Shows a sentence; a screen reader also reads what follows it.
+function say(sentence, isError, more = "") {
+  status.replaceChildren(sentence, element("span", "heard", more));
   status.classList.toggle("error", Boolean(isError));
 }
 
@@ -58,11 +59,11 @@ async function ask(body, signal) {
   throw { sentence, seconds: answer.status === 503 ? Number(answer.headers.get("Retry-After")) || 1 : 0 };
 }
 
-function inWords(score, decimals) {
+function inWords(score) {
   if (score === null) return "–";
   if (!probabilities) return score.toFixed(3);
   const percent = 100 * score;
-  return percent > 0 && percent < 0.1 ? "< 0.1 %" : `${percent.toFixed(percent < 9.95 ? 1 : 0)} %`;
+  return percent > 0 && percent < 0.1 ? "< 0.1%" : `${percent.toFixed(percent < 9.95 ? 1 : 0)}%`;
 }
 
 function width(score, best) {
@@ -143,8 +144,9 @@ function row(label, number, best, of) {
 function show(labels, of) {
   const best = Math.max(...labels.map((label) => label.score || 0));
   list.replaceChildren(...labels.map((label, number) => row(label, number, best, of)));
-  const first = labels.length ? `; the best is ${safe(labels[0].text)}, ${inWords(labels[0].score)}` : "";
-  say(labels.length ? `${labels.length} ${labels.length === 1 ? "label" : "labels"}${first}` : "No label was found for this text.");
+  if (!labels.length) return say("No label was found for this text.");
+  const number = labels.length === 1 ? "1 label" : `${labels.length} labels, best first`;
+  say(number, false, `: ${safe(labels[0].text)}, ${inWords(labels[0].score)}`);
 }
 
 async function update() {
