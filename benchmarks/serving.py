@@ -2,10 +2,11 @@
 
   PYTHONPATH=. python -m benchmarks.serving RUN [RUN ...] --output=docs/results/serving.json
 
-Starts `--mode=serve` on a free port of this machine for each run, and asks it for the labels of one text at a
-time over connections that stay open: by 1, 8 and 64 clients at once, each waiting for its answer before it asks
-again. The texts are the run's test texts, in a fixed order. The clients run in this process, on the same cores
-as the server. Each figure is the median of --rounds rounds, which take turns, with the lowest and the highest.
+Starts `--mode=serve` on a free port of this machine for each run. Asks it for the labels of one text at a
+time, and for its embedding, over connections that stay open: 1, 8 and 64 clients at once, each of which
+waits for its answer before it asks again. The texts are the run's test texts, in their order. The clients
+are one process, on the same cores as the server. Each figure is the median of --rounds rounds, which take
+turns, with the lowest and the highest.
 """
 
 import argparse
@@ -109,7 +110,13 @@ def of_run(workdir: pathlib.Path, given: argparse.Namespace) -> dict:
     {"path": path, "clients": clients, **{key: spread(found, key) for key in found[0]}}
     for (path, clients), found in rows.items()
   ]
-  return {"run": workdir.name, "ready_seconds": ready, "exit_code": code, "peak_bytes": memory, "rows": summary}
+  return {
+    "run": workdir.name,
+    "ready_seconds": ready,
+    "exit_code": code,
+    "peak_bytes": memory,
+    "rows": summary,
+  }
 
 
 def spread(rows: list[dict], key: str) -> list[float]:
@@ -137,7 +144,9 @@ def main() -> None:
       print(f"  {row['path']:<9}{row['clients']:>3} clients: {'; '.join(cells)}", flush=True)
   if given.output:
     settings = {key: getattr(given, key) for key in ("rounds", "requests", "seconds", "k")}
-    given.output.write_text(json.dumps({"machine": children.machine(), **settings, "runs": found}, indent=1) + "\n")
+    given.output.write_text(
+      json.dumps({"machine": children.machine(), **settings, "runs": found}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -262,7 +262,13 @@ def test_other_hosts_are_refused(stand_in, host, status):
 
 
 def test_names_and_addresses():
-  assert [host_name(name) for name in ("[::1]:80", "a.b:80", "A", "a b", "x:y")] == ["::1", "a.b", "a", "a b", ""]
+  assert [host_name(name) for name in ("[::1]:80", "a.b:80", "A", "a b", "x:y")] == [
+    "::1",
+    "a.b",
+    "a",
+    "a b",
+    "",
+  ]
   assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
   assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "")))
 
@@ -294,7 +300,7 @@ def test_a_full_queue_says_when_to_come_again():
       while not model.batches and time.monotonic() < until:
         time.sleep(0.005)
       second = pool.submit(client.post, "/predict", json={"texts": ["b", "c"]})
-      while 'queue_texts 2.0' not in client.get("/metrics").text and time.monotonic() < until:
+      while "queue_texts 2.0" not in client.get("/metrics").text and time.monotonic() < until:
         time.sleep(0.005)
       refused = client.post("/embed", json={"text": "d"})
       assert "2 texts wait, and at most 2 may" in sentence(refused, 503)

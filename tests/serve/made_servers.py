@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +16,16 @@ import numpy as np
 import xmc_jax
 from tests import tiny_runs
 
+# Tests that run in the background ignore Ctrl-C, and so would what they start.
+_HEEDFUL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
+"""
 ROOT = pathlib.Path(__file__).parents[2]
-HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> \u202egnp\u202c barn"
+HOSTILE = (
+  "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> \u202egnp\u202c barn"
+)
 HOSTILE_QUERY = "script document title taken barn"
 
 
@@ -80,16 +87,14 @@ class Server:
   """
 
   def __init__(self, workdir: pathlib.Path, *arguments: str, port: int = 0):
-    command = [sys.executable, "-m", "xmc_jax.main", "--mode=serve", f"--workdir={workdir}", f"--port={port}"]
+    given = ["--mode=serve", f"--workdir={workdir}", f"--port={port}", *arguments]
     self.process = subprocess.Popen(
-      [*command, *arguments],
+      [sys.executable, "-c", _HEEDFUL, *given],
       cwd=ROOT,
       env={**os.environ, "PYTHONPATH": str(ROOT)},
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
-      # A test run in the background ignores Ctrl-C, and so would its children.
-      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     self.said: list[str] = []
     self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)

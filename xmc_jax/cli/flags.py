@@ -45,7 +45,9 @@ EXPLAIN = flags.DEFINE_bool(
   False,
   "predict: say why, for each label: which sources rank it high, which training texts have it",
 )
-BACKEND = flags.DEFINE_enum("backend", None, KEYS["eval"]["backend"].choices, "evaluate, predict, serve: search by")
+BACKEND = flags.DEFINE_enum(
+  "backend", None, KEYS["eval"]["backend"].choices, "evaluate, predict, serve: search by"
+)
 CHECKPOINT = flags.DEFINE_enum(
   "checkpoint", "best", ["best", "last"], "evaluate: the parameters best by validation, or the last step's"
 )

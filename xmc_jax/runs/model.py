@@ -137,10 +137,10 @@ class Model:
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
     """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.
 
-    From then on texts are embedded 1, 8, 64 or `eval.batch_size` at a time, and padded to lengths that double.
+    From then on texts are padded to lengths that double, and embedded 1, 8 or 64 at a time.
 
     Args:
-      num_texts: most texts in a later call.
+      num_texts: most texts in a later call; if more than 64, `eval.batch_size` is one more size.
       depths: values of k in later calls.
     """
     self._few_shapes = True

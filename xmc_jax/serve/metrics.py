@@ -1,6 +1,7 @@
 """Counts what the server does, for Prometheus."""
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -18,10 +19,14 @@ class Metrics:
 
   def __init__(self, num_waiting: Callable[[], int]):
     self._registry = CollectorRegistry()
-    kept = {"namespace": "xmc_jax", "registry": self._registry}
+    kept: dict[str, Any] = {"namespace": "xmc_jax", "registry": self._registry}
     self._requests = Counter("requests", "Requests, by route and status.", ("route", "status"), **kept)
     self._seconds = Histogram(
-      "request_seconds", "Seconds from a request's headers to its answer.", ("route",), buckets=_SECONDS, **kept
+      "request_seconds",
+      "Seconds from a request's headers to its answer.",
+      ("route",),
+      buckets=_SECONDS,
+      **kept,
     )
     self._texts = Counter("texts", "Texts that the model has answered.", **kept)
     self._batches = Histogram("batch_texts", "Texts that the model got at once.", buckets=_TEXTS, **kept)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from xmc_jax.console import say, show
@@ -82,25 +84,13 @@ def serve(
   local = is_loopback(host)
   if not local:
     say(
-      f"note: --host={host} lets other machines in, without password or encryption; docs/serving.md tells how "
-      "to put a proxy in front"
+      f"note: --host={host} lets other machines in, without password or encryption; see docs/serving.md, "
+      '"Behind a proxy"'
     )
   own = (*_OWN_NAMES, host.lower()) if local else ()
   names = (*own, *allowed_hosts) if local or allowed_hosts else ()
   application = api.build(worker, k=k, name=name, allowed_hosts=names)
-  config = uvicorn.Config(
-    application,
-    loop="asyncio",
-    http=_Protocol,
-    ws="none",
-    lifespan="on",
-    log_config=None,
-    access_log=False,
-    proxy_headers=False,
-    server_header=False,
-    timeout_keep_alive=30,
-    timeout_graceful_shutdown=int(limits.drain_seconds) + _SPARE_SECONDS,
-  )
+  config = _settings(application, limits)
   shown = f"[{host}]" if ":" in host else host
   ready = f"serving {len(model.labels):,} labels of {name} on http://{shown}:{port}; Ctrl-C ends it"
   server = _Server(config, worker, ready)
@@ -114,6 +104,22 @@ def serve(
   if worker.is_alive:
     os._exit(0)  # the model does not come back: the interpreter would wait for it
   say("stopped")
+
+
+def _settings(application: FastAPI, limits: Limits) -> uvicorn.Config:
+  return uvicorn.Config(
+    application,
+    loop="asyncio",
+    http=_Protocol,
+    ws="none",
+    lifespan="on",
+    log_config=None,
+    access_log=False,
+    proxy_headers=False,
+    server_header=False,
+    timeout_keep_alive=30,
+    timeout_graceful_shutdown=math.ceil(limits.drain_seconds) + _SPARE_SECONDS,
+  )
 
 
 class _Server(uvicorn.Server):

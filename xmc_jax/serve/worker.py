@@ -16,7 +16,9 @@ import numpy as np
 from xmc_jax.runs.model import Model
 from xmc_jax.serve.limits import Limits
 
-_FEW_LABELS = 10  # labels are ranked this deep, or as deep as the limit allows: each depth may be a compilation
+_FEW_LABELS = (
+  10  # labels are ranked this deep, or as deep as the limit allows: each depth may be a compilation
+)
 _MEMORY = 0.8  # weight of the past in the mean seconds of a text
 
 
