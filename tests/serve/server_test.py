@@ -174,10 +174,11 @@ def test_ctrl_c_ends_it_and_the_second_one_at_once(workdir):
 
 
 def test_a_client_that_sends_nothing_does_not_hold_up_the_end(workdir):
-  with running(workdir) as server, slow_request(server):
+  with running(workdir) as server, slow_request(server) as client:
     assert server.predict(text="barn")  # nor other clients
     server.process.send_signal(signal.SIGTERM)
     assert server.ended(30) == 0 and "Traceback" not in "".join(server.said)
+    assert client.recv(65536).startswith(b"HTTP/1.1 503 ")
 
 
 def test_a_slow_body_is_refused(workdir):

@@ -73,6 +73,11 @@ class Guard:
     self._running += 1
     try:
       await self._answer(scope, receive, send_with_headers)
+    except asyncio.CancelledError:  # the server stops, and this request has not ended in time
+      if status != _LEFT:
+        raise
+      stopping = answers.error(503, "the server is stopping", {"Retry-After": "1", "Connection": "close"})
+      await stopping(scope, receive, send_with_headers)
     except Exception:
       traceback.print_exc()
       if status != _LEFT:  # half an answer is sent: the connection has to be closed

@@ -114,6 +114,7 @@ def _settings(application: FastAPI, limits: Limits) -> uvicorn.Config:
     ws="none",
     lifespan="on",
     log_config=None,
+    log_level="error",  # a client's mistake is no line of the log
     access_log=False,
     proxy_headers=False,
     server_header=False,

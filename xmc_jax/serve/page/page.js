@@ -205,9 +205,9 @@ async function start() {
   const name = safe(about.run || "xmc_jax");
   document.title = `${name} – labels for a text`;
   document.getElementById("run").textContent = name;
-  const what = probabilities ? "probability that it is right" : "score";
+  const what = probabilities ? "probabilities" : "scores";
   document.getElementById("about").textContent =
-    `Type a text, and see which of ${about.labels.toLocaleString("en")} labels fit it, each with the ${what}.`;
+    `Type a text to see which of ${about.labels.toLocaleString("en")} labels fit it, with their ${what}.`;
   text.maxLength = about.limits.max_text_length;
   const choices = [...new Set([3, 5, 10, 20, about.k])].filter((k) => k <= about.limits.max_k || k === about.k);
   count.replaceChildren(...choices.sort((a, b) => a - b).map((k) => new Option(k, k, k === about.k, k === about.k)));
