@@ -82,6 +82,12 @@ def test_embeddings_are_those_of_the_model(client, model):
   assert client.post("/predict", json={"texts": []}).json() == {"predictions": []}
 
 
+def test_few_shapes_change_no_embedding(client, model):
+  """The server's model pads texts otherwise than one that is not warm."""
+  other = xmc_jax.Model.load(model._run.workdir, warm=False)
+  np.testing.assert_allclose(model.embed(TEXTS), other.embed(TEXTS), rtol=1e-5, atol=1e-6)
+
+
 def test_a_label_arrives_as_it_is_and_safe_to_print(client):
   answer = client.post("/predict", json={"text": HOSTILE_QUERY, "k": 5})
   labels = answer.json()["predictions"][0]["labels"]

@@ -150,6 +150,8 @@ def ask_by_bytes(port: int, seed: int, number: int) -> list[int]:
   rng, found = random.Random(seed), []
   for _ in range(number):
     sent = b"".join(rng.choice(PIECES) for _ in range(rng.randrange(1, 9)))
+    if rng.random() < 0.5:  # with a head that makes sense
+      sent = rng.choice(PIECES[:4]) + b"Host: localhost\r\n" + sent + b"\r\n"
     if rng.random() < 0.3:
       sent += rng.randbytes(rng.randrange(200))
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
