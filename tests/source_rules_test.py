@@ -17,7 +17,7 @@ RANKS = (
   ("main",),
   ("estimator",),
   ("cli",),
-  ("training", "export", "report"),
+  ("training", "export", "report", "serve"),
   ("runs",),
   ("plan",),
   ("methods",),
@@ -40,6 +40,7 @@ CONFINED = {
   "sklearn": ("retrieval/", "estimator/"),
   "lightgbm": ("retrieval/lightgbm_text.py",),
   "matplotlib": ("report/drawing.py",),
+  **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), ("serve/",)),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),
   "torch": (),

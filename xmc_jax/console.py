@@ -82,10 +82,10 @@ def say(line: str) -> None:
     tqdm.write(sanitize.text(line), file=sys.stderr)
 
 
-def show(text: str) -> None:
-  """Prints a result on standard output."""
+def show(text: str, flush: bool = False) -> None:
+  """Prints a result on standard output; `flush` is for lines that somebody waits for."""
   if _prints():
-    print(sanitize.text(text))
+    print(sanitize.text(text), flush=flush)
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:

@@ -99,7 +99,7 @@ def command(monkeypatch, capsys):
       name: flags.FLAGS[name].default
       for name in (
         *("config", "mode", "workdir", "input", "output", "add_labels", "scores", "explain", "k"),
-        *("distributed", "backend", "checkpoint"),
+        *("distributed", "backend", "checkpoint", "host", "port", "allowed_hosts"),
       )
     }
     capsys.readouterr()
@@ -195,6 +195,11 @@ def test_help_is_light_and_succeeds():
       "nowhere/config.json: no such file; nowhere is not the folder",
     ),
     (["--mode=predict", "--workdir=README.md"], "README.md is not the folder of a run"),
+    (["--mode=serve"], "--mode=serve needs --workdir"),
+    (["--mode=serve", "--workdir=x", "--port=70000"], "--port=70000"),
+    (["--mode=serve", "--workdir=x", "--distributed"], "leave --distributed out"),
+    (["--mode=serve", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
+    (["--mode=predict", "--workdir=x", "--port=8000"], "leave --port out"),
   ],
 )
 def test_refusals_that_need_no_jax(arguments, words):
@@ -390,6 +395,12 @@ def test_two_trainings_in_one_folder(command, folder, tmp_path):
 def test_evaluate_takes_nothing_that_it_would_ignore(command, trained, flag):
   line = command("--mode=evaluate", f"--workdir={trained}", flag).line()
   assert "takes its settings from the run" in line and f"leave {flag.partition('=')[0]} out" in line
+
+
+def test_serving_without_its_libraries_says_what_to_install(command, trained, monkeypatch):
+  monkeypatch.setitem(sys.modules, "uvicorn", None)
+  line = command("--mode=serve", f"--workdir={trained}", "--port=0").line()
+  assert line.endswith('pip install "xmc_jax[serve]"') and "uvicorn" in line
 
 
 def test_a_folder_trained_with_other_settings_is_refused(command, folder, trained):
