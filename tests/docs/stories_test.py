@@ -1,12 +1,16 @@
 """docs/tutorial.md and docs/coming_from.md are gone through as a reader would, block by block."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 
 import numpy as np
 import pytest
@@ -33,11 +37,37 @@ def desk(tmp_path, monkeypatch):
   return tmp_path
 
 
-def typed(block: str) -> subprocess.CompletedProcess:
-  """Runs a block of commands."""
+def typed(block: str) -> str:
+  """Runs a block of commands; returns their notes, and what they print after these."""
   ended = subprocess.run(["bash", "-ec", block], capture_output=True, text=True, timeout=900)
   assert not ended.returncode, f"{block}\n{ended.stderr}"
-  return ended
+  return ended.stderr + ended.stdout
+
+
+@contextlib.contextmanager
+def served(command: str):
+  """Runs a command that serves, on a free port; yields the address that it prints."""
+  line = ["bash", "-c", f"exec {command.strip()} --port=0"]
+  with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    try:
+      said = []
+      while not (found := re.search(r"http://\S+:\d+", said[-1] if said else "")):
+        said.append(process.stdout.readline())
+        assert said[-1], "".join(said)
+      yield found[0]
+    finally:
+      process.send_signal(signal.SIGINT)
+      process.communicate(timeout=60)
+
+
+def asked(command: str, address: str) -> dict:
+  """Returns the JSON that a server answers to a curl command of the page."""
+  _, place, *options = shlex.split(command)
+  given = dict(zip(options[::2], options[1::2]))
+  url = place.replace("http://127.0.0.1:8000", address)
+  request = urllib.request.Request(url, given["-d"].encode(), dict([given["-H"].split(": ")]))
+  with urllib.request.urlopen(request, timeout=60) as answer:
+    return json.load(answer)
 
 
 def printed(lines: str) -> set[str]:
@@ -57,35 +87,34 @@ def test_the_pages_share_a_table():
 
 @pytest.mark.slow
 def test_the_tutorial(desk, capsys):
-  """Every command and piece of Python, with the page's own settings; serving has tests of its own."""
+  """Every command and piece of Python, with the page's own settings."""
   known: dict = {}
-  said, answers = "", []
+  outputs = []
   for language, block in FENCED.findall(TUTORIAL.read_text(encoding="utf-8")):
     if language == "python":
       exec(block, known)
-      answers.append(capsys.readouterr().out)
+      outputs.append(capsys.readouterr().out)
     elif _TYPED.search(block) and "--mode=serve" not in block and not block.startswith("curl"):
-      ended = typed(block)
-      said = ended.stdout + ended.stderr
-      if "--mode=predict" in block:
-        answers.append(ended.stdout)
-      if "--mode=prepare" in block:
-        prepared = said
-      if "--workdir=runs/tickets" in block and "--mode" not in block:
-        trained = said
+      outputs.append(typed(block))
+  _, prepared, trained, first, explained, from_python, _, added = outputs
   (shown,) = [block for block in blocks(TUTORIAL, "") if block.startswith("tickets (table layout")]
   assert printed(shown) <= printed(prepared)
   (shown,) = [block for block in blocks(TUTORIAL, "") if block.startswith("test metrics")]
   assert "hybrid encoder memory memory regression lexical memory lexical labels" in printed(trained)
   assert shown.partition(",")[0] in trained and "why the first: " in trained
   assert (desk / "runs" / "tickets" / "report" / "index.html").exists()
-  first, explained, from_python, added = answers
-  assert json.loads(first)["labels"][0]["text"] == "billing"
-  why = json.loads(explained)["labels"][0]["why"]
+  assert json.loads(first.splitlines()[-1])["labels"][0]["text"] == "billing"
+  why = json.loads(explained.splitlines()[-1])["labels"][0]["why"]
   assert why["sources"] and why["voters"][0]["text"] in (desk / "tickets.csv").read_text()
   assert from_python.startswith("they took the money from my card two times: billing (")
   assert "\ni can't sign in: login (" in from_python
   assert added.startswith("gift wrapping 0.")
+  serve, ask = (
+    block for block in blocks(TUTORIAL, "") if "--mode=serve" in block or block.startswith("curl")
+  )
+  with served(serve) as address:
+    found = asked(ask, address)["predictions"][0]["labels"]
+  assert len(found) == 3 and all(label["text"] in (desk / "tickets.csv").read_text() for label in found)
 
 
 @pytest.mark.slow
@@ -101,8 +130,7 @@ def test_the_same_task_in_both(desk, capsys):
       exec(block, known)
       ran.append(block)
     elif _TYPED.search(block) and "tickets.jsonl" in block:
-      (answer,) = typed(block).stdout.splitlines()[-1:]
-      assert len(json.loads(answer)["labels"]) == 3
+      assert len(json.loads(typed(block).splitlines()[-1])["labels"]) == 3
   assert len(ran) == 6 and sum("XMCClassifier" in block for block in ran) == 2
   assert known["scores"].shape == (1, 25) and known["scores"].nnz == 3
   (row,) = known["topics"]
