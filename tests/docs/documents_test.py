@@ -220,6 +220,7 @@ def place(tmp_path_factory):
     (folder / name).write_text("a window manager for X11\nplays music\n")
   rows = "a window manager for X11,desktop;x11\nplays music,audio\n" * 5
   (folder / "train.csv").write_text(f"title,labels\n{rows}")
+  shutil.copy(ROOT / "docs" / "examples" / "tickets.csv", folder)
   return folder
 
 

@@ -23,7 +23,8 @@ from xmc_jax.models.layers import ROUNDED
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
 
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
-PARAMETERS = ("encoder", "projection")  # top-level names of an Embedder's parameters
+PARAMETERS = ("encoder", "projection")
+"""Names the top-level parts of an Embedder's parameters."""
 _OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from another one's table
 
 

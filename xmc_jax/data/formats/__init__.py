@@ -21,6 +21,7 @@ _READERS: dict[str, tuple[Callable[[Path, Options, list[str]], dict | None], str
   "table": (tables.recognise, tables.LOOKS_FOR),
 }
 LAYOUTS = ("auto", *_READERS)
+"""Names the legal values of `data.layout`; 'auto' detects the layout from the files."""
 
 
 def recognise(path: Path, layout: str = "auto", options: Options | None = None) -> Source:
