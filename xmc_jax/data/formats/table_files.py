@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.raw_json import objects
 from xmc_jax.data.formats.source import Place, one_line, refusal
-from xmc_jax.errors import DataError
+from xmc_jax.errors import DataError, UserError
 
 if TYPE_CHECKING:
   from pyarrow.parquet import ParquetFile
@@ -48,8 +48,10 @@ def column_names(path: Path, notices: list[str]) -> list[str]:
 
 
 def _open_parquet(path: Path, file: BinaryIO) -> "ParquetFile":
-  import pyarrow.parquet
-
+  try:
+    import pyarrow.parquet
+  except ImportError as error:
+    raise UserError(f'{path}: parquet needs pyarrow ({error}): pip install "xmc_jax[parquet]"') from None
   try:
     return pyarrow.parquet.ParquetFile(file)
   except Exception as error:  # a damaged file can fail in any of the layers
