@@ -17,7 +17,7 @@ import pytest
 from absl import flags
 from cases import each_case
 
-from tests import tiny_runs
+from tests import blocked_imports, tiny_runs
 from xmc_jax import data, main
 from xmc_jax.cli import commands, error_lines, guide
 from xmc_jax.distributed import runtime
@@ -287,12 +287,7 @@ def _assert_fault_is_one_line(tmp_path, text, words):
 
 
 def test_a_config_from_another_folder_says_what_it_misses(tmp_path):
-  ended = child([DEXML], folder=tmp_path, python=("-c", f"import sys; sys.path.pop(); {WATCHER}"))
-  # Where the project is importable it goes on, which is another test's business.
-  shutil.copytree(
-    ROOT / "xmc_jax", tmp_path / "xmc_jax", ignore=shutil.ignore_patterns("bundled", "__pycache__")
-  )
-  ended = child([DEXML], folder=tmp_path, env={"PYTHONPATH": ""})
+  ended = blocked_imports.run({"experiments"}, blocked_imports.COMMAND, DEXML, folder=tmp_path)
   line = Ended(ended.returncode, ended.stdout, ended.stderr).line()
   assert "No module named 'experiments'; run the command in the project's folder" in line
 

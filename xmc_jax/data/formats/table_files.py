@@ -13,7 +13,7 @@ from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, record_chunks
 from xmc_jax.data.formats.json_records import objects
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.source import Place, one_line, refusal
-from xmc_jax.errors import DataError
+from xmc_jax.errors import DataError, UserError
 
 if TYPE_CHECKING:
   import pyarrow as pa
@@ -67,8 +67,10 @@ def _schema(path: Path) -> "pa.Schema | None":
 
 
 def _open_parquet(path: Path, file: BinaryIO) -> "ParquetFile":
-  import pyarrow.parquet
-
+  try:
+    import pyarrow.parquet
+  except ImportError as error:
+    raise UserError(f'{path}: parquet needs pyarrow ({error}): pip install "xmc_jax[parquet]"') from None
   try:
     return pyarrow.parquet.ParquetFile(file)
   except Exception as error:  # a damaged file can fail in any of the layers
