@@ -1,8 +1,6 @@
 """XMCClassifier: what it learns, returns, prints, leaves behind and refuses."""
 
 import gc
-import os
-import pathlib
 import tempfile
 
 import made_texts
@@ -144,8 +142,9 @@ def test_labels_that_were_not_there_count_as_missed(fitted):
   assert half == pytest.approx(fitted.score(TEXTS[:4], LABELS[:4]) / 2)
 
 
-def test_it_prints_nothing_and_leaves_nothing(temporary, capfd):
+def test_it_prints_nothing_and_leaves_nothing(temporary, tmp_path, monkeypatch, capfd):
   """While it lives its files are in one temporary folder, without the raw texts."""
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   made = made_texts.estimator(num_epochs=1).fit(np.array(TEXTS), LABELS)
   made.predict(TEXTS[:3])
   made.predict(TEXTS[:100])
@@ -153,7 +152,7 @@ def test_it_prints_nothing_and_leaves_nothing(temporary, capfd):
   (folder,) = temporary.iterdir()
   assert [path.name for path in folder.iterdir()] == ["run"]
   assert not (folder / "run" / "metrics.jsonl").exists()
-  assert not pathlib.Path(os.environ["XMC_JAX_CACHE"], "compiled").exists()
+  assert not (tmp_path / "cache").exists()
   del made
   gc.collect()
   assert not list(temporary.iterdir())

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from xmc_jax import console, metrics
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.data.label_sets import LabelSpace
-from xmc_jax.data.label_values import Labels, texts_of
+from xmc_jax.data.label_values import ID, NAME, Labels, texts_of
 from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.estimator import settings, training
 from xmc_jax.runs.model import Model
@@ -142,7 +142,8 @@ class XMCClassifier(BaseEstimator):
       and 1, sparse if `fit` got a sparse one.
     """
     check_is_fitted(self)
-    limit = self._threshold() if self.scores == "hybrid" else np.inf
+    is_one = self.scores != "hybrid" or self._fitted.space.kind in (NAME, ID)
+    limit = np.inf if is_one else self._threshold()
     depth = min(_DEPTH, len(self.classes_))
     ids, scores = self._ranked(texts, depth)
     while depth < len(self.classes_) and (scores[:, -1] >= limit).any():

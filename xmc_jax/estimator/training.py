@@ -35,6 +35,8 @@ def train(
   try:
     home = workdir or temporary.path
     run = workdir or home / "run"
+    if not workdir:
+      config.checkpoint.every_epochs = 0.0  # nothing can continue from a folder that is deleted
     config.data.path, config.data.cache_dir = str(home / "texts"), str(temporary.path / "cache")
     with locks.in_use(home, ".fit.lock", "fits here; wait for it, or give another workdir"):
       in_memory.write_encoded(home / "texts", space.texts, (texts, truth), ([], truth[:0]))
