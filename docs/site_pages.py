@@ -1,4 +1,4 @@
-"""MkDocs hooks: the site has pages that docs/ lacks, and links that leave docs/ lead to copies in the site.
+"""Adds to the site the pages that docs/ lacks, and leads links out of docs/ to copies (MkDocs hooks).
 
 - The API: a page for each part, from the names that docs/api_tables.py finds; mkdocstrings fills it.
 - CONTRIBUTING.md and CHANGELOG.md of the repository's root, and the notebooks as pages.
