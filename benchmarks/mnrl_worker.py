@@ -1,5 +1,6 @@
 """Tunes a MiniLM with sentence-transformers' MultipleNegativesRankingLoss, on files.
 
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   .venv-bench/bin/python benchmarks/mnrl_worker.py --folder=FOLDER --workdir=RUN --model=MODEL --depth=120
 
 It needs PyTorch and imports nothing of xmc_jax; `benchmarks/exchange.py` describes the folder. A pair is a

@@ -1,9 +1,12 @@
 """Trains PECOS's XR-Linear on files: an extreme linear model over a tree of labels.
 
+  python3.11 -m venv .venv-pecos
+  .venv-pecos/bin/pip install numpy==1.26.4 scipy==1.12.0 scikit-learn==1.5.2
+  .venv-pecos/bin/pip install --no-deps libpecos==1.2.8  # the rest that it names is for its transformers
   .venv-pecos/bin/python benchmarks/pecos_worker.py --folder=FOLDER --depth=120 --seed=0
 
-It needs NumPy below 2, so it has its own environment (see requirements-bench.txt), and imports nothing of
-xmc_jax; `benchmarks/exchange.py` describes the folder. Features are tf-idf of words and of pairs of words,
+It needs NumPy below 2, so it has its own environment, and imports nothing of xmc_jax;
+`benchmarks/exchange.py` describes the folder. Features are tf-idf of words and of pairs of words,
 fitted to training texts alone; label vectors are the sums of their points' features (PIFA); negatives are
 teacher-forcing and matcher-aware ones. Yu, Zhong, Zhang, Chang and Dhillon, PECOS: Prediction for Enormous
 and Correlated Output Spaces, JMLR 2022.

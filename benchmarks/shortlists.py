@@ -2,7 +2,7 @@
 
 Needs faiss-cpu, hnswlib and scann:
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   PYTHONPATH=. .venv-bench/bin/python benchmarks/shortlists.py
 
 Ours are `refresh.shortlist` with the backends 'scann', which tunes itself to a recall of 0.95, and 'exact'.

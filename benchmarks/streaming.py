@@ -2,7 +2,7 @@
 
 Needs both frameworks, which the project's own environment does not have:
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   PYTHONPATH=. .venv-bench/bin/python benchmarks/streaming.py
 
 For each query, one of several positives is sampled; the work is the loss and its gradients by queries and

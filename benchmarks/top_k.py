@@ -2,7 +2,7 @@
 
 Needs faiss-cpu, which the project's own environment does not have:
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   PYTHONPATH=. .venv-bench/bin/python benchmarks/top_k.py
 
 Ours is `retrieval.search` as evaluation calls it, on a mesh of one device and from host arrays; theirs is

