@@ -95,10 +95,7 @@ def test_label_descriptions_and_hierarchies(tmp_path):
   assert [note for note in plain.manifest["notices"] for name in settings if f"data.{name}=" in note]
 
 
-@pytest.mark.skipif(not hasattr(data, "write"), reason="data.write comes with the estimator")
 def test_data_in_python(tmp_path, monkeypatch):
-  pytest.importorskip("pandas")
-  pytest.importorskip("polars")
   monkeypatch.chdir(tmp_path)
   for block in code_of("Data in Python"):
     exec(block, {})
