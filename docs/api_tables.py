@@ -1,4 +1,4 @@
-"""The public names of xmc_jax, read from its source without importing it: for docs/api.md and its pages.
+"""Reads the public names of xmc_jax from its source, without importing it: for docs/api.md and its pages.
 
 docs/make_tables.py writes a table for each part into docs/api.md; docs/site_pages.py makes a page of each.
 """
@@ -14,7 +14,14 @@ _MODULES = ("errors", "types")  # what a new method or a caller needs of those t
 
 
 class PublicName(NamedTuple):
-  """A public name: how users write it, where it is defined, and the first line of its docstring."""
+  """Describes a public name.
+
+  Attributes:
+    written: as users write it, `xmc_jax.losses.softmax`.
+    identifier: where it is defined, `xmc_jax.losses.softmax.softmax`.
+    file: the path of that file in the repository.
+    summary: the first paragraph of its docstring.
+  """
 
   written: str
   identifier: str

@@ -1,4 +1,4 @@
-"""MkDocs hooks: the site has pages that docs/ lacks, and links that leave docs/ lead to copies in the site.
+"""Adds to the site the pages that docs/ lacks, and leads links out of docs/ to copies (MkDocs hooks).
 
 - The API: a page for each part, from the names that docs/api_tables.py finds; mkdocstrings fills it.
 - CONTRIBUTING.md and CHANGELOG.md of the repository's root, and the notebooks as pages.
@@ -97,20 +97,21 @@ def _targets(uri: str, text: str) -> set[str]:
 def _api_page(part: str) -> str:
   lines = [f"# {api_tables.written(part)}", "", site_docstrings.readable(api_tables.about(part)), ""]
   for one in api_tables.public_names(part):
-    if (first := _places()[one.identifier]) == part:
+    place, written = _places()[one.identifier]
+    if place == f"{part}.md":
       lines += [f"::: {one.identifier}", "    options:", f"      heading: {one.written}", ""]
     else:
-      lines += [f"`{one.written}` is described [with {first}]({first}.md#{one.identifier}).", ""]
+      lines += [f"`{one.written}` is [`{written}`]({place}#{one.identifier}).", ""]
   return "\n".join(lines)
 
 
 @functools.cache
-def _places() -> dict[str, str]:
-  """Returns the part on whose page each public name is described; the first, if several have it."""
-  found: dict[str, str] = {}
+def _places() -> dict[str, tuple[str, str]]:
+  """Returns the page in api/ that describes each public name, and its name there: the first of several."""
+  found: dict[str, tuple[str, str]] = {}
   for part in api_tables.parts():
     for one in api_tables.public_names(part):
-      found.setdefault(one.identifier, part)
+      found.setdefault(one.identifier, (f"{part}.md", one.written))
   return found
 
 
@@ -118,7 +119,7 @@ def _api_link(found: re.Match) -> str:
   """Returns the link to a name's description in place of that to its file."""
   names = [one for part in api_tables.parts() for one in api_tables.public_names(part)]
   identifier = next(one.identifier for one in names if one.written == found[1])
-  return f"[`{found[1]}`](api/{_places()[identifier]}.md#{identifier})"
+  return f"[`{found[1]}`](api/{_places()[identifier][0]}#{identifier})"
 
 
 def _markdown(path: pathlib.Path) -> str:
@@ -138,5 +139,7 @@ def _output(output: dict) -> str:
   data = output.get("data", {})
   if "image/png" in data:
     return f'<img alt="figure" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+  if "text/html" in data:  # on one line, which Markdown leaves alone
+    return "".join(data["text/html"]).strip().replace("\n", "&#10;")
   text = "".join(output.get("text", data.get("text/plain", ""))).strip("\n")
   return f"```text\n{text}\n```" if text else ""
