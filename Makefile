@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 # some compare last bits of programs that users run. jaxlib 0.11 does not know this flag; requirements.lock has 0.10.
 COMPILED_FAST := --xla_cpu_use_fusion_emitters=false
 
-.PHONY: demo test test-slow versions lint golden lock clean
+.PHONY: demo test test-slow versions lint golden docs lock clean
 
 demo: .venv/ready
 	$(BIN)/python -m xmc_jax.main --config=experiments/dexml.py
@@ -33,6 +33,10 @@ lint: .venv/ready
 golden: .venv/ready
 	$(BIN)/python -m tests.golden_test
 
+# The documents as a site in site/, which loads nothing from elsewhere; a broken link or anchor fails.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # The environment, made once for each state of the lock file. The encoder's package
 # would pull torch if its dependencies were followed.
 .venv/ready: requirements.lock
@@ -48,4 +52,4 @@ lock:
 	rm -rf .venv
 
 clean:
-	rm -rf .venv .test_programs build runs xmc_jax.egg-info
+	rm -rf .venv .test_programs build runs site xmc_jax.egg-info

@@ -25,7 +25,7 @@ def run(command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path) -> tuple[i
     child = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=out)
     try:
       while child.poll() is None:
-        peak = max(peak, _peak_bytes(child.pid))
+        peak = max(peak, peak_bytes(child.pid))
         time.sleep(_EVERY_SECONDS)
     finally:
       if child.poll() is None:
@@ -34,7 +34,7 @@ def run(command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path) -> tuple[i
   return child.returncode, peak
 
 
-def _peak_bytes(pid: int) -> int:
+def peak_bytes(pid: int) -> int:
   """Returns the peak resident memory of a process so far."""
   try:
     status = pathlib.Path(f"/proc/{pid}/status").read_text()

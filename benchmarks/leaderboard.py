@@ -243,7 +243,7 @@ def keep(name: str, board: Board) -> None:
 
 
 def write_tables() -> None:
-  subprocess.run([sys.executable, "docs/make_tables.py", "write", "results", "README"], cwd=_ROOT, check=True)
+  subprocess.run([sys.executable, "docs/make_tables.py", "write", "results"], cwd=_ROOT, check=True)
 
 
 def chosen(methods: list[str]) -> list[str]:

@@ -15,8 +15,9 @@ PACKAGE = ROOT / "xmc_jax"
 RANKS = (
   ("__main__",),
   ("main",),
+  ("estimator",),
   ("cli",),
-  ("training", "export", "report"),
+  ("training", "export", "report", "serve"),
   ("runs",),
   ("plan",),
   ("methods",),
@@ -36,9 +37,10 @@ CONFINED = {
   "flax": ("models/",),
   "orbax": ("storage/checkpoints/",),
   "scann": ("retrieval/",),
-  "sklearn": ("retrieval/",),
+  "sklearn": ("retrieval/", "estimator/"),
   "lightgbm": ("retrieval/lightgbm_text.py",),
   "matplotlib": ("report/drawing.py",),
+  **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), ("serve/",)),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),
   "torch": (),

@@ -10,8 +10,10 @@ and a config error cost no JAX start-up:
   xmc_jax.data     load, prepare, ...
   xmc_jax.models   load_encoder, ...
   xmc_jax.export   Exported: an exported run, to which labels can be added
+  xmc_jax.serve    app: a page and a JSON API over a Model, for an ASGI server
   xmc_jax.train    from a config to a trained run
   xmc_jax.Model    a trained run, ready to predict
+  xmc_jax.XMCClassifier   an estimator of scikit-learn: fit, predict, predict_proba
   xmc_jax.UserError   base of DataError and ConfigError: errors that users can fix, shown as one line
 """
 
@@ -19,9 +21,10 @@ import importlib
 
 __version__ = "0.1.0"
 
-_ROOMS = ("config", "data", "export", "losses", "metrics", "models", "ops")
+_ROOMS = ("config", "data", "export", "losses", "metrics", "models", "ops", "serve")
 _NAMES = {  # and where they are
   "Model": "runs.model",
+  "XMCClassifier": "estimator",
   "UserError": "errors",
   "default_config": "methods",
   "train": "cli.commands",

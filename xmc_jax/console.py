@@ -1,8 +1,10 @@
 """Console output: messages and a progress bar on standard error, results and tables on standard output."""
 
+import contextlib
+import contextvars
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tqdm import tqdm
 
@@ -10,6 +12,21 @@ from xmc_jax import sanitize
 from xmc_jax.distributed import runtime
 
 _PLAIN_SECONDS = 15.0  # between progress lines without a terminal
+_is_quiet = contextvars.ContextVar("is_quiet", default=False)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+  """Prints nothing in the block: no messages, results or progress. Other threads are not affected."""
+  before = _is_quiet.set(True)
+  try:
+    yield
+  finally:
+    _is_quiet.reset(before)
+
+
+def _prints() -> bool:
+  return runtime.is_main_process() and not _is_quiet.get()
 
 
 class Progress:
@@ -27,7 +44,7 @@ class Progress:
     self._what, self._total, self._first, self._unit = what, total, first, unit
     self._done, self._start = first, time.perf_counter()
     self._spoken, self._since = self._start, (first, self._start)  # the rate is measured from here on
-    self._shown = runtime.is_main_process()
+    self._shown = _prints()
     self._bar = (
       tqdm(desc=what, total=total, initial=first, unit=unit, leave=False, dynamic_ncols=True)
       if self._shown and sys.stderr.isatty()
@@ -61,14 +78,14 @@ class Progress:
 
 def say(line: str) -> None:
   """Prints a message on standard error, without breaking a progress bar."""
-  if runtime.is_main_process():
+  if _prints():
     tqdm.write(sanitize.text(line), file=sys.stderr)
 
 
-def show(text: str) -> None:
-  """Prints a result on standard output."""
-  if runtime.is_main_process():
-    print(sanitize.text(text))
+def show(text: str, flush: bool = False) -> None:
+  """Prints a result on standard output; `flush` is for lines that somebody waits for."""
+  if _prints():
+    print(sanitize.text(text), flush=flush)
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:

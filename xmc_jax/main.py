@@ -5,6 +5,7 @@
   python -m xmc_jax.main --mode=evaluate --workdir=runs/short
   python -m xmc_jax.main --mode=predict --workdir=runs/short --input=texts.txt
   python -m xmc_jax.main --mode=export --workdir=runs/short
+  python -m xmc_jax.main --mode=serve --workdir=runs/short
   python -m xmc_jax.main --mode=compare runs/short runs/dexml-debian
 
 Installed by pip, it is `xmc-jax` for short. Presets stand behind a colon (experiments/dexml.py:minilm); every
@@ -57,11 +58,20 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
   with runtime.started(options.DISTRIBUTED.value):
     if mode == "evaluate":
       commands.test(workdir, output, scores, backend, options.CHECKPOINT.value)
+    elif mode == "serve":
+      _serve(workdir, scores, backend)
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
       k, explain = options.K.value, options.EXPLAIN.value
       commands.predict(workdir, options.INPUT.value, output, k, scores, backend, explain)
+
+
+def _serve(workdir: pathlib.Path, scores: str, backend: str) -> None:
+  from xmc_jax.cli import serving
+
+  host, port, hosts = options.HOST.value, options.PORT.value, options.ALLOWED_HOSTS.value
+  serving.serve(workdir, host, port, options.K.value, hosts, scores, backend)
 
 
 def _compare(workdirs: list[pathlib.Path]) -> None:

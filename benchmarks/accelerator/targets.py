@@ -49,9 +49,11 @@ def as_default(name: str, cudnn: bool) -> Iterator[None]:
     cudnn: whether a GPU's cuDNN attention runs; it cannot be tried here.
   """
   backend, runs = jax.default_backend, hardware._cudnn_runs
+  takes_lengths = hardware._cudnn_takes_lengths
   jax.default_backend = lambda: "gpu" if name == "h200" else "tpu"
-  hardware._cudnn_runs = lambda head_dim: cudnn
+  hardware._cudnn_runs = hardware._cudnn_takes_lengths = lambda head_dim: cudnn
   try:
     yield
   finally:
     jax.default_backend, hardware._cudnn_runs = backend, runs
+    hardware._cudnn_takes_lengths = takes_lengths

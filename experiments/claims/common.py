@@ -7,6 +7,7 @@ _SHORT = {"checkpoint.every_epochs": 0.0}
 CURVES = {"eval.every_epochs": 1.0}
 SOFTMAX = {"method.loss": "softmax"}
 UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
+RAW = {name: dexml.PRESETS["debian"][name] for name in ("encoder.normalize", "method.temperature")}
 
 DEXML = {**dexml.PRESETS["debian"], **_SHORT, **CURVES}
 ALL_POSITIVES, ONE_POSITIVE = {"method.num_positives": 0}, {"method.num_positives": 1}

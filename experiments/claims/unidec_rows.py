@@ -1,7 +1,7 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
 from experiments import depsl, dpr, unidec
-from experiments.claims.common import BAG, DEXML, SOFTMAX, UNIT, of_ngame, short
+from experiments.claims.common import BAG, DEXML, RAW, SOFTMAX, UNIT, of_ngame, short
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}
@@ -12,6 +12,7 @@ _EVERY = {
   "method.num_hard_negatives": 0,
   "method.pool_size": 0,
 }
+_LOG_Q = {"method.log_q": True}
 
 
 def _binary(weight: float) -> dict:
@@ -38,7 +39,10 @@ REAL = {
       for suffix, weight in (("", 0.0), ("_with_frequency", -1.0))
     },
     **{f"depsl_alpha_{weight}": {**_DEPSL, **_frequency(weight)} for weight in (0.5, 1.0, 1.5)},
-    "depsl_log_q": {**_DEPSL, "method.log_q": True},
+    "depsl_log_q": {**_DEPSL, **_LOG_Q},
+    # Raw products can express how frequent a label is. So they show what the correction does.
+    "depsl_raw": {**_DEPSL, **RAW},
+    "depsl_raw_log_q": {**_DEPSL, **RAW, **_LOG_Q},
   },
   "both_heads": {  # Table 3
     "supcon": {**_UNIDEC, **SOFTMAX},

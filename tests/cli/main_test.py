@@ -19,7 +19,7 @@ from cases import each_case
 
 from tests import blocked_imports, tiny_runs
 from xmc_jax import data, main
-from xmc_jax.cli import commands, error_lines
+from xmc_jax.cli import commands, error_lines, guide
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
@@ -99,7 +99,7 @@ def command(monkeypatch, capsys):
       name: flags.FLAGS[name].default
       for name in (
         *("config", "mode", "workdir", "input", "output", "add_labels", "scores", "explain", "k"),
-        *("distributed", "backend", "checkpoint"),
+        *("distributed", "backend", "checkpoint", "host", "port", "allowed_hosts"),
       )
     }
     capsys.readouterr()
@@ -195,6 +195,11 @@ def test_help_is_light_and_succeeds():
       "nowhere/config.json: no such file; nowhere is not the folder",
     ),
     (["--mode=predict", "--workdir=README.md"], "README.md is not the folder of a run"),
+    (["--mode=serve"], "--mode=serve needs --workdir"),
+    (["--mode=serve", "--workdir=x", "--port=70000"], "--port=70000"),
+    (["--mode=serve", "--workdir=x", "--distributed"], "leave --distributed out"),
+    (["--mode=serve", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
+    (["--mode=predict", "--workdir=x", "--port=8000"], "leave --port out"),
   ],
 )
 def test_refusals_that_need_no_jax(arguments, words):
@@ -385,6 +390,12 @@ def test_two_trainings_in_one_folder(command, folder, tmp_path):
 def test_evaluate_takes_nothing_that_it_would_ignore(command, trained, flag):
   line = command("--mode=evaluate", f"--workdir={trained}", flag).line()
   assert "takes its settings from the run" in line and f"leave {flag.partition('=')[0]} out" in line
+
+
+def test_serving_without_its_libraries_says_what_to_install(command, trained, monkeypatch):
+  monkeypatch.setitem(sys.modules, "uvicorn", None)
+  line = command("--mode=serve", f"--workdir={trained}", "--port=0").line()
+  assert line.endswith('pip install "xmc_jax[serve]"') and "uvicorn" in line
 
 
 def test_a_folder_trained_with_other_settings_is_refused(command, folder, trained):
@@ -683,7 +694,7 @@ def test_the_command_to_try_cuts_a_text_at_the_end_of_a_word():
   for texts in (titles, ["x" * 80]):
     dataset = types.SimpleNamespace(test=_Texts(texts))
     run = types.SimpleNamespace(dataset=dataset, workdir="runs/mine")
-    found.append(commands._next_command(run))
+    found.append(guide.next_commands(run))
   assert "echo 'a title whose words go on and on until they are longer than' |" in found[0]
   assert f"echo {'x' * 60} |" in found[1] and "--workdir=runs/mine" in found[1]
 

@@ -137,6 +137,53 @@ def _parquet_cells(folder: Path, size: int) -> None:
   pyarrow.parquet.write_table(table, folder / "trn.parquet")
 
 
+def _arrow(folder: Path, columns: dict, compression: str | None = None) -> Path:
+  """A saved data set whose training rows are these."""
+  import pyarrow
+
+  samples.huggingface(folder)
+  for name in _GRAPH:
+    (folder / name).unlink()
+  samples.saved_split(folder / "train", [])
+  path = folder / "train" / "data-00000-of-00001.arrow"
+  return samples.arrow_stream(path, pyarrow.table(columns).to_batches(), compression)
+
+
+def _arrow_compressed(folder: Path, size: int) -> None:
+  _arrow(folder, {"query": ["x" * size], "label": [[0]]}, "zstd")
+
+
+def _arrow_claim(folder: Path, size: int) -> None:
+  """A batch whose body is said to be far longer than the file."""
+  import pyarrow
+
+  path = _arrow(folder, {"query": ["apple"] * 7, "label": [[0]] * 7})
+  *_, batch = pyarrow.ipc.MessageReader.open_stream(path.read_bytes())
+  length = batch.body.size.to_bytes(8, "little")
+  content = path.read_bytes()
+  assert length in content
+  path.write_bytes(content.replace(length, size.to_bytes(8, "little")))
+
+
+def _arrow_views(folder: Path, size: int) -> None:
+  """One text that every row points to."""
+  import pyarrow
+
+  rows = 4096
+  texts = pyarrow.array(["x" * (size // rows)], pyarrow.string_view())
+  view = texts.buffers()[1].to_pybytes() * rows
+  buffers = [None, pyarrow.py_buffer(view), *texts.buffers()[2:]]
+  _arrow(folder, {"query": pyarrow.Array.from_buffers(texts.type, rows, buffers), "label": [[0]] * rows})
+
+
+def _arrow_nulls(folder: Path, size: int) -> None:
+  """Columns without contents, of any length."""
+  import pyarrow
+
+  column = pyarrow.Array.from_buffers(pyarrow.null(), 2**31 - 1, [None])
+  _arrow(folder, {"query": column, "label": column})
+
+
 # Name -> what writes it, and what is said of it; '' where it loads.
 BOMBS = {
   "one JSON line": (
@@ -161,6 +208,10 @@ BOMBS = {
   ),
   "npz rows": (_npz_rows, r"X\.trn\.txt, line 6: expected another text, as Y\.trn\.npz has 1000000000 rows"),
   "parquet cells": (_parquet_cells, ""),
+  "arrow compressed": (_arrow_compressed, r"after row 0: expected more Arrow data \(found compressed data"),
+  "arrow claim": (_arrow_claim, r"after row 0: expected more Arrow data \("),
+  "arrow views": (_arrow_views, ""),
+  "arrow nulls": (_arrow_nulls, r"after row 0: expected more Arrow data \(found 2,147,483,647 rows in"),
 }
 
 

@@ -138,6 +138,73 @@ def parquet(folder: Path, end: str = "") -> Path:
   return _with_label_file(folder)
 
 
+def class_features(column: str = "label", names=tuple(LABELS)) -> dict:
+  """`Features` of the `datasets` library as JSON: a column of texts, and lists of classes."""
+  classes = {"feature": {"names": list(names), "_type": "ClassLabel"}, "_type": "List"}
+  return {"query": {"dtype": "string", "_type": "Value"}, column: classes}
+
+
+def class_table(points, features: dict):
+  import pyarrow as pa
+
+  fields = [("query", pa.string()), ("label", pa.list_(pa.int64()))]
+  metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+  columns = [[text for text, _ in points], [ids for _, ids in points]]
+  return pa.table(columns, pa.schema(fields, metadata))
+
+
+def arrow_stream(path: Path, batches: list, compression: str | None = None, schema=None) -> Path:
+  """Writes record batches as `datasets` does."""
+  import pyarrow as pa
+
+  path.parent.mkdir(parents=True, exist_ok=True)
+  options = pa.ipc.IpcWriteOptions(compression=compression)
+  with (
+    pa.OSFile(str(path), "wb") as file,
+    pa.ipc.new_stream(file, schema or batches[0].schema, options=options) as out,
+  ):
+    for batch in batches:
+      out.write_batch(batch)
+  return path
+
+
+def saved_split(folder: Path, points, num_shards: int = 1, features: dict | None = None) -> Path:
+  """What `Dataset.save_to_disk(folder, num_shards=num_shards)` of datasets 5.2 writes."""
+  features = features or class_features()
+  names = [f"data-{at:05}-of-{num_shards:05}.arrow" for at in range(num_shards)]
+  size = -(-len(points) // num_shards)
+  for at, name in enumerate(names):
+    rows = points[at * size : (at + 1) * size]
+    table = class_table(rows, features)
+    arrow_stream(folder / name, table.to_batches(max_chunksize=2), schema=table.schema)
+  state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "f6d2", "_split": None}
+  state |= {"_format_columns": None, "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False}
+  info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
+  write(folder / "state.json", json.dumps(state, indent=2, sort_keys=True))
+  write(folder / "dataset_info.json", json.dumps(info, indent=2, sort_keys=True))
+  return folder
+
+
+def huggingface(folder: Path, end: str = "") -> Path:
+  """What `DatasetDict.save_to_disk` writes."""
+  saved_split(folder / "train", TRAIN, 2)
+  saved_split(folder / "test", TEST)
+  write(folder / "dataset_dict.json", json.dumps({"splits": ["train", "test"]}))
+  return _with_label_file(folder)
+
+
+def parquet_shards(folder: Path, end: str = "") -> Path:
+  """What the hub's repositories hold."""
+  import pyarrow.parquet
+
+  (folder / "data").mkdir(parents=True, exist_ok=True)
+  for name, points in (("train", TRAIN[:2]), ("train", TRAIN[2:]), ("test", TEST)):
+    number = len(list(folder.glob(f"data/{name}-*")))
+    path = folder / "data" / f"{name}-{number:05}-of-{2 if name == 'train' else 1:05}.parquet"
+    pyarrow.parquet.write_table(class_table(points, class_features()), path)
+  return _with_label_file(folder)
+
+
 def _with_label_file(folder: Path) -> Path:
   write(folder / "labels.txt", lines(LABELS))
   add_filters(folder)
@@ -155,4 +222,6 @@ LAYOUTS = {
   "csv": lambda folder, end="": separated(folder, "csv", end),
   "tsv": lambda folder, end="": separated(folder, "tsv", end),
   "parquet": parquet,
+  "parquet shards": parquet_shards,
+  "huggingface": huggingface,
 }

@@ -14,7 +14,7 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import refresh
-from xmc_jax.cli import commands
+from xmc_jax.cli import commands, train_run
 from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.runs import evaluate
 from xmc_jax.storage.checkpoints import StepFolder
@@ -66,7 +66,7 @@ def _asked_in(patch, owner, name, at):
       stops[-1]._signal = signal.SIGTERM  # that nobody sends
     return original(*args, **kwargs)
 
-  patch.setattr(commands, "Stop", Kept)
+  patch.setattr(train_run, "Stop", Kept)
   patch.setattr(owner, name, wrapped)
 
 

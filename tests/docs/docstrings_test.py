@@ -12,6 +12,8 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "xmc_jax"
 _STORIES = {
   "xmc_jax.runs.model",
   "xmc_jax.cli.commands",
+  "xmc_jax.data.in_memory",
+  "xmc_jax.estimator.classifier",
   "xmc_jax.export.exported",
   "xmc_jax.models.loading",
 }

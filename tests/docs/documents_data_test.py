@@ -25,6 +25,12 @@ def sections() -> dict[str, list[dict[str, str]]]:
   return found
 
 
+def code_of(section: str) -> list[str]:
+  """The Python blocks of a section."""
+  part = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", GUIDE, re.M | re.S)
+  return [text for language, text in FENCED.findall(part[1]) if language == "python"]
+
+
 FILES = sections()
 RAW = FILES["XMC repository, raw text"][0]
 
@@ -32,6 +38,7 @@ RAW = FILES["XMC repository, raw text"][0]
 def read(folder: pathlib.Path, files: dict[str, str], **options) -> data.Dataset:
   folder.mkdir()
   for name, text in files.items():
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(text)
   return data.load(folder, cache_dir=folder.with_name("cache"), **options)
 
@@ -50,9 +57,8 @@ def test_tables(tmp_path):
 
 def test_a_parquet_table_and_matrices(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  for block in re.findall(r"^```python\n(.*?)^```", GUIDE, re.M | re.S):
-    if "write_table" in block or "save_npz" in block:
-      exec(block, {})
+  for block in (*code_of("Tables"), *code_of("DEXML and PECOS")):
+    exec(block, {})
   assert data.load("train.parquet", cache_dir="cache", test_fraction=0).train.truth.nnz == 2
   index = FILES["XMC repository, index files"][0]
   (tmp_path / "Y.trn.npz").rename(tmp_path / "Y.tst.npz") and (tmp_path / "train.parquet").unlink()
@@ -61,6 +67,48 @@ def test_a_parquet_table_and_matrices(tmp_path, monkeypatch):
     (tmp_path / name).write_text(index["trn_X.txt"])
   (tmp_path / "Y.txt").write_text(index["Y.txt"])
   assert data.load(tmp_path, cache_dir="cache").manifest["layout"] == "pecos"
+
+
+def test_shards(tmp_path):
+  found = read(tmp_path / "shards", FILES["Shards"][0])
+  assert list(found.train.texts) == ["a window manager for X11", "plays music from the command line"]
+  assert len(found.test) == 1 and found.num_labels == 4
+
+
+def test_a_hugging_face_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  exec(*code_of("Hugging Face data sets"), {})
+  for folder in ("debian", "debian/train"):
+    found = data.load(folder, cache_dir="cache", test_fraction=0)
+    assert list(found.labels.texts) == ["desktop", "x11", "audio"]
+    assert found.train.truth.toarray().tolist() == [[1, 1, 0], [0, 0, 0]]
+
+
+def test_label_descriptions_and_hierarchies(tmp_path):
+  (files,) = FILES["Label descriptions and hierarchies"]
+  settings = dict(re.findall(r"^\| `data\.(label_text|label_parent)=(\S+)`", GUIDE, re.M))
+  found = read(tmp_path / "raw", files, test_fraction=0, **settings)
+  assert found.labels.texts[2] == re.search(r"`p` has the text `(.*)`\.", GUIDE)[1]
+  assert found.train.truth.toarray().tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+  plain = data.load(tmp_path / "raw", cache_dir=tmp_path / "cache")
+  assert list(plain.labels.texts) == ["animals", "dogs", "poodle"]
+  assert [note for note in plain.manifest["notices"] for name in settings if f"data.{name}=" in note]
+
+
+@pytest.mark.skipif(not hasattr(data, "write"), reason="data.write comes with the estimator")
+def test_data_in_python(tmp_path, monkeypatch):
+  pytest.importorskip("pandas")
+  pytest.importorskip("polars")
+  monkeypatch.chdir(tmp_path)
+  for block in code_of("Data in Python"):
+    exec(block, {})
+  pandas, polars, csr = (data.load(f"from_{kind}", cache_dir="cache") for kind in ("pandas", "polars", "csr"))
+  assert list(pandas.labels.texts) == list(polars.labels.texts) == ["audio", "desktop", "x11"]
+  assert (
+    pandas.train.truth.toarray().tolist() == polars.train.truth.toarray().tolist() == [[0, 1, 1], [1, 0, 0]]
+  )
+  assert polars.test.truth.toarray().tolist() == [[1, 1, 0]]
+  assert csr.labels.texts[2] == "the X window system" and csr.train.truth.toarray()[0].tolist() == [1, 0, 1]
 
 
 def test_index_files_filters_and_graphs(tmp_path):
@@ -78,6 +126,7 @@ def spoilt(files: dict[str, str], name: str, old: str, new: str) -> dict[str, st
   return files | {name: files[name].replace(old, new, 1)}
 
 
+_SHARDS, _TREE = FILES["Shards"][0], FILES["Label descriptions and hierarchies"][0]
 _INDEX, (_CSV, _TEST, *_) = FILES["XMC repository, index files"][0], FILES["Tables"]
 
 
@@ -93,12 +142,36 @@ _INDEX, (_CSV, _TEST, *_) = FILES["XMC repository, index files"][0], FILES["Tabl
     spoilt(_CSV | _TEST, "train.csv", '"edits pictures",', '"edits pictures,'),
     spoilt(_CSV | _TEST, "train.csv", "labels", "topic"),
     spoilt(RAW | FILES["Filters"][0], "filter_labels_train.txt", "0 1", "0 9"),
+    {name: text for name, text in _SHARDS.items() if "00001-of" not in name or "test" in name},
+    spoilt(_TREE, "labels.csv", 'bark",a', 'bark",x'),
+    spoilt(_TREE, "labels.csv", "animals,,", "animals,,d"),
   ],
 )
 def test_what_is_refused_is_said_as_the_guide_says(tmp_path, files):
+  options = {"label_parent": "parent"} if "parent" in files.get("labels.csv", "") else {}
   with pytest.raises(DataError) as refused:
-    read(tmp_path / "raw", files)
+    read(tmp_path / "raw", files, **options)
   assert f"| `{str(refused.value).replace(f'{tmp_path}/raw/', '')}` |" in GUIDE
+
+
+@each_case(
+  ("name", "old", "new"),
+  [
+    ("data-00000-of-00001.arrow", (1).to_bytes(8, "little") + bytes(8), (7).to_bytes(8, "little") + bytes(8)),
+    ("data-00000-of-00001.arrow", b"\xff\xff\xff\xff\0\0\0\0", b""),
+    ("state.json", b"data-00000-of-00001.arrow", b"../x.arrow"),
+  ],
+)
+def test_what_is_refused_of_a_hugging_face_folder(tmp_path, monkeypatch, name, old, new):
+  monkeypatch.chdir(tmp_path)
+  exec(*code_of("Hugging Face data sets"), {})
+  path = tmp_path / "debian" / "train" / name
+  before, found, after = path.read_bytes().rpartition(old)
+  assert found
+  path.write_bytes(before + new + after)
+  with pytest.raises(DataError) as refused:
+    data.load("debian", cache_dir="cache")
+  assert f"| `{str(refused.value).replace('debian/', '')}` |" in GUIDE
 
 
 # --- messages ---

@@ -208,7 +208,7 @@ def test_packed_hidden_states_are_dropped():
 
 def test_fused_attention_is_left_aside_while_weights_are_dropped():
   """cuDNN's kernel fails on a CPU: a pass that drops weights must not ask for it."""
-  fused = Encoder(SPEC, implementation="cudnn", attention_dropout=0.3)
+  fused = Encoder(SPEC, implementation="cudnn_by_mask", attention_dropout=0.3)
   plain = Encoder(SPEC, attention_dropout=0.3)
   np.testing.assert_array_equal(_apply(fused, KEY), _apply(plain, KEY))
   with pytest.raises(Exception, match="cuDNN"):

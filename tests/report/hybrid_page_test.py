@@ -83,10 +83,10 @@ def test_each_label_that_is_shown_has_its_reason(hybrid_run, undrawn):
   shown = [item for item in re.findall(r"<li.*?</li>", text) if "more true labels" not in item]
   assert len(shown) > 20 and all(item.count('class="why"') == 1 for item in shown)
   reasons = [html.unescape(found) for found in re.findall(r'class="why"><bdi>(.*?)</bdi>', text)]
-  source = r"(encoder|memory|memory regression|lexical memory|lexical labels) \d+(st|nd|rd|th)"
+  source = r"\d+(st|nd|rd|th) by (encoder|memory|memory regression|lexical memory|lexical labels)"
   for words in reasons:
     assert re.match(rf"({source}|many sources a little|no source has it among its best ten)", words), words
-  assert any("; as «" in words for words in reasons)
+  assert any("» has it" in words for words in reasons)
   voters = {label for words in reasons for label in re.findall("«(.*)»", words)}
   texts = [" ".join(text.split()) for text in hybrid_run.run.dataset.train.texts]
   assert voters and all(any(text.startswith(voter.rstrip("…")) for text in texts) for voter in voters)

@@ -57,10 +57,10 @@ def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
 @each_case(
   "sources, voters, expected",
   [
-    ({"memory": 1, "lexical_labels": 3}, [(1, 0.5)], "memory 1st, lexical labels 3rd; as «short»"),
-    ({"encoder": 2}, [], "encoder 2nd"),
-    ({"encoder": 10}, [(0, 0.1)], f"encoder 10th; as «{'long ' * 12}…»"),
-    ({}, [(1, 0.5)], "many sources a little; as «short»"),
+    ({"memory": 1, "lexical_labels": 3}, [(1, 0.5)], "1st by memory, 3rd by lexical labels; «short» has it"),
+    ({"encoder": 2}, [], "2nd by encoder"),
+    ({"encoder": 10}, [(0, 0.1)], f"10th by encoder; «{'long ' * 12}…» has it"),
+    ({}, [(1, 0.5)], "many sources a little; «short» has it"),
     ({}, [], "no source has it among its best ten"),
   ],
 )

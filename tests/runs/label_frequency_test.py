@@ -9,7 +9,7 @@ import tiny_runs
 
 from xmc_jax import methods
 from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
-from xmc_jax.cli import commands
+from xmc_jax.cli import commands, train_run
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.make import export
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
@@ -132,7 +132,7 @@ def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch
   monkeypatch.setattr(label_frequency, "say", said.append)
   commands.test(chosen, scores="lexical_labels")
   assert len(said) == 1 and "'lexical_labels' scores do not use it" in said[0]
-  monkeypatch.setattr(commands.loop, "train", lambda *_: 1 / 0)  # said before it begins
+  monkeypatch.setattr(train_run.loop, "train", lambda *_: 1 / 0)  # said before it begins
   with pytest.raises(ZeroDivisionError):
     config = tiny_runs.config(data, **tiny_runs.UNIDEC, **_QUICK, **{"eval.log_frequency": 1.0})
     commands.train_and_test(config, tmp_path / "run")

@@ -11,7 +11,7 @@ import types
 import pytest
 import tiny_runs
 
-from xmc_jax.cli import commands
+from xmc_jax.cli import commands, train_run
 from xmc_jax.runs import label_frequency, parameters_to_test
 from xmc_jax.runs import run as runs
 from xmc_jax.storage import run_folder
@@ -51,7 +51,7 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
       (bare / made).unlink(missing_ok=True)
     if scores in ("", "fused"):  # what a training fits at its end
       alone = runs.reopen(bare)
-      commands.fused.fit_fusion(alone, *alone.trained()[:2])
+      train_run.fused.fit_fusion(alone, *alone.trained()[:2])
     assert commands.test(bare, scores=scores) == found
     shutil.rmtree(bare)
   assert not (workdir / run_folder.LAST).exists()

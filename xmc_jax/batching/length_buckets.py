@@ -7,7 +7,7 @@ into a wider slot than it needs, but not into a narrower one.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -28,6 +28,12 @@ LocalRows = Callable[[int], np.ndarray]  # n -> [n] bool: the rows of a group of
 def widths(max_length: int) -> list[int]:
   """Returns the widths in use: multiples of 8 below `max_length`, and `max_length` itself."""
   return [*range(WIDTH_STEP, max_length, WIDTH_STEP), max_length]
+
+
+def few_widths(max_length: int) -> list[int]:
+  """Returns widths that double, from 8 to `max_length`: so few that all can be compiled beforehand."""
+  doubled = (WIDTH_STEP << power for power in itertools.count())
+  return [*itertools.takewhile(lambda width: width < max_length, doubled), max_length]
 
 
 def plan(
@@ -147,9 +153,11 @@ def widest_only(slots: Slots) -> Slots:
   return ((slots[-1][0], sum(rows for _, rows in slots)),)
 
 
-def split_by_width(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.ndarray]]:
-  """Groups texts by the narrowest width that holds them: `[(width, indices), ...]`."""
-  every = np.asarray(widths(max_length))
+def split_by_width(
+  lengths: np.ndarray, max_length: int, in_use: Sequence[int] = ()
+) -> list[tuple[int, np.ndarray]]:
+  """Groups texts by the narrowest of the widths in use that holds them: `[(width, indices), ...]`."""
+  every = np.asarray(in_use or widths(max_length))
   slot = np.searchsorted(every, np.minimum(lengths, max_length))
   groups = [(int(width), np.flatnonzero(slot == position)) for position, width in enumerate(every)]
   return [(width, rows) for width, rows in groups if len(rows)]

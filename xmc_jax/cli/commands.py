@@ -2,30 +2,27 @@
 
 import contextlib
 import json
-import os
 import pathlib
-import shlex
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax import console, data, methods, report, sanitize
+from xmc_jax import console, data, methods, report
 from xmc_jax import plan as plans
+from xmc_jax.cli import guide
+from xmc_jax.cli.train_run import train_run
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say, show
 from xmc_jax.distributed import runtime
-from xmc_jax.distributed.preemption import Stop
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
-from xmc_jax.runs import create, evaluate, fused, label_frequency, parameters_to_test, ranking
+from xmc_jax.runs import create, evaluate, label_frequency, parameters_to_test, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.storage import atomic, locks
-from xmc_jax.training import loop, refit
+from xmc_jax.storage import atomic
 from xmc_jax.types import PyTree
 
 if TYPE_CHECKING:
@@ -100,35 +97,19 @@ def train_and_test(
     owns_process: whether a stop request may end this process.
 
   Returns:
-    The test metrics, as fractions.
+    The test metrics, as fractions; none if the data have no test rows.
   """
-  stop = Stop(config.checkpoint.grace_seconds, owns_process)
-  with stop.listening(), contextlib.ExitStack() as stack:
+  with train_run(config, workdir, owns_process) as (run, writer, params, extra_state, step):
+    means: dict[str, float] = {}
+    if len(run.dataset.test):
+      means, _ = _test(run, params, extra_state, step, writer)
+    else:
+      say(f"note: {run.dataset.name} has no test rows, so there is no test table")
+    show(guide.next_commands(run))
     if runtime.is_main_process():
-      stack.enter_context(locks.in_use(workdir))
-    writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
-    run = create.create(config, workdir, writer)
-    ranking.check_installed(run)
-    say(data.summary(run.dataset.manifest))
-    say(_plan(run))
-    label_frequency.log_scope(run, run.config.eval.scores)
-    loop.train(run, writer, stop)
-    params, extra_state, step = run.trained()
-    with writer.stage("fuse"):
-      fused.fit_fusion(run, params, extra_state)
-      label_frequency.fit(run, params, extra_state)
-    with writer.stage("hybrid"):
-      ranking.fit_hybrid(run, params, extra_state)
-    if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
-      refit.train(run, writer, stop)
-      params, extra_state, step = run.trained()
-    means, _ = _test(run, params, extra_state, step, writer)
-    show(f"the run: {', '.join(sorted(_entry(path) for path in workdir.iterdir() if path.name[0] != '.'))}")
-    show(_next_command(run))
-    if runtime.is_main_process():
-      atomic.write_text(
-        workdir / "report" / "seconds.json", json.dumps(dict(writer.seconds), indent=2) + "\n"
-      )
+      (workdir / "report").mkdir(exist_ok=True)
+      seconds = json.dumps(dict(writer.seconds), indent=2)
+      atomic.write_text(workdir / "report" / "seconds.json", f"{seconds}\n")
     return means
 
 
@@ -155,6 +136,8 @@ def test(
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     atomic.check_output(destination)  # before the long work
+  if not len(run.dataset.test):
+    raise UserError(f"{workdir}: its data have no test rows to evaluate on; --mode=predict ranks labels")
   with parameters_to_test.trained(run, checkpoint) as trained:
     means, ranked = _test(*trained, MetricWriter(workdir), scores, suffix)
   if writes:
@@ -216,30 +199,6 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
   report.compare(workdirs, destination, scores)
 
 
-def _entry(path: pathlib.Path) -> str:
-  return f"{path.name}/" if path.is_dir() else path.name
-
-
-def _next_command(run: runs.Run) -> str:
-  """Writes a command to try next, for the user's own shell and data."""
-  python = os.path.relpath(sys.executable)
-  python = sys.executable if python.startswith("..") else python
-  given = [run.dataset.test.texts[row] for row in range(min(50, len(run.dataset.test)))]
-  texts = [sanitize.line(textwrap.shorten(text, 60, placeholder="") or text[:60]) for text in given]
-  text = shlex.quote(next((text for text in texts if text and "'" not in text), texts[0]))
-  return f"try: echo {text} | {python} -m xmc_jax.main --mode=predict --workdir={run.workdir}"
-
-
-def _plan(run: runs.Run) -> str:
-  batches, config = run.batches, run.config
-  return (
-    f"{run.method.batch.labels.replace('_', ' ')} labels, {len(batches.rows):,} training points, "
-    f"{len(run.data.validation):,} held out for validation; {config.train.num_epochs} epochs of "
-    f"{batches.steps_per_epoch} steps, {batches.real_token_fraction():.0%} of a batch's tokens are real"
-    + (f", {labels:.0%} of the labels'" if (labels := batches.real_label_token_fraction()) else "")
-  )
-
-
 def _test(
   run: runs.Run,
   params: PyTree,
@@ -275,11 +234,13 @@ def _test(
       )
   by = f", by {'both' if chosen == 'fused' else chosen}" if by_source else ""
   show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
-  show(console.table({chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in by_source.items()}}))
+  columns = {chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in by_source.items()}}
+  show(console.table(columns))
+  show(guide.meanings(columns[chosen], columns))
   if run.config.eval.num_examples:
-    show("\nexamples (✓ is a true label, ○ one that is not among the first three)")
+    show("\nexamples: ✓ a right label, · a wrong one, ○ a right one that is not among the first three")
     show(evaluate.examples(run, run.dataset.test, chosen_ranking, run.config.eval.num_examples, why))
-  page = f"report/index{suffix}.html to look at, " if run.config.eval.report_page else ""
+  page = f"report/index{suffix}.html (open it in a browser), " if run.config.eval.report_page else ""
   written = f"{page}report/metrics{suffix}.json, predictions/test{suffix}.npz"
   show(f"\nwritten to {run.workdir}/: {written}")
   say(writer.stage_summary())

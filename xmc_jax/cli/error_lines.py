@@ -92,7 +92,7 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
   """
   overrides = [found[2] for argument in argv if (found := _OVERRIDE.match(argument))]
   path, text = config_argument(argv).partition(":")[0], str(error)
-  used = {"--mode=evaluate", "--mode=predict"} & set(argv)
+  used = {"--mode=evaluate", "--mode=predict", "--mode=serve"} & set(argv)
   if overrides and not path and used:
     return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
   if overrides and not path:

@@ -21,9 +21,9 @@ CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]
 MODE = flags.DEFINE_enum(
   "mode",
   "train",
-  ["prepare", "train", "evaluate", "predict", "export", "compare", "plan"],
+  ["prepare", "train", "evaluate", "predict", "export", "compare", "plan", "serve"],
   "train: from raw files to the test table. evaluate, predict, export: need --workdir alone. compare: needs "
-  "the folders of two runs or more. plan: what would fit",
+  "the folders of two runs or more. plan: what would fit. serve: a page and an API over --workdir",
 )
 WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
 INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line; standard input if not given")
@@ -45,24 +45,35 @@ EXPLAIN = flags.DEFINE_bool(
   False,
   "predict: say why, for each label: which sources rank it high, which training texts have it",
 )
-BACKEND = flags.DEFINE_enum("backend", None, KEYS["eval"]["backend"].choices, "evaluate, predict: search by")
+BACKEND = flags.DEFINE_enum(
+  "backend", None, KEYS["eval"]["backend"].choices, "evaluate, predict, serve: search by"
+)
 CHECKPOINT = flags.DEFINE_enum(
   "checkpoint", "best", ["best", "last"], "evaluate: the parameters best by validation, or the last step's"
 )
-K = flags.DEFINE_integer("k", 5, "predict: labels per text", lower_bound=1)
+K = flags.DEFINE_integer("k", 5, "predict, serve: labels per text", lower_bound=1)
+HOST = flags.DEFINE_string("host", "127.0.0.1", "serve: the address to listen on; 0.0.0.0 is all of them")
+PORT = flags.DEFINE_integer("port", 8000, "serve: 0 is any free port", lower_bound=0, upper_bound=65535)
+ALLOWED_HOSTS = flags.DEFINE_list(
+  "allowed_hosts", [], "serve: names by which a proxy asks, besides this machine's own; see docs/serving.md"
+)
 
 # Flags that only some modes use, and these modes.
 _CONFIG_MODES, _RANKING_MODES = ("prepare", "train", "plan"), ("evaluate", "predict")
 _USED_BY = {
   "config": _CONFIG_MODES,
-  "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export"),
+  "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export", "serve"),
   "input": ("predict",),
-  "k": ("predict",),
+  "k": ("predict", "serve"),
+  "host": ("serve",),
+  "port": ("serve",),
+  "allowed_hosts": ("serve",),
+  "distributed": (*_CONFIG_MODES, *_RANKING_MODES, "export", "compare"),
   "output": (*_RANKING_MODES, "export", "compare"),
   "add_labels": ("export",),
-  "scores": (*_RANKING_MODES, "export", "compare"),
+  "scores": (*_RANKING_MODES, "export", "compare", "serve"),
   "explain": ("predict",),
-  "backend": _RANKING_MODES,
+  "backend": (*_RANKING_MODES, "serve"),
   "checkpoint": ("evaluate",),
 }
 

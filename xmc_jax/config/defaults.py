@@ -9,9 +9,10 @@ from typing import Any
 
 from xmc_jax.config.keys import Key, Settings
 
-# Sources that every method has besides its own scores (retrieval/sources.py).
 SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
+"""Names the sources that every method has besides its own scores (retrieval/sources.py)."""
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
+"""Names the metrics of the test table, one of which `eval.metric` names to choose the best epoch by."""
 _CHIPS = ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e")
 
 KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
@@ -22,12 +23,16 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "layout": Key(
       "auto",
       "the files' layout, if detection is wrong",
-      choices=("auto", "raw_json", "index", "pecos", "table"),
+      choices=("auto", "raw_json", "index", "pecos", "huggingface", "table"),
     ),
     "text": Key("title", "the field or column that is read, or several: 'title+content'"),
     "label_column": Key("", "tables: the labels' column; '' guesses"),
     "label_separator": Key("", "tables: between labels in one cell; '' guesses"),
-    "label_file": Key("", "tables: label texts; '' looks for labels.*"),
+    "label_file": Key("", "label texts of tables and index files; '' looks for labels.*, or Y.txt"),
+    "label_text": Key("", "files of labels with columns: a label's text, as 'title+description'; '' guesses"),
+    "label_parent": Key(
+      "", "files of labels with columns: the parent's key; ancestors then come before a label"
+    ),
     "test_fraction": Key(0.2, "tables without a test file: the share of rows to test on", below=1),
     "split_seed": Key(0, "tables without a test file: the seed of the split"),
     "max_length": Key(32, "tokens per text, including special ones", least=3),  # [CLS], a token, [SEP]

@@ -1,16 +1,19 @@
 """Data: turns users' raw files into memory-mapped token ids, relevance and graphs.
 
 load, load_prepared      open a Dataset from raw files, or from a prepared folder
+write                    writes texts and labels in memory as a folder that `load` reads
 prepare, summary         turn raw files into a prepared folder, and show its counts
 encode_texts             turns texts into token ids, for prediction
 load_tokenizer, train_tokenizer
-hold_out, link_into, bundled_path
+hold_out, link_into, with_labels, bundled_path
 """
 
+from xmc_jax.data.added_labels import with_labels
 from xmc_jax.data.cache import link_into
 from xmc_jax.data.dataset import Dataset, Graph, Split, TextSet, Truth, hold_out, load_prepared
 from xmc_jax.data.formats import LAYOUTS
 from xmc_jax.data.formats.source import Options
+from xmc_jax.data.in_memory import write
 from xmc_jax.data.loading import bundled_path, load
 from xmc_jax.data.manifest import read_manifest, summary
 from xmc_jax.data.prepare import Prepared, prepare
@@ -41,4 +44,6 @@ __all__ = [
   "special_ids",
   "summary",
   "train_tokenizer",
+  "with_labels",
+  "write",
 ]

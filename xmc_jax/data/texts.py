@@ -43,6 +43,14 @@ class Texts(Sequence):
     for start, end in zip(self._starts.tolist(), self._ends.tolist()):
       yield self._decoded(start, end)
 
+  def followed_by(self, more: "Texts") -> "Texts":
+    """Returns these texts and then the others; copies all bytes into memory."""
+    starts, ends = (
+      np.concatenate([own, len(self._data) + other])
+      for own, other in ((self._starts, more._starts), (self._ends, more._ends))
+    )
+    return Texts(np.concatenate([self._data, more._data]), starts, ends)
+
   def _decoded(self, start: int, end: int) -> str:
     # The bytes were written as UTF-8. A disk error should spoil a letter, not stop the run.
     return self._data[start:end].tobytes().decode(errors="replace")

@@ -41,6 +41,12 @@ class TokenTable:
     """Returns the table of these rows alone; it shares the ids."""
     return TokenTable(self._ids, self._starts[indices], self.lengths[indices])
 
+  def followed_by(self, more: "TokenTable") -> "TokenTable":
+    """Returns the table of these texts and then the others; copies all ids into memory."""
+    starts = np.concatenate([self._starts, len(self._ids) + more._starts])
+    ids, lengths = np.concatenate([self._ids, more._ids]), np.concatenate([self.lengths, more.lengths])
+    return TokenTable(ids, starts, lengths)
+
   def gather(self, rows: np.ndarray, width: int) -> "Tokens":
     """Returns rows as a padded array.
 

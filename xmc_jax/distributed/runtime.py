@@ -26,7 +26,7 @@ _STDERR, _ONE_LISTENER = 2, threading.Lock()
 _NOTE = re.compile(rb"[IW]\d{4} |WARNING: All log messages before absl")
 
 
-def start(distributed: bool = False, deterministic: bool = False) -> None:
+def start(distributed: bool = False, deterministic: bool = False, keeps_programs: bool = True) -> None:
   """Sets up a run: keeps compiled programs, so that the second start is quick; silences libraries.
 
   Args:
@@ -34,6 +34,7 @@ def start(distributed: bool = False, deterministic: bool = False) -> None:
       elsewhere set $JAX_COORDINATOR_ADDRESS (host:port), $JAX_NUM_PROCESSES and $JAX_PROCESS_ID.
     deterministic: the same inputs give the same bits on a GPU, too: sums have a fixed order, and kernels are
       not chosen by timing them.
+    keeps_programs: write compiled programs into the cache on disk.
 
   Raises:
     UserError: there is no device, the other processes cannot be joined, or JAX has started already and its
@@ -44,11 +45,8 @@ def start(distributed: bool = False, deterministic: bool = False) -> None:
     os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
   if distributed:
     _join()
-  with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
-    folder = configs.cache_root() / "compiled"
-    folder.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+  if keeps_programs:
+    _keep_programs()
   try:
     jax.devices()
   except RuntimeError as error:  # JAX_PLATFORMS names a missing device, or a driver is missing
@@ -59,6 +57,14 @@ def start(distributed: bool = False, deterministic: bool = False) -> None:
       f"Python, or set XLA_FLAGS={_DETERMINISTIC} before"
     )
   peer_watchdog.watch(jax.process_index(), jax.process_count())
+
+
+def _keep_programs() -> None:
+  with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
+    folder = configs.cache_root() / "compiled"
+    folder.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 def _scattered_sum() -> str:
@@ -77,9 +83,9 @@ def adds_in_order(program: str) -> bool:
 
 
 @contextlib.contextmanager
-def started(distributed: bool, deterministic: bool = False) -> Iterator[None]:
+def started(distributed: bool, deterministic: bool = False, keeps_programs: bool = True) -> Iterator[None]:
   """Runs a mode of the command line: calls `start`; tells the other processes if the block ends well."""
-  start(distributed, deterministic)
+  start(distributed, deterministic, keeps_programs)
   try:
     yield
   except Exception as error:

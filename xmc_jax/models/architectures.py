@@ -6,7 +6,6 @@ from xmc_jax.models.gru import GruSpec
 
 Spec = EncoderSpec | BagSpec | GruSpec
 
-# The sizes in their config.json on the hub. All have BERT's uncased vocabulary.
 KNOWN = {
   "distilbert-base-uncased": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
   "msmarco-distilbert-base-v4": EncoderSpec("distilbert", 30522, 768, 6, 12, 3072, 512),
@@ -17,6 +16,7 @@ KNOWN = {
   "all-MiniLM-L6-v2": EncoderSpec("bert", 30522, 384, 6, 12, 1536, 512, 2),
   "all-MiniLM-L12-v2": EncoderSpec("bert", 30522, 384, 12, 12, 1536, 512, 2),
 }
+"""Holds the sizes of usual encoders by hub id, from their config.json. All have BERT's uncased vocabulary."""
 _OWNERS = ("", "distilbert", "google-bert", "sentence-transformers")
 
 

@@ -23,7 +23,8 @@ from xmc_jax.models.layers import ROUNDED
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
 
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
-PARAMETERS = ("encoder", "projection")  # top-level names of an Embedder's parameters
+PARAMETERS = ("encoder", "projection")
+"""Names the top-level parts of an Embedder's parameters."""
 _OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from another one's table
 
 
@@ -33,8 +34,8 @@ class Embedder(NamedTuple):
   Attributes:
     init: `key -> params`, a nested dict; pretrained weights are read here, on the host. Not for `jax.jit`.
     embed: `(params, tokens, key=None) -> [n, width]` float32; dropout only with a key.
-    apply: `(params, ids [n, T], mask [n, T], key=None, num_places=None) -> [n, width]`: `embed` under any
-      mask; for `num_places` see `Encoder`.
+    apply: `(params, ids [n, T], mask [n, T], key=None, num_places=None, padded_last=False) -> [n, width]`:
+      `embed` under any mask; for `num_places` and `padded_last` see `Encoder`.
     width: of the embeddings.
     spec: EncoderSpec, BagSpec or GruSpec.
     source: where the weights come from, in words.
@@ -227,13 +228,13 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     params = from_scratch(encoder_key) if settings.name == "gru" else {}
     return {"encoder": params | flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
 
-  def apply(params, ids, mask, key=None, num_places=None):
+  def apply(params, ids, mask, key=None, num_places=None, padded_last=False):
     encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
     _check_length(ids, spec)
     mask = mask.astype(bool)
-    packed = {"num_places": num_places} if isinstance(spec, EncoderSpec) else {}
+    layout = {"num_places": num_places, "padded_last": padded_last} if isinstance(spec, EncoderSpec) else {}
     rounded = {ROUNDED: params[ROUNDED]} if ROUNDED in params else {}
-    encoded = encoder.apply({"params": params["encoder"], **rounded}, ids, mask, encoder_key, **packed)
+    encoded = encoder.apply({"params": params["encoder"], **rounded}, ids, mask, encoder_key, **layout)
     if not isinstance(spec, EncoderSpec):
       pooled = encoded
     elif encoder.first_only:
@@ -246,7 +247,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     mask = jnp.arange(tokens.ids.shape[1]) < jnp.asarray(tokens.lengths)[:, None]
     most = tokens.num_real_tokens
     packs = hardware.packing_pays() and most is not None and most < tokens.ids.size
-    return apply(params, tokens.ids, mask, key, most if packs else None)
+    return apply(params, tokens.ids, mask, key, most if packs else None, padded_last=True)
 
   return Embedder(
     init=init,

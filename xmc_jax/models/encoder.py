@@ -95,13 +95,14 @@ class Attention(nn.Module):
   """Attends from `queries` `[n, S, D]` to `x` `[n, T, D]`, multi-head, keys masked by `mask` `[n, T]`.
 
   With `places` (unpadding.py) `x` is `[P, D]`, and so are the queries and the output, unless S is 1.
+  `lengths` `[n]` int32 are given where the real keys of each text are its first ones, at least one.
   With a dropout key and a rate above 0, weights are dropped and `implementation` is ignored: fused
   kernels draw their own dropout masks, which a JAX key cannot reproduce.
   """
 
   num_heads: int
   dtype: DTypeLike
-  implementation: Literal["cudnn"] | None
+  implementation: hardware.Fused | None
   dropout: float = 0.0
 
   @nn.compact
@@ -112,6 +113,7 @@ class Attention(nn.Module):
     mask: Array,
     places: Places | None = None,
     dropout_key: Array | None = None,
+    lengths: Array | None = None,
   ) -> Array:
     width = x.shape[-1]
 
@@ -128,10 +130,12 @@ class Attention(nn.Module):
     else:
       # cuDNN needs whole blocks of positions; with a single query it is no faster.
       fused_shape = num_queries == num_tokens and num_tokens % 8 == 0
-      implementation = self.implementation if fused_shape else None
+      by_lengths = fused_shape and self.implementation == "cudnn_by_lengths" and lengths is not None
+      keys = {"key_value_seq_lengths": lengths} if by_lengths else {"mask": mask}
+      fused: Literal["cudnn"] | None = "cudnn" if fused_shape and self.implementation else None
       exact = self.dtype == jnp.float32
       with jax.default_matmul_precision("highest") if exact else contextlib.nullcontext():
-        mixed = jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
+        mixed = jax.nn.dot_product_attention(query, key, value, implementation=fused, **keys)
     mixed = mixed.reshape(num_texts, num_queries, width)
     mixed = places.pack(mixed) if places and queries.ndim == 2 else mixed
     return Dense(width, self.dtype, name="output")(mixed)
@@ -147,7 +151,7 @@ class Block(nn.Module):
 
   spec: EncoderSpec
   dtype: DTypeLike
-  implementation: Literal["cudnn"] | None
+  implementation: hardware.Fused | None
   dropout: float
   attention_dropout: float = 0.0
   inner_dropout: float = 0.0
@@ -160,13 +164,14 @@ class Block(nn.Module):
     keys: Array | tuple[None, ...],
     queries: Array | None = None,
     places: Places | None = None,
+    lengths: Array | None = None,
   ) -> Array:
     spec = self.spec
     queries = x if queries is None else queries
     attention = Attention(
       spec.num_heads, self.dtype, self.implementation, self.attention_dropout, name="attention"
     )
-    attended = attention(queries, x, mask, places, keys[2])
+    attended = attention(queries, x, mask, places, keys[2], lengths)
     if spec.kind != "distilbert":
       attended = dropout(attended, self.dropout, keys[0])
     x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
@@ -182,8 +187,8 @@ class Encoder(nn.Module):
   Attributes:
     spec: sizes.
     dtype: compute type of products and hidden states; parameters, layer norms and softmax are float32.
-    implementation: of `jax.nn.dot_product_attention`; None or 'cudnn'. A pass that drops attention weights
-      uses `attend_with_dropout` instead.
+    implementation: the fused attention, from `hardware.choose_attention`; None is XLA's. A pass that drops
+      attention weights uses `attend_with_dropout` instead.
     dropout: rate on hidden states.
     attention_dropout: rate on attention weights.
     num_frozen_layers: n > 0 cuts the gradient below block n, embeddings included.
@@ -194,7 +199,7 @@ class Encoder(nn.Module):
 
   spec: EncoderSpec
   dtype: DTypeLike = jnp.float32
-  implementation: Literal["cudnn"] | None = None
+  implementation: hardware.Fused | None = None
   dropout: float = 0.0
   attention_dropout: float = 0.0
   num_frozen_layers: int = 0
@@ -203,9 +208,16 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(
-    self, ids: Array, mask: Array, key: Array | None = None, num_places: int | None = None
+    self,
+    ids: Array,
+    mask: Array,
+    key: Array | None = None,
+    num_places: int | None = None,
+    padded_last: bool = False,
   ) -> Array:
     """Encodes `ids` `[n, T]` int32 under `mask` `[n, T]` bool (True = real), any mask; T <= max_positions.
+
+    `padded_last` promises that padding follows the real tokens in every row; it saves fused attention a bias.
 
     With `num_places`, at least the number of real tokens, all layers except attention run on the real tokens
     without padding (unpadding.py). The output is the same at real tokens, and 0 at others.
@@ -220,6 +232,7 @@ class Encoder(nn.Module):
     first = jnp.argmax(mask, axis=1)[:, None, None]
     # A softmax over no key at all is NaN in some kernels: an empty row attends to its first position.
     mask = mask | (~mask.any(axis=1, keepdims=True) & (jnp.arange(mask.shape[1]) == 0))
+    lengths = mask.sum(axis=1, dtype=jnp.int32) if padded_last else None
     positions: Array = jnp.arange(mask.shape[1])
     if places:
       positions = places.cells % mask.shape[1]
@@ -236,6 +249,6 @@ class Encoder(nn.Module):
       queries = None
       if self.first_only and i == spec.num_layers - 1:
         queries = jnp.take_along_axis(places.unpack(x) if places else x, first, axis=1)
-      x = block(x, mask, keys[i], queries, places)
+      x = block(x, mask, keys[i], queries, places, lengths)
     x = places.unpack(x) if places and x.ndim == 2 else x
     return jax.lax.stop_gradient(x) if 0 < spec.num_layers == self.num_frozen_layers else x

@@ -6,6 +6,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from xmc_jax.errors import ConfigError
@@ -57,10 +58,16 @@ def packing_pays() -> bool:
   return jax.default_backend() == "cpu"
 
 
-def choose_attention(dtype: DTypeLike, head_dim: int) -> Literal["cudnn"] | None:
-  """Returns the `implementation` for `jax.nn.dot_product_attention`: 'cudnn' where it runs, else None."""
+Fused = Literal["cudnn_by_lengths", "cudnn_by_mask"]  # cuDNN's attention, and what tells it the real keys
+
+
+def choose_attention(dtype: DTypeLike, head_dim: int) -> Fused | None:
+  """Returns which of cuDNN's attention kernels runs here, None for XLA's attention.
+
+  By lengths, cuDNN reads a number a text; by mask, a bias of a number for each pair of tokens.
+  """
   if jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and _cudnn_runs(head_dim):
-    return "cudnn"
+    return "cudnn_by_lengths" if _cudnn_takes_lengths(head_dim) else "cudnn_by_mask"
   return None
 
 
@@ -75,14 +82,39 @@ def _cpu_has_amx(cpu_info=Path("/proc/cpuinfo")):
 @functools.cache
 def _cudnn_runs(head_dim):
   """Tries a small masked attention, forward and backward: cuDNN's requirements change with its version."""
-  x = jnp.ones((2, 8, 1, head_dim), jnp.bfloat16)
-  mask = jnp.ones((2, 1, 8, 8), bool)
-
-  def total(x):
-    return jax.nn.dot_product_attention(x, x, x, mask=mask, implementation="cudnn").sum()
-
   try:
-    jax.block_until_ready(jax.jit(jax.grad(total))(x))
+    _small_attention(head_dim, "cudnn", by_lengths=False)
   except Exception:  # no cuDNN, too old a GPU, an unsupported width: XLA's attention runs everywhere
     return False
   return True
+
+
+@functools.cache
+def _cudnn_takes_lengths(head_dim):
+  """Tries the same by lengths, and compares it with XLA's attention: a wrong result would raise no error."""
+  try:
+    found = _small_attention(head_dim, "cudnn", by_lengths=True)
+  except Exception:
+    return False
+  usual = _small_attention(head_dim, None, by_lengths=False)
+  return all(np.allclose(a, b, rtol=0.05, atol=0.05) for a, b in zip(found, usual))
+
+
+def _small_attention(head_dim, implementation, by_lengths):
+  """Returns attention over texts of 1 to 16 of 16 tokens, and the gradients by query, key and value."""
+  lengths = jnp.arange(1, 17, dtype=jnp.int32)
+  keys = {"key_value_seq_lengths": lengths} if by_lengths else {"mask": _as_mask(lengths)}
+  attend = functools.partial(jax.nn.dot_product_attention, implementation=implementation, **keys)
+
+  def with_gradients(inputs, cotangent):
+    mixed, gradients = jax.vjp(attend, *inputs)
+    return mixed, *gradients(cotangent)
+
+  inputs = jax.random.normal(jax.random.key(0), (4, 16, 16, 2, head_dim), jnp.bfloat16)
+  found = jax.jit(with_gradients)(inputs[:3], inputs[3])
+  return [np.asarray(value, np.float32) for value in found]
+
+
+def _as_mask(lengths):
+  real = jnp.arange(16) < lengths[:, None]
+  return jnp.broadcast_to(real[:, None, None, :], (16, 1, 16, 16))

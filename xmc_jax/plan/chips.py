@@ -37,7 +37,9 @@ CHIPS = {
   "v5p": Chip(95e9, 459e12, 459e12 / 6, 2.765e12, "tpu"),
   "v6e": Chip(32e9, 918e12, 918e12 / 6, 1.638e12, "tpu"),
 }
-USABLE = 0.92  # usable share of the memory: the driver and fragmentation take the rest
+"""Holds what a plan knows of each chip that `plan.chip` may name."""
+USABLE = 0.92
+"""Gives the share of a chip's memory that a plan may use: the driver and fragmentation take the rest."""
 PREALLOCATED = 0.75  # share of a GPU's memory that JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION is set
 # Assumed, not measured: the shares of the peak rates that products, and reads and writes, reach.
 OF_PEAK = 0.35

@@ -92,11 +92,14 @@ def _sizes(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float,
 
 
 def choose_here(config: ml_collections.ConfigDict, dataset: Dataset) -> dict[str, int]:
-  """Runs `choose` for this process's devices and a `data.Dataset`; prints the chosen sizes."""
+  """Runs `choose` for this process's devices and a `data.Dataset`; prints the chosen sizes.
+
+  A CPU's are always the same, and are not printed.
+  """
   kind, memory_bytes = runtime.device()
   spec = models.build(config.encoder, vocab_size=dataset.tokenizer().get_vocab_size()).spec
   found = choose(config, sizes_of_data(config, dataset, spec), memory_bytes, kind)
-  if found:
+  if found and kind != "cpu":
     say(f"chosen for this {kind}: " + ", ".join(f"method.{key} = {size:,}" for key, size in found.items()))
   return found
 

@@ -1,6 +1,6 @@
 """Embeds a whole table of texts, with few shapes and little padding."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,8 @@ from xmc_jax.distributed import sharding
 from xmc_jax.types import Array, Tokens
 
 _FEW_CHUNKS = 4
+_SIZES = (8, 64)  # texts at a time, for few texts
+FEW_SIZES = (1, *_SIZES)  # where texts come one by one
 
 
 def embed_table(
@@ -22,6 +24,7 @@ def embed_table(
   local_rows: np.ndarray | None = None,
   kept: range | None = None,
   packed: bool = False,
+  widths: Sequence[int] = (),
   progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
   """Embeds every text of a table.
@@ -36,6 +39,7 @@ def embed_table(
     kept: the texts whose embeddings are returned; None is all.
     packed: whether chunks tell the encoder their most real tokens (`Tokens.num_real_tokens`), so that it
       computes no padding. Widths with few chunks do not, as each number of tokens is a compilation.
+    widths: the widths in use, ending with `max_length`; () is all multiples of 8 up to it.
     progress: called with the number of texts done.
 
   Returns:
@@ -53,7 +57,7 @@ def embed_table(
     out[rows[wanted] - kept.start] = vectors[wanted]
 
   done = 0
-  for width, rows, most in _chunks(table.lengths, batch_size, max_length):
+  for width, rows, most in _chunks(table.lengths, batch_size, max_length, widths):
     tokens = table.gather(rows if local_rows is None else np.where(local_rows, rows, -1), width)
     if packed and most:
       tokens = replace(tokens, num_real_tokens=most)
@@ -69,18 +73,20 @@ def embed_table(
   return out if out is not None else np.zeros((0, 0), np.float32)
 
 
-def texts_at_a_time(num_texts: int, batch_size: int) -> int:
+def texts_at_a_time(num_texts: int, batch_size: int, sizes: Sequence[int] = _SIZES) -> int:
   """Returns the batch size: a smaller one for few texts, to cut latency; each size is a compilation."""
-  return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
+  return min([batch_size, *(size for size in sizes if size >= num_texts)])
 
 
-def _chunks(lengths: np.ndarray, size: int, max_length: int) -> Iterator[tuple[int, np.ndarray, int]]:
+def _chunks(
+  lengths: np.ndarray, size: int, max_length: int, widths: Sequence[int] = ()
+) -> Iterator[tuple[int, np.ndarray, int]]:
   """Yields `(width, rows [size], most)` by rising width; rows left over move to the next width.
 
   `most` is the tokens of a width's fullest chunk, rounded up to a multiple of `size`; 0 if it has few chunks.
   """
   carried = np.zeros(0, np.int64)
-  groups = length_buckets.split_by_width(lengths, max_length)
+  groups = length_buckets.split_by_width(lengths, max_length, widths)
   for position, (width, rows) in enumerate(groups):
     rows = np.concatenate([carried, rows])
     last = position == len(groups) - 1

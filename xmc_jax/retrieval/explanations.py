@@ -45,19 +45,18 @@ def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -
 
 
 def in_words(reason: Reason, point_texts: Sequence[str]) -> str:
-  """Returns a reason as one line, such as `memory 1st, encoder 3rd; as «mpd: Music Player Daemon»`."""
+  """Returns a reason as one line, such as `1st by memory, 3rd by encoder; «mpd: Music Player» has it`."""
   return line(reason.sources, [point_texts[point] for point, _ in reason.voters[:1]])
 
 
 def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
   """Returns, as one line, the sources that rank a label high and the first text that voted for it."""
-  sources = ", ".join(f"{name.replace('_', ' ')} {_ordinal(rank)}" for name, rank in ranks.items())
+  sources = ", ".join(f"{_ordinal(rank)} by {name.replace('_', ' ')}" for name, rank in ranks.items())
   if not voters:
     return sources or "no source has it among its best ten"
   text = sanitize.line(voters[0])
-  return (
-    f"{sources or 'many sources a little'}; as «{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}»"
-  )
+  shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+  return f"{sources or 'many sources a little'}; «{shown}» has it"
 
 
 def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict:

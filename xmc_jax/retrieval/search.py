@@ -129,7 +129,8 @@ def _block_size(labels: jax.Array, num_queries: int, wanted: int) -> int:
   product depend on its size.
   """
   block = wanted or (BLOCK if _platform(labels) == "cpu" else BLOCK_OF_ACCELERATORS)
-  most = max(_SMALL_BLOCK, -(-num_queries // 8)) if _on_one_cpu(labels) else num_queries
+  rounded = 1 << max(0, num_queries - 1).bit_length()  # on devices, each size is a compilation
+  most = max(_SMALL_BLOCK, -(-num_queries // 8)) if _on_one_cpu(labels) else rounded
   return max(1, min(block, most))
 
 

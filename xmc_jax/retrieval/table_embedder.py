@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from xmc_jax.batching import length_buckets
 from xmc_jax.data import TokenTable
 from xmc_jax.distributed import runtime, sharding, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
-from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
+from xmc_jax.retrieval.embed_table import FEW_SIZES, embed_table, texts_at_a_time
 from xmc_jax.types import Array, Method, PyTree, Tokens
 
 _Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
@@ -52,9 +53,27 @@ class TableEmbedder:
     extra_state: PyTree,
     tokens: TokenTable,
     progress: Callable[[int], None] | None = None,
+    few_shapes: bool = False,
   ) -> np.ndarray:
-    """Returns `[n, D]` embeddings of points; `progress` is called with the number of texts done."""
-    return self._embed(self._of_points(params, extra_state), tokens, progress)
+    """Returns `[n, D]` embeddings of points.
+
+    Args:
+      params, extra_state: of the method.
+      tokens: the n texts.
+      progress: called with the number of texts done.
+      few_shapes: embed only in shapes that `compile_few_shapes` compiles.
+    """
+    return self._embed(self._of_points(params, extra_state), tokens, progress, few_shapes=few_shapes)
+
+  def compile_few_shapes(self, params: PyTree, extra_state: PyTree, num_texts: int) -> None:
+    """Compiles `queries` for up to `num_texts` texts of any length: widths that double, three sizes."""
+    most = texts_at_a_time(num_texts, self._batch_size, FEW_SIZES)
+    for size in (*(size for size in FEW_SIZES if size < most), most):
+      for width in length_buckets.few_widths(self._max_length):
+        ids, starts = np.zeros(width, np.int32), np.zeros(size, np.int64)
+        self.queries(
+          params, extra_state, TokenTable(ids, starts, np.full(size, width, np.int32)), few_shapes=True
+        )
 
   def split_queries(
     self,
@@ -126,6 +145,7 @@ class TableEmbedder:
     progress: Callable[[int], None] | None = None,
     ids: np.ndarray | None = None,
     kept: range | None = None,
+    few_shapes: bool = False,
   ) -> np.ndarray:
     axes = sharding.LABEL_ROWS
 
@@ -139,7 +159,8 @@ class TableEmbedder:
       if progress:
         progress(done)
 
-    size = sharding.rounded_up(texts_at_a_time(len(tokens), self._batch_size), self._mesh.size)
+    sizes = {"sizes": FEW_SIZES} if few_shapes else {}
+    size = sharding.rounded_up(texts_at_a_time(len(tokens), self._batch_size, **sizes), self._mesh.size)
     return embed_table(
       on_devices,
       tokens,
@@ -147,6 +168,7 @@ class TableEmbedder:
       max_length=self._max_length,
       local_rows=sharding.local_rows(size, self._mesh, *axes),
       kept=kept,
-      packed=self._packed,
+      packed=self._packed and not few_shapes,
+      widths=length_buckets.few_widths(self._max_length) if few_shapes else (),
       progress=after_batch,
     )

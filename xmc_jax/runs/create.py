@@ -248,6 +248,8 @@ def load_data(
       label_column=section.label_column,
       label_separator=section.label_separator,
       label_file=section.label_file,
+      label_text=section.label_text,
+      label_parent=section.label_parent,
       test_fraction=section.test_fraction,
       split_seed=section.split_seed,
     )

@@ -159,9 +159,10 @@ def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:
 def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why | None = None) -> str:
   """Returns a few points as text, with their first labels.
 
-  A tick marks true labels, a ring missed ones. With `why`, a line explains why the first label was ranked.
+  Half of the points have a right first label, half a wrong one. A tick marks true labels, a ring missed ones.
+  With `why`, a line explains why the first label was ranked.
   """
-  rows = np.random.default_rng(0).permutation(len(split))[:count]
+  rows = _right_and_wrong(split.unfiltered_positives, ranking.ids[:, 0], count)
   reasons = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
   truth, lines = split.unfiltered_positives, []
   for row, reason in zip(rows, reasons):
@@ -174,3 +175,12 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
       lines.append(f"    {mark} {sanitize.line(run.dataset.labels.texts[label])}")
     lines += [f"      why the first: {words}" for words in reason.values()]
   return "\n".join(lines)
+
+
+def _right_and_wrong(truth: sp.csr_matrix, firsts: np.ndarray, count: int) -> np.ndarray:
+  """Returns `count` random rows, of which half (rounded up) have a true first label if there are so many."""
+  rows = np.random.default_rng(0).permutation(len(firsts))
+  is_right = np.array([firsts[row] in truth[row].indices for row in rows], bool)
+  right, wrong = rows[is_right], rows[~is_right]
+  num_right = min(len(right), max(-(-count // 2), count - len(wrong)))
+  return np.concatenate([right[:num_right], wrong[: count - num_right]])

@@ -1,6 +1,7 @@
 """Predicts labels from Python with a trained run."""
 
 import functools
+import itertools
 import pathlib
 from collections.abc import Sequence
 
@@ -27,7 +28,7 @@ class Model:
   """
 
   def __init__(self, run: runs.Run, scores: str = ""):
-    self._run, self._scores = run, scores
+    self._run, self._scores, self._few_shapes = run, scores, False
     methods.check_scores(scores or run.config.eval.scores, run.config, run.method)
     self._params, self._extra_state, self.step = run.trained()
 
@@ -65,6 +66,11 @@ class Model:
     return self._run.dataset.labels.texts
 
   @property
+  def gives_probabilities(self) -> bool:
+    """Returns whether scores are probabilities that a label is right; see `predict`."""
+    return ranking.gives_probabilities(self._chosen)
+
+  @property
   def _chosen(self) -> str:
     return self._scores or self._run.config.eval.scores
 
@@ -95,7 +101,9 @@ class Model:
       UserError: `texts` is not a list of texts.
     """
     answers.check_texts(texts)
-    return self._run.embedder.queries(self._params, self._extra_state, self._tokens.table(texts))
+    return self._run.embedder.queries(
+      self._params, self._extra_state, self._tokens.table(texts), few_shapes=self._few_shapes
+    )
 
   def check_k(self, k: int) -> None:
     """Raises UserError unless k is from 1 to the number of labels."""
@@ -125,6 +133,25 @@ class Model:
     why = (lambda *found: answers.reasons(self._sources, *found)) if explain else None
     rank = lambda *args: self._rank(*args)  # opens the ranker at the first call
     return answers.best_labels(texts, k, self.labels, self.embed, rank, why)
+
+  def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
+    """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.
+
+    From then on texts are padded to lengths that double, and embedded 1, 8 or 64 at a time.
+
+    Args:
+      num_texts: most texts in a later call; if more than 64, `eval.batch_size` is one more size.
+      depths: values of k in later calls.
+    """
+    self._few_shapes = True
+    self.open(explain=True)
+    self._run.embedder.compile_few_shapes(self._params, self._extra_state, num_texts)
+    texts = list(itertools.islice(itertools.cycle(self._run.dataset.train.texts), num_texts))
+    for k in depths:
+      sizes = itertools.takewhile(lambda size: size < num_texts, (1 << power for power in itertools.count()))
+      for size in (*sizes, num_texts):
+        self.predict(texts[:size], min(k, len(self.labels)))
+    self.predict(texts[:1], 1, explain=True)
 
   def open(self, explain: bool = False) -> None:
     """Opens the rankers, which may write files into the run's folder; with `explain`, also all sources."""

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import pathlib
+from collections.abc import Sequence
 
 import jax
 import ml_collections
@@ -61,13 +62,16 @@ class Run:
     self.num_devices_begun = num_devices_begun or self.mesh.size
     self.method = methods.make(config, self._info())
     methods.check_scores(config.eval.scores, config, self.method)
-    self.embedder = TableEmbedder(
+    self.embedder = self._embedder_of(dataset)
+
+  def _embedder_of(self, dataset: data.Dataset) -> TableEmbedder:
+    return TableEmbedder(
       self.method,
       self.mesh,
       dataset.labels.tokens,
-      batch_size=config.eval.batch_size,
-      max_length=config.data.max_length,
-      packs_tokens=models.packs_tokens(config.encoder),
+      batch_size=self.config.eval.batch_size,
+      max_length=self.config.data.max_length,
+      packs_tokens=models.packs_tokens(self.config.encoder),
     )
 
   def _info(self) -> DatasetInfo:
@@ -148,6 +152,16 @@ class Run:
     copied = copy.copy(self)
     copied.ranking_folder = folder
     return copied
+
+  def with_labels(self, texts: Sequence[str]) -> "Run":
+    """Returns a copy of a trained run that ranks more labels, whose vectors must follow from their texts."""
+    found = copy.copy(self)
+    for opened in ("sides", "batches"):
+      found.__dict__.pop(opened, None)
+    found.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length)
+    found.data = TrainingData(self.config, found.dataset)
+    found.embedder = found._embedder_of(found.dataset)
+    return found
 
   def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
     """Returns the input of refreshes after `step` steps."""

@@ -37,14 +37,18 @@ def attention(size: str) -> dict[str, Any]:
 
 
 def _steps(spec: EncoderSpec, x: jax.Array, mask: jax.Array, cudnn: bool) -> Iterator[tuple[str, Any]]:
-  """Yields a layer's step by each attention: XLA's, by sums where texts are short, cuDNN's where it runs."""
+  """Yields a layer's step by each attention: XLA's, by sums where texts are short, cuDNN's where it runs.
+
+  cuDNN reads a bias for each pair of tokens, or a length for each text.
+  """
   block = Block(spec, jnp.bfloat16, None, 0.0)
   yield "xla", _step(block, x, mask)
   if x.shape[1] <= _SHORT:
     with mock.patch.object(jax.nn, "dot_product_attention", by_sums):
       yield "sums", _step(block, x, mask)
   if cudnn:
-    yield "cudnn", _step(Block(spec, jnp.bfloat16, "cudnn", 0.0), x, mask)
+    for fused in ("cudnn_by_mask", "cudnn_by_lengths"):
+      yield fused, _step(Block(spec, jnp.bfloat16, fused, 0.0), x, mask)
 
 
 def by_sums(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, **_: Any) -> jax.Array:
@@ -74,9 +78,11 @@ def _texts(spec: EncoderSpec, width: int, number: int) -> tuple[jax.Array, jax.A
 def _step(block: Block, x: jax.Array, mask: jax.Array):
   """Returns a compiled function: the gradient of a layer's sum over real tokens, by parameters and input."""
   params = block.init(jax.random.key(1), x[:1], mask[:1], NO_KEYS)
+  lengths = mask.sum(axis=1, dtype=jnp.int32)
 
   def total(params, x):
-    return jnp.sum(block.apply(params, x, mask, NO_KEYS).astype(jnp.float32) * mask[..., None])
+    mixed = block.apply(params, x, mask, NO_KEYS, lengths=lengths)
+    return jnp.sum(mixed.astype(jnp.float32) * mask[..., None])
 
   gradient = jax.jit(jax.grad(total, argnums=(0, 1)))
   return lambda x: gradient(params, x)

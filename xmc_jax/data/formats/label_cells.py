@@ -6,7 +6,7 @@ Only the distinct labels and their texts are kept in memory, in `Vocabulary`.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
 from xmc_jax.data.formats.source import Place
@@ -93,14 +93,31 @@ class Vocabulary:
     texts: the label texts, by id.
   """
 
-  def __init__(self, texts: list[str] | None = None, keys: list[str] | None = None, file_name: str = ""):
+  def __init__(
+    self,
+    texts: list[str] | None = None,
+    keys: Sequence[str] = (),
+    file_name: str = "",
+    numbers_are_rows: bool = False,
+  ):
+    """Takes the labels of a file; without any, labels are collected by `add`.
+
+    Args:
+      texts: their texts.
+      keys: what cells call them, in the same order.
+      file_name: the file, for messages.
+      numbers_are_rows: whether a number that is no key is a row of the file.
+    """
     self.texts = [] if texts is None else texts
     self._grows = texts is None
-    self._rows_are_ids = keys is None and not self._grows
+    self._rows_are_ids = numbers_are_rows
     self._file_name = file_name
     self._ids: dict[str, int] = {}
-    for at, key in enumerate(self.texts if keys is None else keys):
+    for at, key in enumerate(keys):
       self._ids.setdefault(key, at)
+
+  def __contains__(self, key: object) -> bool:
+    return key in self._ids
 
   def add(self, labels: Iterable[str | int]) -> None:
     """Adds labels not seen before, unless a label file lists all labels."""

@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from xmc_jax.data.formats import label_tables
 from xmc_jax.data.formats.lines import anywhere, find, keyed_text_chunks, need, text_chunks
 from xmc_jax.data.formats.matrices import points
 from xmc_jax.data.formats.source import Options
+from xmc_jax.data.formats.table_files import SUFFIXES, suffix
 
 
 class Names(NamedTuple):
@@ -46,7 +48,7 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
     return None
   targets = {"train": first, "test": need(folder, *names.targets["test"], beside=first)}
   texts = {split: need(folder, *names.texts[split], beside=path) for split, path in targets.items()}
-  labels = need(folder, *names.labels, beside=first)
+  labels = _label_file(names, folder, first, options)
 
   def read(split: str, num_labels: int) -> Iterator:
     return points(_texts(texts[split], notices), texts[split], targets[split], num_labels, notices)
@@ -54,9 +56,24 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
   return {
     "files": (*targets.values(), *texts.values(), labels),
     "labels_file": labels,
-    "labels": lambda: _texts(labels, notices),
+    "labels": lambda: _labels(labels, options, notices),
     "splits": {split: partial(read, split) for split in targets},
   }
+
+
+def _label_file(names: Names, folder: Path, beside: Path, options: Options) -> Path:
+  named = bool(options.label_file)
+  labels = label_tables.named_file(folder, options) if named else need(folder, *names.labels, beside=beside)
+  if suffix(labels) not in SUFFIXES:
+    label_tables.refuse_settings_without_columns(labels, options)
+  return labels
+
+
+def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
+  """Yields the labels' texts in the order of the matrices' columns, from a file of texts or a table."""
+  if suffix(path) in SUFFIXES:
+    return label_tables.chunks(path, options, notices)
+  return _texts(path, notices)
 
 
 def _texts(path: Path, notices: list[str]) -> Iterator[list[str]]:

@@ -1,14 +1,15 @@
 """Raw text of the XMC repository: `trn.json`, `tst.json`, `lbl.json`, one JSON object per line."""
 
-import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from xmc_jax.data.formats.lines import Lines, find, need
-from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, refusal
+from xmc_jax.data.formats import label_tables
+from xmc_jax.data.formats.json_records import joined_text, objects
+from xmc_jax.data.formats.lines import find, need
+from xmc_jax.data.formats.source import Options, Pairs, Place, Rows
 
 NAME = "raw_json"
 LOOKS_FOR = "trn.json, tst.json, lbl.json"
@@ -23,7 +24,7 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
   return {
     "files": (train, test, labels),
     "labels_file": labels,
-    "labels": lambda: _labels(labels, options.text, notices),
+    "labels": lambda: _labels(labels, options, notices),
     "splits": {
       "train": lambda num_labels: _points(train, options.text, notices),
       "test": lambda num_labels: _points(test, options.text, notices),
@@ -31,53 +32,16 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
   }
 
 
-def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
-  """Yields the records of a file with one JSON object per line; empty lines are allowed only at its end."""
-  blank = 0  # number of the first empty line after the last record; 0 if there is none
-  with Lines(path, notices) as lines:
-    for first, texts in lines.chunks():
-      end = first + len(texts)
-      while texts and not texts[-1].strip():
-        texts.pop()
-      if not texts:
-        blank = blank or first
-        continue
-      if blank:
-        raise refusal(path, blank, "one JSON object", "")
-      after = first + len(texts)
-      place = Place(path, range(first, after))
-      yield place, [_object(text, place, row) for row, text in enumerate(texts)]
-      blank = after if after < end else 0
-
-
-def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int) -> str:
-  """Returns the record's text: these fields, joined by a space; null counts as empty."""
-  parts = []
-  for name in names:
-    value = record.get(name, record)
-    if value is not None and not isinstance(value, str):
-      expected = f"a text under the key {name!r}"
-      if value is record:
-        expected += " (change with --config.data.text=NAME)"
-        value = f"keys {', '.join(record)}"
-      raise place.refuse(row, expected, value)
-    parts.append(value or "")
-  return " ".join(filter(None, parts))
-
-
-def _object(text: str, place: Place, row: int) -> dict:
-  try:
-    record = json.loads(text)
-  except (ValueError, RecursionError):
-    record = None
-  if not isinstance(record, dict):
-    raise place.refuse(row, "one JSON object", text)
-  return record
-
-
-def _labels(path: Path, text: str, notices: list[str]) -> Iterator[list[str]]:
-  names = tuple(text.split("+"))
+def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
+  names = tuple((options.label_text or options.text).split("+"))
+  if options.label_parent:
+    yield from label_tables.chunks(path, options._replace(label_text="+".join(names)), notices)
+    return
   for place, records in objects(path, notices):
+    if place.numbers[0] == 1:
+      # `content` is part of the layout, and often empty.
+      have = [name for name in records[0] if name != "content"]
+      notices += label_tables.unread_notices(path, have, names, options)
     yield [joined_text(record, names, place, row) for row, record in enumerate(records)]
 
 

@@ -20,7 +20,10 @@ class Options(NamedTuple):
       ('title+content').
     label_column: the column of labels in a table; '' guesses it.
     label_separator: the separator of labels in one cell of a table; '' guesses it.
-    label_file: label texts of a table, as a path relative to it; '' looks for `labels.*`.
+    label_file: label texts, as a path relative to the table or folder; '' looks for the layout's own names.
+    label_text: the columns of a file of labels that make up a label's text, as in `text`; '' guesses.
+    label_parent: the column with the key of a label's parent, whose ancestors' names come before the
+      label's text; '' reads none.
     test_fraction: share of the rows to test on, if a table has no test file.
     split_seed: the seed of that split.
   """
@@ -29,6 +32,8 @@ class Options(NamedTuple):
   label_column: str = ""
   label_separator: str = ""
   label_file: str = ""
+  label_text: str = ""
+  label_parent: str = ""
   test_fraction: float = 0.2
   split_seed: int = 0
 

@@ -1,6 +1,6 @@
-"""Rows of .jsonl, .csv, .tsv and .parquet files as records, with their line numbers.
+"""Rows of .jsonl, .csv, .tsv, .parquet and .arrow files as records, with their line numbers.
 
-At most CHUNK_BYTES plus one row (MAX_LINE_BYTES) are in memory at a time; for parquet, plus _BATCH_ROWS rows.
+At most CHUNK_BYTES plus one row (MAX_LINE_BYTES) are in memory at a time; for parquet, plus BATCH_ROWS rows.
 """
 
 import csv
@@ -8,16 +8,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from xmc_jax.data.formats import arrow_streams
+from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks
+from xmc_jax.data.formats.class_names import names_in_metadata
+from xmc_jax.data.formats.json_records import objects
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
-from xmc_jax.data.formats.raw_json import objects
 from xmc_jax.data.formats.source import Place, one_line, refusal
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.errors import DataError
 
 if TYPE_CHECKING:
+  import pyarrow as pa
   from pyarrow.parquet import ParquetFile
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
-_BATCH_ROWS = 256
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")  # of tables that may be named; .arrow files never are
 
 
 def suffix(path: Path) -> str:
@@ -28,8 +31,10 @@ def suffix(path: Path) -> str:
 def records(path: Path, columns: Sequence[str], notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
   """Yields the rows of a table, some at a time, with at least these columns."""
   match suffix(path):
-    case ".jsonl":
+    case ".jsonl" | ".json":
       yield from objects(path, notices)
+    case ".arrow":
+      yield from arrow_streams.records(path, columns)
     case ".parquet":
       yield from _parquet(path, columns)
     case kind:
@@ -38,20 +43,34 @@ def records(path: Path, columns: Sequence[str], notices: list[str]) -> Iterator[
 
 def column_names(path: Path, notices: list[str]) -> list[str]:
   """Returns the columns of a table: from its schema, its header, or the keys of its first record."""
-  if suffix(path) == ".parquet":
-    with open_bytes(path) as file:
-      return list(_open_parquet(path, file).schema_arrow.names)
+  if (schema := _schema(path)) is not None:
+    return list(schema.names)
   for _, rows in records(path, (), notices):
     if rows:
       return list(rows[0])
   raise refusal(path, 1, "at least one row", "an empty table")
 
 
+def class_names(path: Path, column: str) -> list[str]:
+  """Returns the names that a column's numbers stand for, by the table's own metadata; mostly none."""
+  schema = _schema(path)
+  return [] if schema is None else names_in_metadata(schema.metadata, column)
+
+
+def _schema(path: Path) -> "pa.Schema | None":
+  """Returns the schema of a table whose format has one."""
+  if suffix(path) == ".arrow":
+    return arrow_streams.schema(path)
+  if suffix(path) != ".parquet":
+    return None
+  with open_bytes(path) as file:
+    return _open_parquet(path, file).schema_arrow
+
+
 def _open_parquet(path: Path, file: BinaryIO) -> "ParquetFile":
-  try:
-    import pyarrow.parquet
-  except ImportError as error:
-    raise UserError(f'{path}: parquet needs pyarrow ({error}): pip install "xmc_jax[parquet]"') from None
+  check_installed(path)
+  import pyarrow.parquet
+
   try:
     return pyarrow.parquet.ParquetFile(file)
   except Exception as error:  # a damaged file can fail in any of the layers
@@ -61,27 +80,13 @@ def _open_parquet(path: Path, file: BinaryIO) -> "ParquetFile":
 def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, list[dict]]]:
   done = 0
   with open_bytes(path) as file:
-    for rows in _parquet_rows(path, file, list(columns) or None):
+    for rows in record_chunks(path, "parquet", _parquet_batches(path, file, columns)):
       yield Place(path, range(done + 1, done + 1 + len(rows)), "row"), rows
       done += len(rows)
 
 
-def _parquet_rows(path: Path, file: BinaryIO, columns: list[str] | None) -> Iterator[list[dict]]:
-  parquet = _open_parquet(path, file)
-  rows, size, done = [], 0, 0
-  try:
-    # Small batches, because the size of decompressed parquet rows is not known in advance.
-    for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
-      rows += batch.to_pylist()
-      size += batch.nbytes
-      if size >= CHUNK_BYTES or len(rows) >= CHUNK_ROWS:
-        yield rows
-        rows, size, done = [], 0, done + len(rows)
-  except Exception as error:
-    where = f"{path}, after row {done + len(rows)}"
-    raise DataError(f"{where}: expected more parquet data ({one_line(error)})") from None
-  if rows:
-    yield rows
+def _parquet_batches(path: Path, file: BinaryIO, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
+  yield from _open_parquet(path, file).iter_batches(BATCH_ROWS, columns=list(columns) or None)
 
 
 def _separated(path: Path, delimiter: str, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:

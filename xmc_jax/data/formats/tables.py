@@ -7,30 +7,27 @@ from pathlib import Path
 
 import numpy as np
 
+from xmc_jax.data.formats import columns, label_tables
+from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.label_cells import SplitTally, Vocabulary, guess_separator, split_cell
-from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
-from xmc_jax.data.formats.raw_json import joined_text
+from xmc_jax.data.formats.label_classes import LabelClasses
+from xmc_jax.data.formats.lines import CHUNK_ROWS, find
 from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, excerpt
+from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import ConfigError, DataError
 
-LOOKS_FOR = "train.* and test.*, or one file, in .jsonl, .csv, .tsv or .parquet"
-
-_TEXTS = ("title", "text", "query", "question", "sentence", "name", "description", "content", "body")
-_LABELS = ("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y")
-_MANY = 12  # columns shown in a message
-_KEYS = ("id", "uid", "key", "label", "label_id", "name")
+LOOKS_FOR = (
+  "train.* and test.*, train-00000-of-00002.* and so on, or one file, in .jsonl, .csv, .tsv or .parquet"
+)
 
 
 def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   """Returns the `Source` fields of this layout, or None if there is no such table."""
-  labels = _label_file(path, options)
-  train: Path | None
-  test: Path | None
+  labels = find_label_file(path, options)
   if path.is_file():
-    train, test = path, None
-  else:
-    train, test = (find(path, *_named(*stems)) for stems in (("train", "trn"), ("test", "tst")))
+    return source_fields(one_file(path), None, labels, options, notices)
+  train, test = find_splits(path, SUFFIXES, notices)
   if train is None:
     tables = [file for file in sorted(path.iterdir()) if suffix(file) in SUFFIXES and file != labels]
     if len(tables) > 1:
@@ -38,29 +35,37 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
       notices.append(f"several tables, {names}, none of them train.*; take one with --config.data.path=FILE")
     if len(tables) != 1:
       return None
-    train = tables[0]
+    train = one_file(tables[0])
+  return source_fields(train, test, labels, options, notices)
+
+
+def source_fields(
+  train: SplitFiles, test: SplitFiles | None, labels: Path | None, options: Options, notices: list[str]
+) -> dict:
+  """Returns the `Source` fields of these tables; without a test table, a share of train is held out."""
+  if labels is None:
+    label_tables.refuse_settings_without_columns(train.files[0], options)
   reader = _Tables(train, test, labels, options, notices)
   return {
-    "files": tuple(file for file in (train, test, labels) if file),
-    "labels_file": labels or train,
+    "files": (*train.files, *(test.files if test else ()), *((labels,) if labels else ())),
+    "labels_file": labels or train.files[0],
     "labels": reader.labels,
     "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
     "unordered": reader.unordered(),
   }
 
 
-def _named(*stems: str, suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
-  return [stem + kind for stem in stems for kind in suffixes]
+def find_label_file(path: Path, options: Options) -> Path | None:
+  """Returns the file of labels beside a table or in a folder: the one of the options, or `labels.*`.
 
-
-def _label_file(path: Path, options: Options) -> Path | None:
+  Raises:
+    DataError: the options name a file that is not there.
+  """
   folder = path.parent if path.is_file() else path
   if options.label_file:
-    file = folder / options.label_file
-    if not file.is_file():
-      raise DataError(f"{file}: no such file (--config.data.label_file={options.label_file})")
-    return file
-  return None if path.is_file() else find(folder, *_named("labels", "lbl", suffixes=(".txt", *SUFFIXES)))
+    return label_tables.named_file(folder, options)
+  names = [stem + kind for stem in ("labels", "lbl") for kind in (".txt", *SUFFIXES)]
+  return None if path.is_file() else find(folder, *names)
 
 
 class _Tables:
@@ -69,7 +74,9 @@ class _Tables:
   Keeps the distinct labels (or all texts of a label file) and nine bytes per row in memory in between.
   """
 
-  def __init__(self, train: Path, test: Path | None, labels: Path | None, options: Options, notices: list):
+  def __init__(
+    self, train: SplitFiles, test: SplitFiles | None, labels: Path | None, options: Options, notices: list
+  ):
     self._train, self._test, self._label_file = train, test, labels
     self._options, self._notices = options, notices
     if not 0 <= options.test_fraction < 1:
@@ -93,14 +100,16 @@ class _Tables:
 
   def labels(self) -> Iterator[list[str]]:
     """Numbers the labels and yields their texts."""
-    self._columns = {path: self._find_columns(path) for path in self._files()}
+    self._columns = {split: self._find_columns(split) for split in self._splits()}
     self._separator = self._options.label_separator or self._guess_separator()
-    self._vocabulary = self._read_label_file(self._label_file) if self._label_file else Vocabulary()
+    self._classes = LabelClasses((split, self._columns[split][1]) for split in self._splits())
+    self._vocabulary = self._known_labels()
     tally = self._number_labels()
     num_rows = tally.rows
     self._notices += self._columns_taken()
     if notice := tally.notice(self._separator, is_given=bool(self._options.label_separator)):
       self._notices.append(notice)
+    self._notices += self._classes.notices()
     if self._test is None:
       order = np.random.default_rng(self._options.split_seed).permutation(num_rows)
       self._is_test = np.zeros(num_rows, bool)
@@ -109,20 +118,33 @@ class _Tables:
     for first in range(0, len(texts), CHUNK_ROWS):
       yield texts[first : first + CHUNK_ROWS]
 
+  def _known_labels(self) -> Vocabulary:
+    """Returns the labels of a label file, or of the tables' metadata; otherwise an empty vocabulary."""
+    if not self._label_file:
+      names = self._classes.names
+      return Vocabulary(list(names), names, self._train.name) if names else Vocabulary()
+    table = label_tables.read(self._label_file, self._options, self._notices)
+    found = Vocabulary(table.texts, table.keys, self._label_file.name, table.numbers_are_rows)
+    self._classes.match(self._label_file.name, found)
+    return found
+
   def _number_labels(self) -> SplitTally:
     """Reads all labels into the vocabulary."""
     tally = SplitTally()
-    for path in self._files():
-      column = self._columns[path][1]
-      for place, rows in self._records(path):
+    for split in self._splits():
+      column = self._columns[split][1]
+      for place, rows in self._records(split):
         for row, record in enumerate(rows):
-          labels = self._cell(record, place, row)
+          labels = self._cell(record, column, place, row)
           tally.add(record.get(column), labels)
+          self._classes.count_unlabelled(place.path, record.get(column))
           self._vocabulary.add(labels)
     if not self._vocabulary.texts and not self._label_file:
+      first = self._train.files[0]
       column = excerpt(self._columns[self._train][1])
-      change = f"set another with --config.data.label_column=NAME {_shown(column_names(self._train, []))}"
-      raise DataError(f"{self._train}: expected at least one label in column {column}, found none; {change}")
+      have = columns.shown(column_names(first, []))
+      change = f"set another with --config.data.label_column=NAME {have}"
+      raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
     return tally
 
   def _columns_taken(self) -> list[str]:
@@ -131,28 +153,29 @@ class _Tables:
     some = list(islice((excerpt(text) for text in self._vocabulary.texts if text.strip()), 3))
     such_as = f", such as {', '.join(some)}{label_file}" if some else ""
     lines = []
-    for path in self._files():
-      if path == self._train or self._columns[path] != self._columns[self._train]:
-        names, label = self._columns[path]
-        texts = _taken("text", names, "+".join(names) != self._options.text)
-        labels = _taken("label_column", (label,), not self._options.label_column)
-        lines.append(f"{path.name}: texts from {texts}, labels from {labels}{such_as}")
+    for split in self._splits():
+      if split is self._train or self._columns[split] != self._columns[self._train]:
+        names, label = self._columns[split]
+        texts = columns.taken("text", names, "+".join(names) != self._options.text)
+        labels = columns.taken("label_column", (label,), not self._options.label_column)
+        lines.append(f"{split.name}: texts from {texts}, labels from {labels}{such_as}")
         such_as = ""
     return lines
 
   def rows(self, of_test: bool, num_labels: int) -> Iterator[Rows]:
     """Yields the points of one split."""
     done = 0
-    for place, records_ in self._records(self._test if of_test and self._test else self._train):
+    split = self._test if of_test and self._test else self._train
+    names, label = self._columns[split]
+    for place, records_ in self._records(split):
       if self._test is None:
         chosen: Sequence[int] = np.flatnonzero(self._is_test[done : done + len(records_)] == of_test).tolist()
       else:
         chosen = range(len(records_))
       done += len(records_)
-      names = self._columns[place.path][0]
       texts = [joined_text(records_[row], names, place, row) for row in chosen]
       cells = [
-        [self._vocabulary.id_of(label, place, row) for label in self._cell(records_[row], place, row)]
+        [self._vocabulary.id_of(found, place, row) for found in self._cell(records_[row], label, place, row)]
         for row in chosen
       ]
       counts = np.fromiter(map(len, cells), np.int64, len(cells))
@@ -160,87 +183,30 @@ class _Tables:
       here = place._replace(numbers=[place.numbers[row] for row in chosen])
       yield Rows(texts, Pairs(counts, ids, np.ones(len(ids), np.float32), here))
 
-  def _files(self) -> list[Path]:
-    return [path for path in (self._train, self._test) if path]
+  def _splits(self) -> list[SplitFiles]:
+    return [split for split in (self._train, self._test) if split]
 
-  def _records(self, path: Path) -> Iterator[tuple[Place, list[dict]]]:
-    names, label = self._columns[path]
-    return records(path, (*names, label), self._notices)
+  def _records(self, split: SplitFiles) -> Iterator[tuple[Place, list[dict]]]:
+    names, label = self._columns[split]
+    for path in split.files:
+      yield from records(path, (*names, label), self._notices)
 
-  def _cell(self, record: dict, place: Place, row: int) -> list[str | int]:
-    return split_cell(record.get(self._columns[place.path][1]), self._separator, place, row)
+  def _cell(self, record: dict, column: str, place: Place, row: int) -> list[str | int]:
+    labels = split_cell(record.get(column), self._separator, place, row)
+    return self._classes.named(labels, place, row)
 
-  def _find_columns(self, path: Path) -> tuple[tuple[str, ...], str]:
-    have = column_names(path, self._notices)
-    asked = self._options.text
-    not_text = [name for name in have if name not in (asked, *asked.split("+"))]
-    label = self._options.label_column or _guess(_LABELS, not_text)
-    label = label if label in have else ""
-    texts = _text_columns(self._options.text, [name for name in have if name != label])
-    if not label or not texts:
-      raise _columns_missing(path, have, self._options, texts, label)
-    return texts, label
+  def _find_columns(self, split: SplitFiles) -> tuple[tuple[str, ...], str]:
+    first, *others = split.files
+    found = columns.text_and_label_columns(first, column_names(first, self._notices), self._options)
+    for path in others:
+      # Keys of JSON lines may be missing, and an empty file has none.
+      have = column_names(path, self._notices) if suffix(path) != ".jsonl" else [*found[0], found[1]]
+      if missing := next((name for name in (*found[0], found[1]) if name not in have), ""):
+        expected = f"a column {excerpt(missing)}, as in {first.name}"
+        raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
+    return found
 
   def _guess_separator(self) -> str:
     label = self._columns[self._train][1]
     cells = (record.get(label) for _, rows in self._records(self._train) for record in rows)
     return guess_separator(islice(cells, CHUNK_ROWS))
-
-  def _read_label_file(self, path: Path) -> Vocabulary:
-    if suffix(path) not in SUFFIXES:
-      return Vocabulary(list(chain.from_iterable(text_chunks(path, self._notices))), file_name=path.name)
-    have = column_names(path, self._notices)
-    key = _guess(_KEYS, have)
-    # Its columns may have other names than those of the points, so a guess is allowed.
-    others = [name for name in have if name != key] or have
-    wanted = self._options.text if self._options.text in others else "title"
-    names = _text_columns(wanted, others)
-    if not names:
-      raise DataError(f"{path}: expected a column of texts called {', '.join(_TEXTS)} {_shown(have)}")
-    texts, keys = [], []
-    for place, rows in records(path, (*names, *([key] if key else [])), self._notices):
-      texts += [joined_text(record, names, place, row) for row, record in enumerate(rows)]
-      keys += [str(record.get(key)) for record in rows] if key else []
-    return Vocabulary(texts, keys if key else None, path.name)
-
-
-def _guess(candidates: tuple[str, ...], have: list[str]) -> str:
-  by_lower = {name.lower(): name for name in reversed(have)}
-  return next((by_lower[name] for name in candidates if name in by_lower), "")
-
-
-def _text_columns(wanted: str, have: list[str]) -> tuple[str, ...]:
-  """Returns the columns that make up the text; none if they are missing."""
-  for names in ((wanted,), tuple(wanted.split("+"))):
-    if all(name in have for name in names):
-      return names
-  # 'title' is the default, so it may mean any usual name of a text column.
-  guess = _guess(_TEXTS, have) if wanted == "title" else ""
-  return (guess,) if guess else ()
-
-
-def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple, label: str) -> DataError:
-  """Returns the one-line error for a table without a column of texts, of labels, or both."""
-  if label and options.text == options.label_column:
-    return DataError(f"{path}: expected texts and labels in two columns, found {excerpt(label)} for both")
-  wanted, flags = [], []
-  if not texts:
-    name = "" if options.text == "title" else f" {excerpt(options.text)}"
-    wanted.append(f"a column{name} of texts")
-    flags.append("--config.data.text=NAME")
-  if not label:
-    name = f" {excerpt(options.label_column)}" if options.label_column else ""
-    wanted.append(f"a column{name} of labels")
-    flags.append("--config.data.label_column=NAME")
-  return DataError(f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {_shown(have)}")
-
-
-def _shown(columns: list[str]) -> str:
-  more = ["..."] if len(columns) > _MANY else []
-  return f"(columns: {', '.join([*map(excerpt, columns[:_MANY]), *more])})"
-
-
-def _taken(key: str, names: tuple[str, ...], is_guess: bool) -> str:
-  """Returns the column names and, if they were guessed, how to choose others."""
-  shown = "column " + " and ".join(map(excerpt, names))
-  return f"{shown} (guessed; change with --config.data.{key})" if is_guess else shown

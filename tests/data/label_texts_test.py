@@ -1,0 +1,223 @@
+"""Labels with descriptions and parents: what their texts become, what is said of them, what is refused."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import sample_folders as samples
+from cases import each_case
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.data_layouts_test import rows_of
+from xmc_jax import data
+from xmc_jax.data.formats import label_hierarchy
+from xmc_jax.data.formats.source import Place
+from xmc_jax.errors import DataError
+
+ANIMALS = [
+  {"id": "p", "title": "poodle", "description": "curly hair", "parent": "d"},
+  {"id": "d", "title": "dogs", "description": "bark", "parent": "a"},
+  {"id": "a", "title": "animals", "description": None, "parent": None},
+]
+PLAIN = ["poodle", "dogs", "animals"]
+DESCRIBED = ["poodle curly hair", "dogs bark", "animals"]
+PATHS = ["animals > dogs > poodle", "animals > dogs", "animals"]
+BOTH = ["animals > dogs > poodle curly hair", "animals > dogs bark", "animals"]
+
+
+def write_labels(folder: Path, kind: str, rows: list[dict]) -> Path:
+  """Writes labels.KIND beside a table whose labels are called p and a."""
+  samples.write(folder / "train.csv", "text,labels\nmy dog,p\nthe zoo,a;d\n")
+  path = folder / f"labels.{kind}"
+  if kind == "parquet":
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+  elif kind == "jsonl":
+    samples.write(path, samples.lines(map(json.dumps, rows)))
+  else:
+    mark = "\t" if kind == "tsv" else ","
+    cells = [list(rows[0]), *([value or "" for value in row.values()] for row in rows)]
+    samples.write(path, samples.lines(mark.join(row) for row in cells))
+  return folder
+
+
+def labels_of(folder: Path, **options) -> list[str]:
+  return list(data.load(folder, test_fraction=0, **options).labels.texts)
+
+
+@each_case("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_descriptions_and_ancestors_join_the_text(kind, tmp_path):
+  folder = write_labels(tmp_path, kind, ANIMALS)
+  assert labels_of(folder) == PLAIN
+  assert labels_of(folder, label_text="title+description") == DESCRIBED
+  assert labels_of(folder, label_parent="parent") == PATHS
+  assert labels_of(folder, label_text="title+description", label_parent="parent") == BOTH
+  assert labels_of(folder, label_text="description") == ["curly hair", "bark", ""]
+  found = data.load(folder, test_fraction=0, label_parent="parent")
+  assert rows_of(found.train.truth) == [[0], [1, 2]]
+
+
+def test_what_is_not_read_is_said_with_its_setting(tmp_path):
+  folder = write_labels(tmp_path, "csv", ANIMALS)
+  notes = [
+    "labels.csv: column 'description' is not read; --config.data.label_text=title+description adds it to "
+    "label texts",
+    "labels.csv: column 'parent' is not read; --config.data.label_parent=parent puts ancestors before labels",
+  ]
+  assert data.load(folder).manifest["notices"][:2] == notes
+  assert notes[1] in data.load(folder, label_text="title+description").manifest["notices"]
+  given = {"label_text": "title+description", "label_parent": "parent"}
+  assert not [note for note in data.load(folder, **given).manifest["notices"] if "not read" in note]
+
+
+@each_case(
+  ("columns", "options", "texts"),
+  [
+    ("name,description", {}, ["hairy", "loud"]),  # as before there was a setting
+    ("name,description", {"label_text": "name+description"}, ["P hairy", "D loud"]),
+    ("name,parent", {"label_parent": "parent"}, ["D > P", "D"]),
+    ("label,broader", {"label_parent": "broader"}, ["D > P", "D"]),
+    ("title,up", {"label_parent": "up"}, ["D > P", "D"]),  # no column of keys: parents by name
+    ("title,up", {"label_parent": "up", "label_text": "title"}, ["D > P", "D"]),
+  ],
+)
+def test_columns_of_label_files(columns, options, texts, tmp_path):
+  rows = "P,hairy\nD,loud\n" if "description" in columns else "P,D\nD,\n"
+  samples.write(tmp_path / "train.csv", "text,labels\nmy dog,P\n")
+  samples.write(tmp_path / "labels.csv", f"{columns}\n{rows}")
+  assert labels_of(tmp_path, **options) == texts
+
+
+def test_labels_of_the_raw_layout(tmp_path):
+  folder = samples.raw_json(tmp_path)
+  rows = [{"uid": f"l{at}", "title": text, "content": "more"} for at, text in enumerate(samples.LABELS)]
+  rows[3] |= {"parent": "l0", "description": "waves"}
+  samples.write(folder / "lbl.json", samples.lines(json.dumps({"parent": None, **row}) for row in rows))
+  assert labels_of(folder) == samples.LABELS
+  assert "lbl.json: column 'parent' is not read" in data.load(folder).manifest["notices"][0]
+  paths = labels_of(folder, label_parent="parent")
+  assert paths == [*samples.LABELS[:3], "red apple > sea view", "nobody's"]
+  more = labels_of(folder, label_parent="parent", label_text="title+content")
+  assert more[3] == "red apple > sea view more" and more[0] == "red apple more"
+  points = data.load(folder, label_text="title+content")
+  assert points.labels.texts[4] == "nobody's more" and points.train.texts[0] == samples.TRAIN[0][0]
+
+
+@each_case("layout", ["index", "pecos"])
+def test_a_table_of_labels_for_index_files(layout, tmp_path):
+  folder = samples.LAYOUTS[layout](tmp_path)
+  rows = [f'k{at},"{text}",{"k0" if at == 3 else ""}' for at, text in enumerate(samples.LABELS)]
+  samples.write(folder / "names.csv", samples.lines(["id,title,parent", *rows]))
+  assert labels_of(folder, label_file="names.csv") == samples.LABELS
+  named = labels_of(folder, label_file="names.csv", label_parent="parent")
+  assert named[3] == "red apple > sea view" and len(named) == 5
+  with pytest.raises(
+    DataError,
+    match=r"(Y|output-items)\.txt: has no columns of labels for --config\.data\.label_parent=parent; put the "
+    r"labels into a table with such columns, and name it with --config\.data\.label_file$",
+  ):
+    data.load(folder, label_parent="parent")
+
+
+@each_case("name", ["labels.txt", None])
+def test_settings_without_columns(name, tmp_path):
+  samples.write(tmp_path / "train.csv", "text,labels\na,x\n")
+  if name:
+    samples.write(tmp_path / name, "x\n")
+  with pytest.raises(
+    DataError, match=rf"{name or 'train.csv'}: has no columns of labels for --config\.data\.l"
+  ):
+    data.load(tmp_path, label_text="title")
+
+
+@each_case(
+  ("rows", "options", "said"),
+  [
+    (
+      "p,poodle,d\nd,dogs,x\n",
+      {},
+      "line 3: expected the key of another label, or nothing, in column 'parent', found 'x'",
+    ),
+    (
+      "p,poodle,d\nd,dogs,a\na,animals,p\n",
+      {},
+      "line 2: expected a parent that is not below the label itself, found 'p > d > a > p'",
+    ),
+    (
+      "p,poodle,\nd,dogs,d\n",
+      {},
+      "line 3: expected a parent that is not below the label itself, found 'd > d'",
+    ),
+    (
+      "p,poodle,\n",
+      {"label_parent": "up"},
+      "expected a column 'up' of parents; set --config.data.label_parent=",
+    ),
+    (
+      "p,poodle,\n",
+      {"label_text": "title+x"},
+      "expected a column 'title+x' of label texts; set --config.data.l",
+    ),
+    (
+      "p,poodle,\n",
+      {"label_text": "parent"},
+      "expected a column 'parent' of label texts; set --config.data.l",
+    ),
+  ],
+)
+def test_refusals(rows, options, said, tmp_path):
+  samples.write(tmp_path / "train.csv", "text,labels\na,p\n")
+  samples.write(tmp_path / "labels.csv", f"id,title,parent\n{rows}")
+  with pytest.raises(DataError) as caught:
+    data.load(tmp_path, **{"label_parent": "parent"} | options)
+  path = f"{tmp_path}/labels.csv"
+  assert str(caught.value).replace(f"{path}, ", "").replace(f"{path}: ", "").startswith(said)
+  assert "\n" not in str(caught.value)
+
+
+def test_a_parent_that_is_no_key(tmp_path):
+  for value in (True, 1.5, ["d"], {"d": 1}):
+    write_labels(tmp_path, "jsonl", [ANIMALS[0] | {"parent": value}, *ANIMALS[1:]])
+    with pytest.raises(DataError, match=r"labels\.jsonl, line 1: expected the key of another label, or noth"):
+      data.load(tmp_path, label_parent="parent")
+
+
+def test_long_chains_end_in_one_line(tmp_path):
+  """A chain of n labels would become n² letters."""
+  count = 3000
+  rows = [f"{at},x,{at - 1 if at else ''}" for at in range(count)]
+  samples.write(tmp_path / "train.csv", "text,labels\na,0\n")
+  samples.write(tmp_path / "labels.csv", samples.lines(["id,title,parent", *rows]))
+  with pytest.raises(
+    DataError, match=r"labels\.csv, line 1027: expected a path of at most 4,096 letters of an"
+  ):
+    data.load(tmp_path, label_parent="parent")
+
+
+def naive_path(at: int, parents: list[int]) -> list[int] | None:
+  """The label and its ancestors, the topmost first; None if they form a cycle."""
+  path = [at]
+  while (above := parents[path[0]]) >= 0:
+    if above in path:
+      return None
+    path.insert(0, above)
+  return path
+
+
+@given(st.lists(st.integers(-1, 9), min_size=1, max_size=10))
+def test_paths_are_those_of_walking_up(parents):
+  parents = [parent if parent < len(parents) else -1 for parent in parents]
+  names = [f"n{at}" for at in range(len(parents))]
+  found = label_hierarchy.Hierarchy("parent")
+  place = Place(Path("labels.csv"), range(2, 2 + len(names)))
+  found.add(names, [f"{name}!" for name in names], [None if p < 0 else f"k{p}" for p in parents], place)
+  paths = [naive_path(at, parents) for at in range(len(names))]
+  keys = [f"k{at}" for at in range(len(names))]
+  if None in paths:
+    with pytest.raises(DataError, match=r"^labels\.csv, line \d+: expected a parent that is not below"):
+      found.joined_texts(keys)
+    return
+  expected = [" > ".join([*(names[one] for one in path[:-1]), f"{names[path[-1]]}!"]) for path in paths]
+  assert found.joined_texts(keys) == expected

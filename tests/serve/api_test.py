@@ -1,0 +1,336 @@
+"""The JSON API: its answers, its limits, and what it refuses."""
+
+import concurrent.futures
+import contextlib
+import json
+import sys
+import time
+
+import jax
+import jsonschema
+import numpy as np
+import pytest
+from cases import each_case
+from made_servers import HOSTILE, HOSTILE_QUERY, StandIn, train
+from starlette.testclient import TestClient
+
+import xmc_jax
+from xmc_jax import serve
+from xmc_jax.errors import UserError
+from xmc_jax.serve import answers
+from xmc_jax.serve.guard import host_name, is_loopback
+
+COMPILED: list[str] = []  # what JAX traces or compiles in this process
+jax.monitoring.register_event_duration_secs_listener(
+  lambda event, *_, **__: COMPILED.append(event) if "compile" in event else None
+)
+TEXTS = ["barn kelt", "", "loma mive nuxo", HOSTILE_QUERY, "\u202e\u0000 \U0001f600 " + "suss " * 300]
+
+
+@contextlib.contextmanager
+def client_of(model, base_url="http://localhost:8000", **options):
+  with TestClient(serve.app(model, **options), base_url, raise_server_exceptions=False) as client:
+    yield client
+
+
+@pytest.fixture(scope="module")
+def stand_in():
+  with client_of(StandIn(), name="a run", allowed_hosts=("localhost",)) as client:
+    yield client
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
+    return xmc_jax.Model.load(train(tmp_path_factory.mktemp("served")), warm=False)
+
+
+@pytest.fixture(scope="module")
+def client(model):
+  with client_of(model, k=3, name="tiny") as client:
+    yield client
+
+
+# --- answers ---
+
+
+def test_predictions_are_those_of_the_model(client, model):
+  answer = client.post("/predict", json={"texts": TEXTS, "k": 4, "explain": True})
+  assert answer.status_code == 200
+  found = answer.json()["predictions"]
+  ids, scores, names, why = model.predict(TEXTS, 4, explain=True)
+  for row, of_text in enumerate(found):
+    labels = of_text["labels"]
+    assert [label["id"] for label in labels] == ids[row].tolist()
+    assert [label["text"] for label in labels] == names[row]
+    assert [label["why"] for label in labels] == json.loads(json.dumps(why[row]))
+    np.testing.assert_allclose([label["score"] for label in labels], scores[row], atol=1e-6)
+    assert all(0 <= label["score"] <= 1 for label in labels)
+
+
+def test_a_single_text_gets_the_servers_number_of_labels(client, model):
+  (found,) = client.post("/predict", json={"text": "barn kelt"}).json()["predictions"]
+  assert [label["id"] for label in found["labels"]] == model.predict(["barn kelt"], 3)[0][0].tolist()
+  assert "why" not in found["labels"][0]
+
+
+def test_embeddings_are_those_of_the_model(client, model):
+  found = client.post("/embed", json={"texts": TEXTS}).json()["embeddings"]
+  np.testing.assert_array_equal(np.float32(found), model.embed(TEXTS))
+  assert client.post("/embed", json={"texts": []}).json() == {"embeddings": []}
+  assert client.post("/predict", json={"texts": []}).json() == {"predictions": []}
+
+
+def test_few_shapes_change_no_embedding(client, model):
+  """The server's model pads texts otherwise than one that is not warm."""
+  other = xmc_jax.Model.load(model._run.workdir, warm=False)
+  np.testing.assert_allclose(model.embed(TEXTS), other.embed(TEXTS), rtol=1e-5, atol=1e-6)
+
+
+def test_a_label_arrives_as_it_is_and_safe_to_print(client):
+  answer = client.post("/predict", json={"text": HOSTILE_QUERY, "k": 5})
+  labels = answer.json()["predictions"][0]["labels"]
+  assert HOSTILE in [label["text"] for label in labels]
+  assert "\u202e" not in answer.text and "\\u202e" in answer.text
+
+
+def test_requests_at_once_get_what_each_gets_alone(client, model):
+  texts = [" ".join(text) for text in zip(["barn", "kelt", "loma", "mive"] * 6, ["nuxo", "suss", "rath"] * 8)]
+  ids = model.predict(texts, 3)[0].tolist()
+  ask = lambda text: client.post("/predict", json={"text": text}).json()["predictions"][0]["labels"]
+  with concurrent.futures.ThreadPoolExecutor(12) as pool:
+    found = list(pool.map(ask, texts))
+  assert [[label["id"] for label in labels] for labels in found] == ids
+
+
+def test_nothing_is_compiled_after_the_warm_up(client):
+  """By texts of every length and number."""
+  assert COMPILED
+  COMPILED.clear()
+  for number, words in ((1, 1), (1, 60), (2, 9), (8, 3), (9, 14), (40, 5), (64, 30)):
+    assert client.post("/embed", json={"texts": ["barn " * words] * number}).status_code == 200
+    assert client.post("/predict", json={"texts": ["barn " * words] * number}).status_code == 200
+  assert not COMPILED
+
+
+def test_health_says_what_is_served(client, model):
+  found = client.get("/health").json()
+  assert found["ok"] is True and found["run"] == "tiny" and found["labels"] == len(model.labels)
+  assert found["step"] == model.step and found["probabilities"] is True and found["k"] == 3
+  assert found["limits"]["max_k"] == len(model.labels)
+
+
+def test_scores_of_one_source_are_no_probabilities(model):
+  other = xmc_jax.Model.load(model._run.workdir, scores="encoder", warm=False)
+  with client_of(other) as client:
+    assert client.get("/health").json()["probabilities"] is False
+    found = client.post("/predict", json={"text": "barn kelt", "k": 2, "explain": True}).json()
+    assert [label["id"] for label in found["predictions"][0]["labels"]] == other.predict(["barn kelt"], 2)[
+      0
+    ].tolist()[0]
+
+
+def test_metrics_count_requests_batches_and_texts():
+  with client_of(StandIn()) as client:
+    client.post("/predict", json={"texts": ["a"] * 3})
+    client.post("/predict", json={"text": 1})
+    client.get("/nothing/here")
+    found = client.get("/metrics")
+  assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
+  lines = dict(line.rsplit(" ", 1) for line in found.text.splitlines() if not line.startswith("#"))
+  assert lines['xmc_jax_requests_total{route="/predict",status="200"}'] == "1.0"
+  assert lines['xmc_jax_requests_total{route="/predict",status="422"}'] == "1.0"
+  assert lines['xmc_jax_requests_total{route="other",status="404"}'] == "1.0"
+  assert lines["xmc_jax_texts_total"] == "3.0" and lines["xmc_jax_queue_texts"] == "0.0"
+  assert lines['xmc_jax_batch_texts_bucket{le="4.0"}'] == "1.0"
+  assert lines['xmc_jax_request_seconds_count{route="/predict"}'] == "2.0"
+
+
+def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):
+  schema = stand_in.get("/openapi.json").json()
+  assert set(schema["paths"]) == {"/predict", "/embed", "/health", "/metrics"}
+  parts = schema["components"]["schemas"]
+  assert parts["PredictRequest"]["properties"]["k"]["anyOf"][0]["maximum"] == 30
+  assert parts["EmbedRequest"]["properties"]["texts"]["anyOf"][0]["maxItems"] == 64
+  assert parts["EmbedRequest"]["properties"]["text"]["anyOf"][0]["maxLength"] == 10_000
+  told = []
+  for path, method in (("/predict", "post"), ("/embed", "post"), ("/health", "get")):
+    answers_of = schema["paths"][path][method]["responses"]
+    body = {"json": {"texts": ["a", "b"]}} if method == "post" else {}
+    answer = stand_in.request(method, path, **body)
+    of_answer = answers_of["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(answer.json(), {**of_answer, "components": schema["components"]})
+    told += [status for status in answers_of if status != "200"]
+    examples = [each for part in parts.values() for each in part.get("examples", ())]
+    assert examples
+  assert {"400", "413", "415", "422", "503"} <= set(told)
+  for name in ("PredictRequest", "EmbedRequest"):
+    for example in parts[name]["examples"]:
+      path = "/predict" if name == "PredictRequest" else "/embed"
+      assert stand_in.post(path, json=example).status_code == 200
+
+
+# --- what is refused ---
+
+LONG = "a" * 10_001
+REFUSED = {
+  "not JSON": (b"{", 400, "not JSON"),
+  "not UTF-8": (b'{"text": "\xff"}', 400, "not JSON"),
+  "too deep": (b"[" * 100_000, 400, "not JSON"),
+  "an endless number": (b'{"k": ' + b"9" * 10_000 + b"}", 400, "not JSON"),
+  "nothing": (b"", 422, "JSON object"),
+  "a list": (b"[]", 422, "JSON object"),
+  "no text": (b"{}", 422, 'either "text" or "texts"'),
+  "both": (b'{"text": "a", "texts": ["b"]}', 422, 'either "text" or "texts"'),
+  "a number for a text": (b'{"text": 1}', 422, "text is wrong"),
+  "a number among texts": (b'{"texts": ["a", 1]}', 422, "texts[1] is wrong"),
+  "half a million numbers": (b'{"texts": [' + b"1," * 500_000 + b"1]}", 422, "texts[0] is wrong"),
+  "an unknown key": (b'{"text": "a", "top_k": 1}', 422, "top_k is not a key"),
+  "k below 1": (b'{"text": "a", "k": 0}', 422, "k is wrong"),
+  "k that is no number": (b'{"text": "a", "k": "3"}', 422, "k is wrong"),
+  "k that is no whole number": (b'{"text": "a", "k": 1.5}', 422, "k is wrong"),
+  "k that is a truth value": (b'{"text": "a", "k": true}', 422, "k is wrong"),
+  "k above the limit": (b'{"text": "a", "k": 31}', 422, "limit of 30"),
+  "k far above": (b'{"text": "a", "k": ' + b"9" * 300 + b"}", 422, "limit of 30"),
+  "explain that is no truth value": (b'{"text": "a", "explain": "yes"}', 422, "explain is wrong"),
+  "too many texts": (json.dumps({"texts": ["a"] * 65}).encode(), 422, "limit of 64"),
+  "a long text": (json.dumps({"text": LONG}).encode(), 422, "limit of 10000"),
+  "a long text among others": (json.dumps({"texts": ["a", LONG]}).encode(), 422, "limit of 10000"),
+  "a large body": (b" " * (1 << 20) + b"{}", 413, "limit of 1048576 bytes"),
+  "a huge body": (b" " * (20 << 20), 413, "limit of 1048576 bytes"),
+}
+
+
+def sentence(answer, status: int) -> str:
+  """The error of an answer: one plain sentence."""
+  assert answer.status_code == status, answer.text
+  assert answer.headers["content-type"] == "application/json" and list(answer.json()) == ["error"]
+  said = answer.json()["error"]
+  assert said and "\n" not in said and len(said) < 300 and "Traceback" not in said
+  return said
+
+
+@each_case("name", REFUSED)
+def test_a_bad_body_is_refused_in_one_sentence(stand_in, name):
+  body, status, said = REFUSED[name]
+  answer = stand_in.post("/predict", content=body, headers={"Content-Type": "application/json"})
+  assert said in sentence(answer, status)
+
+
+def test_a_lone_surrogate_is_no_fault(client):
+  sent = b'{"texts": ["\\ud800 barn", "\\u0000"]}'
+  for path in ("/predict", "/embed"):
+    assert client.post(path, content=sent, headers={"Content-Type": "application/json"}).status_code == 200
+  refused = client.post(
+    "/predict", content=b'{"\\ud800": 1, "text": "a"}', headers={"Content-Type": "application/json"}
+  )
+  sentence(refused, 422)
+
+
+def test_other_media_types_are_refused(stand_in):
+  """A page of another origin may send these without asking."""
+  for media in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+    answer = stand_in.post("/predict", content=b'{"text": "a"}', headers={"Content-Type": media})
+    assert "application/json" in sentence(answer, 415)
+  answer = stand_in.post(
+    "/predict", content=b'{"text": "a"}', headers={"Content-Type": "Application/JSON; charset=utf-8"}
+  )
+  assert answer.status_code == 200
+
+
+def test_other_addresses_and_methods_are_refused(stand_in):
+  paths = ("/docs", "/redoc", "/predict/", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd")
+  paths += ("/static/../page.py", "//etc/passwd", "/..%2fapi.py", "/%00", "/page.css%00.html", "/index.html")
+  for path in paths:
+    answer = stand_in.get(path)
+    assert "/openapi.json" in sentence(answer, 404), path
+  answer = stand_in.get("/predict")
+  assert "does not take GET" in sentence(answer, 405) and answer.headers["allow"] == "POST"
+  assert "does not take DELETE" in sentence(stand_in.delete("/health"), 405)
+
+
+@each_case(
+  "host, status",
+  [
+    ("localhost:8000", 200),
+    ("LOCALHOST", 200),
+    ("evil.example", 421),
+    ("localhost.evil.example", 421),
+    ("evil.example:8000", 421),
+    ("", 421),
+    ("[::1", 421),
+  ],
+)
+def test_other_hosts_are_refused(stand_in, host, status):
+  """DNS rebinding: a page whose name points to this machine."""
+  assert stand_in.get("/health", headers={"Host": host}).status_code == status
+
+
+def test_names_and_addresses():
+  assert [host_name(name) for name in ("[::1]:80", "a.b:80", "A", "a b", "x:y")] == [
+    "::1",
+    "a.b",
+    "a",
+    "a b",
+    "",
+  ]
+  assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+  assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "")))
+
+
+def test_headers_keep_the_page_to_itself(stand_in):
+  for path in ("/", "/page.js", "/health", "/nothing"):
+    headers = stand_in.get(path).headers
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in headers
+
+
+def test_a_bug_is_told_without_a_traceback(stand_in, capsys):
+  said = sentence(stand_in.post("/predict", json={"text": "a bug"}), 500)
+  assert "its own log" in said and "Zero" not in said
+  assert "ZeroDivisionError" in capsys.readouterr().err
+  assert stand_in.post("/predict", json={"text": "fine"}).status_code == 200
+
+
+def test_a_full_queue_says_when_to_come_again():
+  model = StandIn()
+  with client_of(model, limits=serve.Limits(max_waiting_texts=2)) as client:
+    model.goes_on.clear()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+      first = pool.submit(client.post, "/predict", json={"text": "a"})
+      until = time.monotonic() + 10
+      while not model.batches and time.monotonic() < until:
+        time.sleep(0.005)
+      second = pool.submit(client.post, "/predict", json={"texts": ["b", "c"]})
+      while "queue_texts 2.0" not in client.get("/metrics").text and time.monotonic() < until:
+        time.sleep(0.005)
+      refused = client.post("/embed", json={"text": "d"})
+      assert "2 texts wait, and at most 2 may" in sentence(refused, 503)
+      assert int(refused.headers["retry-after"]) >= 1
+      model.goes_on.set()
+      assert [first.result(10).status_code, second.result(10).status_code] == [200, 200]
+
+
+def test_an_embedding_that_is_not_finite_is_null(stand_in):
+  assert stand_in.post("/embed", json={"text": "abc"}).json() == {"embeddings": [[3.0, None]]}
+  scores = [serve.worker.Label(0, "a", value, None) for value in (np.nan, -np.inf, 0.25)]
+  found = answers.predictions([scores])["predictions"][0]["labels"]
+  assert [label["score"] for label in found] == [None, None, 0.25]
+
+
+# --- from Python ---
+
+
+def test_what_cannot_work_is_said_in_one_line(monkeypatch):
+  for k in (0, 31):
+    with pytest.raises(UserError, match="1 to 30"):
+      serve.app(StandIn(), k=k)
+  with pytest.raises(UserError, match="max_texts"):
+    serve.app(StandIn(), limits=serve.Limits(max_texts=0))
+  monkeypatch.setitem(sys.modules, "fastapi", None)
+  with pytest.raises(UserError, match=r'pip install "xmc_jax\[serve\]"'):
+    serve.app(StandIn())

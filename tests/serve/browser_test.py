@@ -1,0 +1,285 @@
+"""The page in a real browser: typing, keyboard alone, hostile labels, light and dark, phone and desktop."""
+
+import contextlib
+import importlib.util
+import shutil
+
+import pytest
+from made_servers import HOSTILE_QUERY, running, train
+
+import xmc_jax
+
+CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.skipif(
+    not (CHROMIUM and DRIVER and importlib.util.find_spec("selenium")),
+    reason="needs Chromium and its driver (apt-get install chromium chromium-driver) and selenium from PyPI",
+  ),
+]
+QUIET = (
+  *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+  *("--disable-background-networking", "--disable-component-update"),
+)
+SIZES = {"phone": (360, 740), "desktop": (1280, 800)}
+SECONDS = 30
+# The contrast of every text on the page with what is behind it, by WCAG 2: [[text, ratio], ...].
+CONTRASTS = """
+const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+const light = (color) => {
+  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const [r, g, b] = parts(color).map((v) => linear(v / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = (node) => {
+  for (; node; node = node.parentElement) {
+    const color = getComputedStyle(node).backgroundColor;
+    if ((parts(color)[3] ?? 1) === 1) return color;
+  }
+  return "rgb(255, 255, 255)";
+};
+return [...document.querySelectorAll("body *")]
+  .filter((node) => node.checkVisibility())
+  .filter((node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+  .map((node) => {
+    const [a, b] = [light(getComputedStyle(node).color), light(behind(node))].sort((x, y) => y - x);
+    return [node.textContent.trim().slice(0, 40), (a + 0.05) / (b + 0.05)];
+  });
+"""
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
+    return train(tmp_path_factory.mktemp("browsed"))
+
+
+@pytest.fixture(scope="module")
+def server(workdir):
+  with running(workdir) as server:
+    yield server
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+  from selenium import webdriver
+
+  options = webdriver.ChromeOptions()
+  options.binary_location = CHROMIUM
+  for argument in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    options.add_argument(argument)
+  with contextlib.closing(_Quitting(options, DRIVER)) as made:
+    yield made.driver
+
+
+class _Quitting:
+  def __init__(self, options, driver):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    self.driver = webdriver.Chrome(options=options, service=Service(driver))
+
+  def close(self):
+    self.driver.quit()
+
+
+@pytest.fixture
+def page(browser, server):
+  return Page(browser, server.port)
+
+
+class Page:
+  """The page, as a person at a keyboard sees it."""
+
+  def __init__(self, browser, port: int):
+    self.browser, self.port = browser, port
+
+  def open(self, size="desktop", scheme="light"):
+    width, height = SIZES[size]
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
+    self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    self.browser.get(f"http://127.0.0.1:{self.port}/")
+    self.wait("return document.getElementById('count').options.length > 0 && document.title !== 'xmc_jax'")
+    return self
+
+  def run(self, script, *arguments):
+    return self.browser.execute_script(script, *arguments)
+
+  def wait(self, script, *arguments):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(self.browser, SECONDS, 0.05).until(lambda _: self.run(script, *arguments))
+
+  def press(self, *keys):
+    """Presses keys with the focus where it is."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(self.browser).send_keys(*keys).perform()
+
+  def type(self, text, expected):
+    """Types a text, and waits until its labels are there."""
+    self.run("const t = document.getElementById('text'); t.value = ''; t.focus();")
+    self.press(text)
+    self.wait("return document.querySelector('.name')?.textContent === arguments[0]", shown(expected[0]))
+    self.wait("return document.getElementById('labels').getAttribute('aria-busy') === 'false'")
+
+  def texts(self, css):
+    return self.run("return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", css)
+
+  def status(self):
+    return self.run("return document.getElementById('status').textContent")
+
+
+def shown(label: str) -> str:
+  """A label without marks that change the direction of reading."""
+  return label.replace("\u202e", "\ufffd").replace("\u202c", "\ufffd")
+
+
+@pytest.fixture(scope="module")
+def model(workdir):
+  return xmc_jax.Model.load(workdir, warm=False)
+
+
+def test_labels_appear_while_a_text_is_typed(page, model):
+  page.open()
+  assert page.status() == "Nothing is typed yet." and not page.texts("#labels > li")
+  _, scores, names = model.predict(["barn kelt"], 10)
+  page.type("barn kelt", names[0])
+  assert page.texts(".name") == [shown(name) for name in names[0][:5]]
+  assert page.status().startswith("5 labels, best first: ")
+  percents = [text.removeprefix("< ").removesuffix("%") for text in page.texts(".score")]
+  assert [float(text) for text in percents] == pytest.approx(
+    [100 * score for score in scores[0][:5]], abs=0.51
+  )
+  widths = page.run(
+    "return [...document.querySelectorAll('.bar > span')].map((e) => parseFloat(e.style.width))"
+  )
+  assert widths == pytest.approx([100 * score for score in scores[0][:5]], abs=0.01)
+  page.run("const c = document.getElementById('count'); c.value = '10'; c.dispatchEvent(new Event('change'))")
+  page.wait("return document.querySelectorAll('#labels > li').length === 10")
+  assert page.texts(".name") == [shown(name) for name in names[0]]
+  page.run("const t = document.getElementById('text'); t.value = '  '; t.dispatchEvent(new Event('input'))")
+  page.wait("return document.querySelectorAll('#labels > li').length === 0")
+  assert page.status() == "Nothing is typed yet."
+
+
+def test_the_keyboard_alone_reaches_everything(page, model):
+  from selenium.webdriver.common.keys import Keys
+
+  page.open()
+  active = "return document.activeElement.id || document.activeElement.textContent"
+  assert page.run(active) == "text"
+  *_, names, why = model.predict(["loma mive"], 5, explain=True)
+  page.press("loma mive")
+  page.wait("return document.querySelector('.name')?.textContent === arguments[0]", shown(names[0][0]))
+  page.wait("return document.getElementById('labels').getAttribute('aria-busy') === 'false'")
+  page.press(Keys.TAB)
+  assert page.run(active) == "Why?"
+  outline = page.run("return getComputedStyle(document.activeElement).outlineStyle + innerWidth")
+  assert outline.startswith("solid")
+  page.press(Keys.ENTER)
+  page.wait("return document.querySelector('#why-0 .why')")
+  state = "return document.activeElement.getAttribute('aria-expanded')"
+  assert page.run(state) == "true"
+  reasons = page.run("return document.getElementById('why-0').innerText")
+  for voter in why[0][0]["voters"]:
+    assert " ".join(voter["text"].split()) in reasons
+  for source in why[0][0]["sources"]:
+    assert source.replace("_", " ") in reasons
+  page.press(Keys.SPACE)
+  assert page.run(state) == "false" and page.run("return document.getElementById('why-0').hidden")
+  seen = [page.run(active)]
+  for _ in range(9):
+    page.press(Keys.TAB)
+    seen.append(page.run(active))
+  assert seen.count("Why?") == 5 and {"API", "metrics", "health"} <= set(seen)
+
+
+def test_a_label_with_a_script_stays_a_text(page, model):
+  names = model.predict([HOSTILE_QUERY], 5)[2][0]
+  hostile = next(name for name in names if "<script>" in name)
+  page.open("phone")
+  page.type(HOSTILE_QUERY, names)
+  assert shown(hostile) in page.texts(".name")
+  page.run("[...document.querySelectorAll('#labels button')].forEach((b) => b.click())")
+  page.wait("return document.querySelectorAll('.why').length === 5")
+  assert page.run("return document.title") == "run – labels for a text"
+  assert page.run("return document.querySelectorAll('main script, main img').length") == 0
+  assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_it_is_readable_everywhere(page, model, size, scheme):
+  """No horizontal scrolling, and enough contrast, also with reasons, long words and errors."""
+  page.open(size, scheme)
+  page.type("barn kelt " + "w" * 300, model.predict(["barn kelt " + "w" * 300], 5)[2][0])
+  page.run("[...document.querySelectorAll('#labels button')].forEach((b) => b.click())")
+  page.wait("return document.querySelectorAll('.why').length === 5")
+  page.run("document.querySelector('.name').textContent = 'W'.repeat(400)")
+  assert page.run("return [document.documentElement.scrollWidth <= innerWidth, innerWidth]") == [
+    True,
+    SIZES[size][0],
+  ]
+  red, *_ = page.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+  assert red < 60 if scheme == "dark" else red > 200
+  page.run("document.getElementById('status').classList.add('error')")
+  found = page.run(CONTRASTS)
+  assert len(found) > 20
+  assert not [one for one in found if one[1] < 4.5]
+
+
+def test_what_a_screen_reader_needs(page, model):
+  page.open()
+  page.type("barn kelt", model.predict(["barn kelt"], 5)[2][0])
+  assert page.run("return document.documentElement.lang") == "en"
+  assert page.texts("h1") == ["run"]
+  unnamed = """return [...document.querySelectorAll('textarea, select, button, a, ol')].filter((e) =>
+    !(e.labels?.length || e.getAttribute('aria-label') || (e.tagName !== 'OL' && e.textContent.trim())))
+    .map((e) => e.outerHTML)"""
+  assert page.run(unnamed) == []
+  assert page.run("return document.getElementById('status').getAttribute('aria-live')") == "polite"
+  broken = """return [...document.querySelectorAll('[aria-controls], [aria-describedby], label[for]')]
+    .map((e) => e.getAttribute('aria-controls') || e.getAttribute('aria-describedby') || e.htmlFor)
+    .filter((id) => !document.getElementById(id))"""
+  assert page.run(broken) == []
+  buttons = "[...document.querySelectorAll('#labels button')]"
+  names = page.run(f"return {buttons}.map((button) => button.getAttribute('aria-label'))")
+  assert len(set(names)) == 5
+
+
+def test_nothing_comes_from_elsewhere_and_the_console_is_quiet(page, model):
+  page.browser.get_log("browser")
+  page.open()
+  page.type("barn kelt", model.predict(["barn kelt"], 5)[2][0])
+  loaded = page.run("return performance.getEntriesByType('resource').map((e) => e.name)")
+  assert loaded and all(name.startswith(f"http://127.0.0.1:{page.port}/") for name in loaded)
+  assert page.browser.get_log("browser") == []
+  # The policy holds, should a label ever get into the markup.
+  put = "const made = document.createElement('script'); made.textContent = 'document.title = 1';"
+  page.run(f"{put} document.body.append(made)")
+  assert page.run("return document.title") != "1"
+  assert any("Content Security Policy" in line["message"] for line in page.browser.get_log("browser"))
+
+
+def test_errors_are_told_in_plain_words(browser, workdir):
+  with running(workdir) as server:
+    page = Page(browser, server.port).open()
+    answer = "{status: 503, headers: {'Retry-After': '1'}}"
+    answer = f"new Response(JSON.stringify({{error: 'it is <b>busy</b>'}}), {answer})"
+    page.run(f"window.before = fetch; window.fetch = async () => {answer}")
+    page.press("barn")
+    page.wait("return document.getElementById('status').textContent.includes('tries again in 1 s')")
+    page.run("window.fetch = window.before")
+    page.wait("return document.querySelectorAll('#labels > li').length === 5")  # by itself
+    server.process.kill()
+    server.process.wait()
+    page.press(" kelt")
+    page.wait("return document.getElementById('status').textContent.startsWith('The server does not answer')")
+    assert not page.texts("#labels > li")
+    page.run("window.fetch = async () => new Response('<html>', {status: 502})")
+    page.press(" x")
+    page.wait("return document.getElementById('status').textContent.includes('with the status 502')")

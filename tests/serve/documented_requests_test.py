@@ -1,0 +1,102 @@
+"""What docs/serving.md tells about requests, limits, errors and metrics is so."""
+
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+from made_servers import ROOT, StandIn, running, train
+from starlette.testclient import TestClient
+
+from xmc_jax import serve
+from xmc_jax.serve import api
+
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+  """The text below a title."""
+  return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)[1]
+
+
+def requests() -> list[tuple[str, str, dict, bytes | None]]:
+  """(method, path, headers, body) of every curl command on the page."""
+  found = []
+  for line in re.findall(r"^curl .*", PAGE, re.M):
+    _, address, *options = shlex.split(line)
+    given = dict(zip(options[::2], options[1::2]))
+    assert set(given) <= {"-H", "-d"}
+    headers = dict([given["-H"].split(": ")]) if "-H" in given else {}
+    body = given["-d"].encode() if "-d" in given else None
+    found.append(("POST" if body else "GET", address.removeprefix("http://127.0.0.1:8000"), headers, body))
+  return found
+
+
+@pytest.fixture(scope="module")
+def client():
+  with TestClient(serve.app(StandIn())) as client:
+    yield client
+
+
+def test_the_requests_are_answered(client):
+  assert len(requests()) >= 6
+  for method, path, headers, body in requests():
+    assert client.request(method, path, headers=headers, content=body).status_code == 200, path
+
+
+def test_the_answer_has_this_form(client):
+  (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S)
+  method, path, headers, body = requests()[0]
+  answer = client.request(method, path, headers=headers, content=body).json()
+  forms = [
+    [[sorted(label) for label in text["labels"]] for text in found["predictions"]]
+    for found in (json.loads(shown), answer)
+  ]
+  assert forms[0] == forms[1]
+
+
+def test_the_limits_are_these(client):
+  limits, said = serve.Limits(), " ".join(PAGE.split())
+  assert limits.max_body_bytes == 1 << 20 and "more than 1 MiB" in said
+  assert f"more than {limits.max_texts} texts" in said and f"up to {limits.max_batch_texts} texts" in said
+  assert f"more than {limits.max_text_length:,} characters" in said and f"`k` above {limits.max_k}" in said
+  assert f"{limits.max_waiting_texts} texts wait" in said and f"{limits.max_requests} requests" in said
+  assert (
+    f"within {limits.body_seconds:g} seconds" in said and f"up to {limits.drain_seconds:g} seconds" in said
+  )
+  assert f"up to {1000 * limits.max_wait_seconds:g} ms" in said
+
+
+def test_routes_statuses_and_metrics_are_listed(client):
+  statuses = set(map(int, re.findall(r"\d{3}", "".join(re.findall(r"^\| ([\d, ]+) \|", PAGE, re.M)))))
+  assert set(api._ERRORS) | {404, 405} == statuses
+  paths = {"GET": [], "POST": []}
+  for method, path in re.findall(r"^\| `(GET|POST) (\S+)` \|", PAGE, re.M):
+    paths[method].append(path)
+  schema = client.get("/openapi.json").json()
+  of_schema = [(method.upper(), path) for path, methods in schema["paths"].items() for method in methods]
+  assert {(method, path) for method in paths for path in paths[method]} == {
+    *of_schema,
+    ("GET", "/openapi.json"),
+  }
+  real = set(re.findall(r"^# TYPE (xmc_jax_\w+)", client.get("/metrics").text, re.M))
+  told = set(re.findall(r"`(xmc_jax_\w+)", section("Metrics")))
+  assert {name for name in real if not name.endswith("_created")} == told
+
+
+@pytest.mark.slow
+def test_the_command_serves(tmp_path, monkeypatch):
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
+  with running(train(tmp_path, num_epochs=1)) as server:
+    for method, path, headers, body in requests():
+      assert server.ask(method, path, body, headers)[0] == 200, path
+    shown = re.search(r"`(serving .*? labels of .*?)`", PAGE)[1]
+    pattern = re.sub(r"[\d,]+(?= labels)|dexml-debian|8000", "@", shown)
+    assert re.sub(r"(?<=serving )[\d,]+|(?<=of )\S+|(?<=127.0.0.1:)\d+", "@", server.line.strip()) == pattern
+
+
+def test_the_figures_are_there():
+  for name in ("serve_light.png", "serve_dark_phone.png"):
+    path = pathlib.Path(ROOT / "docs" / "figures" / name)
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size < 150_000

@@ -1,0 +1,140 @@
+"""A tiny run with a hostile label, a model that is none, and servers as processes."""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+
+import xmc_jax
+from tests import tiny_runs
+
+# Tests that run in the background ignore Ctrl-C, and so would what they start.
+_HEEDFUL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
+"""
+ROOT = pathlib.Path(__file__).parents[2]
+HOSTILE = (
+  "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> \u202egnp\u202c barn"
+)
+HOSTILE_QUERY = "script document title taken barn"
+
+
+def train(place: pathlib.Path, num_epochs: int = 2) -> pathlib.Path:
+  """Trains a run that ranks by all sources; its label 0 is `HOSTILE`. Returns its folder."""
+  source = tiny_runs.write_data(place / "data")
+  labels = (source / "lbl.json").read_text().splitlines()
+  labels[0] = json.dumps({"uid": "l0", "title": HOSTILE})
+  (source / "lbl.json").write_text("\n".join(labels) + "\n")
+  points = [json.loads(line) for line in (source / "trn.json").read_text().splitlines()]
+  for point in points:
+    if 0 in point["target_ind"]:
+      point["title"] += f" {HOSTILE_QUERY}"
+  (source / "trn.json").write_text("".join(json.dumps(point) + "\n" for point in points))
+  settings = {"train.num_epochs": num_epochs, "eval.scores": "hybrid", "eval.num_examples": 0}
+  xmc_jax.train(tiny_runs.config(source, **settings), place / "run")
+  return place / "run"
+
+
+class StandIn:
+  """Answers as a model does, without JAX: label i of a text has the score 1 / (i + length of the text)."""
+
+  step, gives_probabilities = 7, True
+  labels = tuple(f"label {number}" for number in range(30))
+
+  def __init__(self, seconds: float = 0.0):
+    self.seconds, self.batches = seconds, []
+    self.goes_on = threading.Event()
+    self.goes_on.set()
+
+  def warm(self, num_texts, depths):
+    pass
+
+  def predict(self, texts, k, explain=False):
+    self.batches.append((len(texts), k, explain))
+    self.goes_on.wait(30)
+    time.sleep(self.seconds)
+    if "a bug" in texts:
+      raise ZeroDivisionError("a bug")
+    ids = np.tile(np.arange(k, dtype=np.int32), (len(texts), 1))
+    lengths = np.array([[len(text)] for text in texts])
+    scores = (1 / (1 + ids + lengths)).astype(np.float32)
+    names = [list(self.labels[:k]) for _ in texts]
+    why = {"sources": {"memory": 1}, "voters": [{"text": "a", "weight": 0.5}]}
+    return (ids, scores, names, [[why] * k for _ in texts]) if explain else (ids, scores, names)
+
+  def embed(self, texts):
+    self.batches.append((len(texts), 0, False))
+    return np.array([[len(text), np.nan] for text in texts], np.float32)
+
+
+class Server:
+  """A server as a process of its own.
+
+  Attributes:
+    process: the process; its standard output ends after the line that says where it serves.
+    port: where it listens.
+    said: the lines of its standard error so far.
+  """
+
+  def __init__(self, workdir: pathlib.Path, *arguments: str, port: int = 0):
+    given = ["--mode=serve", f"--workdir={workdir}", f"--port={port}", *arguments]
+    self.process = subprocess.Popen(
+      [sys.executable, "-c", _HEEDFUL, *given],
+      cwd=ROOT,
+      env={**os.environ, "PYTHONPATH": str(ROOT)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    self.said: list[str] = []
+    self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
+    self._reader.start()
+    self.line = self.process.stdout.readline()
+    found = re.search(r"http://\S+?:(\d+);", self.line)
+    self.port = int(found[1]) if found else 0
+
+  def ended(self, seconds: float = 60) -> int:
+    """Waits for the end; returns the exit status."""
+    status = self.process.wait(seconds)
+    self._reader.join(10)
+    self.process.stdout.close()
+    self.process.stderr.close()
+    return status
+
+  def ask(self, method: str, path: str, body=None, headers=None, timeout: float = 60):
+    """Returns status, headers and body of an answer; a body that is no bytes is sent as JSON."""
+    connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    with contextlib.closing(connection):
+      sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+      given = {"Content-Type": "application/json"} if method == "POST" else {}
+      connection.request(method, path, sent, given | (headers or {}))
+      answer = connection.getresponse()
+      return answer.status, dict(answer.getheaders()), answer.read()
+
+  def predict(self, **body):
+    status, _, content = self.ask("POST", "/predict", body)
+    assert status == 200, content
+    return json.loads(content)["predictions"]
+
+
+@contextlib.contextmanager
+def running(workdir: pathlib.Path, *arguments: str, port: int = 0):
+  """Starts a server, and ends it if the block did not."""
+  server = Server(workdir, *arguments, port=port)
+  try:
+    assert server.port, server.said
+    yield server
+  finally:
+    if server.process.poll() is None:
+      server.process.kill()
+    server.ended()

@@ -1,0 +1,167 @@
+"""The model's thread: what it joins, what it refuses, and how it ends."""
+
+import concurrent.futures
+import time
+
+import numpy as np
+import pytest
+from cases import each_case
+from made_servers import StandIn
+
+from xmc_jax.errors import UserError
+from xmc_jax.serve.limits import Limits
+from xmc_jax.serve.worker import Busy, ModelWorker
+
+
+@pytest.fixture
+def made():
+  """Makes workers that have started, and ends them."""
+  workers = []
+
+  def make(model, **limits):
+    workers.append(ModelWorker(model, Limits(**limits)))
+    workers[-1].start().result(10)
+    return workers[-1]
+
+  yield make
+  for worker in workers:
+    worker.drain(0)
+    worker.join(10)
+    assert not worker.is_alive
+
+
+def held(model, worker):
+  """Makes the model hold a first request, so that later ones wait."""
+  model.goes_on.clear()
+  first = worker.predict(["held"], 1)
+  until = time.monotonic() + 10
+  while not model.batches and time.monotonic() < until:
+    time.sleep(0.001)
+  return first
+
+
+def test_requests_that_wait_are_joined_and_each_gets_its_own(made):
+  model = StandIn()
+  worker = made(model)
+  held(model, worker)
+  asked = [["a"] * 3, ["bb"], ["ccc", "d"]]
+  answers = [worker.predict(texts, k) for texts, k in zip(asked, (2, 5, 1))]
+  answers += [worker.embed(["four"]), worker.predict(["x"], 4, explain=True)]
+  assert worker.num_waiting == 8
+  model.goes_on.set()
+  found = [answer.result(10) for answer in answers]
+  assert model.batches == [(1, 10, False), (6, 10, False), (1, 0, False), (1, 4, True)]
+  for texts, k, labels in zip(asked, (2, 5, 1), found):
+    assert [len(of_text) for of_text in labels] == [k] * len(texts)
+    assert [of_text[0].score for of_text in labels] == pytest.approx([1 / (1 + len(text)) for text in texts])
+  assert found[3].shape == (1, 2) and found[3][0, 0] == 4
+  assert found[4][0][3].why["sources"] == {"memory": 1} and found[0][0][0].why is None
+  assert worker.num_waiting == 0
+
+
+def test_a_batch_has_at_most_so_many_texts(made):
+  model = StandIn()
+  worker = made(model, max_batch_texts=4)
+  held(model, worker)
+  answers = [worker.embed(["a"] * size) for size in (3, 1, 2, 9, 1)]
+  model.goes_on.set()
+  assert [len(answer.result(10)) for answer in answers] == [3, 1, 2, 9, 1]
+  assert [size for size, *_ in model.batches[1:]] == [4, 2, 9, 1]  # nine come in one request
+
+
+@each_case("k, depth", [(1, 10), (10, 10), (11, 30), (30, 30)])
+def test_labels_are_ranked_in_few_depths(k, depth):
+  """Each depth may be a program of XLA's."""
+  model = StandIn()
+  worker = ModelWorker(model, Limits())
+  worker.start()
+  assert len(worker.predict(["a"], k).result(10)[0]) == k
+  assert model.batches[-1] == (1, depth, False)
+  worker.drain(0)
+  worker.join(10)
+
+
+def test_texts_beyond_the_queue_are_refused_and_those_in_it_answered(made):
+  model = StandIn()
+  worker = made(model, max_waiting_texts=5)
+  first = held(model, worker)
+  kept = [worker.predict(["a"] * 2, 1), worker.predict(["a"] * 3, 1)]
+  with pytest.raises(Busy, match="5 texts wait, and at most 5 may") as refused:
+    worker.embed(["a"])
+  assert refused.value.seconds >= 1
+  model.goes_on.set()
+  assert [len(answer.result(10)) for answer in (first, *kept)] == [1, 2, 3]
+  assert len(worker.predict(["a"] * 9, 1).result(10)) == 9  # with none before it, any request is taken
+
+
+def test_a_fault_of_the_model_ends_only_its_batch(made):
+  worker = made(StandIn())
+  with pytest.raises(ZeroDivisionError):
+    worker.predict(["a bug"], 1).result(10)
+  assert len(worker.predict(["fine"], 1).result(10)) == 1
+
+
+def test_a_client_that_has_left_is_not_answered(made):
+  model = StandIn()
+  worker = made(model)
+  held(model, worker)
+  left, stays = worker.predict(["a"], 1), worker.predict(["b"], 1)
+  assert left.cancel()
+  model.goes_on.set()
+  assert len(stays.result(10)) == 1
+  assert model.batches[-1][0] == 1
+
+
+def test_at_the_end_what_waits_is_answered_and_later_requests_refused(made):
+  model = StandIn()
+  worker = made(model, max_batch_texts=1)
+  first = held(model, worker)
+  waits = [worker.predict(["a"], 1) for _ in range(3)]
+  worker.drain(30)
+  with pytest.raises(Busy, match="stopping"):
+    worker.embed(["late"])
+  model.goes_on.set()
+  concurrent.futures.wait([first, *waits], 10)
+  assert all(len(answer.result(0)) == 1 for answer in waits)
+  worker.join(10)
+  assert not worker.is_alive
+
+
+def test_what_waits_too_long_at_the_end_is_refused(made):
+  model = StandIn(seconds=0.2)
+  worker = made(model, max_batch_texts=1)
+  held(model, worker)
+  waits = [worker.predict(["a"], 1) for _ in range(50)]
+  worker.drain(0.05)
+  model.goes_on.set()
+  ended = [answer.exception(10) for answer in waits]
+  assert any(isinstance(error, Busy) for error in ended)
+  worker.join(10)
+  assert not worker.is_alive
+
+
+def test_a_model_that_cannot_warm_up_says_so():
+  class Broken(StandIn):
+    def warm(self, num_texts, depths):
+      raise UserError("hybrid.json is damaged")
+
+  worker = ModelWorker(Broken(), Limits())
+  with pytest.raises(UserError, match="damaged"):
+    worker.start().result(10)
+
+
+@each_case("limit", [{"max_texts": 0}, {"max_wait_seconds": -1.0}, {"body_seconds": float("nan")}])
+def test_limits_that_cannot_work_are_refused(limit):
+  with pytest.raises(UserError, match=next(iter(limit))):
+    ModelWorker(StandIn(), Limits(**limit))
+
+
+def test_batches_are_counted(made):
+  counted = []
+  worker = made(StandIn())
+  worker.on_batch = lambda texts, seconds: counted.append((texts, seconds))
+  worker.embed(["a", "b"]).result(10)
+  worker.predict(["c"], 1).result(10)
+  worker.drain(10)
+  worker.join(10)
+  assert [texts for texts, _ in counted] == [2, 1] and np.all([seconds >= 0 for _, seconds in counted])

@@ -1,0 +1,109 @@
+"""Writes what explains a training to its reader: what it begins with, what figures mean, what to try next."""
+
+import importlib.util
+import os
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterable
+
+from xmc_jax import sanitize
+from xmc_jax.runs import run as runs
+
+_LONGEST = 60  # characters of a text
+_LABELS = 2  # of the example
+
+_METRICS = {  # by the part of a metric's name before the @
+  "P": "of the first k labels, how many are right",
+  "nDCG": "the same, where a higher rank counts more",
+  "PSP": "the same as P, where a rare label counts more",
+  "R": "of the right labels, how many are among the first k",
+}
+_RANKINGS = {
+  "hybrid": "all others joined; predictions use it",
+  "fused": "encoder and classifier joined",
+  "encoder": "similarity of text and label",
+  "classifier": "a classifier for each label",
+  "memory": "labels of similar training texts",
+  "memory_regression": "the same, by a regression",
+  "lexical_memory": "labels of training texts with the same words",
+  "lexical_labels": "labels whose texts have the same words",
+}
+
+
+def data_and_plan(run: runs.Run) -> str:
+  """Returns what a training begins with: the size of the data, an example, notes, and what it will do."""
+  manifest = run.dataset.manifest
+  train, test, labels = (f"{manifest['counts'][part]['texts']:,}" for part in ("train", "test", "labels"))
+  sizes = f"{manifest['name']}: {train} texts to learn from and {test} to test with, {labels} labels"
+  notes = (f"note: {notice}" for notice in manifest["notices"])
+  return "\n".join([sizes, *_example(run), *notes, _plan(run)])
+
+
+def _example(run: runs.Run) -> list[str]:
+  """Returns a training text with some of its labels; nothing if the first texts have none."""
+  train, names = run.dataset.train, run.dataset.labels.texts
+  for row in range(min(50, len(train))):
+    labels = train.truth[row].indices.tolist()
+    if labels and train.texts[row].strip():
+      shown = [_quoted(names[label]) for label in labels[:_LABELS]]
+      more = f" and {len(labels) - _LABELS} more" if len(labels) > _LABELS else ""
+      word = "label" if len(labels) == 1 else "labels"
+      return [f"for instance {_quoted(train.texts[row])} has the {word} {', '.join(shown)}{more}"]
+  return []
+
+
+def _quoted(text: str) -> str:
+  line = sanitize.line(text)
+  return f"«{line if len(line) <= _LONGEST else line[:_LONGEST] + '…'}»"
+
+
+def _plan(run: runs.Run) -> str:
+  batches, config, held_out = run.batches, run.config, len(run.data.validation)
+  against = "the labels of each batch" if run.method.batch.labels.startswith("in_batch") else "all labels"
+  plan = (
+    f"training: {config.train.num_epochs} epochs of {batches.steps_per_epoch} steps on {len(batches.rows):,} "
+    f"texts, against {against}"
+  )
+  if not held_out:
+    return plan
+  return (
+    f"{plan}; {held_out:,} texts are held out, to keep the parameters that are best on them "
+    f"(by {config.eval.metric})"
+  )
+
+
+def meanings(metrics: Iterable[str], rankings: Iterable[str]) -> str:
+  """Returns a line for each kind of metric and each ranking of a table that says what it is.
+
+  Args:
+    metrics: names such as 'P@1'.
+    rankings: the names of the table's columns; a single one needs no explanation.
+  """
+  kinds = dict.fromkeys(name.partition("@")[0] for name in metrics)
+  named = {f"{kind}@k": _METRICS[kind] for kind in kinds if kind in _METRICS}
+  columns = list(rankings)
+  if len(columns) > 1:
+    named |= {name.replace("_", " "): _RANKINGS[name] for name in columns if name in _RANKINGS}
+  width = max(map(len, named), default=0)
+  return "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in named.items())
+
+
+def next_commands(run: runs.Run) -> str:
+  """Writes commands to try next, for the user's own shell and data."""
+  python = os.path.relpath(sys.executable)
+  python = sys.executable if python.startswith("..") else python
+  command = f"{shlex.quote(python)} -m xmc_jax.main --workdir={shlex.quote(str(run.workdir))}"
+  points = run.dataset.test if len(run.dataset.test) else run.dataset.train
+  given = [points.texts[row] for row in range(min(50, len(points)))]
+  texts = [sanitize.line(textwrap.shorten(text, 60, placeholder="") or text[:60]) for text in given]
+  text = next((text for text in texts if text and "'" not in text), texts[0])
+  tries = {
+    "labels of a text, and why": f"echo {shlex.quote(text)} | {command} --mode=predict --explain",
+    "a page to type texts into": f"{command} --mode=serve",
+    "a folder for other programs": f"{command} --mode=export",
+  }
+  if importlib.util.find_spec("fastapi") is None:
+    tries.pop("a page to type texts into")
+  lines = (line for what, one in tries.items() for line in (f"  # {what}", f"  {one}"))
+  return "\n".join(["try next", *lines])

@@ -1,0 +1,40 @@
+"""Adds labels to an opened data set, in memory."""
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax.data.arrays import lengths_of
+from xmc_jax.data.dataset import Dataset, Split, TextSet, Truth
+from xmc_jax.data.texts import Texts, well_formed
+from xmc_jax.data.tokens import Encoder
+
+
+def with_labels(dataset: Dataset, texts: Sequence[str], max_length: int) -> Dataset:
+  """Returns a data set with more labels after its own, which no point has.
+
+  Args:
+    dataset: prepared with a tokenizer.
+    texts: n label texts.
+    max_length: tokens kept of each text.
+  """
+  encoded = [text.encode() for text in well_formed(list(texts))]
+  offsets = np.concatenate([[0], np.cumsum(lengths_of(encoded))])
+  new = Texts(np.frombuffer(b"".join(encoded), np.uint8), offsets[:-1], offsets[1:])
+  tokens = Encoder(dataset.tokenizer(), max_length).table(texts)
+  found = copy.copy(dataset)
+  found.labels = TextSet(dataset.labels.texts.followed_by(new), dataset.labels.tokens.followed_by(tokens))
+  found.num_labels = len(found.labels)
+  found.train, found.test = (_widened(split, found.num_labels) for split in (dataset.train, dataset.test))
+  found.truth = Truth(found.train.truth, found.test.truth)
+  return found
+
+
+def _widened(split: Split, num_labels: int) -> Split:
+  truth, filtered = (
+    sp.csr_matrix((matrix.data, matrix.indices, matrix.indptr), (matrix.shape[0], num_labels))
+    for matrix in (split.truth, split.filter)
+  )
+  return Split(split.texts, split.tokens, truth, filtered, split.row_numbers)

@@ -1,0 +1,74 @@
+"""Chooses the columns of a table by their names, and says which were chosen."""
+
+from pathlib import Path
+
+from xmc_jax.data.formats.source import Options, excerpt
+from xmc_jax.errors import DataError
+
+TEXTS = ("title", "text", "query", "question", "sentence", "name", "description", "content", "body")
+LABELS = ("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y")
+KEYS = ("id", "uid", "key", "label", "label_id", "name")
+DESCRIPTIONS = ("description", "definition", "gloss", "content", "body", "abstract")
+PARENTS = ("parent", "parent_id", "parent_key", "parent_uid", "parent_label", "broader")
+_MANY = 12  # columns shown in a message
+
+
+def guess(candidates: tuple[str, ...], have: list[str]) -> str:
+  """Returns the first candidate that is a column, in any case; '' if none is."""
+  by_lower = {name.lower(): name for name in reversed(have)}
+  return next((by_lower[name] for name in candidates if name in by_lower), "")
+
+
+def named_columns(wanted: str, have: list[str]) -> tuple[str, ...]:
+  """Returns the columns of a setting, one name or several joined by '+'; none if one is missing."""
+  return next((names for names in ((wanted,), tuple(wanted.split("+"))) if set(names) <= set(have)), ())
+
+
+def text_columns(wanted: str, have: list[str]) -> tuple[str, ...]:
+  """Returns the columns that make up the text; none if they are missing."""
+  # 'title' is the default, so it may mean any usual name of a text column.
+  found = guess(TEXTS, have) if wanted == "title" and wanted not in have else ""
+  return (found,) if found else named_columns(wanted, have)
+
+
+def text_and_label_columns(path: Path, have: list[str], options: Options) -> tuple[tuple[str, ...], str]:
+  """Returns the columns of texts and the column of labels of a table.
+
+  Raises:
+    DataError: one of them is missing.
+  """
+  not_text = [name for name in have if name not in (options.text, *options.text.split("+"))]
+  label = options.label_column or guess(LABELS, not_text)
+  label = label if label in have else ""
+  texts = text_columns(options.text, [name for name in have if name != label])
+  if not label or not texts:
+    raise _columns_missing(path, have, options, texts, label)
+  return texts, label
+
+
+def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple, label: str) -> DataError:
+  """Returns the one-line error for a table without a column of texts, of labels, or both."""
+  if label and options.text == options.label_column:
+    return DataError(f"{path}: expected texts and labels in two columns, found {excerpt(label)} for both")
+  wanted, flags = [], []
+  if not texts:
+    name = "" if options.text == "title" else f" {excerpt(options.text)}"
+    wanted.append(f"a column{name} of texts")
+    flags.append("--config.data.text=NAME")
+  if not label:
+    name = f" {excerpt(options.label_column)}" if options.label_column else ""
+    wanted.append(f"a column{name} of labels")
+    flags.append("--config.data.label_column=NAME")
+  return DataError(f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {shown(have)}")
+
+
+def shown(columns: list[str]) -> str:
+  """Returns a table's columns, in parentheses, for an error message."""
+  more = ["..."] if len(columns) > _MANY else []
+  return f"(columns: {', '.join([*map(excerpt, columns[:_MANY]), *more])})"
+
+
+def taken(key: str, names: tuple[str, ...], is_guess: bool) -> str:
+  """Returns the column names and, if they were guessed, how to choose others."""
+  named = "column " + " and ".join(map(excerpt, names))
+  return f"{named} (guessed; change with --config.data.{key})" if is_guess else named

@@ -1,0 +1,52 @@
+"""Files with one JSON object a line, and the text of such a record."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from xmc_jax.data.formats.lines import Lines
+from xmc_jax.data.formats.source import Place, refusal
+
+
+def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
+  """Yields the records of a file with one JSON object per line; empty lines are allowed only at its end."""
+  blank = 0  # number of the first empty line after the last record; 0 if there is none
+  with Lines(path, notices) as lines:
+    for first, texts in lines.chunks():
+      end = first + len(texts)
+      while texts and not texts[-1].strip():
+        texts.pop()
+      if not texts:
+        blank = blank or first
+        continue
+      if blank:
+        raise refusal(path, blank, "one JSON object", "")
+      after = first + len(texts)
+      place = Place(path, range(first, after))
+      yield place, [_object(text, place, row) for row, text in enumerate(texts)]
+      blank = after if after < end else 0
+
+
+def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int) -> str:
+  """Returns the record's text: these fields, joined by a space; null counts as empty."""
+  parts = []
+  for name in names:
+    value = record.get(name, record)
+    if value is not None and not isinstance(value, str):
+      expected = f"a text under the key {name!r}"
+      if value is record:
+        expected += " (change with --config.data.text=NAME)"
+        value = f"keys {', '.join(record)}"
+      raise place.refuse(row, expected, value)
+    parts.append(value or "")
+  return " ".join(filter(None, parts))
+
+
+def _object(text: str, place: Place, row: int) -> dict:
+  try:
+    record = json.loads(text)
+  except (ValueError, RecursionError):
+    record = None
+  if not isinstance(record, dict):
+    raise place.refuse(row, "one JSON object", text)
+  return record

@@ -1,0 +1,129 @@
+"""Files of labels: a text a line, or a table with keys, names, descriptions and parents.
+
+The texts of all labels, and their keys, are in memory at once.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from xmc_jax.data.formats import columns
+from xmc_jax.data.formats.json_records import joined_text
+from xmc_jax.data.formats.label_hierarchy import Hierarchy
+from xmc_jax.data.formats.lines import CHUNK_ROWS, text_chunks
+from xmc_jax.data.formats.source import Options, excerpt
+from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
+from xmc_jax.errors import DataError
+
+
+class LabelTable(NamedTuple):
+  """Holds the labels of a file, in its order.
+
+  Attributes:
+    texts: the texts: ancestors, name and description, joined as the options ask.
+    keys: what the points' cells call each label: its key or, without a column of keys, its name.
+    numbers_are_rows: whether a number that is no key means a row, counted from 0.
+  """
+
+  texts: list[str]
+  keys: list[str]
+  numbers_are_rows: bool
+
+
+class _Columns(NamedTuple):
+  key: str
+  names: tuple[str, ...]
+  parent: str
+
+
+def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
+  """Reads a file of labels.
+
+  Raises:
+    DataError: a column is missing; a parent is no label, or a label is its own ancestor.
+  """
+  if suffix(path) not in (*SUFFIXES, ".json"):
+    refuse_settings_without_columns(path, options)
+    texts = list(chain.from_iterable(text_chunks(path, notices)))
+    return LabelTable(texts, texts, True)
+  found = _find_columns(path, options, notices)
+  keys: list[str] = []
+  hierarchy = Hierarchy(found.parent)
+  wanted = dict.fromkeys((*found.names, found.key, found.parent))
+  for place, rows in records(path, [name for name in wanted if name], notices):
+    names = [joined_text(record, found.names[:1], place, row) for row, record in enumerate(rows)]
+    texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
+    keys += [str(record.get(found.key)) for record in rows] if found.key else names
+    hierarchy.add(names, texts, [record.get(found.parent) for record in rows], place)
+  return LabelTable(hierarchy.joined_texts(keys), keys, not found.key)
+
+
+def chunks(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
+  """Yields the texts of a file of labels whose rows are in the order of label ids."""
+  texts = read(path, options, notices).texts
+  for first in range(0, len(texts), CHUNK_ROWS):
+    yield texts[first : first + CHUNK_ROWS]
+
+
+def named_file(folder: Path, options: Options) -> Path:
+  """Returns the file that `data.label_file` names.
+
+  Raises:
+    DataError: there is no such file.
+  """
+  file = folder / options.label_file
+  if not file.is_file():
+    raise DataError(f"{file}: no such file (--config.data.label_file={options.label_file})")
+  return file
+
+
+def refuse_settings_without_columns(path: Path, options: Options) -> None:
+  """Refuses `data.label_text` and `data.label_parent` for labels that have no columns."""
+  for key in ("label_text", "label_parent"):
+    if value := getattr(options, key):
+      what = "put the labels into a table with such columns, and name it with --config.data.label_file"
+      raise DataError(f"{path}: has no columns of labels for --config.data.{key}={value}; {what}")
+
+
+def unread_notices(path: Path, have: list[str], read: tuple[str, ...], options: Options) -> list[str]:
+  """Returns a notice for a column of descriptions, and one for a column of parents, that is not read."""
+  found = []
+  others = [name for name in have if name not in read]
+  description = columns.guess(columns.DESCRIPTIONS, others)
+  if description and not options.label_text:
+    setting = f"--config.data.label_text={'+'.join((*read[:1], description))}"
+    found.append(f"{path.name}: column {excerpt(description)} is not read; {setting} adds it to label texts")
+  parent = columns.guess(columns.PARENTS, others)
+  if parent and not options.label_parent:
+    setting = f"--config.data.label_parent={parent}"
+    found.append(f"{path.name}: column {excerpt(parent)} is not read; {setting} puts ancestors before labels")
+  return found
+
+
+def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
+  have = column_names(path, notices)
+  parent = options.label_parent
+  if parent and parent not in have:
+    raise _missing(path, parent, "parents", "label_parent", have)
+  own = [name for name in have if name != parent]
+  key = columns.guess(columns.KEYS, own)
+  if options.label_text:
+    names = columns.named_columns(options.label_text, own)
+    if not names:
+      raise _missing(path, options.label_text, "label texts", "label_text", have)
+  else:
+    # Its columns may have other names than those of the points, so a guess is allowed.
+    others = [name for name in own if name != key] or own
+    wanted = options.text if options.text in others else "title"
+    names = columns.text_columns(wanted, others) or ((key,) if key and parent else ())
+  if not names:
+    expected = f"a column of texts called {', '.join(columns.TEXTS)}"
+    raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
+  notices += unread_notices(path, [name for name in own if name != key], names, options)
+  return _Columns(key, names, parent)
+
+
+def _missing(path: Path, name: str, of: str, setting: str, have: list[str]) -> DataError:
+  remedy = f"set --config.data.{setting}=NAME {columns.shown(have)}"
+  return DataError(f"{path}: expected a column {excerpt(name)} of {of}; {remedy}")

@@ -1,0 +1,119 @@
+"""Finds the tables of each split: one file, or the numbered shards that hub repositories consist of."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from xmc_jax.data.formats.lines import find
+from xmc_jax.errors import DataError
+
+_SHARD = re.compile(
+  r"(?P<split>\w[\w.]*)-(?P<number>\d{5,9})-of-(?P<total>\d{5,9})(-[0-9a-f]{16})?(?P<end>\.\w+(\.gz)?)"
+)
+_FOLDERS = ("", "data")
+_HELD_OUT = ("validation", "valid", "val", "dev")
+_STEMS = {"train": ("train", "trn"), "test": ("test", "tst")}
+
+
+class SplitFiles(NamedTuple):
+  """Holds the tables of one split, which have the same columns.
+
+  Attributes:
+    files: the tables, in the order of their rows.
+    name: what a notice calls them.
+    features: the file that describes their columns (`dataset_info.json`); None if they do so themselves.
+  """
+
+  files: tuple[Path, ...]
+  name: str
+  features: Path | None = None
+
+
+def one_file(path: Path) -> SplitFiles:
+  """Returns the split that consists of this table."""
+  return SplitFiles((path,), path.name)
+
+
+def find_splits(
+  folder: Path, suffixes: tuple[str, ...], notices: list[str]
+) -> tuple[SplitFiles | None, SplitFiles | None]:
+  """Returns the training and the test tables of a folder or of its `data/`; None for a split without any.
+
+  Adds a notice for each split that is left out.
+
+  Raises:
+    DataError: a shard is missing, or shards of two sets are mixed.
+  """
+  for name in _FOLDERS:
+    place = folder / name
+    if not place.is_dir():
+      continue
+    shards = _shards(place, suffixes)
+    train, test = (_find_split(place, stems, suffixes, shards) for stems in _STEMS.values())
+    if train is not None:
+      single = [stem for stem in _HELD_OUT if find(place, *(stem + kind for kind in suffixes))]
+      read = {stem for stems in _STEMS.values() for stem in stems}
+      notices += left_out([*single, *(split for split in shards if split not in read)])
+      return train, test
+  return None, None
+
+
+def left_out(splits: list[str]) -> list[str]:
+  """Returns a notice for the splits of a data set that are not read; none if there are no such splits."""
+  if not splits:
+    return []
+  named = ", ".join(map(repr, sorted(set(splits))[:8]))
+  held_out = "rows of train are held out in its place (--config.data.num_validation)"
+  why = f"; {held_out}" if set(splits) & set(_HELD_OUT) else ""
+  return [f"not read: split {named}{why}"]
+
+
+def _find_split(
+  folder: Path, stems: tuple[str, ...], suffixes: tuple[str, ...], shards: dict[str, list[re.Match]]
+) -> SplitFiles | None:
+  single = find(folder, *(stem + kind for stem in stems for kind in suffixes))
+  numbered = next(((stem, shards[stem]) for stem in stems if stem in shards), None)
+  if single and numbered:
+    raise DataError(f"{folder}: {single.name} and {numbered[1][0][0]} are the same split; remove one")
+  if single:
+    return one_file(single)
+  return _checked(folder, *numbered) if numbered else None
+
+
+def _shards(folder: Path, suffixes: tuple[str, ...]) -> dict[str, list[re.Match]]:
+  """Returns the shards of a folder by the name of their split."""
+  found: dict[str, list[re.Match]] = {}
+  for path in sorted(folder.iterdir()):
+    match = _SHARD.fullmatch(path.name)
+    if match and match["end"].removesuffix(".gz") in suffixes:
+      found.setdefault(match["split"], []).append(match)
+  return found
+
+
+def _checked(folder: Path, split: str, shards: list[re.Match]) -> SplitFiles:
+  """Returns a split's shards in the order of their numbers."""
+  first = shards[0]
+  total = int(first["total"])
+  for other in shards:
+    if (other["total"], other["end"]) != (first["total"], first["end"]):
+      raise DataError(f"{folder}: {first[0]} and {other[0]} belong to two sets of shards; remove one set")
+  by_number = {int(match["number"]): match for match in shards}
+  if len(by_number) < len(shards):
+    raise DataError(f"{folder}: two files are shard {_twice(shards)} of {split}; remove one")
+  missing = next((number for number in range(total) if number not in by_number), None)
+  if missing is not None or max(by_number) >= total:
+    wanted = f"{split}-{0 if missing is None else missing:05}-of-{first['total']}{first['end']}"
+    raise DataError(f"{folder}: expected {total} shards, such as {wanted}, found {len(shards)}")
+  files = tuple(folder / by_number[number][0] for number in range(total))
+  return SplitFiles(files, shown(files))
+
+
+def shown(files: tuple[Path, ...], folder: str = "") -> str:
+  """Returns what a notice calls these files."""
+  return folder + files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+
+
+def _twice(shards: list[re.Match]) -> int:
+  numbers = sorted(int(match["number"]) for match in shards)
+  return next(one for one, two in pairwise(numbers) if one == two)

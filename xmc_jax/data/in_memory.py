@@ -1,0 +1,111 @@
+"""`write`: writes texts and labels that are in memory as a folder that `load` reads."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import scipy.sparse as sp
+
+from xmc_jax.data.formats.lines import MAX_LINE_BYTES
+from xmc_jax.data.label_sets import LabelSpace
+from xmc_jax.data.label_values import Labels, texts_of
+from xmc_jax.errors import DataError
+from xmc_jax.storage import atomic
+
+# The layout raw_json, in the order of writing: a folder is recognised by its first file, which comes last.
+_LABELS, _TEST, _TRAIN = "lbl.json", "tst.json", "trn.json"
+
+
+def write(
+  folder: str | Path,
+  texts: Any,
+  labels: Any,
+  *,
+  label_texts: Any = None,
+  test_texts: Any = None,
+  test_labels: Any = None,
+) -> Path:
+  """Writes a data set from Python objects, as a folder for `config.data.path`, `load` and `prepare`.
+
+  Every text is kept exactly, with its line breaks, or empty. A text may have no label.
+
+  Args:
+    folder: where to write; made if missing. An earlier data set of `write` there is replaced.
+    texts: n training texts: a list, tuple, NumPy array, or pandas or Polars series of str.
+    labels: their labels, in one of these forms: a list of names for each text; a list of ids for each text,
+      positions in `label_texts`; one name or id for each text; a SciPy sparse matrix `[n, L]`, whose entries
+      are relevances; or an array `[n, L]` of 0 and 1.
+    label_texts: the L label texts. None: the names are the texts, in alphabetical order; ids and columns of
+      a matrix are named by their numbers.
+    test_texts: texts to test on; None for none.
+    test_labels: their labels, in the form of `labels`.
+
+  Returns:
+    The folder.
+
+  Raises:
+    DataError: wrong input; one line that says where it is and what was found.
+    UserError: the folder cannot be written.
+
+  Example:
+    >>> folder = write("mine", ["a window manager", "plays music"], [["desktop", "x11"], ["audio"]])
+    >>> load(folder).num_labels
+    3
+  """
+  if (test_texts is None) != (test_labels is None):
+    raise DataError("test_texts and test_labels belong together; give both, or neither")
+  train = texts_of(texts, "texts")
+  test = [] if test_texts is None else texts_of(test_texts, "test_texts")
+  given = Labels(labels, len(train))
+  given_test = Labels(test_labels, len(test), "test_labels")
+  tested = test_labels is not None
+  space = LabelSpace.of(given, label_texts, *([given_test] if tested else []))
+  truth = space.encode(given)
+  if not truth.nnz:
+    raise DataError("labels: no text has a label, so there is nothing to learn")
+  test_truth = space.encode(given_test) if tested else sp.csr_matrix((0, len(space.texts)))
+  return write_encoded(folder, space.texts, (train, truth), (test, test_truth))
+
+
+def write_encoded(
+  folder: str | Path,
+  label_texts: list[str],
+  train: tuple[list[str], sp.csr_matrix],
+  test: tuple[list[str], sp.csr_matrix],
+) -> Path:
+  """Writes a data set as `write` does, from n texts and CSR `[n, L]` relevances for each split."""
+  folder = Path(folder).expanduser()
+  with atomic.writing(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    others = {path.name for path in folder.iterdir()} - {_LABELS, _TEST, _TRAIN}
+    if others:
+      raise DataError(f"{folder} holds other files ({min(others)}), which may be read too; give a new folder")
+    (folder / _TRAIN).unlink(missing_ok=True)  # a killed process leaves no mixture of two data sets
+  _write_lines(folder / _LABELS, ({"title": text} for text in label_texts), "label_texts")
+  _write_lines(folder / _TEST, _points(*test), "test_texts")
+  _write_lines(folder / _TRAIN, _points(*train), "texts")
+  return folder
+
+
+def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
+  binary = bool((truth.data == 1).all())
+  for text, start, end in zip(texts, truth.indptr[:-1], truth.indptr[1:]):
+    point = {"title": text, "target_ind": truth.indices[start:end].tolist()}
+    yield point if binary else {**point, "target_rel": truth.data[start:end].tolist()}
+
+
+def _write_lines(path: Path, records: Iterable[dict], what: str) -> None:
+  with atomic.written_whole(path) as beside, beside.open("wb") as file:
+    for row, record in enumerate(records):
+      line = _json_line(record)
+      if len(line) > MAX_LINE_BYTES:
+        raise DataError(f"{what}[{row}]: expected at most {MAX_LINE_BYTES >> 20} MiB of text and labels")
+      file.write(line)
+
+
+def _json_line(record: dict) -> bytes:
+  try:
+    return f"{json.dumps(record, ensure_ascii=False)}\n".encode()
+  except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
+    return f"{json.dumps(record)}\n".encode()

@@ -1,0 +1,184 @@
+"""Reads texts and labels that are Python objects: lists, arrays, columns of data frames, matrices."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax.data.formats.source import EXCERPT_LENGTH, excerpt
+from xmc_jax.errors import DataError
+
+# How the labels of each text are given: a list of names or of ids, one name, one id, or a row of a matrix.
+NAMES, IDS, NAME, ID, MATRIX = "names", "ids", "name", "id", "matrix"
+SHOWN = {
+  NAMES: "lists of names",
+  IDS: "lists of ids",
+  NAME: "one name per text",
+  ID: "one id per text",
+  MATRIX: "a matrix",
+}
+_ONE = {str: NAME, int: ID}
+_MANY = {str: NAMES, int: IDS}
+
+
+def shown(value: object) -> str:
+  """Returns a short excerpt of a value, for a message; only texts are quoted."""
+  if isinstance(value, str):
+    return excerpt(value)
+  text = " ".join(repr(value).split())
+  return text if len(text) <= EXCERPT_LENGTH else f"{text[:EXCERPT_LENGTH]}..."
+
+
+def items_of(values: Any, what: str) -> list:
+  """Returns the items of a list, tuple, array, or column of a data frame.
+
+  Args:
+    values: a pandas or Polars series gives its items by `to_list`, a NumPy array by `tolist`.
+    what: its name, for the message.
+
+  Raises:
+    DataError: it has no items in an order, or has several dimensions.
+  """
+  if isinstance(values, str | bytes | Mapping | Set) or not (
+    hasattr(values, "__len__") and isinstance(values, Iterable)
+  ):
+    raise DataError(f"{what}: expected a list, an array or a column, found {shown(values)}")
+  shape = getattr(values, "shape", (0,))
+  if len(shape) != 1:
+    kind = type(values).__name__
+    raise DataError(f"{what}: expected one dimension, found a {kind} of shape {shape}; give one column of it")
+  for method in ("to_list", "tolist"):
+    if hasattr(values, method):
+      return list(getattr(values, method)())
+  return list(values)
+
+
+def texts_of(values: Any, what: str) -> list[str]:
+  """Returns the items of a sequence of texts; see `items_of`.
+
+  Raises:
+    DataError: `values` is no sequence, or an item is no str; the message says which.
+  """
+  texts = items_of(values, what)
+  for row, text in enumerate(texts):
+    if not isinstance(text, str):
+      raise DataError(f"{what}[{row}]: expected a text (str), found {shown(text)}")
+  return texts
+
+
+class Labels(NamedTuple):
+  """Holds labels as they were given.
+
+  Attributes:
+    rows: what `items_of` accepts, with a name, an id or a list of either for each text; or a matrix
+      `[n, L]`, dense or sparse.
+    num_rows: n, the number of texts.
+    what: its name, for messages.
+  """
+
+  rows: Any
+  num_rows: int
+  what: str = "labels"
+
+
+class Flat(NamedTuple):
+  """Holds lists of names or ids, one after the other, and the length of each."""
+
+  kind: str
+  items: list
+  counts: np.ndarray
+
+  def places(self) -> Iterator[tuple[int, Any]]:
+    """Yields each item with its row."""
+    return zip(np.repeat(np.arange(len(self.counts)), self.counts).tolist(), self.items)
+
+
+def is_matrix(rows: Any) -> bool:
+  """Returns whether labels are a matrix; an array of texts with two dimensions is lists of names."""
+  if sp.issparse(rows):
+    return True
+  return len(getattr(rows, "shape", ())) == 2 and dtype_of(rows).kind not in "UO"
+
+
+def dtype_of(rows: Any) -> np.dtype:
+  """Returns the type of the entries of a matrix."""
+  return np.asarray(rows).dtype
+
+
+def flattened(labels: Labels) -> Flat:
+  """Reads names or ids: one for each text, or a list for each text.
+
+  Raises:
+    DataError: something else is among them, or they are not as many as the texts.
+  """
+  given, what = labels.rows, labels.what
+  of_array = isinstance(given, np.ndarray) and given.ndim == 2
+  rows: list = list(given) if of_array else items_of(given, what)
+  check_lengths(labels, len(rows))
+  if any(map(_key_type, rows)):
+    kind = _one_type(rows, range(len(rows)), what, _ONE)
+    return Flat(_ONE[kind], list(map(kind, rows)), np.ones(len(rows), np.int64))
+  lists = [_row_items(row, f"{what}[{number}]") for number, row in enumerate(rows)]
+  counts = np.array([len(row) for row in lists], np.int64)
+  items = list(chain.from_iterable(lists))
+  kind = _one_type(items, np.repeat(np.arange(len(lists)), counts).tolist(), what, _MANY)
+  return Flat(_MANY[kind], list(map(kind, items)), counts)
+
+
+def _one_type(items: list, rows: Sequence[int], what: str, kinds: Mapping[type, str]) -> type:
+  """Returns the type of all items, str or int; refuses a mixture. `rows` are their rows, for the message."""
+  known = [found for found in map(_key_type, items) if found]
+  wanted = known[0] if known else str
+  for row, label in zip(rows, items):
+    if _key_type(label) is not wanted:
+      expected = SHOWN[kinds[wanted]] if known else "names (str) or ids (int)"
+      raise DataError(f"{what}[{row}]: expected {expected}, found {shown(label)}")
+  return wanted
+
+
+def _row_items(row: Any, what: str) -> list:
+  if isinstance(row, Set):
+    return sorted(row, key=str)
+  if not isinstance(row, Iterable) or isinstance(row, bytes):
+    raise DataError(f"{what}: expected a list of labels, which may be empty, found {shown(row)}")
+  return items_of(row, what)
+
+
+def _key_type(label: Any) -> type | None:
+  """Returns str for a name, int for an id, None for anything else."""
+  if isinstance(label, str):
+    return str
+  return int if isinstance(label, int | np.integer) and not isinstance(label, bool) else None
+
+
+def check_lengths(labels: Labels, found: int) -> None:
+  """Raises DataError unless there is one row for each text."""
+  if found != labels.num_rows:
+    raise DataError(
+      f"{labels.what} has {found} rows, and there are {labels.num_rows} texts; give one for each"
+    )
+
+
+def as_csr(labels: Labels) -> sp.csr_matrix:
+  """Returns a matrix as CSR float32 without zeros; refuses what is no relevance."""
+  if sp.issparse(labels.rows):
+    wanted, found = "relevances of 0 or more", sp.csr_matrix(labels.rows)
+    values = found.data
+    right = (
+      np.isfinite(values) & (values >= 0) if values.dtype.kind in "fiub" else np.zeros(len(values), bool)
+    )
+    rows = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
+  else:
+    wanted, dense = "0 or 1", np.asarray(labels.rows)
+    right, values = np.isin(dense, (0, 1)).ravel(), dense.ravel()
+    rows = np.repeat(np.arange(len(dense)), dense.shape[1])
+    found = sp.csr_matrix(dense if right.all() else np.zeros(dense.shape))
+  if not right.all():
+    at = int(np.argmin(right))
+    raise DataError(f"{labels.what}[{rows[at]}]: expected {wanted}, found {values[at]}")
+  found = found.astype(np.float32)
+  found.sum_duplicates()
+  found.eliminate_zeros()
+  return found

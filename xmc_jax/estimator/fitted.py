@@ -1,0 +1,85 @@
+"""What an estimator keeps after `fit`: a trained run, its labels, and its model."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from xmc_jax.data.label_sets import LabelSpace
+from xmc_jax.errors import DataError, UserError
+from xmc_jax.estimator import files
+from xmc_jax.export import programs
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.model import Model
+
+
+class Fitted:
+  """Holds a trained run. A pickle has its files, unless they are in a folder that the user has chosen.
+
+  Args:
+    run: the run's folder.
+    space: its labels.
+    temporary: the temporary folder that the run is in; None if the user has chosen the folder.
+
+  Attributes:
+    space: as given, with the labels that were added.
+  """
+
+  def __init__(self, run: pathlib.Path, space: LabelSpace, temporary: files.TemporaryFolder | None = None):
+    self._run, self._temporary = run, temporary
+    self._num_trained = len(space.texts)
+    self._models: dict[str, Model] = {}
+    self.space = space
+
+  def model(self, scores: str) -> Model:
+    """Opens the run to rank by these scores.
+
+    Raises:
+      UserError: the folder is gone or damaged, or the method does not rank by these scores.
+    """
+    if scores not in self._models:
+      run = runs.reopen(self._run)
+      added = self.space.texts[self._num_trained :]
+      self._models = {scores: Model(run.with_labels(added) if added else run, scores)}
+    return self._models[scores]
+
+  def add_labels(self, texts: Sequence[str]) -> np.ndarray:
+    """Adds labels that are not there yet; see `XMCClassifier.add_labels`."""
+    for row, text in enumerate(texts):
+      if not text.strip():
+        raise DataError(f"texts[{row}]: expected the text of a label, found {text!r:.60}")
+    column_of: dict[str, int] = {}
+    for column, text in enumerate(self.space.texts):
+      column_of.setdefault(text, column)  # data sets may have labels with one text
+    new = [text for text in dict.fromkeys(texts) if text not in column_of]
+    if new:
+      self._check_can_add()
+      column_of |= {text: len(self.space.texts) + number for number, text in enumerate(new)}
+      self.space, self._models = self.space.extended(new), {}
+    return np.array([column_of[text] for text in texts], np.int32)
+
+  def _check_can_add(self) -> None:
+    """Raises UserError unless the vectors of labels depend on nothing but their texts."""
+    run = runs.reopen(self._run)
+    trained = programs.Trained(*run.trained()[:2])
+    by_text = programs.follows_from_text(run.method.embed_labels, trained, run.config.data.max_length)
+    if run.method.scorers or not by_text:
+      name = run.config.method.name
+      raise UserError(
+        f"method {name!r} learns a vector for each label, which does not follow from the label's text, so no "
+        "label can be added without training; method='dexml' and method='rae_xmc' can add labels"
+      )
+
+  def __getstate__(self) -> dict[str, Any]:
+    state = {**self.__dict__, "_models": {}, "_temporary": None}
+    if self._temporary:
+      state["_run"] = files.packed(self._run)
+    return state
+
+  def __setstate__(self, state: dict[str, Any]) -> None:
+    self.__dict__.update(state)
+    if isinstance(self._run, dict):
+      temporary = files.TemporaryFolder()
+      files.unpack(self._run, temporary.path / "run")
+      self._run, self._temporary = temporary.path / "run", temporary

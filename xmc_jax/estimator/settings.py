@@ -1,0 +1,175 @@
+"""Makes the config of a training from an estimator's parameters, and errors that name these parameters."""
+
+import contextlib
+import difflib
+import importlib
+import pathlib
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from xmc_jax import methods
+from xmc_jax.config import checks
+from xmc_jax.errors import ConfigError, UserError
+
+# Parameters of the estimator, and the keys that get their values.
+KEYS = {
+  "method": "method.name",
+  "encoder": "encoder.name",
+  "num_epochs": "train.num_epochs",
+  "batch_size": "train.batch_size",
+  "learning_rate": "train.learning_rate",
+  "max_length": "data.max_length",
+  "scores": "eval.scores",
+  "random_state": "train.seed",
+}
+# Keys that `fit` sets, or that only a test table needs.
+_OF_FIT = (
+  "name",
+  *(f"data.{name}" for name in ("path", "layout", "text", "label_column", "label_separator", "label_file")),
+  *("data.test_fraction", "data.split_seed", "data.cache_dir", "eval.num_examples", "eval.report_page"),
+)
+_EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
+_OF_PRETRAINED = ("minilm", "debian_minilm6", "debian_minilm3")  # presets; the first that an experiment has
+_VALUE = r"(\"[^\"]*\"|[^\s;,)?]+)"  # of a flag in a message
+_IN_TURN = threading.Lock()
+
+
+def make(
+  method: str, encoder: str, given: Mapping[str, Any], settings: Mapping[str, Any] | None
+) -> ml_collections.ConfigDict:
+  """Returns a checked config, still without the path of its data.
+
+  Args:
+    method: a file of experiments/, such as 'dexml'.
+    encoder: a value of `config.encoder.name`. A bag starts from the experiment's first preset, other encoders
+      from its preset for a pretrained one, or else from the method's defaults.
+    given: values of other parameters in `KEYS`; None leaves a preset's value.
+    settings: further keys by their dotted names.
+
+  Raises:
+    ConfigError: a value cannot work; the message names the parameter.
+  """
+  with named_by_parameters():
+    if not isinstance(encoder, str):
+      raise ConfigError(f"encoder = {encoder!r:.60} is not a text; for instance encoder='bag'")
+    values = checks.flatten(_preset(method, encoder))
+    values |= {"encoder.name": encoder, "name": method, "eval.num_examples": 0, "eval.report_page": False}
+    values |= {"data.path": "", "data.layout": "raw_json"}
+    values |= {KEYS[name]: _plain(value) for name, value in given.items() if value is not None}
+    values |= _checked(settings, values)
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+      section, _, name = key.rpartition(".")
+      (nested.setdefault(section, {}) if section else nested)[name] = value
+    config = ml_collections.ConfigDict(nested)
+    methods.check_config(config)
+    return config
+
+
+@contextlib.contextmanager
+def named_by_parameters() -> Iterator[None]:
+  """Lets errors in the block name parameters of the estimator in place of config keys and flags."""
+  try:
+    yield
+  except UserError as error:
+    raise type(error)(in_parameters(str(error))) from None
+
+
+def in_parameters(message: str) -> str:
+  """Returns a message with the estimator's parameters in place of config keys and flags.
+
+  >>> in_parameters("train.num_epochs = 0 is less than 1; set --config.train.num_epochs=1 or more")
+  'num_epochs = 0 is less than 1; set num_epochs=1 or more'
+  """
+  message = re.sub(rf"(?:--|\b)config\.([\w.]+)={_VALUE}", _assigned, message)
+  message = re.sub(rf"--(workdir|scores)={_VALUE}", lambda found: f"{found[1]}={_quoted(found[2])}", message)
+  message = re.sub(r"--config\.([\w.]+\w)", lambda found: _parameter(found[1]), message)
+  for name, key in KEYS.items():
+    message = re.sub(rf"(?<![\w.'\"]){re.escape(key)}(?![\w.'\"])", name, message)
+  return message
+
+
+def _assigned(found: re.Match) -> str:
+  key, value = found[1], _quoted(found[2])
+  name = next((name for name, known in KEYS.items() if known == key), "")
+  return f"{name}={value}" if name else f"settings={{{key!r}: {value}}}"
+
+
+def _parameter(key: str) -> str:
+  return next((name for name, known in KEYS.items() if known == key), f"settings[{key!r}]")
+
+
+def _quoted(value: str) -> str:
+  """Returns a value of a flag as Python writes it."""
+  is_plain = re.fullmatch(r"-?[\d.]+(e-?\d+)?|True|False|'.*'|\".*\"", value)
+  return value if is_plain else repr(value)
+
+
+def _checked(settings: Mapping[str, Any] | None, known: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns settings with plain values; refuses keys that do not exist or that are set otherwise."""
+  if settings is None:
+    return {}
+  if not isinstance(settings, Mapping):
+    raise ConfigError(f"settings = {settings!r:.60} is not a dict; for instance settings={{'eval.k': 10}}")
+  names = {key: name for name, key in KEYS.items()}
+  for key in settings:
+    if key in names:
+      raise ConfigError(f"settings[{key!r}] is a parameter of its own: give it as {names[key]}=...")
+    if key in _OF_FIT:
+      raise ConfigError(f"settings[{key!r}] is set by fit; leave it out")
+    if key not in known:
+      raise ConfigError(f"settings: {checks.unknown_key(str(key), known, methods.SETTINGS)}")
+  return {key: _plain(value) for key, value in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+  """Returns a number of NumPy, as parameter grids have them, as Python's."""
+  return value.item() if isinstance(value, np.generic) else value
+
+
+def _preset(method: str, encoder: str) -> ml_collections.ConfigDict:
+  """Returns the config that values are changed in: a preset of experiments/METHOD.py."""
+  if not _EXPERIMENTS.is_dir():
+    raise UserError(f"{_EXPERIMENTS}: no such folder; install the package with its experiments")
+  stems = (path.stem for path in _EXPERIMENTS.glob("[a-z]*.py"))
+  names = sorted(stem for stem in stems if stem != "common" and not stem.endswith("_classifier"))
+  if method not in names:
+    near = difflib.get_close_matches(str(method), names, 1)
+    hint = f"; did you mean method={near[0]!r}?" if near else ""
+    raise ConfigError(f"method = {method!r:.60} is not one of {', '.join(names)}{hint}")
+  with _experiment(method) as experiment:
+    usual = experiment.get_config()
+    if encoder == "bag":
+      return usual
+    preset = next((name for name in _OF_PRETRAINED if name in experiment.PRESETS), "")
+    config = experiment.get_config(preset) if preset else methods.default_config(usual.method.name)
+    config.encoder.num_layers = 0  # all of them
+    if encoder == "gru":
+      config.encoder.init_table = usual.encoder.init_table
+    return config
+
+
+@contextlib.contextmanager
+def _experiment(name: str) -> Iterator[ModuleType]:
+  """Imports a file of the folder that comes with the package, also if the user has another `experiments`."""
+  with _IN_TURN:
+    others = {
+      module: sys.modules.pop(module)
+      for module in list(sys.modules)
+      if module.partition(".")[0] == _EXPERIMENTS.name
+    }
+    sys.path.insert(0, str(_EXPERIMENTS.parent))
+    try:
+      yield importlib.import_module(f"{_EXPERIMENTS.name}.{name}")
+    finally:
+      sys.path.remove(str(_EXPERIMENTS.parent))
+      for module in [module for module in sys.modules if module.partition(".")[0] == _EXPERIMENTS.name]:
+        del sys.modules[module]
+      sys.modules.update(others)

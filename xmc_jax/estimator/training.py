@@ -1,0 +1,51 @@
+"""Trains an estimator's run in a folder of the user, or in a temporary one."""
+
+import pathlib
+
+import ml_collections
+import scipy.sparse as sp
+
+from xmc_jax.cli.train_run import train_run
+from xmc_jax.console import say
+from xmc_jax.data import in_memory
+from xmc_jax.data.label_sets import LabelSpace
+from xmc_jax.distributed import runtime
+from xmc_jax.estimator import files
+from xmc_jax.estimator.fitted import Fitted
+
+
+def train(
+  config: ml_collections.ConfigDict,
+  texts: list[str],
+  space: LabelSpace,
+  truth: sp.csr_matrix,
+  workdir: pathlib.Path | None,
+) -> Fitted:
+  """Trains a run, or continues the one in `workdir`; there is no test split.
+
+  Args:
+    config: all but the places of data.
+    texts: n training texts.
+    space: the labels.
+    truth: CSR `[n, L]`, the labels of each text.
+    workdir: the run's folder; None keeps no file beyond the result's life, and no compiled program on disk.
+  """
+  temporary = files.TemporaryFolder()
+  try:
+    home = workdir or temporary.path
+    run = workdir or home / "run"
+    config.data.path, config.data.cache_dir = str(home / "texts"), str(temporary.path / "cache")
+    in_memory.write_encoded(home / "texts", space.texts, (texts, truth), ([], truth[:0]))
+    with (
+      runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None),
+      train_run(config, run, owns_process=False) as trained,
+    ):
+      say(trained.writer.stage_summary())
+  except BaseException:
+    temporary.delete()
+    raise
+  if workdir:
+    temporary.delete()
+    return Fitted(run, space)
+  files.keep_run(home, run)
+  return Fitted(run, space, temporary)

@@ -1,0 +1,128 @@
+"""Describes the bodies of requests and answers: FastAPI checks the former, and `/openapi.json` shows both."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xmc_jax.serve.limits import Limits
+
+_TEXT = "play music from the command line"
+_WHY = {"sources": {"memory": 1, "encoder": 3}, "voters": [{"text": "cmus: music player", "weight": 0.41}]}
+_LABEL = {"id": 6454, "text": "mpd: Music Player Daemon", "score": 0.101336}
+
+
+def _example(*values: dict[str, Any]) -> ConfigDict:
+  return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": list(values)})
+
+
+class EmbedRequest(BaseModel):
+  """Asks for the embeddings of texts; exactly one of `text` and `texts` is given."""
+
+  model_config = _example({"texts": [_TEXT, "a window manager"]}, {"text": _TEXT})
+  texts: list[str] | None = Field(None, description="Texts, answered in this order.", fail_fast=True)
+  text: str | None = Field(None, description="A single text.")
+
+
+class PredictRequest(EmbedRequest):
+  """Asks for the best labels of texts; exactly one of `text` and `texts` is given."""
+
+  model_config = _example({"text": _TEXT, "k": 3}, {"texts": [_TEXT, "a window manager"], "explain": True})
+  k: int | None = Field(None, description="Labels per text; the server's own number if not given.", ge=1)
+  explain: bool = Field(False, description="Whether each label gets its reasons, `why`.")
+
+
+class Voter(BaseModel):
+  """Names a training text that voted for a label."""
+
+  text: str
+  weight: float
+
+
+class Why(BaseModel):
+  """Gives the reasons for a label."""
+
+  sources: dict[str, int] = Field(
+    description="Sources that have the label among their best ten, with its rank there, from 1."
+  )
+  voters: list[Voter] = Field(description="Training texts with this label that voted for it, largest first.")
+
+
+class LabelAnswer(BaseModel):
+  """Describes a label of a text."""
+
+  id: int = Field(description="The label's number.")
+  text: str = Field(description="The label's text, as it is in the data; escape it before you show it.")
+  score: float | None = Field(
+    description="The probability that the label is right, if `/health` says `probabilities`; null if it is "
+    "not finite."
+  )
+  why: Why | None = Field(None, description="Only with `explain`.")
+
+
+class Prediction(BaseModel):
+  """Lists the labels of a text."""
+
+  labels: list[LabelAnswer] = Field(description="At most k, best first.")
+
+
+class PredictAnswer(BaseModel):
+  """Lists the labels of all texts of a request."""
+
+  model_config = _example(
+    {"predictions": [{"labels": [_LABEL]}]}, {"predictions": [{"labels": [{**_LABEL, "why": _WHY}]}]}
+  )
+  predictions: list[Prediction] = Field(description="One for each text, in the request's order.")
+
+
+class EmbedAnswer(BaseModel):
+  """Lists the embeddings of all texts of a request."""
+
+  model_config = _example({"embeddings": [[0.12, -0.53, 0.07]]})
+  embeddings: list[list[float | None]] = Field(description="One for each text, in the request's order.")
+
+
+class LimitsAnswer(BaseModel):
+  """Names the limits of requests."""
+
+  max_body_bytes: int
+  max_texts: int
+  max_text_length: int
+  max_k: int
+
+
+class Health(BaseModel):
+  """Tells what the server serves."""
+
+  ok: bool
+  run: str = Field(description="The run's name.")
+  step: int = Field(description="The training step of its parameters.")
+  labels: int = Field(description="The number of labels.")
+  probabilities: bool = Field(description="Whether scores are probabilities.")
+  k: int = Field(description="Labels per text where a request does not say.")
+  limits: LimitsAnswer
+
+
+class ErrorAnswer(BaseModel):
+  """Says in one sentence what is wrong."""
+
+  model_config = _example({"error": "k = 500 is more than this server's limit of 100"})
+  error: str
+
+
+def add_limits(schema: dict[str, Any], limits: Limits) -> dict[str, Any]:
+  """Writes the limits of a server into its OpenAPI schema; returns the schema."""
+  parts = schema["components"]["schemas"]
+  length = {"maxLength": limits.max_text_length}
+  for name in ("EmbedRequest", "PredictRequest"):
+    keys = parts[name]["properties"]
+    _first_type(keys["text"]).update(length)
+    texts = _first_type(keys["texts"])
+    texts.update(maxItems=limits.max_texts)
+    texts["items"].update(length)
+  _first_type(parts["PredictRequest"]["properties"]["k"]).update(maximum=limits.max_k)
+  return schema
+
+
+def _first_type(key: dict[str, Any]) -> dict[str, Any]:
+  """Returns the part of an optional key's schema that is not null."""
+  return next(kind for kind in key["anyOf"] if kind["type"] != "null")

@@ -1,0 +1,211 @@
+"""Runs the model in one thread: joins waiting requests to batches, and bounds how many wait.
+
+JAX never runs in the server's event loop, so that the server answers while the model works.
+"""
+
+import collections
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmc_jax.runs.model import Model
+from xmc_jax.serve.limits import Limits
+
+_FEW_LABELS = (
+  10  # labels are ranked this deep, or as deep as the limit allows: each depth may be a compilation
+)
+_MEMORY = 0.8  # weight of the past in the mean seconds of a text
+
+
+class Busy(Exception):
+  """Refuses a request that cannot wait; `seconds` is when to come again."""
+
+  def __init__(self, why: str, seconds: int = 1):
+    super().__init__(why)
+    self.seconds = seconds
+
+
+class Label(NamedTuple):
+  """Holds a label of a text: its id, text and score, and the reasons for it, if they were asked for."""
+
+  id: int
+  text: str
+  score: float
+  why: dict[str, Any] | None
+
+
+class _Job(NamedTuple):
+  """Holds a request that waits: its texts; labels per text, 0 to embed; whether to explain."""
+
+  texts: Sequence[str]
+  k: int
+  explain: bool
+  answer: Future
+
+
+class ModelWorker:
+  """Answers requests by a model, one batch after the other, in a thread of its own.
+
+  Args:
+    model: predicts and embeds; nothing else may use it meanwhile.
+    limits: how many texts wait, and how many form a batch.
+
+  Attributes:
+    model, limits: as given; `max_k` is at most the number of labels.
+    on_batch: called in the worker's thread after each batch, with its number of texts and its seconds.
+  """
+
+  def __init__(self, model: Model, limits: Limits):
+    limits.check()
+    self.model = model
+    self.limits = limits._replace(max_k=min(limits.max_k, len(model.labels)))
+    self.on_batch: Callable[[int, float], None] = lambda texts, seconds: None
+    self._changed = threading.Condition()
+    self._jobs: collections.deque[_Job] = collections.deque()
+    self._waiting = 0
+    self._closed_at = math.inf  # from then on, what waits is refused
+    self._seconds_per_text = 0.0
+    self._many = False  # whether the last batch joined several requests: then more are likely to come
+    self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+    self._ready: Future = Future()
+
+  @property
+  def num_waiting(self) -> int:
+    """Returns the number of texts that wait, without those that the model works on."""
+    return self._waiting
+
+  @property
+  def is_alive(self) -> bool:
+    return self._thread.is_alive()
+
+  def start(self) -> Future:
+    """Starts the thread, which warms the model up; returns a future that is done when it is ready."""
+    if self._thread.ident is None:
+      self._thread.start()
+    return self._ready
+
+  def predict(self, texts: Sequence[str], k: int, explain: bool = False) -> Future:
+    """Queues texts for their k best labels.
+
+    Returns:
+      A future of a list of `Label` for each text, best first.
+
+    Raises:
+      Busy: too many texts wait, or the worker is stopping.
+    """
+    return self._submit(_Job(texts, k, explain, Future()))
+
+  def embed(self, texts: Sequence[str]) -> Future:
+    """Queues texts for their embeddings; returns a future of `[n, D]` float32. Raises Busy as `predict`."""
+    return self._submit(_Job(texts, 0, False, Future()))
+
+  def drain(self, seconds: float) -> None:
+    """Refuses new texts from now on, and those that still wait after some seconds."""
+    with self._changed:
+      self._closed_at = min(self._closed_at, time.monotonic() + seconds)
+      self._changed.notify()
+
+  def join(self, timeout: float) -> None:
+    """Waits for the thread to end after `drain`."""
+    if self._thread.ident is not None:
+      self._thread.join(timeout)
+
+  def _submit(self, job: _Job) -> Future:
+    with self._changed:
+      if self._closed_at < math.inf:
+        raise Busy("the server is stopping")
+      # An idle worker takes any request, also one of more texts than may wait.
+      if self._jobs and self._waiting + len(job.texts) > self.limits.max_waiting_texts:
+        raise Busy(
+          f"the server is busy: {self._waiting} texts wait, and at most {self.limits.max_waiting_texts} may",
+          max(1, math.ceil(self._waiting * self._seconds_per_text)),
+        )
+      self._jobs.append(job)
+      self._waiting += len(job.texts)
+      self._changed.notify()
+    return job.answer
+
+  def _work(self) -> None:
+    try:
+      most = max(self.limits.max_texts, self.limits.max_batch_texts)
+      self.model.warm(most, (_FEW_LABELS, self.limits.max_k))
+    except BaseException as error:
+      self._ready.set_exception(error)
+      return
+    self._ready.set_result(None)
+    while batch := self._next_batch():
+      live = [job for job in batch if job.answer.set_running_or_notify_cancel()]
+      start = time.perf_counter()
+      for alike in _alike(live):
+        self._answer(alike)
+      num_texts = sum(len(job.texts) for job in live)
+      if num_texts:
+        seconds = time.perf_counter() - start
+        latest = seconds / num_texts
+        past = self._seconds_per_text or latest
+        self._seconds_per_text = _MEMORY * past + (1 - _MEMORY) * latest
+        self.on_batch(num_texts, seconds)
+
+  def _next_batch(self) -> list[_Job]:
+    """Waits for requests; returns those of the next batch, or none if the worker has ended."""
+    with self._changed:
+      self._changed.wait_for(lambda: self._jobs or self._closed_at < math.inf)
+      wait = self.limits.max_wait_seconds if self._many else 0.0  # a client that is alone never waits
+      most, until = self.limits.max_batch_texts, time.monotonic() + wait
+      while self._waiting < most and self._closed_at == math.inf and (left := until - time.monotonic()) > 0:
+        self._changed.wait(left)
+      if time.monotonic() >= self._closed_at:
+        self._refuse_all()
+      batch: list[_Job] = []
+      while self._jobs and (not batch or sum(len(job.texts) for job in (*batch, self._jobs[0])) <= most):
+        batch.append(self._jobs.popleft())
+        self._waiting -= len(batch[-1].texts)
+      self._many = len(batch) > 1
+      return batch
+
+  def _refuse_all(self) -> None:
+    for job in self._jobs:
+      if job.answer.set_running_or_notify_cancel():
+        job.answer.set_exception(Busy("the server is stopping"))
+    self._jobs.clear()
+    self._waiting = 0
+
+  def _answer(self, jobs: Sequence[_Job]) -> None:
+    """Answers requests of one kind together."""
+    texts = [text for job in jobs for text in job.texts]
+    ends = np.cumsum([len(job.texts) for job in jobs])
+    try:
+      answers = self._predicted(texts, jobs) if jobs[0].k else self.model.embed(texts)
+    except BaseException as error:
+      for job in jobs:
+        job.answer.set_exception(error)
+      return
+    for job, end in zip(jobs, ends):
+      part = answers[end - len(job.texts) : end]
+      job.answer.set_result([labels[: job.k] for labels in part] if job.k else part)
+
+  def _predicted(self, texts: Sequence[str], jobs: Sequence[_Job]) -> list[list[Label]]:
+    """Returns labels of each text, as many as the most greedy of the requests wants, or more."""
+    k, explain = max(job.k for job in jobs), jobs[0].explain
+    if not explain:  # reasons cost time for each label
+      k = min(_FEW_LABELS, self.limits.max_k) if k <= _FEW_LABELS else self.limits.max_k
+    ids, scores, names, *reasons = self.model.predict(texts, k, explain=explain)
+    found = []
+    for row, of_text in enumerate(names):
+      why = reasons[0][row] if explain else [None] * len(of_text)
+      parts = zip(ids[row].tolist(), of_text, scores[row].tolist(), why)  # shorter than k if fewer are found
+      found.append([Label(*label) for label in parts])
+    return found
+
+
+def _alike(jobs: Sequence[_Job]) -> list[list[_Job]]:
+  """Groups requests that the model can answer together: embeddings, labels, labels with reasons."""
+  kinds: dict[tuple[bool, bool], list[_Job]] = {}
+  for job in jobs:
+    kinds.setdefault((job.k > 0, job.explain), []).append(job)
+  return list(kinds.values())
