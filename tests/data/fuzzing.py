@@ -49,7 +49,13 @@ def _with_label_table(folder: Path, kind: str) -> Path:
   """Tables whose labels are described in a third."""
   samples.separated(folder, "csv")
   (folder / "labels.txt").unlink()
-  if kind == "csv":
+  if kind == "tree":
+    rows = [f'k{at},"{text}",more,{f"k{at - 1}" if at else ""}' for at, text in enumerate(samples.LABELS)]
+    samples.write(folder / "labels.csv", samples.lines(["id,title,description,parent", *rows]))
+    for name in ("train", "test"):
+      cells = (folder / f"{name}.csv").read_text().replace("0", "k0").replace("1", "k1").replace("3", "k3")
+      samples.write(folder / f"{name}.csv", cells)
+  elif kind == "csv":
     rows = ["id,title", *(f'{at},"{text}"' for at, text in enumerate(samples.LABELS))]
     samples.write(folder / "labels.csv", samples.lines(rows))
   else:
@@ -68,8 +74,10 @@ _LAYOUTS = {
   **samples.LAYOUTS,
   "csv and labels.csv": partial(_with_label_table, kind="csv"),
   "csv and labels.jsonl": partial(_with_label_table, kind="jsonl"),
+  "csv and a tree of labels": partial(_with_label_table, kind="tree"),
   "one table": _alone,
 }
+_OPTIONS = {"csv and a tree of labels": {"label_text": "title+description", "label_parent": "parent"}}
 
 
 class Cases:
@@ -110,9 +118,10 @@ class Cases:
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_bytes(content)
     tokenizer = self._tokenizer if rng.random() < 0.1 else None
+    options = _OPTIONS.get(layout.removesuffix(" .gz"), {})
 
     def work():
-      prepared = data.prepare(place / "raw", place / "out", tokenizer=tokenizer)
+      prepared = data.prepare(place / "raw", place / "out", tokenizer=tokenizer, **options)
       _look_at_all(data.load_prepared(place / "out"))
       counts.append(prepared.manifest["counts"])
 

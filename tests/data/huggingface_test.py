@@ -162,6 +162,12 @@ def test_shards_in_the_order_of_their_numbers(place, suffix, tmp_path):
   assert data.load(tmp_path, test_fraction=0.5).manifest["notices"][0].startswith("not read: split 'validat")
 
 
+def test_a_table_in_the_folder_comes_before_those_in_data(tmp_path):
+  samples.write(tmp_path / "posts.csv", "text,labels\nhere,x\n")
+  samples.write(tmp_path / "data" / "train.csv", "text,labels\nthere,x\n")
+  assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["here"]
+
+
 def shards(folder: Path, *names: str) -> Path:
   for name in names:
     samples.write(folder / name, "text,labels\na,x\n")

@@ -177,6 +177,20 @@ def test_refusals(rows, options, said, tmp_path):
   assert "\n" not in str(caught.value)
 
 
+def test_json_lines_may_leave_parents_out(tmp_path):
+  rows = [{key: value for key, value in row.items() if value is not None} for row in ANIMALS]
+  assert labels_of(write_labels(tmp_path, "jsonl", rows[::-1]), label_parent="parent") == PATHS[::-1]
+  with pytest.raises(
+    DataError, match=r"labels\.jsonl: expected a column 'up' of parents; set --config\.data\.l"
+  ):
+    data.load(tmp_path, label_parent="up")
+  folder = samples.raw_json(tmp_path / "raw")
+  with pytest.raises(
+    DataError, match=r"under the key 'x' \(change with --config\.data\.label_text=NAME\), fou"
+  ):
+    data.load(folder, label_text="title+x")
+
+
 def test_a_parent_that_is_no_key(tmp_path):
   for value in (True, 1.5, ["d"], {"d": 1}):
     write_labels(tmp_path, "jsonl", [ANIMALS[0] | {"parent": value}, *ANIMALS[1:]])

@@ -137,6 +137,18 @@ def test_features_of_very_different_sizes():
 # --- too few rows, or answers of one kind ---
 
 
+def test_a_feature_that_differs_by_rounding_keeps_its_prior_weight():
+  """As a cosine of 1 does where held-out queries are in the memory, too: other queries have other cosines."""
+  features, right, rows, _ = made(5)
+  cosine = np.float32(1) - np.float32(6e-8) * (np.random.default_rng(0).random(len(features)) < 0.5)
+  features[:, 1] = np.where(right, cosine, 1)
+  assert 0 < features[:, 1].std(dtype=np.float64) < 1e-7
+  names = ["encoder.score", "nearest_cosine", "memory.score", "num_agreeing"]
+  found, prior = fit(names, features, right, rows).linear, fixed(names).linear
+  assert abs(found[1] - prior[1]) < 1e-3 and abs(prior[1]) > 0.1
+  assert abs(found[0] - prior[0]) > 1e-3  # others are adapted
+
+
 def test_few_queries_adapt_weights_of_other_data():
   names = feature_names(list(SOURCES))
   rng = np.random.default_rng(0)

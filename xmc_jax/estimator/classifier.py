@@ -25,7 +25,8 @@ from xmc_jax.estimator import settings, training
 from xmc_jax.runs.model import Model
 
 # Arguments that scikit-learn would otherwise take for metadata.
-_DATA = MappingProxyType({"texts": UNUSED, "labels": UNUSED})
+_TEXTS = MappingProxyType({"texts": UNUSED})
+_TEXTS_AND_LABELS = MappingProxyType({"texts": UNUSED, "labels": UNUSED})
 _DEPTH = 100  # labels that `predict` looks at first
 
 
@@ -64,9 +65,9 @@ class XMCClassifier(BaseEstimator):
     [['audio']]
   """
 
-  __metadata_request__fit = __metadata_request__score = _DATA
-  __metadata_request__predict = __metadata_request__predict_proba = _DATA
-  __metadata_request__decision_function = _DATA
+  __metadata_request__fit = __metadata_request__score = _TEXTS_AND_LABELS
+  __metadata_request__predict = __metadata_request__predict_proba = _TEXTS
+  __metadata_request__decision_function = _TEXTS
 
   def __init__(
     self,

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping
 
 from xmc_jax.errors import DataError
-from xmc_jax.storage import path_safety, run_folder
+from xmc_jax.storage import atomic, path_safety, run_folder
 
 # What prediction needs of a run's folder, apart from its parameters.
 _NEEDED = ("config.json", "chunks.json", "data", "encoder", "tokenizer.json", *run_folder.RANKING_FILES)
@@ -54,7 +54,8 @@ def unpack(files: Mapping[str, bytes], folder: pathlib.Path) -> None:
   """Writes what `packed` returned into an empty folder.
 
   Raises:
-    DataError: a path leads out of the folder, or something is no file; nothing of it is written.
+    DataError: a path leads out of the folder, or something is no file; nothing is written then.
+    UserError: the disk refuses the files.
   """
   for name, content in files.items():
     parts = name.split("/") if isinstance(name, str) else [""]
@@ -62,10 +63,11 @@ def unpack(files: Mapping[str, bytes], folder: pathlib.Path) -> None:
       part in ("", ".", "..") or set(part) & set("\\:\0") for part in parts
     ):
       raise DataError(f"the pickle holds the file {name!r:.80}, which is no file of a run; it was modified")
-  for name, content in files.items():
-    path = folder.joinpath(*name.split("/"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+  with atomic.writing(folder):
+    for name, content in files.items():
+      path = folder.joinpath(*name.split("/"))
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(content)
   path_safety.check(folder)
 
 

@@ -12,6 +12,7 @@ from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.distributed import runtime
 from xmc_jax.estimator import files
 from xmc_jax.estimator.fitted import Fitted
+from xmc_jax.storage import locks
 
 
 def train(
@@ -35,12 +36,13 @@ def train(
     home = workdir or temporary.path
     run = workdir or home / "run"
     config.data.path, config.data.cache_dir = str(home / "texts"), str(temporary.path / "cache")
-    in_memory.write_encoded(home / "texts", space.texts, (texts, truth), ([], truth[:0]))
-    with (
-      runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None),
-      train_run(config, run, owns_process=False) as trained,
-    ):
-      say(trained.writer.stage_summary())
+    with locks.in_use(home, ".fit.lock", "fits here; wait for it, or give another workdir"):
+      in_memory.write_encoded(home / "texts", space.texts, (texts, truth), ([], truth[:0]))
+      with (
+        runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None),
+        train_run(config, run, owns_process=False) as trained,
+      ):
+        say(trained.writer.stage_summary())
   except BaseException:
     temporary.delete()
     raise

@@ -20,6 +20,7 @@ from xmc_jax.storage import atomic
 
 FEWEST_ROWS = 50  # queries that trees need; with fewer there is only the regression
 _TRUST = 30.0  # strength of the prior around the weights that were fitted on other data
+_ROUNDING = 1e-6  # of float32 features, relative to their largest value
 _FORMAT, _VERSION = "xmc_jax hybrid", 1
 _FOLDS = 3
 _TREES = {
@@ -182,7 +183,9 @@ def _fitted_regression(names: list[str], features: np.ndarray, right: np.ndarray
   from scipy.optimize import minimize
 
   center, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
-  scale = np.where(scale > 0, scale, 1)
+  # A feature that differs only by rounding keeps its prior weight; divided by its deviation it would get a
+  # huge one.
+  scale = np.where(scale > _ROUNDING * np.abs(features).max(axis=0), scale, 1)
   inputs = np.append((features - center) / scale, np.ones((len(features), 1)), axis=1)
   prior = fixed(names).linear
   start = np.append(prior[:-1] * scale, prior[-1] + prior[:-1] @ center)

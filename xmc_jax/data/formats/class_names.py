@@ -7,7 +7,6 @@ from typing import Any
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.errors import DataError
 
-METADATA = b"huggingface"  # the key of Arrow and Parquet schemas
 _LISTS = ("Sequence", "List", "LargeList")
 _LARGEST = 1 << 26  # bytes: a million names of ordinary length
 
@@ -29,11 +28,10 @@ def read_json(path: Path) -> dict:
   return found
 
 
-def names_in_metadata(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
+def names_in_metadata(metadata: bytes, column: str) -> list[str]:
   """Returns the names of a column's classes in a schema's metadata; none if it has no legible ones."""
   try:
-    found = json.loads((metadata or {}).get(METADATA, b"null"))
-    return names_of(found["info"]["features"], column)
+    return names_of(json.loads(metadata)["info"]["features"], column)
   except (ValueError, RecursionError, TypeError, KeyError):
     return []
 

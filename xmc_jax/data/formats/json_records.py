@@ -27,15 +27,26 @@ def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]
       blank = after if after < end else 0
 
 
-def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int) -> str:
-  """Returns the record's text: these fields, joined by a space; null counts as empty."""
+def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int, setting: str = "text") -> str:
+  """Returns the record's text: these fields, joined by a space; null counts as empty.
+
+  Args:
+    record: one row.
+    names: its fields.
+    place: where the rows come from.
+    row: which of them it is.
+    setting: the key of config.data that chooses the fields, for the message about a missing one.
+
+  Raises:
+    DataError: a field is missing, or is no text.
+  """
   parts = []
   for name in names:
     value = record.get(name, record)
     if value is not None and not isinstance(value, str):
       expected = f"a text under the key {name!r}"
       if value is record:
-        expected += " (change with --config.data.text=NAME)"
+        expected += f" (change with --config.data.{setting}=NAME)"
         value = f"keys {', '.join(record)}"
       raise place.refuse(row, expected, value)
     parts.append(value or "")

@@ -3,10 +3,10 @@
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from xmc_jax.data.formats.class_names import names_of, read_json
+from xmc_jax.data.formats.class_names import names_in_metadata, names_of, read_json
 from xmc_jax.data.formats.source import Place
 from xmc_jax.data.formats.split_files import SplitFiles
-from xmc_jax.data.formats.table_files import class_names
+from xmc_jax.data.formats.table_files import hub_metadata
 
 _UNLABELLED = -1  # how data sets of the hub mark a point whose label is not known
 
@@ -25,13 +25,15 @@ class LabelClasses:
     self._is_ignored = False
     self._num_unlabelled = 0
     for split, column in splits:
-      shared = names_of(read_json(split.features).get("features"), column) if split.features else []
-      last: list[str] = []
+      names = names_of(read_json(split.features).get("features"), column) if split.features else []
+      is_shared = bool(names)
+      last = b""
       for path in split.files:
-        names = shared or class_names(path, column)
-        last = last if names == last else names  # shards share one list
-        if last:
-          self._of_file[path] = last
+        if not is_shared and (metadata := hub_metadata(path)) != last:  # shards have the same, mostly
+          last = metadata
+          names = names_in_metadata(metadata, column)
+        if names:
+          self._of_file[path] = names
     self.names = list(dict.fromkeys(name for names in self._lists() for name in names))
 
   def _lists(self) -> list[list[str]]:

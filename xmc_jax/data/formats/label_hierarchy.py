@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from xmc_jax.data.formats.source import Place
+from xmc_jax.data.formats.source import Place, excerpt
 from xmc_jax.errors import DataError
 
 SEPARATOR = " > "
@@ -59,7 +59,7 @@ class Hierarchy:
       return -1
     known = ids.get(str(value)) if type(value) in (str, int) else None
     if known is None:
-      expected = f"the key of another label, or nothing, in column {self._column!r}"
+      expected = f"the key of another label, or nothing, in column {excerpt(self._column)}"
       raise self._refused(at, expected, value)
     return known
 

@@ -16,6 +16,8 @@ from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import DataError
 
+_RECORDS = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack a parent
+
 
 class LabelTable(NamedTuple):
   """Holds the labels of a file, in its order.
@@ -51,11 +53,15 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   keys: list[str] = []
   hierarchy = Hierarchy(found.parent)
   wanted = dict.fromkeys((*found.names, found.key, found.parent))
+  has_parents = False
   for place, rows in records(path, [name for name in wanted if name], notices):
     names = [joined_text(record, found.names[:1], place, row) for row, record in enumerate(rows)]
     texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
     keys += [str(record.get(found.key)) for record in rows] if found.key else names
     hierarchy.add(names, texts, [record.get(found.parent) for record in rows], place)
+    has_parents = has_parents or any(found.parent in record for record in rows)
+  if found.parent and not has_parents:
+    raise _missing(path, found.parent, "parents", "label_parent", column_names(path, []))
   return LabelTable(hierarchy.joined_texts(keys), keys, not found.key)
 
 
@@ -104,7 +110,7 @@ def unread_notices(path: Path, have: list[str], read: tuple[str, ...], options: 
 def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
   have = column_names(path, notices)
   parent = options.label_parent
-  if parent and parent not in have:
+  if parent and parent not in have and suffix(path) not in _RECORDS:
     raise _missing(path, parent, "parents", "label_parent", have)
   own = [name for name in have if name != parent]
   key = columns.guess(columns.KEYS, own)

@@ -33,7 +33,8 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
 
 
 def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
-  names = tuple((options.label_text or options.text).split("+"))
+  setting = "label_text" if options.label_text else "text"
+  names = tuple(getattr(options, setting).split("+"))
   if options.label_parent:
     yield from label_tables.chunks(path, options._replace(label_text="+".join(names)), notices)
     return
@@ -42,7 +43,7 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[s
       # `content` is part of the layout, and often empty.
       have = [name for name in records[0] if name != "content"]
       notices += label_tables.unread_notices(path, have, names, options)
-    yield [joined_text(record, names, place, row) for row, record in enumerate(records)]
+    yield [joined_text(record, names, place, row, setting) for row, record in enumerate(records)]
 
 
 def _points(path: Path, text: str, notices: list[str]) -> Iterator[Rows]:

@@ -11,7 +11,6 @@ from xmc_jax.errors import DataError
 _SHARD = re.compile(
   r"(?P<split>\w[\w.]*)-(?P<number>\d{5,9})-of-(?P<total>\d{5,9})(-[0-9a-f]{16})?(?P<end>\.\w+(\.gz)?)"
 )
-_FOLDERS = ("", "data")
 _HELD_OUT = ("validation", "valid", "val", "dev")
 _STEMS = {"train": ("train", "trn"), "test": ("test", "tst")}
 
@@ -38,25 +37,20 @@ def one_file(path: Path) -> SplitFiles:
 def find_splits(
   folder: Path, suffixes: tuple[str, ...], notices: list[str]
 ) -> tuple[SplitFiles | None, SplitFiles | None]:
-  """Returns the training and the test tables of a folder or of its `data/`; None for a split without any.
+  """Returns the training and the test tables of a folder; None for a split without any.
 
   Adds a notice for each split that is left out.
 
   Raises:
     DataError: a shard is missing, or shards of two sets are mixed.
   """
-  for name in _FOLDERS:
-    place = folder / name
-    if not place.is_dir():
-      continue
-    shards = _shards(place, suffixes)
-    train, test = (_find_split(place, stems, suffixes, shards) for stems in _STEMS.values())
-    if train is not None:
-      single = [stem for stem in _HELD_OUT if find(place, *(stem + kind for kind in suffixes))]
-      read = {stem for stems in _STEMS.values() for stem in stems}
-      notices += left_out([*single, *(split for split in shards if split not in read)])
-      return train, test
-  return None, None
+  shards = _shards(folder, suffixes)
+  train, test = (_find_split(folder, stems, suffixes, shards) for stems in _STEMS.values())
+  if train is not None:
+    single = [stem for stem in _HELD_OUT if find(folder, *(stem + kind for kind in suffixes))]
+    read = {stem for stems in _STEMS.values() for stem in stems}
+    notices += left_out([*single, *(split for split in shards if split not in read)])
+  return train, test
 
 
 def left_out(splits: list[str]) -> list[str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from xmc_jax.data.formats import arrow_streams
 from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks
-from xmc_jax.data.formats.class_names import names_in_metadata
 from xmc_jax.data.formats.json_records import objects
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.source import Place, one_line, refusal
@@ -51,10 +50,10 @@ def column_names(path: Path, notices: list[str]) -> list[str]:
   raise refusal(path, 1, "at least one row", "an empty table")
 
 
-def class_names(path: Path, column: str) -> list[str]:
-  """Returns the names that a column's numbers stand for, by the table's own metadata; mostly none."""
+def hub_metadata(path: Path) -> bytes:
+  """Returns what Hugging Face's libraries wrote into a table's schema, as JSON; b"" if they wrote nothing."""
   schema = _schema(path)
-  return [] if schema is None else names_in_metadata(schema.metadata, column)
+  return b"" if schema is None else (schema.metadata or {}).get(b"huggingface", b"")
 
 
 def _schema(path: Path) -> "pa.Schema | None":

@@ -20,6 +20,7 @@ from xmc_jax.errors import ConfigError, DataError
 LOOKS_FOR = (
   "train.* and test.*, train-00000-of-00002.* and so on, or one file, in .jsonl, .csv, .tsv or .parquet"
 )
+_HUB_FOLDER = "data"  # where repositories of the hub have their tables
 
 
 def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
@@ -30,12 +31,15 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   train, test = find_splits(path, SUFFIXES, notices)
   if train is None:
     tables = [file for file in sorted(path.iterdir()) if suffix(file) in SUFFIXES and file != labels]
+    if not tables and (path / _HUB_FOLDER).is_dir():
+      train, test = find_splits(path / _HUB_FOLDER, SUFFIXES, notices)
     if len(tables) > 1:
       names = ", ".join(file.name for file in tables)
       notices.append(f"several tables, {names}, none of them train.*; take one with --config.data.path=FILE")
-    if len(tables) != 1:
-      return None
-    train = one_file(tables[0])
+    if len(tables) == 1:
+      train = one_file(tables[0])
+  if train is None:
+    return None
   return source_fields(train, test, labels, options, notices)
 
 
