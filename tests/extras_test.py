@@ -51,7 +51,7 @@ def _imports(node: ast.AST, inside: bool = False):
       yield from ((alias.name.partition(".")[0], inside) for alias in child.names)
     if isinstance(child, ast.ImportFrom):
       yield child.module.partition(".")[0], inside
-    yield from _imports(child, inside or isinstance(child, ast.FunctionDef))
+    yield from _imports(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 @each_case("path", [*sorted(ROOT.glob("xmc_jax/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))])
