@@ -14,6 +14,7 @@ _STORIES = {
   "xmc_jax.cli.commands",
   "xmc_jax.export.exported",
   "xmc_jax.models.loading",
+  "xmc_jax.serve.__init__",
 }
 MODULES = [
   name
