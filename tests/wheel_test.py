@@ -95,6 +95,11 @@ def test_experiments_and_bundled_data_come_with_it(installed, tmp_path):
   assert {path.name for path in (installed / "experiments").glob("*.py")} >= {"common.py", "dexml.py"}
 
 
+def test_the_servers_page_comes_with_it(installed):
+  page = installed / "xmc_jax" / "serve" / "page"
+  assert {path.name for path in page.iterdir()} >= {"index.html", "page.css", "page.js", "icon.svg"}
+
+
 def test_a_config_of_ones_own_comes_first(installed, tmp_path):
   (tmp_path / "experiments").mkdir()
   (tmp_path / "experiments" / "dexml.py").write_text("1 / 0\n")

@@ -118,6 +118,11 @@ def test_a_tight_split_is_the_best_of_all(lengths, max_length):
     assert found <= min(map(cost, choices)) + 1e-9
 
 
+def test_few_widths():
+  assert length_buckets.few_widths(24) == [8, 16, 24] and length_buckets.few_widths(2) == [2]
+  assert length_buckets.few_widths(512) == [8, 16, 24, 32, 64, 128, 256, 512]
+
+
 def test_a_tight_split_by_hand():
   lengths = np.array([3] * 100 + [11] * 100 + [12] + [30] * 5)
   split = length_buckets.split_tightly(lengths, 32)
@@ -128,11 +133,14 @@ def test_a_tight_split_by_hand():
 
 
 @hypothesis.given(
-  lengths=st.lists(st.integers(0, 80), max_size=60), max_length=st.sampled_from([2, 8, 24, 61])
+  lengths=st.lists(st.integers(0, 80), max_size=60),
+  max_length=st.sampled_from([2, 8, 24, 61]),
+  few=st.booleans(),
 )
-def test_split_by_width_takes_the_narrowest_width_that_holds(lengths, max_length):
-  lengths, every = np.array(lengths, np.int64), length_buckets.widths(max_length)
-  split = length_buckets.split_by_width(lengths, max_length)
+def test_split_by_width_takes_the_narrowest_width_that_holds(lengths, max_length, few):
+  every = (length_buckets.few_widths if few else length_buckets.widths)(max_length)
+  lengths = np.array(lengths, np.int64)
+  split = length_buckets.split_by_width(lengths, max_length, every if few else ())
   together = np.concatenate([rows for _, rows in split]) if split else np.zeros(0, int)
   assert sorted(together) == list(range(len(lengths)))
   for width, rows in split:

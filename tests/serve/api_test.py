@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from cases import each_case
 from made_servers import HOSTILE, HOSTILE_QUERY, StandIn, train
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 import xmc_jax
@@ -323,6 +325,25 @@ def test_an_embedding_that_is_not_finite_is_null(stand_in):
 
 
 # --- from Python ---
+
+
+def test_it_can_be_mounted_in_another_application():
+  """Where nobody starts it, the first request does."""
+  outer = Starlette(routes=[Mount("/labels", serve.app(StandIn(), name="inner"))])
+  with TestClient(outer) as client:
+    assert len(client.post("/labels/predict", json={"text": "a"}).json()["predictions"][0]["labels"]) == 5
+    assert "<textarea" in client.get("/labels/").text and client.get("/labels/page.js").status_code == 200
+    assert 'requests_total{route="/predict",status="200"} 1.0' in client.get("/labels/metrics").text
+
+
+def test_a_model_that_cannot_warm_up_refuses_instead_of_waiting():
+  class Broken(StandIn):
+    def warm(self, num_texts, depths):
+      raise UserError("hybrid.json is damaged")
+
+  with TestClient(Starlette(routes=[Mount("/", serve.app(Broken()))])) as client:
+    sentence(client.post("/predict", json={"text": "a"}), 503)
+    assert client.get("/health").status_code == 503
 
 
 def test_what_cannot_work_is_said_in_one_line(monkeypatch):

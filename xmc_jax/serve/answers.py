@@ -32,9 +32,9 @@ def predictions(found: Sequence[Sequence[Label]]) -> dict[str, Any]:
 
 def embeddings(vectors: np.ndarray) -> dict[str, Any]:
   """Returns the body of `/embed`; numbers that are not finite, which JSON lacks, are null."""
-  rows: list[list[float | None]] = vectors.tolist()
+  rows = vectors.tolist()
   if not np.isfinite(vectors).all():
-    rows = [[value if math.isfinite(value or 0) else None for value in row] for row in rows]
+    rows = [[value if math.isfinite(value) else None for value in row] for row in rows]
   return {"embeddings": rows}
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -32,6 +32,9 @@ _WITH_BODY: dict[int | str, dict[str, Any]] = {
   status: {"model": schemas.ErrorAnswer, "description": why} for status, why in _ERRORS.items()
 }
 _WITHOUT_BODY: dict[int | str, dict[str, Any]] = {421: _WITH_BODY[421]}
+_NOT_READY: dict[int | str, dict[str, Any]] = {
+  503: {"model": schemas.Health, "description": "The model is not ready yet, or has ended."}
+}
 router = APIRouter()
 
 
@@ -108,13 +111,14 @@ async def embed(asked: schemas.EmbedRequest, request: Request) -> Response:
   return answers.as_json(answers.embeddings(await _answered(worker.embed(texts))))
 
 
-@router.get("/health", response_model=schemas.Health, responses=_WITHOUT_BODY)
+@router.get("/health", response_model=schemas.Health, responses={**_WITHOUT_BODY, **_NOT_READY})
 async def health(request: Request) -> Response:
   """Tells that the server answers, and what it serves."""
   state, worker = request.app.state, request.app.state.worker
+  worker.start()
   limits = {key: getattr(worker.limits, key) for key in schemas.LimitsAnswer.model_fields}
   about = {
-    "ok": worker.is_alive,
+    "ok": worker.is_ready,
     "run": state.name,
     "step": worker.model.step,
     "labels": len(worker.model.labels),
@@ -122,7 +126,7 @@ async def health(request: Request) -> Response:
     "k": state.k,
     "limits": limits,
   }
-  return answers.as_json(about, 200 if worker.is_alive else 503)
+  return answers.as_json(about, 200 if worker.is_ready else 503)
 
 
 @router.get(
@@ -167,23 +171,23 @@ def _giving(file: page.File) -> Callable[[], Any]:
 
 
 async def _invalid(_: Request, refused: Exception) -> Response:
-  fault = refused if isinstance(refused, RequestValidationError) else RequestValidationError([])
+  fault = cast(RequestValidationError, refused)
   not_json = fault.errors()[0]["type"] == "json_invalid"
   return answers.error(400 if not_json else 422, answers.sentence_of(fault))
 
 
 async def _refused(request: Request, refused: Exception) -> Response:
   """Answers errors of our own and of the router, whose sentences are short."""
-  status, sentence = getattr(refused, "status_code", 500), getattr(refused, "detail", "")
+  fault = cast(HTTPException, refused)
+  status, sentence = fault.status_code, fault.detail
   if status == 404:
     sentence = "there is nothing at this address; /openapi.json lists what there is"
   elif status == 405:
     sentence = f"this address does not take {request.method}; /openapi.json lists what it takes"
   elif status == 400:
     sentence = "the body is not JSON that this server can read"
-  return answers.error(status, sentence, getattr(refused, "headers", None))
+  return answers.error(status, sentence, fault.headers)
 
 
 async def _busy(_: Request, refused: Exception) -> Response:
-  seconds = getattr(refused, "seconds", 1)
-  return answers.error(503, str(refused), {"Retry-After": str(seconds)})
+  return answers.error(503, str(refused), {"Retry-After": str(cast(Busy, refused).seconds)})

@@ -86,8 +86,8 @@ class Guard:
       await failed(scope, receive, send_with_headers)
     finally:
       self._running -= 1
-      route = scope["path"] if scope["path"] in self._routes else "other"
-      self._metrics.request(route, status, time.perf_counter() - start)
+      path = scope["path"].removeprefix(scope.get("root_path", ""))
+      self._metrics.request(path if path in self._routes else "other", status, time.perf_counter() - start)
 
   async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
     headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}

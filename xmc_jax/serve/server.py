@@ -98,8 +98,10 @@ def serve(
     worker.start().result()  # a UserError of the run ends here, as one line
     try:
       server.run(sockets=[taken])
-    except OSError as error:  # another process has begun to listen meanwhile
-      raise _refused(host, port, error) from None
+    except OSError as error:
+      if error.errno != errno.EADDRINUSE:
+        raise
+      raise _refused(host, port, error) from None  # another process has begun to listen meanwhile
   worker.join(timeout=_SPARE_SECONDS)
   if worker.is_alive:
     os._exit(0)  # the model does not come back: the interpreter would wait for it

@@ -16,9 +16,8 @@ import numpy as np
 from xmc_jax.runs.model import Model
 from xmc_jax.serve.limits import Limits
 
-_FEW_LABELS = (
-  10  # labels are ranked this deep, or as deep as the limit allows: each depth may be a compilation
-)
+# Labels are ranked this deep, or as deep as the limit allows: each depth may be a compilation.
+_FEW_LABELS = 10
 _MEMORY = 0.8  # weight of the past in the mean seconds of a text
 
 
@@ -83,10 +82,16 @@ class ModelWorker:
   def is_alive(self) -> bool:
     return self._thread.is_alive()
 
+  @property
+  def is_ready(self) -> bool:
+    """Returns whether the model is warm, and the worker has not ended."""
+    return self._ready.done() and self.is_alive
+
   def start(self) -> Future:
     """Starts the thread, which warms the model up; returns a future that is done when it is ready."""
-    if self._thread.ident is None:
-      self._thread.start()
+    with self._changed:
+      if self._thread.ident is None:
+        self._thread.start()
     return self._ready
 
   def predict(self, texts: Sequence[str], k: int, explain: bool = False) -> Future:
@@ -116,6 +121,7 @@ class ModelWorker:
       self._thread.join(timeout)
 
   def _submit(self, job: _Job) -> Future:
+    self.start()  # where the application is mounted in another one, nothing else does
     with self._changed:
       if self._closed_at < math.inf:
         raise Busy("the server is stopping")
@@ -135,7 +141,9 @@ class ModelWorker:
       most = max(self.limits.max_texts, self.limits.max_batch_texts)
       self.model.warm(most, (_FEW_LABELS, self.limits.max_k))
     except BaseException as error:
+      self.drain(0.0)
       self._ready.set_exception(error)
+      self._next_batch()  # refuses what waits
       return
     self._ready.set_result(None)
     while batch := self._next_batch():
