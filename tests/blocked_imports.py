@@ -8,11 +8,12 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1]
 _BLOCKER = """
 import runpy, sys
-class Blocker:
-  def find_spec(self, name, path=None, target=None):
-    if name.partition(".")[0] in {blocked}:
-      raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Blocker())
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+class Finder(PathFinder):
+  @classmethod
+  def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] in {blocked} else super().find_spec(name, path, target)
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Finder]
 """
 COMMAND = 'runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)'
 
