@@ -110,7 +110,8 @@ def test_no_source_can_run_what_a_file_says(path):
     if name.endswith("from_pretrained") and "Auto" in name:
       assert keywords.get("trust_remote_code") == "False" and keywords["local_files_only"] == "True", name
     if name == "importlib.import_module":
-      assert path.name == "__init__.py", name  # of fixed tables
+      of_presets = path == ROOT / "xmc_jax" / "estimator" / "settings.py"  # files of experiments/ alone
+      assert path.name == "__init__.py" or of_presets, name  # of fixed tables
     if name.endswith("snapshot_download"):
       assert "allow_patterns" in keywords
 

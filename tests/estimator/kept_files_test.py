@@ -200,11 +200,17 @@ def test_labels_that_cannot_be_added(in_memory):
 
 
 @pytest.mark.slow
-def test_labels_cannot_be_added_to_a_table():
-  table = made_texts.estimator(method="ova", num_epochs=1).fit(TEXTS, LABELS)
-  with pytest.raises(UserError, match=r"method 'ova' learns a vector for each label.*method='dexml'"):
-    table.add_labels(["x"])
-  assert len(table.classes_) == 15 and table.predict(TEXTS[:1])
+def test_which_methods_add_labels():
+  """Those whose labels are texts alone; others say so, and still predict."""
+  for method in ("rae_xmc", "ngame"):
+    made = made_texts.estimator(method=method, num_epochs=1).fit(TEXTS, LABELS)
+    made.add_labels(["a zebra crossing"])
+    assert made.top_k(["a zebra crossing"], k=1)[2] == [["a zebra crossing"]]
+  for method in ("ova", "dexa"):
+    made = made_texts.estimator(method=method, num_epochs=1).fit(TEXTS, LABELS)
+    with pytest.raises(UserError, match=f"method '{method}' ranks labels by more .* fit with method='dexml'"):
+      made.add_labels(["x"])
+    assert len(made.classes_) == 15 and made.predict(TEXTS[:1])
 
 
 def test_temporary_folders_are_where_others_are(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ class XMCClassifier(BaseEstimator):
   has examples.
 
   Args:
-    method: 'dexml', 'dexa', 'ngame', 'prime', 'rae_xmc', 'ramen', 'unidec', 'depsl', 'ova', 'dpr' or 'ance'.
+    method: 'dexml', 'dexa', 'ngame', 'prime', 'rae_xmc', 'unidec', 'depsl', 'ova', 'dpr' or 'ance'.
     encoder: 'bag', 'gru', or a pretrained encoder: a folder, hub id or installed package.
     num_epochs, batch_size, learning_rate, max_length: of the training; None is the method's own.
     scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities.
@@ -217,7 +217,7 @@ class XMCClassifier(BaseEstimator):
       `[n]` int32 columns of the labels with these texts.
 
     Raises:
-      UserError: the method learns a vector for each label, or a text is empty.
+      UserError: the method ranks labels by more than their texts, or a text is empty.
     """
     check_is_fitted(self)
     with self._printing():

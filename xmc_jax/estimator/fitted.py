@@ -63,12 +63,13 @@ class Fitted:
     """Raises UserError unless the vectors of labels depend on nothing but their texts."""
     run = runs.reopen(self._run)
     trained = programs.Trained(*run.trained()[:2])
-    by_text = programs.follows_from_text(run.method.embed_labels, trained, run.config.data.max_length)
-    if run.method.scorers or not by_text:
+    kinds = (run.method.embed_labels, *run.method.scorers.values())
+    max_length = run.config.data.max_length
+    if not all(programs.follows_from_text(kind, trained, max_length) for kind in kinds):
       name = run.config.method.name
       raise UserError(
-        f"method {name!r} learns a vector for each label, which does not follow from the label's text, so no "
-        "label can be added without training; method='dexml' and method='rae_xmc' can add labels"
+        f"method {name!r} ranks labels by more than their texts, so none can be added without training; fit "
+        "with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone"
       )
 
   def __getstate__(self) -> dict[str, Any]:
