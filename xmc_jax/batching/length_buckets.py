@@ -31,9 +31,10 @@ def widths(max_length: int) -> list[int]:
 
 
 def few_widths(max_length: int) -> list[int]:
-  """Returns widths that double, from 8 to `max_length`: so few that all can be compiled beforehand."""
-  doubled = (WIDTH_STEP << power for power in itertools.count())
-  return [*itertools.takewhile(lambda width: width < max_length, doubled), max_length]
+  """Returns so few widths that all can be compiled beforehand: 8, 16, 24, 32, 64, 128, ..., `max_length`."""
+  doubled = (4 * WIDTH_STEP << power for power in itertools.count())
+  every = itertools.chain(range(WIDTH_STEP, 4 * WIDTH_STEP, WIDTH_STEP), doubled)
+  return [*itertools.takewhile(lambda width: width < max_length, every), max_length]
 
 
 def plan(

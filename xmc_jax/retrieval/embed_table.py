@@ -11,8 +11,6 @@ from xmc_jax.distributed import sharding
 from xmc_jax.types import Array, Tokens
 
 _FEW_CHUNKS = 4
-_SIZES = (8, 64)  # texts at a time, for few texts
-FEW_SIZES = (1, *_SIZES)  # where texts come one by one
 
 
 def embed_table(
@@ -73,9 +71,9 @@ def embed_table(
   return out if out is not None else np.zeros((0, 0), np.float32)
 
 
-def texts_at_a_time(num_texts: int, batch_size: int, sizes: Sequence[int] = _SIZES) -> int:
+def texts_at_a_time(num_texts: int, batch_size: int) -> int:
   """Returns the batch size: a smaller one for few texts, to cut latency; each size is a compilation."""
-  return min([batch_size, *(size for size in sizes if size >= num_texts)])
+  return min([batch_size, *(size for size in (8, 64) if size >= num_texts)])
 
 
 def _chunks(

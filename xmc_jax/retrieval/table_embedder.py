@@ -11,7 +11,7 @@ from xmc_jax.batching import length_buckets
 from xmc_jax.data import TokenTable
 from xmc_jax.distributed import runtime, sharding, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
-from xmc_jax.retrieval.embed_table import FEW_SIZES, embed_table, texts_at_a_time
+from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
 from xmc_jax.types import Array, Method, PyTree, Tokens
 
 _Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
@@ -65,15 +65,22 @@ class TableEmbedder:
     """
     return self._embed(self._of_points(params, extra_state), tokens, progress, few_shapes=few_shapes)
 
-  def compile_few_shapes(self, params: PyTree, extra_state: PyTree, num_texts: int) -> None:
-    """Compiles `queries` for up to `num_texts` texts of any length: widths that double, three sizes."""
-    most = texts_at_a_time(num_texts, self._batch_size, FEW_SIZES)
-    for size in (*(size for size in FEW_SIZES if size < most), most):
+  def compile_few_shapes(self, params: PyTree, extra_state: PyTree) -> None:
+    """Compiles `queries` with `few_shapes` for any number of texts of any length."""
+    for size in self._few_sizes:
       for width in length_buckets.few_widths(self._max_length):
         ids, starts = np.zeros(width, np.int32), np.zeros(size, np.int64)
-        self.queries(
-          params, extra_state, TokenTable(ids, starts, np.full(size, width, np.int32)), few_shapes=True
-        )
+        tokens = TokenTable(ids, starts, np.full(size, width, np.int32))
+        self.queries(params, extra_state, tokens, few_shapes=True)
+
+  @property
+  def _few_sizes(self) -> tuple[int, ...]:
+    """Returns the numbers of texts at a time, where all are compiled beforehand.
+
+    A CPU gains little by more than 8, and pads less: the 8 are of like lengths.
+    """
+    on_cpu = self._mesh.devices.flat[0].platform == "cpu"
+    return (1, 8) if on_cpu else (1, 8, 64)
 
   def split_queries(
     self,
@@ -159,8 +166,10 @@ class TableEmbedder:
       if progress:
         progress(done)
 
-    sizes = {"sizes": FEW_SIZES} if few_shapes else {}
-    size = sharding.rounded_up(texts_at_a_time(len(tokens), self._batch_size, **sizes), self._mesh.size)
+    size = texts_at_a_time(len(tokens), self._batch_size)
+    if few_shapes:
+      size = next((size for size in self._few_sizes if size >= len(tokens)), self._few_sizes[-1])
+    size = sharding.rounded_up(size, self._mesh.size)
     return embed_table(
       on_devices,
       tokens,

@@ -137,15 +137,15 @@ class Model:
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
     """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.
 
-    From then on texts are padded to lengths that double, and embedded 1, 8 or 64 at a time.
+    From then on texts are embedded 1 or 8 at a time (on accelerators also 64), padded to few lengths.
 
     Args:
-      num_texts: most texts in a later call; if more than 64, `eval.batch_size` is one more size.
+      num_texts: most texts in a later call.
       depths: values of k in later calls.
     """
     self._few_shapes = True
     self.open(explain=True)
-    self._run.embedder.compile_few_shapes(self._params, self._extra_state, num_texts)
+    self._run.embedder.compile_few_shapes(self._params, self._extra_state)
     texts = list(itertools.islice(itertools.cycle(self._run.dataset.train.texts), num_texts))
     for k in depths:
       sizes = itertools.takewhile(lambda size: size < num_texts, (1 << power for power in itertools.count()))

@@ -31,7 +31,7 @@ _ERRORS = {
 _WITH_BODY: dict[int | str, dict[str, Any]] = {
   status: {"model": schemas.ErrorAnswer, "description": why} for status, why in _ERRORS.items()
 }
-_WITHOUT_BODY = {421: _WITH_BODY[421]}
+_WITHOUT_BODY: dict[int | str, dict[str, Any]] = {421: _WITH_BODY[421]}
 _NOT_READY: dict[int | str, dict[str, Any]] = {
   503: {"model": schemas.Health, "description": "The model is not ready yet, or has ended."}
 }
