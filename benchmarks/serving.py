@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
 import pathlib
 import re
 import signal
@@ -99,7 +100,9 @@ def of_run(workdir: pathlib.Path, given: argparse.Namespace) -> dict:
     for number in range(1 + given.rounds):
       for path, clients in itertools.product(("/predict", "/embed"), _CLIENTS):
         requests = [request_of(text, path, given.k) for text in texts]
+        before = cpu_seconds(server.pid)
         row = asyncio.run(measured(port, requests, clients, given.requests, given.seconds))
+        row["cpu_ms"] = 1000 * (cpu_seconds(server.pid) - before) / row["requests"]
         if number:  # the first round warms up
           rows.setdefault((path, clients), []).append(row)
     memory = children.peak_bytes(server.pid)
@@ -117,6 +120,12 @@ def of_run(workdir: pathlib.Path, given: argparse.Namespace) -> dict:
     "peak_bytes": memory,
     "rows": summary,
   }
+
+
+def cpu_seconds(pid: int) -> float:
+  """Returns a process's CPU time so far, from Linux's /proc; other work on the machine hardly changes it."""
+  fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+  return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def spread(rows: list[dict], key: str) -> list[float]:
@@ -139,8 +148,15 @@ def main() -> None:
     found.append(of_run(workdir, given))
     print(f"{workdir.name}: ready after {found[-1]['ready_seconds']:.1f} s")
     for row in found[-1]["rows"]:
-      cells = (f"{name} {row[key][0]:.1f} ({row[key][1]:.1f} to {row[key][2]:.1f})" for key, name in (
-        ("per_second", "requests/s"), ("p50_ms", "p50 ms"), ("p99_ms", "p99 ms")))  # fmt: skip
+      shown = {
+        "per_second": "requests/s",
+        "p50_ms": "p50 ms",
+        "p99_ms": "p99 ms",
+        "cpu_ms": "server's CPU ms",
+      }
+      cells = (
+        f"{name} {row[key][0]:.1f} ({row[key][1]:.1f} to {row[key][2]:.1f})" for key, name in shown.items()
+      )
       print(f"  {row['path']:<9}{row['clients']:>3} clients: {'; '.join(cells)}", flush=True)
   if given.output:
     settings = {key: getattr(given, key) for key in ("rounds", "requests", "seconds", "k")}

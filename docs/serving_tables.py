@@ -1,0 +1,36 @@
+"""The table of the server's speed in docs/serving.md; docs/make_tables.py writes it."""
+
+import json
+import pathlib
+
+_ENCODERS = {"minilm": "MiniLM-L6"}  # by a run's name; the demo's has a bag
+
+
+def serving_table(_: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of what `benchmarks.serving` measured: medians, with the range over rounds."""
+  path = results / "serving.json"
+  if not path.exists():
+    return "Nothing has been measured yet.\n"
+  columns = (
+    "encoder",
+    "route",
+    "clients",
+    "requests a second",
+    "median ms",
+    "99th percentile ms",
+    "CPU ms each",
+  )
+  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for run in json.loads(path.read_text())["runs"]:
+    for row in run["rows"]:
+      cells = [_ENCODERS.get(run["run"], "bag"), f"`{row['path']}`", str(row["clients"])]
+      cells += [_with_range(row[key]) for key in ("per_second", "p50_ms", "p99_ms", "cpu_ms")]
+      lines.append(f"| {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
+
+
+def _with_range(figures: list[float]) -> str:
+  """Writes a median, and the lowest and highest; with a decimal where the median is below 10."""
+  decimals = int(figures[0] < 10)
+  median, low, high = (f"{value:,.{decimals}f}" for value in figures)
+  return f"{median} ({low} to {high})"
