@@ -161,7 +161,7 @@ def test_it_prints_nothing_and_leaves_nothing(temporary, tmp_path, monkeypatch, 
 def test_it_prints_progress_if_asked(temporary, capfd):
   made_texts.estimator(num_epochs=1, verbose=1).fit(TEXTS, LABELS)
   said = capfd.readouterr()
-  assert "training points" in said.err and "validation at step" in said.err and not said.out
+  assert "texts to learn from" in said.err and "held-out texts: P@1" in said.err and not said.out
 
 
 @each_case("error", [KeyboardInterrupt, UserError("a full disk"), RuntimeError, SystemExit])

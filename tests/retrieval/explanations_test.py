@@ -57,10 +57,14 @@ def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
 @each_case(
   "sources, voters, expected",
   [
-    ({"memory": 1, "lexical_labels": 3}, [(1, 0.5)], "1st by memory, 3rd by lexical labels; «short» has it"),
+    (
+      {"memory": 1, "lexical_labels": 3},
+      [(1, 0.5)],
+      "1st by memory, 3rd by lexical labels; training text «short» has it",
+    ),
     ({"encoder": 2}, [], "2nd by encoder"),
-    ({"encoder": 10}, [(0, 0.1)], f"10th by encoder; «{'long ' * 12}…» has it"),
-    ({}, [(1, 0.5)], "many sources a little; «short» has it"),
+    ({"encoder": 10}, [(0, 0.1)], f"10th by encoder; training text «{'long ' * 12}…» has it"),
+    ({}, [(1, 0.5)], "many sources a little; training text «short» has it"),
     ({}, [], "no source has it among its best ten"),
   ],
 )

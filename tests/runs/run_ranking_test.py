@@ -125,8 +125,8 @@ def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
   monkeypatch.setattr(
     TableEmbedder,
     "queries",
-    lambda self, params, extra_state, tokens, *more: (
-      embedded.append(len(tokens)) or original(self, params, extra_state, tokens, *more)
+    lambda self, params, extra_state, tokens, *more, **options: (
+      embedded.append(len(tokens)) or original(self, params, extra_state, tokens, *more, **options)
     ),
   )
   found = Model.load(workdir).predict(TEXTS, 5)
@@ -286,9 +286,17 @@ def test_a_model_of_other_sources_is_refused(run):
 @pytest.mark.parametrize(
   "held_out, fewest, why",
   [
-    (0, 50, "weights of other data, as fewer than 50 validation rows have labels"),
-    (20, 50, "weights of other data adapted to 20 rows, as fewer than 50 validation rows have labels"),
-    (20, 5, "weights of other data adapted to 20 rows, as validation rows are too much alike"),
+    (0, 50, "combined as on other data, because fewer than 50 held-out texts have labels"),
+    (
+      20,
+      50,
+      "combined as on other data, a little adapted to 20 texts, because fewer than 50 held-out texts have",
+    ),
+    (
+      20,
+      5,
+      "combined as on other data, a little adapted to 20 texts, because held-out texts are too much alike",
+    ),
   ],
 )
 def test_few_validation_rows_adapt_weights_of_other_data(

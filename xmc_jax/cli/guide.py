@@ -25,9 +25,9 @@ _RANKINGS = {
   "encoder": "similarity of text and label",
   "classifier": "a classifier for each label",
   "memory": "labels of similar training texts",
-  "memory_regression": "the same, by a regression",
-  "lexical_memory": "labels of training texts with the same words",
-  "lexical_labels": "labels whose texts have the same words",
+  "memory_regression": "the same, where training texts that are alike share a vote",
+  "lexical_memory": "labels of training texts with similar words",
+  "lexical_labels": "labels whose texts have similar words",
 }
 
 

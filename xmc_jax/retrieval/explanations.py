@@ -45,7 +45,7 @@ def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -
 
 
 def in_words(reason: Reason, point_texts: Sequence[str]) -> str:
-  """Returns a reason as one line, such as `1st by memory, 3rd by encoder; «mpd: Music Player» has it`."""
+  """Returns a reason as one line, such as `1st by memory, 3rd by encoder; training text «mpd» has it`."""
   return line(reason.sources, [point_texts[point] for point, _ in reason.voters[:1]])
 
 
@@ -56,7 +56,7 @@ def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
     return sources or "no source has it among its best ten"
   text = sanitize.line(voters[0])
   shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-  return f"{sources or 'many sources a little'}; «{shown}» has it"
+  return f"{sources or 'many sources a little'}; training text «{shown}» has it"
 
 
 def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict:

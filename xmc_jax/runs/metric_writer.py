@@ -67,10 +67,10 @@ class MetricWriter:
           self._tensorboard.add_scalar(name, value, step)
 
   def stage_summary(self) -> str:
-    """Returns one line such as 'prepare 2.1 s · train 93.0 s ... · peak memory 1.4 GB'."""
+    """Returns one line such as 'time: prepare 2.1 s · train 93.0 s ... · peak memory 1.4 GB'."""
     parts = [f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items() if seconds >= 0.05]
     peaks = [f"{bytes_ / 1e9:.2f} GB {where}" for where, bytes_ in runtime.peak_memory().items()]
-    return " · ".join(parts) + " · peak memory " + ", ".join(peaks)
+    return "time: " + " · ".join(parts) + " · peak memory " + ", ".join(peaks)
 
   def close(self) -> None:
     if self._tensorboard:

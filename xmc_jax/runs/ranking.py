@@ -109,6 +109,7 @@ def fit_hybrid(run: Run, params: PyTree, extra_state: PyTree) -> None:
   by it.
   """
   if run.config.eval.scores == "hybrid" and not (run.ranking_folder / run_folder.HYBRID).exists():
+    say("hybrid: learning on the held-out texts how to combine encoder, memory and words")
     _fitted(run, *_embedded(run, params, extra_state))
 
 
@@ -211,10 +212,10 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray]) -> Hyb
   retriever = _retriever(run, vectors, labels, run.data.train.row_numbers)
   model = fit_model(retriever, queries, held_out.unfiltered_positives, held_out.filter)
   if not model.has_trees:
-    few = f"fewer than {FEWEST_ROWS} validation rows have labels that other rows have, too"
-    why = few if model.num_rows < FEWEST_ROWS else "validation rows are too much alike"
-    adapted = f" adapted to {model.num_rows:,} rows" if model.num_rows else ""
-    say(f"hybrid: weights of other data{adapted}, as {why}")
+    few = f"fewer than {FEWEST_ROWS} held-out texts have labels that other texts have, too"
+    why = few if model.num_rows < FEWEST_ROWS else "held-out texts are too much alike"
+    adapted = f", a little adapted to {model.num_rows:,} texts" if model.num_rows else ""
+    say(f"note: hybrid: combined as on other data{adapted}, because {why}")
   if runtime.is_main_process():
     with contextlib.suppress(UserError):  # in a read-only folder, it is fitted each time
       model.save(run.ranking_folder / run_folder.HYBRID)

@@ -17,5 +17,6 @@ def update(run: Run, writer: MetricWriter, state: TrainState, step: int, record:
   improved = record.add_score(step, scores[name], run.config.train.early_stop_evals)
   names = [key for key in ("P@1", "P@5", "PSP@1", "R@10", "R@100") if key in scores]
   shown = "  ".join(f"{key} {100 * scores[key]:.2f}" for key in names)
-  say(f"validation at step {step:,}: {shown}{'  (best so far)' if improved else ''}")
+  epoch, texts = step / run.batches.steps_per_epoch, f"{len(run.data.validation):,} held-out texts"
+  say(f"epoch {round(epoch, 2):g} on {texts}: {shown}{'  (best so far)' if improved else ''}")
   return improved
