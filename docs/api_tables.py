@@ -101,8 +101,9 @@ def _definition(module: str, name: str) -> tuple[str, ast.stmt]:
   Raises:
     LookupError: the module neither defines nor imports it.
   """
-  for node in _tree(module).body:
-    if isinstance(node, ast.ImportFrom) and node.module:
+  body = _tree(module).body
+  for node in [*body, *(inner for outer in body if isinstance(outer, ast.If) for inner in outer.body)]:
+    if isinstance(node, ast.ImportFrom) and node.module:  # under `if TYPE_CHECKING`, too
       for alias in node.names:
         if (alias.asname or alias.name) == name:
           return _definition(node.module, alias.name)

@@ -306,7 +306,7 @@ def test_dexml_trains_on_a_small_table_as_it_comes(small_table, tmp_path, capsys
   assert [line for line in told.splitlines() if line.startswith("note: fitted")] == [
     "note: fitted to 240 rows and 40 labels: data.num_validation=24, eval.k=40, train.batch_size=8"
   ]
-  assert "216 training points, 24 held out" in told and "15 epochs of 27 steps" in told
+  assert "15 epochs of 27 steps on 216 texts" in told and "24 texts are held out" in told
   assert means["P@1"] > 0.8
   assert chosen(methods.read_config(tmp_path / "run" / "config.json")) == (24, 40, 8)
   assert runs.reopen(tmp_path / "run").dataset.train.num_labelled == 240

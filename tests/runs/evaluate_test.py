@@ -134,6 +134,17 @@ def test_examples_ring_true_labels_that_are_not_shown(monkeypatch):
   )
 
 
+def test_half_of_the_examples_are_right():
+  """Rows 0 to 3 have their label first, rows 4 to 19 have not; row 19 has no label at all."""
+  truth = _csr([[row % 5] for row in range(19)] + [[]], 5)
+  firsts = np.array([[row % 5 if row < 4 else (row + 1) % 5] for row in range(19)] + [[-1]])
+  for count, num_right in ((1, 1), (4, 2), (5, 3), (7, 4), (12, 4), (20, 4), (0, 0)):
+    rows = evaluate._right_and_wrong(truth, firsts, count)
+    assert len(set(rows.tolist())) == count and (rows < 4).sum() == num_right
+    assert (rows[:num_right] < 4).all()
+  assert len(evaluate._right_and_wrong(truth[:3], firsts[:3], 5)) == 3  # none is wrong
+
+
 def test_examples_tick_what_is_true_and_skip_padding():
   shown = evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 10)
   assert "  one\n    ✓ label 2\n    · label 1\n    · label 3" in shown

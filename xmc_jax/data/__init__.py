@@ -8,18 +8,23 @@ load_tokenizer, train_tokenizer
 hold_out, link_into, with_labels, bundled_path
 """
 
-from xmc_jax.data.added_labels import with_labels
+import importlib
+from typing import TYPE_CHECKING
+
 from xmc_jax.data.cache import link_into
 from xmc_jax.data.dataset import Dataset, Graph, Split, TextSet, Truth, hold_out, load_prepared
 from xmc_jax.data.formats import LAYOUTS
 from xmc_jax.data.formats.source import Options
-from xmc_jax.data.in_memory import write
 from xmc_jax.data.loading import bundled_path, load
 from xmc_jax.data.manifest import read_manifest, summary
 from xmc_jax.data.prepare import Prepared, prepare
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable, encode_texts
 from xmc_jax.data.vocabulary import load_tokenizer, special_ids, train_tokenizer
+
+if TYPE_CHECKING:
+  from xmc_jax.data.added_labels import with_labels
+  from xmc_jax.data.in_memory import write
 
 __all__ = [
   "LAYOUTS",
@@ -47,3 +52,11 @@ __all__ = [
   "with_labels",
   "write",
 ]
+
+_WITH_SCIPY = {"with_labels": "added_labels", "write": "in_memory"}  # files that load it, which takes time
+
+
+def __getattr__(name: str) -> object:
+  if name in _WITH_SCIPY:
+    return getattr(importlib.import_module(f"xmc_jax.data.{_WITH_SCIPY[name]}"), name)
+  raise AttributeError(f"module 'xmc_jax.data' has no attribute {name!r}")

@@ -162,7 +162,7 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   Half of the points have a right first label, half a wrong one. A tick marks true labels, a ring missed ones.
   With `why`, a line explains why the first label was ranked.
   """
-  rows = _right_and_wrong(split.unfiltered_positives, ranking.ids[:, 0], count)
+  rows = _right_and_wrong(split.unfiltered_positives, ranking.ids[:, :1], count)
   reasons = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
   truth, lines = split.unfiltered_positives, []
   for row, reason in zip(rows, reasons):
@@ -178,9 +178,16 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
 
 
 def _right_and_wrong(truth: sp.csr_matrix, firsts: np.ndarray, count: int) -> np.ndarray:
-  """Returns `count` random rows, of which half (rounded up) have a true first label if there are so many."""
+  """Returns `count` random rows; half of them, rounded up, have a true first label, if there are so many.
+
+  Args:
+    truth: CSR `[n, L]`.
+    firsts: `[n, 1]` first labels, -1 if there is none.
+    count: how many, if there are so many.
+  """
+  is_right = np.zeros(len(firsts), bool)
+  is_right[find_hits(firsts, as_truth(truth)).rows] = True
   rows = np.random.default_rng(0).permutation(len(firsts))
-  is_right = np.array([firsts[row] in truth[row].indices for row in rows], bool)
-  right, wrong = rows[is_right], rows[~is_right]
+  right, wrong = rows[is_right[rows]], rows[~is_right[rows]]
   num_right = min(len(right), max(-(-count // 2), count - len(wrong)))
   return np.concatenate([right[:num_right], wrong[: count - num_right]])
