@@ -120,6 +120,6 @@ def choose(preset: str, presets: dict[str, dict]) -> dict:
     return {**values, **V5E_8, **{key: 0 for key in _CHUNKS if key in values}}
   if preset not in presets:
     near = difflib.get_close_matches(preset, presets, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"preset {preset!r} is not one of {', '.join(presets)}{hint}")
+    hint = f"did you mean {near[0]!r}? All presets" if near else "the presets are"
+    raise ConfigError(f"preset {preset!r} is unknown; {hint}: {', '.join(presets)}")
   return presets[preset]

@@ -137,6 +137,19 @@ def _parquet_cells(folder: Path, size: int) -> None:
   pyarrow.parquet.write_table(table, folder / "trn.parquet")
 
 
+def _parquet_rows(folder: Path, size: int) -> None:
+  """Equal values, of which a file may have any number."""
+  import pyarrow
+  import pyarrow.parquet
+
+  samples.parquet(folder)
+  for name in _GRAPH:
+    (folder / name).unlink()
+  values = np.zeros(size // 100, np.int8)
+  table = pyarrow.table({"query": pyarrow.array(values).cast(pyarrow.string()), "label": values})
+  pyarrow.parquet.write_table(table, folder / "trn.parquet")
+
+
 def _arrow(folder: Path, columns: dict, compression: str | None = None) -> Path:
   """A saved data set whose training rows are these."""
   import pyarrow
@@ -208,6 +221,7 @@ BOMBS = {
   ),
   "npz rows": (_npz_rows, r"X\.trn\.txt, line 6: expected another text, as Y\.trn\.npz has 1000000000 rows"),
   "parquet cells": (_parquet_cells, ""),
+  "parquet rows": (_parquet_rows, r"after row 0: expected more parquet data \(found 2,000,000 rows in"),
   "arrow compressed": (_arrow_compressed, r"after row 0: expected more Arrow data \(found compressed data"),
   "arrow claim": (_arrow_claim, r"after row 0: expected more Arrow data \("),
   "arrow views": (_arrow_views, ""),

@@ -210,6 +210,18 @@ def test_long_chains_end_in_one_line(tmp_path):
     data.load(tmp_path, label_parent="parent")
 
 
+def test_many_labels_below_a_long_chain_end_in_one_line(tmp_path):
+  """1,000 labels in a chain, and 20,000 below its end: 240 kB would become 82 million letters."""
+  chain = [f"{at},x,{at - 1 if at else ''}" for at in range(1000)]
+  below = [f"{at},x,999" for at in range(1000, 21_000)]
+  samples.write(tmp_path / "train.csv", "text,labels\na,0\n")
+  samples.write(tmp_path / "labels.csv", samples.lines(["id,title,parent", *chain, *below]))
+  with pytest.raises(
+    DataError, match=r"labels\.csv, line \d+: expected at most 16,777,216 letters of labels"
+  ):
+    data.load(tmp_path, label_parent="parent")
+
+
 def naive_path(at: int, parents: list[int]) -> list[int] | None:
   """The label and its ancestors, the topmost first; None if they form a cycle."""
   path = [at]

@@ -100,9 +100,17 @@ def _works(*inputs, implementation=None, **keys):
   return XLA(*inputs, **keys)
 
 
+def _confuses_long_texts(*inputs, implementation=None, key_value_seq_lengths=None, **keys):
+  """As a kernel that reads only the first block of keys."""
+  if key_value_seq_lengths is not None:
+    keys["key_value_seq_lengths"] = jnp.minimum(key_value_seq_lengths, 64)
+  return XLA(*inputs, **keys)
+
+
 KERNELS = {
   _works: "cudnn_by_lengths",
   _ignores_lengths: "cudnn_by_mask",  # a wrong result, no error
+  _confuses_long_texts: "cudnn_by_mask",
   _refuses_lengths: "cudnn_by_mask",
   _refuses_all: None,
 }
@@ -111,12 +119,15 @@ KERNELS = {
 @each_case("kernel", list(KERNELS))
 def test_a_kernel_is_trusted_after_it_was_tried(kernel, monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(jax, "device_count", lambda: 1)
   monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
   for tried in (hardware._cudnn_runs, hardware._cudnn_takes_lengths):
     tried.cache_clear()
   try:
     assert hardware.choose_attention(jnp.bfloat16, 8) == KERNELS[kernel]
     assert hardware.choose_attention(jnp.float32, 8) is None
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    assert hardware.choose_attention(jnp.bfloat16, 8) == (KERNELS[kernel] and "cudnn_by_mask")
   finally:
     for tried in (hardware._cudnn_runs, hardware._cudnn_takes_lengths):
       tried.cache_clear()

@@ -284,27 +284,25 @@ def test_a_model_of_other_sources_is_refused(run):
 
 
 @pytest.mark.parametrize(
-  "held_out, fewest, why",
+  "held_out, fewest, why, adjusted",
   [
-    (0, 50, "combined as on other data, because fewer than 50 held-out texts have labels"),
+    (0, 50, "only 0 held-out texts have labels that other texts have, too (under 50)", ""),
     (
       20,
       50,
-      "combined as on other data, a little adapted to 20 texts, because fewer than 50 held-out texts have",
+      "only 20 held-out texts have labels that other texts have, too (under 50)",
+      ", slightly adjusted",
     ),
-    (
-      20,
-      5,
-      "combined as on other data, a little adapted to 20 texts, because held-out texts are too much alike",
-    ),
+    (20, 5, "held-out texts are too much alike", ", slightly adjusted"),
   ],
 )
 def test_few_validation_rows_adapt_weights_of_other_data(
-  tmp_path, capsys, monkeypatch, held_out, fewest, why
+  tmp_path, capsys, monkeypatch, held_out, fewest, why, adjusted
 ):
   monkeypatch.setattr(ranking, "FEWEST_ROWS", fewest)
   data, changes = tiny_runs.write_data(tmp_path / "data"), {"data.num_validation": held_out}
   commands.train_and_test(tiny_runs.config(data, **HYBRID | changes), tmp_path / "run")
-  assert f"hybrid: {why}" in capsys.readouterr().err
+  note = f"hybrid: {why}, so the combination learned on other data is used{adjusted}\n"
+  assert note in capsys.readouterr().err
   assert hybrid_model.HybridModel.load(tmp_path / "run" / "hybrid.json").num_rows == held_out
   assert Model.load(tmp_path / "run").predict(TEXTS, 60)[0].min() >= 0

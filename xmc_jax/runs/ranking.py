@@ -212,10 +212,12 @@ def _fitted(run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray]) -> Hyb
   retriever = _retriever(run, vectors, labels, run.data.train.row_numbers)
   model = fit_model(retriever, queries, held_out.unfiltered_positives, held_out.filter)
   if not model.has_trees:
-    few = f"fewer than {FEWEST_ROWS} held-out texts have labels that other texts have, too"
+    few = (
+      f"only {model.num_rows:,} held-out texts have labels that other texts have, too (under {FEWEST_ROWS})"
+    )
     why = few if model.num_rows < FEWEST_ROWS else "held-out texts are too much alike"
-    adapted = f", a little adapted to {model.num_rows:,} texts" if model.num_rows else ""
-    say(f"note: hybrid: combined as on other data{adapted}, because {why}")
+    adapted = ", slightly adjusted" if model.num_rows else ""
+    say(f"note: hybrid: {why}, so the combination learned on other data is used{adapted}")
   if runtime.is_main_process():
     with contextlib.suppress(UserError):  # in a read-only folder, it is fitted each time
       model.save(run.ranking_folder / run_folder.HYBRID)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 256
 _NUMBER_BYTES = 8
+# In a byte of a file. A column of nulls takes no space at all, one of equal values next to none; both may
+# claim any number of rows.
+_MOST_ROWS = 8
 _VIEW_BYTES = 16  # of which the first four are the length of a text
 
 
@@ -25,6 +28,12 @@ def check_installed(path: Path) -> None:
   except ImportError as error:
     line = f'{path}: parquet and Arrow files need pyarrow ({error}): pip install "xmc_jax[parquet]"'
     raise UserError(line) from None
+
+
+def refuse_too_many_rows(rows: int, size: int) -> None:
+  """Raises ValueError if a file of `size` bytes claims more rows than texts could be in it."""
+  if rows > _MOST_ROWS * size:
+    raise ValueError(f"found {rows:,} rows in {size:,} bytes")
 
 
 def record_chunks(path: Path, kind: str, batches: Iterator["pa.RecordBatch"]) -> Iterator[list[dict]]:

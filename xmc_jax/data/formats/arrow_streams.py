@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xmc_jax.data.formats.arrow_rows import check_installed, record_chunks
+from xmc_jax.data.formats.arrow_rows import check_installed, record_chunks, refuse_too_many_rows
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Place, one_line
 from xmc_jax.errors import DataError
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
   import pyarrow as pa
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # the last bytes of every stream that was closed
-_MOST_ROWS = 8  # a byte; a column of nulls takes no space at all, and may claim any number of rows
 # Fields of the FlatBuffers tables Message and RecordBatch of Arrow's format, as offsets into their vtables.
 _HEADER, _COMPRESSION = 8, 10
 
@@ -71,8 +70,7 @@ def _batches(path: Path, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
     for message in messages:
       batch = _batch_of(message, known).select(columns)
       rows += batch.num_rows
-      if rows > _MOST_ROWS * size:
-        raise ValueError(f"found {rows:,} rows in {size:,} bytes")
+      refuse_too_many_rows(rows, size)
       batch.validate(full=True)
       yield batch
 

@@ -10,6 +10,8 @@ from xmc_jax.errors import DataError
 SEPARATOR = " > "
 # Far more than an encoder reads. Bounds what a short file with a long chain of parents turns into.
 LONGEST_PATH = 4096  # letters
+# Of all joined texts together: a long chain may have many labels below its end.
+MOST_LETTERS, MOST_TIMES = 1 << 24, 32  # the larger of the two; times the letters of all texts
 _SHOWN = 4  # labels of a cycle
 
 
@@ -41,7 +43,8 @@ class Hierarchy:
       keys: the key of each label; if two have the same, a child belongs to the first.
 
     Raises:
-      DataError: a parent is no label, a label is its own ancestor, or a path is longer than LONGEST_PATH.
+      DataError: a parent is no label, a label is its own ancestor, a path is longer than LONGEST_PATH, or all
+        texts together become far longer than they were.
     """
     if not self._column:
       return self._texts
@@ -50,7 +53,14 @@ class Hierarchy:
       ids.setdefault(key, at)
     parents = np.array([self._parent_of(at, ids) for at in range(len(keys))], np.int64)
     self._refuse_cycles(parents, keys)
-    return [SEPARATOR.join([*self._ancestors(at, parents), text]) for at, text in enumerate(self._texts)]
+    joined, letters = [], 0
+    most = max(MOST_LETTERS, MOST_TIMES * sum(map(len, self._texts)))
+    for at, text in enumerate(self._texts):
+      joined.append(SEPARATOR.join([*self._ancestors(at, parents), text]))
+      letters += len(joined[-1])
+      if letters > most:
+        raise self._refused(at, f"at most {most:,} letters of labels with their ancestors", joined[-1])
+    return joined
 
   def _parent_of(self, at: int, ids: dict[str, int]) -> int:
     """Returns the id of a label's parent, -1 if it has none."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from xmc_jax.data.formats import arrow_streams
-from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks
+from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
 from xmc_jax.data.formats.json_records import objects
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
 from xmc_jax.data.formats.source import Place, one_line, refusal
@@ -85,7 +85,9 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, list[d
 
 
 def _parquet_batches(path: Path, file: BinaryIO, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
-  yield from _open_parquet(path, file).iter_batches(BATCH_ROWS, columns=list(columns) or None)
+  table = _open_parquet(path, file)
+  refuse_too_many_rows(table.metadata.num_rows, path.stat().st_size)
+  yield from table.iter_batches(BATCH_ROWS, columns=list(columns) or None)
 
 
 def _separated(path: Path, delimiter: str, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
