@@ -587,7 +587,7 @@ def test_table_whose_labels_are_all_empty(tmp_path):
     ),
     (
       {"label_column": "tag"},
-      "a column 'tag' of labels; set --config.data.label_column=NAME (columns: 'title', 'tags')",
+      "a column 'tag' of labels; set --config.data.label_column=tags (columns: 'title', 'tags')",
     ),
     ({"text": "tags", "label_column": "tags"}, "texts and labels in two columns, found 'tags' for both"),
   ],

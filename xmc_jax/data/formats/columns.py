@@ -1,5 +1,6 @@
 """Chooses the columns of a table by their names, and says which were chosen."""
 
+import difflib
 from pathlib import Path
 
 from xmc_jax.data.formats.source import Options, excerpt
@@ -54,12 +55,17 @@ def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple
   if not texts:
     name = "" if options.text == "title" else f" {excerpt(options.text)}"
     wanted.append(f"a column{name} of texts")
-    flags.append("--config.data.text=NAME")
+    flags.append(f"--config.data.text={_nearest(options.text, have) if name else 'NAME'}")
   if not label:
     name = f" {excerpt(options.label_column)}" if options.label_column else ""
     wanted.append(f"a column{name} of labels")
-    flags.append("--config.data.label_column=NAME")
+    flags.append(f"--config.data.label_column={_nearest(options.label_column, have)}")
   return DataError(f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {shown(have)}")
+
+
+def _nearest(name: str, have: list[str]) -> str:
+  """Returns the column whose name is nearest to a misspelt one, 'NAME' if there is none."""
+  return next(iter(difflib.get_close_matches(name, have, n=1)), "NAME")
 
 
 def shown(columns: list[str]) -> str:
