@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 import xmc_jax
 from xmc_jax import serve
 from xmc_jax.errors import UserError
+from xmc_jax.retrieval.index import Index
 from xmc_jax.serve import answers
 from xmc_jax.serve.guard import host_name, is_loopback
 
@@ -107,13 +108,38 @@ def test_requests_at_once_get_what_each_gets_alone(client, model):
 
 
 def test_nothing_is_compiled_after_the_warm_up(client):
-  """By texts of every length and number."""
+  """By texts of every length and number, and with reasons by every k."""
   assert COMPILED
   COMPILED.clear()
   for number, words in ((1, 1), (1, 60), (2, 9), (8, 3), (9, 14), (40, 5), (64, 30)):
     assert client.post("/embed", json={"texts": ["barn " * words] * number}).status_code == 200
     assert client.post("/predict", json={"texts": ["barn " * words] * number}).status_code == 200
+  for number, k in ((1, 11), (3, 17), (40, 23)):
+    asked = {"texts": ["barn"] * number, "k": k, "explain": True}
+    found = client.post("/predict", json=asked).json()["predictions"]
+    assert all(len(of["labels"]) == k and "voters" in of["labels"][-1]["why"] for of in found)
   assert not COMPILED
+
+
+@each_case("scores", ["encoder", "hybrid"])
+def test_no_depth_is_searched_that_the_warm_up_has_not_searched(model, monkeypatch, scores):
+  """ScaNN tunes itself for each, and accelerators compile for each."""
+  searched: set[tuple[int, int]] = set()  # by index, k
+  search = Index.search
+
+  def recorded(index, vectors, k, **options):
+    searched.add((id(index), k))
+    return search(index, vectors, k, **options)
+
+  monkeypatch.setattr(Index, "search", recorded)
+  with client_of(xmc_jax.Model.load(model._run.workdir, scores=scores, warm=False)) as client:
+    in_warm_up = frozenset(searched)
+    assert in_warm_up
+    for k in (1, 11, 17, 23, 60):
+      for explain in (False, True):
+        found = client.post("/predict", json={"text": "barn", "k": k, "explain": explain}).json()
+        assert len(found["predictions"][0]["labels"]) == k
+    assert searched == in_warm_up
 
 
 def test_health_says_what_is_served(client, model):
