@@ -9,6 +9,7 @@ from typing import Any, cast
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import xmc_jax
 from xmc_jax.errors import UserError
@@ -97,7 +98,7 @@ async def predict(asked: schemas.PredictRequest, request: Request) -> Response:
   k = request.app.state.k if asked.k is None else asked.k
   if k > most:
     raise HTTPException(422, f"k = {str(k)[:20]} is more than this server's limit of {most}")
-  found = await _answered(worker.predict(texts, k, asked.explain)) if texts else []
+  found = await _answered(worker.predict(texts, k, asked.explain), request) if texts else []
   return answers.as_json(answers.predictions(found))
 
 
@@ -108,7 +109,7 @@ async def embed(asked: schemas.EmbedRequest, request: Request) -> Response:
   texts = _texts_of(asked, worker.limits)
   if not texts:
     return answers.as_json({"embeddings": []})
-  return answers.as_json(answers.embeddings(await _answered(worker.embed(texts))))
+  return answers.as_json(answers.embeddings(await _answered(worker.embed(texts), request)))
 
 
 @router.get("/health", response_model=schemas.Health, responses={**_WITHOUT_BODY, **_NOT_READY})
@@ -157,8 +158,27 @@ def _texts_of(asked: schemas.EmbedRequest, limits: Limits) -> list[str]:
   return texts
 
 
-async def _answered(answer: Future) -> Any:
-  return await asyncio.wrap_future(answer)
+async def _answered(answer: Future, request: Request) -> Any:
+  """Waits for the model's answer; if the client leaves first, takes its texts out of the queue.
+
+  Raises:
+    ClientDisconnect: the client has left.
+  """
+  waiting, leaving = asyncio.wrap_future(answer), asyncio.ensure_future(_left(request))
+  try:
+    await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+      raise ClientDisconnect
+    return waiting.result()
+  finally:
+    leaving.cancel()
+    waiting.cancel()  # nothing happens if it is done, or if the model works on it
+
+
+async def _left(request: Request) -> None:
+  """Returns when the client of a request has left; its body was read."""
+  while (await request.receive())["type"] != "http.disconnect":
+    pass
 
 
 def _giving(file: page.File) -> Callable[[], Any]:

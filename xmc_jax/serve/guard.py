@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from xmc_jax.serve import answers
@@ -68,7 +69,11 @@ class Guard:
       if message["type"] == "http.response.start":
         status = message["status"]
         message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
-      await send(message)
+      try:
+        async with asyncio.timeout(self._limits.answer_seconds):
+          await send(message)
+      except TimeoutError:
+        raise ClientDisconnect from None
 
     self._running += 1
     try:
@@ -78,6 +83,8 @@ class Guard:
         raise
       stopping = answers.error(503, "the server is stopping", {"Retry-After": "1", "Connection": "close"})
       await stopping(scope, receive, send_with_headers)
+    except ClientDisconnect:  # or it stays, and does not read its answer
+      status = _LEFT
     except Exception:
       traceback.print_exc()
       if status != _LEFT:  # half an answer is sent: the connection has to be closed

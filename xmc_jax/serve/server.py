@@ -1,7 +1,9 @@
 """Runs the server in this process: its port, its signals, and a clean end."""
 
+import asyncio
 import contextlib
 import errno
+import functools
 import math
 import os
 import signal
@@ -9,6 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -112,7 +115,7 @@ def _settings(application: FastAPI, limits: Limits) -> uvicorn.Config:
   return uvicorn.Config(
     application,
     loop="asyncio",
-    http=_Protocol,
+    http=functools.partial(_Protocol, answer_seconds=limits.answer_seconds),  # type: ignore[arg-type]
     ws="none",
     lifespan="on",
     log_config=None,
@@ -145,7 +148,34 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-  """Answers what is no HTTP as JSON, like every other error."""
+  """Answers what is no HTTP as JSON, like every other error, and drops clients that do not read.
+
+  Args:
+    answer_seconds: how long a client may leave answers unread; uvicorn would wait for it without end.
+  """
+
+  def __init__(self, *args: Any, answer_seconds: float, **options: Any):
+    super().__init__(*args, **options)
+    self._answer_seconds = answer_seconds
+    self._dropping: asyncio.TimerHandle | None = None
+
+  def pause_writing(self) -> None:
+    super().pause_writing()
+    # Not `close`, which would wait until the client has read what is written.
+    self._dropping = self.loop.call_later(self._answer_seconds, self.transport.abort)
+
+  def resume_writing(self) -> None:
+    super().resume_writing()
+    self._keep()
+
+  def connection_lost(self, exc: Exception | None) -> None:
+    super().connection_lost(exc)
+    self._keep()
+
+  def _keep(self) -> None:
+    if self._dropping is not None:
+      self._dropping.cancel()
+    self._dropping = None
 
   def send_400_response(self, msg: str) -> None:
     answer = answers.error(400, "this is not an HTTP request that the server can read")
