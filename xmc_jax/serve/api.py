@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 import xmc_jax
 from xmc_jax.errors import UserError
 from xmc_jax.serve import answers, page, schemas
-from xmc_jax.serve.guard import Guard
+from xmc_jax.serve.guard import Guard, host_names
 from xmc_jax.serve.limits import Limits
 from xmc_jax.serve.metrics import CONTENT_TYPE, Metrics
 from xmc_jax.serve.worker import Busy, ModelWorker
@@ -46,10 +46,10 @@ def build(worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str
     worker: answers by the model; may have started already.
     k: labels per text where a request does not say.
     name: of the run.
-    allowed_hosts: as in `Guard`.
+    allowed_hosts: names of this server in the Host header, as in `host_names`; () is every name.
 
   Raises:
-    UserError: k is out of range.
+    UserError: k is out of range, or an allowed host is no name.
   """
   if not 1 <= k <= worker.limits.max_k:
     raise UserError(f"k = {k}: the server ranks 1 to {worker.limits.max_k} labels; set one of these")
@@ -76,7 +76,11 @@ def build(worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str
   api.openapi = lambda: schemas.add_limits(described(), worker.limits)  # type: ignore[method-assign]
   routes = (*described()["paths"], "/openapi.json", *page.files())
   api.add_middleware(
-    Guard, limits=worker.limits, metrics=metrics, routes=routes, allowed_hosts=tuple(allowed_hosts)
+    Guard,
+    limits=worker.limits,
+    metrics=metrics,
+    routes=routes,
+    allowed_hosts=host_names(allowed_hosts),
   )
   return api
 

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -78,20 +78,18 @@ def serve(
     host: as given by the user; a note warns if other machines can reach it.
     k: labels per text where a request does not say.
     limits: of requests.
-    allowed_hosts: names by which clients reach this server through a proxy, besides those of this machine.
+    allowed_hosts: names by which clients reach this server through a proxy, besides its own.
 
   Raises:
-    UserError: the run cannot rank, or the port was lost.
+    UserError: the run cannot rank, the port was lost, or an allowed host is no name.
   """
-  worker, port = ModelWorker(model, limits), taken.getsockname()[1]
-  local = is_loopback(host)
-  if not local:
+  worker, (address, port, *_) = ModelWorker(model, limits), taken.getsockname()
+  if not is_loopback(address):
     say(
       f"note: --host={host} lets other machines in, without password or encryption; see docs/serving.md, "
       '"Behind a proxy"'
     )
-  own = (*_OWN_NAMES, host.lower()) if local else ()
-  names = (*own, *allowed_hosts) if local or allowed_hosts else ()
+  names = known_names(host, address, allowed_hosts)
   application = api.build(worker, k=k, name=name, allowed_hosts=names)
   config = _settings(application, limits)
   shown = f"[{host}]" if ":" in host else host
@@ -109,6 +107,19 @@ def serve(
   if worker.is_alive:
     os._exit(0)  # the model does not come back: the interpreter would wait for it
   say("stopped")
+
+
+def known_names(host: str, address: str, allowed_hosts: Sequence[str]) -> tuple[str, ...]:
+  """Returns the names by which a server may be asked; () is every name.
+
+  Args:
+    host: as given by the user, who may spell an address of this machine in many ways.
+    address: that the socket is bound to; it alone tells whether other machines can reach the server.
+    allowed_hosts: more names.
+  """
+  if not allowed_hosts and not is_loopback(address):
+    return ()
+  return *_OWN_NAMES, host, address, *allowed_hosts
 
 
 def _settings(application: FastAPI, limits: Limits) -> uvicorn.Config:
