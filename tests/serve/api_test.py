@@ -19,13 +19,16 @@ from starlette.testclient import TestClient
 import xmc_jax
 from xmc_jax import serve
 from xmc_jax.errors import UserError
+from xmc_jax.retrieval.index import Index
 from xmc_jax.serve import answers
 from xmc_jax.serve.guard import host_name, is_loopback
+from xmc_jax.serve.server import bound_socket, known_names
 
 COMPILED: list[str] = []  # what JAX traces or compiles in this process
 jax.monitoring.register_event_duration_secs_listener(
   lambda event, *_, **__: COMPILED.append(event) if "compile" in event else None
 )
+KNOWN_HOSTS = ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000")
 TEXTS = ["barn kelt", "", "loma mive nuxo", HOSTILE_QUERY, "\u202e\u0000 \U0001f600 " + "suss " * 300]
 
 
@@ -107,13 +110,38 @@ def test_requests_at_once_get_what_each_gets_alone(client, model):
 
 
 def test_nothing_is_compiled_after_the_warm_up(client):
-  """By texts of every length and number."""
+  """By texts of every length and number, and with reasons by every k."""
   assert COMPILED
   COMPILED.clear()
   for number, words in ((1, 1), (1, 60), (2, 9), (8, 3), (9, 14), (40, 5), (64, 30)):
     assert client.post("/embed", json={"texts": ["barn " * words] * number}).status_code == 200
     assert client.post("/predict", json={"texts": ["barn " * words] * number}).status_code == 200
+  for number, k in ((1, 11), (3, 17), (40, 23)):
+    asked = {"texts": ["barn"] * number, "k": k, "explain": True}
+    found = client.post("/predict", json=asked).json()["predictions"]
+    assert all(len(of["labels"]) == k and "voters" in of["labels"][-1]["why"] for of in found)
   assert not COMPILED
+
+
+@each_case("scores", ["encoder", "hybrid"])
+def test_no_depth_is_searched_that_the_warm_up_has_not_searched(model, monkeypatch, scores):
+  """ScaNN tunes itself for each, and accelerators compile for each."""
+  searched: set[tuple[int, int]] = set()  # by index, k
+  search = Index.search
+
+  def recorded(index, vectors, k, **options):
+    searched.add((id(index), k))
+    return search(index, vectors, k, **options)
+
+  monkeypatch.setattr(Index, "search", recorded)
+  with client_of(xmc_jax.Model.load(model._run.workdir, scores=scores, warm=False)) as client:
+    in_warm_up = frozenset(searched)
+    assert in_warm_up
+    for k in (1, 11, 17, 23, 60):
+      for explain in (False, True):
+        found = client.post("/predict", json={"text": "barn", "k": k, "explain": explain}).json()
+        assert len(found["predictions"][0]["labels"]) == k
+    assert searched == in_warm_up
 
 
 def test_health_says_what_is_served(client, model):
@@ -277,8 +305,50 @@ def test_names_and_addresses():
     "a b",
     "",
   ]
-  assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
-  assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "")))
+  assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")))
+  assert not any(map(is_loopback, ("0.0.0.0", "::", "::ffff:192.168.0.1", "192.168.0.1", "example.org", "")))
+
+
+@each_case(
+  "spelling",
+  ["127.0.0.1", "127.1", "localhost", "127.0.1.1", "::ffff:127.0.0.1", "ip6-localhost"],
+)
+def test_the_host_is_checked_however_the_loopback_is_spelled(spelling):
+  try:
+    taken = bound_socket(spelling, 0)
+  except UserError:
+    return  # this machine has no such name, or no IPv6
+  with taken:
+    names = known_names(spelling, taken.getsockname()[0], ())
+  with client_of(StandIn(), allowed_hosts=names) as client:
+    statuses = [client.get("/health", headers={"Host": host}).status_code for host in KNOWN_HOSTS]
+    assert statuses == [200] * len(KNOWN_HOSTS)
+    assert client.get("/health", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_a_server_for_other_machines_knows_its_own_names_and_those_given():
+  assert known_names("0.0.0.0", "0.0.0.0", ()) == ()  # every name
+  allowed = ("labels.example.org", "A.org:8443", "[2001:db8::1]:8000", "2001:db8::2")
+  names = known_names("my.example", "192.168.0.1", allowed)
+  with client_of(StandIn(), allowed_hosts=names) as client:
+    others = (
+      "labels.example.org",
+      "a.org:8443",
+      "a.org",
+      "[2001:db8::1]",
+      "[2001:db8::2]:9",
+      "my.example:8000",
+    )
+    for host in (*KNOWN_HOSTS, *others, "192.168.0.1:8000"):
+      assert client.get("/health", headers={"Host": host}).status_code == 200, host
+    for host in ("", "evil.example", "example.org", "[2001:db8::3]"):
+      assert client.get("/health", headers={"Host": host}).status_code == 421, host
+
+
+@each_case("entry", ["http://a.org", "a.org/labels", "", "a.org:port"])
+def test_an_allowed_host_that_can_never_match_is_refused(entry):
+  with pytest.raises(UserError, match="no name of a host"):
+    serve.app(StandIn(), allowed_hosts=[entry])
 
 
 def test_headers_keep_the_page_to_itself(stand_in):

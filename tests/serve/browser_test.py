@@ -265,6 +265,27 @@ def test_nothing_comes_from_elsewhere_and_the_console_is_quiet(page, model):
   assert any("Content Security Policy" in line["message"] for line in page.browser.get_log("browser"))
 
 
+def test_a_server_that_is_busy_at_first_is_asked_again(browser, server, model):
+  """Also where the text was typed before it answered."""
+  answer = (
+    "new Response(JSON.stringify({error: 'it is <b>busy</b>'}), {status: 503, headers: {'Retry-After': '3'}})"
+  )
+  script = f"const real = fetch; let asked = 0; window.fetch = (...a) => asked++ ? real(...a) : {answer};"
+  added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+  page = Page(browser, server.port)
+  try:
+    browser.get(f"http://127.0.0.1:{server.port}/")
+    page.wait("return document.getElementById('status').textContent.includes('tries again in 3 s')")
+    assert "busy or not ready" in page.status()
+    page.run("document.getElementById('text').focus()")
+    page.press("barn kelt")
+    first = shown(model.predict(["barn kelt"], 1)[2][0][0])
+    page.wait("return document.querySelector('.name')?.textContent === arguments[0]", first)
+    assert page.texts("h1") == ["run"] and page.status().startswith("5 labels")
+  finally:
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
 def test_errors_are_told_in_plain_words(browser, workdir):
   with running(workdir) as server:
     page = Page(browser, server.port).open()

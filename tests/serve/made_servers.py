@@ -59,7 +59,7 @@ class StandIn:
   def warm(self, num_texts, depths):
     pass
 
-  def predict(self, texts, k, explain=False):
+  def predict(self, texts, k, explain=False, num_explained=0):
     self.batches.append((len(texts), k, explain))
     self.goes_on.wait(30)
     time.sleep(self.seconds)
@@ -70,7 +70,9 @@ class StandIn:
     scores = (1 / (1 + ids + lengths)).astype(np.float32)
     names = [list(self.labels[:k]) for _ in texts]
     why = {"sources": {"memory": 1}, "voters": [{"text": "a", "weight": 0.5}]}
-    return (ids, scores, names, [[why] * k for _ in texts]) if explain else (ids, scores, names)
+    return (
+      (ids, scores, names, [[why] * (num_explained or k) for _ in texts]) if explain else (ids, scores, names)
+    )
 
   def embed(self, texts):
     self.batches.append((len(texts), 0, False))

@@ -206,7 +206,7 @@ def test_other_machines_are_let_in_only_on_request_and_with_a_note(workdir):
     assert any("--host=0.0.0.0 lets other machines in" in line for line in server.said)
     assert server.ask("GET", "/health", headers={"Host": "any.example"})[0] == 200
     assert len(server.predict(text="barn")[0]["labels"]) == 2
-  with running(workdir, "--allowed_hosts=labels.example") as server:
+  with running(workdir, "--host=127.1", "--allowed_hosts=labels.example:8443") as server:
     assert not any("other machines" in line for line in server.said)
     assert server.ask("GET", "/health", headers={"Host": "labels.example"})[0] == 200
     assert server.ask("GET", "/health", headers={"Host": "evil.example"})[0] == 421

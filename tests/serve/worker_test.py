@@ -50,12 +50,14 @@ def test_requests_that_wait_are_joined_and_each_gets_its_own(made):
   assert worker.num_waiting == 8
   model.goes_on.set()
   found = [answer.result(10) for answer in answers]
-  assert model.batches == [(1, 10, False), (6, 10, False), (1, 0, False), (1, 4, True)]
+  assert model.batches == [(1, 10, False), (6, 10, False), (1, 0, False), (1, 10, True)]
   for texts, k, labels in zip(asked, (2, 5, 1), found):
     assert [len(of_text) for of_text in labels] == [k] * len(texts)
     assert [of_text[0].score for of_text in labels] == pytest.approx([1 / (1 + len(text)) for text in texts])
   assert found[3].shape == (1, 2) and found[3][0, 0] == 4
-  assert found[4][0][3].why["sources"] == {"memory": 1} and found[0][0][0].why is None
+  assert (
+    len(found[4][0]) == 4 and found[4][0][3].why["sources"] == {"memory": 1} and found[0][0][0].why is None
+  )
   assert worker.num_waiting == 0
 
 
@@ -70,13 +72,15 @@ def test_a_batch_has_at_most_so_many_texts(made):
 
 
 @each_case("k, depth", [(1, 10), (10, 10), (11, 30), (30, 30)])
-def test_labels_are_ranked_in_few_depths(k, depth):
+@each_case("explain", [False, True])
+def test_labels_are_ranked_in_few_depths(k, depth, explain):
   """Each depth may be a program of XLA's."""
   model = StandIn()
   worker = ModelWorker(model, Limits())
   worker.start()
-  assert len(worker.predict(["a"], k).result(10)[0]) == k
-  assert model.batches[-1] == (1, depth, False)
+  labels = worker.predict(["a"], k, explain).result(10)[0]
+  assert len(labels) == k and all((label.why is not None) == explain for label in labels)
+  assert model.batches[-1] == (1, depth, explain)
   worker.drain(0)
   worker.join(10)
 
@@ -99,6 +103,18 @@ def test_a_fault_of_the_model_ends_only_its_batch(made):
   with pytest.raises(ZeroDivisionError):
     worker.predict(["a bug"], 1).result(10)
   assert len(worker.predict(["fine"], 1).result(10)) == 1
+
+
+def test_a_fault_of_one_request_ends_no_other_of_its_batch(made):
+  model = StandIn()
+  worker = made(model)
+  held(model, worker)
+  faulty, fine = worker.predict(["a bug"], 1), worker.predict(["fine"], 2)
+  model.goes_on.set()
+  with pytest.raises(ZeroDivisionError):
+    faulty.result(10)
+  assert len(fine.result(10)[0]) == 2
+  assert [size for size, *_ in model.batches] == [1, 2, 1, 1]  # together, then each alone, once
 
 
 def test_a_client_that_has_left_is_not_answered(made):

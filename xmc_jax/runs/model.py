@@ -11,6 +11,7 @@ from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import answers, ranking
 from xmc_jax.runs import run as runs
 
@@ -110,7 +111,7 @@ class Model:
     answers.check_k(k, len(self.labels))
 
   def predict(
-    self, texts: Sequence[str], k: int = 5, explain: bool = False
+    self, texts: Sequence[str], k: int = 5, explain: bool = False, num_explained: int = 0
   ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
     """Ranks the k best labels of each text.
 
@@ -118,6 +119,7 @@ class Model:
       texts: n texts; an empty text is allowed.
       k: labels per text, 1 to L.
       explain: also return the reasons, as a fourth result.
+      num_explained: labels per text that get reasons, the best ones; 0 is all.
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
@@ -130,9 +132,14 @@ class Model:
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.
     """
-    why = (lambda *found: answers.reasons(self._sources, *found)) if explain else None
+
+    def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
+      # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
+      wanted = np.arange(ids.shape[1]) < (num_explained or k)
+      return answers.reasons(self._sources, queries, np.where(wanted, ids, -1))
+
     rank = lambda *args: self._rank(*args)  # opens the ranker at the first call
-    return answers.best_labels(texts, k, self.labels, self.embed, rank, why)
+    return answers.best_labels(texts, k, self.labels, self.embed, rank, why if explain else None)
 
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
     """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.
@@ -150,8 +157,7 @@ class Model:
     for k in depths:
       sizes = itertools.takewhile(lambda size: size < num_texts, (1 << power for power in itertools.count()))
       for size in (*sizes, num_texts):
-        self.predict(texts[:size], min(k, len(self.labels)))
-    self.predict(texts[:1], 1, explain=True)
+        self.predict(texts[:size], min(k, len(self.labels)), explain=True, num_explained=1)
 
   def open(self, explain: bool = False) -> None:
     """Opens the rankers, which may write files into the run's folder; with `explain`, also all sources."""

@@ -34,11 +34,12 @@ def app(
     k: labels per text where a request does not say.
     name: what the page and `/health` call the run.
     limits: sizes that are refused, and how requests are joined.
-    allowed_hosts: names by which clients may reach the server, without ports; () is every name. Give them
-      where only this machine should reach it, against DNS rebinding.
+    allowed_hosts: names by which clients may reach the server; a port is ignored, and () is every name. Give
+      them where only this machine should reach it, against DNS rebinding.
 
   Raises:
-    UserError: FastAPI or prometheus_client is not installed, or a limit cannot work.
+    UserError: FastAPI or prometheus_client is not installed, a limit cannot work, or an allowed host is no
+      name.
 
   Example:
     >>> application = xmc_jax.serve.app(xmc_jax.Model.load("runs/dexml-debian"))

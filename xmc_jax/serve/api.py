@@ -9,11 +9,12 @@ from typing import Any, cast
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import xmc_jax
 from xmc_jax.errors import UserError
 from xmc_jax.serve import answers, page, schemas
-from xmc_jax.serve.guard import Guard
+from xmc_jax.serve.guard import Guard, host_names
 from xmc_jax.serve.limits import Limits
 from xmc_jax.serve.metrics import CONTENT_TYPE, Metrics
 from xmc_jax.serve.worker import Busy, ModelWorker
@@ -45,10 +46,10 @@ def build(worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str
     worker: answers by the model; may have started already.
     k: labels per text where a request does not say.
     name: of the run.
-    allowed_hosts: as in `Guard`.
+    allowed_hosts: names of this server in the Host header, as in `host_names`; () is every name.
 
   Raises:
-    UserError: k is out of range.
+    UserError: k is out of range, or an allowed host is no name.
   """
   if not 1 <= k <= worker.limits.max_k:
     raise UserError(f"k = {k}: the server ranks 1 to {worker.limits.max_k} labels; set one of these")
@@ -75,7 +76,11 @@ def build(worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str
   api.openapi = lambda: schemas.add_limits(described(), worker.limits)  # type: ignore[method-assign]
   routes = (*described()["paths"], "/openapi.json", *page.files())
   api.add_middleware(
-    Guard, limits=worker.limits, metrics=metrics, routes=routes, allowed_hosts=tuple(allowed_hosts)
+    Guard,
+    limits=worker.limits,
+    metrics=metrics,
+    routes=routes,
+    allowed_hosts=host_names(allowed_hosts),
   )
   return api
 
@@ -97,7 +102,7 @@ async def predict(asked: schemas.PredictRequest, request: Request) -> Response:
   k = request.app.state.k if asked.k is None else asked.k
   if k > most:
     raise HTTPException(422, f"k = {str(k)[:20]} is more than this server's limit of {most}")
-  found = await _answered(worker.predict(texts, k, asked.explain)) if texts else []
+  found = await _answered(worker.predict(texts, k, asked.explain), request) if texts else []
   return answers.as_json(answers.predictions(found))
 
 
@@ -108,7 +113,7 @@ async def embed(asked: schemas.EmbedRequest, request: Request) -> Response:
   texts = _texts_of(asked, worker.limits)
   if not texts:
     return answers.as_json({"embeddings": []})
-  return answers.as_json(answers.embeddings(await _answered(worker.embed(texts))))
+  return answers.as_json(answers.embeddings(await _answered(worker.embed(texts), request)))
 
 
 @router.get("/health", response_model=schemas.Health, responses={**_WITHOUT_BODY, **_NOT_READY})
@@ -157,8 +162,27 @@ def _texts_of(asked: schemas.EmbedRequest, limits: Limits) -> list[str]:
   return texts
 
 
-async def _answered(answer: Future) -> Any:
-  return await asyncio.wrap_future(answer)
+async def _answered(answer: Future, request: Request) -> Any:
+  """Waits for the model's answer; if the client leaves first, takes its texts out of the queue.
+
+  Raises:
+    ClientDisconnect: the client has left.
+  """
+  waiting, leaving = asyncio.wrap_future(answer), asyncio.ensure_future(_left(request))
+  try:
+    await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+      raise ClientDisconnect
+    return waiting.result()
+  finally:
+    leaving.cancel()
+    waiting.cancel()  # nothing happens if it is done, or if the model works on it
+
+
+async def _left(request: Request) -> None:
+  """Returns when the client of a request has left; its body was read."""
+  while (await request.receive())["type"] != "http.disconnect":
+    pass
 
 
 def _giving(file: page.File) -> Callable[[], Any]:

@@ -7,8 +7,10 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from xmc_jax.errors import UserError
 from xmc_jax.serve import answers
 from xmc_jax.serve.limits import Limits
 from xmc_jax.serve.metrics import Metrics
@@ -42,7 +44,7 @@ class Guard:
     limits: of bodies and of requests at once.
     metrics: counts requests.
     routes: paths that are counted by name; the others count as 'other'.
-    allowed_hosts: names of this server in the Host header; () is every name.
+    allowed_hosts: names of this server in the Host header, as `host_names` returns them; () is every name.
   """
 
   def __init__(
@@ -55,7 +57,7 @@ class Guard:
     allowed_hosts: Sequence[str] = (),
   ):
     self._app, self._limits, self._metrics = app, limits, metrics
-    self._routes, self._hosts = frozenset(routes), frozenset(map(str.lower, allowed_hosts))
+    self._routes, self._hosts = frozenset(routes), frozenset(allowed_hosts)
     self._running = 0
 
   async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +70,11 @@ class Guard:
       if message["type"] == "http.response.start":
         status = message["status"]
         message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
-      await send(message)
+      try:
+        async with asyncio.timeout(self._limits.answer_seconds):
+          await send(message)
+      except TimeoutError:
+        raise ClientDisconnect from None
 
     self._running += 1
     try:
@@ -78,6 +84,8 @@ class Guard:
         raise
       stopping = answers.error(503, "the server is stopping", {"Retry-After": "1", "Connection": "close"})
       await stopping(scope, receive, send_with_headers)
+    except ClientDisconnect:  # or it stays, and does not read its answer
+      status = _LEFT
     except Exception:
       traceback.print_exc()
       if status != _LEFT:  # half an answer is sent: the connection has to be closed
@@ -155,14 +163,40 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def host_name(header: str) -> str:
-  """Returns the name or address in a Host header, without port and brackets, in lower case."""
+  """Returns the name or address in a Host header, without port and brackets, in lower case; '' if none."""
   found = re.fullmatch(r"\[([^\]]*)\](?::\d+)?|([^:]*)(?::\d+)?", header.strip().lower())
   return (found[1] or found[2] or "") if found else ""
 
 
-def is_loopback(host: str) -> bool:
-  """Returns whether only this machine can reach an address."""
+def host_names(entries: Sequence[str]) -> tuple[str, ...]:
+  """Returns names and addresses as `host_name` gives them.
+
+  Args:
+    entries: names or addresses, with or without ports; an address of IPv6 without a port needs no brackets.
+
+  Raises:
+    UserError: an entry is neither, such as an address of the web.
+  """
+  names = []
+  for entry in entries:
+    name = entry.strip().lower() if _address(entry.strip()) else host_name(entry)
+    if not name or "/" in name:
+      raise UserError(
+        f"allowed_hosts: {entry!r} is no name of a host; give names without http:// and path, such as "
+        "labels.example.org"
+      )
+    names.append(name)
+  return tuple(names)
+
+
+def is_loopback(address: str) -> bool:
+  """Returns whether only this machine can reach an address that a socket is bound to."""
+  found = _address(address)
+  return found is not None and (getattr(found, "ipv4_mapped", None) or found).is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
   try:
-    return ipaddress.ip_address(host).is_loopback
+    return ipaddress.ip_address(text)
   except ValueError:
-    return host.lower() == "localhost"
+    return None

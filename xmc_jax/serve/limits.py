@@ -18,6 +18,7 @@ class Limits(NamedTuple):
     max_batch_texts: texts that the model gets at once.
     max_wait_seconds: how long a text waits for others to join its batch.
     body_seconds: how long a client may take to send a body.
+    answer_seconds: how long a client may leave an answer unread.
     drain_seconds: how long a stopping server answers what waits.
   """
 
@@ -30,6 +31,7 @@ class Limits(NamedTuple):
   max_batch_texts: int = 64
   max_wait_seconds: float = 0.002
   body_seconds: float = 20.0
+  answer_seconds: float = 20.0
   drain_seconds: float = 10.0
 
   def check(self) -> None:

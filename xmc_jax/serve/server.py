@@ -1,14 +1,17 @@
 """Runs the server in this process: its port, its signals, and a clean end."""
 
+import asyncio
 import contextlib
 import errno
+import functools
 import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -75,20 +78,18 @@ def serve(
     host: as given by the user; a note warns if other machines can reach it.
     k: labels per text where a request does not say.
     limits: of requests.
-    allowed_hosts: names by which clients reach this server through a proxy, besides those of this machine.
+    allowed_hosts: names by which clients reach this server through a proxy, besides its own.
 
   Raises:
-    UserError: the run cannot rank, or the port was lost.
+    UserError: the run cannot rank, the port was lost, or an allowed host is no name.
   """
-  worker, port = ModelWorker(model, limits), taken.getsockname()[1]
-  local = is_loopback(host)
-  if not local:
+  worker, (address, port, *_) = ModelWorker(model, limits), taken.getsockname()
+  if not is_loopback(address):
     say(
       f"note: --host={host} lets other machines in, without password or encryption; see docs/serving.md, "
       '"Behind a proxy"'
     )
-  own = (*_OWN_NAMES, host.lower()) if local else ()
-  names = (*own, *allowed_hosts) if local or allowed_hosts else ()
+  names = known_names(host, address, allowed_hosts)
   application = api.build(worker, k=k, name=name, allowed_hosts=names)
   config = _settings(application, limits)
   shown = f"[{host}]" if ":" in host else host
@@ -108,11 +109,24 @@ def serve(
   say("stopped")
 
 
+def known_names(host: str, address: str, allowed_hosts: Sequence[str]) -> tuple[str, ...]:
+  """Returns the names by which a server may be asked; () is every name.
+
+  Args:
+    host: as given by the user, who may spell an address of this machine in many ways.
+    address: that the socket is bound to; it alone tells whether other machines can reach the server.
+    allowed_hosts: more names.
+  """
+  if not allowed_hosts and not is_loopback(address):
+    return ()
+  return *_OWN_NAMES, host, address, *allowed_hosts
+
+
 def _settings(application: FastAPI, limits: Limits) -> uvicorn.Config:
   return uvicorn.Config(
     application,
     loop="asyncio",
-    http=_Protocol,
+    http=functools.partial(_Protocol, answer_seconds=limits.answer_seconds),  # type: ignore[arg-type]
     ws="none",
     lifespan="on",
     log_config=None,
@@ -145,7 +159,34 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-  """Answers what is no HTTP as JSON, like every other error."""
+  """Answers what is no HTTP as JSON, like every other error, and drops clients that do not read.
+
+  Args:
+    answer_seconds: how long a client may leave answers unread; uvicorn would wait for it without end.
+  """
+
+  def __init__(self, *args: Any, answer_seconds: float, **options: Any):
+    super().__init__(*args, **options)
+    self._answer_seconds = answer_seconds
+    self._dropping: asyncio.TimerHandle | None = None
+
+  def pause_writing(self) -> None:
+    super().pause_writing()
+    # Not `close`, which would wait until the client has read what is written.
+    self._dropping = self.loop.call_later(self._answer_seconds, self.transport.abort)
+
+  def resume_writing(self) -> None:
+    super().resume_writing()
+    self._keep()
+
+  def connection_lost(self, exc: Exception | None) -> None:
+    super().connection_lost(exc)
+    self._keep()
+
+  def _keep(self) -> None:
+    if self._dropping is not None:
+      self._dropping.cancel()
+    self._dropping = None
 
   def send_400_response(self, msg: str) -> None:
     answer = answers.error(400, "this is not an HTTP request that the server can read")

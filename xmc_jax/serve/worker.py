@@ -184,14 +184,17 @@ class ModelWorker:
     self._waiting = 0
 
   def _answer(self, jobs: Sequence[_Job]) -> None:
-    """Answers requests of one kind together."""
+    """Answers requests of one kind together; if that fails, each alone, so that one ends no other."""
     texts = [text for job in jobs for text in job.texts]
     ends = np.cumsum([len(job.texts) for job in jobs])
     try:
       answers = self._predicted(texts, jobs) if jobs[0].k else self.model.embed(texts)
     except BaseException as error:
+      if len(jobs) == 1:
+        jobs[0].answer.set_exception(error)
+        return
       for job in jobs:
-        job.answer.set_exception(error)
+        self._answer([job])
       return
     for job, end in zip(jobs, ends):
       part = answers[end - len(job.texts) : end]
@@ -199,14 +202,15 @@ class ModelWorker:
 
   def _predicted(self, texts: Sequence[str], jobs: Sequence[_Job]) -> list[list[Label]]:
     """Returns labels of each text, as many as the most greedy of the requests wants, or more."""
-    k, explain = max(job.k for job in jobs), jobs[0].explain
-    if not explain:  # reasons cost time for each label
-      k = min(_FEW_LABELS, self.limits.max_k) if k <= _FEW_LABELS else self.limits.max_k
-    ids, scores, names, *reasons = self.model.predict(texts, k, explain=explain)
+    wanted, explain = max(job.k for job in jobs), jobs[0].explain
+    k = min(_FEW_LABELS, self.limits.max_k) if wanted <= _FEW_LABELS else self.limits.max_k
+    # Reasons cost time for each label, so only labels that are wanted get them.
+    ids, scores, names, *reasons = self.model.predict(texts, k, explain=explain, num_explained=wanted)
     found = []
     for row, of_text in enumerate(names):
       why = reasons[0][row] if explain else [None] * len(of_text)
-      parts = zip(ids[row].tolist(), of_text, scores[row].tolist(), why)  # shorter than k if fewer are found
+      # Shorter than k if fewer are found or explained.
+      parts = zip(ids[row].tolist(), of_text, scores[row].tolist(), why)
       found.append([Label(*label) for label in parts])
     return found
 

@@ -2,6 +2,7 @@
 "use strict";
 
 const DEBOUNCE_MS = 150;
+const RETRY_SECONDS = 2; // where the server does not say when to come again
 // Controls, and marks that change the direction of reading, which a label could use to look like another.
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
@@ -10,6 +11,7 @@ const count = document.getElementById("count");
 const status = document.getElementById("status");
 const list = document.getElementById("labels");
 
+let ready = false; // whether the server has told what it serves
 let probabilities = true; // whether scores are probabilities
 let timer = 0; // of the debounce, or of a new try
 let running = null; // the AbortController of the request under way
@@ -38,17 +40,18 @@ function say(sentence, isError, more = "") {
   status.classList.toggle("error", Boolean(isError));
 }
 
+// Asks for labels of a text, as `ask` does.
+function predict(body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return ask("predict", { method: "POST", headers, body: JSON.stringify(body), signal });
+}
+
 // Asks the server. Returns the answer; throws {sentence, seconds} if there is none.
-async function ask(body, signal) {
+async function ask(path, options) {
   let answer;
   let content = {};
   try {
-    answer = await fetch("predict", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-      signal,
-    });
+    answer = await fetch(path, options);
     content = await answer.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -56,7 +59,7 @@ async function ask(body, signal) {
   }
   if (answer.ok) return content;
   const sentence = safe(content.error || `The server answered with the status ${answer.status}.`);
-  throw { sentence, seconds: answer.status === 503 ? Number(answer.headers.get("Retry-After")) || 1 : 0 };
+  throw { sentence, seconds: answer.status === 503 ? Number(answer.headers.get("Retry-After")) || RETRY_SECONDS : 0 };
 }
 
 function inWords(score) {
@@ -96,7 +99,7 @@ function reasonsOf(why) {
 // Asks once for the reasons of all labels that are shown.
 function reasons(of) {
   if (!of.reasons) {
-    of.reasons = ask({ text: of.text, k: of.k, explain: true }).then((answer) => {
+    of.reasons = predict({ text: of.text, k: of.k, explain: true }).then((answer) => {
       return new Map(answer.predictions[0].labels.map((label) => [label.id, label.why]));
     });
     of.reasons.catch(() => { of.reasons = null; });
@@ -151,6 +154,7 @@ function show(labels, of) {
 
 async function update() {
   clearTimeout(timer);
+  if (!ready) return; // `start` calls this again
   if (running) running.abort();
   running = null;
   const of = { text: text.value.trim(), k: Number(count.value), reasons: null };
@@ -168,7 +172,7 @@ async function update() {
   const mine = (running = new AbortController());
   list.setAttribute("aria-busy", "true");
   try {
-    const answer = await ask({ text: of.text, k: of.k }, mine.signal);
+    const answer = await predict({ text: of.text, k: of.k }, mine.signal);
     shown = of;
     show(answer.predictions[0].labels, of);
   } catch (error) {
@@ -193,12 +197,17 @@ function later() {
   timer = setTimeout(update, DEBOUNCE_MS);
 }
 
+// Asks what is served, until the server tells it.
 async function start() {
   let about;
   try {
-    about = await (await fetch("health")).json();
-  } catch {
-    say("The server does not answer. Is it still running?", true);
+    about = await ask("health");
+    if (!about.limits) throw { sentence: "This is not the answer of an xmc_jax server." };
+  } catch (error) {
+    const seconds = error.seconds || RETRY_SECONDS;
+    const why = error.seconds ? "The server is busy or not ready." : error.sentence || String(error);
+    say(`${why} (This page tries again in ${seconds} s.)`, true);
+    setTimeout(start, 1000 * seconds);
     return;
   }
   probabilities = about.probabilities;
@@ -211,6 +220,7 @@ async function start() {
   text.maxLength = about.limits.max_text_length;
   const choices = [...new Set([3, 5, 10, 20, about.k])].filter((k) => k <= about.limits.max_k || k === about.k);
   count.replaceChildren(...choices.sort((a, b) => a - b).map((k) => new Option(k, k, k === about.k, k === about.k)));
+  ready = true;
   await update();
 }
 
