@@ -155,6 +155,13 @@ def test_a_killed_write_leaves_no_mixture(tmp_path, monkeypatch):
     data.load(tmp_path)
 
 
+@each_case("name", ["lbl.json.tmp", "tst.json.tmp", "trn.json.tmp"])
+def test_what_a_killed_write_left_does_not_hinder_the_next(name, tmp_path):
+  (tmp_path / name).write_text('{"title": "ha')
+  data.write(tmp_path, TEXTS, NAMES)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["lbl.json", "trn.json", "tst.json"]
+
+
 REFUSED = {
   "lengths": ((TEXTS, NAMES[:3]), {}, "labels has 3 rows, and there are 5 texts"),
   "matrix": ((TEXTS, DENSE[:3]), {}, "labels has 3 rows, and there are 5 texts"),

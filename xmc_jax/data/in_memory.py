@@ -78,10 +78,13 @@ def write_encoded(
   folder = Path(folder).expanduser()
   with atomic.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    others = {path.name for path in folder.iterdir()} - {_LABELS, _TEST, _TRAIN}
+    ours = [folder / name for name in (_LABELS, _TEST, _TRAIN)]
+    left = [atomic.unfinished(path) for path in ours]  # by a killed process
+    others = {path.name for path in set(folder.iterdir()).difference(ours, left)}
     if others:
       raise DataError(f"{folder} holds other files ({min(others)}), which may be read too; give a new folder")
-    (folder / _TRAIN).unlink(missing_ok=True)  # a killed process leaves no mixture of two data sets
+    for path in (folder / _TRAIN, *left):  # without `_TRAIN`, a kill leaves no mixture of two data sets
+      path.unlink(missing_ok=True)
   _write_lines(folder / _LABELS, ({"title": text} for text in label_texts), "label_texts")
   _write_lines(folder / _TEST, _points(*test), "test_texts")
   _write_lines(folder / _TRAIN, _points(*train), "texts")
