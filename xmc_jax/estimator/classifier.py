@@ -244,8 +244,8 @@ class XMCClassifier(BaseEstimator):
     if isinstance(self.random_state, np.random.RandomState):
       if self.workdir is not None:
         raise ConfigError(
-          "random_state: a RandomState gives each fit another seed, and a fit in a workdir goes on with its own; "
-          "give a number, such as random_state=0, or leave workdir out"
+          "random_state: a RandomState gives each fit another seed, and a fit in a workdir goes on with its "
+          "own; give a number, such as random_state=0, or leave workdir out"
         )
       given["random_state"] = int(self.random_state.randint(LARGEST))
     return settings.make(self.method, self.encoder, given, self.settings)
