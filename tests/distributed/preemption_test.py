@@ -275,6 +275,44 @@ def test_a_signal_ends_a_process_whose_words_nobody_reads():
     process.stdout.close()
 
 
+@pytest.mark.parametrize("moment", ["outside training", "late", "saved"])
+def test_sigterm_raises_in_the_main_thread_of_a_process_that_is_not_ours(moment, capfd):
+  """As `xmc_jax.train` and `XMCClassifier.fit` are called: their callers' clean-up runs."""
+  before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  stop = Stop(0.1 if moment == "late" else 60.0, owns_process=False)
+  try:
+    with pytest.raises(SystemExit) as ended, stop.listening():
+      stop._can_save = moment != "outside training"
+      os.kill(os.getpid(), signal.SIGTERM)
+      deadline = time.monotonic() + 10
+      while moment != "saved" or not stop.requested(1):
+        assert time.monotonic() < deadline, "it went on"
+        time.sleep(0.001)
+      os.kill(os.getpid(), signal.SIGTERM)  # some schedulers repeat it
+      time.sleep(0.05)
+      stop.leave()
+    assert ended.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    said = capfd.readouterr().err
+    assert ("there was no time to save" in said) == (moment == "late") and "same command" not in said
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_programs_own_handler_of_sigterm_is_called():
+  """With nothing of ours: it decides what happens."""
+  calls = []
+  before = signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
+  stop = Stop(60.0, owns_process=False)
+  try:
+    with stop.listening(), stop.saving():
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(0.05)
+    assert calls == [signal.SIGTERM] and not stop.requested(1)
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize("presses", [1, 2])
 def test_a_notebooks_process_is_interrupted_and_not_ended(presses):
   """Outside training at the first, in it at the second."""

@@ -114,6 +114,7 @@ class XMCClassifier(BaseEstimator):
     Raises:
       DataError, ConfigError, UserError: texts, labels or a parameter cannot be used; one line says which.
       KeyboardInterrupt: at Ctrl-C, when the state is saved.
+      SystemExit: likewise at SIGTERM, with code 143, unless the program has its own handler.
     """
     texts = texts_of(texts, "texts")
     given = Labels(labels, len(texts))
