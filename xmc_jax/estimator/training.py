@@ -40,7 +40,7 @@ def train(
       config.checkpoint.every_epochs = 0.0  # nothing can continue from a folder that is deleted
     config.data.path, config.data.cache_dir = str(home / "texts"), str(temporary.path / "cache")
     with locks.in_use(home, ".fit.lock", "fits here; wait for it, or give another workdir"):
-      given = space.texts, (texts, truth), ([], truth[:0])
+      given = space.texts, (texts, truth), (texts[:0], truth[:0])
       if workdir and run_folder.has_checkpoints(workdir) and (workdir / "data").is_dir():
         _refuse_other_data(workdir, in_memory.checksums(*given))  # before its texts are replaced
       in_memory.write_encoded(home / "texts", *given)
