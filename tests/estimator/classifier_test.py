@@ -212,7 +212,7 @@ REFUSED = {
   "seed": ({"random_state": "x"}, "random_state = 'x' is not a whole number; for instance random_state=0"),
   "workdir": ({"workdir": 3}, "workdir = 3 is not a path"),
   "seeds": (
-    {"random_state": np.random.RandomState(3), "workdir": "not-there"},
+    {"random_state": np.random.RandomState(3), "workdir": "/dev/null/run"},
     "random_state: a RandomState gives each fit another seed, .* give a number, such as random_state=0",
   ),
   "threshold": ({"threshold": 1.5}, "threshold = 1.5 is not a probability; set 0 to 1"),
