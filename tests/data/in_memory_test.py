@@ -121,6 +121,19 @@ def test_one_label_for_each_text(reread):
   assert labels == ["7", "11"] and sets == [{"7"}, {"11"}, {"7"}, {"7"}, {"7"}]
 
 
+@each_case(
+  "labels", [[[0], [1]], [[1, 0], [0, 1]], [[0, 1], [0]], [[0, 0], [2, 1]], [[-(2**63)], [2**63 - 1]]]
+)
+def test_ids_that_are_no_rows_of_a_matrix(labels):
+  found = LabelSpace.of(Labels(labels, 2))
+  assert found.classes.tolist() == sorted({label for row in labels for label in row})
+
+
+def test_with_label_texts_a_list_of_0_and_1_is_ids():
+  given = Labels([[1, 1], [0, 1]], 2)
+  np.testing.assert_array_equal(LabelSpace.of(given, ["x", "y"]).encode(given).toarray(), [[0, 1], [1, 1]])
+
+
 def test_a_matrix_without_label_texts_has_its_columns_as_names(reread):
   assert reread(TEXTS, DENSE)[-1] == ["0", "1", "2"]
 
@@ -155,6 +168,13 @@ def test_a_killed_write_leaves_no_mixture(tmp_path, monkeypatch):
     data.load(tmp_path)
 
 
+@each_case("name", ["lbl.json.tmp", "tst.json.tmp", "trn.json.tmp"])
+def test_what_a_killed_write_left_does_not_hinder_the_next(name, tmp_path):
+  (tmp_path / name).write_text('{"title": "ha')
+  data.write(tmp_path, TEXTS, NAMES)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["lbl.json", "trn.json", "tst.json"]
+
+
 REFUSED = {
   "lengths": ((TEXTS, NAMES[:3]), {}, "labels has 3 rows, and there are 5 texts"),
   "matrix": ((TEXTS, DENSE[:3]), {}, "labels has 3 rows, and there are 5 texts"),
@@ -185,6 +205,11 @@ REFUSED = {
     r"labels\[1\]: id 2 .* 2 label_texts \(0 to 1\)",
   ),
   "negative id": ((["a"], [[-1]]), {"label_texts": ["x"]}, r"labels\[0\]: id -1"),
+  "large id": ((["a", "b"], [[1], [2**64 - 1]]), {}, r"labels\[1\]: id 18446744073709551615 .* give names"),
+  "hashed ids": ((["a", "b"], np.array([7, 2**63], np.uint64)), {}, r"labels\[1\]: id 9223372036854775808"),
+  "rows of 0 and 1": ((["a", "b"], [[1, 0, 1], [0, 0, 1]]), {}, r"give np.array\(...\) for a matrix"),
+  "rows of NumPy": ((["a", "b"], list(np.eye(3, dtype=int)[:2])), {}, r"labels: each row has 3 numbers"),
+  "two columns": ((["a", "b"], ((1, 0), (1, 1))), {}, r"labels: each row has 2 numbers, all 0 or 1"),
   "name": ((["a"], ["z"]), {"label_texts": ["x"]}, r"labels\[0\]: 'z' is not one of the 1 label_texts"),
   "label text": ((["a"], [[0]]), {"label_texts": [None]}, r"label_texts\[0\]: .* found None"),
   "columns": (

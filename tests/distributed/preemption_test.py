@@ -15,6 +15,7 @@ from same_runs import assert_same_runs
 
 from xmc_jax import refresh
 from xmc_jax.cli import commands, train_run
+from xmc_jax.distributed import preemption
 from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.runs import evaluate
 from xmc_jax.storage.checkpoints import StepFolder
@@ -273,6 +274,46 @@ def test_a_signal_ends_a_process_whose_words_nobody_reads():
   finally:
     process.kill()
     process.stdout.close()
+
+
+@pytest.mark.parametrize("moment", ["outside training", "late", "saved"])
+def test_sigterm_raises_in_the_main_thread_of_a_process_that_is_not_ours(moment, capfd, monkeypatch):
+  """As `xmc_jax.train` and `XMCClassifier.fit` are called: their callers' clean-up runs."""
+  ends = []
+  monkeypatch.setattr(preemption, "_end", lambda *_: ends.append(moment))  # or this test would end all tests
+  before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  stop = Stop(0.1 if moment == "late" else 60.0, owns_process=False)
+  try:
+    with pytest.raises(SystemExit) as ended, stop.listening():
+      stop._can_save = moment != "outside training"
+      os.kill(os.getpid(), signal.SIGTERM)
+      deadline = time.monotonic() + 10
+      while moment != "saved" or not stop.requested(1):
+        assert time.monotonic() < deadline, "it went on"
+        time.sleep(0.001)
+      os.kill(os.getpid(), signal.SIGTERM)  # some schedulers repeat it
+      time.sleep(0.05)
+      stop.leave()
+    assert ended.value.code == 143 and not ends
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    said = capfd.readouterr().err
+    assert ("there was no time to save" in said) == (moment == "late") and "same command" not in said
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_programs_own_handler_of_sigterm_is_called():
+  """With nothing of ours: it decides what happens."""
+  calls = []
+  before = signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
+  stop = Stop(60.0, owns_process=False)
+  try:
+    with stop.listening(), stop.saving():
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(0.05)
+    assert calls == [signal.SIGTERM] and not stop.requested(1)
+  finally:
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("presses", [1, 2])

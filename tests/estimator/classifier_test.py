@@ -211,6 +211,10 @@ REFUSED = {
   "no encoder": ({"encoder": "not-there"}, "encoder 'not-there' is no directory.*with encoder='bag'"),
   "seed": ({"random_state": "x"}, "random_state = 'x' is not a whole number; for instance random_state=0"),
   "workdir": ({"workdir": 3}, "workdir = 3 is not a path"),
+  "seeds": (
+    {"random_state": np.random.RandomState(3), "workdir": "/dev/null/run"},
+    "random_state: a RandomState gives each fit another seed, .* give a number, such as random_state=0",
+  ),
   "threshold": ({"threshold": 1.5}, "threshold = 1.5 is not a probability; set 0 to 1"),
   "settings": ({"settings": "x"}, "settings = 'x' is not a dict"),
   "typo": ({"settings": {"method.los": "softmax"}}, "no key 'method.los'; did you mean 'method.loss'"),
@@ -237,6 +241,8 @@ def test_texts_and_labels_that_cannot_work(fitted):
     made_texts.estimator().fit(TEXTS, LABELS[:3])
   with pytest.raises(DataError, match="no text has a label"):
     made_texts.estimator().fit(TEXTS[:2], [[], []])
+  with pytest.raises(DataError, match=r"labels\[1\]: id 9223372036854775808 takes more than 64 bits"):
+    made_texts.estimator().fit(TEXTS[:2], np.array([1, 2**63], np.uint64))
   for method in ("predict", "predict_proba", "top_k", "embed"):
     with pytest.raises(DataError, match=r"texts\[1\]: expected a text \(str\), found nan"):
       getattr(fitted, method)(["a", float("nan")])

@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -125,6 +126,24 @@ def test_a_pickle_with_a_workdir_has_only_its_path(workdir, tmp_path):
     read.predict(TEXTS)
 
 
+def test_a_folder_that_has_another_run_now_is_refused(workdir, tmp_path):
+  """As many labels, but not the same ones: their columns would get the old names."""
+  folder, made = workdir
+  read = pickle.loads(pickle.dumps(made))
+  shutil.copytree(folder, tmp_path / "run")
+  read._fitted._run = tmp_path / "run"
+  assert same(read.predict_proba(TEXTS[:9]), made.predict_proba(TEXTS[:9]))  # it may be moved
+  read = pickle.loads(pickle.dumps(read))
+  shutil.rmtree(tmp_path / "run")
+  others = [[name[::-1] for name in names] for names in LABELS]
+  made_texts.estimator(num_epochs=1, workdir=tmp_path / "run").fit(TEXTS, others)
+  for method in ("predict", "add_labels"):
+    with pytest.raises(
+      UserError, match=r"replaced by a run on other data .*; fit it again, in another workdir"
+    ):
+      getattr(read, method)(["new"])
+
+
 @pytest.mark.slow
 def test_a_killed_fit_goes_on(workdir, tmp_path, monkeypatch, capsys):
   """It ends as if it had not been stopped."""
@@ -152,11 +171,18 @@ def test_a_killed_fit_goes_on(workdir, tmp_path, monkeypatch, capsys):
 
 def test_a_folder_of_another_fit_is_refused(workdir):
   folder, made = workdir
+  before = {path.name: path.read_bytes() for path in (folder / "texts").iterdir()}
   with pytest.raises(ConfigError, match=r"num_epochs: 2 -> 3.*give workdir='ANOTHER_FOLDER'") as refused:
     made_texts.estimator(num_epochs=3, workdir=folder).fit(TEXTS, LABELS)
   assert "\n" not in str(refused.value)
   with pytest.raises(ConfigError, match="holds a run on other data"):
     made_texts.estimator(**SHORT, workdir=folder).fit(TEXTS[1:], LABELS[1:])
+  with pytest.raises(
+    ConfigError, match=r"other data \(lbl.json has changed since\); give workdir='ANOTHER_FOLDER'"
+  ):
+    others = [[name.upper() for name in names] for names in LABELS]
+    made_texts.estimator(**SHORT, workdir=folder).fit(TEXTS, others)
+  assert before == {path.name: path.read_bytes() for path in (folder / "texts").iterdir()}
   assert made.score(TEXTS, LABELS) > 0.1  # it still predicts
 
 

@@ -9,6 +9,7 @@ from cases import each_case
 from experiments import dexml, rae_xmc, unidec
 from xmc_jax import methods
 from xmc_jax.config.checks import flatten
+from xmc_jax.data.formats import source
 from xmc_jax.estimator import settings
 
 OWN = {"name", "data.layout", "eval.num_examples", "eval.report_page"}
@@ -84,6 +85,15 @@ def test_experiments_of_the_user_do_not_matter(monkeypatch):
 )
 def test_messages_name_parameters(message, expected):
   assert settings.in_parameters(message) == expected
+
+
+def test_how_files_are_read_is_not_for_settings():
+  """Texts and labels come from memory: every option of a reader of files is refused."""
+  values = flatten(dexml.get_config())
+  for name in ("path", "layout", "cache_dir", *source.Options._fields):
+    with pytest.raises(methods.ConfigError, match=rf"settings\['data.{name}'\] is set by fit; leave it out"):
+      settings.make("dexml", "bag", {}, {f"data.{name}": values[f"data.{name}"]})
+  assert settings.make("dexml", "bag", {}, {"data.num_validation": 7}).data.num_validation == 7
 
 
 def test_errors_keep_their_kind():

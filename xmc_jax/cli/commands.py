@@ -70,6 +70,7 @@ def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -
 
   Raises:
     UserError: a setting, the data or the machine is at fault; the message names which, in one line.
+    KeyboardInterrupt, SystemExit: at Ctrl-C, and at SIGTERM unless the program has its own handler.
 
   Example:
     >>> config = xmc_jax.default_config()

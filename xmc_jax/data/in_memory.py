@@ -1,5 +1,6 @@
 """`write`: writes texts and labels that are in memory as a folder that `load` reads."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -78,14 +79,39 @@ def write_encoded(
   folder = Path(folder).expanduser()
   with atomic.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    others = {path.name for path in folder.iterdir()} - {_LABELS, _TEST, _TRAIN}
+    ours = [folder / name for name in (_LABELS, _TEST, _TRAIN)]
+    left = [atomic.unfinished(path) for path in ours]  # by a killed process
+    others = {path.name for path in set(folder.iterdir()).difference(ours, left)}
     if others:
       raise DataError(f"{folder} holds other files ({min(others)}), which may be read too; give a new folder")
-    (folder / _TRAIN).unlink(missing_ok=True)  # a killed process leaves no mixture of two data sets
-  _write_lines(folder / _LABELS, ({"title": text} for text in label_texts), "label_texts")
-  _write_lines(folder / _TEST, _points(*test), "test_texts")
-  _write_lines(folder / _TRAIN, _points(*train), "texts")
+    for path in (folder / _TRAIN, *left):  # without `_TRAIN`, a kill leaves no mixture of two data sets
+      path.unlink(missing_ok=True)
+  for name, lines in _files(label_texts, train, test):
+    with atomic.written_whole(folder / name) as beside, beside.open("wb") as file:
+      file.writelines(lines)
   return folder
+
+
+def checksums(
+  label_texts: list[str], train: tuple[list[str], sp.csr_matrix], test: tuple[list[str], sp.csr_matrix]
+) -> dict[str, str]:
+  """Returns the SHA-256 of each file that `write_encoded` would write, by name; writes nothing."""
+  found = {}
+  for name, lines in _files(label_texts, train, test):
+    digest = hashlib.sha256()
+    for line in lines:
+      digest.update(line)
+    found[name] = digest.hexdigest()
+  return found
+
+
+def _files(
+  label_texts: list[str], train: tuple[list[str], sp.csr_matrix], test: tuple[list[str], sp.csr_matrix]
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+  """Yields the name and the lines of each file, in the order of writing."""
+  yield _LABELS, _lines(({"title": text} for text in label_texts), "label_texts")
+  yield _TEST, _lines(_points(*test), "test_texts")
+  yield _TRAIN, _lines(_points(*train), "texts")
 
 
 def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
@@ -95,13 +121,12 @@ def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
     yield point if binary else {**point, "target_rel": truth.data[start:end].tolist()}
 
 
-def _write_lines(path: Path, records: Iterable[dict], what: str) -> None:
-  with atomic.written_whole(path) as beside, beside.open("wb") as file:
-    for row, record in enumerate(records):
-      line = _json_line(record)
-      if len(line) > MAX_LINE_BYTES:
-        raise DataError(f"{what}[{row}]: expected at most {MAX_LINE_BYTES >> 20} MiB of text and labels")
-      file.write(line)
+def _lines(records: Iterable[dict], what: str) -> Iterator[bytes]:
+  for row, record in enumerate(records):
+    line = _json_line(record)
+    if len(line) > MAX_LINE_BYTES:
+      raise DataError(f"{what}[{row}]: expected at most {MAX_LINE_BYTES >> 20} MiB of text and labels")
+    yield line
 
 
 def _json_line(record: dict) -> bytes:

@@ -63,6 +63,7 @@ class LabelSpace:
       if kind in (IDS, ID):
         return cls(kind, texts)
       return cls(kind, texts, keys=texts)
+    label_values.refuse_indicators(flat[0], labels.what)
     keys = sorted(set(chain.from_iterable(part.items for part in flat if part.kind == kind)))
     return cls(kind, [str(key) for key in keys], keys)
 

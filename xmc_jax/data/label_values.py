@@ -21,6 +21,7 @@ SHOWN = {
 }
 _ONE = {str: NAME, int: ID}
 _MANY = {str: NAMES, int: IDS}
+_IDS = np.iinfo(np.int64)
 
 
 def shown(value: object) -> str:
@@ -127,6 +128,19 @@ def flattened(labels: Labels) -> Flat:
   return Flat(_MANY[kind], list(map(kind, items)), counts)
 
 
+def refuse_indicators(flat: Flat, what: str) -> None:
+  """Raises DataError if lists of ids are rows of 0 and 1 instead: of one length, and some repeat a value."""
+  length = int(flat.counts.max(initial=0))
+  is_even = flat.kind == IDS and length >= 2 and (flat.counts == length).all()
+  if is_even and set(flat.items) <= {0, 1}:
+    sums = np.array(flat.items).reshape(-1, length).sum(axis=1)
+    if length > 2 or (sums != 1).any():
+      raise DataError(
+        f"{what}: each row has {length} numbers, all 0 or 1, and lists are read as ids; give np.array(...) "
+        "for a matrix, or ids that do not repeat"
+      )
+
+
 def _one_type(items: list, rows: Sequence[int], what: str, kinds: Mapping[type, str]) -> type:
   """Returns the type of all items, str or int; refuses a mixture. `rows` are their rows, for the message."""
   known = [found for found in map(_key_type, items) if found]
@@ -135,6 +149,8 @@ def _one_type(items: list, rows: Sequence[int], what: str, kinds: Mapping[type, 
     if _key_type(label) is not wanted:
       expected = SHOWN[kinds[wanted]] if known else "names (str) or ids (int)"
       raise DataError(f"{what}[{row}]: expected {expected}, found {shown(label)}")
+    if wanted is int and not _IDS.min <= label <= _IDS.max:
+      raise DataError(f"{what}[{row}]: id {shown(label)} takes more than 64 bits, with its sign; give names")
   return wanted
 
 

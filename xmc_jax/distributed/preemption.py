@@ -2,9 +2,11 @@
 
 Python runs signal handlers only between its own instructions, and a compilation can delay them by a minute;
 so a thread receives the signals. It sets a mark, which training reads where it can save. At the second
-Ctrl-C, or when the time after SIGTERM is over, the thread ends the process itself.
+Ctrl-C, or when the time after SIGTERM is over, the thread ends the process itself. It never ends a process
+that belongs to a Python program: there exceptions are raised in the main thread, and clean-up follows.
 """
 
+import _thread
 import contextlib
 import os
 import signal
@@ -17,6 +19,7 @@ from xmc_jax.distributed import peer_watchdog, runtime, stderr
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}  # a scheduler takes 0 for success; shells know 130
+_TERMINATED = 143  # how shells see SIGTERM
 
 
 class StopRequested(BaseException):
@@ -28,14 +31,16 @@ class Stop:
 
   Args:
     grace_seconds: how long after SIGTERM there is time to save.
-    owns_process: may end the process. False in a notebook: there KeyboardInterrupt is raised instead.
+    owns_process: may end the process. False where a program or a notebook calls: there KeyboardInterrupt is
+      raised instead, and SystemExit(143) after SIGTERM, unless the program has its own handler of SIGTERM.
   """
 
   def __init__(self, grace_seconds: float, owns_process: bool = True):
     self._signal: signal.Signals | None = None
-    self._interrupts, self._can_save = 0, False
+    self._interrupts, self._can_save, self._is_late = 0, False, False
     self._owns_process, self._raised = owns_process, 0
-    self._patience = threading.Timer(grace_seconds, _end, (signal.SIGTERM, "there was no time to save"))
+    self._ours: list[signal.Signals] = []
+    self._patience = threading.Timer(grace_seconds, self._give_up)
     self._patience.daemon = True
 
   @contextlib.contextmanager
@@ -47,16 +52,16 @@ class Stop:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    ours = [number for number in _SIGNALS if before[number] != signal.SIG_IGN]  # a background job ignores it
+    self._ours = [number for number in _SIGNALS if self._handles(number, before[number])]
     listener = threading.Thread(target=self._listen, args=(reading,), daemon=True)
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     listener.start()
     try:
-      for number in ours:
+      for number in self._ours:
         signal.signal(number, self._in_main_thread)
       yield
     finally:
-      for number in ours:
+      for number in self._ours:
         signal.signal(number, before[number])
       signal.set_wakeup_fd(wakeup)
       os.close(writing)  # ends the thread
@@ -86,17 +91,35 @@ class Stop:
     if runtime.is_alone() and self._signal is not None:
       raise StopRequested
 
+  @property
+  def remedy(self) -> str:
+    """Returns what to say of a training that has saved; '' if the caller may delete its folder."""
+    return "; the same command goes on" if self._owns_process else ""
+
   def leave(self) -> None:
-    """Ends a training that has saved: raises KeyboardInterrupt after Ctrl-C, SystemExit(0) after SIGTERM."""
+    """Ends a training that has saved: raises KeyboardInterrupt after Ctrl-C, else SystemExit.
+
+    Its code is 0 after SIGTERM, as schedulers want it, and 143 if the process is not ours.
+    """
     self._patience.cancel()
     peer_watchdog.part()
     if self._signal == signal.SIGINT:
       raise KeyboardInterrupt("all is saved")
-    raise SystemExit(0)
+    raise SystemExit(0 if self._owns_process else _TERMINATED)
+
+  def _handles(self, number: signal.Signals, before: object) -> bool:
+    """Returns whether to handle a signal that had a handler before; a background job ignores Ctrl-C."""
+    if number == signal.SIGTERM and not self._owns_process:
+      return before == signal.SIG_DFL
+    return before != signal.SIG_IGN
 
   def _in_main_thread(self, number: int, _: object) -> None:
-    """Raises KeyboardInterrupt in a notebook, because the thread cannot."""
-    if number == signal.SIGINT and not self._owns_process:
+    """Raises in a process that is not ours, because the thread cannot."""
+    if self._owns_process:
+      return
+    if number == signal.SIGTERM and (self._is_late or not self._can_save):
+      raise SystemExit(_TERMINATED)
+    if number == signal.SIGINT:
       self._raised += 1
       if self._raised > 1 or not self._can_save:
         raise KeyboardInterrupt
@@ -104,24 +127,31 @@ class Stop:
   def _listen(self, reading: int) -> None:
     while numbers := os.read(reading, 64):
       for number in numbers:
-        if number in _SIGNALS:
+        if number in self._ours:
           self._receive(signal.Signals(number))
     os.close(reading)
 
   def _receive(self, number: signal.Signals) -> None:
-    may_end = self._owns_process or number == signal.SIGTERM
     if not self._can_save:
-      return _end(number, "interrupted") if may_end else None
-    if number == signal.SIGTERM and not self._patience.is_alive():
+      return _end(number, "interrupted") if self._owns_process else None
+    if number == signal.SIGTERM and self._patience.ident is None:  # not started yet
       self._patience.start()
     elif number == signal.SIGINT:
       self._interrupts += 1
-      if self._interrupts > 1 and may_end:
+      if self._interrupts > 1 and self._owns_process:
         _end(number, "interrupted at once")
     if self._signal is None:
       self._signal = number
       more = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
       stderr.write_line(f"\nstopping after this step{more}")
+
+  def _give_up(self) -> None:
+    """Leaves without saving, when the time after SIGTERM is over."""
+    if self._owns_process:
+      _end(signal.SIGTERM, "there was no time to save")
+    stderr.write_line("there was no time to save")
+    self._is_late = True
+    _thread.interrupt_main(signal.SIGTERM)  # calls the handler there, as soon as it can
 
 
 def _end(number: signal.Signals, why: str) -> None:

@@ -50,7 +50,7 @@ class XMCClassifier(BaseEstimator):
     num_epochs, batch_size, learning_rate, max_length: of the training; None is the method's own.
     scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities.
     threshold: the least probability of a predicted label.
-    random_state: seed of the training, or a NumPy RandomState; None is 0.
+    random_state: seed of the training, or without `workdir` a NumPy RandomState; None is 0.
     workdir: a folder for the run's files, from which an interrupted `fit` continues. None keeps them in a
       temporary folder, as long as the estimator lives.
     verbose: 0 prints nothing; 1 prints progress.
@@ -114,6 +114,7 @@ class XMCClassifier(BaseEstimator):
     Raises:
       DataError, ConfigError, UserError: texts, labels or a parameter cannot be used; one line says which.
       KeyboardInterrupt: at Ctrl-C, when the state is saved.
+      SystemExit: likewise at SIGTERM, with code 143, unless the program has its own handler.
     """
     texts = texts_of(texts, "texts")
     given = Labels(labels, len(texts))
@@ -121,11 +122,12 @@ class XMCClassifier(BaseEstimator):
     truth = space.encode(given)
     if not truth.nnz:
       raise DataError("labels: no text has a label, so there is nothing to learn")
+    classes = space.classes  # before the training, which may take days
     config = self._config()
     workdir = None if self.workdir is None else pathlib.Path(self.workdir).expanduser().resolve()
     with self._printing(), settings.named_by_parameters():
       self._fitted = training.train(config, texts, space, truth, workdir)
-    self.classes_ = space.classes
+    self.classes_ = classes
     return self
 
   def predict(self, texts: Any) -> Any:
@@ -241,6 +243,11 @@ class XMCClassifier(BaseEstimator):
       raise ConfigError(f"workdir = {self.workdir!r:.60} is not a path; for instance workdir='runs/mine'")
     given = {name: getattr(self, name) for name in settings.KEYS if name not in ("method", "encoder")}
     if isinstance(self.random_state, np.random.RandomState):
+      if self.workdir is not None:
+        raise ConfigError(
+          "random_state: a RandomState gives each fit another seed, and a fit in a workdir goes on with its "
+          "own; give a number, such as random_state=0, or leave workdir out"
+        )
       given["random_state"] = int(self.random_state.randint(LARGEST))
     return settings.make(self.method, self.encoder, given, self.settings)
 

@@ -6,12 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from xmc_jax import data
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.estimator import files
 from xmc_jax.export import programs
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
+
+
+def data_of(run: pathlib.Path) -> dict[str, str]:
+  """Returns the checksums of the files that a run's data were prepared from, by their names."""
+  return {source["name"]: source["sha256"] for source in data.read_manifest(run / "data")["sources"]}
 
 
 class Fitted:
@@ -28,7 +34,7 @@ class Fitted:
 
   def __init__(self, run: pathlib.Path, space: LabelSpace, temporary: files.TemporaryFolder | None = None):
     self._run, self._temporary = run, temporary
-    self._num_trained = len(space.texts)
+    self._num_trained, self._data = len(space.texts), data_of(run)
     self._models: dict[str, Model] = {}
     self.space = space
 
@@ -36,10 +42,10 @@ class Fitted:
     """Opens the run to rank by these scores.
 
     Raises:
-      UserError: the folder is gone or damaged, or the method does not rank by these scores.
+      UserError: the folder is gone, damaged or replaced, or the method does not rank by these scores.
     """
     if scores not in self._models:
-      run = runs.reopen(self._run)
+      run = self._reopened()
       added = self.space.texts[self._num_trained :]
       self._models = {scores: Model(run.with_labels(added) if added else run, scores)}
     return self._models[scores]
@@ -61,7 +67,7 @@ class Fitted:
 
   def _check_can_add(self) -> None:
     """Raises UserError unless the vectors of labels depend on nothing but their texts."""
-    run = runs.reopen(self._run)
+    run = self._reopened()
     trained = programs.Trained(*run.trained()[:2])
     kinds = (run.method.embed_labels, *run.method.scorers.values())
     max_length = run.config.data.max_length
@@ -71,6 +77,16 @@ class Fitted:
         f"method {name!r} ranks labels by more than their texts, so none can be added without training; fit "
         "with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone"
       )
+
+  def _reopened(self) -> runs.Run:
+    """Opens the run; refuses one that was trained on other data, as columns would get wrong names."""
+    run = runs.reopen(self._run)
+    if data_of(self._run) != self._data:
+      raise UserError(
+        f"{self._run} has been replaced by a run on other data since this estimator was fitted; fit it "
+        "again, in another workdir"
+      )
+    return run
 
   def __getstate__(self) -> dict[str, Any]:
     state = {**self.__dict__, "_models": {}, "_temporary": None}

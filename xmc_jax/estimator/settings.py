@@ -15,7 +15,7 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import methods
-from xmc_jax.config import checks
+from xmc_jax.config import checks, defaults
 from xmc_jax.errors import ConfigError, UserError
 
 # Parameters of the estimator, and the keys that get their values.
@@ -29,11 +29,9 @@ KEYS = {
   "scores": "eval.scores",
   "random_state": "train.seed",
 }
-# Keys that `fit` sets, or that only a test table needs.
-_OF_FIT = (
-  "name",
-  *(f"data.{name}" for name in ("path", "layout", "text", "label_column", "label_separator", "label_file")),
-  *("data.test_fraction", "data.split_seed", "data.cache_dir", "eval.num_examples", "eval.report_page"),
+# Keys that `fit` sets, or that only files or a test table need; of data, all but those of the training.
+_OF_FIT = {"name", "eval.num_examples", "eval.report_page"} | (
+  {f"data.{name}" for name in defaults.KEYS["data"]} - {"data.max_length", "data.num_validation"}
 )
 _EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 _OF_PRETRAINED = ("minilm", "debian_minilm6", "debian_minilm3")  # presets; the first that an experiment has

@@ -11,8 +11,9 @@ from xmc_jax.data import in_memory
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.distributed import runtime
 from xmc_jax.estimator import files
-from xmc_jax.estimator.fitted import Fitted
-from xmc_jax.storage import locks
+from xmc_jax.estimator.fitted import Fitted, data_of
+from xmc_jax.runs import create
+from xmc_jax.storage import locks, run_folder
 
 
 def train(
@@ -39,7 +40,10 @@ def train(
       config.checkpoint.every_epochs = 0.0  # nothing can continue from a folder that is deleted
     config.data.path, config.data.cache_dir = str(home / "texts"), str(temporary.path / "cache")
     with locks.in_use(home, ".fit.lock", "fits here; wait for it, or give another workdir"):
-      in_memory.write_encoded(home / "texts", space.texts, (texts, truth), ([], truth[:0]))
+      given = space.texts, (texts, truth), (texts[:0], truth[:0])
+      if workdir and run_folder.has_checkpoints(workdir) and (workdir / "data").is_dir():
+        _refuse_other_data(workdir, in_memory.checksums(*given))  # before its texts are replaced
+      in_memory.write_encoded(home / "texts", *given)
       with (
         runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None),
         train_run(config, run, owns_process=False) as trained,
@@ -53,3 +57,11 @@ def train(
     return Fitted(run, space)
   files.keep_run(home, run)
   return Fitted(run, space, temporary)
+
+
+def _refuse_other_data(workdir: pathlib.Path, given: dict[str, str]) -> None:
+  """Raises ConfigError if the run in a folder was trained on other files than these, by their checksums."""
+  known = data_of(workdir)
+  if given != known:
+    names = (name for name in given.keys() | known.keys() if given.get(name) != known.get(name))
+    raise create.other_data(workdir, min(names))

@@ -75,10 +75,15 @@ def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
   files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
   if files != known:
     name = min(name for name in files.keys() | known.keys() if files.get(name) != known.get(name))
-    raise ConfigError(
-      f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
-      "or delete this one to start anew"
-    )
+    raise other_data(workdir, name)
+
+
+def other_data(workdir: pathlib.Path, name: str) -> ConfigError:
+  """Returns the error for a folder whose run was trained on other data; `name` is a file that differs."""
+  return ConfigError(
+    f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
+    "or delete this one to start anew"
+  )
 
 
 def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collections.ConfigDict]:

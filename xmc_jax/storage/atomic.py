@@ -77,7 +77,7 @@ def written_whole(path: Path, durable: bool = False) -> Iterator[Path]:
   Raises:
     UserError: it cannot be written.
   """
-  beside = _beside(path)
+  beside = unfinished(path)
   with writing(path):
     try:
       yield beside
@@ -131,8 +131,8 @@ def check_output(path: str) -> None:
     if os.path.isdir(path):
       raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if is_plain_file(path):
-      _beside(Path(path)).touch()
-      _beside(Path(path)).unlink()
+      unfinished(Path(path)).touch()
+      unfinished(Path(path)).unlink()
 
 
 @contextlib.contextmanager
@@ -156,7 +156,8 @@ def flush(path: Path) -> None:
     os.close(handle)
 
 
-def _beside(path: Path) -> Path:
+def unfinished(path: Path) -> Path:
+  """Returns where a file is written before it replaces `path`; a process that is killed leaves it there."""
   return path.with_name(f"{path.name}.tmp")
 
 

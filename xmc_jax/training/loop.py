@@ -66,7 +66,7 @@ def _train(
       loop.run(first, last_step)
     stop.check()
   except StopRequested:
-    say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}; the same command goes on")
+    say(f"stopped at step {checkpoints.latest() or 0:,} of {last_step:,}{stop.remedy}")
     stop.leave()
 
 
