@@ -52,7 +52,7 @@ def test_presets_pass_the_checks(name):
 
 # Claims that no page shows, as they have not been run: of LF-DebianTitles, where another set's is shown.
 _NOT_RUN = {
-  *("dropout", "losses", "prime_and_others"),
+  *("dropout", "prime_and_others"),
   *("prime_factorial", "prime_parts"),
 }
 
