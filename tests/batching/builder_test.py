@@ -301,13 +301,10 @@ def test_all_labels_stand_once_each_beside_their_texts(axes):
   assert at == own.shape[1]
 
 
-def test_real_tokens_among_those_computed():
+def test_labels_are_laid_out_with_less_padding_than_in_multiples_of_8():
   builder = _builder(ALL)
-  lengths = builder._labels.lengths
   computed = sum(group.ids.size for group in builder.label_groups)
-  assert builder.real_label_token_fraction() == pytest.approx(lengths.sum() / computed)
-  assert computed < sum(8 * -(-length // 8) for length in lengths)  # every label in a multiple of 8
-  assert _builder(IN_BATCH).real_label_token_fraction() == 0
+  assert computed < sum(8 * -(-length // 8) for length in builder._labels.lengths)
 
 
 def test_a_table_has_a_column_for_each_label_and_no_texts():
@@ -378,7 +375,6 @@ def test_a_batch_larger_than_the_data_and_a_single_label(spec):
   columns = _columns(builder, batch)
   assert list(columns[columns >= 0]) == [0]
   assert np.all(columns[batch.positives[batch.rows >= 0, 0]] == 0)
-  assert 0 < builder.real_token_fraction() <= 1
 
 
 def test_a_batch_that_fits_no_slot_is_laid_out_widest():

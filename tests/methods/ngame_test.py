@@ -391,8 +391,8 @@ def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
   means = {scores: commands.test(classifier_run, scores=scores) for scores in ("encoder", "classifier", "")}
   printed = capsys.readouterr().out
   assert means[""] != means["encoder"] != means["classifier"]
-  names = (["fused"], ["encoder"], ["classifier"])
-  heads = [line.split() for line in printed.splitlines() if line.split()[:1] in names]
+  names = {"fused", "encoder", "classifier"}
+  heads = [words for line in printed.splitlines() if (words := line.split()) and names.issuperset(words)]
   assert heads == [["encoder", "classifier"], ["classifier", "encoder"], ["fused", "encoder", "classifier"]]
   first = [line.split()[1:] for line in printed.splitlines() if line.startswith("P@1")]
   shown = {scores: f"{100 * found['P@1']:.2f}" for scores, found in {**means, "fused": means[""]}.items()}

@@ -141,20 +141,6 @@ class BatchBuilder:
       for name, side in sides.items()
     }
 
-  def real_token_fraction(self) -> float:
-    """Returns the fraction of a batch's query token cells that hold real tokens, on average.
-
-    An encoder that packs tokens (`Tokens.num_real_tokens`) computes less padding than this fraction implies.
-    """
-    mean = np.minimum(self._queries.lengths[self.rows], self._max_length).mean() if len(self.rows) else 0.0
-    return float(self._batch_size * mean / sum(width * rows for width, rows in self._query_slots))
-
-  def real_label_token_fraction(self) -> float:
-    """Returns the same for the labels if every label is in the pool, otherwise 0."""
-    computed = sum(group.ids.size for group in self.label_groups)
-    lengths = np.minimum(self._labels.lengths, self._max_length)
-    return float(lengths.sum() / computed) if computed else 0.0
-
   def epoch_order(self, epoch: int, clusters: np.ndarray | None = None) -> np.ndarray:
     """Returns `[N']`, the training rows in the order of one epoch.
 
