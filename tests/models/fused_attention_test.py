@@ -1,4 +1,4 @@
-"""cuDNN's attention, with XLA's in its place: what it is told of the padding, and when it is trusted."""
+"""cuDNN's attention, with XLA's in its place: what it is told of padding, when it is trusted and taken."""
 
 import functools
 import json
@@ -11,7 +11,7 @@ import pytest
 from cases import each_case
 
 from xmc_jax import models
-from xmc_jax.models import hardware
+from xmc_jax.models import fused_attention
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.types import Tokens
 
@@ -33,6 +33,7 @@ def told(monkeypatch):
     return XLA(*inputs, **keys)
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
+  monkeypatch.setattr(fused_attention, "is_faster", lambda *_: True)
   return calls
 
 
@@ -65,7 +66,7 @@ def test_lengths_say_what_the_mask_says(name, told):
 
 
 def test_a_step_tells_lengths_and_a_user_any_mask(told, monkeypatch, tmp_path):
-  monkeypatch.setattr(hardware, "choose_attention", lambda dtype, head_dim: "cudnn_by_lengths")
+  monkeypatch.setattr(fused_attention, "choose_attention", lambda dtype, head_dim: "cudnn_by_lengths")
   sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "vocab_size": 50}
   facts = {"model_type": "distilbert", "max_position_embeddings": 20, **sizes}
   (tmp_path / "config.json").write_text(json.dumps(facts))
@@ -116,18 +117,94 @@ KERNELS = {
 }
 
 
+def _replace_attention(monkeypatch, kernel):
+  """Lets `kernel` compute attention; forgets what was tried before."""
+  monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
+  monkeypatch.setattr(fused_attention, "_TIMED_TOKENS", 2048)
+  for tried in (fused_attention._cudnn_runs, fused_attention._cudnn_takes_lengths, fused_attention._compare):
+    tried.cache_clear()
+
+
 @each_case("kernel", list(KERNELS))
 def test_a_kernel_is_trusted_after_it_was_tried(kernel, monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(jax, "device_count", lambda: 1)
-  monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
-  for tried in (hardware._cudnn_runs, hardware._cudnn_takes_lengths):
-    tried.cache_clear()
-  try:
-    assert hardware.choose_attention(jnp.bfloat16, 8) == KERNELS[kernel]
-    assert hardware.choose_attention(jnp.float32, 8) is None
-    monkeypatch.setattr(jax, "device_count", lambda: 2)
-    assert hardware.choose_attention(jnp.bfloat16, 8) == (KERNELS[kernel] and "cudnn_by_mask")
-  finally:
-    for tried in (hardware._cudnn_runs, hardware._cudnn_takes_lengths):
-      tried.cache_clear()
+  _replace_attention(monkeypatch, kernel)
+  assert fused_attention.choose_attention(jnp.bfloat16, 8) == KERNELS[kernel]
+  assert fused_attention.choose_attention(jnp.float32, 8) is None
+  monkeypatch.setattr(jax, "device_count", lambda: 2)
+  assert fused_attention.choose_attention(jnp.bfloat16, 8) == (KERNELS[kernel] and "cudnn_by_mask")
+
+
+def _slow(query, *others, **keys):
+  """Computes attention twenty times."""
+  again = lambda _, mixed: XLA(query + 0 * mixed, *others, **keys)
+  return jax.lax.fori_loop(0, 20, again, query)
+
+
+def _slow_cudnn(*inputs, implementation=None, **keys):
+  return _slow(*inputs, **keys) if implementation == "cudnn" else XLA(*inputs, **keys)
+
+
+def _slow_xla(*inputs, implementation=None, **keys):
+  return XLA(*inputs, **keys) if implementation == "cudnn" else _slow(*inputs, **keys)
+
+
+def _slow_and_wrong_xla(*inputs, implementation=None, **keys):
+  return (
+    2 * _slow_xla(*inputs, implementation=implementation, **keys)
+    if implementation
+    else _slow(*inputs, **keys)
+  )
+
+
+FASTER = {_slow_xla: True, _slow_cudnn: False, _slow_and_wrong_xla: False, _refuses_all: False}
+
+
+@each_case("kernel", list(FASTER))
+def test_the_faster_attention_is_taken(kernel, monkeypatch):
+  _replace_attention(monkeypatch, kernel)
+  assert fused_attention.is_faster("cudnn_by_lengths", 2, 8, 12) == FASTER[kernel]
+
+
+def test_nothing_is_timed_where_programs_must_be_equal(monkeypatch):
+  _replace_attention(monkeypatch, _slow_cudnn)
+  by_width = {8: True, 12: False, 24: True}
+  with monkeypatch.context() as several:
+    several.setattr(jax, "process_count", lambda: 2)
+    assert {width: fused_attention.is_faster("cudnn_by_mask", 2, 8, width) for width in by_width} == by_width
+  monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_gpu_deterministic_ops=true")
+  assert {width: fused_attention.is_faster("cudnn_by_mask", 2, 8, width) for width in by_width} == by_width
+
+
+@each_case("kernel", [_slow_xla, _slow_cudnn])
+def test_an_encoder_takes_the_faster_one_while_it_is_traced(kernel, monkeypatch):
+  """The trial runs while `jit`, `grad`, `scan` and `shard_map` trace the encoder."""
+  params = Encoder(SPEC).init(jax.random.key(1), IDS, MASK)
+  mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+  taken = []
+
+  def attend(*inputs, implementation=None, **keys):
+    if isinstance(inputs[0], jax.core.Tracer) and inputs[0].shape[0] in IDS.shape:
+      taken.append(implementation)
+    return kernel(*inputs, implementation=implementation, **keys)
+
+  _replace_attention(monkeypatch, attend)
+
+  def loss(params, implementation):
+    encoder = Encoder(SPEC, implementation=implementation, remat=True)
+    in_parts = jax.shard_map(
+      lambda ids, mask: encoder.apply(params, ids, mask, padded_last=True),
+      mesh=mesh,
+      in_specs=(jax.P("data"), jax.P("data")),
+      out_specs=jax.P("data"),
+      check_vma=False,
+    )
+    hidden = jax.lax.scan(lambda _, some: (None, in_parts(*some)), None, (IDS[None], MASK[None]))[1]
+    return jnp.where(MASK[None, ..., None], jnp.sin(hidden), 0).sum()
+
+  found = jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, "cudnn_by_lengths")
+  assert set(taken) == {"cudnn" if kernel is _slow_xla else None}
+  monkeypatch.setattr(jax.nn, "dot_product_attention", XLA)
+  expected = jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, None)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, expected)

@@ -41,8 +41,8 @@ def start(distributed: bool = False, deterministic: bool = False, keeps_programs
       programs for a GPU are not deterministic.
   """
   logging.set_verbosity(logging.WARNING)
-  if deterministic and _DETERMINISTIC not in (flags := os.environ.get("XLA_FLAGS", "")):
-    os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
+  if deterministic and not is_deterministic():
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
   if distributed:
     _join()
   if keeps_programs:
@@ -72,6 +72,11 @@ def _scattered_sum() -> str:
   add = jax.jit(lambda table, ids, rows: table.at[ids].add(rows))
   lowered = add.lower(np.zeros((4, 2), np.float32), np.zeros(3, np.int32), np.ones((3, 2), np.float32))
   return lowered.compile().as_text() or ""
+
+
+def is_deterministic() -> bool:
+  """Returns whether this process may not choose kernels by timing them, as `start` or the user has set."""
+  return _DETERMINISTIC in os.environ.get("XLA_FLAGS", "")
 
 
 def adds_in_order(program: str) -> bool:

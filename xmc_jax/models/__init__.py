@@ -4,8 +4,9 @@ from xmc_jax.models.architectures import KNOWN, known_spec
 from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.embedder import PARAMETERS, Embedder, build, frozen_paths, packs_tokens
 from xmc_jax.models.encoder import Encoder, EncoderSpec
+from xmc_jax.models.fused_attention import choose_attention
 from xmc_jax.models.gru import Gru, GruSpec
-from xmc_jax.models.hardware import choose_attention, choose_dtype, resolve_dtype
+from xmc_jax.models.hardware import choose_dtype, resolve_dtype
 from xmc_jax.models.heads import Head, mean_pool, normalize
 from xmc_jax.models.loading import load_encoder
 from xmc_jax.models.locate import copy_description, source_key, tokenizer_file

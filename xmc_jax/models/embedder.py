@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from xmc_jax.errors import ConfigError
-from xmc_jax.models import hardware
+from xmc_jax.models import fused_attention, hardware
 from xmc_jax.models.architectures import Spec
 from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.bag_gru_files import table_width
@@ -198,7 +198,7 @@ def _modules(settings, spec, dtype):
   encoder = Encoder(
     spec,
     dtype,
-    implementation=hardware.choose_attention(dtype, spec.width // spec.num_heads),
+    implementation=fused_attention.choose_attention(dtype, spec.width // spec.num_heads),
     dropout=settings.dropout,
     attention_dropout=settings.attention_dropout,
     num_frozen_layers=settings.num_frozen_layers,

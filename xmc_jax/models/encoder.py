@@ -9,14 +9,13 @@ the attention's output. DistilBERT has none there.
 
 import contextlib
 import dataclasses
-from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from xmc_jax.models import hardware
+from xmc_jax.models import fused_attention, hardware
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
 from xmc_jax.models.unpadding import Places, find_places
 from xmc_jax.types import Array
@@ -102,7 +101,7 @@ class Attention(nn.Module):
 
   num_heads: int
   dtype: DTypeLike
-  implementation: hardware.Fused | None
+  implementation: fused_attention.Fused | None
   dropout: float = 0.0
 
   @nn.compact
@@ -128,14 +127,17 @@ class Attention(nn.Module):
     if dropout_key is not None and self.dropout:
       mixed = attend_with_dropout(query, key, value, mask, self.dropout, dropout_key)
     else:
-      # cuDNN needs whole blocks of positions; with a single query it is no faster.
-      fused_shape = num_queries == num_tokens and num_tokens % 8 == 0
-      by_lengths = fused_shape and self.implementation == "cudnn_by_lengths" and lengths is not None
+      # With a single query cuDNN is no faster.
+      fused = self.implementation if num_queries == num_tokens else None
+      if fused and not fused_attention.is_faster(fused, self.num_heads, query.shape[-1], num_tokens):
+        fused = None
+      by_lengths = fused == "cudnn_by_lengths" and lengths is not None
       keys = {"key_value_seq_lengths": lengths} if by_lengths else {"mask": mask}
-      fused: Literal["cudnn"] | None = "cudnn" if fused_shape and self.implementation else None
       exact = self.dtype == jnp.float32
       with jax.default_matmul_precision("highest") if exact else contextlib.nullcontext():
-        mixed = jax.nn.dot_product_attention(query, key, value, implementation=fused, **keys)
+        mixed = jax.nn.dot_product_attention(
+          query, key, value, implementation="cudnn" if fused else None, **keys
+        )
     mixed = mixed.reshape(num_texts, num_queries, width)
     mixed = places.pack(mixed) if places and queries.ndim == 2 else mixed
     return Dense(width, self.dtype, name="output")(mixed)
@@ -151,7 +153,7 @@ class Block(nn.Module):
 
   spec: EncoderSpec
   dtype: DTypeLike
-  implementation: hardware.Fused | None
+  implementation: fused_attention.Fused | None
   dropout: float
   attention_dropout: float = 0.0
   inner_dropout: float = 0.0
@@ -187,8 +189,8 @@ class Encoder(nn.Module):
   Attributes:
     spec: sizes.
     dtype: compute type of products and hidden states; parameters, layer norms and softmax are float32.
-    implementation: the fused attention, from `hardware.choose_attention`; None is XLA's. A pass that drops
-      attention weights uses `attend_with_dropout` instead.
+    implementation: the fused attention, from `fused_attention.choose_attention`; None is XLA's, which also
+      computes where it is faster. A pass that drops attention weights uses `attend_with_dropout` instead.
     dropout: rate on hidden states.
     attention_dropout: rate on attention weights.
     num_frozen_layers: n > 0 cuts the gradient below block n, embeddings included.
@@ -199,7 +201,7 @@ class Encoder(nn.Module):
 
   spec: EncoderSpec
   dtype: DTypeLike = jnp.float32
-  implementation: hardware.Fused | None = None
+  implementation: fused_attention.Fused | None = None
   dropout: float = 0.0
   attention_dropout: float = 0.0
   num_frozen_layers: int = 0
