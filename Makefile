@@ -23,7 +23,7 @@ test-slow: .venv/ready
 
 # Each Python from 3.11 on that uv finds, with the oldest and the newest libraries that are allowed; from PyPI.
 versions: .venv/ready
-	$(BIN)/python -m tests.versions
+	$(BIN)/python -m tests.versions $(VERSIONS)
 
 lint: .venv/ready
 	$(BIN)/ruff check .
