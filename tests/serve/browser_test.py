@@ -8,6 +8,7 @@ import pytest
 from made_servers import HOSTILE_QUERY, running, train
 
 import xmc_jax
+from xmc_jax.retrieval import explanations
 
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 pytestmark = [
@@ -187,8 +188,7 @@ def test_the_keyboard_alone_reaches_everything(page, model):
   reasons = page.run("return document.getElementById('why-0').innerText")
   for voter in why[0][0]["voters"]:
     assert " ".join(voter["text"].split()) in reasons
-  for source in why[0][0]["sources"]:
-    assert source.replace("_", " ") in reasons
+  assert explanations.line(why[0][0]["sources"], []) in reasons  # as the console says it
   page.press(Keys.SPACE)
   assert page.run(state) == "false" and page.run("return document.getElementById('why-0').hidden")
   seen = [page.run(active)]

@@ -81,8 +81,8 @@ function ordinal(rank) {
 
 function reasonsOf(why) {
   const box = element("div", "why");
-  const sources = Object.entries(why.sources).map(([name, rank]) => `${name.replaceAll("_", " ")} ${ordinal(rank)}`);
-  box.append(element("p", "", sources.length ? `Ranked high by: ${safe(sources.join(", "))}` : "No source alone has it among its best ten."));
+  const sources = Object.entries(why.sources).map(([name, rank]) => `${ordinal(rank)} by ${name.replaceAll("_", " ")}`);
+  box.append(element("p", "", sources.length ? `Ranked ${safe(sources.join(", "))}` : "No source alone has it among its best ten."));
   if (why.voters.length) {
     box.append(element("p", "", "Training texts that have it:"));
     const voters = element("ul");
