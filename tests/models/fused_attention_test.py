@@ -167,8 +167,10 @@ def test_the_faster_attention_is_taken(kernel, monkeypatch):
   assert fused_attention.is_faster("cudnn_by_lengths", 2, 8, 12) == FASTER[kernel]
 
 
-def test_nothing_is_timed_where_programs_must_be_equal(monkeypatch):
+def test_nothing_is_timed_for_long_texts_or_where_programs_must_be_equal(monkeypatch):
   _replace_attention(monkeypatch, _slow_cudnn)
+  long = {128: True, 132: False}
+  assert {width: fused_attention.is_faster("cudnn_by_mask", 2, 8, width) for width in long} == long
   by_width = {8: True, 12: False, 24: True}
   with monkeypatch.context() as several:
     several.setattr(jax, "process_count", lambda: 2)

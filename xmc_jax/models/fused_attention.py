@@ -21,6 +21,7 @@ _TRIED_HEADS = 2
 _TIMED_TOKENS = 32_768  # of all texts, about what a step encodes at once
 _ROUNDS, _CALLS = 5, 3  # the shortest of so many rounds counts
 _BLOCK = 8  # positions, of which cuDNN computes whole multiples
+_LONG = 128  # tokens, from which on its saving of memory traffic decides
 _ROUNDING = 0.03  # of the length of a result, between two attentions in bfloat16
 
 
@@ -39,11 +40,12 @@ def choose_attention(dtype: DTypeLike, head_dim: int) -> Fused | None:
 def is_faster(fused: Fused, num_heads: int, head_dim: int, num_tokens: int) -> bool:
   """Returns whether to use cuDNN's attention for texts of `num_tokens`, padding included.
 
-  It is used where it agrees with XLA's attention and takes no longer, forward and backward; both are timed
-  once for each width. Several processes must compile the same program, and with `runtime.deterministic` so
-  must every run: then nothing is timed, and it is used for multiples of 8 tokens.
+  Below 128 tokens it is used where it agrees with XLA's attention and takes no longer, forward and backward;
+  both are timed once for each width. Several processes must compile the same program, and with
+  `runtime.deterministic` so must every run: then, and for longer texts, nothing is timed, and it is used for
+  multiples of 8 tokens.
   """
-  if not runtime.is_alone() or runtime.is_deterministic():
+  if num_tokens >= _LONG or not runtime.is_alone() or runtime.is_deterministic():
     return num_tokens % _BLOCK == 0
   # In a thread of its own: the caller's is tracing a program, and would trace this, too.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
