@@ -7,13 +7,14 @@ a TPU libtpu. XLA does not tune kernels in this mode: it chooses them as without
 import contextlib
 import pathlib
 from collections.abc import Iterator
+from unittest import mock
 
 import jax
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-from xmc_jax.models import hardware
+from xmc_jax.models import fused_attention
 
 _H200 = pathlib.Path(__file__).with_name("h200.txtpb")  # XLA's description of one
 _TPUS = {"v5e": "v5e:2x2", "v5e-8": "v5e:2x4"}
@@ -46,14 +47,15 @@ def as_default(name: str, cudnn: bool) -> Iterator[None]:
 
   Args:
     name: one of NAMES.
-    cudnn: whether a GPU's cuDNN attention runs; it cannot be tried here.
+    cudnn: whether a GPU's cuDNN attention runs, and is faster; it cannot be tried here.
   """
-  backend, runs = jax.default_backend, hardware._cudnn_runs
-  takes_lengths = hardware._cudnn_takes_lengths
-  jax.default_backend = lambda: "gpu" if name == "h200" else "tpu"
-  hardware._cudnn_runs = hardware._cudnn_takes_lengths = lambda head_dim: cudnn
-  try:
+  replaced = (
+    (jax, "default_backend", lambda: "gpu" if name == "h200" else "tpu"),
+    (fused_attention, "_cudnn_runs", lambda head_dim: cudnn),
+    (fused_attention, "_cudnn_takes_lengths", lambda head_dim: cudnn),
+    (fused_attention, "is_faster", lambda *sizes: cudnn),
+  )
+  with contextlib.ExitStack() as stack:
+    for place, function, instead in replaced:
+      stack.enter_context(mock.patch.object(place, function, instead))
     yield
-  finally:
-    jax.default_backend, hardware._cudnn_runs = backend, runs
-    hardware._cudnn_takes_lengths = takes_lengths
