@@ -40,7 +40,7 @@ class HardNegatives(NamedTuple):
   def mean_of_first(self, counts: Array) -> Array:
     """Returns `[..., P]` weighted means of the first `counts` scores, minus the highest; undefined for 0."""
     last = jnp.maximum(counts - 1, 0)
-    some = self.scores[..., :1] > -jnp.inf
+    some = self.weights[..., :1] > 0
     means = self.sums / jnp.where(some, self.weights, 1)
     return jnp.take_along_axis(means, last, axis=-1)
 
@@ -61,8 +61,10 @@ def hardest_negatives(
   falling, places = jax.lax.top_k(falling, min(number, scores.shape[-1]))
   some = falling > -jnp.inf
   finite = jnp.where(some, falling, 0)
-  # This is subtracted here and added again later, so no gradient has to flow through it.
-  highest = jax.lax.stop_gradient(finite[..., :1])
+  # The first score, by a maximum: a slice would join top_k's own, and XLA then sorts whole rows. It is subtracted
+  # here and added again later, so no gradient has to flow through it.
+  first = jnp.max(falling, axis=-1, keepdims=True)
+  highest = jax.lax.stop_gradient(jnp.where(first > -jnp.inf, first, 0))
   below = jnp.where(some, finite - highest, 0)
   weights = jnp.where(some, jnp.exp(below / temperature), 0)
   if not differentiable_weights:
