@@ -47,13 +47,13 @@ def as_default(name: str, cudnn: bool) -> Iterator[None]:
 
   Args:
     name: one of NAMES.
-    cudnn: whether a GPU's cuDNN attention runs, and is faster; it cannot be tried here.
+    cudnn: whether a GPU's cuDNN attention runs, for multiples of 8 tokens; it cannot be tried here.
   """
   replaced = (
     (jax, "default_backend", lambda: "gpu" if name == "h200" else "tpu"),
     (fused_attention, "_cudnn_runs", lambda head_dim: cudnn),
     (fused_attention, "_cudnn_takes_lengths", lambda head_dim: cudnn),
-    (fused_attention, "is_faster", lambda *sizes: cudnn),
+    (fused_attention, "is_faster", lambda *sizes: cudnn and sizes[-1] % 8 == 0),
   )
   with contextlib.ExitStack() as stack:
     for place, function, instead in replaced:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.accelerator import suite
 from benchmarks.accelerator.phases import against_cpu, attention
+from xmc_jax.models import fused_attention
 
 # On an image for accelerators; `make test` has no PyTorch.
 _WITHOUT_TORCH = {"failed": "PyTorch is not installed"}
@@ -70,3 +71,21 @@ def test_attention_by_sums_is_attention():
   found = attention.by_sums(query, key, value, mask=mask, implementation=None)
   expected = jax.nn.dot_product_attention(query, key, value, mask=mask)
   np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_attention_is_timed_although_a_kernel_takes_no_width(monkeypatch):
+  xla = jax.nn.dot_product_attention
+
+  def attend(*inputs, implementation=None, **keys):
+    if implementation == "cudnn" and "mask" in keys:
+      raise NotImplementedError("no such width")
+    return xla(*inputs, **keys)
+
+  monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
+  monkeypatch.setattr(fused_attention, "choose_attention", lambda dtype, head_dim: "cudnn_by_mask")
+  monkeypatch.setattr(fused_attention, "_compare", fused_attention._compare.__wrapped__)
+  found = attention.attention("tiny")
+  for width in ("width_8", "width_12"):
+    times = found[width]
+    assert times["cudnn_by_mask_failed"] == "NotImplementedError: no such width"
+    assert times["xla_ms"] > 0 and times["cudnn_by_lengths_ms"] > 0 and times["chosen"] == "xla"

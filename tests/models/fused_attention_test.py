@@ -118,11 +118,12 @@ KERNELS = {
 
 
 def _replace_attention(monkeypatch, kernel):
-  """Lets `kernel` compute attention; forgets what was tried before."""
+  """Lets `kernel` compute attention for one test, which remembers its own trials."""
   monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
-  monkeypatch.setattr(fused_attention, "_TIMED_TOKENS", 2048)
-  for tried in (fused_attention._cudnn_runs, fused_attention._cudnn_takes_lengths, fused_attention._compare):
-    tried.cache_clear()
+  monkeypatch.setattr(fused_attention, "_TIMED_TOKENS", 1024)
+  for name in ("_cudnn_runs", "_cudnn_takes_lengths", "_compare"):
+    trial = getattr(fused_attention, name).__wrapped__
+    monkeypatch.setattr(fused_attention, name, functools.cache(trial))
 
 
 @each_case("kernel", list(KERNELS))
@@ -165,6 +166,20 @@ FASTER = {_slow_xla: True, _slow_cudnn: False, _slow_and_wrong_xla: False, _refu
 def test_the_faster_attention_is_taken(kernel, monkeypatch):
   _replace_attention(monkeypatch, kernel)
   assert fused_attention.is_faster("cudnn_by_lengths", 2, 8, 12) == FASTER[kernel]
+
+
+def test_a_user_s_mask_is_tried_as_a_mask(monkeypatch):
+  """Without lengths cuDNN would get a bias, which it takes at fewer widths: at those it is not asked."""
+
+  def attend(*inputs, implementation=None, **keys):
+    if implementation == "cudnn" and "mask" in keys:
+      raise NotImplementedError("odd widths")
+    return _slow_xla(*inputs, implementation=implementation, **keys)
+
+  _replace_attention(monkeypatch, attend)
+  params = Encoder(SPEC).init(jax.random.key(1), IDS, MASK)
+  found = Encoder(SPEC, implementation="cudnn_by_lengths").apply(params, IDS[:, :7], MASK[:, :7])
+  np.testing.assert_allclose(found, Encoder(SPEC).apply(params, IDS[:, :7], MASK[:, :7]), atol=1e-5)
 
 
 def test_nothing_is_timed_for_long_texts_or_where_programs_must_be_equal(monkeypatch):

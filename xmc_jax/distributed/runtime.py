@@ -75,7 +75,7 @@ def _scattered_sum() -> str:
 
 
 def is_deterministic() -> bool:
-  """Returns whether this process may not choose kernels by timing them, as `start` or the user has set."""
+  """Returns whether XLA_FLAGS ask for deterministic GPU programs: then no kernel may be chosen by timing."""
   return _DETERMINISTIC in os.environ.get("XLA_FLAGS", "")
 
 

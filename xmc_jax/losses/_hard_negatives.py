@@ -61,8 +61,8 @@ def hardest_negatives(
   falling, places = jax.lax.top_k(falling, min(number, scores.shape[-1]))
   some = falling > -jnp.inf
   finite = jnp.where(some, falling, 0)
-  # The first score, by a maximum: a slice would join top_k's own, and XLA then sorts whole rows. It is subtracted
-  # here and added again later, so no gradient has to flow through it.
+  # The first score, by a maximum: XLA would merge a slice with top_k's own, and then sort whole rows. It is
+  # subtracted here and added again later, so no gradient has to flow through it.
   first = jnp.max(falling, axis=-1, keepdims=True)
   highest = jax.lax.stop_gradient(jnp.where(first > -jnp.inf, first, 0))
   below = jnp.where(some, finite - highest, 0)

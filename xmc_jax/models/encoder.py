@@ -129,10 +129,11 @@ class Attention(nn.Module):
     else:
       # With a single query cuDNN is no faster.
       fused = self.implementation if num_queries == num_tokens else None
+      if fused == "cudnn_by_lengths" and lengths is None:
+        fused = "cudnn_by_mask"
       if fused and not fused_attention.is_faster(fused, self.num_heads, query.shape[-1], num_tokens):
         fused = None
-      by_lengths = fused == "cudnn_by_lengths" and lengths is not None
-      keys = {"key_value_seq_lengths": lengths} if by_lengths else {"mask": mask}
+      keys = {"key_value_seq_lengths": lengths} if fused == "cudnn_by_lengths" else {"mask": mask}
       exact = self.dtype == jnp.float32
       with jax.default_matmul_precision("highest") if exact else contextlib.nullcontext():
         mixed = jax.nn.dot_product_attention(

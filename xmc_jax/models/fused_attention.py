@@ -8,7 +8,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 from xmc_jax.distributed import runtime
@@ -19,9 +18,9 @@ Fused = Literal["cudnn_by_lengths", "cudnn_by_mask"]  # cuDNN's attention, and w
 _TRIED_TOKENS = (16, 72)  # texts of a trial: one block of cuDNN's kernel, and more than one
 _TRIED_HEADS = 2
 _TIMED_TOKENS = 32_768  # of all texts, about what a step encodes at once
-_ROUNDS, _CALLS = 5, 3  # the shortest of so many rounds counts
+_ROUNDS, _CALLS = 5, 10  # the shortest of so many rounds counts
 _BLOCK = 8  # positions, of which cuDNN computes whole multiples
-_LONG = 128  # tokens, from which on its saving of memory traffic decides
+_LONG = 128  # tokens, from which on nothing is timed: there cuDNN saves memory traffic
 _ROUNDING = 0.03  # of the length of a result, between two attentions in bfloat16
 
 
@@ -41,9 +40,9 @@ def is_faster(fused: Fused, num_heads: int, head_dim: int, num_tokens: int) -> b
   """Returns whether to use cuDNN's attention for texts of `num_tokens`, padding included.
 
   Below 128 tokens it is used where it agrees with XLA's attention and takes no longer, forward and backward;
-  both are timed once for each width. Several processes must compile the same program, and with
-  `runtime.deterministic` so must every run: then, and for longer texts, nothing is timed, and it is used for
-  multiples of 8 tokens.
+  both are timed once for each width, on as many texts as a training step encodes at once. Several processes
+  must compile the same program, and with `runtime.deterministic` so must every run: then, and for longer
+  texts, nothing is timed, and it is used for multiples of 8 tokens.
   """
   if num_tokens >= _LONG or not runtime.is_alone() or runtime.is_deterministic():
     return num_tokens % _BLOCK == 0
@@ -54,6 +53,7 @@ def is_faster(fused: Fused, num_heads: int, head_dim: int, num_tokens: int) -> b
 
 @functools.cache
 def _compare(fused, num_heads, head_dim, num_tokens):
+  """Returns whether cuDNN's attention agrees with XLA's and takes no longer; tried once for each shape."""
   num_texts = max(1, _TIMED_TOKENS // num_tokens)
   make = functools.partial(_make_step, num_texts, num_tokens, num_heads, head_dim)
   try:
@@ -105,8 +105,10 @@ def _try(head_dim, num_tokens, fused):
 
 def _agree(found, usual):
   """Returns whether each array of `found` is within rounding of the other attention's."""
-  wide = lambda arrays: [np.asarray(array, np.float32) for array in arrays]
-  return all(np.linalg.norm(a - b) <= _ROUNDING * np.linalg.norm(b) for a, b in zip(wide(found), wide(usual)))
+  wide = lambda arrays: [array.astype(jnp.float32) for array in arrays]
+  return all(
+    bool(jnp.linalg.norm(a - b) <= _ROUNDING * jnp.linalg.norm(b)) for a, b in zip(wide(found), wide(usual))
+  )
 
 
 def _make_step(num_texts, num_tokens, num_heads, head_dim, fused):
