@@ -58,7 +58,7 @@ _MORE_EMBEDDINGS = {"gpu": 1, "cpu": 1, "tpu": 0}
 # and devices exchange the classifiers'. Measured on a CPU, used for all.
 _PICKED, _PER_WAY, _PER_WAY_OF_TABLE, _OF_BINARY, _EXCHANGED = 1.0, 3.6, 2.0, 2.3, 3.0
 # Copies of the scores [B, S] of a margin loss, for each kind of scores that it holds at once.
-_OF_MARGINS = 3.2
+_OF_MARGINS = 2.1
 _OF_ALL_POSITIVES = 19.0  # extra if all points with a label are its positives (PRIME's released code)
 # Copies of the scores [B, S + B] of labels and points; the second if 'data' and 'label' both split them.
 _OF_KEYS, _OF_SPLIT_KEYS = 4.5, 6.0
