@@ -203,21 +203,19 @@ def is_finished(workdir: pathlib.Path) -> bool:
 
 
 def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
-  """Returns a run's results of its best and last epoch; minutes and peak GB include its encoder's run."""
+  """Returns a run's results, best and last, and validation curves; costs include its encoder's run."""
   workdir, base = board.folder(name, seed), ROWS[name].base
   report, found = json.loads((workdir / "report" / "metrics.json").read_text()), costs_and_curves(workdir)
   intervals, before = report["intervals_95"], outcome(base, seed, board) if base else {}
   last = json.loads((workdir / LAST).read_text())["metrics"] if (workdir / LAST).exists() else {}
+  ranges = {metric: intervals[metric] for metric in _KEPT if metric in intervals}
   return {
     "seed": seed,
-    "metrics": {metric: round(report["metrics"][metric], 5) for metric in _KEPT if metric in intervals},
+    "metrics": {metric: round(report["metrics"][metric], 5) for metric in ranges},
     "last": {metric: round(last[metric], 5) for metric in _KEPT if metric in last},
-    "half_intervals": {
-      metric: round((intervals[metric][1] - intervals[metric][0]) / 2, 5)
-      for metric in _KEPT
-      if metric in intervals
-    },
+    "half_intervals": {metric: round((high - low) / 2, 5) for metric, (low, high) in ranges.items()},
     "validation": max(found["curve"], default=None),
+    "curves": found["curves"],
     "minutes": round(found["minutes"] + before.get("minutes", 0), 3),
     "GB": round(max(found["GB"], before.get("GB", 0)), 3),
   }

@@ -25,7 +25,7 @@ _CLASSIFIER = {
   "method.margin": 0.2,
   "method.margin_positives": 3,
   "method.margin_negatives": 5,
-  "method.margin_mean": "all",  # DEXA's eq. 6: a pair counts as much in any row
+  "method.margin_mean": "all",  # as released: a positive counts as much in any row
   "method.weight_temperature": 1.0,
   "method.cluster_size": 64,
   "method.cluster_doubling_epochs": (),

@@ -12,13 +12,13 @@ _FASTER = {**PRIME_LITE, "method.centroid_momentum": 0.7}  # of 15 epochs what 0
 
 
 def _factorial() -> dict:
-  """Returns {no, 256} free vectors x {fixed, dynamic} margin x {with, without} texts, without centroids."""
+  """Returns {no, 256} free vectors x {fixed, dynamic} margin x {T(q, z), all terms}; no centroids."""
   rows = {}
   for vectors, count in (("no_vectors", 0), ("256_vectors", 256)):
     for margin, loss in (("fixed_margin", _FIXED_MARGIN), ("dynamic_margin", {})):
-      for texts, weights in (("prototypes_alone", {**_WITHOUT_REVERSE, **_WITHOUT_TEXTS}), ("and_texts", {})):
+      for terms, weights in (("prototypes_alone", {**_WITHOUT_REVERSE, **_WITHOUT_TEXTS}), ("all_terms", {})):
         values = {**PRIME_LITE, **_WITHOUT_CENTROIDS, **loss, **weights, "method.num_label_clusters": count}
-        rows[f"{vectors}_{margin}_{texts}"] = values
+        rows[f"{vectors}_{margin}_{terms}"] = values
   return rows
 
 
@@ -31,7 +31,7 @@ REAL = {
     "and_regulariser_prime_lite": PRIME_LITE,
     "prime": PRIME,
   },
-  "prime_parts": {  # Fig. 3, Tables 9 and 11, and appendix H
+  "prime_parts": {  # Figure 3, Tables 9 and 11
     "without_centroids_and_vectors": {**PRIME_LITE, **_WITHOUT_CENTROIDS, **_WITHOUT_VECTORS},
     "without_free_vectors": {**PRIME_LITE, **_WITHOUT_VECTORS},
     "uniform_positives": {**PRIME_LITE, "method.positive_sampling": "uniform"},
@@ -62,7 +62,7 @@ REAL = {
     "frozen": {**PRIME_LITE, "method.centroids": "frozen"},
   },
 }
-# Its appendix H, on a set with 25 times as many points a label.
+# Its appendix J, on a set with five times as many points a label.
 _TATE = {"data.path": "data/LF-TateArtworks-Subjects", "train.num_epochs": 6}
 TATE = {
   "prime_positives_tate": {

@@ -1,7 +1,7 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
 from experiments import depsl, dpr, unidec
-from experiments.claims.common import BAG, DEXML, RAW, SOFTMAX, UNIT, of_ngame, short
+from experiments.claims.common import BAG, DEXML, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}
@@ -23,6 +23,7 @@ def _binary(weight: float) -> dict:
 _UNIT_VECTORS = {
   "depsl": _DEPSL,
   "ngame": of_ngame("debian", BAG),
+  "dexa": of_dexa("debian", BAG),
   "dpr": {**short(dpr.PRESETS["debian"]), **UNIT},
 }
 

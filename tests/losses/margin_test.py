@@ -98,7 +98,7 @@ def test_three_positives_by_five_negatives_worked_by_hand():
 
 
 def test_the_mean_over_all_pairs_worked_by_hand():
-  """DEXA's module II: 3 x 5 whatever a row has, so that a pair counts as much in any row (its eq. 6)."""
+  """DEXA's module II: 3 x 5 whatever a row has, so that a positive counts as much in any row."""
   options = {"margin": 0.2, "num_positives": 3, "num_negatives": 5, "weight_temperature": 1.0}
   # One positive, 0.5, and two negatives: 0.4 violates by 0.1, 0.0 does not.
   one = np.array([0.5, 0.4, 0.0]), [1, 0, 0]

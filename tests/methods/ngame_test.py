@@ -239,6 +239,31 @@ def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_pat
   assert kind == "kmeans" or sizes[:8].max() - sizes[:8].min() <= 1
 
 
+def test_filtered_pairs_move_no_centroid_that_labels_are_clustered_by(data, tmp_path):
+  """Clusters are those of means in NumPy over the pairs that count; one more pair counts for nothing."""
+  settings = {**DEXA, "method.label_clustering": "balanced_centroids", "method.num_head_labels": 0}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  params, extra_state = run.initial_parameters()
+  snapshot = run.snapshot(params, extra_state, 0)
+  _, extra_state = refresh.renew(
+    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
+  )
+  every, counted = ((of > 0).toarray() for of in (run.data.train.truth, run.data.train.unfiltered_positives))
+  assert every.sum() > counted.sum()
+  queries = np.asarray(snapshot.queries, np.float64)
+
+  def clusters(pairs):
+    means = [
+      queries[points].mean(0) if points.any() else snapshot.texts[label]
+      for label, points in enumerate(pairs.T)
+    ]
+    key = jax.random.fold_in(jax.random.key(run.config.train.seed), 0)
+    return refresh.balanced_clusters(np.asarray(means, np.float32), 8, key=key)
+
+  np.testing.assert_array_equal(extra_state["label_cluster"], clusters(counted))
+  assert np.any(clusters(counted) != clusters(every))
+
+
 def test_renumbered_clusters_keep_most_of_their_labels():
   old = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])
   new = np.array([2, 2, 2, 0, 0, 1, 1, 1, 1])

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_runs
+from numpy_block import block
 
+from xmc_jax import data as xmc_data
 from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
@@ -53,27 +55,32 @@ def test_centroids_move_by_hand(shape):
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 def test_centroids_without_the_batch_by_hand(shape):
-  """Label 3 has 4 points, two in the batch; 6 has one, so its text stands in; 1 is not sampled."""
+  """Label 3 has 4 points, two in the batch; 6 has one, so its text stands in; 1 is not sampled.
+
+  As released, a step may compare a point with any of its labels: then the third point leaves label 1.
+  """
   batch = _batch_by_hand()
   info = types.SimpleNamespace(mesh=sharding.make(*shape), label_counts=np.array([9, 5, 9, 4, 9, 9, 1, 9]))
   centroids = jnp.asarray(np.tile(np.arange(8.0)[:, None], (1, 2)), jnp.float32)
   queries = np.array([[1, 0], [0, 2], [9, 9], [7, 7]], np.float32)
   texts = np.array([[1, 1], [2, 2], [0.5, 0.25], [4, 4]], np.float32)
-  settings = types.SimpleNamespace(num_positives=2)
 
-  def found(queries, texts):
+  def found(queries, texts, pairs):
+    settings = types.SimpleNamespace(num_positives=2, triplet_positives=pairs)
     given = {"centroids": centroids}, queries, texts, batch, settings, info
     return centroid_updates.without_batch(*given)[:3]
 
-  expected = [(4 * np.array([3.0, 3.0]) - [1, 2]) / 2, [1.0, 1.0], [0.5, 0.25]]
-  np.testing.assert_allclose(found(queries, texts), expected, rtol=1e-6)
-  slopes = jax.grad(lambda *given: found(*given).sum(), argnums=(0, 1))(queries, texts)
-  assert not any(np.any(slope) for slope in slopes)
+  of_label_1 = {"drawn": [1.0, 1.0], "released": (5 * np.array([1.0, 1.0]) - [9, 9]) / 4}
+  slopes = jax.grad(lambda *given: found(*given).sum(), argnums=(0, 1))
+  for pairs, second in of_label_1.items():
+    expected = [(4 * np.array([3.0, 3.0]) - [1, 2]) / 2, second, [0.5, 0.25]]
+    np.testing.assert_allclose(found(queries, texts, pairs), expected, rtol=1e-6)
+    assert not any(np.any(slope) for slope in slopes(queries, texts, pairs))
 
 
 @pytest.mark.slow
 def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
-  """The losses differ where labels have points in the batch, and are those of the definition."""
+  """Labels have points in the batch, so the losses differ; what is left out is tested above and below."""
   found = []
   for left_out in (False, True):
     changes = {"method.leave_batch_out": left_out, "method.prototype_dropout": 0.0}
@@ -147,6 +154,27 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
   assert np.abs(snapshot.labels - snapshot.texts).max() > 0.01
 
 
+@pytest.mark.parametrize("unit_texts", [False, True])
+def test_a_prototype_is_a_block_of_text_centroid_and_free_vector(data, tmp_path, unit_texts):
+  """docs/formulas.md, "PRIME", in NumPy from a run's parameters, label by label."""
+  run = _open(data, tmp_path / "run", **{"method.unit_texts": unit_texts})
+  params, extra_state, _ = _started(run)
+  rng = np.random.default_rng(0)
+  params = {**params, "free_vectors": rng.standard_normal(params["free_vectors"].shape).astype(np.float32)}
+  tables = jax.device_get((params, extra_state))
+  words, texts = tables[0]["encoder"]["word"], run.dataset.labels.tokens
+  special = xmc_data.special_ids(run.dataset.tokenizer())
+  ranked = run.snapshot(params, extra_state, 0).labels
+  for label in range(0, tiny_runs.NUM_LABELS, 7):
+    ids = texts.gather(np.array([label]), int(texts.lengths[label])).ids[0]
+    text = words[ids[~np.isin(ids, special)]].mean(0)
+    text = text / np.linalg.norm(text) if unit_texts else text
+    free = tables[0]["free_vectors"][tables[1]["label_cluster"][label]]
+    vectors = np.stack([text, tables[1]["centroids"][label], free]).astype(np.float64)
+    mixed = block(vectors[None], tables[0]["prototype"]["layer"]).mean(1)[0]
+    np.testing.assert_allclose(ranked[label], mixed / np.linalg.norm(mixed), atol=2e-6)
+
+
 def test_centroids_start_at_the_mean_of_their_points(data, tmp_path):
   run = _open(data, tmp_path / "run")
   _, extra_state, snapshot = _started(run)
@@ -167,9 +195,8 @@ def test_a_started_run_leaves_the_batch_out_for_good(data, tmp_path, kind):
   truth, batch = (run.data.train.unfiltered_positives > 0).toarray(), run.batches.build(0)
   queries = jnp.asarray(snapshot.queries[np.maximum(batch.rows, 0)])
   texts = jnp.asarray(snapshot.texts[np.maximum(batch.columns, 0)])
-  info = types.SimpleNamespace(
-    mesh=run.mesh, label_counts=np.bincount(run.data.train.unfiltered_positives.indices)
-  )
+  np.testing.assert_array_equal(run.data.label_counts, truth.sum(0))
+  info = types.SimpleNamespace(mesh=run.mesh, label_counts=run.data.label_counts)
   found = centroid_updates.without_batch(extra_state, queries, texts, batch, run.config.method, info)
   left_out = 0
   for column in np.flatnonzero(batch.columns >= 0):

@@ -47,8 +47,8 @@ def margin(
     num_positives: n counts only the n lowest scores of positives of positive weight, with
       their weights scaled to add up to 1 (DEXA's module II: 3); 0 counts all, as they are.
     differentiable_weights: lets the gradient through ω, as NGAME's released code does.
-    margin_mean: 'all' divides by n η whatever the row has, as DEXA's released code does and its eq. 6 up to a
-      constant: each positive of n counts 1 / n, and η' is η. n is then at least 1.
+    margin_mean: 'all' divides by n η whatever the row has, as DEXA's released code does: each positive of n
+      counts 1 / n, and η' is η. n is then at least 1.
 
   Returns:
     `[...]` loss of each row; 0, with gradient 0, for a row without positives or without negatives.

@@ -19,6 +19,7 @@ from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding, split_table
 from xmc_jax.distributed.split_table import Table
+from xmc_jax.methods.components import triplet_pairs
 from xmc_jax.methods.components.pool_losses import sampled_positives
 from xmc_jax.ops import lazy_adam
 from xmc_jax.refresh.label_centroids import normalize_rows
@@ -119,9 +120,10 @@ def without_batch(
   r"""Returns the pool's centroids `[S, D]` without the batch's own points (ours).
 
   .. math::
-    c_p^- = \frac{n_p c_p - \sum_{i \text{ sampled } p} h_i}{n_p - k_p}
+    c_p^- = \frac{n_p c_p - \sum_{i \in B_p} h_i}{n_p - k_p}
 
-  n_p counts the label's training points, k_p the points of the batch that sampled it. A centroid made
+  n_p counts the label's training points, k_p those in :math:`B_p`: the points of the batch that the step may
+  compare with the label, which are those that sampled it, or as released all that carry it. A centroid made
   with the query would reveal its label. A label without other points gets its text's embedding, as at the
   start. The batch is taken out fully if c_p is the mean of the points as they are embedded now; exact
   centroids are means of the points as embedded before the epoch. A running mean has other weights than
@@ -131,13 +133,13 @@ def without_batch(
     extra_state: holds the centroids.
     queries: `[B, D]` embeddings h; no gradient goes through them.
     texts: `[S, D]` embeddings of the pool's labels; no gradient goes through them.
-    batch: which points sampled which labels.
-    settings: `config.method`; `num_positives` is used.
+    batch: which points sampled and carry which labels.
+    settings: `config.method`; `num_positives` and `triplet_positives` are used.
     info: of the data.
   """
-  summed, sampled = _summed(queries, batch, settings)
+  summed, compared = _summed(queries, batch, triplet_pairs.points_of_labels(settings, batch))
   counts = jnp.asarray(info.label_counts, jnp.float32)[jnp.maximum(batch.columns, 0)]
-  left = (counts - sampled)[:, None]
+  left = (counts - compared)[:, None]
   without = (counts[:, None] * lookup(extra_state, batch.columns, info) - summed) / jnp.maximum(left, 1)
   return jnp.where(left > 0, without, jax.lax.stop_gradient(texts))
 
@@ -154,7 +156,7 @@ def updated(
     settings: `config.method`; `centroid_momentum` (α) and `num_positives` are used.
     info: of the data.
   """
-  summed, counts = _summed(queries, batch, settings)
+  summed, counts = _summed(queries, batch, sampled_positives(batch, settings.num_positives))
   means = summed / jnp.maximum(counts, 1)[:, None]
   # Reads the same rows as the loss did: for another read XLA would keep a copy of the table.
   momentum, before = settings.centroid_momentum, lookup(extra_state, batch.columns, info)
@@ -162,15 +164,20 @@ def updated(
   return RowUpdate(jnp.where(counts > 0, batch.columns, -1), moved_rows)
 
 
-def _summed(queries: Array, batch: Batch, settings: ml_collections.ConfigDict) -> tuple[Array, Array]:
-  """Returns `(sums [S, D], counts [S])` of the queries that sampled each column; stops their gradient."""
-  columns, weights = sampled_positives(batch, settings.num_positives)
+def _summed(queries: Array, batch: Batch, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
+  """Returns `(sums [S, D], counts [S])` of the queries paired with each column; stops their gradient.
+
+  Args:
+    queries: `[B, D]`.
+    batch: its pool is used.
+    pairs: `(columns [B, n], weights [B, n])`; weight 0 is no pair.
+  """
+  columns, weights = pairs
   columns = jnp.where(weights > 0, columns, len(batch.columns))
-  sampled = jnp.zeros((len(queries), len(batch.columns)))
-  sampled = sampled.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
-  return jnp.einsum("bs,bd->sd", sampled, jax.lax.stop_gradient(queries), precision="highest"), sampled.sum(
-    axis=0
-  )
+  has = jnp.zeros((len(queries), len(batch.columns)))
+  has = has.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
+  sums = jnp.einsum("bs,bd->sd", has, jax.lax.stop_gradient(queries), precision="highest")
+  return sums, has.sum(axis=0)
 
 
 def _devices(info: DatasetInfo) -> Mesh | None:

@@ -40,7 +40,7 @@ _EDGES = declare(
   ),
   walk_hops=Key(400, "hops of a random walk from each anchor, which adds edges; 0 adds none"),
   walk_restart=Key(0.8, "probability of a return to the start at each hop", below=1),
-  walk_kept=Key(10, "anchors that each walk adds, at most", least=1),
+  walk_kept=Key(10, "anchors that are kept of each walk, by visits; the start usually is one", least=1),
   walk_sides=Key("both", "add edges of walks to points, labels, or both", choices=("both", "query", "label")),
   anchor_sampling=Key(
     "uniform",

@@ -129,7 +129,7 @@ def _of_rest(config: ml_collections.ConfigDict, snapshot: refresh.Snapshot, rest
     return refresh.spherical_kmeans(texts, min(count, len(rest)), key=key)
   vectors = snapshot.texts
   if kind == "balanced_centroids":
-    vectors = refresh.label_centroids(snapshot.queries, snapshot.truth, lambda: snapshot.texts)
+    vectors = refresh.label_centroids(snapshot.queries, snapshot.unfiltered_positives, lambda: snapshot.texts)
   return refresh.balanced_clusters(split_table.rows_of(vectors, rest), count, key=key)
 
 

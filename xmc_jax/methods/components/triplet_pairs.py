@@ -51,12 +51,25 @@ def of_batch(settings: ml_collections.ConfigDict, batch: Batch, key: Array) -> P
     key: for the samples of 'released'; not used by 'drawn'.
   """
   known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
+  of_labels = points_of_labels(settings, batch)
   if settings.triplet_positives == "drawn":
-    sampled = sampled_positives(batch, settings.num_positives)
-    return Pairs(sampled, sampled, sampled, known)
+    return Pairs(of_labels, of_labels, of_labels, known)
   of_prototypes, of_texts = (_one_of_all(batch, each) for each in jax.random.split(key))
-  carried = batch.positives, (batch.positives >= 0).astype(jnp.float32)
-  return Pairs(of_prototypes, of_texts, carried, known)
+  return Pairs(of_prototypes, of_texts, of_labels, known)
+
+
+def points_of_labels(settings: ml_collections.ConfigDict, batch: Batch) -> tuple[Array, Array]:
+  """Returns the pairs of points and labels that a step may compare: `(columns [B, n], weights [B, n])`.
+
+  A point is compared with the labels that were sampled for it, or as released with all of its labels.
+
+  Args:
+    settings: `config.method`; `triplet_positives` and `num_positives` are used.
+    batch: of points and their pool.
+  """
+  if settings.triplet_positives == "drawn":
+    return sampled_positives(batch, settings.num_positives)
+  return batch.positives, (batch.positives >= 0).astype(jnp.float32)
 
 
 def _one_of_all(batch: Batch, key: Array) -> tuple[Array, Array]:

@@ -1,0 +1,77 @@
+"""DPR, ANCE and one-vs-all: the loss of a batch, in NumPy from the embeddings of a run (docs/formulas.md)."""
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+from scipy.special import logsumexp
+
+from xmc_jax.distributed import sharding
+
+_NO_DROPOUT = {"encoder.embedding_dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp("baselines") / "data")
+
+
+def _opened(data, workdir, **settings):
+  """`(run, params, extra_state)` of an untrained run without dropout."""
+  run = tiny_runs.open_run(data, workdir, **_NO_DROPOUT, **settings)
+  return run, *run.initial_parameters()
+
+
+def _first_loss(run, params, extra_state):
+  """`(loss, batch)` of the first batch."""
+  batch = run.batches.build(0)
+  if not len(batch.columns):  # every label is one
+    batch = batch._replace(columns=run.batches.label_columns)
+  value, *_ = run.method.loss(params, extra_state, sharding.put_batch(batch, run.mesh), jax.random.key(0))
+  return float(value), batch
+
+
+@pytest.mark.parametrize("name", ["dpr", "ance"])
+@pytest.mark.parametrize("unit", [True, False])
+def test_dpr_and_ance_are_softmax_over_the_pool(data, tmp_path, name, unit):
+  """One sampled positive a point; its others in the pool are in the denominator, filter pairs are not."""
+  temperature = 0.05 if unit else 0.3
+  settings = {"encoder.normalize": unit, "method.temperature": temperature, "method.loss": "softmax"}
+  run, params, extra_state = _opened(data, tmp_path / "run", **{"method.name": name}, **settings)
+  found, batch = _first_loss(run, params, extra_state)
+  snapshot = run.snapshot(params, extra_state, 0)
+  queries, labels = (np.asarray(vectors, np.float64) for vectors in (snapshot.queries, snapshot.labels))
+  pool = np.flatnonzero(batch.columns >= 0)
+  filtered = (run.data.train.filter > 0).toarray()
+  truth = (run.data.train.unfiltered_positives > 0).toarray()
+  losses, others = [], 0
+  for row in np.flatnonzero(batch.rows >= 0):
+    point, ids = batch.rows[row], batch.columns[pool]
+    scores = labels[ids] @ queries[point] / temperature
+    kept = ~filtered[point, ids]
+    (sampled,) = batch.columns[batch.positives[row][batch.weights[row] > 0]]
+    assert truth[point, sampled]
+    losses.append(logsumexp(scores[kept]) - scores[ids == sampled][0])
+    others += np.count_nonzero(truth[point, ids]) - 1
+  assert others > 0
+  assert found == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_one_vs_all_is_binary_cross_entropy_over_all_labels(data, tmp_path):
+  """All positives, every label, a sum over labels and a mean over points; at the start biases are -log L."""
+  temperature = 0.5
+  settings = {"method.loss": "binary", "method.labels": "table", "encoder.normalize": False}
+  settings |= {"method.name": "ova", "method.temperature": temperature}
+  run, params, extra_state = _opened(data, tmp_path / "run", **settings)
+  found, batch = _first_loss(run, params, extra_state)
+  table = np.asarray(params["table"], np.float64)[: tiny_runs.NUM_LABELS]
+  np.testing.assert_allclose(table[:, -1], -temperature * np.log(tiny_runs.NUM_LABELS), rtol=1e-6)
+  assert 0.015 < table[:, :-1].std() < 0.025
+  queries = np.asarray(run.snapshot(params, extra_state, 0).queries, np.float64)
+  np.testing.assert_array_equal(queries[:, -1], 1)
+  points = batch.rows[batch.rows >= 0]
+  scores = (queries[points, :-1] @ table[:, :-1].T + table[:, -1]) / temperature
+  truth = (run.data.train.unfiltered_positives > 0).toarray()[points]
+  counts = ~(run.data.train.filter > 0).toarray()[points]
+  terms = np.where(truth, np.logaddexp(0, -scores), np.logaddexp(0, scores))
+  assert found == pytest.approx((terms * counts).sum(axis=1).mean(), rel=1e-5)
