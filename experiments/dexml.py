@@ -16,7 +16,8 @@ row:
                               decoupled; M of 1 also Table 13, ANCE
   SET_softmax_hard_M          Table 12: softmax
   SET_fresh                   Table 13: embedding cache, with as many negatives a batch as SET_hard_1
-  SET_released                the settings of the authors' code where they differ from Table 7
+  SET_released                the settings of the authors' code where they differ from Table 7, but for batch
+                              and rate, which are of each process there
   SET_hard_released           likewise, with hard negatives; of the first three sets
 
 Where a paper leaves a value open, docs/dexml.md says whose it is.

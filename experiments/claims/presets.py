@@ -5,7 +5,7 @@ python -m xmc_jax.main --config=experiments/claims/presets.py:losses_cpp-softmax
 """
 
 from experiments import dexml
-from experiments.claims import dexa_rows, dexml_rows, prime_rows, ramen_rows, unidec_rows
+from experiments.claims import dexa_rows, dexml_rows, prime_rows, rae_xmc_rows, ramen_rows, unidec_rows
 from experiments.common import choose
 
 # LF-CppDocs-SeeAlso has half as many points, so batches and pools are half as large, and rows held out fewer.
@@ -14,7 +14,7 @@ _CPP_LABELS = 1722
 _HALVED = ("train.batch_size", "method.pool_size", "method.num_fresh_negatives")
 _REAL = {
   name: rows
-  for of in (dexml_rows, unidec_rows, dexa_rows, prime_rows, ramen_rows)
+  for of in (dexml_rows, unidec_rows, dexa_rows, prime_rows, ramen_rows, rae_xmc_rows)
   for name, rows in of.REAL.items()
 }
 

@@ -5,6 +5,7 @@ stands in `OURS`. Between them they hold all that a preset changes of the defaul
 """
 
 import importlib
+import re
 
 import pytest
 from cases import each_case
@@ -365,6 +366,16 @@ def test_docstrings_say_which_row():
     text = importlib.import_module(f"experiments.{name}").__doc__
     assert "Table" in text or "released config" in text, name
     assert "aim" in text or "config for LF-AmazonTitles-131K" in text or "(Table 10)" in text, name
+
+
+def test_dexmls_docstring_has_the_row_of_each_suffix():
+  text = importlib.import_module("experiments.dexml").__doc__
+  listed = set(re.findall(r"^  SET(\w*) ", text, re.M))
+  of_sets = {name.removeprefix("dexml-") for name in EXPECTED if name.startswith("dexml-")}
+  sets = [name for name in of_sets if not any(name != other and name.startswith(other) for other in of_sets)]
+  suffixes = {name.removeprefix(of) for name in of_sets for of in sets if name.startswith(of)}
+  assert len(sets) == 4
+  assert {re.sub(r"(?<=hard_)\d+$", "M", suffix) for suffix in suffixes} == listed
 
 
 def _planned(name: str):
