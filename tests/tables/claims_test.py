@@ -51,10 +51,7 @@ def test_presets_pass_the_checks(name):
 
 
 # Claims that no page shows, as they have not been run: of LF-DebianTitles, where another set's is shown.
-_NOT_RUN = {
-  *("dropout", "prime_and_others"),
-  *("prime_factorial", "prime_parts"),
-}
+_NOT_RUN = {"dropout"}
 
 
 def test_each_claim_stands_on_a_page_or_has_not_been_run():
@@ -174,6 +171,7 @@ def _write_run(workdir):
   (workdir / "report" / "seconds.json").write_text(json.dumps(seconds))
   lines = [{"memory/host_bytes": 1e9}, {"eval/P@1": 0.1, "eval/P@5": 0.2}, {"memory/host_bytes": 3e9}]
   (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  (workdir / "frequency.json").write_text(json.dumps({"weight": 1.25, "metric": "P@1", "values": []}))
   _write_test(workdir, "", [[0, 1, 2, 3, 9], [1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])
 
 
@@ -234,6 +232,7 @@ def test_finished_runs_are_neither_trained_nor_tested_again(tmp_path, monkeypatc
         "minutes": 2.0,
         "GB": 3.0,
         "curve": [0.1],
+        "log_frequency": 1.25,
       },
       "softmax_by_encoder": {"P@1": 0.125, "last": {"P@1": 0.125}},
       "softmax_by_classifier": {"P@1": 0.5, "last": {"P@1": 0.5}},
