@@ -60,7 +60,7 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
   They are those of the epoch that was best by the run's `eval.metric`; `last` has those of the last step,
   where it was tested. Of the first view there are also what labels with more than 100 training points, 10 to
   100 and fewer add to P@1 and P@5, each tenth of the labels to P@5, the most frequent first,
-  `costs_and_curves`, and the weight of label frequency where one was chosen.
+  `costs_and_curves`, and the best epoch's weight of label frequency where it was chosen.
   """
   best, ended = _tested(workdir, ""), _tested(workdir, "_last") if (workdir / LAST).exists() else {}
   found = {suffix: {**metrics, "last": ended.get(suffix, {})} for suffix, metrics in best.items()}

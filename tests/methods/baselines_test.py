@@ -13,7 +13,13 @@ _NO_DROPOUT = {"encoder.embedding_dropout": 0.0}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("baselines") / "data")
+  """A tiny data set with many filter pairs, of true labels and of others."""
+  folder = tiny_runs.write_data(tmp_path_factory.mktemp("baselines") / "data")
+  rng = np.random.default_rng(3)
+  pairs = zip(np.repeat(np.arange(200), 6), rng.integers(0, tiny_runs.NUM_LABELS, 1200))
+  lines = sorted({f"{row} {label}\n" for row, label in pairs})
+  (folder / "filter_labels_train.txt").write_text("".join(lines))
+  return folder
 
 
 def _opened(data, workdir, **settings):
@@ -22,9 +28,9 @@ def _opened(data, workdir, **settings):
   return run, *run.initial_parameters()
 
 
-def _first_loss(run, params, extra_state):
+def _first_loss(run, params, extra_state, **refreshed):
   """`(loss, batch)` of the first batch."""
-  batch = run.batches.build(0)
+  batch = run.batches.build(0, refreshed)
   if not len(batch.columns):  # every label is one
     batch = batch._replace(columns=run.batches.label_columns)
   value, *_ = run.method.loss(params, extra_state, sharding.put_batch(batch, run.mesh), jax.random.key(0))
@@ -38,13 +44,14 @@ def test_dpr_and_ance_are_softmax_over_the_pool(data, tmp_path, name, unit):
   temperature = 0.05 if unit else 0.3
   settings = {"encoder.normalize": unit, "method.temperature": temperature, "method.loss": "softmax"}
   run, params, extra_state = _opened(data, tmp_path / "run", **{"method.name": name}, **settings)
-  found, batch = _first_loss(run, params, extra_state)
   snapshot = run.snapshot(params, extra_state, 0)
+  lists = {name: each.compute(snapshot) for name, each in run.method.refreshes.items()}
+  found, batch = _first_loss(run, params, extra_state, **lists)
   queries, labels = (np.asarray(vectors, np.float64) for vectors in (snapshot.queries, snapshot.labels))
   pool = np.flatnonzero(batch.columns >= 0)
   filtered = (run.data.train.filter > 0).toarray()
   truth = (run.data.train.unfiltered_positives > 0).toarray()
-  losses, others = [], 0
+  losses, others, left_out, drawn = [], 0, 0, set()
   for row in np.flatnonzero(batch.rows >= 0):
     point, ids = batch.rows[row], batch.columns[pool]
     scores = labels[ids] @ queries[point] / temperature
@@ -53,7 +60,10 @@ def test_dpr_and_ance_are_softmax_over_the_pool(data, tmp_path, name, unit):
     assert truth[point, sampled]
     losses.append(logsumexp(scores[kept]) - scores[ids == sampled][0])
     others += np.count_nonzero(truth[point, ids]) - 1
-  assert others > 0
+    left_out += np.count_nonzero(~kept)
+    drawn.add(sampled)
+  assert others > 0 and left_out > 0
+  assert (len(drawn) < len(pool)) == (name == "ance")  # hard negatives, which no point sampled
   assert found == pytest.approx(np.mean(losses), rel=1e-5)
 
 
@@ -71,7 +81,8 @@ def test_one_vs_all_is_binary_cross_entropy_over_all_labels(data, tmp_path):
   np.testing.assert_array_equal(queries[:, -1], 1)
   points = batch.rows[batch.rows >= 0]
   scores = (queries[points, :-1] @ table[:, :-1].T + table[:, -1]) / temperature
-  truth = (run.data.train.unfiltered_positives > 0).toarray()[points]
-  counts = ~(run.data.train.filter > 0).toarray()[points]
+  truth = (run.data.train.truth > 0).toarray()[points]
+  filtered = (run.data.train.filter > 0).toarray()[points]
+  assert np.any(truth & filtered) and np.any(~truth & filtered)
   terms = np.where(truth, np.logaddexp(0, -scores), np.logaddexp(0, scores))
-  assert found == pytest.approx((terms * counts).sum(axis=1).mean(), rel=1e-5)
+  assert found == pytest.approx((terms * ~filtered).sum(axis=1).mean(), rel=1e-5)

@@ -96,10 +96,10 @@ def test_a_baseline_leaves_what_a_run_leaves(kind, tmp_path):
   assert outcome["metrics"]["P@1"] == round(found["P@1"], 5) and outcome["half_intervals"]["P@1"] > 0
   assert set(outcome["metrics"]) == set(leaderboard._KEPT) - {"R@100"}  # eval.k is 10
   assert outcome["validation"] is None and outcome["GB"] > 0
-  with open(
-    tmp_path / "runs" / "main" / "tfidf_vote-0" / "metrics.jsonl", "a"
-  ) as lines:  # as a training has them
-    lines.writelines(json.dumps({"eval/P@1": p, "eval/R@100": r}) + "\n" for p, r in ((0.5, 0.7), (0.4, 0.8)))
+  # As a training has them.
+  with (tmp_path / "runs" / "main" / "tfidf_vote-0" / "metrics.jsonl").open("a") as file:
+    for precision, recall in ((0.5, 0.7), (0.4, 0.8)):
+      file.write(json.dumps({"eval/P@1": precision, "eval/R@100": recall}) + "\n")
   outcome = leaderboard.outcome("tfidf_vote", 0, BOARD._replace(runs=tmp_path / "runs"))
   assert outcome["validation"] == 0.5
   assert {name: curve for name, curve in outcome["curves"].items() if curve} == {
