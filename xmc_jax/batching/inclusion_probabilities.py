@@ -24,8 +24,8 @@ def log_inclusion_probabilities(
 
   A row of a batch has label l with probability n_l / N and then samples it with probability p, which is
   min(1, β N / Σ_k n_k) for β positives per row, or 1 if all are sampled. So a_l is the probability that some
-  row has the label, and d_l that some row samples it and it fits in (r < 1 if more are expected than fit). If
-  other positives fill the pool, a fraction s of those not sampled fits in, else 0. M others take the rest.
+  row has the label, and d_l that some row samples it; r is 1, or less if a pool holds fewer than are sampled.
+  If other positives fill the pool, a fraction s of them fits in; else s is 0. M is at most what is left then.
 
   Three assumptions are approximate: rows are independent (points of a cluster are alike); every row has
   the mean number of labels, Σ_k n_k / N; and every pool has its mean amount of free room.
