@@ -16,7 +16,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from xmc_jax import config as configs
-from xmc_jax.distributed import peer_watchdog
+from xmc_jax.distributed import compiled_programs, peer_watchdog
 from xmc_jax.errors import UserError
 from xmc_jax.types import Array
 
@@ -46,7 +46,7 @@ def start(distributed: bool = False, deterministic: bool = False, keeps_programs
   if distributed:
     _join()
   if keeps_programs:
-    _keep_programs()
+    compiled_programs.keep(configs.cache_root() / "compiled")
   try:
     jax.devices()
   except RuntimeError as error:  # JAX_PLATFORMS names a missing device, or a driver is missing
@@ -57,14 +57,6 @@ def start(distributed: bool = False, deterministic: bool = False, keeps_programs
       f"Python, or set XLA_FLAGS={_DETERMINISTIC} before"
     )
   peer_watchdog.watch(jax.process_index(), jax.process_count())
-
-
-def _keep_programs() -> None:
-  with contextlib.suppress(OSError):  # a read-only home costs compile time, not the run
-    folder = configs.cache_root() / "compiled"
-    folder.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
 def _scattered_sum() -> str:
