@@ -1,14 +1,18 @@
-"""Evaluates the last step of finished runs on the rows that they learned from, beside held-out and test rows.
+"""Evaluates the last step of finished claim runs on the rows that they learned from, beside test rows.
 
-  python -m benchmarks.training_rows runs/claims/losses/soft_top_5_alpha_1-0 runs/claims/losses/softmax-0
+  python -m experiments.claims.run losses_cpp losses --seeds=2
+  python -m benchmarks.training_rows runs/claims/losses_cpp/*-1 runs/claims/losses/*-1
 
-Tells whether a loss fails to fit its training points or to generalise from them. Lines 'possible' have what a
-ranking without an error gets.
+Tells whether a loss fails to fit its training points or to generalise from them. "possible" is what a ranking
+without an error gets. Writes docs/results/claim_training_rows.json, which `<!-- claim: training_rows ... -->` in
+a page of docs/ shows.
 """
 
 import argparse
+import json
 import pathlib
 
+from experiments.claims import run as claims
 from xmc_jax.runs import evaluate
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.ranking import plain_ranker
@@ -25,20 +29,29 @@ def best_possible(truth) -> dict[str, float]:
   }
 
 
+def metrics_of(folder: pathlib.Path) -> dict[str, float]:
+  """Returns a run's metrics by the names of their rows, as training_P@5, and those that are possible."""
+  run, found = runs.reopen(folder), {}
+  params, extra_state, _ = run.trained(last=True)
+  rank = plain_ranker(run, params, extra_state)
+  for name, split in {"training": run.data.train, "test": run.dataset.test}.items():
+    queries = evaluate.embed_split(run, params, extra_state, split)
+    means = evaluate.score(run, split, evaluate.rank_split(run, rank, queries, split))
+    possible = best_possible(split.unfiltered_positives)
+    for metric in _METRICS:
+      found |= {f"{name}_{metric}": means[metric], f"possible_{name}_{metric}": possible[metric]}
+  return found
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="folders of finished runs")
-  print(f"{'run':34}{'rows':12}" + "".join(f"{name:>8}" for name in _METRICS))
+  parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="CLAIM/ROW-SEED")
+  rows: dict[str, list[dict[str, float]]] = {}
   for folder in parser.parse_args().runs:
-    run = runs.reopen(folder)
-    params, extra_state, _ = run.trained(last=True)
-    rank = plain_ranker(run, params, extra_state)
-    splits = {"training": run.data.train, "held-out": run.data.validation, "test": run.dataset.test}
-    for name, split in splits.items():
-      queries = evaluate.embed_split(run, params, extra_state, split)
-      found = evaluate.score(run, split, evaluate.rank_split(run, rank, queries, split))
-      for what, means in (("possible", best_possible(split.unfiltered_positives)), (folder.name, found)):
-        print(f"{what:34}{name:12}" + "".join(f"{means[key]:8.1%}" for key in _METRICS), flush=True)
+    found = metrics_of(folder)
+    rows.setdefault(f"{folder.parent.name}_{folder.name.rpartition('-')[0]}", []).append(found)
+    print(folder, json.dumps({name: round(100 * value, 1) for name, value in found.items()}), flush=True)
+  claims.keep("training_rows", rows)
 
 
 if __name__ == "__main__":
