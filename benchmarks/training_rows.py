@@ -1,11 +1,11 @@
 """Evaluates the last step of finished claim runs on the rows that they learned from, beside test rows.
 
-  python -m experiments.claims.run losses_cpp losses --seeds=2
-  python -m benchmarks.training_rows runs/claims/losses_cpp/*-1 runs/claims/losses/*-1
+  python -m benchmarks.training_rows runs/claims/losses/{decoupled_softmax,soft_top_5_alpha_1,unit_*}-1
 
-Tells whether a loss fails to fit its training points or to generalise from them. "possible" is what a ranking
-without an error gets. Writes docs/results/claim_training_rows.json, which `<!-- claim: training_rows ... -->` in
-a page of docs/ shows.
+The runs are those of experiments.claims.run. It trains no row again that docs/results/ has: delete its file
+before. Tells whether a loss fails to fit its training points or to generalise from them; "possible" is what a
+ranking without an error gets. Writes docs/results/claim_training_rows.json, which the mark
+`<!-- claim: training_rows METRIC ... -->` in a page of docs/ shows.
 """
 
 import argparse

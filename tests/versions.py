@@ -44,7 +44,6 @@ TESTS = (
   "tests/retrieval/lexical_test.py",  # scikit-learn
   "tests/retrieval/lightgbm_text_test.py",  # lightgbm
   "tests/retrieval/cpu_cores_test.py",  # threadpoolctl
-  "tests/distributed/compiled_programs_test.py",  # filelock
   "tests/export/exports_test.py",  # flatbuffers
   "tests/report/figures_test.py",  # matplotlib
 )

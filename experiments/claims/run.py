@@ -1,7 +1,7 @@
 """Trains the rows of a claim, every seed of each, and keeps what came out.
 
   python -m experiments.claims.run t_star random_pairs --seeds=3
-  python -m experiments.claims.run losses negatives --seeds=3     # bundled data, about an hour on two cores
+  python -m experiments.claims.run losses negatives --seeds=3     # bundled data, two hours on two cores
 
 Finished runs are not trained again: stop it, and give the same command. `docs/results/claim_NAME.json` holds
 the test metrics of every seed, which are not made again either while a row's settings stay.

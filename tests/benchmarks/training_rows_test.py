@@ -1,4 +1,4 @@
-"""What a ranking without an error gets, by hand."""
+"""Checks `best_possible` against hand-worked numbers."""
 
 import numpy as np
 import pytest

@@ -1,23 +1,21 @@
-"""Keeps compiled programs on disk for the next start: a limited amount, and never half of one."""
+"""Keeps compiled programs on disk for the next start, and deletes what a killed process wrote half of."""
 
 import contextlib
+import os
 import pathlib
+import zlib
 
-import filelock
 import jax
 
-MOST_BYTES = 4 << 30  # of all programs; the one that was used longest ago goes first
-_SECONDS_TO_LOCK = 10
-# The names of JAX's cache: a program, the time when it was last used, written after it, and the lock on both.
-_PROGRAM, _LAST_USED, _LOCK = "-cache", "-atime", ".lockfile"
+_PROGRAMS, _CHECKED = "*-cache", ".checked"  # what JAX's cache calls a program; our mark of the last check
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def keep(folder: pathlib.Path, least_seconds: float = 1.0) -> None:
-  """Lets JAX keep compiled programs in a folder, and deletes what a killed process wrote half of.
+  """Lets JAX keep compiled programs in a folder, after a check of those that were written since the last one.
 
-  Processes that share the folder take turns. Without locks in its file system, all programs are kept, and one
-  that is cut off is compiled at each start, with a warning of JAX's. A folder that cannot be written costs
-  compile time, not the run.
+  JAX would compile a partial program at every start, with a warning, and never replace it. A folder that
+  cannot be written costs compile time, not the run.
 
   Args:
     folder: made if it is not there.
@@ -27,20 +25,27 @@ def keep(folder: pathlib.Path, least_seconds: float = 1.0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
-    if _cleaned(folder):
-      jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
+    _delete_partial(folder)
 
 
-def _cleaned(folder: pathlib.Path) -> bool:
-  """Deletes unfinished programs unless another process holds the lock; returns whether there are locks."""
-  try:
-    with filelock.FileLock(folder / _LOCK, timeout=_SECONDS_TO_LOCK):
-      names = {path.name for path in folder.iterdir()}
-      for name in names:
-        if name.endswith(_PROGRAM) and name.removesuffix(_PROGRAM) + _LAST_USED not in names:
-          (folder / name).unlink(missing_ok=True)
-  except filelock.Timeout:
+def _delete_partial(folder: pathlib.Path) -> None:
+  """Deletes partial programs. One that another process is writing may go, too: it is compiled once more."""
+  mark, begun = folder / _CHECKED, folder / f"{_CHECKED}-{os.getpid()}"
+  begun.touch()  # by the clock that stamps the programs, too
+  since = mark.stat().st_mtime_ns if mark.exists() else 0
+  for program in folder.glob(_PROGRAMS):
+    with contextlib.suppress(FileNotFoundError):  # another start deleted it
+      if program.stat().st_mtime_ns >= since and not _is_whole(program.read_bytes()):
+        program.unlink()
+  begun.replace(mark)
+
+
+def _is_whole(program: bytes) -> bool:
+  """Returns False for a zlib stream that is cut off or damaged; what zstandard packed is not checked."""
+  if program.startswith(_ZSTANDARD):
     return True
-  except (OSError, NotImplementedError):
+  try:
+    zlib.decompress(program)
+  except zlib.error:
     return False
   return True
