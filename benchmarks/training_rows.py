@@ -12,25 +12,27 @@ import argparse
 import json
 import pathlib
 
+import numpy as np
+import scipy.sparse as sp
+
 from experiments.claims import run as claims
+from xmc_jax import metrics
+from xmc_jax.batching import ragged
 from xmc_jax.runs import evaluate
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.ranking import plain_ranker
 
-_METRICS = {"P@1": (1, True), "P@5": (5, True), "R@10": (10, False), "R@100": (100, False)}
+_METRICS = ("P@1", "P@5", "R@10", "R@100")
 
 
-def best_possible(truth) -> dict[str, float]:
-  """Returns the metrics of a ranking that has a row's labels first; `truth` is `[n, L]` sparse."""
-  counts = truth.getnnz(axis=1)
-  counts = counts[counts > 0]
-  return {
-    name: float((counts.clip(max=k) / (k if of_k else counts)).mean()) for name, (k, of_k) in _METRICS.items()
-  }
+def best_possible(truth: sp.csr_matrix) -> dict[str, float]:
+  """Returns the metrics of a ranking that has the labels of each row of `truth` `[n, L]` first."""
+  labels = ragged.of_matrix(truth, np.arange(truth.shape[0]))
+  return metrics.evaluate(labels.padded(labels.counts.max(initial=1)), truth, ks=(1, 5, 10, 100))
 
 
 def metrics_of(folder: pathlib.Path) -> dict[str, float]:
-  """Returns a run's metrics by the names of their rows, as training_P@5, and those that are possible."""
+  """Returns a run's metrics and the possible ones, as training_P@5 and possible_training_P@5."""
   run, found = runs.reopen(folder), {}
   params, extra_state, _ = run.trained(last=True)
   rank = plain_ranker(run, params, extra_state)

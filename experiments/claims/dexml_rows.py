@@ -86,7 +86,7 @@ REAL = {
   "negatives": {  # Tables 3 and 13
     "in_batch": _IN_BATCH,
     **{f"in_batch_and_{count}_hard": _hard(count) for count in (1, 2, 5, 10)},
-    # Nearer ones, and earlier ones: what fresh negatives are, too.
+    # Fresh negatives are nearer and begin earlier; these two rows have one of both each.
     "in_batch_and_1_of_the_10_nearest": {**_hard(1), "method.shortlist_size": 10},
     "in_batch_and_1_hard_from_epoch_1": {**_hard(1), "method.shortlist_first_epoch": 1.0},
     **{f"in_batch_and_{count}_fresh": _fresh(count) for count in (1, 5)},

@@ -8,7 +8,7 @@ import zlib
 import jax
 
 _PROGRAMS, _CHECKED = "*-cache", ".checked"  # what JAX's cache calls a program; our mark of the last check
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how a program begins that JAX packed with zstandard, if that is installed
 
 
 def keep(folder: pathlib.Path, least_seconds: float = 1.0) -> None:
@@ -34,18 +34,23 @@ def _delete_partial(folder: pathlib.Path) -> None:
   begun.touch()  # by the clock that stamps the programs, too
   since = mark.stat().st_mtime_ns if mark.exists() else 0
   for program in folder.glob(_PROGRAMS):
-    with contextlib.suppress(FileNotFoundError):  # another start deleted it
+    with contextlib.suppress(OSError):  # another start deleted it, or it is another user's
       if program.stat().st_mtime_ns >= since and not _is_whole(program.read_bytes()):
         program.unlink()
   begun.replace(mark)
 
 
 def _is_whole(program: bytes) -> bool:
-  """Returns False for a zlib stream that is cut off or damaged; what zstandard packed is not checked."""
-  if program.startswith(_ZSTANDARD):
-    return True
+  """Returns False if a packed program is cut off or damaged."""
   try:
-    zlib.decompress(program)
-  except zlib.error:
+    if program.startswith(_ZSTANDARD):
+      import zstandard
+
+      zstandard.ZstdDecompressor().decompress(program)
+    else:
+      zlib.decompress(program)
+  except ImportError:
+    return True  # another Python's, which has what this one lacks
+  except Exception:  # each library has its own
     return False
   return True
