@@ -53,8 +53,7 @@ def test_a_program_that_a_killed_process_wrote_half_of_is_written_again(tmp_path
   assert program.stat().st_mtime_ns == written.st_mtime_ns  # read, and not written again
 
 
-def test_partial_programs_go_and_nothing_else(tmp_path, settings, monkeypatch):
-  monkeypatch.setitem(sys.modules, "zstandard", None)  # it is not installed
+def test_partial_programs_go_and_nothing_else(tmp_path, settings):
   folder = tmp_path / "a" / "compiled"
   compiled_programs.keep(folder, 0.5)
   assert settings() == [str(folder), 0.5]
