@@ -8,6 +8,7 @@ import collections
 import math
 import os
 import pathlib
+import signal
 import statistics
 
 import tiny_devices  # XLA_FLAGS must be set before JAX starts its devices
@@ -63,6 +64,15 @@ def _compiled_once():
   jax.config.update("jax_compilation_cache_dir", str(_PROGRAMS))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_configure():
+  """Lets SIGTERM end the tests, as Ctrl-C does.
+
+  Without it a training that a test calls would save, and leave by SystemExit: a failed test, and pytest would
+  go on with the next. `timeout` sends the signal where a busy machine takes too long.
+  """
+  signal.signal(signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=143))
 
 
 def pytest_collection_modifyitems(items):

@@ -46,7 +46,9 @@ def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -
   if mode == "plan":
     return commands.plan(config)  # needs no device
   with runtime.started(options.DISTRIBUTED.value, config.runtime.deterministic):
-    commands.prepare(config) if mode == "prepare" else commands.train_and_test(config, workdir)
+    if mode == "prepare":
+      return commands.prepare(config)
+    commands.train_and_test(config, workdir, owns_process=True)
 
 
 def _use(mode: str, workdir: pathlib.Path) -> None:

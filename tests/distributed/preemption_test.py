@@ -99,7 +99,7 @@ def test_a_run_asked_to_stop_again_and_again_ends_like_one_never_asked(data, tmp
   for point, newest in ASKED:
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
       _asked_in(patch, *point)
-      commands.train_and_test(config, tmp_path / "asked")
+      commands.train_and_test(config, tmp_path / "asked", owns_process=True)
     assert ended.value.code == 0
     assert _newest(tmp_path / "asked") == newest, point
   assert commands.train_and_test(config, tmp_path / "asked") == expected
@@ -207,7 +207,7 @@ def test_a_signal_is_heard_and_handlers_are_put_back(number, raised, capfd):
     pytest.fail("signals reach main threads alone; run tests in one")
   before = [signal.signal(each, signal.default_int_handler) for each in (signal.SIGTERM, signal.SIGINT)]
   try:
-    stop = Stop(60.0)
+    stop = Stop(60.0, owns_process=True)
     with stop.listening(), stop.saving():
       os.kill(os.getpid(), number)
       deadline = time.monotonic() + 10
@@ -229,7 +229,7 @@ def test_a_signal_is_heard_and_handlers_are_put_back(number, raised, capfd):
 def test_a_shells_background_job_goes_on_ignoring_ctrl_c():
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
-    stop = Stop(60.0)
+    stop = Stop(60.0, owns_process=True)
     with stop.listening(), stop.saving():
       os.kill(os.getpid(), signal.SIGINT)
       time.sleep(0.05)
@@ -255,7 +255,7 @@ def test_outside_a_main_thread_nothing_is_heard():
 DEAF = """
 import time
 from xmc_jax.distributed.preemption import Stop
-with Stop(1.0).listening():
+with Stop(1.0, owns_process=True).listening():
   print("here", flush=True)
   time.sleep(60)
 """
@@ -282,7 +282,7 @@ def test_sigterm_raises_in_the_main_thread_of_a_process_that_is_not_ours(moment,
   ends = []
   monkeypatch.setattr(preemption, "_end", lambda *_: ends.append(moment))  # or this test would end all tests
   before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  stop = Stop(0.1 if moment == "late" else 60.0, owns_process=False)
+  stop = Stop(0.1 if moment == "late" else 60.0)
   try:
     with pytest.raises(SystemExit) as ended, stop.listening():
       stop._can_save = moment != "outside training"
@@ -306,7 +306,7 @@ def test_a_programs_own_handler_of_sigterm_is_called():
   """With nothing of ours: it decides what happens."""
   calls = []
   before = signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
-  stop = Stop(60.0, owns_process=False)
+  stop = Stop(60.0)
   try:
     with stop.listening(), stop.saving():
       os.kill(os.getpid(), signal.SIGTERM)
@@ -316,11 +316,39 @@ def test_a_programs_own_handler_of_sigterm_is_called():
     signal.signal(signal.SIGTERM, before)
 
 
+TESTS = """
+import os, pathlib, signal, time
+from xmc_jax.distributed.preemption import Stop
+
+def test_a_training_that_is_asked_to_stop():
+  stop = Stop(60.0)
+  with stop.listening(), stop.saving():
+    os.kill(os.getpid(), signal.SIGTERM)
+    deadline = time.monotonic() + 10
+    while not stop.requested(1):
+      assert time.monotonic() < deadline
+    stop.leave()
+
+def test_after_it():
+  pathlib.Path("went_on").touch()
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_ends_pytest_and_fails_no_test(tmp_path):
+  (tmp_path / "stop_test.py").write_text(TESTS)
+  command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "stop_test.py"]
+  environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+  ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+  assert ended.returncode == 143 and "SIGTERM" in ended.stdout, ended.stdout + ended.stderr
+  assert "failed" not in ended.stdout.lower() and not (tmp_path / "went_on").exists()
+
+
 @pytest.mark.parametrize("presses", [1, 2])
 def test_a_notebooks_process_is_interrupted_and_not_ended(presses):
   """Outside training at the first, in it at the second."""
   before = signal.signal(signal.SIGINT, signal.default_int_handler)
-  stop = Stop(60.0, owns_process=False)
+  stop = Stop(60.0)
   try:
     with pytest.raises(KeyboardInterrupt), stop.listening():
       stop._can_save = presses == 2

@@ -83,12 +83,12 @@ def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -
   config = ml_collections.ConfigDict({**config.to_dict(), "name": configs.name_after_data(config)})
   workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
   with runtime.started(distributed=False, deterministic=config.runtime.deterministic):
-    train_and_test(config, workdir, owns_process=False)
+    train_and_test(config, workdir)
   return Model.load(workdir, warm=False)
 
 
 def train_and_test(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = True
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
 ) -> dict[str, float]:
   """Runs `--mode=train`: everything from raw files to the test table.
 

@@ -38,7 +38,7 @@ class TrainedRun(NamedTuple):
 
 @contextlib.contextmanager
 def train_run(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = True
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
 ) -> Iterator[TrainedRun]:
   """Trains a run, or continues it, and fits its ranking; in the block its folder is locked.
 

@@ -35,7 +35,7 @@ class Stop:
       raised instead, and SystemExit(143) after SIGTERM, unless the program has its own handler of SIGTERM.
   """
 
-  def __init__(self, grace_seconds: float, owns_process: bool = True):
+  def __init__(self, grace_seconds: float, owns_process: bool = False):
     self._signal: signal.Signals | None = None
     self._interrupts, self._can_save, self._is_late = 0, False, False
     self._owns_process, self._raised = owns_process, 0

@@ -46,7 +46,7 @@ def train(
       in_memory.write_encoded(home / "texts", *given)
       with (
         runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None),
-        train_run(config, run, owns_process=False) as trained,
+        train_run(config, run) as trained,
       ):
         say(trained.writer.stage_summary())
   except BaseException:
