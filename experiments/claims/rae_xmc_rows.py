@@ -3,4 +3,15 @@
 from experiments import rae_xmc
 from experiments.claims.common import DEXML, short
 
-REAL = {"memory": {"rae_xmc": short(rae_xmc.PRESETS["debian"]), "dexml": DEXML}}
+_RAE_XMC = short(rae_xmc.PRESETS["debian"])
+_WORDNET = {**_RAE_XMC, "data.path": "data/LF-WordNet-Related"}
+
+REAL = {"memory": {"rae_xmc": _RAE_XMC, "dexml": DEXML}}
+# Why it is behind DEXML there: too few labels in a step, too few steps?
+WORDNET = {
+  "memory_wordnet": {
+    "rae_xmc": _WORDNET,
+    "rae_xmc_8_hard_negatives": {**_WORDNET, "method.num_hard_negatives": 8},
+    "rae_xmc_30_epochs": {**_WORDNET, "train.num_epochs": 30},
+  }
+}

@@ -38,6 +38,7 @@ REAL = {
     "without_graphs_of_labels": {**_ANCE, **_NO_LABELS},
     "without_walks": {**_ANCE, "method.walk_hops": 0},
     "walks_of_labels_alone": {**_ANCE, "method.walk_sides": "label"},
+    "walks_of_points_alone": {**_ANCE, "method.walk_sides": "query"},
     "anchors_by_visits": {**_ANCE, "method.anchor_sampling": "visits"},
     "without_walks_and_graphs_of_points": {**_ANCE, **_NO_QUERIES, "method.walk_hops": 0},
     "pruned_by_pretrained": {**_ANCE, "method.pruning_by": "pretrained"},
