@@ -7,10 +7,10 @@ Encoder and data are those of that run, which may be of any dual encoder. A run 
 together; --mode=evaluate --scores=fused is the paper's ranking, by label texts and classifiers, `encoder`
 and `classifier` are one of them alone.
 
-`:paper` is the released config for LF-AmazonTitles-131K as it was with the paper: one positive and three
-negatives. `:released` is what it is today, and what DEXA has but for its clusters of points: three
-positives, five negatives. For the other sets NGAME's configs train another loss against fixed shortlists,
-which is not built: docs/dexa.md.
+`:paper` and `:released` aim at the row "NGAME" of DEXML's Table 2, LF-AmazonTitles-131K. `:paper` is the
+released config as it was with the paper: one positive and three negatives. `:released` is what it is today,
+and what DEXA has but for its clusters of points: three positives, five negatives. For the other sets
+NGAME's configs train another loss against fixed shortlists, which is not built: docs/dexa.md.
 """
 
 from experiments import dexml

@@ -3,7 +3,8 @@
   python -m xmc_jax.main --config=experiments/ramen_classifier.py --config.init_from=runs/ramen-debian
 
 2 positives and 12 negatives a point are the paper's (Table 10); the rest of `:paper` is that of
-dexa_classifier.py, as RAMEN's paper says nothing else of it. No graph is read.
+dexa_classifier.py, as RAMEN's paper says nothing else of it. It aims at no row: the paper has classifiers in
+its method, and does not say which rows of its Table 6 have them. No graph is read.
 """
 
 from experiments import dexml, ngame_classifier

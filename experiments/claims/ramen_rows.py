@@ -12,6 +12,7 @@ _WITH_GRAPHS = {
   "dexml": {**ramen.PRESETS["debian_dexml"], **_LISTED},
 }
 _ANCE = _WITH_GRAPHS["ance"]
+_NO_WALKS = {"method.walk_hops": 0}
 _NO_QUERIES, _NO_LABELS = ({f"method.{side}_graph_weights": (0.0,)} for side in ("query", "label"))
 
 
@@ -25,22 +26,32 @@ def _noisy(percent: int, **more) -> dict:
   return {**_ANCE, "method.random_edges": percent / 100, **more}
 
 
+def _pruned_above(threshold: float, **more) -> dict:
+  return {"method.pruning_threshold": threshold, **more}
+
+
+def _of_weight(weight: float) -> dict:
+  """Returns settings with this λ for every graph."""
+  return {f"method.{side}_graph_weights": (weight,) for side in ("query", "label")}
+
+
 REAL = {
   "graphs": {  # Table 6, and costs as in Table 5
     row: values
     for base, with_graphs in _WITH_GRAPHS.items()
     for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
-  },
+  }
+  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_of_weight(0.1)}},  # λ; 0.5 is 1 / graphs
   "graph_parts": {  # Table 8
     "ance_with_graphs": _ANCE,
     "without_pruning": {**_ANCE, **_UNPRUNED},
     "without_graphs_of_points": {**_ANCE, **_NO_QUERIES},
     "without_graphs_of_labels": {**_ANCE, **_NO_LABELS},
-    "without_walks": {**_ANCE, "method.walk_hops": 0},
+    "without_walks": {**_ANCE, **_NO_WALKS},
     "walks_of_labels_alone": {**_ANCE, "method.walk_sides": "label"},
     "walks_of_points_alone": {**_ANCE, "method.walk_sides": "query"},
     "anchors_by_visits": {**_ANCE, "method.anchor_sampling": "visits"},
-    "without_walks_and_graphs_of_points": {**_ANCE, **_NO_QUERIES, "method.walk_hops": 0},
+    "without_walks_and_graphs_of_points": {**_ANCE, **_NO_QUERIES, **_NO_WALKS},
     "pruned_by_pretrained": {**_ANCE, "method.pruning_by": "pretrained"},
     "pruned_by_centred": {**_ANCE, "method.pruning_by": "centred"},
     "augmented_truth": {**_ANCE, **_NO_QUERIES, **_NO_LABELS, "method.augment_truth": True},
@@ -51,11 +62,21 @@ REAL = {
     for suffix, more in (("", {}), ("_unpruned", _UNPRUNED))
   },
 }
-# On LF-CppDocs-SeeAlso alone: its two graphs apart, and random edges judged by other vectors.
+# On LF-CppDocs-SeeAlso alone: its two graphs apart; random edges judged by other vectors, and by more than 0.
 CPP = {
   "graph_parts": {f"{graph}_alone": {**_ANCE, "method.graphs": (graph,)} for graph in ("dir", "hyperlink")},
   "graph_noise": {
     f"50_percent_random_by_{vectors}": _noisy(50, **{"method.pruning_by": vectors})
     for vectors in ("pretrained", "centred")
+  }
+  | {
+    "0_percent_random_above_0.3": {**_ANCE, **_pruned_above(0.3)},
+    "50_percent_random_above_0.2": _noisy(50, **_pruned_above(0.2)),
+    "50_percent_random_above_0.4": _noisy(50, **_pruned_above(0.4)),
+    "50_percent_random_above_0.3_from_epoch_1": _noisy(
+      50, **_pruned_above(0.3), **{"method.pruning_first_epoch": 1.0}
+    ),
+    "50_percent_random_without_walks": _noisy(50, **_NO_WALKS),
+    "50_percent_random_without_walks_above_0.3": _noisy(50, **_NO_WALKS, **_pruned_above(0.3)),
   },
 }

@@ -25,7 +25,7 @@ _UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("frequency") / "data")
+  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("frequency") / "data"))
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +104,29 @@ def test_an_export_by_the_encoder_is_refused(chosen):
       export(chosen, scores=scores)
 
 
+_NGAME = {"method.name": "ngame", "method.loss": "margin", "method.labels": "in_batch"}
 _KINDS = {"dexml": _UNIT, "unidec": tiny_runs.UNIDEC, "rae_xmc": tiny_runs.RAE_XMC}
+_ENCODERS = {
+  "ngame": _NGAME,
+  "dexa": {**_NGAME, "method.name": "dexa", "method.num_label_clusters": 8},
+  "prime": tiny_runs.PRIME,
+  "ramen": tiny_runs.RAMEN,
+}
 
 
-@pytest.mark.parametrize("kind, scores", [*itertools.product(_KINDS, ("fused", "encoder", "lexical_labels"))])
+@pytest.mark.parametrize(
+  "kind, scores",
+  [
+    *itertools.product(_KINDS, ("fused", "encoder", "lexical_labels")),
+    *itertools.product(_ENCODERS, ("encoder",)),
+  ],
+)
 def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, monkeypatch):
   """α = 2 changes a ranking, or the line is there; never both. So it is in every method, by all scores."""
   found, said = [], []
   monkeypatch.setattr(label_frequency, "say", said.append)
   for weight in (0.0, 2.0):
-    settings = {**_KINDS[kind], "encoder.normalize": True, "eval.log_frequency": weight}
+    settings = {**(_KINDS | _ENCODERS)[kind], "encoder.normalize": True, "eval.log_frequency": weight}
     run = tiny_runs.open_run(data, tmp_path / f"{weight}", **settings)
     params, extra_state = run.initial_parameters()
     queries = Queries(
@@ -123,6 +136,8 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
     label_frequency.log_scope(run, scores)
   assert len(said) == np.array_equal(*found)
   assert all(line.startswith(f"eval.log_frequency: {scores!r} scores do not use it; ") for line in said)
+  if kind in _ENCODERS:
+    assert not said  # each of them has it in its scores
   label_frequency.log_scope(run, "hybrid")
   assert "'hybrid' scores do not use it" in said[-1]
 

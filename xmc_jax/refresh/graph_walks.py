@@ -15,7 +15,7 @@ _ROWS = 1 << 16  # points whose edges are added at a time
 
 
 def with_walks(edges: sp.csr_matrix, **options: Any) -> sp.csr_matrix:
-  """Returns a graph with its own edges and those that random walks add: E' = binarise(E W).
+  """Returns a graph with its own edges and those that random walks add: E' = E ∪ binarise(E W).
 
   Args:
     edges: CSR `[N, A]`, points or labels by anchors; every stored entry is an edge.
