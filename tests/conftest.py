@@ -70,7 +70,8 @@ def pytest_configure():
   """Lets SIGTERM end the tests, as Ctrl-C does.
 
   Without it a training that a test calls would save, and leave by SystemExit: a failed test, and pytest would
-  go on with the next. `timeout` sends the signal where a busy machine takes too long.
+  go on with the next. `timeout` sends the signal when its time is over, as on a busy machine, and to xdist's
+  workers, too. Sent to one worker alone, it ends in an internal error of xdist.
   """
   signal.signal(signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=143))
 

@@ -30,8 +30,8 @@ _T_STAR = {
   "train.batch_size": 1000,
   "train.num_epochs": 24,
 }
-_LONGER = {"train.num_epochs": 40}
-_LONG = {"train.num_epochs": 45}
+_40_EPOCHS = {"train.num_epochs": 40}
+_45_EPOCHS = {"train.num_epochs": 45}
 _PAIRS = {
   **_SYNTHETIC,
   "data.path": "data/claims/random_pairs_10000",
@@ -64,8 +64,8 @@ SYNTHETIC = {
   "t_star": {  # Figure 2
     "decoupled_softmax": _T_STAR,
     "softmax": {**_T_STAR, **SOFTMAX},
-    "decoupled_softmax_40_epochs": {**_T_STAR, **_LONGER},
-    "softmax_40_epochs": {**_T_STAR, **SOFTMAX, **_LONGER},
+    "decoupled_softmax_40_epochs": {**_T_STAR, **_40_EPOCHS},
+    "softmax_40_epochs": {**_T_STAR, **SOFTMAX, **_40_EPOCHS},
   },
   "random_pairs": {"in_batch": _PAIRS},  # Table 10
 }
@@ -81,8 +81,8 @@ REAL = {
       for alpha in (1.0, 2.0, 4.0)
     },
     # Raw products have not fitted their training rows after 15 epochs.
-    "decoupled_softmax_45_epochs": {**DEXML, **_LONG},
-    "soft_top_5_alpha_1_45_epochs": _soft_top(5, 1.0, {**DEXML, **_LONG}),
+    "decoupled_softmax_45_epochs": {**DEXML, **_45_EPOCHS},
+    "soft_top_5_alpha_1_45_epochs": _soft_top(5, 1.0, {**DEXML, **_45_EPOCHS}),
     "binary": {**DEXML, "method.loss": "binary"},
     "unit_decoupled_softmax": _UNIT,
     **{f"unit_soft_top_{k}": _soft_top(k, 2.0, _UNIT) for k in (5, 100)},

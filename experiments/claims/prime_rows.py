@@ -14,9 +14,9 @@ _FASTER = {**PRIME_LITE, "method.centroid_momentum": 0.7}  # of 15 epochs what 0
 def _factorial() -> dict:
   """Returns {no, 256} free vectors x {fixed, dynamic} margin x {prototypes, texts, all terms}; no centroids.
 
-  Two rows more may add label frequency: whether it is what the vectors bring.
+  Two more rows rank with label frequency. They tell whether frequency is what free vectors bring.
   """
-  weights = {
+  of_terms = {
     "prototypes_alone": {**_WITHOUT_REVERSE, **_WITHOUT_TEXTS},
     "and_texts": _WITHOUT_REVERSE,
     "all_terms": {},
@@ -24,8 +24,8 @@ def _factorial() -> dict:
   rows = {}
   for vectors, count in (("no_vectors", 0), ("256_vectors", 256)):
     for margin, loss in (("fixed_margin", _FIXED_MARGIN), ("dynamic_margin", {})):
-      for terms, values in weights.items():
-        values = {**PRIME_LITE, **_WITHOUT_CENTROIDS, **loss, **values, "method.num_label_clusters": count}
+      for terms, weights in of_terms.items():
+        values = {**PRIME_LITE, **_WITHOUT_CENTROIDS, **loss, **weights, "method.num_label_clusters": count}
         rows[f"{vectors}_{margin}_{terms}"] = values
   for vectors in ("no_vectors", "256_vectors"):
     row = f"{vectors}_fixed_margin_prototypes_alone"

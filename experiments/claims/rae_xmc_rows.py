@@ -7,7 +7,7 @@ _RAE_XMC = short(rae_xmc.PRESETS["debian"])
 _WORDNET = {**_RAE_XMC, "data.path": "data/LF-WordNet-Related"}
 
 REAL = {"memory": {"rae_xmc": _RAE_XMC, "dexml": DEXML}}
-# Why it is behind DEXML there: too few labels in a step, too few steps?
+# RAE-XMC is behind DEXML there. These rows test two causes: too few labels in a step, too few steps.
 WORDNET = {
   "memory_wordnet": {
     "rae_xmc": _WORDNET,

@@ -26,8 +26,8 @@ def _noisy(percent: int, **more) -> dict:
   return {**_ANCE, "method.random_edges": percent / 100, **more}
 
 
-def _pruned_above(threshold: float, **more) -> dict:
-  return {"method.pruning_threshold": threshold, **more}
+def _pruned_above(threshold: float, first_epoch: float = 3.0) -> dict:
+  return {"method.pruning_threshold": threshold, "method.pruning_first_epoch": first_epoch}
 
 
 def _of_weight(weight: float) -> dict:
@@ -41,7 +41,8 @@ REAL = {
     for base, with_graphs in _WITH_GRAPHS.items()
     for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
   }
-  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_of_weight(0.1)}},  # λ; 0.5 is 1 / graphs
+  # λ is 0.5 in the other rows, 1 / the number of graphs.
+  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_of_weight(0.1)}},
   "graph_parts": {  # Table 8
     "ance_with_graphs": _ANCE,
     "without_pruning": {**_ANCE, **_UNPRUNED},
@@ -62,7 +63,8 @@ REAL = {
     for suffix, more in (("", {}), ("_unpruned", _UNPRUNED))
   },
 }
-# On LF-CppDocs-SeeAlso alone: its two graphs apart; random edges judged by other vectors, and by more than 0.
+# On LF-CppDocs-SeeAlso alone: each of its two graphs; random edges pruned by other vectors, above higher
+# cosines, earlier, and without walks.
 CPP = {
   "graph_parts": {f"{graph}_alone": {**_ANCE, "method.graphs": (graph,)} for graph in ("dir", "hyperlink")},
   "graph_noise": {
@@ -73,9 +75,7 @@ CPP = {
     "0_percent_random_above_0.3": {**_ANCE, **_pruned_above(0.3)},
     "50_percent_random_above_0.2": _noisy(50, **_pruned_above(0.2)),
     "50_percent_random_above_0.4": _noisy(50, **_pruned_above(0.4)),
-    "50_percent_random_above_0.3_from_epoch_1": _noisy(
-      50, **_pruned_above(0.3), **{"method.pruning_first_epoch": 1.0}
-    ),
+    "50_percent_random_above_0.3_from_epoch_1": _noisy(50, **_pruned_above(0.3, first_epoch=1.0)),
     "50_percent_random_without_walks": _noisy(50, **_NO_WALKS),
     "50_percent_random_without_walks_above_0.3": _noisy(50, **_NO_WALKS, **_pruned_above(0.3)),
   },
