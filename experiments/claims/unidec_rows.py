@@ -1,7 +1,7 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
 from experiments import depsl, dpr, ramen, unidec
-from experiments.claims.common import BAG, DEXML, PRIME_LITE, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
+from experiments.claims.common import BAG, DEXML, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}
@@ -25,7 +25,6 @@ _UNIT_VECTORS = {
   "ngame": of_ngame("debian", BAG),
   "dexa": of_dexa("debian", BAG),
   "dpr": {**short(dpr.PRESETS["debian"]), **UNIT},
-  "prime_lite": PRIME_LITE,
   "ramen": {**ramen.PRESETS["debian"], **BAG},
 }
 
