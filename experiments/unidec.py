@@ -42,7 +42,7 @@ def _paper(dataset: str, batch_size: int, pool_size: int, **values) -> dict:
     "encoder.name": "distilbert-base-uncased",
     **DROPOUT,
     **_UNIDEC,
-    "method.binary_weight": 1.0,  # ours: the paper gives none
+    "method.binary_weight": 1.0,  # ours, the plain sum: the paper gives no weight
     "method.pool_size": pool_size,
     "train.batch_size": batch_size,  # at most: a leaf has N / 2^m points
     "train.num_epochs": 100,

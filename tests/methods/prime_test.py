@@ -70,7 +70,7 @@ def test_centroids_without_the_batch_by_hand(shape):
     given = {"centroids": centroids}, queries, texts, batch, settings, info
     return centroid_updates.without_batch(*given)[:3]
 
-  of_label_1 = {"drawn": [1.0, 1.0], "released": (5 * np.array([1.0, 1.0]) - [9, 9]) / 4}
+  of_label_1 = {"sampled": [1.0, 1.0], "released": (5 * np.array([1.0, 1.0]) - [9, 9]) / 4}
   slopes = jax.grad(lambda *given: found(*given).sum(), argnums=(0, 1))
   for pairs, second in of_label_1.items():
     expected = [(4 * np.array([3.0, 3.0]) - [1, 2]) / 2, second, [0.5, 0.25]]
@@ -418,7 +418,7 @@ def test_impossible_settings_are_refused(data):
     ),
     ({"method.num_positives": 0}, "num_positives = 0 is less than 1"),
     ({"method.name": "dexa", "method.loss": "margin"}, "it is a setting of method.name = 'prime'"),
-    ({"method.triplet_positives": "all"}, "triplet_positives = 'all' is not one of 'drawn', 'released'"),
+    ({"method.triplet_positives": "all"}, "triplet_positives = 'all' is not one of 'sampled', 'released'"),
   ):
     with pytest.raises(ConfigError, match=message):
       methods.check_config(tiny_runs.config(data, **tiny_runs.PRIME | changes))

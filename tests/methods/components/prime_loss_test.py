@@ -22,7 +22,7 @@ SETTINGS = {
   "weight_temperature": 0.1,
   "differentiable_weights": False,
   "num_positives": 2,
-  "triplet_positives": "drawn",
+  "triplet_positives": "sampled",
   "prototype_weight": 1.0,
   "text_weight": 1.0,
   "reverse_weight": 1.0,
@@ -189,7 +189,7 @@ def test_the_loss_of_released_pairs_is_its_formula(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("positives", ["drawn", "released"])
+@pytest.mark.parametrize("positives", ["sampled", "released"])
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2, 2)])
 def test_the_loss_over_devices_is_that_of_one(shape, positives):
   batch, *vectors = _example()

@@ -1,7 +1,7 @@
 """Chooses the positive pairs that PRIME's triplets compare, in two ways.
 
 The paper's eq. 1 sums over a query's positives, and a step samples two of them, by inverse propensity
-(section 4.2 and appendix J): 'drawn', the default, compares only these. The released code samples labels so,
+(section 4.2 and appendix J): 'sampled', the default, compares only these. The released code samples labels so,
 too, to build the pool. Then it takes for each T(q, .) one positive, uniformly, of all the query's labels in
 the pool, and for T(h, q) one of the batch's queries that carry the label. 'released' does the same, but for
 T(h, q) it takes the mean over all these queries, the expectation of that sample.
@@ -19,9 +19,9 @@ from xmc_jax.types import Array, Batch
 
 SETTINGS = declare(
   triplet_positives=Key(
-    "drawn",
+    "sampled",
     "the positives of triplets: those that were sampled, or as released one of all in the pool",
-    choices=("drawn", "released"),
+    choices=("sampled", "released"),
   )
 )
 
@@ -48,11 +48,11 @@ def of_batch(settings: ml_collections.ConfigDict, batch: Batch, key: Array) -> P
   Args:
     settings: `config.method`; `triplet_positives` and `num_positives` are used.
     batch: of points and their pool.
-    key: for the samples of 'released'; not used by 'drawn'.
+    key: for the samples of 'released'; not used by 'sampled'.
   """
   known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
   of_labels = points_of_labels(settings, batch)
-  if settings.triplet_positives == "drawn":
+  if settings.triplet_positives == "sampled":
     return Pairs(of_labels, of_labels, of_labels, known)
   of_prototypes, of_texts = (_one_of_all(batch, each) for each in jax.random.split(key))
   return Pairs(of_prototypes, of_texts, of_labels, known)
@@ -67,7 +67,7 @@ def points_of_labels(settings: ml_collections.ConfigDict, batch: Batch) -> tuple
     settings: `config.method`; `triplet_positives` and `num_positives` are used.
     batch: of points and their pool.
   """
-  if settings.triplet_positives == "drawn":
+  if settings.triplet_positives == "sampled":
     return sampled_positives(batch, settings.num_positives)
   return batch.positives, (batch.positives >= 0).astype(jnp.float32)
 
