@@ -62,7 +62,7 @@ PRESETS = {
     **_SMALL,
     "train.warmup_steps": 100,
     "method.num_positives": 1,
-    "method.margin_positives": 0,  # the one that was drawn
+    "method.margin_positives": 0,  # the sampled one
     "method.margin_negatives": 3,
     "method.weight_temperature": 0.1,
   },

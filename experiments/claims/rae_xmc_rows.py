@@ -5,11 +5,13 @@ from experiments.claims.common import DEXML, short
 
 _RAE_XMC = short(rae_xmc.PRESETS["debian"])
 _WORDNET = {**_RAE_XMC, "data.path": "data/LF-WordNet-Related"}
-# Its vectors have length 1. With label frequency, the ranking by label texts has what raw products learn.
+# RAE-XMC's vectors have length 1. Label frequency gives its ranking by label texts what DEXML's raw products
+# learn. The memory does not use it.
 _FREQUENCY = {"eval.log_frequency": -1.0}
 
 REAL = {"memory": {"rae_xmc": _RAE_XMC, "rae_xmc_with_frequency": {**_RAE_XMC, **_FREQUENCY}, "dexml": DEXML}}
-# RAE-XMC is behind DEXML there. Its other rows test two causes: a step has too few labels, and frequency.
+# RAE-XMC is behind DEXML on this set. Two rows test possible causes: label frequency, and too few labels in a
+# step.
 WORDNET = {
   "memory_wordnet": {
     "rae_xmc": _WORDNET,

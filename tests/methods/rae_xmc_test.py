@@ -92,7 +92,7 @@ def _reference(queries, labels, columns, rows, labels_of, sampled, excluded, tem
 # alone, and its filter pair is label 5; row 4 is padding.
 COLUMNS, ROWS = [7, 5, -1, 3, 8, -1], [10, 11, 12, 13, -1]
 LABELS_OF = [{7, 3}, {7, 9}, {9, 5}, {8}, set()]
-DRAWN = [{7: 0.5, 3: 0.5}, {7: 1.0}, {5: 1.0}, {8: 1.0}, {}]
+SAMPLED = [{7: 0.5, 3: 0.5}, {7: 1.0}, {5: 1.0}, {8: 1.0}, {}]
 EXCLUDED = [set(), set(), {3}, {5}, set()]
 
 
@@ -104,7 +104,9 @@ def _batch():
     return [list(row) + [fill] * (width - len(row)) for row in lists]
 
   positives = [columns_of(ids) for ids in LABELS_OF]
-  weights = [[sampled.get(COLUMNS[column], 0.0) for column in row] for row, sampled in zip(positives, DRAWN)]
+  weights = [
+    [sampled.get(COLUMNS[column], 0.0) for column in row] for row, sampled in zip(positives, SAMPLED)
+  ]
   batch = tiny_runs.pool_batch(
     COLUMNS,
     padded(positives, 3, -1),
@@ -126,7 +128,7 @@ def _vectors(seed=0, scale=1.0):
 @each_case("temperature", [0.04, 1.0])
 def test_the_loss_is_its_formula(weight, temperature):
   queries, labels = _vectors()
-  expected = _reference(queries, labels, COLUMNS, ROWS, LABELS_OF, DRAWN, EXCLUDED, temperature, weight)
+  expected = _reference(queries, labels, COLUMNS, ROWS, LABELS_OF, SAMPLED, EXCLUDED, temperature, weight)
   found = memory_loss(
     queries.astype(np.float32), labels.astype(np.float32), _batch(),
     temperature=temperature, point_weight=weight,
