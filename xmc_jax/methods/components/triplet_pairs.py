@@ -2,9 +2,9 @@
 
 The paper's eq. 1 sums over all positives of each query, and a step samples two of them, by inverse propensity
 (section 4.2 and appendix J): 'sampled', the default, compares only these. The released code samples in the
-same way, but only to build the pool. Then it takes for each T(q, .) one positive, uniformly, of all the query's
-labels in the pool, and for T(h, q) one of the batch's queries that carry the label. 'released' does the same,
-but for T(h, q) it takes the mean over all these queries, the expectation of that sample.
+same way, but only to build the pool. Then it takes for each T(q, .) one positive, uniformly, of all the
+query's labels in the pool, and for T(h, q) one of the batch's queries that carry the label. 'released' does
+the same, but for T(h, q) it takes the mean over all these queries, the expectation of that sample.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from xmc_jax.types import Array, Batch
 SETTINGS = declare(
   triplet_positives=Key(
     "sampled",
-    "positives of triplets: the sampled ones, or as released one of all in the pool (T(h, q): all in the batch)",
+    "positives of triplets: the sampled ones; as released one of all in the pool (T(h, q): all in the batch)",
     choices=("sampled", "released"),
   )
 )
