@@ -1,6 +1,7 @@
 """What extras bring is imported where it is used: without it all else runs, and one line names the extra."""
 
 import ast
+import importlib.metadata
 import json
 import pathlib
 import re
@@ -9,6 +10,7 @@ import tomllib
 
 import pytest
 from cases import each_case
+from packaging.specifiers import SpecifierSet
 
 from tests import blocked_imports, tiny_runs
 from tests.data import sample_folders
@@ -40,6 +42,18 @@ def test_extras():
   assert not OF_EXTRAS & BASE
   assert "xmc_jax[test]" in EXTRAS["dev"]
   assert all("xmc_jax[all]" in EXTRAS[name] for name in ("test", "bench"))
+
+
+def test_the_lock_installs_on_the_oldest_python():
+  """Of packages that are installed as locked: a later patch of Python than 3.11.0 is not everywhere."""
+  oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+  locked = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.lock").read_text("utf-8"), re.M))
+  wanted = {
+    name: metadata["Requires-Python"] or ""
+    for found in importlib.metadata.distributions()
+    if locked.get(name := (metadata := found.metadata)["Name"]) == found.version
+  }
+  assert {name: needed for name, needed in wanted.items() if oldest not in SpecifierSet(needed)} == {}
 
 
 def _imports(node: ast.AST, inside: bool = False):
