@@ -476,6 +476,14 @@ def test_renamed_keys_have_their_new_name():
   assert renamed.in_argument("--config.train.seed=7") == ("--config.train.seed=7", "")
 
 
+def test_a_stored_value_with_its_old_name_is_read(tmp_path):
+  stored = _nested_defaults("prime")
+  stored["method"] = {**stored["method"], "triplet_positives": "drawn"}
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps(stored))
+  assert methods.read_config(path).method.triplet_positives == "sampled"
+
+
 def test_a_setting_of_another_method_is_told_whose_it_is():
   message = refusal(methods.check_config, made(**{"method.name": "dpr", "method.prototype_width": 8}))
   assert message == "config has no key 'method.prototype_width': it is a setting of method.name = 'prime'"

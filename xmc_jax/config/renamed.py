@@ -1,4 +1,4 @@
-"""Renames keys that had another name in earlier versions. Old names work for one release, with a note."""
+"""Renames keys and values that had another name in earlier versions. Old names work for one release."""
 
 import re
 
@@ -10,16 +10,21 @@ _OF_METHOD = {
   "leaves_every_epochs": "clusters_every_epochs",
   "leaves_every_steps": "clusters_every_steps",
 }
+_VALUES = {"triplet_positives": {"drawn": "sampled"}}  # of stored configs, below `config.method`
 _OF_REFRESHES = {"leaves": "clusters"}  # names of batches' refreshes in checkpoints
 RENAMED = {f"method.{old}": f"method.{new}" for old, new in _OF_METHOD.items()}
 
 
 def in_sections(stored: dict) -> dict:
-  """Returns a copy of nested settings under their new names."""
+  """Returns a copy of nested settings under their new names, with renamed values."""
   method = stored.get("method")
   if not isinstance(method, dict):
     return dict(stored)
-  return {**stored, "method": {_OF_METHOD.get(key, key): value for key, value in method.items()}}
+  renamed = {_OF_METHOD.get(key, key): value for key, value in method.items()}
+  for key, values in _VALUES.items():
+    if key in renamed:
+      renamed[key] = values.get(renamed[key], renamed[key])
+  return {**stored, "method": renamed}
 
 
 def in_refreshes(stored: dict) -> dict:
