@@ -52,7 +52,7 @@ def test_the_lock_installs_on_the_oldest_python():
   too_new = {}
   for name, version in locked.items():
     if name in installed and installed[name].version == version:
-      needed = installed[name].metadata["Requires-Python"] or ""
+      needed = installed[name].metadata.get("Requires-Python", "")
       if oldest not in SpecifierSet(needed):
         too_new[name] = needed
   assert too_new == {}
