@@ -40,7 +40,7 @@ CLAIMS = {
   **dexml_rows.OTHER_SETS,
   **dexml_rows.MORE_COMPUTE,
   **prime_rows.TATE,
-  **rae_xmc_rows.WORDNET,
+  **rae_xmc_rows.OTHER_SETS,
   **{f"{claim}_cpp": _cpp_rows(claim, rows) for claim, rows in _REAL.items()},
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}
