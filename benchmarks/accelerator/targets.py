@@ -17,8 +17,16 @@ from jax.sharding import AxisType, Mesh
 from xmc_jax.models import fused_attention
 
 _H200 = pathlib.Path(__file__).with_name("h200.txtpb")  # XLA's description of one
+# What an H100 (SXM, 80 GB) has otherwise.
+_H100 = {
+  "151397597184": "85520809984",
+  "memory_bandwidth: 4800000000000": "memory_bandwidth: 3350000000000",
+  "3750000KHz": "2619000KHz",
+  "NVIDIA H200 141GB HBM3e": "NVIDIA H100 80GB HBM3",
+}
 _TPUS = {"v5e": "v5e:2x2", "v5e-8": "v5e:2x4"}
-NAMES = ("h200", *_TPUS)
+_GPUS = {"h200": {}, "h100": _H100}
+NAMES = (*_GPUS, *_TPUS)
 
 
 def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
@@ -28,8 +36,10 @@ def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
     RuntimeError: the platform's plugin is not installed.
     ValueError: it has fewer devices.
   """
-  if name == "h200":
+  if name in _GPUS:
     target = _H200.read_text(encoding="utf-8")
+    for before, after in _GPUS[name].items():
+      target = target.replace(before, after)
     found = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target)
   else:
     found = topologies.get_topology_desc(platform="tpu", topology_name=_TPUS[name])
@@ -50,7 +60,7 @@ def as_default(name: str, cudnn: bool) -> Iterator[None]:
     cudnn: whether a GPU's cuDNN attention runs, for multiples of 8 tokens; it cannot be tried here.
   """
   replaced = (
-    (jax, "default_backend", lambda: "gpu" if name == "h200" else "tpu"),
+    (jax, "default_backend", lambda: "gpu" if name in _GPUS else "tpu"),
     (fused_attention, "_cudnn_runs", lambda head_dim: cudnn),
     (fused_attention, "_cudnn_takes_lengths", lambda head_dim: cudnn),
     (fused_attention, "is_faster", lambda *sizes: cudnn and sizes[-1] % 8 == 0),

@@ -1,0 +1,203 @@
+"""Parts of a lease's first command, each in a process of its own; lease.py starts them."""
+
+import argparse
+import importlib.metadata
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.accelerator import dexml_step, facts, first_steps, operations, peer
+from benchmarks.accelerator.facts import Facts
+from xmc_jax.ops import precision
+
+_PACKAGES = (
+  *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "flax", "optax", "orbax-checkpoint"),
+  *("transformers", "tokenizers", "numpy", "scipy", "ml_collections", "lightgbm", "torch"),
+)
+_SIDE, _COPIED = {False: 8192, True: 128}, {False: 2**30, True: 2**16}
+_STEPS = 5  # timed of each variant
+_SHARE = 0.75  # of the device's memory, which JAX takes by itself: what chunks are chosen for
+_OTHER_VARIANT = 120.0  # seconds that the second variant may compile longer than the first
+
+
+def step(options: argparse.Namespace, found: Facts) -> None:
+  """Says what the device is, times DEXML's step at 131K labels, and checks operations while it compiles."""
+  found.add("device", **_device())
+  with found.of_failure("rates"):
+    found.add("rates", **_rates(options.tiny))
+  variants: dict[str, dexml_step.Compiling] = {}
+  with found.of_failure("dexml_131k"):
+    problem = dexml_step.make(dexml_step.config_of("lf_amazontitles_131k", options.tiny), _memory())
+    start = time.perf_counter()
+    lowered = problem.made.lower()
+    chunks = {key: size for key, size in problem.config.method.items() if key.endswith(("chunk", "tokens"))}
+    seconds = round(time.perf_counter() - start, 1)
+    found.add(
+      "dexml_131k_traced", seconds=seconds, chunks=chunks, attention=dexml_step.attention(problem.config)
+    )
+    for name, triton in (("triton", True), ("libraries", False)):
+      variants[name] = dexml_step.compile_beside(lowered, xla_gpu_enable_triton_gemm=triton)
+  checks = _check_operations(options, found)
+  while not all(variant.done() for variant in variants.values()) and next(checks, False):
+    pass
+  if variants:
+    with found.of_failure("dexml_131k"):
+      _time_variants(problem, variants, found)
+  for _ in checks:
+    pass
+
+
+def _memory() -> float | None:
+  """Returns the bytes that chunks are chosen for; None where the device does not say."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", _SHARE))
+  return stats["bytes_limit"] / share * _SHARE if "bytes_limit" in stats else None
+
+
+def _device() -> dict:
+  versions = {}
+  for name in _PACKAGES:
+    try:
+      versions[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      versions[name] = "missing"
+  one = jax.local_devices()[0]
+  return {
+    "device": one.device_kind,
+    "platform": one.platform,
+    "gigabytes_for_jax": round((one.memory_stats() or {}).get("bytes_limit", 0) / 1e9, 2),
+    "cores": os.cpu_count(),
+    "python": platform.python_version(),
+    "versions": versions,
+  }
+
+
+def _rates(tiny: bool) -> dict[str, float]:
+  """Returns TFLOP/s of a square product by type of operands, and TB/s of a copy, read and written."""
+  side = _SIDE[tiny]
+  matrix = jax.random.normal(jax.random.key(0), (side, side))
+  half = matrix.astype(jnp.bfloat16)
+  rates = {"teraflops_bfloat16": 2 * side**3 / _seconds(jax.jit(jnp.matmul), half, half) / 1e12}
+  for name in ("bf16x3", "float32"):
+    product = jax.jit(lambda a, name=name: jnp.matmul(a, a, precision=precision.algorithm(name)))
+    rates[f"teraflops_{name}"] = 2 * side**3 / _seconds(product, matrix) / 1e12
+  array = jnp.ones(_COPIED[tiny], jnp.float32)
+  rates["terabytes_copied"] = 2 * array.nbytes / _seconds(jax.jit(lambda a: a + 1), array) / 1e12
+  return {name: round(rate, 3) for name, rate in rates.items()}
+
+
+def _seconds(function, *arguments, calls: int = 10, rounds: int = 5) -> float:
+  """Returns the median seconds of a call, of `rounds` rounds of `calls` calls; compilation is not counted."""
+  jax.block_until_ready(function(*arguments))
+  seconds = []
+  for _ in range(rounds):
+    start = time.perf_counter()
+    for _ in range(calls):
+      result = function(*arguments)
+    jax.block_until_ready(result)
+    seconds.append((time.perf_counter() - start) / calls)
+  return statistics.median(seconds)
+
+
+def _check_operations(options: argparse.Namespace, found: Facts) -> Iterator[bool]:
+  """Yields True after each operation's fact."""
+  sizes, name = (operations.TINY, "tiny") if options.tiny else (operations.FULL, "full")
+  with found.of_failure("operations"):
+    for operation, share in operations.differences(options.packed / f"references_{name}.npz", sizes):
+      found.add("operation", name=operation, differs_by=share, **_failed_unless(share <= operations.MOST))
+      yield True
+
+
+def _failed_unless(is_right: bool) -> dict[str, str]:
+  return {} if is_right else {"failed": "differs"}
+
+
+def _time_variants(
+  problem: dexml_step.Problem, variants: dict[str, dexml_step.Compiling], found: Facts
+) -> None:
+  """Times each variant when it is compiled, and profiles a step of the faster one."""
+  timed: dict[str, dexml_step.Timed] = {}
+  for name, variant in variants.items():
+    with found.of_failure(f"dexml_131k_{name}"):
+      program, seconds = variant.result(_OTHER_VARIANT if timed else None)
+      timed[name] = dexml_step.Timed(program, problem)
+      timed[name].run(_STEPS + 1)
+      found.add(f"dexml_131k_{name}", compile_seconds=seconds, **timed[name].facts())
+      timed[name].release()
+  fastest = min(timed, key=lambda name: timed[name].facts()["step_seconds"])
+  found.add("dexml_131k", variant=fastest, **timed[fastest].facts())
+  found.add("dexml_131k_kernels", **timed[fastest].kernels())
+
+
+def references(options: argparse.Namespace, found: Facts) -> None:
+  """Writes, by the CPU, the peer's weights and the methods' first steps."""
+  problem = dexml_step.make(dexml_step.config_of("lf_amazontitles_131k", options.tiny))
+  peer.write_weights(problem, options.there / "weights")
+  first_steps.write(options.there, first_steps.TINY if options.tiny else first_steps.METHODS)
+
+
+def torch_step(options: argparse.Namespace, found: Facts) -> None:
+  """Times PyTorch's step, alone on the device, beside our figures."""
+  problem = dexml_step.make(dexml_step.config_of("lf_amazontitles_131k", options.tiny))
+  folder = options.there / "weights"
+  while not (folder / "config.json").exists():
+    time.sleep(0.2)
+  theirs = peer.steps(problem, folder)
+  ours = [
+    one for one in facts.read(options.out / facts.FILE) if one["fact"] == "dexml_131k" and "losses" in one
+  ]
+  found.add("peer", **theirs, **(peer.beside(theirs, ours[-1]) if ours else {}))
+
+
+def methods(options: argparse.Namespace, found: Facts) -> None:
+  """Compares the first steps of each method with the CPU's."""
+  names = first_steps.TINY if options.tiny else first_steps.METHODS
+  for name, shares in first_steps.differences(options.there, names):
+    is_right = all(share <= first_steps.MOST[key] for key, share in shares.items())
+    found.add("method", name=name, **shares, **_failed_unless(is_right))
+
+
+def largest(options: argparse.Namespace, found: Facts) -> None:
+  """Times two steps at 1.3 million labels, by decoupled softmax and by SoftTop-5."""
+  compiling = {}
+  for name, loss in {"dexml_1_3m": "decoupled_softmax", "soft_top_5_1_3m": "soft_top_k"}.items():
+    with found.of_failure(name):
+      config = dexml_step.config_of("lf_amazontitles_1.3m", options.tiny, loss=loss)
+      problem = dexml_step.make(config, _memory())
+      compiling[name] = problem, dexml_step.compile_beside(problem.made.lower())
+  for name, (problem, program_of) in compiling.items():
+    with found.of_failure(name):
+      program, seconds = program_of.result()
+      timed = dexml_step.Timed(program, problem)
+      for _ in range(3):
+        timed.run(1)
+        found.add(name, compile_seconds=seconds, **timed.facts())
+      timed.release()
+
+
+PARTS = {"step": step, "references": references, "peer": torch_step, "methods": methods, "largest": largest}
+
+
+def main(arguments: list[str]) -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("part", choices=PARTS)
+  parser.add_argument("--out", type=pathlib.Path, required=True)
+  parser.add_argument("--packed", type=pathlib.Path, required=True)
+  parser.add_argument("--there", type=pathlib.Path, required=True, help="folder of what parts share")
+  parser.add_argument("--started", type=float, required=True)
+  parser.add_argument("--tiny", action="store_true")
+  options = parser.parse_args(arguments)
+  PARTS[options.part](options, Facts(options.out, options.started))
+  sys.stdout.flush()
+  os._exit(0)  # a variant may still compile, which nobody waits for
+
+
+if __name__ == "__main__":
+  main(sys.argv[1:])

@@ -1,0 +1,81 @@
+"""Times PyTorch's step beside ours: Hugging Face's model, the papers' gradient cache, the same texts."""
+
+import pathlib
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors.numpy import save_file
+
+from benchmarks.accelerator import dexml_step
+from xmc_jax import models
+from xmc_jax.data.tokens import TokenTable
+from xmc_jax.distributed import sharding
+from xmc_jax.models.hf_names import to_hf
+
+MOST = 3e-2  # difference of losses in bfloat16
+_CHUNK = 4096  # labels that PyTorch encodes at a time
+_STEPS = 3
+
+
+def write_weights(problem: dexml_step.Problem, folder: pathlib.Path) -> None:
+  """Writes our first parameters as a Hugging Face model; `config.json` comes last."""
+  import transformers
+
+  params, _ = problem.made.method.init(jax.random.key(0))
+  leaves = jax.tree_util.tree_leaves_with_path(params["encoder"])
+  flat = {sharding.path_name(path): np.asarray(leaf) for path, leaf in leaves}
+  folder.mkdir(parents=True, exist_ok=True)
+  save_file(to_hf(flat, models.build(problem.config.encoder).spec), folder / "model.safetensors")
+  described = transformers.DistilBertConfig(n_layers=problem.config.encoder.num_layers or 6)
+  described.architectures = ["DistilBertModel"]
+  described.save_pretrained(folder)
+
+
+def steps(problem: dexml_step.Problem, folder: pathlib.Path) -> dict[str, Any]:
+  """Times PyTorch's steps on its first device; texts are padded to the longest of their chunk.
+
+  JAX must not hold the device: start the process with JAX_PLATFORMS=cpu.
+  """
+  import torch
+
+  from benchmarks.full_label_torch import Torch
+
+  tables = {}
+  for name, (group,) in (("points", problem.batch.queries), ("labels", problem.batch.labels)):
+    offsets = np.arange(len(group.ids) + 1) * group.ids.shape[1]
+    tables[name] = TokenTable.of_offsets(group.ids.ravel(), offsets)
+  described = SimpleNamespace(
+    config=problem.config,
+    folder=str(folder),
+    batches=SimpleNamespace(label_columns=problem.batch.columns),
+    **tables,
+  )
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  system = Torch(described, _CHUNK, to_longest=True, device=device)
+  losses, seconds = [], []
+  for _ in range(_STEPS + 1):
+    start = time.perf_counter()
+    losses.append(system.step(problem.batch))
+    seconds.append(time.perf_counter() - start)
+  most = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else 0.0
+  return {
+    "step_seconds": round(float(np.median(seconds[1:])), 4),
+    "all_seconds": [round(each, 3) for each in seconds],
+    "losses": [round(loss, 4) for loss in losses],
+    "gigabytes_at_most": round(most, 2),
+    "label_tokens": system.num_tokens,
+  }
+
+
+def beside(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+  """Returns how many times as fast our step is, and how far the losses are apart, as a share."""
+  pairs = list(zip(theirs["losses"], ours["losses"]))
+  difference = max(abs(a / b - 1) for a, b in pairs)
+  found = {
+    "times_as_fast": round(theirs["step_seconds"] / ours["step_seconds"], 3),
+    "losses_differ_by": round(difference, 5),
+  }
+  return found if difference <= MOST else {**found, "failed": "the losses differ"}

@@ -1,1 +1,0 @@
-"""Phases of the accelerator suite: each function takes 'full' or 'tiny' and returns what it found."""
