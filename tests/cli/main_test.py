@@ -675,6 +675,22 @@ def test_output_that_nobody_reads_to_its_end(trained, tmp_path):
   assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_the_null_device(closed):
+  """What is opened later must not get the number of one, or messages go into that file."""
+  program = (
+    "import os, sys; from xmc_jax.cli import error_lines\n"
+    "with error_lines.in_one_line():\n"
+    "  print(sys.stdin.read(), file=sys.stderr)\n"
+    "  sys.exit(os.open(os.devnull, os.O_RDONLY) < 3)"
+  )
+  shell = f"'{sys.executable}' -c '{program}' {closed}"
+  ended = subprocess.run(["bash", "-c", shell], cwd=ROOT, input=b"", capture_output=True, timeout=60)
+  assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (0, b"", b"")
+  shell = f"'{sys.executable}' -m xmc_jax.main --help {closed}"
+  assert subprocess.run(["bash", "-c", shell], cwd=ROOT, input=b"", capture_output=True).returncode == 0
+
+
 @pytest.mark.slow
 def test_a_plan_needs_no_device():
   """One that JAX would look for is not there."""

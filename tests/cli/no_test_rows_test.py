@@ -1,4 +1,4 @@
-"""Data without test rows: they are trained on, used and exported; only test tables are refused."""
+"""Data without test rows, or with labels for few of them: all is done with them but a test table of zeros."""
 
 import contextlib
 import io
@@ -37,10 +37,24 @@ def test_it_trains_without_a_test_table(trained):
 
 
 def test_what_needs_test_rows_is_refused(trained):
-  with pytest.raises(UserError, match="no test rows to evaluate on; --mode=predict ranks labels"):
+  with pytest.raises(UserError, match="no test rows, so there is no test table; --mode=predict ranks labels"):
     commands.test(trained[0])
   with pytest.raises(UserError):
     commands.compare([trained[0], trained[0]])
+
+
+def test_rows_without_labels_are_said_beside_the_table(tmp_path, capsys):
+  for number, labels in enumerate(([["a"], [], [], []], [[]] * 4)):
+    folder = data.write(tmp_path / f"data{number}", TEXTS, LABELS, test_texts=TEXTS[:4], test_labels=labels)
+    config = tiny_runs.config(folder, **{"train.num_epochs": 1, "eval.report_page": False, "eval.k": 2})
+    means = commands.train_and_test(config, tmp_path / f"run{number}")
+    said = capsys.readouterr()
+    if number == 0:
+      assert ", 4 points (3 without labels count as 0, and not in R), parameters of step " in said.out
+      assert means["P@1"] <= 0.25
+    else:
+      assert "note: none of the 4 test rows has a label, so there is no test table" in said.err
+      assert means == {} and "P@1" not in said.out
 
 
 @pytest.mark.slow

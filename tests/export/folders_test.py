@@ -210,5 +210,9 @@ def test_texts_of_strangers_stay_texts_in_a_card(folder, monkeypatch):
 
 def test_a_report_of_other_parameters_is_not_shown(folder):
   workdir = made_runs.made(folder, "bag")
-  assert measured.read(workdir, "", 1)["metrics"] == {"P@1": 0.5}
+  found = measured.read(workdir, "", 1)
+  assert found["metrics"] == {"P@1": 0.5}
+  assert "50 test points (30 without labels count as 0)" in measured.table(
+    found, {"ranks_by": "", "index_ranks_by": ""}
+  )
   assert measured.read(workdir, "", 2) == {} == measured.read(workdir, "encoder", 1)

@@ -89,6 +89,12 @@ def save(run: runs.Run) -> None:
   best = run.saved.best()
   best.save(1, placed, {}, {"best": 0.5})
   best.close()
-  report = {"step": 1, "rows": 50, "metrics": {"P@1": 0.5}, "intervals_95": {"P@1": [0.4, 0.6]}}
+  report = {
+    "step": 1,
+    "rows": 50,
+    "rows_without_labels": 30,
+    "metrics": {"P@1": 0.5},
+    "intervals_95": {"P@1": [0.4, 0.6]},
+  }
   (run.workdir / "report").mkdir(exist_ok=True)
   (run.workdir / "report" / "metrics.json").write_text(json.dumps(report))

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax import console, data, methods, report
+from xmc_jax import console, data, methods, metrics, report
 from xmc_jax import plan as plans
 from xmc_jax.cli import guide
 from xmc_jax.cli.train_run import train_run
@@ -98,14 +98,14 @@ def train_and_test(
     owns_process: whether a stop request may end this process.
 
   Returns:
-    The test metrics, as fractions; none if the data have no test rows.
+    The test metrics, as fractions; none if no test row has a label.
   """
   with train_run(config, workdir, owns_process) as (run, writer, params, extra_state, step):
     means: dict[str, float] = {}
-    if len(run.dataset.test):
-      means, _ = _test(run, params, extra_state, step, writer)
+    if why := _untested(run):
+      say(f"note: {why}, so there is no test table")
     else:
-      say(f"note: {run.dataset.name} has no test rows, so there is no test table")
+      means, _ = _test(run, params, extra_state, step, writer)
     show(guide.next_commands(run))
     if runtime.is_main_process():
       (workdir / "report").mkdir(exist_ok=True)
@@ -137,8 +137,8 @@ def test(
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     atomic.check_output(destination)  # before the long work
-  if not len(run.dataset.test):
-    raise UserError(f"{workdir}: its data have no test rows to evaluate on; --mode=predict ranks labels")
+  if why := _untested(run):
+    raise UserError(f"{workdir}: {why}, so there is no test table; --mode=predict ranks labels")
   with parameters_to_test.trained(run, checkpoint) as trained:
     means, ranked = _test(*trained, MetricWriter(workdir), scores, suffix)
   if writes:
@@ -200,6 +200,14 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
   report.compare(workdirs, destination, scores)
 
 
+def _untested(run: runs.Run) -> str:
+  """Returns why there can be no test table, in words; '' if there can."""
+  test = run.dataset.test
+  if not len(test):
+    return f"{run.dataset.name} has no test rows"
+  return "" if test.unfiltered_positives.nnz else f"none of the {len(test):,} test rows has a label"
+
+
 def _test(
   run: runs.Run,
   params: PyTree,
@@ -234,7 +242,9 @@ def _test(
         why=why,
       )
   by = f", by {'both' if chosen == 'fused' else chosen}" if by_source else ""
-  show(f"test metrics in percent{by}, {len(test):,} points, parameters of step {step:,}")
+  without = metrics.num_rows_without_labels(test.unfiltered_positives)
+  unlabelled = f" ({without:,} without labels count as 0, and not in R)" if without else ""
+  show(f"test metrics in percent{by}, {len(test):,} points{unlabelled}, parameters of step {step:,}")
   columns = {chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in by_source.items()}}
   show(console.table(columns))
   show(guide.meanings(columns[chosen], columns))

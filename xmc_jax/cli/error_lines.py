@@ -32,6 +32,7 @@ _REFUSED = {
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
   """Ends the process with one line on standard error if the user can be the cause; bugs keep a traceback."""
+  _open_closed_streams()
   logging.set_verbosity(logging.ERROR)
   before = signal.getsignal(signal.SIGINT)
   if before is signal.default_int_handler:  # a background job ignores it, and must keep ignoring it
@@ -45,8 +46,7 @@ def in_one_line() -> Iterator[None]:
     try:
       yield
     finally:
-      if sys.stdout:
-        sys.stdout.flush()
+      sys.stdout.flush()
   except UserError as error:
     sys.exit(f"error: {sanitize.line(str(error))}")
   except KeyboardInterrupt as error:
@@ -62,6 +62,13 @@ def in_one_line() -> Iterator[None]:
   finally:
     signal.signal(signal.SIGINT, before)
     threading.excepthook = threading.__excepthook__
+
+
+def _open_closed_streams() -> None:
+  """Opens the null device in place of closed standard streams (`>&-`), lest a file gets their number."""
+  for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    if getattr(sys, name) is None:
+      setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the end; takes the lowest number)
 
 
 def _of_thread(failed: threading.ExceptHookArgs) -> None:

@@ -20,8 +20,9 @@ def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
     step: the step of the parameters.
 
   Returns:
-    'rows', 'metrics', 'intervals_95' (empty if only means are known), 'encoder', the metrics of the encoder
-    alone if they are known, and 'source', the one source in the report that was read ('' for the whole).
+    'rows', 'without' (rows without labels), 'metrics', 'intervals_95' (empty if only means are known),
+    'encoder', the metrics of the encoder alone if they are known, and 'source', the one source in the report
+    that was read ('' for the whole).
   """
   if not scores:
     return _report(workdir, "metrics.json", "", step)
@@ -48,7 +49,8 @@ def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
     other = [f"{100 * alone[name]:.2f}" if name in alone else ""] if alone else []
     lines.append(_row([name, f"{100 * mean:.2f}", shown, *other]))
   ranks = "ranked as the run ranks" if not report["source"] else f"ranked by {report['source']} alone"
-  own = f"{report['rows']:,} test points, {ranks}. The index ranks by {facts['index_ranks_by']}.\n"
+  without = f" ({report['without']:,} without labels count as 0)" if report["without"] else ""
+  own = f"{report['rows']:,} test points{without}, {ranks}. The index ranks by {facts['index_ranks_by']}.\n"
   return "\n".join([own, *lines]) + "\n"
 
 
@@ -65,6 +67,7 @@ def _report(workdir: pathlib.Path, name: str, source: str, step: int) -> dict[st
     alone = _means(by_source.get("encoder", {}))
     return {
       "rows": found["rows"],
+      "without": int(found.get("rows_without_labels", 0)),
       "metrics": means,
       "intervals_95": pairs,
       "encoder": alone,
