@@ -45,6 +45,16 @@ class Facts:
       self.add(fact, failed=f"{type(error).__name__}: {error}"[:400])
 
 
+def await_file(file: pathlib.Path, seconds: float = 120.0) -> pathlib.Path:
+  """Waits until another process has written a file; raises TimeoutError after so many seconds."""
+  ends = time.time() + seconds
+  while not file.exists():
+    if time.time() > ends:
+      raise TimeoutError(f"{file.name} is not there after {seconds:.0f} s")
+    time.sleep(0.2)
+  return file
+
+
 def read(file: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the facts of a file, in order."""
   return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

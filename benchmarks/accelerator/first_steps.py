@@ -6,13 +6,13 @@ python -m benchmarks.accelerator.first_steps FOLDER [--tiny]      # by the CPU: 
 import argparse
 import importlib
 import pathlib
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
+from benchmarks.accelerator.facts import await_file
 from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import create
@@ -84,13 +84,11 @@ def write(folder: pathlib.Path, methods: tuple[str, ...]) -> None:
 def differences(folder: pathlib.Path, methods: tuple[str, ...]) -> Iterator[tuple[str, dict[str, float]]]:
   """Yields each method and how far its loss and gradient norm here are from those in `folder`, as shares.
 
-  Waits for the files. What refreshes have added to the state there is used here, too, as rounding may
+  Waits for each file. What refreshes have added to the state there is used here, too, as rounding may
   decide a cluster.
   """
   for method in methods:
-    while not (folder / f"{method}.npz").exists():
-      time.sleep(0.2)
-    with np.load(folder / f"{method}.npz") as there:
+    with np.load(await_file(folder / f"{method}.npz")) as there:
       here = _first_steps(method, folder / "here", [there[key] for key in there if key.startswith("leaf")])
       yield method, {key: float(np.max(np.abs(here[key] / there[key] - 1))) for key in MOST}
 

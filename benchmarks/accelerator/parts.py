@@ -147,8 +147,7 @@ def torch_step(options: argparse.Namespace, found: Facts) -> None:
   """Times PyTorch's step, alone on the device, beside our figures."""
   problem = dexml_step.make(dexml_step.config_of("lf_amazontitles_131k", options.tiny))
   folder = options.there / "weights"
-  while not (folder / "config.json").exists():
-    time.sleep(0.2)
+  facts.await_file(folder / "config.json")
   theirs = peer.steps(problem, folder)
   ours = [
     one for one in facts.read(options.out / facts.FILE) if one["fact"] == "dexml_131k" and "losses" in one
@@ -165,7 +164,7 @@ def methods(options: argparse.Namespace, found: Facts) -> None:
 
 
 def largest(options: argparse.Namespace, found: Facts) -> None:
-  """Times two steps at 1.3 million labels, by decoupled softmax and by SoftTop-5."""
+  """Times three steps at 1.3 million labels, by decoupled softmax and by SoftTop-5."""
   compiling = {}
   for name, loss in {"dexml_1_3m": "decoupled_softmax", "soft_top_5_1_3m": "soft_top_k"}.items():
     with found.of_failure(name):
