@@ -144,7 +144,7 @@ def _fit_peer(name: str, seed: int, board: Board, options: Options, dataset: dat
     if not _run(command, workdir, f"{board.name}: {name}, seed {seed}"):
       return False
     ranking, about = exchange.read(split, folder, DEPTH)
-  evaluate.save_predictions(ranking, dataset.num_labels, workdir / "predictions" / "test.npz")
+  evaluate.save_predictions(ranking, dataset.label_keys, workdir / "predictions" / "test.npz")
   (workdir / "report").mkdir(exist_ok=True)
   atomic.write_text(workdir / "report" / "settings.json", json.dumps(about["settings"]) + "\n")
   # Written last: this file marks the row as finished.

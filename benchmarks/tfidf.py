@@ -144,7 +144,7 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
     "slices": _slices(ids, truth, np.asarray((dataset.train.truth > 0).sum(0)).ravel()),
     "weights": dict(zip(map(str, _WEIGHTS), found)),
   }
-  evaluate.save_predictions(ranking, dataset.num_labels, workdir / "predictions" / "test.npz")
+  evaluate.save_predictions(ranking, dataset.label_keys, workdir / "predictions" / "test.npz")
   _write(workdir, report, {"memory/host_bytes": runtime.peak_memory()["host"]}, seconds)
   return report["metrics"]
 

@@ -471,11 +471,11 @@ def test_examples_hold_no_control_characters(trained, monkeypatch):
 
 
 def test_predictions_hold_no_control_characters_and_lose_none():
-  found = predict.json_line(ESCAPES, [(3, 0.5, f"label{ESCAPES}\ud800")])
+  found = predict.json_line(ESCAPES, [(1, 0.5, f"label{ESCAPES}\ud800")], ["", ESCAPES])
   assert sanitize.line(found) == found.rstrip("\n") and found.isascii()
   assert json.loads(found) == {
     "text": ESCAPES,
-    "labels": [{"id": 3, "score": 0.5, "text": f"label{ESCAPES}\ud800"}],
+    "labels": [{"id": 1, "key": ESCAPES, "score": 0.5, "text": f"label{ESCAPES}\ud800"}],
   }
 
 

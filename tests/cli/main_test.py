@@ -510,7 +510,7 @@ def test_prediction_writes_json_lines_and_nothing_else(command, trained, monkeyp
   rows = [json.loads(line) for line in ended.out.splitlines()]
   assert [row["text"] for row in rows] == ["barn lt", "", "гора ±"]
   for row in rows:
-    assert [set(label) for label in row["labels"]] == [{"id", "score", "text"}] * 3
+    assert [set(label) for label in row["labels"]] == [{"id", "key", "score", "text"}] * 3
     scores = [label["score"] for label in row["labels"]]
     assert scores == sorted(scores, reverse=True)
 
@@ -542,7 +542,7 @@ def test_prediction_with_reasons(command, trained, tmp_path):
   use = ("--mode=predict", f"--workdir={trained}", f"--input={source}", "--explain")
   assert command(*use, f"--output={target}", "--scores=hybrid", "--k=2").code == 0
   (row,) = [json.loads(line) for line in target.read_text().splitlines()]
-  assert [set(label) for label in row["labels"]] == [{"id", "score", "text", "why"}] * 2
+  assert [set(label) for label in row["labels"]] == [{"id", "key", "score", "text", "why"}] * 2
   assert all(0 <= label["score"] <= 1 for label in row["labels"])
   line = command(*use, f"--output={tmp_path / 'out.npz'}").line()
   assert "leave --explain out, or write JSON lines" in line

@@ -59,6 +59,35 @@ def test_descriptions_and_ancestors_join_the_text(kind, tmp_path):
   assert rows_of(found.train.truth) == [[0], [1, 2]]
 
 
+NUMBERED = [f"l{at}" for at in range(5)]
+
+
+@each_case(
+  "layout, keys",
+  [
+    ("raw_json", NUMBERED),
+    ("index_maps", [f"B{at}" for at in range(5)]),
+    ("dexml", list("01234")),
+    ("index", samples.LABELS),
+    ("jsonl", samples.LABELS),
+  ],
+)
+def test_labels_keep_the_names_that_a_layout_gives_them(layout, keys, tmp_path):
+  """Where there is no other name, it is the text."""
+  found = data.load(getattr(samples, layout)(tmp_path / layout))
+  assert list(found.label_keys) == keys and list(found.labels.texts) == samples.LABELS
+
+
+@each_case("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_labels_keep_the_keys_of_their_table(kind, tmp_path):
+  folder = write_labels(tmp_path, kind, ANIMALS)
+  found = data.load(folder, test_fraction=0, label_parent="parent")
+  assert list(found.label_keys) == [row["id"] for row in ANIMALS]
+  tokens = data.train_tokenizer(found.train.texts, 100)
+  more = data.with_labels(data.load(folder, test_fraction=0, tokenizer=tokens), ["new"], 8)
+  assert list(more.label_keys) == [*found.label_keys, "new"]
+
+
 def test_what_is_not_read_is_said_with_its_setting(tmp_path):
   folder = write_labels(tmp_path, "csv", ANIMALS)
   notes = [

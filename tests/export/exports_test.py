@@ -77,7 +77,9 @@ def test_the_files_of_an_index_agree(folder):
   vectors = np.load(index / "labels.npy", allow_pickle=False)
   lines = [json.loads(line) for line in (index / "labels.jsonl").read_text().splitlines()]
   labels = Model.load(workdir).labels
-  assert lines == [{"id": number, "text": text} for number, text in enumerate(labels)]
+  expected = [{"id": number, "key": f"l{number}", "text": text} for number, text in enumerate(labels)]
+  assert lines == expected
+  assert export.Exported.load(folder / "elsewhere").keys == [one["key"] for one in expected]
   raw = (index / "labels.faiss").read_bytes()
   head = np.dtype(
     [("kind", "S4"), ("d", "<i4"), ("n", "<i8"), ("x", "<i8", 2), ("t", "u1"), ("m", "<i4"), ("s", "<u8")]

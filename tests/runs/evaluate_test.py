@@ -41,6 +41,7 @@ def _run(train_truth, k, tmp_path=None):
     train=types.SimpleNamespace(truth=train_truth),
     num_labels=train_truth.shape[1],
     labels=types.SimpleNamespace(texts=texts),
+    label_keys=texts,
   )
   inverse = metrics.inverse_propensity(train_truth, 0.55, 1.5)
   rows = types.SimpleNamespace(inverse_propensity=inverse)
@@ -88,8 +89,9 @@ def test_metrics_by_hand():
 
 def test_predictions_keep_scores_of_zero_and_their_order(tmp_path):
   path = tmp_path / "predictions" / "test.npz"
-  evaluate.save_predictions(RANKING, 4, path)
+  evaluate.save_predictions(RANKING, ["a", "b\n", "", "é"], path)
   found = sp.load_npz(path)
+  assert json.loads(np.load(path)["keys.json"]) == ["a", "b\n", "", "é"]
   assert found.shape == (3, 4) and found.nnz == 8
   for row in range(3):
     real = RANKING.ids[row] >= 0

@@ -78,6 +78,8 @@ def test_a_matrix_holds_what_lines_do(workdir, model, tmp_path, texts, block):
   assert found.shape == (len(texts), len(model.labels))
   predict_lines(model, texts, lines, 4, block)
   expected = [json.loads(line)["labels"] for line in lines.getvalue().splitlines()]
+  assert all(label["key"] == f"l{label['id']}" for row in expected for label in row)
+  assert json.loads(np.load(path)["keys.json"]) == list(model.keys) == [f"l{id_}" for id_ in range(60)]
   ids = [label["id"] for row in expected for label in row]
   scores = [label["score"] for row in expected for label in row]
   assert found.indices.tolist() == ids and np.diff(found.indptr).tolist() == [4] * len(texts)
@@ -201,20 +203,22 @@ def _asked(model, typed: str, capsys, explain: bool = False) -> str:
 
 
 def test_enter_keeps_the_answer(model, capsys):
-  _, scores, names = model.predict(["barn kelt"], 3)
-  expected = "".join(f"{score:8.3f}  {name}\n" for score, name in zip(scores[0], names[0]))
+  ids, scores, names = model.predict(["barn kelt"], 3)
+  expected = "".join(
+    f"{score:8.3f}  {name} (l{id_})\n" for id_, score, name in zip(ids[0], scores[0], names[0])
+  )
   assert _asked(model, "barn kelt\r\x04", capsys) == expected + "\n"
 
 
 def test_a_prompt_says_why(explained, capsys):
   model = xmc_jax.Model.load(explained)
-  _, scores, names, reasons = model.predict(["barn kelt"], 3, explain=True)
+  ids, scores, names, reasons = model.predict(["barn kelt"], 3, explain=True)
   said = _asked(model, "barn kelt\r\x04", capsys, explain=True)
   assert all(len(line) <= 80 for line in said.splitlines())
   expected = []
-  for score, name, why in zip(scores[0], names[0], reasons[0]):
+  for id_, score, name, why in zip(ids[0], scores[0], names[0], reasons[0]):
     voters = [voter["text"] for voter in why["voters"]]
-    expected += [f"{score:8.3f}  {name}", explanations.line(why["sources"], voters)]
+    expected += [f"{score:8.3f}  {name} (l{id_})", explanations.line(why["sources"], voters)]
   assert " ".join(said.split()) == " ".join(" ".join(expected).split())
   if model._run.config.eval.scores == "hybrid":  # probabilities stand there as they are
     assert all(0 < score <= 1 for score in scores[0])
@@ -227,7 +231,7 @@ def test_it_is_left_without_an_answer(model, capsys, typed):
 
 def test_labels_do_not_obey_a_stranger(capsys):
   class Stranger:
-    labels = ("\x1b[2Jgone\nand more " + "long " * 100,)
+    labels = keys = ("\x1b[2Jgone\nand more " + "long " * 100,)
 
     def check_k(self, k):
       pass

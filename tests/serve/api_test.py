@@ -68,6 +68,7 @@ def test_predictions_are_those_of_the_model(client, model):
   for row, of_text in enumerate(found):
     labels = of_text["labels"]
     assert [label["id"] for label in labels] == ids[row].tolist()
+    assert [label["key"] for label in labels] == [f"l{number}" for number in ids[row]]
     assert [label["text"] for label in labels] == names[row]
     assert [label["why"] for label in labels] == json.loads(json.dumps(why[row]))
     np.testing.assert_allclose([label["score"] for label in labels], scores[row], atol=1e-6)
@@ -389,7 +390,7 @@ def test_a_full_queue_says_when_to_come_again():
 
 def test_an_embedding_that_is_not_finite_is_null(stand_in):
   assert stand_in.post("/embed", json={"text": "abc"}).json() == {"embeddings": [[3.0, None]]}
-  scores = [serve.worker.Label(0, "a", value, None) for value in (np.nan, -np.inf, 0.25)]
+  scores = [serve.worker.Label(0, "l0", "a", value, None) for value in (np.nan, -np.inf, 0.25)]
   found = answers.predictions([scores])["predictions"][0]["labels"]
   assert [label["score"] for label in found] == [None, None, 0.25]
 

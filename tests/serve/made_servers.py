@@ -50,6 +50,7 @@ class StandIn:
 
   step, gives_probabilities = 7, True
   labels = tuple(f"label {number}" for number in range(30))
+  keys = tuple(f"l{number}" for number in range(30))
 
   def __init__(self, seconds: float = 0.0):
     self.seconds, self.batches = seconds, []

@@ -37,7 +37,7 @@ def test_rankings_of_a_worker_by_hand():
 def test_predictions_come_back_as_they_were_ranked(tmp_path):
   ids = np.array([[3, 0, -1], [2, -1, -1], [-1, -1, -1], [1, 2, 0]], np.int32)
   ranking = exchange.Ranking(ids, np.where(ids >= 0, -ids.astype(np.float32), -np.inf))
-  evaluate.save_predictions(ranking, 5, tmp_path / "test.npz")
+  evaluate.save_predictions(ranking, "abcde", tmp_path / "test.npz")
   assert evaluate.read_predictions(tmp_path / "test.npz", 3).tolist() == ids.tolist()
   assert evaluate.read_predictions(tmp_path / "test.npz", 1).tolist() == [[3], [2], [-1], [1]]
   assert evaluate.read_predictions(tmp_path / "test.npz", 4)[:, 3].tolist() == [-1] * 4

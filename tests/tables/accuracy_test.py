@@ -166,7 +166,8 @@ def _run_folder(workdir, scores, ids, by_source):
   (workdir / "report" / "metrics.json").write_text(json.dumps(report))
   for suffix, found in (("", ids), ("_encoder", ids[:, ::-1])):
     ranking = exchange.Ranking(found, np.tile(-np.arange(10, dtype=np.float32), (len(ids), 1)))
-    evaluate.save_predictions(ranking, tiny_runs.NUM_LABELS, workdir / "predictions" / f"test{suffix}.npz")
+    keys = list(map(str, range(tiny_runs.NUM_LABELS)))
+    evaluate.save_predictions(ranking, keys, workdir / "predictions" / f"test{suffix}.npz")
   (workdir / "report" / "seconds.json").write_text('{"train": 5, "compile": 1, "test": 2, "page": 9}')
 
 

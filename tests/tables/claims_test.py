@@ -185,7 +185,7 @@ def _write_test(workdir, suffix, ids):
   }
   (workdir / "report" / f"metrics{suffix}.json").write_text(json.dumps(report))
   ranking = Ranking(np.array(ids, np.int32), np.tile(np.arange(5.0, 0, -1, np.float32), (3, 1)))
-  evaluate.save_predictions(ranking, 10, workdir / "predictions" / f"test{suffix}.npz")
+  evaluate.save_predictions(ranking, "abcdefghij", workdir / "predictions" / f"test{suffix}.npz")
 
 
 def test_finished_runs_are_neither_trained_nor_tested_again(tmp_path, monkeypatch):

@@ -434,7 +434,7 @@ def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
   for entry, ids, scores in zip(written, *model.predict([line.rstrip("\r\n") for line in lines], k=60)[:2]):
     of_label = dict(zip(ids.tolist(), scores.tolist()))
     assert_same_order([label["id"] for label in entry["labels"]], ids, of_label)
-    assert all(set(label) == {"id", "score", "text"} for label in entry["labels"])
+    assert all(set(label) == {"id", "key", "score", "text"} for label in entry["labels"])
     assert all(np.isfinite(label["score"]) for label in entry["labels"])
     assert entry["labels"][0]["text"] == model.labels[entry["labels"][0]["id"]]
 

@@ -262,8 +262,9 @@ def write_lines(run: runs.Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
   """Writes the test rows in words: ranked labels, as `--mode=predict` writes them, and the true ones."""
   from xmc_jax.runs.predict import json_line
 
-  names, test = run.dataset.labels.texts, run.dataset.test
+  names, keys, test = run.dataset.labels.texts, run.dataset.label_keys, run.dataset.test
   for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
     found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
-    true = [{"id": label, "text": names[label]} for label in test.unfiltered_positives[row].indices.tolist()]
-    out.write(json_line(test.texts[row], found, true=true))
+    of_row = test.unfiltered_positives[row].indices.tolist()
+    true = [{"id": label, "key": keys[label], "text": names[label]} for label in of_row]
+    out.write(json_line(test.texts[row], found, keys, true=true))

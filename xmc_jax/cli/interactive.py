@@ -55,7 +55,8 @@ def labels_as_text(model: Model, text: str, k: int, explain: bool = False) -> st
     ids[0].tolist(), scores[0].tolist(), names[0], *(of[0] for of in reasons)
   ):
     if id_ >= 0:
-      lines.append(f"{score:8.3f}  {_cut(sanitize.line(name), width)}")
+      key = "" if (key := model.keys[id_]) == name else f" ({key})"
+      lines.append(f"{score:8.3f}  {_cut(sanitize.line(name + key), width)}")
       lines += [f"{'':10}{part}" for reason in why for part in textwrap.wrap(_in_words(reason), width)]
   return "\n".join(lines)
 

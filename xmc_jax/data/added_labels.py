@@ -26,6 +26,7 @@ def with_labels(dataset: Dataset, texts: Sequence[str], max_length: int) -> Data
   tokens = Encoder(dataset.tokenizer(), max_length).table(texts)
   found = copy.copy(dataset)
   found.labels = TextSet(dataset.labels.texts.followed_by(new), dataset.labels.tokens.followed_by(tokens))
+  found.label_keys = dataset.label_keys.followed_by(new)
   found.num_labels = len(found.labels)
   found.train, found.test = (_widened(split, found.num_labels) for split in (dataset.train, dataset.test))
   found.truth = Truth(found.train.truth, found.test.truth)

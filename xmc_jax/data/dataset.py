@@ -120,6 +120,7 @@ class Dataset:
     name: the data set's name.
     train, test: the points, as Split.
     labels: the label texts, as TextSet.
+    label_keys: `[L]` what the user calls each label (URI, SKU, uid); its text if the data name no key.
     graphs: name -> Graph.
     graph_kinds: name -> the sides that have links: 'query', 'label' or both; graphs without links are absent.
     truth: NamedTuple (train, test) of csr.
@@ -130,6 +131,7 @@ class Dataset:
     self.folder, self.manifest, self.name = folder, manifest, manifest["name"]
     self.labels = self._text_set("labels")
     self.num_labels = len(self.labels)
+    self.label_keys = self._label_keys()
     self.train, self.test = self._split("train"), self._split("test")
     self.truth = Truth(self.train.truth, self.test.truth)
     kinds = {
@@ -166,6 +168,15 @@ class Dataset:
         wrong = f"{name} to have as many token rows as texts ({len(offsets) - 1}), found {len(tokens)}"
         raise DataError(f"{self.folder}: expected {wrong}; prepare the data again")
     return TextSet(Texts(data, offsets[:-1], offsets[1:]), tokens)
+
+  def _label_keys(self) -> Texts:
+    if "labels.keys.npy" not in self.manifest["files"]:
+      return self.labels.texts
+    data, offsets = read_ragged(self.folder, "labels.keys", "uint8")
+    if len(offsets) - 1 != self.num_labels:
+      wrong = f"as many keys as labels ({self.num_labels}), found {len(offsets) - 1}"
+      raise DataError(f"{self.folder}: expected {wrong}; prepare the data again")
+    return Texts(data, offsets[:-1], offsets[1:])
 
   def _split(self, name: str) -> Split:
     texts, tokens = self._text_set(name)

@@ -78,6 +78,7 @@ def prepare(
     "layout": source.layout,
     "options": Options(**options)._asdict(),
     "tokenizer": encoder and _tokenizer_entry(encoder, tokenizer_name),
+    **({"label_keys": True} if source.keys else {}),
   }
   root = source_path if source_path.is_dir() else source_path.parent
   with atomic.writing(folder, cache.REMEDY):
@@ -185,6 +186,7 @@ class _Builder:
     labels = self._write_texts("labels", "labels", self._source.labels())
     if not labels["texts"]:
       raise DataError(f"{self._source.labels_file}: expected at least one label, found none")
+    self._write_keys(labels["texts"])
     self._has_points = np.zeros(labels["texts"], bool)
     counts = {split: self._write_split(split, labels["texts"]) for split in ("train", "test")}
     labels["without_points"] = int((~self._has_points).sum())
@@ -200,6 +202,17 @@ class _Builder:
         files.append(chunk)
         self._progress(stage, files.num_texts, None)
     return files.counts
+
+  def _write_keys(self, num_labels: int) -> None:
+    """Writes the labels' keys, if they have other ones than their texts."""
+    file, count = None, 0
+    for keys in self._source.keys() if self._source.keys else ():
+      file = file or RaggedFile(self._folder, "labels.keys", np.uint8)
+      encoded = [key.encode() for key in well_formed(keys)]
+      file.append(np.frombuffer(b"".join(encoded), np.uint8), lengths_of(encoded))
+      count += len(keys)
+    if file and count != num_labels:
+      raise DataError(f"{self._source.labels_file}: expected {num_labels:,} keys of labels, found {count:,}")
 
   def _write_split(self, split: str, num_labels: int) -> Counter[str]:
     counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0)

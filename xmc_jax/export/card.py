@@ -174,7 +174,7 @@ def _files(made: Made) -> str:
       f"left out: {sentence.reason}" if sentence.reason else _sentence_row(sentence),
     ),
     ("index/labels.npy", f"float32, what the index ranks by: {facts['index_ranks_by']}"),
-    ("index/labels.jsonl", "ids and texts of labels"),
+    ("index/labels.jsonl", "ids, keys and texts of labels"),
     ("index/labels.faiss", "the vectors as an IndexFlatIP"),
     ("index/scann/", f"left out: {made.no_scann}" if made.no_scann else "ScaNN's files; see scann.json"),
     ("stablehlo/", "functions from tokens to vectors, parameters beside them; see signature.json"),

@@ -80,6 +80,11 @@ class Exported:
     """Returns the L label texts; a label's id is its position."""
     return self._texts
 
+  @property
+  def keys(self) -> Sequence[str]:
+    """Returns the keys of the L labels, by id: the user's own names for them; texts where there are none."""
+    return self._keys
+
   def embed(self, texts: Sequence[str]) -> np.ndarray:
     """Returns `[n, D]` float32 embeddings of texts, as queries.
 
@@ -184,7 +189,8 @@ class Exported:
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
     views = {view: [array, added[view]] for view, array in self._by_view.items()}
     views = views if len(views) > 1 else {}
-    label_files.write(part, [self._vectors, vectors], texts, sample, views=views, points=points)
+    keys = [*self._keys, *new]
+    label_files.write(part, [self._vectors, vectors], texts, sample, keys=keys, views=views, points=points)
 
   def _check_can_add(self) -> None:
     if self._facts["adds_labels"] and self._programs.has(LABELS):
@@ -198,7 +204,7 @@ class Exported:
 
   def _reread(self) -> None:
     folder, views = whole_folder.current(self._folder / INDEX), self._facts["views"]
-    self._vectors, self._texts = label_files.read(folder)
+    self._vectors, self._texts, self._keys = label_files.read(folder)
     self._by_view = {"encoder": self._vectors}
     if len(views) > 1:
       self._by_view = {view: label_files.read_view(folder, view, self._vectors.shape) for view in views}

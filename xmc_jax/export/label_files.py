@@ -45,6 +45,7 @@ def write(
   texts: Sequence[str],
   sample: np.ndarray,
   *,
+  keys: Sequence[str] | None = None,
   views: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
@@ -55,6 +56,7 @@ def write(
     parts: `[n, D]` arrays, L rows in all; may be memory-mapped.
     texts: L label texts.
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
+    keys: the L keys of the labels; None if they are the texts.
     views: other kinds of label vectors by name, like `parts`.
     points: `[N, D]` training points, for an index of both; None for none.
 
@@ -65,7 +67,7 @@ def write(
   write_vectors(folder / VECTORS, len(texts), _blocks(parts))
   for view, of_view in views.items():
     write_vectors(folder / _of_view(view), len(texts), _blocks(of_view))
-  write_texts(folder / TEXTS, texts)
+  write_texts(folder / TEXTS, texts, texts if keys is None else keys)
   vectors = open_array(folder / VECTORS)
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:
@@ -87,11 +89,12 @@ def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> No
   out.flush()
 
 
-def write_texts(path: Path, texts: Iterable[str]) -> None:
-  """Writes each text and its number, counted from 0, as one line of JSON."""
+def write_texts(path: Path, texts: Iterable[str], keys: Sequence[str] | None = None) -> None:
+  """Writes each text with its number, counted from 0, and its key, if there are keys, as one line of JSON."""
   with path.open("w", encoding="utf-8") as file:
     for number, text in enumerate(texts):
-      file.write(sanitize.json(json.dumps({"id": number, "text": text}, ensure_ascii=False)) + "\n")
+      key = {} if keys is None else {"key": keys[number]}
+      file.write(sanitize.json(json.dumps({"id": number, **key, "text": text}, ensure_ascii=False)) + "\n")
 
 
 def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
@@ -120,19 +123,19 @@ def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]
       file.write(np.ascontiguousarray(block, "<f4").data)
 
 
-def read(folder: Path) -> tuple[np.ndarray, list[str]]:
-  """Reads an index: `(vectors [L, D], memory-mapped, L texts)`.
+def read(folder: Path) -> tuple[np.ndarray, list[str], list[str]]:
+  """Reads an index: `(vectors [L, D], memory-mapped, L texts, L keys)`.
 
   Raises:
     DataError: a file is missing or damaged.
   """
-  texts = read_texts(folder / TEXTS)
+  texts, keys = read_texts(folder / TEXTS)
   vectors = open_array(folder / VECTORS)
   if vectors.ndim != 2 or len(vectors) != len(texts) or not texts or vectors.dtype != np.float32:
     found = f"{vectors.dtype} {vectors.shape}"
     wanted = f"expected float32 vectors of {len(texts):,} labels, found {found}"
     raise DataError(f"{folder / VECTORS}: {wanted}; export again")
-  return vectors, texts
+  return vectors, texts, keys
 
 
 def read_view(folder: Path, view: str, shape: tuple[int, int]) -> np.ndarray:
@@ -164,25 +167,29 @@ def open_array(path: Path) -> np.ndarray:
   raise DataError(f"{path}: not readable ({reason}); export again")
 
 
-def read_texts(path: Path) -> list[str]:
-  """Reads what `write_texts` wrote.
+def read_texts(path: Path) -> tuple[list[str], list[str]]:
+  """Reads what `write_texts` wrote: texts and keys, which are the texts where none were written.
 
   Raises:
     DataError: the file is missing or damaged.
   """
-  number, texts = 0, []
+  number = 0
+  texts: list[str] = []
+  keys: list[str] = []
   try:
     with path.open(encoding="utf-8") as file:
       for number, line in enumerate(file):
         found = json.loads(line)
-        if found["id"] != number or not isinstance(found["text"], str):
+        text, key = found["text"], found.get("key", found["text"])
+        if found["id"] != number or not (isinstance(text, str) and isinstance(key, str)):
           raise ValueError
-        texts.append(found["text"])
+        texts.append(text)
+        keys.append(key)
   except OSError as error:
     raise DataError(f"{path}: cannot be read ({error.strerror}); export again") from None
-  except (ValueError, KeyError, TypeError, RecursionError):
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
     raise DataError(f"{path}, line {number + 1}: expected an id and a text; export again") from None
-  return texts
+  return texts, keys
 
 
 def read_sample(folder: Path, width: int) -> np.ndarray:

@@ -88,7 +88,7 @@ def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
   """
   _check_manifest(folder)
   temperature = _temperature(folder)
-  texts = label_files.read_texts(folder / TEXTS)
+  texts, _ = label_files.read_texts(folder / TEXTS)
   points = label_files.open_array(folder / POINTS)
   wanted = len(texts), shape[1]
   if points.shape != wanted or points.dtype != np.float32:

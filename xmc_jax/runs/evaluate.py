@@ -3,7 +3,8 @@
 import contextlib
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -102,7 +103,7 @@ def write_report(
   folder = run.workdir / "report"
   folder.mkdir(exist_ok=True)
   atomic.write_text(folder / f"metrics{suffix}.json", json.dumps(report, indent=2) + "\n")
-  save_predictions(ranking, run.dataset.num_labels, run.workdir / "predictions" / f"test{suffix}.npz")
+  save_predictions(ranking, run.dataset.label_keys, run.workdir / "predictions" / f"test{suffix}.npz")
   return means
 
 
@@ -135,15 +136,22 @@ def _slices(
   }
 
 
-def save_predictions(ranking: Ranking, num_labels: int, path: pathlib.Path) -> None:
-  """Writes a ranking as CSR `[N, L]` of scores; the entries of a row are in ranked order, best first."""
+def save_predictions(ranking: Ranking, keys: Sequence[str], path: pathlib.Path) -> None:
+  """Writes a ranking as CSR `[N, L]` of scores; the entries of a row are in ranked order, best first.
+
+  Beside the matrix, `keys.json` in the file lists the keys of its L columns:
+  `json.loads(numpy.load(path)["keys.json"])`.
+  """
   real = ranking.ids >= 0
   indptr = np.concatenate([[0], np.cumsum(real.sum(1))])
-  matrix = sp.csr_matrix((ranking.scores[real], ranking.ids[real], indptr), shape=(len(real), num_labels))
+  matrix = sp.csr_matrix((ranking.scores[real], ranking.ids[real], indptr), shape=(len(real), len(keys)))
   with atomic.writing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-  with atomic.written_whole(path) as beside, beside.open("wb") as file:
-    sp.save_npz(file, matrix)
+  with atomic.written_whole(path) as beside:
+    with beside.open("wb") as file:
+      sp.save_npz(file, matrix)
+    with zipfile.ZipFile(beside, "a", zipfile.ZIP_DEFLATED) as archive:
+      archive.writestr("keys.json", json.dumps(list(keys)))
 
 
 def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:

@@ -67,6 +67,11 @@ class Model:
     return self._run.dataset.labels.texts
 
   @property
+  def keys(self) -> Sequence[str]:
+    """Returns the keys of the L labels, by id: the user's own names for them; texts where there are none."""
+    return self._run.dataset.label_keys
+
+  @property
   def gives_probabilities(self) -> bool:
     """Returns whether scores are probabilities that a label is right; see `predict`."""
     return ranking.gives_probabilities(self._chosen)

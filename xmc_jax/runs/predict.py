@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def predict_lines(
   for texts in _blocks(lines, block):
     ids, scores, *rest = model.predict(texts, k, explain=explain)
     for text, row in zip(texts, zip(ids.tolist(), scores.tolist(), *rest)):
-      out.write(json_line(text, (found for found in zip(*row) if found[0] >= 0)))
+      out.write(json_line(text, (found for found in zip(*row) if found[0] >= 0), model.keys))
     out.flush()
     done += len(texts)
   return done
@@ -64,7 +64,7 @@ def predict_matrix(model: Model, lines: Iterable[str], path: pathlib.Path, k: in
   none = np.zeros((0, k), np.int32), np.zeros((0, k), np.float32)
   ids, scores = (np.concatenate(parts) for parts in zip(none, *found))
   if runtime.is_main_process():
-    evaluate.save_predictions(evaluate.Ranking(ids, scores), len(model.labels), path)
+    evaluate.save_predictions(evaluate.Ranking(ids, scores), model.keys, path)
   return len(ids)
 
 
@@ -75,16 +75,19 @@ def _blocks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
     yield texts
 
 
-def json_line(text: str, found: Iterable[tuple[int, float, str] | tuple], **more: object) -> str:
+def json_line(
+  text: str, found: Iterable[tuple[int, float, str] | tuple], keys: Sequence[str], **more: object
+) -> str:
   """Returns one line of output: a text, its labels, best first, and other entries.
 
   Args:
     text: the query.
     found: for each label `(label id, score, label text)`, or these and its reasons.
+    keys: the keys of all labels, by id.
     more: other entries of the line.
   """
   labels = [
-    {"id": id_, "score": round(score, 6), "text": name, **({"why": why[0]} if why else {})}
+    {"id": id_, "key": keys[id_], "score": round(score, 6), "text": name, **({"why": why[0]} if why else {})}
     for id_, score, name, *why in found
   ]
   return sanitize.json(json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False)) + "\n"

@@ -41,7 +41,7 @@ def embeddings(vectors: np.ndarray) -> dict[str, Any]:
 def _label(label: Label) -> dict[str, Any]:
   score = round(label.score, 6) if math.isfinite(label.score) else None
   why = {} if label.why is None else {"why": label.why}
-  return {"id": label.id, "text": label.text, "score": score, **why}
+  return {"id": label.id, "key": label.key, "text": label.text, "score": score, **why}
 
 
 def sentence_of(refused: RequestValidationError) -> str:

@@ -8,7 +8,7 @@ from xmc_jax.serve.limits import Limits
 
 _TEXT = "play music from the command line"
 _WHY = {"sources": {"memory": 1, "encoder": 3}, "voters": [{"text": "cmus: music player", "weight": 0.41}]}
-_LABEL = {"id": 6454, "text": "mpd: Music Player Daemon", "score": 0.101336}
+_LABEL = {"id": 6454, "key": "mpd", "text": "mpd: Music Player Daemon", "score": 0.101336}
 
 
 def _example(*values: dict[str, Any]) -> ConfigDict:
@@ -51,6 +51,7 @@ class LabelAnswer(BaseModel):
   """Describes a label of a text."""
 
   id: int = Field(description="The label's number.")
+  key: str = Field(description="The label's own name in the data: a URI, SKU or uid; else its text.")
   text: str = Field(description="The label's text, as it is in the data; escape it before you show it.")
   score: float | None = Field(
     description="The probability that the label is right, if `/health` says `probabilities`; null if it is "

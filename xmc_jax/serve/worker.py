@@ -30,9 +30,10 @@ class Busy(Exception):
 
 
 class Label(NamedTuple):
-  """Holds a label of a text: its id, text and score, and the reasons for it, if they were asked for."""
+  """Holds a label of a text: its id, key, text and score, and the reasons for it, if they were asked for."""
 
   id: int
+  key: str
   text: str
   score: float
   why: dict[str, Any] | None
@@ -211,7 +212,7 @@ class ModelWorker:
       why = reasons[0][row] if explain else [None] * len(of_text)
       # Shorter than k if fewer are found or explained.
       parts = zip(ids[row].tolist(), of_text, scores[row].tolist(), why)
-      found.append([Label(*label) for label in parts])
+      found.append([Label(label, self.model.keys[label], *others) for label, *others in parts])
     return found
 
 

@@ -131,23 +131,29 @@ def text_chunks(path: Path, notices: list[str]) -> Iterator[list[str]]:
       yield texts
 
 
-def keyed_text_chunks(path: Path, notices: list[str]) -> Iterator[list[str]]:
-  """Yields the texts of "id->text", "id<tab>text" or bare text lines; the first line decides which."""
+def keyed_text_chunks(path: Path, notices: list[str], ids: bool = False) -> Iterator[list[str]]:
+  """Yields the texts of "id->text", "id<tab>text" or bare text lines; the first line decides which.
+
+  With `ids`, yields the ids instead, and none of bare text lines.
+  """
   mark = None
   with Lines(path, notices) as lines:
     for first, texts in lines.chunks():
       if first == 1:
         mark = next((mark for mark in ("->", "\t") if mark in texts[0]), None)
       if mark is not None:
-        texts = [_after(mark, text, path, first + offset) for offset, text in enumerate(texts)]
+        pairs = [_parted(mark, text, path, first + offset) for offset, text in enumerate(texts)]
+        texts = [pair[not ids] for pair in pairs]
+      elif ids:
+        return
       yield texts
 
 
-def _after(mark: str, line: str, path: Path, number: int) -> str:
-  _, found, text = line.partition(mark)
+def _parted(mark: str, line: str, path: Path, number: int) -> tuple[str, str]:
+  key, found, text = line.partition(mark)
   if not found:
     raise refusal(path, number, f"an id, {mark!r} and a text, as on line 1", line)
-  return text
+  return key, text
 
 
 def anywhere(*names: str) -> tuple[str, ...]:

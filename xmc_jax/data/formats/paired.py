@@ -57,6 +57,7 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
     "files": (*targets.values(), *texts.values(), labels),
     "labels_file": labels,
     "labels": lambda: _labels(labels, options, notices),
+    "keys": lambda: _keys(labels, options),
     "splits": {split: partial(read, split) for split in targets},
   }
 
@@ -76,7 +77,17 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[s
   return _texts(path, notices)
 
 
+def _keys(path: Path, options: Options) -> Iterator[list[str]]:
+  """Yields the labels' keys: of a table's column, or the ids before the texts; none of other files."""
+  if suffix(path) in SUFFIXES:
+    return iter([label_tables.read(path, options, []).keys])
+  return keyed_text_chunks(path, [], ids=True) if _is_keyed(path) else iter(())
+
+
 def _texts(path: Path, notices: list[str]) -> Iterator[list[str]]:
   """Yields the texts of a file; `Yf.txt` and the `*_map.txt` files have an id before each text."""
-  keyed = path.name.startswith("Yf.") or "_map." in path.name
-  return (keyed_text_chunks if keyed else text_chunks)(path, notices)
+  return (keyed_text_chunks if _is_keyed(path) else text_chunks)(path, notices)
+
+
+def _is_keyed(path: Path) -> bool:
+  return path.name.startswith("Yf.") or "_map." in path.name

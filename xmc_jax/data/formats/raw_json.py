@@ -25,6 +25,7 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
     "files": (train, test, labels),
     "labels_file": labels,
     "labels": lambda: _labels(labels, options, notices),
+    "keys": lambda: _keys(labels),
     "splits": {
       "train": lambda num_labels: _points(train, options.text, notices),
       "test": lambda num_labels: _points(test, options.text, notices),
@@ -44,6 +45,14 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[s
       have = [name for name in records[0] if name != "content"]
       notices += label_tables.unread_notices(path, have, names, options)
     yield [joined_text(record, names, place, row, setting) for row, record in enumerate(records)]
+
+
+def _keys(path: Path) -> Iterator[list[str]]:
+  """Yields the labels' `uid`; none if the first label has none."""
+  for place, records in objects(path, []):
+    if place.numbers[0] == 1 and "uid" not in records[0]:
+      return
+    yield [str(record.get("uid", "")) for record in records]
 
 
 def _points(path: Path, text: str, notices: list[str]) -> Iterator[Rows]:

@@ -103,6 +103,8 @@ class Source(NamedTuple):
     filters: the file of "row label" pairs to leave out of each split; None if there is none.
     graphs: metadata graphs.
     notices: messages for the user; readers add to them.
+    keys: yields the labels' own names (URI, SKU, uid), some at a time, once `labels` is read to its end; None
+      or no key if labels are called by their texts.
   """
 
   layout: str
@@ -114,6 +116,7 @@ class Source(NamedTuple):
   filters: dict[str, Path | None]
   graphs: tuple[GraphFiles, ...]
   notices: list[str]
+  keys: Callable[[], Iterator[list[str]]] | None = None
 
 
 def excerpt(found: object) -> str:

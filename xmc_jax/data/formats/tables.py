@@ -54,6 +54,7 @@ def source_fields(
     "files": (*train.files, *(test.files if test else ()), *((labels,) if labels else ())),
     "labels_file": labels or train.files[0],
     "labels": reader.labels,
+    "keys": reader.keys if labels else None,
     "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
     "unordered": reader.unordered(),
   }
@@ -122,12 +123,18 @@ class _Tables:
     for first in range(0, len(texts), CHUNK_ROWS):
       yield texts[first : first + CHUNK_ROWS]
 
+  def keys(self) -> Iterator[list[str]]:
+    """Yields the keys of the label file, after `labels`; none if they are the labels' texts."""
+    for first in range(0, len(self._keys), CHUNK_ROWS):
+      yield self._keys[first : first + CHUNK_ROWS]
+
   def _known_labels(self) -> Vocabulary:
     """Returns the labels of a label file, or of the tables' metadata; otherwise an empty vocabulary."""
     if not self._label_file:
       names = self._classes.names
       return Vocabulary(list(names), names, self._train.name) if names else Vocabulary()
     table = label_tables.read(self._label_file, self._options, self._notices)
+    self._keys = table.keys if table.keys != table.texts else []
     found = Vocabulary(table.texts, table.keys, self._label_file.name, table.numbers_are_rows)
     self._classes.match(self._label_file.name, found)
     return found
