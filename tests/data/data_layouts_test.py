@@ -1,6 +1,9 @@
 """Every layout, holding the same content, becomes the same Dataset."""
 
+import bz2
 import json
+import lzma
+import zipfile
 
 import numpy as np
 import pytest
@@ -165,13 +168,112 @@ def test_several_graphs(tmp_path):
   assert graphs["by_year"].label_edges.shape == (5, 2)
 
 
-def test_latin1_is_read_and_said_once(tmp_path):
+def test_windows_letters_are_read_and_said_once(tmp_path):
   folder = samples.index(tmp_path)
-  samples.write(folder / "tst_X.txt", "caf\xe9\nd\xfcnes\nplain\n".encode("latin-1"))
+  samples.write(folder / "tst_X.txt", "caf\xe9\n“d\xfcnes” – 5\xa0€\nplain\n".encode("cp1252"))
   dataset = data.load(folder)
-  assert list(dataset.test.texts) == ["café", "dünes", "plain"]
-  assert dataset.manifest["notices"] == ["tst_X.txt: not UTF-8 from line 1 on; such lines read as latin-1"]
+  assert list(dataset.test.texts) == ["café", "“dünes” – 5\xa0€", "plain"]
+  assert dataset.manifest["notices"] == [
+    "tst_X.txt: not UTF-8 from line 1 on; such lines read as Windows' cp1252 "
+    "(change with --config.data.encoding)"
+  ]
   assert "note: tst_X.txt: not UTF-8" in data.summary(dataset.manifest)
+  samples.write(folder / "tst_X.txt", b"caf\x81\n\nplain\n")
+  assert list(data.load(folder).test.texts) == ["caf\x81", "", "plain"]
+
+
+@each_case(("end", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress), (".zip", None)])
+def test_packed_files(end, pack, tmp_path):
+  content = b"title,label\nx,a\n"
+  path = tmp_path / f"train.csv{end}"
+  if pack:
+    path.write_bytes(pack(content))
+  else:
+    with zipfile.ZipFile(path, "w") as archive:
+      archive.writestr("any name.csv", content)
+  assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["x"]
+  path.write_bytes(path.read_bytes()[:-9])
+  with pytest.raises(DataError, match=rf"train\.csv{end}.*: expected .* data"):
+    data.load(path)
+
+
+def test_archives_of_many_files(tmp_path):
+  with zipfile.ZipFile(tmp_path / "train.csv.zip", "w") as archive:
+    archive.writestr("a.csv", "")
+    archive.writestr("b.csv", "")
+  with pytest.raises(
+    DataError, match=r"train\.csv\.zip: expected one file in the archive, found 2; unpack it"
+  ):
+    data.load(tmp_path)
+
+
+@each_case("encoding", ["utf-16", "utf-16-le", "gb18030"])
+def test_other_encodings(encoding, tmp_path):
+  path = samples.write(tmp_path / "t.csv", 'title,label\r\n"番茄, \u2028 x\ny",a\r\n'.encode(encoding))
+  read = data.load(path, test_fraction=0, encoding="" if encoding == "utf-16" else encoding)
+  assert list(read.train.texts) == ["番茄, \u2028 x\ny"]
+
+
+def test_encodings_that_cannot_be(tmp_path):
+  path = samples.write(tmp_path / "t.csv", "title,label\nx,a\n".encode("utf-16-le"))
+  with pytest.raises(DataError, match=r"t\.csv, line 1: expected UTF-8 \(is it UTF-16\? --config.data.enc"):
+    data.load(path)
+  with pytest.raises(
+    DataError, match=r"t\.csv, after line 0: expected text in the encoding of --config.data.enc"
+  ):
+    data.load(samples.write(path, b"title,label\n\xff,a\n"), encoding="utf-8")
+  for name in ("klingon", "base64", "a\0b"):
+    with pytest.raises(ConfigError, match=r"--config\.data\.encoding=.*: expected an encoding that Python"):
+      data.load(path, encoding=name)
+
+
+_QUOTED_LETTERS = {
+  "opened": '"peloton best',
+  "closed in the middle": '"oven" choose',
+  "closed by itself": '"Heroes"',
+}
+_CELLS = ("plain", *_QUOTED_LETTERS.values(), "x", "y", 'seeds heron"', "z")
+
+
+@each_case("num", range(2, len(_CELLS) + 1))
+def test_quotation_marks_that_are_letters_swallow_no_row(num, tmp_path):
+  rows = samples.lines(f"{cell}\ta" for cell in _CELLS[:num])
+  path = samples.write(tmp_path / "t.tsv", f"title\tlabel\n{rows}")
+  read = data.load(path, test_fraction=0)
+  assert list(read.train.texts) == list(_CELLS[:num])
+  assert any("t.tsv: quotation marks are letters" in notice for notice in read.manifest["notices"])
+
+
+@each_case(
+  ("text", "texts"),
+  [
+    ('title\tlabel\n"a ""b"""\ta\n"c"\ta\n', ['a "b"', "c"]),
+    ('title\tlabel\n"a\nb"\ta\n"c"\ta\n', ["a\nb", "c"]),
+    ('label\ttitle\na\t"a\nb"\n', ["a\nb"]),
+    ('label\ttitle\na\t"a\tb"\n', ["a\tb"]),
+  ],
+)
+def test_quotes_round_whole_cells_are_not_letters(text, texts, tmp_path):
+  path = samples.write(tmp_path / "t.tsv", text)
+  assert list(data.load(path, test_fraction=0).train.texts) == texts
+
+
+def test_quoting_can_be_set(tmp_path):
+  path = samples.write(tmp_path / "t.tsv", 'title\tlabel\n"a"\tb\n')
+  assert list(data.load(path, test_fraction=0).train.texts) == ["a"]
+  assert list(data.load(path, test_fraction=0, quoting="none").train.texts) == ['"a"']
+  samples.write(path, 'title\tlabel\n"a\tb\n')
+  with pytest.raises(DataError, match=r"if quotation marks are letters, --config\.data\.quoting=none"):
+    data.load(path, test_fraction=0, quoting="minimal")
+
+
+@each_case("first", ["title;label", "sep=;\ntitle;label", "title\tlabel", "title|label"])
+def test_columns_separated_otherwise(first, tmp_path):
+  mark = next(mark for mark in ";\t|" if mark in first)
+  path = samples.write(tmp_path / "t.csv", f"{first}\nx{mark}a, b\ny, z{mark}c\n")
+  read = data.load(path, test_fraction=0)
+  assert list(read.train.texts) == ["x", "y, z"] and list(read.labels.texts) == ["a", "b", "c"]
+  assert read.manifest["notices"][0] == f"t.csv: columns are separated by {mark!r}"
 
 
 def test_byte_order_mark_and_windows_line_ends(tmp_path):

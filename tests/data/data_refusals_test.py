@@ -34,7 +34,12 @@ CASES = {
     GOOD + '{"title": "x\n',
     r"trn\.json, line 2: expected one JSON object",
   ),
-  "blank line": ("raw_json", "trn.json", GOOD + "\n" + GOOD, r"trn\.json, line 2: expected one JSON object"),
+  "a column twice": (
+    "csv",
+    "train.csv",
+    "title,title,tags\na,b,0\n",
+    r"train\.csv: expected one column 'title', found 2; rename one",
+  ),
   "no object": (
     "raw_json",
     "lbl.json",
@@ -255,8 +260,8 @@ CASES = {
   "UTF-16": (
     "index",
     "Y.txt",
-    "x\n".encode("utf-16"),
-    r"Y\.txt, line 1: expected UTF-8 text, found a UTF-16",
+    "x\n".encode("utf-16-le"),
+    r"Y\.txt, line 1: expected UTF-8 \(is it UTF-16\?",
   ),
   "map without key": ("index_maps", "label_map.txt", "a\tb\nc\n", r"label_map\.txt, line 2: expected an id"),
   "graph rows": (
@@ -285,7 +290,18 @@ CASES = {
   ),
   "npz": ("pecos", "Y.trn.npz", b"PK\x03\x04 no matrix", r"Y\.trn\.npz: expected a matrix saved by scipy"),
   "csv columns": ("csv", "train.csv", "title,tags\na,b\nc\n", r"train\.csv, line 3: expected 2 columns.*'1'"),
-  "csv quotes": ("csv", "train.csv", 'title,tags\na,"b\n', r"train\.csv, line 2: expected separated columns"),
+  "csv quotes": (
+    "csv",
+    "train.csv",
+    'title,tags\na,"b\n',
+    r"train\.csv, line 2: expected separated columns",
+  ),
+  "tsv quotes, some closed": (
+    "tsv",
+    "train.tsv",
+    'title\ttags\n"a"\t0\na\t"b\n',
+    r"train\.tsv, line 3: expected a quoted cell to end with a quotation mark; set --config\.data\.quoting=none",
+  ),
   "csv empty": ("csv", "train.csv", "", r"train\.csv, line 1: expected at least one row"),
   "no label column": (
     "csv",
@@ -513,12 +529,16 @@ def test_long_rows_of_tables(tmp_path, monkeypatch):
   )
 
 
-def test_blank_lines_before_others_are_refused_in_any_chunk(tmp_path, monkeypatch):
+def test_blank_lines_are_skipped_in_any_chunk(tmp_path, monkeypatch):
   folder = samples.raw_json(tmp_path)
-  samples.write(folder / "trn.json", GOOD * 2 + "\n" * 30 + GOOD)
+  samples.write(folder / "filter_labels_train.txt", "")
+  (folder / "kind_trn_X_Y.txt").unlink()
   for size in (9, 99, lines.CHUNK_BYTES):
     monkeypatch.setattr(lines, "CHUNK_BYTES", size)
-    refused(folder, r"trn\.json, line 3: expected one JSON object, found ''")
+    samples.write(folder / "trn.json", GOOD * 2 + "\n \n" * 30 + GOOD + "\n")
+    assert len(data.load(folder, cache_dir=tmp_path / f"{size}").train) == 3
+    samples.write(folder / "trn.json", GOOD * 2 + "\n" * 30 + "x\n")
+    refused(folder, r"trn\.json, line 33: expected one JSON object, found 'x'")
 
 
 def test_small_chunks_give_the_same(tmp_path, monkeypatch):

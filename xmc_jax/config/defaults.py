@@ -35,6 +35,12 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     ),
     "test_fraction": Key(0.2, "tables without a test file: the share of rows to test on", below=1),
     "split_seed": Key(0, "tables without a test file: the seed of the split"),
+    "encoding": Key("", "of text files, such as 'cp1252'; '' is UTF-8, and cp1252 where a line is not"),
+    "quoting": Key(
+      "auto",
+      "quotation marks in CSV and TSV: 'none' takes them as letters, 'auto' finds out",
+      choices=("auto", "minimal", "none"),
+    ),
     "max_length": Key(32, "tokens per text, including special ones", least=3),  # [CLS], a token, [SEP]
     "num_validation": Key(
       -1, "training rows held out to choose the best epoch; -1 is a tenth, at most 1,000", least=-1

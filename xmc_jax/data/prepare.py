@@ -14,7 +14,7 @@ from xmc_jax.data import cache, formats
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, lengths_of
 from xmc_jax.data.formats.checks import cleaned
 from xmc_jax.data.formats.filter_pairs import read_filter
-from xmc_jax.data.formats.lines import text_chunks
+from xmc_jax.data.formats.lines import PACKED, text_chunks
 from xmc_jax.data.formats.matrices import matrix_chunks
 from xmc_jax.data.formats.source import GraphFiles, Options, Source
 from xmc_jax.data.manifest import read_manifest, write_manifest
@@ -117,7 +117,7 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
 def _likely_bytes(files: Sequence[Path]) -> float:
   """Estimates the prepared size of source files: as large as the files, or 3 times that if compressed."""
   return sum(
-    (3.0 if file.suffix in (".gz", ".npz", ".parquet") else 1.0) * file.stat().st_size for file in files
+    (3.0 if file.suffix in (*PACKED, ".npz", ".parquet") else 1.0) * file.stat().st_size for file in files
   )
 
 
@@ -242,7 +242,8 @@ class _Builder:
 
   def _write_graph(self, graph: GraphFiles, num_rows: int, num_labels: int) -> Counter[str]:
     stage, name = f"graph {graph.name}", f"graph.{graph.name}"
-    counts = self._write_texts(stage, f"{name}.anchors", text_chunks(graph.anchors, self._source.notices))
+    anchors = text_chunks(graph.anchors, self._source.notices, self._source.options)
+    counts = self._write_texts(stage, f"{name}.anchors", anchors)
     num_anchors = counts["texts"]
     if not num_anchors:
       raise DataError(f"{graph.anchors}: expected at least one anchor, found none")

@@ -25,7 +25,7 @@ _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
 # The keys of config.data that decide which training rows there are.
 _WHICH_ROWS = (
   *("path", "layout", "text", "label_column", "label_separator", "label_file"),
-  *("test_fraction", "split_seed"),
+  *("test_fraction", "split_seed", "encoding", "quoting"),
 )
 
 
@@ -245,19 +245,12 @@ def load_data(
     return data.load(
       section.path,
       layout=section.layout,
-      text=section.text,
       tokenizer=tokenizer,
       tokenizer_name=tokenizer_name,
       max_length=section.max_length,
       cache_dir=section.cache_dir or None,
       progress=progress,
-      label_column=section.label_column,
-      label_separator=section.label_separator,
-      label_file=section.label_file,
-      label_text=section.label_text,
-      label_parent=section.label_parent,
-      test_fraction=section.test_fraction,
-      split_seed=section.split_seed,
+      **{key: section[key] for key in data.Options._fields},
     )
   finally:
     for bar in bars.values():

@@ -66,7 +66,7 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
   for name, (reader, _) in tried.items():
     fields = reader(path, options, notices)
     if fields is not None:
-      return _complete(path, name, fields, notices)
+      return _complete(path, name, fields, notices, options)
   looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
   shown = ", ".join(found[:8] + ["..."] * (len(found) > 8)) or "nothing"
   why = f" ({notices[0]})" if notices else ""
@@ -80,7 +80,7 @@ def _refuse_other_files(path: Path, layout: str) -> None:
     raise DataError(f"{path}: expected a folder, or a table in {', '.join(tables.SUFFIXES)} (or .gz)")
 
 
-def _complete(path: Path, layout: str, fields: dict, notices: list[str]) -> Source:
+def _complete(path: Path, layout: str, fields: dict, notices: list[str], options: Options) -> Source:
   in_folder = path.is_dir()
   filters: dict[str, Path | None] = find_filters(path) if in_folder else {"train": None, "test": None}
   graphs = find_graphs(path) if in_folder else ()
@@ -90,4 +90,6 @@ def _complete(path: Path, layout: str, fields: dict, notices: list[str]) -> Sour
   extra = [*filters.values(), *(file for graph in graphs for file in graph[1:])]
   files = (*fields.pop("files"), *(file for file in extra if file is not None))
   name = path.resolve().name if in_folder else path.name.split(".")[0]
-  return Source(layout, name, files, filters=filters, graphs=graphs, notices=notices, **fields)
+  return Source(
+    layout, name, files, filters=filters, graphs=graphs, notices=notices, options=options, **fields
+  )

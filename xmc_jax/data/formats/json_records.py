@@ -5,26 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from xmc_jax.data.formats.lines import Lines
-from xmc_jax.data.formats.source import Place, refusal
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place
 
 
-def objects(path: Path, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
-  """Yields the records of a file with one JSON object per line; empty lines are allowed only at its end."""
-  blank = 0  # number of the first empty line after the last record; 0 if there is none
-  with Lines(path, notices) as lines:
+def objects(
+  path: Path, notices: list[str], options: Options = DEFAULTS
+) -> Iterator[tuple[Place, list[dict]]]:
+  """Yields the records of a file with one JSON object per line; empty lines are skipped."""
+  with Lines(path, notices, options) as lines:
     for first, texts in lines.chunks():
-      end = first + len(texts)
-      while texts and not texts[-1].strip():
-        texts.pop()
-      if not texts:
-        blank = blank or first
-        continue
-      if blank:
-        raise refusal(path, blank, "one JSON object", "")
-      after = first + len(texts)
-      place = Place(path, range(first, after))
-      yield place, [_object(text, place, row) for row, text in enumerate(texts)]
-      blank = after if after < end else 0
+      place = Place(path, [first + offset for offset, text in enumerate(texts) if text.strip()])
+      if place.numbers:
+        yield place, [_object(text, place, row) for row, text in enumerate(filter(str.strip, texts))]
 
 
 def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int, setting: str = "text") -> str:

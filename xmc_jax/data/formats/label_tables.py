@@ -47,21 +47,21 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   """
   if suffix(path) not in (*SUFFIXES, ".json"):
     refuse_settings_without_columns(path, options)
-    texts = list(chain.from_iterable(text_chunks(path, notices)))
+    texts = list(chain.from_iterable(text_chunks(path, notices, options)))
     return LabelTable(texts, texts, True)
   found = _find_columns(path, options, notices)
   keys: list[str] = []
   hierarchy = Hierarchy(found.parent)
   wanted = dict.fromkeys((*found.names, found.key, found.parent))
   has_parents = False
-  for place, rows in records(path, [name for name in wanted if name], notices):
+  for place, rows in records(path, [name for name in wanted if name], notices, options):
     names = [joined_text(record, found.names[:1], place, row) for row, record in enumerate(rows)]
     texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
     keys += [str(record.get(found.key)) for record in rows] if found.key else names
     hierarchy.add(names, texts, [record.get(found.parent) for record in rows], place)
     has_parents = has_parents or any(found.parent in record for record in rows)
   if found.parent and not has_parents:
-    raise _missing(path, found.parent, "parents", "label_parent", column_names(path, []))
+    raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], options))
   return LabelTable(hierarchy.joined_texts(keys), keys, not found.key)
 
 
@@ -108,7 +108,7 @@ def unread_notices(path: Path, have: list[str], read: tuple[str, ...], options: 
 
 
 def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
-  have = column_names(path, notices)
+  have = column_names(path, notices, options)
   parent = options.label_parent
   if parent and parent not in have and suffix(path) not in _RECORDS:
     raise _missing(path, parent, "parents", "label_parent", have)

@@ -1,26 +1,32 @@
-"""Opens files, plain or gzip, and decodes their lines.
+"""Opens files, plain or compressed, and decodes their lines.
 
 At most CHUNK_BYTES plus one line of a file are in memory at a time, however well the file is compressed.
 A line longer than MAX_LINE_BYTES is refused. The parsed result of a line (lists, small numbers) may take
 about forty times the memory of the line.
 """
 
+import bz2
 import contextlib
 import gzip
 import io
+import lzma
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, TextIO
 
-from xmc_jax.data.formats.source import one_line, refusal
-from xmc_jax.errors import DataError
+from xmc_jax.data.formats.source import DEFAULTS, Options, excerpt, one_line, refusal
+from xmc_jax.errors import ConfigError, DataError
 
 # Large enough to keep the tokenizer's threads busy, small enough to bound the memory for long documents.
 CHUNK_BYTES = 1 << 19
 CHUNK_ROWS = 8192
 # Far longer than the text of a document that a tokenizer truncates to a few hundred tokens.
 MAX_LINE_BYTES = 1 << 24
+PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip"}
+"""Names what a compressed file is packed with, by the end of its name."""
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @contextlib.contextmanager
@@ -36,19 +42,49 @@ def reading(path: Path, after_line: int | None = None) -> Iterator[None]:
   except IsADirectoryError:
     raise DataError(f"{path}: expected a file, found a folder") from None
   except EOFError:
-    raise DataError(f"{where}: expected more gzip data, found the end (a truncated download?)") from None
-  except (gzip.BadGzipFile, zlib.error) as error:
-    raise DataError(f"{where}: expected intact gzip data ({error})") from None
+    expected = f"more {PACKED.get(path.suffix, 'packed')} data, found the end (a truncated download?)"
+    raise DataError(f"{where}: expected {expected}") from None
+  except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError) as error:
+    if path.suffix not in PACKED:  # an .npz, whose reader says what was expected
+      raise
+    raise DataError(f"{where}: expected intact {PACKED[path.suffix]} data ({error})") from None
+  except UnicodeError as error:
+    expected = f"text in the encoding of --config.data.encoding ({one_line(error)})"
+    raise DataError(f"{where}: expected {expected}") from None
   except OSError as error:
     raise DataError(f"{where}: cannot be read ({error.strerror or one_line(error)})") from None
 
 
-def open_bytes(path: Path) -> BinaryIO:
-  """Opens a file for reading bytes; decompresses it if its name ends in `.gz`."""
+def open_bytes(path: Path) -> io.BufferedReader:
+  """Opens a file for reading bytes; decompresses it if its name ends as in PACKED."""
+  openers: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": _open_zip}
   with reading(path):
-    if path.suffix == ".gz":
-      return io.BufferedReader(gzip.open(path), CHUNK_BYTES)
-    return open(path, "rb", buffering=CHUNK_BYTES)
+    return io.BufferedReader(openers.get(path.suffix, io.FileIO)(path), CHUNK_BYTES)
+
+
+def _open_zip(path: Path) -> IO[bytes]:
+  archive = zipfile.ZipFile(path)
+  names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+  if len(names) != 1:
+    raise DataError(f"{path}: expected one file in the archive, found {len(names)}; unpack it")
+  return archive.open(names[0])
+
+
+def _open_utf8(path: Path, encoding: str) -> tuple[Callable[[int], bytes], BinaryIO | TextIO]:
+  """Opens a file; returns a function that reads a line of it, at most so long, as UTF-8, and the file."""
+  file = open_bytes(path)
+  with reading(path, 0):
+    if not encoding and file.peek(2)[:2] in _UTF16_MARKS:
+      encoding = "utf-16"
+  if not encoding:
+    return file.readline, file
+  try:
+    text = io.TextIOWrapper(file, encoding, newline="\n")
+  except (LookupError, ValueError):
+    file.close()
+    name = f"--config.data.encoding={excerpt(encoding)}"
+    raise ConfigError(f"{name}: expected an encoding that Python knows, such as cp1252") from None
+  return lambda size: text.readline(size).encode("utf-8", "surrogatepass"), text
 
 
 class Lines:
@@ -59,12 +95,12 @@ class Lines:
     taken: how many lines have been read so far.
   """
 
-  def __init__(self, path: Path, notices: list[str]):
+  def __init__(self, path: Path, notices: list[str], options: Options = DEFAULTS):
     self.path = path
     self.taken = 0
     self._notices = notices
     self._is_utf8 = True
-    self._file = open_bytes(path)
+    self._readline, self._file = _open_utf8(path, options.encoding)
 
   def __enter__(self) -> "Lines":
     return self
@@ -80,14 +116,14 @@ class Lines:
     lines: list[bytes] = []
     left = CHUNK_BYTES
     with reading(self.path, self.taken):
-      while left > 0 and len(lines) != num and (line := self._file.readline(MAX_LINE_BYTES + 1)):
+      while left > 0 and len(lines) != num and (line := self._readline(MAX_LINE_BYTES + 1)):
         if len(line) > MAX_LINE_BYTES:
           expected = f"lines of at most {MAX_LINE_BYTES >> 20} MiB"
           raise refusal(self.path, self.taken + len(lines) + 1, expected, line)
         lines.append(line)
         left -= len(line)
     if lines and not self.taken:
-      lines[0] = self._without_mark(lines[0])
+      lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
     self.taken += len(lines)
     return [line.rstrip(b"\r\n") for line in lines]
 
@@ -95,6 +131,8 @@ class Lines:
     """Returns the same as `take()`, decoded."""
     first = self.taken + 1
     lines = self.take()
+    if first == 1 and lines and b"\0" in lines[0]:
+      raise refusal(self.path, 1, "UTF-8 (is it UTF-16? --config.data.encoding=utf-16-le)", lines[0])
     try:
       return b"\n".join(lines).decode("utf-8").split("\n") if lines else []
     except UnicodeDecodeError:
@@ -115,29 +153,31 @@ class Lines:
     except UnicodeDecodeError:
       if self._is_utf8:
         self._is_utf8 = False
-        self._notices.append(f"{self.path.name}: not UTF-8 from line {number} on; such lines read as latin-1")
+        change = "change with --config.data.encoding"
+        found = f"not UTF-8 from line {number} on; such lines read as Windows' cp1252 ({change})"
+        self._notices.append(f"{self.path.name}: {found}")
+    try:
+      return line.decode("cp1252")
+    except UnicodeDecodeError:  # it leaves five bytes undefined
       return line.decode("latin-1")
 
-  def _without_mark(self, line: bytes) -> bytes:
-    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-      raise refusal(self.path, 1, "UTF-8 text, found a UTF-16 byte order mark")
-    return line.removeprefix(b"\xef\xbb\xbf")
 
-
-def text_chunks(path: Path, notices: list[str]) -> Iterator[list[str]]:
+def text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> Iterator[list[str]]:
   """Yields the texts of a file with one text per line."""
-  with Lines(path, notices) as lines:
+  with Lines(path, notices, options) as lines:
     for _, texts in lines.chunks():
       yield texts
 
 
-def keyed_text_chunks(path: Path, notices: list[str], ids: bool = False) -> Iterator[list[str]]:
+def keyed_text_chunks(
+  path: Path, notices: list[str], options: Options = DEFAULTS, ids: bool = False
+) -> Iterator[list[str]]:
   """Yields the texts of "id->text", "id<tab>text" or bare text lines; the first line decides which.
 
   With `ids`, yields the ids instead, and none of bare text lines.
   """
   mark = None
-  with Lines(path, notices) as lines:
+  with Lines(path, notices, options) as lines:
     for first, texts in lines.chunks():
       if first == 1:
         mark = next((mark for mark in ("->", "\t") if mark in texts[0]), None)
@@ -162,9 +202,9 @@ def anywhere(*names: str) -> tuple[str, ...]:
 
 
 def find(folder: Path, *names: str) -> Path | None:
-  """Returns the first of these names that the folder contains, plain or with `.gz`; None if none."""
+  """Returns the first of these names that the folder contains, plain or packed; None if none."""
   for name in names:
-    for path in (folder / name, folder / f"{name}.gz"):
+    for path in (folder / f"{name}{end}" for end in ("", *PACKED)):
       if path.is_file():
         return path
   return None

@@ -51,7 +51,7 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
   labels = _label_file(names, folder, first, options)
 
   def read(split: str, num_labels: int) -> Iterator:
-    return points(_texts(texts[split], notices), texts[split], targets[split], num_labels, notices)
+    return points(_texts(texts[split], options, notices), texts[split], targets[split], num_labels, notices)
 
   return {
     "files": (*targets.values(), *texts.values(), labels),
@@ -74,19 +74,19 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[s
   """Yields the labels' texts in the order of the matrices' columns, from a file of texts or a table."""
   if suffix(path) in SUFFIXES:
     return label_tables.chunks(path, options, notices)
-  return _texts(path, notices)
+  return _texts(path, options, notices)
 
 
 def _keys(path: Path, options: Options) -> Iterator[list[str]]:
   """Yields the labels' keys: of a table's column, or the ids before the texts; none of other files."""
   if suffix(path) in SUFFIXES:
     return iter([label_tables.read(path, options, []).keys])
-  return keyed_text_chunks(path, [], ids=True) if _is_keyed(path) else iter(())
+  return keyed_text_chunks(path, [], options, ids=True) if _is_keyed(path) else iter(())
 
 
-def _texts(path: Path, notices: list[str]) -> Iterator[list[str]]:
+def _texts(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
   """Yields the texts of a file; `Yf.txt` and the `*_map.txt` files have an id before each text."""
-  return (keyed_text_chunks if _is_keyed(path) else text_chunks)(path, notices)
+  return (keyed_text_chunks if _is_keyed(path) else text_chunks)(path, notices, options)
 
 
 def _is_keyed(path: Path) -> bool:

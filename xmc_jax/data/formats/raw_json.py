@@ -25,10 +25,10 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
     "files": (train, test, labels),
     "labels_file": labels,
     "labels": lambda: _labels(labels, options, notices),
-    "keys": lambda: _keys(labels),
+    "keys": lambda: _keys(labels, options),
     "splits": {
-      "train": lambda num_labels: _points(train, options.text, notices),
-      "test": lambda num_labels: _points(test, options.text, notices),
+      "train": lambda num_labels: _points(train, options, notices),
+      "test": lambda num_labels: _points(test, options, notices),
     },
   }
 
@@ -39,25 +39,27 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[s
   if options.label_parent:
     yield from label_tables.chunks(path, options._replace(label_text="+".join(names)), notices)
     return
-  for place, records in objects(path, notices):
-    if place.numbers[0] == 1:
+  is_first = True
+  for place, records in objects(path, notices, options):
+    if is_first:
+      is_first = False
       # `content` is part of the layout, and often empty.
       have = [name for name in records[0] if name != "content"]
       notices += label_tables.unread_notices(path, have, names, options)
     yield [joined_text(record, names, place, row, setting) for row, record in enumerate(records)]
 
 
-def _keys(path: Path) -> Iterator[list[str]]:
+def _keys(path: Path, options: Options) -> Iterator[list[str]]:
   """Yields the labels' `uid`; none if the first label has none."""
-  for place, records in objects(path, []):
-    if place.numbers[0] == 1 and "uid" not in records[0]:
+  for chunk, (_, records) in enumerate(objects(path, [], options)):
+    if not chunk and "uid" not in records[0]:
       return
     yield [str(record.get("uid", "")) for record in records]
 
 
-def _points(path: Path, text: str, notices: list[str]) -> Iterator[Rows]:
-  names = tuple(text.split("+"))
-  for place, records in objects(path, notices):
+def _points(path: Path, options: Options, notices: list[str]) -> Iterator[Rows]:
+  names = tuple(options.text.split("+"))
+  for place, records in objects(path, notices, options):
     texts = [joined_text(record, names, place, row) for row, record in enumerate(records)]
     yield Rows(texts, _targets(records, place))
 

@@ -26,6 +26,8 @@ class Options(NamedTuple):
       label's text; '' reads none.
     test_fraction: share of the rows to test on, if a table has no test file.
     split_seed: the seed of that split.
+    encoding: of text files, by Python's name; '' is UTF-8, or UTF-16 if a file begins with its mark.
+    quoting: what a quotation mark is in a CSV or TSV file: 'auto', 'minimal' or 'none', as in `csv`.
   """
 
   text: str = "title"
@@ -36,6 +38,11 @@ class Options(NamedTuple):
   label_parent: str = ""
   test_fraction: float = 0.2
   split_seed: int = 0
+  encoding: str = ""
+  quoting: str = "auto"
+
+
+DEFAULTS = Options()
 
 
 class Place(NamedTuple):
@@ -103,6 +110,7 @@ class Source(NamedTuple):
     filters: the file of "row label" pairs to leave out of each split; None if there is none.
     graphs: metadata graphs.
     notices: messages for the user; readers add to them.
+    options: how the files are read.
     keys: yields the labels' own names (URI, SKU, uid), some at a time, once `labels` is read to its end; None
       or no key if labels are called by their texts.
   """
@@ -116,6 +124,7 @@ class Source(NamedTuple):
   filters: dict[str, Path | None]
   graphs: tuple[GraphFiles, ...]
   notices: list[str]
+  options: Options
   keys: Callable[[], Iterator[list[str]]] | None = None
 
 

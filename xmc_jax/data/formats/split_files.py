@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmc_jax.data.formats.lines import find
+from xmc_jax.data.formats.table_files import suffix
 from xmc_jax.errors import DataError
 
 _SHARD = re.compile(
-  r"(?P<split>\w[\w.]*)-(?P<number>\d{5,9})-of-(?P<total>\d{5,9})(-[0-9a-f]{16})?(?P<end>\.\w+(\.gz)?)"
+  r"(?P<split>\w[\w.]*)-(?P<number>\d{5,9})-of-(?P<total>\d{5,9})(-[0-9a-f]{16})?(?P<end>\.\w+?(\.(gz|bz2|xz|zip))?)"
 )
 _HELD_OUT = ("validation", "valid", "val", "dev")
 _STEMS = {"train": ("train", "trn"), "test": ("test", "tst")}
@@ -80,7 +81,7 @@ def _shards(folder: Path, suffixes: tuple[str, ...]) -> dict[str, list[re.Match]
   found: dict[str, list[re.Match]] = {}
   for path in sorted(folder.iterdir()):
     match = _SHARD.fullmatch(path.name)
-    if match and match["end"].removesuffix(".gz") in suffixes:
+    if match and suffix(path) in suffixes:
       found.setdefault(match["split"], []).append(match)
   return found
 

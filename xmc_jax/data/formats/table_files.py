@@ -4,15 +4,26 @@ At most CHUNK_BYTES plus one row (MAX_LINE_BYTES) are in memory at a time; for p
 """
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from xmc_jax.data.formats import arrow_streams
 from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
 from xmc_jax.data.formats.json_records import objects
-from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, Lines, open_bytes
-from xmc_jax.data.formats.source import Place, one_line, refusal
+from xmc_jax.data.formats.lines import (
+  CHUNK_BYTES,
+  CHUNK_ROWS,
+  MAX_LINE_BYTES,
+  PACKED,
+  Lines,
+  open_bytes,
+  reading,
+)
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place, excerpt, one_line, refusal
 from xmc_jax.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,31 +31,47 @@ if TYPE_CHECKING:
   from pyarrow.parquet import ParquetFile
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")  # of tables that may be named; .arrow files never are
+_DELIMITERS = (";", "\t", "|", ",")  # of CSV files whose header does not have the usual one
+_EXCEL_MARK = re.compile("(?i)sep=(.)")  # a first line that names the delimiter
+_QUOTED = re.compile('"(?:[^"]|"")*"')
 
 
 def suffix(path: Path) -> str:
-  """Returns the file's suffix, without a final `.gz`."""
-  return Path(path.name.removesuffix(".gz")).suffix.lower()
+  """Returns the file's suffix, without the end of a compressed file's name."""
+  return Path(path.stem if path.suffix in PACKED else path.name).suffix.lower()
 
 
-def records(path: Path, columns: Sequence[str], notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
-  """Yields the rows of a table, some at a time, with at least these columns."""
+def records(
+  path: Path, columns: Sequence[str], notices: list[str], options: Options = DEFAULTS
+) -> Iterator[tuple[Place, list[dict]]]:
+  """Yields the rows of a table, some at a time, with at least these columns.
+
+  Raises:
+    DataError: the table is damaged, or has one of these columns twice.
+  """
+  if (schema := _schema(path)) is not None:
+    _refuse_twice(path, schema.names, columns)
   match suffix(path):
     case ".jsonl" | ".json":
-      yield from objects(path, notices)
+      yield from objects(path, notices, options)
     case ".arrow":
       yield from arrow_streams.records(path, columns)
     case ".parquet":
       yield from _parquet(path, columns)
-    case kind:
-      yield from _separated(path, "\t" if kind == ".tsv" else ",", notices)
+    case _:
+      yield from _separated(path, columns, notices, options)
 
 
-def column_names(path: Path, notices: list[str]) -> list[str]:
+def _refuse_twice(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+  if twice := next((name for name in columns if names.count(name) > 1), ""):
+    raise DataError(f"{path}: expected one column {excerpt(twice)}, found {names.count(twice)}; rename one")
+
+
+def column_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
   """Returns the columns of a table: from its schema, its header, or the keys of its first record."""
   if (schema := _schema(path)) is not None:
     return list(schema.names)
-  for _, rows in records(path, (), notices):
+  for _, rows in records(path, (), notices, options):
     if rows:
       return list(rows[0])
   raise refusal(path, 1, "at least one row", "an empty table")
@@ -90,13 +117,76 @@ def _parquet_batches(path: Path, file: BinaryIO, columns: Sequence[str]) -> Iter
   yield from table.iter_batches(BATCH_ROWS, columns=list(columns) or None)
 
 
-def _separated(path: Path, delimiter: str, notices: list[str]) -> Iterator[tuple[Place, list[dict]]]:
-  with Lines(path, notices) as lines:
-    rows = _numbered(lines, delimiter)
+class _Dialect(NamedTuple):
+  """Holds how a CSV or TSV file is read: its delimiter, the quoting of `csv`, lines before the header."""
+
+  delimiter: str
+  quoting: Literal[0, 3]  # QUOTE_MINIMAL or QUOTE_NONE
+  num_skipped: int
+  notices: tuple[str, ...]
+
+
+@lru_cache
+def _dialect(path: Path, mtime_ns: int, options: Options) -> _Dialect:
+  """Finds the dialect of a CSV or TSV file.
+
+  Quotation marks are letters in a file with tabs if every line has as many as the header, and most cells that
+  begin with a mark are not quoted as a whole. No file with line breaks in cells looks like this.
+  """
+  notices = []
+  usual = "\t" if suffix(path) == ".tsv" else ","
+  with Lines(path, [], options) as lines:
+    texts = (text for _, chunk in lines.chunks() for text in chunk)
+    header = next(texts, "")
+    named = _EXCEL_MARK.fullmatch(header)
+    if named:
+      header = next(texts, "")
+    others = (mark for mark in (usual, *_DELIMITERS) if mark in header)
+    delimiter = named[1] if named else next(others, usual)
+    if delimiter != usual:
+      notices.append(f"{path.name}: columns are separated by {excerpt(delimiter)}")
+    are_letters = options.quoting == "none"
+    if options.quoting == "auto" and delimiter == "\t" and _has_letters(path, chain([header], texts)):
+      are_letters = True
+      change = "(change with --config.data.quoting)"
+      notices.append(
+        f"{path.name}: quotation marks are letters, as some open a cell and do not end it {change}"
+      )
+  quoting: Literal[0, 3] = csv.QUOTE_NONE if are_letters else csv.QUOTE_MINIMAL
+  return _Dialect(delimiter, quoting, int(bool(named)), tuple(notices))
+
+
+def _has_letters(path: Path, lines: Iterator[str]) -> bool:
+  """Returns whether quotation marks are letters; see `_dialect`."""
+  width = whole = odd = odd_line = 0
+  for number, line in enumerate(lines, 1):
+    width = width or line.count("\t")
+    if line and line.count("\t") != width:
+      return False
+    if '"' in line:
+      opened = [cell for cell in line.split("\t") if cell.startswith('"')]
+      ended = sum(map(bool, map(_QUOTED.fullmatch, opened)))
+      whole, odd = whole + ended, odd + len(opened) - ended
+      odd_line = odd_line or number * (len(opened) > ended)
+  if 0 < odd <= whole:
+    sets = "set --config.data.quoting=none if quotation marks are letters, else minimal"
+    raise refusal(path, odd_line, f"a quoted cell to end with a quotation mark; {sets}")
+  return odd > 0
+
+
+def _separated(
+  path: Path, columns: Sequence[str], notices: list[str], options: Options
+) -> Iterator[tuple[Place, list[dict]]]:
+  with reading(path):
+    dialect = _dialect(path, path.stat().st_mtime_ns, options)
+  notices += dialect.notices
+  with Lines(path, notices, options) as lines:
+    rows = _numbered(lines, dialect)
     header = next(rows, None)
     if header is None:
       return
     names = header[1]
+    _refuse_twice(path, names, columns)
     for chunk in _chunks(rows):
       place = Place(path, [number for number, *_ in chunk])
       for row, (_, cells, _) in enumerate(chunk):
@@ -118,12 +208,13 @@ def _chunks(rows: Iterator[tuple[int, list[str], int]]) -> Iterator[list[tuple[i
     yield chunk
 
 
-def _numbered(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str], int]]:
+def _numbered(lines: Lines, dialect: _Dialect) -> Iterator[tuple[int, list[str], int]]:
   """Yields rows as (number of the first line, cells, letters). Quoted cells may span lines.
 
   Empty lines are skipped.
   """
   number = size = 0
+  lines.take(dialect.num_skipped)
 
   def plain() -> Iterator[str]:
     nonlocal size
@@ -136,13 +227,14 @@ def _numbered(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str], in
         yield line + "\n"
 
   csv.field_size_limit(MAX_LINE_BYTES)
-  reader = csv.reader(plain(), delimiter=delimiter, strict=True)
+  reader = csv.reader(plain(), delimiter=dialect.delimiter, quoting=dialect.quoting, strict=True)
   while True:
-    number, size = reader.line_num + 1, 0
+    number, size = dialect.num_skipped + reader.line_num + 1, 0
     try:
       cells = next(reader, None)
     except csv.Error as error:
-      raise refusal(lines.path, number, f"separated columns ({error})") from None
+      hint = f"({error}; if quotation marks are letters, --config.data.quoting=none)"
+      raise refusal(lines.path, number, f"separated columns {hint}") from None
     if cells is None:
       return
     if cells:

@@ -153,7 +153,7 @@ class _Tables:
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
       column = excerpt(self._columns[self._train][1])
-      have = columns.shown(column_names(first, []))
+      have = columns.shown(column_names(first, [], self._options))
       change = f"set another with --config.data.label_column=NAME {have}"
       raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
     return tally
@@ -200,7 +200,7 @@ class _Tables:
   def _records(self, split: SplitFiles) -> Iterator[tuple[Place, list[dict]]]:
     names, label = self._columns[split]
     for path in split.files:
-      yield from records(path, (*names, label), self._notices)
+      yield from records(path, (*names, label), self._notices, self._options)
 
   def _cell(self, record: dict, column: str, place: Place, row: int) -> list[str | int]:
     labels = split_cell(record.get(column), self._separator, place, row)
@@ -208,10 +208,12 @@ class _Tables:
 
   def _find_columns(self, split: SplitFiles) -> tuple[tuple[str, ...], str]:
     first, *others = split.files
-    found = columns.text_and_label_columns(first, column_names(first, self._notices), self._options)
+    have_first = column_names(first, self._notices, self._options)
+    found = columns.text_and_label_columns(first, have_first, self._options)
     for path in others:
       # Keys of JSON lines may be missing, and an empty file has none.
-      have = column_names(path, self._notices) if suffix(path) != ".jsonl" else [*found[0], found[1]]
+      in_lines = suffix(path) == ".jsonl"
+      have = [*found[0], found[1]] if in_lines else column_names(path, self._notices, self._options)
       if missing := next((name for name in (*found[0], found[1]) if name not in have), ""):
         expected = f"a column {excerpt(missing)}, as in {first.name}"
         raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
