@@ -4,11 +4,19 @@ from xmc_jax import methods
 from xmc_jax.config.defaults import keys_of
 from xmc_jax.config.keys import LARGEST, Key
 
+_EVERY_DAY = (
+  *("data.path", "data.text", "data.label_column", "data.label_separator", "data.label_file"),
+  *("data.max_length", "encoder.name", "train.num_epochs", "train.batch_size", "train.learning_rate"),
+  *("train.seed", "eval.scores", "eval.every_epochs", "mesh.data"),
+)
+
 
 def settings_table(names: list[str]) -> str:
-  """Returns a Markdown table of a method's settings, or without a name of all others."""
-  if not names:
-    rows = keys_of()
+  """Returns a Markdown table of a method's settings, of 'every_day', or without a name of the others."""
+  if names == ["every_day"]:
+    rows = {name: keys_of()[name] for name in _EVERY_DAY}
+  elif not names:
+    rows = {name: key for name, key in keys_of().items() if name not in _EVERY_DAY}
   else:
     rows = {f"method.{name}": key for name, key in methods.SETTINGS[names[0]].keys.items()}
   lines = ["| key | default | legal | what |", "|---|---|---|---|"]

@@ -3,6 +3,8 @@
 - The API: a page for each part, from the names that docs/api_tables.py finds; mkdocstrings fills it.
 - CONTRIBUTING.md and CHANGELOG.md of the repository's root, and the notebooks as pages.
 - Any other file that a page links is copied. So pages read the same on the site and in the repository.
+
+Search shows how to use the library before how it is built and measured.
 """
 
 import functools
@@ -25,6 +27,7 @@ _ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.m
 _ELSEWHERE |= {
   f"notebooks/{path.stem}.md": f"notebooks/{path.name}" for path in _ROOT.glob("notebooks/*.ipynb")
 }
+_FIRST = {"Start", "Use"}  # parts of the navigation whose pages search shows first
 _COPIES = "files"  # where the site has what is linked and is no page
 _LINK = re.compile(r"(\]\()([^)\s:#]+)(#[^)\s]*)?(\))")
 _FENCED = re.compile(r"(^```.*?^```$)", re.M | re.S)
@@ -54,8 +57,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-  """Leads links to where the site has their targets."""
+  """Leads links to where the site has their targets, and sets the page's weight in the search."""
   uri = page.file.src_uri
+  is_first = page.ancestors and page.ancestors[-1].title in _FIRST
+  page.meta.setdefault("search", {"boost": 1 if is_first or uri == "settings.md" else 1e-3})
   if uri == "api.md":
     markdown = re.sub(r"\[`([\w.]+)`\]\(\.\./[^)]*\)", _api_link, markdown)
   parts = _FENCED.split(markdown)

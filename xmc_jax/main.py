@@ -71,9 +71,11 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
 
 def _serve(workdir: pathlib.Path, scores: str, backend: str) -> None:
   from xmc_jax.cli import serving
+  from xmc_jax.serve import PageText
 
   host, port, hosts = options.HOST.value, options.PORT.value, options.ALLOWED_HOSTS.value
-  serving.serve(workdir, host, port, options.K.value, hosts, scores, backend)
+  said = PageText(options.TITLE.value, options.DESCRIPTION.value, tuple(options.EXAMPLE.value))
+  serving.serve(workdir, host, port, options.K.value, hosts, scores, backend, page_text=said)
 
 
 def _compare(workdirs: list[pathlib.Path]) -> None:

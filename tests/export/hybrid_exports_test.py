@@ -160,7 +160,11 @@ def test_a_new_label_is_found_by_its_text(folder, kind, tmp_path):
   for again in (opened, export.Exported.load(tmp_path / "out")):
     ids, _, texts, reasons = again.predict([NEW], 5, explain=True)
     assert ids[0, 0] == 60 and texts[0][0] == NEW
-    assert reasons[0][0] == {"sources": {"encoder": 1, "lexical_labels": 1}, "voters": []}
+    assert reasons[0][0] == {
+      "words": "words of its name occur in the text; its name means something similar",
+      "sources": {"encoder": 1, "lexical_labels": 1},
+      "voters": [],
+    }
     assert again.add_labels(["supath kedy nuxo"]).tolist() == [61]  # words that labels with points have, too
     ids, _, _, reasons = again.predict(["supath kedy nuxo"], 5, explain=True)
     place = ids[0].tolist().index(61)

@@ -60,6 +60,12 @@ def test_labels_without_any_training_point(equal):
   assert deciles.shape == (4,) and deciles.min() >= 0 and deciles.max() <= 9
 
 
+def test_frequency_groups_bounds():
+  np.testing.assert_array_equal(
+    metrics.frequency_groups([0, 1, 2, 5, 6, 20, 21, 5000]), [0, 1, 2, 2, 3, 3, 4, 4]
+  )
+
+
 def test_head_torso_tail_bounds():
   np.testing.assert_array_equal(metrics.head_torso_tail([0, 9, 10, 100, 101, 5000]), [2, 2, 1, 1, 0, 0])
 

@@ -60,8 +60,8 @@ def test_histograms_of_any_scores(sample):
 
 
 def test_bars_and_precision_recall():
-  assert drawing.png(figures.deciles({"P@1": [0.2] * 10, "P@5": [0.0] * 10, "R@1": [1]}))
-  assert drawing.png(figures.deciles({"P@1": [0.0]}))
+  assert drawing.png(figures.frequencies({"P@1": np.full(5, 0.2), "P@5": np.zeros(5), "R@1": np.ones(1)}))
+  assert drawing.png(figures.frequencies({"P@1": np.zeros(1)}))
   assert drawing.png(figures.found({"first 5": np.array([1.0])}))
   assert drawing.png(
     figures.precision_recall({"a": (np.ones(1), np.ones(1)), "b": (np.ones(500), np.ones(500))})
@@ -95,13 +95,13 @@ def _finished(letter, name):
 def test_any_names_of_runs():
   runs = [_finished(chr(65 + place), name) for place, name in enumerate(NAMES)]
   runs[0].curves = {}
-  parts = [np.linspace(0.3, 0, 10)] * len(runs)
+  parts = [np.linspace(0.3, 0, 5)] * len(runs)
   points = [(np.array([0.5, 0.4]), np.array([0.1, 0.2]))] * len(runs)
   for figure in (
     side_figures.validation(runs, "P@1"),
     side_figures.validation(runs, "P@1", by_time=True),
     side_figures.losses(runs),
-    side_figures.deciles(runs, "P@1", parts),
+    side_figures.frequencies(runs, "P@1", parts),
     side_figures.precision_recall(runs, points),
   ):
     assert drawing.png(figure)
@@ -117,13 +117,13 @@ def test_matplotlib_is_left_as_it_was():
   import sys
 
   before, had_pyplot = dict(matplotlib.rcParams), "matplotlib.pyplot" in sys.modules
-  drawing.png(figures.deciles({"P@1": [0.1, 0.2]}))
+  drawing.png(figures.frequencies({"P@1": np.array([0.1, 0.2])}))
   assert dict(matplotlib.rcParams) == before
   assert ("matplotlib.pyplot" in sys.modules) == had_pyplot
 
 
 def test_the_same_figure_is_the_same_file(tmp_path):
-  pngs = {drawing.png(figures.deciles({"P@1": [0.1, 0.2]})) for _ in range(2)}
+  pngs = {drawing.png(figures.frequencies({"P@1": np.array([0.1, 0.2])})) for _ in range(2)}
   assert len(pngs) == 1
   atomic.write_bytes(tmp_path / "a.png", pngs.pop())
   assert [path.name for path in tmp_path.iterdir()] == ["a.png"]

@@ -1,5 +1,6 @@
 """A run's page: written whole, safe, quick, and right about what it shows."""
 
+import csv
 import json
 import re
 import types
@@ -10,13 +11,13 @@ import scipy.sparse as sp
 from html_test import check_page
 from page_runs import HOSTILE, made_run, of_test
 
-from xmc_jax import report
+from xmc_jax import report, sanitize
 from xmc_jax.distributed import runtime
 from xmc_jax.report import drawing, figures, one_run
 from xmc_jax.runs import evaluate
 from xmc_jax.runs.ranking import ranker
 
-FIGURES = {"loss", "validation", "deciles", "found", "precision_recall", "scores"}
+FIGURES = {"loss", "validation", "frequencies", "found", "precision_recall", "scores"}
 
 
 def _write(made, **kwargs):
@@ -29,7 +30,7 @@ def _write(made, **kwargs):
 
 def test_figures_have_the_suffix(tmp_path):
   draw = one_run._Figures(tmp_path, "_exact")
-  draw.side_by_side(("found", lambda: figures.found({"first 5": np.ones(10)}), "a caption"))
+  draw.side_by_side(("found", lambda: figures.found({"first 5": np.ones(5)}), "a caption"))
   assert [path.name for path in tmp_path.iterdir()] == ["found_exact.png"]
 
 
@@ -50,6 +51,44 @@ def test_the_page_has_every_part(plain_run):
   assert "18 steps, 6 to an epoch" in text and "Parameters of step 6" in text
   assert "3 min 29 s" in text and "1.50 GB" in text  # 209 s in all
   assert "encoder.width" in text
+
+
+def test_it_begins_with_how_good_it_is(plain_run, undrawn):
+  _, text, _ = _write(plain_run)
+  report_json = json.loads((plain_run.run.workdir / "report" / "metrics.json").read_text())
+  first, low, high, five = (
+    f"{100 * value:.1f}"
+    for value in (
+      report_json["metrics"]["P@1"], *report_json["intervals_95"]["P@1"], report_json["metrics"]["R@5"]
+    )
+  )  # fmt: skip
+  sentence = text[: text.index("<h2>")].rpartition("<p>")[2]
+  assert f"right for {first} of 100 test texts</b> ({low} to {high} for" in sentence
+  assert f"The first 5 labels hold {five} % of a text's right labels" in sentence
+
+
+def test_a_table_of_all_labels(plain_run, undrawn):
+  _write(plain_run)
+  dataset, ids = plain_run.run.dataset, plain_run.ranking.ids
+  truth, train = dataset.test.unfiltered_positives.toarray() > 0, dataset.train.truth.toarray() > 0
+  with (plain_run.run.workdir / "report" / "labels.csv").open(encoding="utf-8", newline="") as file:
+    rows = list(csv.DictReader(file))
+  assert [row["key"] for row in rows] == [sanitize.line(key) for key in dataset.label_keys]
+  assert [row["label"] for row in rows] == [sanitize.line(text) for text in dataset.labels.texts]
+  seen = 0
+  for label, row in enumerate(rows):
+    points = np.flatnonzero(truth[:, label])
+    assert (int(row["training_points"]), int(row["test_points"])) == (train[:, label].sum(), len(points))
+    ranks = [(np.flatnonzero(ids[point] == label).tolist() or [np.inf])[0] for point in points]
+    values = [row["R@1"], row["R@5"], row["mean_reciprocal_rank"]]
+    if not ranks:
+      assert values == ["", "", ""]
+      continue
+    expected = [np.mean([share(rank) for rank in ranks]) for share in
+                (lambda rank: rank < 1, lambda rank: rank < 5, lambda rank: 1 / (rank + 1))]  # fmt: skip
+    np.testing.assert_allclose(list(map(float, values)), expected, atol=1e-4)
+    seen += 1
+  assert seen > 10
 
 
 def test_strangers_words_are_shown_and_do_nothing(plain_run, undrawn):

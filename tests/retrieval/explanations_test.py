@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from cases import each_case
 
-from xmc_jax.retrieval.explanations import Reason, explain, in_words
+from xmc_jax.retrieval.explanations import Reason, as_dict, explain, in_words
 from xmc_jax.retrieval.memory import Neighbors
 from xmc_jax.retrieval.sources import SOURCES, Found, Retriever
 
@@ -33,8 +33,11 @@ def test_reasons_are_true(retriever):
       for point, weight in zip(*(array[row].tolist() for array in one.voters)) if one.voters else ():
         if point >= 0 and weight > 0 and truth[point, label]:
           weights[point] = max(weight, weights.get(point, 0))
-    assert [weight for _, weight in reason.voters] == sorted(weights.values(), reverse=True)[:3]
+    assert [weight for _, weight in reason.voters] == sorted(weights.values(), reverse=True)
     assert all(weights[point] == weight for point, weight in reason.voters)
+    shown = as_dict(reason, [str(point) for point in range(len(truth))])
+    assert shown["voters"] == [{"text": str(p), "weight": round(w, 6)} for p, w in reason.voters[:3]]
+    assert (f"{len(weights)} similar text" in shown["words"]) == bool(weights)
     seen += len(reason.voters)
   assert seen > 100
 
@@ -51,21 +54,22 @@ def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
   voters = Neighbors(np.array([[5, 2, 1, 4, 0, -1]]), np.array([[0.5, 0.5, 0.5, 0.7, -1, 0]], np.float32))
   found = {"memory": Found(np.zeros((1, 1), np.int32), None, voters)}
   ((reason,),) = explain(found, np.zeros((1, 1), np.int32), truth)
-  assert [point for point, _ in reason.voters] == [4, 1, 2]
+  assert [point for point, _ in reason.voters] == [4, 1, 2, 5]
 
 
 @each_case(
   "sources, voters, expected",
   [
     (
-      {"memory": 1, "lexical_labels": 3},
-      [(1, 0.5)],
-      "1st by memory, 3rd by lexical labels; training text «short» has it",
+      {"memory": 1, "encoder": 3, "lexical_labels": 9},
+      [(1, 0.5), (0, 0.4)],
+      "words of its name occur in the text; its name means something similar; "
+      "2 similar texts have it: «short»",
     ),
-    ({"encoder": 2}, [], "2nd by encoder"),
-    ({"encoder": 10}, [(0, 0.1)], f"10th by encoder; training text «{'long ' * 12}…» has it"),
-    ({}, [(1, 0.5)], "many sources a little; training text «short» has it"),
-    ({}, [], "no source has it among its best ten"),
+    ({"classifier": 3}, [], "the text is like those that it was learnt from"),
+    ({"encoder": 10}, [(0, 0.1)], f"1 similar text has it: «{'long ' * 12}…»"),
+    ({"encoder": 4}, [], "no single reason stands out"),
+    ({}, [], "no single reason stands out"),
   ],
 )
 def test_reasons_in_words(sources, voters, expected):

@@ -133,7 +133,7 @@ def test_each_label_has_its_reason(explained):
   for line, without in zip(lines, map(json.loads, plain.getvalue().splitlines()), strict=True):
     for label in line["labels"]:
       why = label["why"]
-      assert set(why) == {"sources", "voters"} and set(why["sources"]) <= SOURCES
+      assert set(why) == {"words", "sources", "voters"} and set(why["sources"]) <= SOURCES
       assert all(1 <= rank <= 10 for rank in why["sources"].values())
       for voter in why["voters"]:
         assert label["id"] in carriers[voter["text"]] and voter["weight"] > 0
@@ -217,8 +217,7 @@ def test_a_prompt_says_why(explained, capsys):
   assert all(len(line) <= 80 for line in said.splitlines())
   expected = []
   for id_, score, name, why in zip(ids[0], scores[0], names[0], reasons[0]):
-    voters = [voter["text"] for voter in why["voters"]]
-    expected += [f"{score:8.3f}  {name} (l{id_})", explanations.line(why["sources"], voters)]
+    expected += [f"{score:8.3f}  {name} (l{id_})", explanations.line(why)]
   assert " ".join(said.split()) == " ".join(" ".join(expected).split())
   if model._run.config.eval.scores == "hybrid":  # probabilities stand there as they are
     assert all(0 < score <= 1 for score in scores[0])

@@ -29,7 +29,7 @@ HOSTILE = (
 HOSTILE_QUERY = "script document title taken barn"
 
 
-def train(place: pathlib.Path, num_epochs: int = 2) -> pathlib.Path:
+def train(place: pathlib.Path, num_epochs: int = 2, *, report: bool = False) -> pathlib.Path:
   """Trains a run that ranks by all sources; its label 0 is `HOSTILE`. Returns its folder."""
   source = tiny_runs.write_data(place / "data")
   labels = (source / "lbl.json").read_text().splitlines()
@@ -41,6 +41,7 @@ def train(place: pathlib.Path, num_epochs: int = 2) -> pathlib.Path:
       point["title"] += f" {HOSTILE_QUERY}"
   (source / "trn.json").write_text("".join(json.dumps(point) + "\n" for point in points))
   settings = {"train.num_epochs": num_epochs, "eval.scores": "hybrid", "eval.num_examples": 0}
+  settings["eval.report_page"] = report
   xmc_jax.train(tiny_runs.config(source, **settings), place / "run")
   return place / "run"
 
@@ -70,7 +71,11 @@ class StandIn:
     lengths = np.array([[len(text)] for text in texts])
     scores = (1 / (1 + ids + lengths)).astype(np.float32)
     names = [list(self.labels[:k]) for _ in texts]
-    why = {"sources": {"memory": 1}, "voters": [{"text": "a", "weight": 0.5}]}
+    why = {
+      "words": "1 similar text has it",
+      "sources": {"memory": 1},
+      "voters": [{"text": "a", "weight": 0.5}],
+    }
     return (
       (ids, scores, names, [[why] * (num_explained or k) for _ in texts]) if explain else (ids, scores, names)
     )

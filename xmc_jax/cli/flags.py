@@ -57,6 +57,9 @@ PORT = flags.DEFINE_integer("port", 8000, "serve: 0 is any free port", lower_bou
 ALLOWED_HOSTS = flags.DEFINE_list(
   "allowed_hosts", [], "serve: names by which a proxy asks, besides this machine's own; see docs/serving.md"
 )
+TITLE = flags.DEFINE_string("title", "", "serve: the page's title; the run's name if not given")
+DESCRIPTION = flags.DEFINE_string("description", "", "serve: a sentence below the page's title")
+EXAMPLE = flags.DEFINE_multi_string("example", [], "serve: a text to try on the page; may be repeated")
 
 # Flags that only some modes use, and these modes.
 _CONFIG_MODES, _RANKING_MODES = ("prepare", "train", "plan"), ("evaluate", "predict")
@@ -68,6 +71,9 @@ _USED_BY = {
   "host": ("serve",),
   "port": ("serve",),
   "allowed_hosts": ("serve",),
+  "title": ("serve",),
+  "description": ("serve",),
+  "example": ("serve",),
   "distributed": (*_CONFIG_MODES, *_RANKING_MODES, "export", "compare"),
   "output": (*_RANKING_MODES, "export", "compare"),
   "add_labels": ("export",),

@@ -3,7 +3,6 @@
 import functools
 import shutil
 import textwrap
-from collections.abc import Mapping
 
 from xmc_jax import sanitize
 from xmc_jax.console import say
@@ -57,12 +56,10 @@ def labels_as_text(model: Model, text: str, k: int, explain: bool = False) -> st
     if id_ >= 0:
       key = "" if (key := model.keys[id_]) == name else f" ({key})"
       lines.append(f"{score:8.3f}  {_cut(sanitize.line(name + key), width)}")
-      lines += [f"{'':10}{part}" for reason in why for part in textwrap.wrap(_in_words(reason), width)]
+      lines += [
+        f"{'':10}{part}" for reason in why for part in textwrap.wrap(explanations.line(reason), width)
+      ]
   return "\n".join(lines)
-
-
-def _in_words(why: Mapping) -> str:
-  return explanations.line(why["sources"], [voter["text"] for voter in why["voters"]])
 
 
 def _cut(name: str, width: int) -> str:

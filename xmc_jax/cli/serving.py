@@ -15,6 +15,8 @@ def serve(
   allowed_hosts: Sequence[str] = (),
   scores: str = "",
   backend: str = "",
+  *,
+  page_text: serving.PageText,
 ) -> None:
   """Serves a run until it is stopped.
 
@@ -26,6 +28,7 @@ def serve(
     allowed_hosts: names of a proxy before this server.
     scores: what labels are ranked by; '' is the run's own.
     backend: what searches the labels; '' is the run's own.
+    page_text: the page's title, description and examples.
 
   Raises:
     UserError: a library is missing, the port is in use, or the run cannot be opened.
@@ -47,4 +50,5 @@ def serve(
       k=k,
       limits=serving.Limits(max_k=max(k, serving.Limits().max_k)),
       allowed_hosts=tuple(allowed_hosts),
+      page_text=page_text,
     )

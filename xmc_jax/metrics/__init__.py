@@ -12,7 +12,7 @@ from xmc_jax.metrics.intervals import bootstrap_intervals
 from xmc_jax.metrics.paired import Difference, holm, paired_differences
 from xmc_jax.metrics.propensity import inverse_propensity
 from xmc_jax.metrics.ranking import coverage, evaluate
-from xmc_jax.metrics.slices import contributions, frequency_deciles, head_torso_tail
+from xmc_jax.metrics.slices import contributions, frequency_deciles, frequency_groups, head_torso_tail
 
 __all__ = [
   "Difference",
@@ -22,6 +22,7 @@ __all__ = [
   "coverage",
   "evaluate",
   "frequency_deciles",
+  "frequency_groups",
   "head_torso_tail",
   "holm",
   "inverse_propensity",

@@ -93,6 +93,25 @@ def frequency_deciles(
   return groups
 
 
+FREQUENCIES = ("0", "1", "2–5", "6–20", "more")
+
+
+def frequency_groups(train_counts: npt.ArrayLike) -> np.ndarray:
+  """Groups labels by training points: none, one, 2 to 5, 6 to 20, or more; `FREQUENCIES` names the groups.
+
+  Args:
+    train_counts: `[L]` training points of each label.
+
+  Returns:
+    `[L]` int64 group of each label.
+
+  Example:
+    >>> frequency_groups([0, 1, 5, 6, 21])
+    array([0, 1, 2, 3, 4])
+  """
+  return np.digitize(np.asarray(train_counts), (1, 2, 6, 21))
+
+
 def head_torso_tail(train_counts: npt.ArrayLike) -> np.ndarray:
   """Splits the labels into 0 = head (> 100 training points), 1 = torso (10–100), 2 = tail (< 10).
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import metrics, sanitize
+from xmc_jax.metrics.slices import FREQUENCIES
 from xmc_jax.report import (
   differing_points,
   drawing,
@@ -77,9 +78,9 @@ def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dic
   return means, found
 
 
-def parts_by_decile(runs: Sequence[Finished]) -> list[dict[str, np.ndarray]]:
-  """Returns what each decile of labels contributes to the metrics at 1 and 5, for each run."""
-  groups, truth = metrics.frequency_deciles(runs[0].frequency), runs[0].dataset.test.unfiltered_positives
+def parts_by_frequency(runs: Sequence[Finished]) -> list[dict[str, np.ndarray]]:
+  """Returns what labels of each frequency contribute to the metrics at 1 and 5, for each run."""
+  groups, truth = metrics.frequency_groups(runs[0].frequency), runs[0].dataset.test.unfiltered_positives
   return [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
 
 
@@ -138,7 +139,7 @@ def _page(runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differ
     note(_explained(runs)),
     *_every_metric(runs, means, differences),
     *_figures(runs),
-    *_by_frequency(runs, parts_by_decile(runs)),
+    *_by_frequency(runs, parts_by_frequency(runs)),
     element("h2", "Where they differ most"),
     *differing_points.sections(runs),
     element("h2", "Time"),
@@ -203,29 +204,27 @@ def _every_metric(
 
 
 def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndarray]]) -> list[Markup]:
-  """Builds the section on what labels of each decile contribute to P@1 and P@5 in each run."""
+  """Builds the section on what labels of each frequency contribute to P@1 and P@5 in each run."""
   names = [name for name in ("P@1", "P@5") if name in parts[0]]
   pictures = [
     (
-      side_figures.deciles(runs, name, [found[name] for found in parts]),
-      f"What labels of each decile add to {name}.",
+      side_figures.frequencies(runs, name, [found[name] for found in parts]),
+      f"What labels of each frequency add to {name}.",
     )
     for name in names
     if drawing.available()
   ]
   head = [f"{name} {run.letter}" for name in names for run in runs]
   rows = [
-    [f"{decile + 1}", *(f"{100 * found[name][decile]:.2f}" for name in names for found in parts)]
-    for decile in range(len(parts[0]["P@1"]))
+    [frequency, *(f"{100 * found[name][group]:.2f}" for name in names for found in parts)]
+    for group, frequency in enumerate(FREQUENCIES[: len(parts[0]["P@1"])])
   ]
-  explanation = (
-    "In percentage points. Deciles are of labels by their training points in A, the most frequent first."
-  )
+  explanation = "In percentage points, by the training points of labels in A."
   return [
     element("h2", "On frequent and on rare labels"),
     note(explanation),
     _shown(pictures),
-    table(["decile", *head], rows),
+    table(["training points", *head], rows),
   ]
 
 

@@ -119,8 +119,8 @@ def whole_numbers(found: Axes) -> None:
   found.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def bars(found: Axes, groups: dict[str, np.ndarray]) -> None:
-  """Draws bars side by side at 1, 2, ...; each group has its colour and hatching."""
+def bars(found: Axes, groups: dict[str, np.ndarray], names: Sequence[str]) -> None:
+  """Draws bars side by side at named places; each group has its colour and hatching."""
   width = 0.8 / max(len(groups), 1)
   handles = []
   for number, values in enumerate(groups.values()):
@@ -131,7 +131,7 @@ def bars(found: Axes, groups: dict[str, np.ndarray]) -> None:
       look = {"facecolor": "white", "edgecolor": colour, "hatch": hatch}
     handles.append(found.bar(places, values, width * 0.9, linewidth=0.6, **look))
   longest = max(map(len, groups.values()), default=0)
-  found.set_xticks(range(1, longest + 1))
+  found.set_xticks(range(1, longest + 1), names[:longest])
   found.grid(False, axis="x")
   legend(found, list(groups), handles)
 

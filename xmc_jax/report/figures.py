@@ -7,13 +7,14 @@ from typing import cast
 
 import numpy as np
 
+from xmc_jax.metrics.slices import FREQUENCIES
 from xmc_jax.report import drawing
 from xmc_jax.report.scores import Sample
 from xmc_jax.report.training_records import Curve, Curves
 
 VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _BINS = 60
-DECILES = "decile of labels, 1 has the most training points"
+TRAINING_POINTS = "training points of a label"
 _FEW = 40  # longer curves get no marker at each reading
 STEADY = 30  # bins with fewer pairs are drawn hollow, as their share is uncertain
 
@@ -57,18 +58,20 @@ def _mark(
     drawing.strip(strip, refreshed)
 
 
-def deciles(contributions: Mapping[str, Sequence[float]]) -> drawing.Figure:
-  """Draws what labels of each decile contribute to two metrics (Gupta et al. 2024, Fig. 7)."""
+def frequencies(contributions: Mapping[str, np.ndarray]) -> drawing.Figure:
+  """Draws what labels of each frequency contribute to two metrics (as Gupta et al. 2024, Fig. 7)."""
   names = [name for name in ("P@1", "P@5") if name in contributions]
-  figure, axes, _ = drawing.axes("Contribution by label frequency", DECILES, "percentage points")
-  drawing.bars(axes, {name: 100 * np.asarray(contributions[name], float) for name in names})
+  figure, axes, _ = drawing.axes("Contribution by label frequency", TRAINING_POINTS, "percentage points")
+  parts = {name: 100 * contributions[name] for name in names}
+  drawing.bars(axes, parts, FREQUENCIES)
   return figure
 
 
 def found(shares: Mapping[str, np.ndarray]) -> drawing.Figure:
-  """Draws the share of each decile's true pairs that is found."""
-  figure, axes, _ = drawing.axes("True labels found, by label frequency", DECILES, "percent of true pairs")
-  drawing.bars(axes, {name: 100 * values for name, values in shares.items()})
+  """Draws the share of the true pairs that is found, by label frequency."""
+  title = "True labels found, by label frequency"
+  figure, axes, _ = drawing.axes(title, TRAINING_POINTS, "percent of true pairs")
+  drawing.bars(axes, {name: 100 * values for name, values in shares.items()}, FREQUENCIES)
   axes.set_ylim(0, 100)
   return figure
 

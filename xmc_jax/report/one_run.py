@@ -8,10 +8,19 @@ from typing import Any, NamedTuple, cast
 import ml_collections
 import numpy as np
 
-from xmc_jax import methods, metrics
+from xmc_jax import methods
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
-from xmc_jax.report import drawing, examples, figures, score_section, scores, tables, training_records
+from xmc_jax.report import (
+  drawing,
+  examples,
+  figures,
+  label_section,
+  score_section,
+  scores,
+  tables,
+  training_records,
+)
 from xmc_jax.report.html import Markup, document, element, image, joined, note, paragraph
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.evaluate import Why
@@ -20,12 +29,14 @@ from xmc_jax.storage import atomic
 from xmc_jax.types import PyTree
 
 _SEED = 0
-_SOURCES = (
-  "Its sources: vectors of texts (encoder) and of labels (classifier); labels of training points that are "
-  "near by vector (memory), by words (lexical memory) or by both, each vote less what other votes say "
-  "already (memory regression); words of label texts (lexical labels)."
-)
-_SHARES = (5, 100)  # k: the share of true labels among the first k, decile by decile
+_SOURCES = {
+  "encoder": "vectors of texts and of label texts",
+  "classifier": "a learnt vector of each label",
+  "memory": "labels of training points near by vector",
+  "memory_regression": "the same by vector and words, each vote less what other votes say already",
+  "lexical_memory": "labels of training points that share words",
+  "lexical_labels": "words of label texts",
+}
 
 
 class _Material(NamedTuple):
@@ -65,7 +76,7 @@ def write(
   seconds: Mapping[str, float] | None = None,
   why: Why | None = None,
 ) -> pathlib.Path:
-  """Writes report/index.html, with its figures beside it; `suffix` is appended to the files' names.
+  """Writes report/index.html, with its figures and labels.csv beside it; `suffix` is appended to their names.
 
   report/metrics.json must exist. With several processes, all of them call this, and the main one writes.
   Labels are embedded only for a sample of points: some thousands of labels, whatever the data's size.
@@ -104,6 +115,7 @@ def write(
     seconds=training_records.seconds(run.workdir) if seconds is None else dict(seconds),
   )
   atomic.write_text(page, _page(run, ranking, chosen, material, suffix))
+  label_section.write_table(folder / f"labels{suffix}.csv", run.dataset, hits, material.frequency)
   return page
 
 
@@ -138,6 +150,7 @@ def _sample_and_examples(
 
 def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: str) -> str:
   report, config, test = material.report, run.config, run.dataset.test
+  truth = test.unfiltered_positives
   draw = _Figures(run.workdir / "report", suffix)
   by = _ranked_by(chosen, bool(run.method.scorers))
   lead = (
@@ -149,15 +162,16 @@ def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: 
   parts = [
     element("h1", f"{config.name}: test report"),
     paragraph(lead),
+    *_verdict(report),
     *([] if draw.on else [note(drawing.MISSING)]),
     *_quality(material, chosen),
     *_training(run, material, chosen, draw),
-    *_by_frequency(run, ranking, material, draw),
+    *label_section.section(ranking, material.hits, truth, material.frequency, draw.side_by_side),
     *score_section.section(
       ranking,
       material.hits,
       material.sample,
-      test.unfiltered_positives,
+      truth,
       report.get("calibration"),
       draw.side_by_side,
     ),
@@ -176,6 +190,21 @@ def _ranked_by(chosen: str, has_views: bool) -> str:
   if not has_views:
     return ""
   return f", ranked by {'both scores' if chosen == 'fused' else f'the {chosen}'}"
+
+
+def _verdict(report: Mapping[str, Any]) -> list[Markup]:
+  """Says in two sentences how good the run is; nothing if no test point has a label."""
+  means, with_labels = report["metrics"], report["rows"] - report["rows_without_labels"]
+  if not with_labels:
+    return []
+  low, high = map(tables.percent, report["intervals_95"]["P@1"])
+  k = max(k for k in tables.cutoffs(means) if k <= 5)
+  first = element("b", f"The first label is right for {tables.percent(means['P@1'])} of 100 test texts")
+  more = Markup(
+    f" ({low} to {high} for other texts of the same kind). The first {k} labels hold "
+    f"{tables.percent(means[f'R@{k}'])} % of a text's right labels, on average."
+  )
+  return [paragraph(first, more)]
 
 
 class _Figures:
@@ -211,8 +240,8 @@ def _quality(material: _Material, chosen: str) -> list[Markup]:
     )
   if others := report.get("by_source"):
     parts += [element("h3", "By other scores"), tables.by_source(others, chosen, report["metrics"])]
-    if chosen == "hybrid":
-      parts.append(note(_SOURCES))
+    meanings = [f"{name.replace('_', ' ')}: {_SOURCES[name]}" for name in others if name in _SOURCES]
+    parts.append(note("; ".join(meanings) + "."))
   return parts
 
 
@@ -242,28 +271,6 @@ def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> lis
   return [element("h2", "How it learnt"), note(text), *draw.side_by_side(*drawn)]
 
 
-def _by_frequency(run: Run, ranking: Ranking, material: _Material, draw: _Figures) -> list[Markup]:
-  groups, parts = metrics.frequency_deciles(material.frequency), material.report["slices"]["deciles"]
-  count = int(groups.max(initial=-1)) + 1
-  true = np.bincount(groups[run.dataset.test.unfiltered_positives.indices], minlength=count)
-  hits, depth = material.hits, ranking.ids.shape[1]
-  shares = {
-    f"first {k}": np.bincount(groups[hits.labels[hits.ranks < k]], minlength=count) / np.maximum(true, 1)
-    for k in dict.fromkeys(min(k, depth) for k in _SHARES)
-  }
-  left = "What each decile adds to a metric: the parts add up to it."
-  right = "The share of a decile's true (point, label) pairs that is among the first labels."
-  return [
-    element("h2", "On frequent and on rare labels"),
-    note("Labels in ten groups of equal size, from the one with the most training points down. Labels with "
-         "equal numbers are in the order of their ids."),
-    *draw.side_by_side(
-      ("deciles", lambda: figures.deciles(parts), left), ("found", lambda: figures.found(shares), right)
-    ),
-    tables.deciles(material.frequency, groups, true, parts, shares),
-  ]  # fmt: skip
-
-
 def _examples(run: Run, ranking: Ranking, material: _Material) -> list[Markup]:
   test, names = run.dataset.test, run.dataset.labels.texts
   cards = examples.section(material.choices, test, names, ranking, material.frequency, material.reasons)
@@ -272,10 +279,7 @@ def _examples(run: Run, ranking: Ranking, material: _Material) -> list[Markup]:
     "labelled as true, ○ is a true label that is missing above."
   )
   if material.reasons:
-    legend += (
-      " Below each label are the sources that have it among their best ten, with its rank there, and "
-      "after “as” the training text whose vote for it counts most."
-    )
+    legend += " Below each label is why it was ranked, with the training text that counts most."
   return [element("h2", "Examples"), note(legend), cards] if material.choices else []
 
 

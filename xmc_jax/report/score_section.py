@@ -53,6 +53,9 @@ def section(
        "points, or the same number of labels for each."),
       ("scores", lambda: figures.scores(sample, kind.lower()), f"{kind} {shown}"),
     ),
+    element("h3", "How many labels to keep"),
+    tables.cuts(scores.cuts(ranking, hits, truth.nnz, are_probabilities=bool(calibration))),
+    note(f"Over all points together{'; the best F1 is that of these test points' * bool(calibration)}."),
     *(_reliability(calibration, len(ranking.ids), draw) if calibration else []),
   ]  # fmt: skip
 

@@ -203,6 +203,57 @@ def _first_wrong(ids: np.ndarray, known: sp.csr_matrix) -> tuple[np.ndarray, np.
   return wrong.argmax(axis=1), np.asarray(wrong.any(axis=1))
 
 
+class Cut(NamedTuple):
+  """Holds what a rule keeps of a ranking, over all points together.
+
+  Attributes:
+    rule: the rule in words.
+    per_point: number of labels that it keeps per point.
+    precision: share of them that is right.
+    recall: share of the true pairs that is kept.
+    f1: the harmonic mean of the two.
+  """
+
+  rule: str
+  per_point: float
+  precision: float
+  recall: float
+  f1: float
+
+
+def cuts(ranking: Ranking, hits: Hits, num_true: int, *, are_probabilities: bool) -> list[Cut]:
+  """Measures what is kept by a number of labels for each point and, of probabilities, by thresholds.
+
+  Args:
+    ranking: the ranking of N points.
+    hits: its true pairs.
+    num_true: number of true pairs, ranked or not; at least 1.
+    are_probabilities: adds thresholds of 50 % and of the whole percent with the best F1.
+  """
+
+  def cut(rule: str, pairs: float, right: float) -> Cut:
+    return Cut(
+      rule, pairs / len(ranking.ids), right / max(pairs, 1), right / num_true, 2 * right / (pairs + num_true)
+    )
+
+  real = ranking.ids >= 0
+  depths = [k for k in (1, 3, 5) if k <= ranking.ids.shape[1]]
+  rows = [
+    cut(f"the first {k}" if k > 1 else "the first", int(np.sum(real[:, :k])), int(np.sum(hits.ranks < k)))
+    for k in depths
+  ]
+  if not are_probabilities:
+    return rows
+  edges = np.linspace(0, 1, 101)
+  pairs, right = (
+    np.cumsum(np.histogram(values, edges)[0][::-1])[::-1]
+    for values in (ranking.scores[real], ranking.scores[hits.rows, hits.ranks])
+  )
+  best = int(np.argmax(right / (pairs + num_true)))
+  named = {"at least 50 %": 50, f"at least {best} %, the best F1": best}
+  return rows + [cut(rule, pairs[percent], right[percent]) for rule, percent in named.items()]
+
+
 def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
   """Computes precision and recall of all pairs that score at least a threshold, over thresholds.
 

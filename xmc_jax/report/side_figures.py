@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xmc_jax.metrics.slices import FREQUENCIES
 from xmc_jax.report import drawing, training_records
-from xmc_jax.report.figures import DECILES
+from xmc_jax.report.figures import TRAINING_POINTS
 from xmc_jax.report.finished_runs import Finished
 from xmc_jax.report.training_records import Curve
 
@@ -68,10 +69,10 @@ def precision_recall(
   return figure
 
 
-def deciles(runs: Sequence[Finished], metric: str, parts: Sequence[np.ndarray]) -> drawing.Figure:
-  """Draws what labels of each decile contribute to a metric."""
-  figure, axes, _ = drawing.axes(f"{metric} by label frequency", DECILES, "percentage points")
-  drawing.bars(axes, {name(run): 100 * values for run, values in zip(runs, parts)})
+def frequencies(runs: Sequence[Finished], metric: str, parts: Sequence[np.ndarray]) -> drawing.Figure:
+  """Draws what labels of each frequency contribute to a metric."""
+  figure, axes, _ = drawing.axes(f"{metric} by label frequency", TRAINING_POINTS, "percentage points")
+  drawing.bars(axes, {name(run): 100 * values for run, values in zip(runs, parts)}, FREQUENCIES)
   return figure
 
 

@@ -7,7 +7,9 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
+from xmc_jax.metrics.slices import FREQUENCIES
 from xmc_jax.report.html import Markup, bar, element, joined, note, table
+from xmc_jax.report.scores import Cut
 
 FAMILIES = {
   "P": "precision: the share of the first k labels that is true",
@@ -75,34 +77,36 @@ def by_source(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapp
   return table(["percent", *(name.replace("_", " ") for name, _ in columns)], rows)
 
 
-def deciles(
-  frequency: np.ndarray,
+def frequencies(
   groups: np.ndarray,
   num_true: np.ndarray,
   contributions: Mapping,
   shares: Mapping[str, np.ndarray],
 ) -> Markup:
-  """Shows labels, training points, true test pairs, and the found share, decile by decile.
+  """Shows labels, true test pairs, and the found share, by training points.
 
   Args:
-    frequency: `[L]` number of training points of each label.
-    groups: `[L]` decile of each label.
+    groups: `[L]` group of each label, as `metrics.frequency_groups` returns them.
     num_true: `[G]` number of true test pairs.
-    contributions: metric -> `[G]` contributions of the deciles.
+    contributions: metric -> `[G]` contributions of the groups.
     shares: name -> `[G]` shares of true pairs that are found.
   """
   names = [name for name in ("P@1", "P@5") if len(contributions.get(name, ())) == len(num_true)]
   rows = []
   for group, pairs in enumerate(num_true.tolist()):
-    counts = frequency[groups == group]
-    span = (f"{counts.min():,}", f"{counts.max():,}") if len(counts) else ("", "")
     rows.append(
-      [f"{group + 1}", f"{len(counts):,}", span[0] if span[0] == span[1] else "–".join(span), f"{pairs:,}"]
+      [FREQUENCIES[group], f"{np.sum(groups == group):,}", f"{pairs:,}"]
       + [f"{100 * contributions[name][group]:.2f}" for name in names]
       + [percent(values[group]) if pairs else "–" for values in shares.values()]
     )
-  head = ["decile", "labels", "training points", "true test pairs"]
+  head = ["training points", "labels", "true test pairs"]
   return table([*head, *(f"part of {name}" for name in names), *(f"in {name}, %" for name in shares)], rows)
+
+
+def cuts(found: Sequence[Cut]) -> Markup:
+  """Shows labels per point, precision, recall and F1 of rules that keep a part of a ranking."""
+  rows = [[cut.rule, f"{cut.per_point:.2f}", *map(percent, cut[2:])] for cut in found]
+  return table(["labels kept", "per point", "right, %", "found, %", "F1, %"], rows)
 
 
 def reliability(bins: Sequence[Mapping[str, float]], num_rows: int) -> Markup:

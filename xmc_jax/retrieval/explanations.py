@@ -1,7 +1,7 @@
 """Explains why a label was ranked: which sources rank it high, and which training queries voted for it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,12 @@ from xmc_jax.retrieval.sources import Found
 _REASON_DEPTH = 10  # a source is given as a reason for a label that it ranks among this many
 _VOTERS = 3  # training queries that are shown for a label
 _LONGEST = 60  # characters of a text in a line
+# What it means if a source ranks a label at least that high; the other sources count training texts.
+_IN_WORDS = {
+  "lexical_labels": (_REASON_DEPTH, "words of its name occur in the text"),
+  "encoder": (3, "its name means something similar"),
+  "classifier": (3, "the text is like those that it was learnt from"),
+}
 
 
 class Reason(NamedTuple):
@@ -19,8 +25,8 @@ class Reason(NamedTuple):
 
   Attributes:
     sources: the sources that rank the label among their best ten, with its rank there from 1, best first.
-    voters: training queries near the query that have the label: row in the memory, and the largest weight of
-      its vote in any source; largest first.
+    voters: all training queries near the query that have the label: row in the memory, and the largest weight
+      of its vote in any source; largest first.
   """
 
   sources: dict[str, int]
@@ -45,24 +51,36 @@ def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -
 
 
 def in_words(reason: Reason, point_texts: Sequence[str]) -> str:
-  """Returns a reason as one line, such as `1st by memory, 3rd by encoder; training text «mpd» has it`."""
-  return line(reason.sources, [point_texts[point] for point, _ in reason.voters[:1]])
+  """Returns a reason as one line: `words of its name occur in the text; 1 similar text has it: «mpd»`."""
+  return line(as_dict(reason, point_texts))
 
 
-def line(ranks: Mapping[str, int], voters: Sequence[str]) -> str:
-  """Returns, as one line, the sources that rank a label high and the first text that voted for it."""
-  sources = ", ".join(f"{_ordinal(rank)} by {name.replace('_', ' ')}" for name, rank in ranks.items())
-  if not voters:
-    return sources or "no source has it among its best ten"
-  text = sanitize.line(voters[0])
+def line(why: Mapping[str, Any]) -> str:
+  """Returns what `as_dict` made as one line, with the first of its training texts."""
+  if not why["voters"]:
+    return why["words"]
+  text = sanitize.line(why["voters"][0]["text"])
   shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-  return f"{sources or 'many sources a little'}; training text «{shown}» has it"
+  return f"{why['words']}: «{shown}»"
 
 
-def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict:
-  """Returns a reason for JSON: 'sources' with ranks, and 'voters', each a dict of 'text' and 'weight'."""
-  voters = [{"text": point_texts[point], "weight": round(weight, 6)} for point, weight in reason.voters]
-  return {"sources": reason.sources, "voters": voters}
+def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict[str, Any]:
+  """Returns a reason for JSON.
+
+  Returns:
+    'words', the reason in a sentence; 'sources' with ranks; 'voters', the first few, each with 'text' and
+    'weight'.
+  """
+  parts = [
+    words for name, (lowest, words) in _IN_WORDS.items() if reason.sources.get(name, lowest + 1) <= lowest
+  ]
+  if number := len(reason.voters):
+    parts.append("1 similar text has it" if number == 1 else f"{number} similar texts have it")
+  voters = [
+    {"text": point_texts[point], "weight": round(weight, 6)} for point, weight in reason.voters[:_VOTERS]
+  ]
+  words = "; ".join(parts) or "no single reason stands out"
+  return {"words": words, "sources": reason.sources, "voters": voters}
 
 
 def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matrix) -> Reason:
@@ -74,7 +92,7 @@ def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matr
       ranks[name] = int(places[0]) + 1
     for point, weight in _voters_for(one, row, label, truth):
       weights[point] = max(weight, weights.get(point, 0.0))
-  best = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))[:_VOTERS]
+  best = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))
   return Reason(dict(sorted(ranks.items(), key=lambda pair: pair[1])), best)
 
 
@@ -85,7 +103,3 @@ def _voters_for(found: Found, row: int, label: int, truth: sp.csr_matrix) -> Ite
   for point, weight in zip(found.voters.ids[row].tolist(), found.voters.weights[row].tolist()):
     if point >= 0 and weight > 0 and label in truth.indices[truth.indptr[point] : truth.indptr[point + 1]]:
       yield point, weight
-
-
-def _ordinal(rank: int) -> str:
-  return f"{rank}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(rank, 'th') }"

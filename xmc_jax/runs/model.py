@@ -131,8 +131,8 @@ class Model:
       Scores are probabilities that a label is right if the run ranks by 'hybrid', else inner products, or
       what a tree or a memory of keys makes of them. If fewer labels are found, ids are padded with -1,
       scores with -inf, and the list is shorter. With `explain`, also a dict for each label of each text:
-      'sources', the sources that have the label among their best ten, with its rank there; 'voters', training
-      texts that voted for it, with weights.
+      'words', the reasons in a sentence; 'sources', those that have the label among their best ten, with its
+      rank there; 'voters', at most three training texts that voted for it, with weights.
 
     Raises:
       UserError: k is out of range, or `texts` is not a list of texts.

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 
 from xmc_jax.errors import UserError
 from xmc_jax.serve.limits import Limits
+from xmc_jax.serve.page import PageText
 
 if TYPE_CHECKING:
   from fastapi import FastAPI
 
   from xmc_jax.runs.model import Model
 
-__all__ = ["Limits", "app", "check_installed"]
+__all__ = ["Limits", "PageText", "app", "check_installed"]
 
-_DEFAULTS = Limits()
+_DEFAULTS, _USUAL = Limits(), PageText()
 
 
 def app(
@@ -23,6 +24,7 @@ def app(
   name: str = "",
   limits: Limits = _DEFAULTS,
   allowed_hosts: Sequence[str] = (),
+  page_text: PageText = _USUAL,
 ) -> "FastAPI":
   """Returns the page and the API over a model as an ASGI application, for a server of your own.
 
@@ -36,6 +38,7 @@ def app(
     limits: sizes that are refused, and how requests are joined.
     allowed_hosts: names by which clients may reach the server; a port is ignored, and () is every name. Give
       them where only this machine should reach it, against DNS rebinding.
+    page_text: the page's title, description and examples.
 
   Raises:
     UserError: FastAPI or prometheus_client is not installed, a limit cannot work, or an allowed host is no
@@ -48,7 +51,8 @@ def app(
   from xmc_jax.serve import api
   from xmc_jax.serve.worker import ModelWorker
 
-  return api.build(ModelWorker(model, limits), k=k, name=name, allowed_hosts=allowed_hosts)
+  worker = ModelWorker(model, limits)
+  return api.build(worker, k=k, name=name, allowed_hosts=allowed_hosts, page_text=page_text)
 
 
 def check_installed() -> None:

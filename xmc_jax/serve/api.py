@@ -39,7 +39,9 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 router = APIRouter()
 
 
-def build(worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str]) -> FastAPI:
+def build(
+  worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str], page_text: page.PageText
+) -> FastAPI:
   """Returns the ASGI application over a worker; it starts the worker with itself, and ends it.
 
   Args:
@@ -47,6 +49,7 @@ def build(worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str
     k: labels per text where a request does not say.
     name: of the run.
     allowed_hosts: names of this server in the Host header, as in `host_names`; () is every name.
+    page_text: the page's title, description and examples.
 
   Raises:
     UserError: k is out of range, or an allowed host is no name.
@@ -65,7 +68,7 @@ def build(worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str
   metrics = Metrics(lambda: worker.num_waiting)
   worker.on_batch = metrics.batch
   api.state.worker, api.state.metrics = worker, metrics
-  api.state.name, api.state.k = name, k
+  api.state.name, api.state.k, api.state.page_text = name, k, page_text
   api.include_router(router)
   for path, file in page.files().items():
     api.add_api_route(path, _giving(file), methods=["GET", "HEAD"], include_in_schema=False)
@@ -130,6 +133,7 @@ async def health(request: Request) -> Response:
     "probabilities": worker.model.gives_probabilities,
     "k": state.k,
     "limits": limits,
+    **state.page_text._asdict(),
   }
   return answers.as_json(about, 200 if worker.is_ready else 503)
 

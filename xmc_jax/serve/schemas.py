@@ -7,7 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from xmc_jax.serve.limits import Limits
 
 _TEXT = "play music from the command line"
-_WHY = {"sources": {"memory": 1, "encoder": 3}, "voters": [{"text": "cmus: music player", "weight": 0.41}]}
+_WHY = {
+  "words": "its name means something similar; 1 similar text has it",
+  "sources": {"memory": 1, "encoder": 3},
+  "voters": [{"text": "cmus: music player", "weight": 0.41}],
+}
 _LABEL = {"id": 6454, "key": "mpd", "text": "mpd: Music Player Daemon", "score": 0.101336}
 
 
@@ -41,10 +45,13 @@ class Voter(BaseModel):
 class Why(BaseModel):
   """Gives the reasons for a label."""
 
+  words: str = Field(description="The reasons as one sentence.")
   sources: dict[str, int] = Field(
     description="Sources that have the label among their best ten, with its rank there, from 1."
   )
-  voters: list[Voter] = Field(description="Training texts with this label that voted for it, largest first.")
+  voters: list[Voter] = Field(
+    description="Training texts with this label that count most for it, at most three, largest first."
+  )
 
 
 class LabelAnswer(BaseModel):
@@ -101,6 +108,9 @@ class Health(BaseModel):
   probabilities: bool = Field(description="Whether scores are probabilities.")
   k: int = Field(description="Labels per text where a request does not say.")
   limits: LimitsAnswer
+  title: str = Field(description="The page's title; '' is the run's name.")
+  description: str = Field(description="What the page says below its title; '' is the usual sentence.")
+  examples: list[str] = Field(description="Texts that the page offers.")
 
 
 class ErrorAnswer(BaseModel):

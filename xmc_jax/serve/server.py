@@ -24,6 +24,7 @@ from xmc_jax.runs.model import Model
 from xmc_jax.serve import answers, api
 from xmc_jax.serve.guard import is_loopback
 from xmc_jax.serve.limits import Limits
+from xmc_jax.serve.page import PageText
 from xmc_jax.serve.worker import ModelWorker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -68,6 +69,7 @@ def serve(
   k: int,
   limits: Limits,
   allowed_hosts: tuple[str, ...] = (),
+  page_text: PageText,
 ) -> None:
   """Warms the model up, then answers requests until SIGTERM or Ctrl-C, and answers what waits.
 
@@ -79,6 +81,7 @@ def serve(
     k: labels per text where a request does not say.
     limits: of requests.
     allowed_hosts: names by which clients reach this server through a proxy, besides its own.
+    page_text: the page's title, description and examples.
 
   Raises:
     UserError: the run cannot rank, the port was lost, or an allowed host is no name.
@@ -90,7 +93,7 @@ def serve(
       '"Behind a proxy"'
     )
   names = known_names(host, address, allowed_hosts)
-  application = api.build(worker, k=k, name=name, allowed_hosts=names)
+  application = api.build(worker, k=k, name=name, allowed_hosts=names, page_text=page_text)
   config = _settings(application, limits)
   shown = f"[{host}]" if ":" in host else host
   ready = f"serving {len(model.labels):,} labels of {name} on http://{shown}:{port}; Ctrl-C ends it"

@@ -1,9 +1,23 @@
-"""Holds the files of the page; they are read once, and served from memory."""
+"""Holds the page: its files, which are read once and served from memory, and the words that it is given."""
 
 from importlib import resources
 from typing import NamedTuple
 
 _MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+class PageText(NamedTuple):
+  """Holds what a page says of its own; '' and () leave the usual.
+
+  Attributes:
+    title: in place of the run's name.
+    description: a sentence below the title.
+    examples: texts to try by a click.
+  """
+
+  title: str = ""
+  description: str = ""
+  examples: tuple[str, ...] = ()
 
 
 class File(NamedTuple):

@@ -3,19 +3,24 @@
 
 const DEBOUNCE_MS = 150;
 const RETRY_SECONDS = 2; // where the server does not say when to come again
+const ANSWER_SECONDS = 30; // the longest wait for an answer
+const EXCERPT = 200; // characters of a training text
 // Controls, and marks that change the direction of reading, which a label could use to look like another.
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 const text = document.getElementById("text");
 const count = document.getElementById("count");
+const least = document.getElementById("least");
+const copy = document.getElementById("copy");
 const status = document.getElementById("status");
 const list = document.getElementById("labels");
 
 let ready = false; // whether the server has told what it serves
 let probabilities = true; // whether scores are probabilities
+let longest = Infinity; // characters of a text that the server reads
 let timer = 0; // of the debounce, or of a new try
 let running = null; // the AbortController of the request under way
-let shown = null; // what is on the page: {text, k, reasons}
+let shown = null; // what is on the page: {text, more, k, labels, reaching, reasons}
 
 function element(name, css, content) {
   const made = document.createElement(name);
@@ -34,9 +39,9 @@ function isolated(untrusted, css) {
   return made;
 }
 
-// Shows a sentence; a screen reader also reads what follows it.
+// Shows a sentence; a screen reader also reads what follows it, and nothing twice.
 function say(sentence, isError, more = "") {
-  status.replaceChildren(sentence, element("span", "heard", more));
+  if (status.textContent !== sentence + more) status.replaceChildren(sentence, element("span", "heard", more));
   status.classList.toggle("error", Boolean(isError));
 }
 
@@ -55,11 +60,16 @@ async function ask(path, options) {
     content = await answer.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
+    if (error.name === "TimeoutError") {
+      throw { sentence: `The server has not answered for ${ANSWER_SECONDS} s.`, seconds: RETRY_SECONDS };
+    }
     if (!answer) throw { sentence: "The server does not answer. Is it still running?" };
   }
   if (answer.ok) return content;
-  const sentence = safe(content.error || `The server answered with the status ${answer.status}.`);
-  throw { sentence, seconds: answer.status === 503 ? Number(answer.headers.get("Retry-After")) || RETRY_SECONDS : 0 };
+  if (answer.status === 503) {
+    throw { sentence: "The server is busy.", seconds: Number(answer.headers.get("Retry-After")) || RETRY_SECONDS };
+  }
+  throw { sentence: safe(content.error || `The server answered with the status ${answer.status}.`) };
 }
 
 function inWords(score) {
@@ -75,20 +85,40 @@ function width(score, best) {
   return 100 * Math.min(1, Math.max(0, share));
 }
 
-function ordinal(rank) {
-  return rank + ({ 1: "st", 2: "nd", 3: "rd" }[rank] || "th");
+// Returns the part of a training text that shares most with the typed text, with the shared words marked.
+function excerpt(untrusted, typed) {
+  const source = safe(untrusted);
+  const words = new Set(typed.toLowerCase().match(/[\p{L}\p{N}]{3,}/gu));
+  const common = [...source.matchAll(/[\p{L}\p{N}]+/gu)].filter((match) => words.has(match[0].toLowerCase()));
+  let start = 0;
+  let most = 0;
+  for (let first = 0, last = 0, letters = 0; first < common.length; letters -= common[first++][0].length) {
+    while (last < common.length && common[last].index + common[last][0].length <= common[first].index + EXCERPT) {
+      letters += common[last++][0].length;
+    }
+    if (letters > most) [start, most] = [common[first].index, letters];
+  }
+  if (source.length <= EXCERPT) start = 0;
+  const end = start + EXCERPT;
+  const part = element("bdi", "", start ? "… " : "");
+  part.dir = "auto";
+  for (const match of common.filter(({ index }) => start <= index && index < end)) {
+    part.append(source.slice(start, match.index), element("mark", "", match[0]));
+    start = match.index + match[0].length;
+  }
+  part.append(source.slice(start, end), end < source.length ? " …" : "");
+  return part;
 }
 
-function reasonsOf(why) {
+function reasonsOf(why, typed) {
   const box = element("div", "why");
-  const sources = Object.entries(why.sources).map(([name, rank]) => `${ordinal(rank)} by ${name.replaceAll("_", " ")}`);
-  box.append(element("p", "", sources.length ? `Ranked ${safe(sources.join(", "))}` : "No source alone has it among its best ten."));
+  const sentence = safe(why.words);
+  box.append(element("p", "", `${sentence[0].toUpperCase()}${sentence.slice(1)}${why.voters.length ? ":" : "."}`));
   if (why.voters.length) {
-    box.append(element("p", "", "Training texts that have it:"));
     const voters = element("ul");
     for (const voter of why.voters) {
       const line = element("li");
-      line.append(isolated(voter.text));
+      line.append(excerpt(voter.text, typed));
       voters.append(line);
     }
     box.append(voters);
@@ -114,7 +144,7 @@ async function toggle(button, box, label, of) {
   if (!opens || box.firstChild) return;
   try {
     const why = (await reasons(of)).get(label.id);
-    box.replaceChildren(why ? reasonsOf(why) : element("p", "why", "The ranking has changed meanwhile."));
+    box.replaceChildren(why ? reasonsOf(why, of.text) : element("p", "why", "The ranking has changed meanwhile."));
   } catch (error) {
     button.setAttribute("aria-expanded", "false");
     box.hidden = true;
@@ -144,12 +174,35 @@ function row(label, number, best, of) {
   return item;
 }
 
-function show(labels, of) {
-  const best = Math.max(...labels.map((label) => label.score || 0));
-  list.replaceChildren(...labels.map((label, number) => row(label, number, best, of)));
-  if (!labels.length) return say("No label was found for this text.");
-  const number = labels.length === 1 ? "1 label" : `${labels.length} labels, best first`;
-  say(number, false, `: ${safe(labels[0].text)}, ${inWords(labels[0].score)}`);
+function tellCommand({ text, k }) {
+  const body = JSON.stringify({ text: text.slice(0, EXCERPT), k }).replaceAll("'", "'\\''");
+  document.getElementById("request").textContent =
+    `curl ${new URL("predict", location.href)} -H 'Content-Type: application/json' -d '${safe(body)}'`;
+}
+
+// Shows the labels of an answer that reach the threshold.
+function show(of) {
+  const reaching = of.labels.filter((label) => !(label.score < Number(least.value) / 100) || !probabilities);
+  const best = Math.max(...of.labels.map((label) => label.score || 0));
+  shown = Object.assign(of, { reaching });
+  list.replaceChildren(...reaching.map((label, number) => row(label, number, best, of)));
+  list.setAttribute("aria-busy", "false");
+  copy.hidden = !reaching.length;
+  tellCommand(of);
+  const read = longest.toLocaleString("en");
+  const cut = of.more ? ` Only the first ${read} characters were read, ${of.more} more were not.` : "";
+  if (!of.labels.length) return say(`No label was found for this text.${cut}`);
+  if (!reaching.length) return say(`No label reaches ${least.value}%; the best has ${inWords(best)}.${cut}`);
+  const number = reaching.length === 1 ? "1 label" : `${reaching.length} labels, best first`;
+  say(`${number}${cut && `.${cut}`}`, false, `: ${safe(reaching[0].text)}, ${inWords(reaching[0].score)}`);
+}
+
+function clear(sentence, isError) {
+  shown = null;
+  list.replaceChildren();
+  list.setAttribute("aria-busy", "false");
+  copy.hidden = true;
+  say(sentence, isError);
 }
 
 async function update() {
@@ -157,44 +210,65 @@ async function update() {
   if (!ready) return; // `start` calls this again
   if (running) running.abort();
   running = null;
-  const of = { text: text.value.trim(), k: Number(count.value), reasons: null };
-  if (shown && shown.text === of.text && shown.k === of.k) {
-    list.setAttribute("aria-busy", "false");
-    return;
-  }
-  if (!of.text) {
-    shown = null;
-    list.replaceChildren();
-    list.setAttribute("aria-busy", "false");
-    say("Nothing is typed yet.");
-    return;
-  }
+  const letters = [...text.value.trim()];
+  const more = letters.length > longest ? (letters.length - longest).toLocaleString("en") : "";
+  const of = { text: letters.slice(0, longest).join(""), more, k: Number(count.value), reasons: null };
+  if (!of.text) return clear("Nothing is typed yet.");
+  if (shown && shown.text === of.text && shown.k === of.k) return show({ ...shown, more: of.more });
   const mine = (running = new AbortController());
-  list.setAttribute("aria-busy", "true");
+  working();
   try {
-    const answer = await predict({ text: of.text, k: of.k }, mine.signal);
-    shown = of;
-    show(answer.predictions[0].labels, of);
+    const signal = AbortSignal.any([mine.signal, AbortSignal.timeout(1000 * ANSWER_SECONDS)]);
+    const answer = await predict({ text: of.text, k: of.k }, signal);
+    show({ ...of, labels: answer.predictions[0].labels });
   } catch (error) {
     if (error.name === "AbortError") return;
-    shown = null;
-    list.replaceChildren();
-    if (error.seconds) {
-      say(`The server is busy. This page tries again in ${error.seconds} s.`, true);
-      timer = setTimeout(update, 1000 * error.seconds);
-    } else {
-      say(error.sentence || String(error), true);
-    }
+    const again = error.seconds ? ` This page tries again in ${error.seconds} s.` : "";
+    clear(`${error.sentence || error}${again}`, true);
+    if (again) timer = setTimeout(update, 1000 * error.seconds);
   }
-  if (running === mine) {
-    running = null;
-    list.setAttribute("aria-busy", "false");
-  }
+  if (running === mine) running = null;
+}
+
+function working() {
+  list.setAttribute("aria-busy", "true");
+  say("Working…");
 }
 
 function later() {
   clearTimeout(timer);
+  if (ready && text.value.trim()) working();
   timer = setTimeout(update, DEBOUNCE_MS);
+}
+
+// Copies the labels that are shown, one a line: its key, if it has one, its name and its score, with tabs between.
+async function copyLabels() {
+  const cells = shown.reaching.map(({ key, text, score }) => {
+    return [...(key === undefined || key === text ? [] : [key]), text, inWords(score)];
+  });
+  const lines = cells.map((line) => line.map((cell) => safe(cell).replace(/\s+/g, " ")).join("\t"));
+  try {
+    await navigator.clipboard.writeText(lines.join("\n"));
+    copy.textContent = "Copied";
+  } catch {
+    copy.textContent = "This browser refuses"; // as it does where a page comes neither by HTTPS nor from this machine
+  }
+  setTimeout(() => (copy.textContent = "Copy"), 2000);
+}
+
+function offer(examples) {
+  const box = document.getElementById("examples");
+  box.hidden = !examples.length;
+  for (const example of examples) {
+    const button = element("button");
+    button.type = "button";
+    button.append(isolated(example));
+    button.addEventListener("click", () => {
+      text.value = example;
+      update();
+    });
+    box.append(button);
+  }
 }
 
 // Asks what is served, until the server tells it.
@@ -205,27 +279,31 @@ async function start() {
     if (!about.limits) throw { sentence: "This is not the answer of an xmc_jax server." };
   } catch (error) {
     const seconds = error.seconds || RETRY_SECONDS;
-    const why = error.seconds ? "The server is busy or not ready." : error.sentence || String(error);
-    say(`${why} (This page tries again in ${seconds} s.)`, true);
+    say(`${error.sentence || error} (This page tries again in ${seconds} s.)`, true);
     setTimeout(start, 1000 * seconds);
     return;
   }
   probabilities = about.probabilities;
-  const name = safe(about.run || "xmc_jax");
-  document.title = `${name} – labels for a text`;
+  const name = safe(about.title || about.run || "xmc_jax");
+  document.title = about.title ? name : `${name} – labels for a text`;
   document.getElementById("run").textContent = name;
   const what = probabilities ? "probabilities" : "scores";
   document.getElementById("about").textContent =
-    `Type a text to see which of ${about.labels.toLocaleString("en")} labels fit it, with their ${what}.`;
-  text.maxLength = about.limits.max_text_length;
+    safe(about.description) || `Type a text to see which of ${about.labels.toLocaleString("en")} labels fit it, with their ${what}.`;
+  longest = about.limits.max_text_length;
+  least.parentElement.hidden = !probabilities;
+  offer(about.examples);
   const choices = [...new Set([3, 5, 10, 20, about.k])].filter((k) => k <= about.limits.max_k || k === about.k);
   count.replaceChildren(...choices.sort((a, b) => a - b).map((k) => new Option(k, k, k === about.k, k === about.k)));
+  tellCommand({ text: about.examples[0] || "a text", k: about.k });
   ready = true;
   await update();
 }
 
 text.addEventListener("input", later);
 count.addEventListener("change", update);
+least.addEventListener("input", () => shown && show(shown));
+copy.addEventListener("click", copyLabels);
 document.getElementById("form").addEventListener("submit", (event) => {
   event.preventDefault();
   update();
