@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 import scipy.sparse as sp
 from cases import each_case
@@ -122,6 +123,19 @@ def test_one_label_for_each_text(reread):
 
 
 @each_case(
+  "labels, sets",
+  [
+    ([["v"], None, ["u", "v"], float("nan"), []], [{"v"}, set(), {"u", "v"}, set(), set()]),
+    (["v", None, "u", float("nan"), "v"], [{"v"}, set(), {"u"}, set(), {"v"}]),
+    (pandas.Series([7, None, 8, 7, 8]), [{"7"}, set(), {"8"}, {"7"}, {"8"}]),  # floats, as pandas makes them
+    (pandas.Series([7, None, 8, 7, 8], dtype="Int64"), [{"7"}, set(), {"8"}, {"7"}, {"8"}]),
+  ],
+)
+def test_a_missing_value_is_a_text_without_labels(reread, labels, sets):
+  assert reread(TEXTS, labels)[2][0] == sets
+
+
+@each_case(
   "labels", [[[0], [1]], [[1, 0], [0, 1]], [[0, 1], [0]], [[0, 0], [2, 1]], [[-(2**63)], [2**63 - 1]]]
 )
 def test_ids_that_are_no_rows_of_a_matrix(labels):
@@ -183,13 +197,7 @@ REFUSED = {
   "one str": (("ab", ["x", "y"]), {}, "texts: expected a list, an array or a column, found 'ab'"),
   "a set": (({"a", "b"}, ["x", "y"]), {}, "texts: expected a list"),
   "table": ((np.array([["a"], ["b"]]), ["x", "y"]), {}, r"texts: .* shape \(2, 1\); give one column"),
-  "NaN name": ((["a", "b"], ["x", float("nan")]), {}, r"labels\[1\]: expected one name per text, found nan"),
-  "NaN row": (
-    (["a", "b"], [["x"], float("nan")]),
-    {},
-    r"labels\[1\]: expected a list of labels, .* found nan",
-  ),
-  "None": ((["a", "b"], [["x"], None]), {}, r"labels\[1\]: .* found None"),
+  "float row": ((["a", "b"], [["x"], 1.5]), {}, r"labels\[1\]: expected a list of labels, .* found 1.5"),
   "NaN in list": ((["a", "b"], [["x"], ["y", float("nan")]]), {}, r"labels\[1\]: .* found nan"),
   "NaN cell": ((["a"], np.array([[0, np.nan]])), {}, r"labels\[0\]: expected 0 or 1, found nan"),
   "two": ((["a", "b"], np.array([[0, 1], [2, 0]])), {}, r"labels\[1\]: expected 0 or 1, found 2"),

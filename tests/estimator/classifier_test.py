@@ -64,6 +64,13 @@ def test_predictions_are_the_labels_above_the_threshold(fitted):
       assert values == sorted(values, reverse=True)
 
 
+def test_the_usual_threshold_is_that_of_the_best_f1(fitted):
+  threshold = fitted._fitted.model("hybrid").threshold
+  assert fitted.threshold is None and 0 < threshold <= 0.5
+  predicted = fitted.predict(TEXTS[TEST])
+  assert predicted == with_threshold(fitted, threshold).predict(TEXTS[TEST])
+
+
 def with_threshold(fitted, threshold):
   """The same trained model with another threshold."""
   other = made_texts.estimator(threshold=threshold)

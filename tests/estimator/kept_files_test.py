@@ -111,7 +111,7 @@ def test_a_workdir_is_a_run(workdir, in_memory):
   expected = xmc_jax.Model.load(folder).predict(TEXTS[:9], k=3)
   for found, wanted in zip(made.top_k(TEXTS[:9], k=3), expected):
     np.testing.assert_array_equal(found, wanted)
-  with pytest.raises(UserError, match="no test rows to evaluate on"):
+  with pytest.raises(UserError, match="no test rows, so there is no test table"):
     commands.test(folder)
 
 

@@ -142,7 +142,7 @@ def test_the_model_is_fitted_on_candidates_of_all_queries(monkeypatch):
   seen = {}
   monkeypatch.setattr(hybrid, "fit", lambda names, *arrays: seen.update(names=names, arrays=arrays))
   fit_model(retriever, queries, truth, exclude)
-  features, right, rows = seen["arrays"]
+  features, right, rows, num_true = seen["arrays"]
   assert seen["names"] == NAMES and features.dtype == np.float32
   (block,) = retriever.blocks(queries, L, 100, exclude)
   made = candidates(block, retriever.names, L)
@@ -154,6 +154,7 @@ def test_the_model_is_fitted_on_candidates_of_all_queries(monkeypatch):
   np.testing.assert_allclose(features, made.features[real], atol=1e-5)
   expected = np.take_along_axis(truth.toarray() > 0, np.maximum(made.ids, 0), axis=1)[real]
   np.testing.assert_array_equal(right, expected)
+  assert num_true == (truth.toarray() > 0)[queries_alike][:, labels].sum() > right.sum()
 
 
 @pytest.mark.parametrize("num_nowhere", [0, 2, 4])

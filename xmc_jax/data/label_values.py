@@ -73,8 +73,8 @@ class Labels(NamedTuple):
   """Holds labels as they were given.
 
   Attributes:
-    rows: what `items_of` accepts, with a name, an id or a list of either for each text; or a matrix
-      `[n, L]`, dense or sparse.
+    rows: what `items_of` accepts, with a name, an id or a list of either for each text, None or NaN for no
+      labels; or a matrix `[n, L]`, dense or sparse.
     num_rows: n, the number of texts.
     what: its name, for messages.
   """
@@ -116,12 +116,14 @@ def flattened(labels: Labels) -> Flat:
   """
   given, what = labels.rows, labels.what
   of_array = isinstance(given, np.ndarray) and given.ndim == 2
-  rows: list = list(given) if of_array else items_of(given, what)
+  rows = list(map(_without_gap, list(given) if of_array else items_of(given, what)))
   check_lengths(labels, len(rows))
   if any(map(_key_type, rows)):
-    kind = _one_type(rows, range(len(rows)), what, _ONE)
-    return Flat(_ONE[kind], list(map(kind, rows)), np.ones(len(rows), np.int64))
-  lists = [_row_items(row, f"{what}[{number}]") for number, row in enumerate(rows)]
+    there = [number for number, row in enumerate(rows) if row is not None]
+    keys = [rows[number] for number in there]
+    kind = _one_type(keys, there, what, _ONE)
+    return Flat(_ONE[kind], list(map(kind, keys)), np.array([row is not None for row in rows], np.int64))
+  lists = [[] if row is None else _row_items(row, f"{what}[{n}]") for n, row in enumerate(rows)]
   counts = np.array([len(row) for row in lists], np.int64)
   items = list(chain.from_iterable(lists))
   kind = _one_type(items, np.repeat(np.arange(len(lists)), counts).tolist(), what, _MANY)
@@ -152,6 +154,13 @@ def _one_type(items: list, rows: Sequence[int], what: str, kinds: Mapping[type, 
     if wanted is int and not _IDS.min <= label <= _IDS.max:
       raise DataError(f"{what}[{row}]: id {shown(label)} takes more than 64 bits, with its sign; give names")
   return wanted
+
+
+def _without_gap(row: Any) -> Any:
+  """Returns None for a missing value; an int for a whole float, which ids become in a column with gaps."""
+  if isinstance(row, float):
+    return int(row) if row.is_integer() else None if row != row else row
+  return None if type(row).__name__ == "NAType" else row  # of pandas
 
 
 def _row_items(row: Any, what: str) -> list:

@@ -49,7 +49,7 @@ class XMCClassifier(BaseEstimator):
     encoder: 'bag', 'gru', or a pretrained encoder: a folder, hub id or installed package.
     num_epochs, batch_size, learning_rate, max_length: of the training; None is the method's own.
     scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities.
-    threshold: the least probability of a predicted label.
+    threshold: the least probability of a predicted label; None is the one with the best F1 on held-out texts.
     random_state: seed of the training, or without `workdir` a NumPy RandomState; None is 0.
     workdir: a folder for the run's files, from which an interrupted `fit` continues. None keeps them in a
       temporary folder, as long as the estimator lives.
@@ -79,7 +79,7 @@ class XMCClassifier(BaseEstimator):
     learning_rate: float | None = None,
     max_length: int | None = None,
     scores: str = "hybrid",
-    threshold: float = 0.5,
+    threshold: float | None = None,
     random_state: int | np.random.RandomState | None = None,
     workdir: str | pathlib.Path | None = None,
     verbose: int = 0,
@@ -146,6 +146,9 @@ class XMCClassifier(BaseEstimator):
     check_is_fitted(self)
     is_one = self.scores != "hybrid" or self._fitted.space.kind in (NAME, ID)
     limit = np.inf if is_one else self._threshold()
+    if limit is None:
+      with self._opened() as model:
+        limit = model.threshold
     depth = min(_DEPTH, len(self.classes_))
     ids, scores = self._ranked(texts, depth)
     while depth < len(self.classes_) and (scores[:, -1] >= limit).any():
@@ -251,11 +254,13 @@ class XMCClassifier(BaseEstimator):
       given["random_state"] = int(self.random_state.randint(LARGEST))
     return settings.make(self.method, self.encoder, given, self.settings)
 
-  def _threshold(self) -> float:
-    """Returns the least probability of a predicted label."""
+  def _threshold(self) -> float | None:
+    """Returns the least probability of a predicted label, or None."""
+    if self.threshold is None:
+      return None
     is_number = isinstance(self.threshold, int | float | np.number) and not isinstance(self.threshold, bool)
     if not is_number or not 0 <= self.threshold <= 1:
-      raise ConfigError(f"threshold = {self.threshold!r:.60} is not a probability; set 0 to 1, such as 0.5")
+      raise ConfigError(f"threshold = {self.threshold!r:.60} is not a probability; set 0 to 1, or None")
     return float(self.threshold)
 
   def _printing(self) -> contextlib.AbstractContextManager:

@@ -6,7 +6,7 @@ means, the slices and the intervals only sum these gains in different ways. `cal
 measures something else: whether predicted probabilities are right as often as they claim.
 """
 
-from xmc_jax.metrics.calibration import Reliability, reliability
+from xmc_jax.metrics.calibration import Reliability, f1_threshold, reliability
 from xmc_jax.metrics.hits import num_rows_without_labels
 from xmc_jax.metrics.intervals import bootstrap_intervals
 from xmc_jax.metrics.paired import Difference, holm, paired_differences
@@ -21,6 +21,7 @@ __all__ = [
   "contributions",
   "coverage",
   "evaluate",
+  "f1_threshold",
   "frequency_deciles",
   "frequency_groups",
   "head_torso_tail",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xmc_jax import metrics
 from xmc_jax.errors import DataError
 from xmc_jax.retrieval import cpu_cores, lightgbm_text
 from xmc_jax.storage import atomic
@@ -46,9 +47,10 @@ class HybridModel:
     trees: LightGBM's text; '' means no trees.
     joint: `[3]` weights of the log-odds by `linear` and by `trees`, and the intercept.
     num_rows: number of queries that it was fitted on; 0 for weights that were fitted on other data.
+    threshold: the least probability of labels to return, for the best F1.
 
   Attributes:
-    features, linear, num_rows: as given.
+    features, linear, num_rows, threshold: as given.
     has_trees: whether the model has trees.
   """
 
@@ -59,8 +61,9 @@ class HybridModel:
     trees: str = "",
     joint: np.ndarray | Sequence[float] = (1.0, 0.0, 0.0),
     num_rows: int = 0,
+    threshold: float = 0.5,
   ):
-    self.features, self.num_rows = list(features), num_rows
+    self.features, self.num_rows, self.threshold = list(features), num_rows, threshold
     self.linear, self._trees = np.asarray(linear, np.float64), trees
     self._joint = np.asarray(joint, np.float64)
     self._booster = lightgbm_text.booster(trees) if trees else None
@@ -68,8 +71,7 @@ class HybridModel:
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[n]` float32 of candidates' features `[n, F]`."""
-    log_odds = self.log_odds(features) @ self._joint[:2] + self._joint[2]
-    return (1 / (1 + np.exp(-np.clip(log_odds, -80, 80)))).astype(np.float32)
+    return _probabilities(self.log_odds(features), self._joint).astype(np.float32)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
@@ -89,6 +91,7 @@ class HybridModel:
       "linear": self.linear.tolist(),
       "joint": self._joint.tolist(),
       "trees": self._trees,
+      "threshold": self.threshold,
     }
     atomic.write_text(path, json.dumps({**content, "sha256": _checksum(content)}, indent=1) + "\n")
 
@@ -123,7 +126,8 @@ class HybridModel:
         raise ValueError("its weights are not finite")
       if content["trees"]:
         lightgbm_text.check(content["trees"], len(names))
-      return cls(names, linear, content["trees"], joint, int(content["num_rows"]))
+      threshold = float(content.get("threshold", 0.5))  # older files have none
+      return cls(names, linear, content["trees"], joint, int(content["num_rows"]), threshold)
     except (
       *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
       DataError,
@@ -132,7 +136,9 @@ class HybridModel:
       raise DataError(f"{path}: not readable ({why}); {remedy}") from None
 
 
-def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray) -> HybridModel:
+def fit(
+  names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray, num_true: int = 0
+) -> HybridModel:
   """Fits the model on candidates of queries that are not in the memory.
 
   Args:
@@ -140,6 +146,7 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
     features: `[n, F]` float32 of n candidates.
     right: `[n]` bool, whether each candidate is right.
     rows: `[n]` int, the query of each candidate.
+    num_true: true labels of the queries, for the threshold; 0 is all those among the candidates.
 
   Returns:
     The model, the same with any number of threads. It has no trees if there are fewer than 50 queries, or if
@@ -147,20 +154,24 @@ def fit(names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndar
   """
   if right.all() or not right.any():
     return fixed(names)
-  queries = np.unique(rows)
+  queries, num_true = np.unique(rows), num_true or int(right.sum())
   shuffled = np.random.default_rng(0).permutation(queries)
   parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
   with cpu_cores.one_thread_per_product:  # the last bits of a product depend on the number of threads
     if len(queries) < FEWEST_ROWS or one_kind:
-      return HybridModel(names, _fitted_regression(names, features, right), num_rows=len(queries))
+      model = HybridModel(names, _fitted_regression(names, features, right), num_rows=len(queries))
+      model.threshold = metrics.f1_threshold(model.probabilities(features), right, num_true)
+      return model
     out_of_fold = np.zeros((len(rows), 2))
     for out in parts:
       out_of_fold[out] = HybridModel(names, *_fitted_models(names, features[~out], right[~out])).log_odds(
         features[out]
       )
     linear, trees = _fitted_models(names, features, right)
-    return HybridModel(names, linear, trees, _joint(out_of_fold, right), len(queries))
+    joint = _joint(out_of_fold, right)
+    threshold = metrics.f1_threshold(_probabilities(out_of_fold, joint), right, num_true)
+    return HybridModel(names, linear, trees, joint, len(queries), threshold)
 
 
 def fixed(names: list[str]) -> HybridModel:
@@ -210,6 +221,10 @@ def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
   out = np.zeros(3)
   out[better], out[2] = _regression(log_odds[:, better, None], right)
   return out
+
+
+def _probabilities(log_odds: np.ndarray, joint: np.ndarray) -> np.ndarray:
+  return 1 / (1 + np.exp(-np.clip(log_odds @ joint[:2] + joint[2], -80, 80)))
 
 
 def _regression(features: np.ndarray, right: np.ndarray) -> np.ndarray:

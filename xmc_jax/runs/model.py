@@ -77,6 +77,14 @@ class Model:
     return ranking.gives_probabilities(self._chosen)
 
   @property
+  def threshold(self) -> float:
+    """Returns the least probability of labels to keep, for the best F1 of all on held-out texts.
+
+    Only where `gives_probabilities`; it is 0.5 where too few texts were held out.
+    """
+    return self._sources.threshold
+
+  @property
   def _chosen(self) -> str:
     return self._scores or self._run.config.eval.scores
 
