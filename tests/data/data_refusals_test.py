@@ -55,8 +55,8 @@ CASES = {
   "title no text": (
     "raw_json",
     "lbl.json",
-    '{"title": 7}\n',
-    r"line 1: expected a text under the key 'title'.*'7'",
+    '{"title": [7]}\n',
+    r"line 1: expected a text under the key 'title'.*'\[7\]'",
   ),
   "no targets": (
     "raw_json",
@@ -630,10 +630,11 @@ def test_many_and_odd_columns_make_a_short_line(tmp_path):
 
 def test_label_table_without_texts(tmp_path):
   path = samples.write(tmp_path / "t.csv", "title,tags\na,b\n")
-  samples.write(tmp_path / "names.csv", "id,foo\nb,B\n")
-  with pytest.raises(
-    DataError, match=r"names\.csv: expected a column of texts called title, .* \(columns: 'id', 'foo'\)$"
-  ):
+  samples.write(tmp_path / "names.csv", "id,foo,bar\nb,B,C\n")
+  said = (
+    r"names\.csv: expected a column of label texts; set --config\.data\.label_text=NAME \(columns: 'id', 'f"
+  )
+  with pytest.raises(DataError, match=said):
     data.load(path, label_file="names.csv")
 
 

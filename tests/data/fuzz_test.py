@@ -18,7 +18,7 @@ from hypothesis import given
 
 from xmc_jax import data
 from xmc_jax.data.formats import filter_pairs
-from xmc_jax.data.formats.label_cells import split_cell
+from xmc_jax.data.formats.label_cells import CellFormat
 from xmc_jax.data.formats.lines import keyed_text_chunks
 from xmc_jax.data.formats.matrices import parse_pairs
 from xmc_jax.data.formats.source import Place
@@ -135,7 +135,7 @@ JSON = st.recursive(
 @given(JSON | st.text('[]",|12 a\\') | JSON.map(json.dumps), st.sampled_from(["", "|", ",", " "]))
 def test_cells_give_labels_or_one_line(cell, separator):
   try:
-    labels = split_cell(cell, separator, Place(Path("t.csv"), [7]), 0)
+    labels = CellFormat(separator).labels(cell, Place(Path("t.csv"), [7]), 0)
   except DataError as error:
     assert re.match(
       r"t\.csv, line 7: expected (a JSON list of labels|labels that are texts or whole)", str(error)

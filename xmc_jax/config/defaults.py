@@ -29,6 +29,9 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "label_column": Key("", "tables: the labels' column; '' guesses"),
     "label_separator": Key("", "tables: between labels in one cell; '' guesses"),
     "label_file": Key("", "label texts of tables and index files; '' looks for labels.*, or Y.txt"),
+    "unknown_labels": Key(
+      "refuse", "what becomes of labels that label_file lacks", choices=("refuse", "drop", "keep")
+    ),
     "label_text": Key("", "files of labels with columns: a label's text, as 'title+description'; '' guesses"),
     "label_parent": Key(
       "", "files of labels with columns: the parent's key; ancestors then come before a label"

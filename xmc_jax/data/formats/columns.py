@@ -8,7 +8,8 @@ from xmc_jax.errors import DataError
 
 TEXTS = ("title", "text", "query", "question", "sentence", "name", "description", "content", "body")
 LABELS = ("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y")
-KEYS = ("id", "uid", "key", "label", "label_id", "name")
+KEYS = ("id", "uid", "uri", "key", "code", "label_id", "label", "name")
+LABEL_TEXTS = (*TEXTS, "label", "preflabel", "term", "heading")
 DESCRIPTIONS = ("description", "definition", "gloss", "content", "body", "abstract")
 PARENTS = ("parent", "parent_id", "parent_key", "parent_uid", "parent_label", "broader")
 _MANY = 12  # columns shown in a message
@@ -25,10 +26,10 @@ def named_columns(wanted: str, have: list[str]) -> tuple[str, ...]:
   return next((names for names in ((wanted,), tuple(wanted.split("+"))) if set(names) <= set(have)), ())
 
 
-def text_columns(wanted: str, have: list[str]) -> tuple[str, ...]:
+def text_columns(wanted: str, have: list[str], usual: tuple[str, ...] = TEXTS) -> tuple[str, ...]:
   """Returns the columns that make up the text; none if they are missing."""
   # 'title' is the default, so it may mean any usual name of a text column.
-  found = guess(TEXTS, have) if wanted == "title" and wanted not in have else ""
+  found = guess(usual, have) if wanted == "title" and wanted not in have else ""
   return (found,) if found else named_columns(wanted, have)
 
 

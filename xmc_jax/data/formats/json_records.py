@@ -20,7 +20,7 @@ def objects(
 
 
 def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int, setting: str = "text") -> str:
-  """Returns the record's text: these fields, joined by a space; null counts as empty.
+  """Returns the record's text: these fields, joined by a space; numbers count as texts, null as empty.
 
   Args:
     record: one row.
@@ -35,14 +35,24 @@ def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int, se
   parts = []
   for name in names:
     value = record.get(name, record)
-    if value is not None and not isinstance(value, str):
+    text = text_of(value)
+    if text is None:
       expected = f"a text under the key {name!r}"
       if value is record:
         expected += f" (change with --config.data.{setting}=NAME)"
         value = f"keys {', '.join(record)}"
       raise place.refuse(row, expected, value)
-    parts.append(value or "")
+    parts.append(text)
   return " ".join(filter(None, parts))
+
+
+def text_of(value: object) -> str | None:
+  """Returns a text, or a number in digits ('7' for 7.0); '' for null and NaN, None for anything else."""
+  if value is None or value != value:
+    return ""
+  if isinstance(value, int | float) and not isinstance(value, bool):
+    return str(int(value)) if value % 1 == 0 else str(value)
+  return value if isinstance(value, str) else None
 
 
 def _object(text: str, place: Place, row: int) -> dict:

@@ -1,29 +1,173 @@
-"""Label cells of tables: lists of names or ids, or strings with a separator.
+"""Label cells of tables: lists of names or ids, strings with a separator, or rows of 0 and 1."""
 
-Only the distinct labels and their texts are kept in memory, in `Vocabulary`.
-"""
-
+import ast
 import json
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeGuard
 
-from xmc_jax.data.formats.source import Place
+from xmc_jax.data.formats.source import Place, excerpt
 
 _SEPARATORS = ("|", ";", "\t", ",")
-_ENOUGH = 1000  # letters of a cell that are used to guess
-_ROW = re.compile(r"-?[0-9]{1,18}")
-_NUMBERS = re.compile(r"\s*\d+(\s+\d+)*\s*")
+_ANGLES = "><"  # between the labels of <c++><.net>
+_BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1}
+_NUMBER, _URI = r"\d+(\.0)?", r"https?://[^\s|;,]+"
+# What every cell of a column must match for a guess.
+_PATTERNS = {
+  "keys": re.compile(rf"({_NUMBER}|{_URI})(\s+({_NUMBER}|{_URI}))*"),
+  "angles": re.compile(r"(<[^<>\s]+>)+"),
+  "numbers": re.compile(rf"{_NUMBER}([\s|;,]+{_NUMBER})*"),
+}
+# An item of a list as Python or NumPy prints it.
+_ITEM = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\]]+)(?:\s*,\s*|\s+|$)""", re.DOTALL)
+_FEW_USES, _ENOUGH_ROWS = 1.5, 20  # a label's uses on average, and rows, for a note
+_CHANGE = "(change with --config.data.label_separator)"
 
 
-def guess_separator(cells: Iterable[object]) -> str:
-  """Returns the separator that most cells contain; '' if each cell is one label."""
-  texts = [cell[:_ENOUGH] for cell in cells if _is_plain(cell)]
-  if texts and all(_NUMBERS.fullmatch(text) or not text.strip() for text in texts):
-    return " "
-  found = Counter(mark for text in texts for mark in _SEPARATORS if mark in text)
-  return max(_SEPARATORS, key=lambda mark: found[mark]) if found else ""
+class CellFormat(NamedTuple):
+  """Says how the label cells of a table are written.
+
+  Attributes:
+    separator: what is between the labels of a cell; '' if each is one label.
+    num_columns: how many numbers, 0 or 1, each cell consists of; 0 if cells hold names or ids.
+    is_numeric: whether all labels are numbers, which data frames with gaps write as '7.0'.
+  """
+
+  separator: str
+  num_columns: int = 0
+  is_numeric: bool = False
+
+  def labels(self, cell: object, place: Place, row: int) -> list[str | int]:
+    """Returns the labels of one cell; None and an empty text have no labels.
+
+    Raises:
+      DataError: it is no list of texts and whole numbers.
+    """
+    if self.num_columns:
+      return [at for at, bit in enumerate(_bits(cell)) if bit]
+    if _is_plain(cell):
+      parts = [part.strip() for part in self._split(cell)]
+      return [part.removesuffix(".0") if self.is_numeric else part for part in parts if part]
+    values = _values(cell)
+    if values is None:
+      raise place.refuse(row, "a JSON list of labels", cell)
+    found: list[str | int] = []
+    for value in values:
+      label = int(value) if isinstance(value, float) and value.is_integer() else value
+      if isinstance(label, str):
+        label = label.strip()
+      elif not _is_missing(label) and type(label) is not int:
+        raise place.refuse(row, "labels that are texts or whole numbers", value)
+      if label != "" and not _is_missing(label):
+        found.append(label)
+    return found
+
+  def _split(self, cell: str) -> list[str]:
+    if self.separator == _ANGLES:
+      cell = cell.strip().removeprefix("<").removesuffix(">")
+    return cell.split(None if self.separator == " " else self.separator) if self.separator else [cell]
+
+
+class CellSurvey:
+  """Looks at all label cells of a table, to tell their format.
+
+  Attributes:
+    num_rows: how many cells were added.
+  """
+
+  def __init__(self, separator: str = ""):
+    """Takes the separator that the user gave; '' to guess it."""
+    self.num_rows = 0
+    self._given = separator
+    self._num_split: Counter[str] = Counter()  # cells, by each separator that they have between labels
+    self._patterns = set(_PATTERNS)  # which all cells so far match
+    self._rows_of_bits: set[tuple[int, ...]] | None = set()  # two of them; None if a cell is none
+    self._has_texts = self._has_spaces = self._has_lists = False
+
+  def add(self, cell: object) -> None:
+    """Adds one cell."""
+    self.num_rows += 1
+    if _is_missing(cell) or (isinstance(cell, str) and not cell.strip()):
+      return
+    self._add_bits(cell)
+    if not _is_plain(cell):
+      self._has_lists = True
+      return
+    text = cell.strip()
+    self._has_texts = True
+    self._has_spaces = self._has_spaces or len(text.split(None, 1)) > 1
+    self._patterns = {name for name in self._patterns if _PATTERNS[name].fullmatch(text)}
+    for mark in dict.fromkeys((*_SEPARATORS, _ANGLES, " ", self._given or ",")):
+      self._num_split[mark] += mark in text.strip(mark)
+
+  def _add_bits(self, cell: object) -> None:
+    if self._rows_of_bits is None:
+      return
+    row = tuple(_bits(cell))
+    if len(row) < 2 or any(len(other) != len(row) for other in self._rows_of_bits):
+      self._rows_of_bits = None
+    elif len(self._rows_of_bits) < 2:
+      self._rows_of_bits.add(row)
+
+  def format(self) -> CellFormat:
+    """Returns the format of all cells that were added."""
+    rows = list(self._rows_of_bits or ())
+    # Ids do not repeat in a row, and are not in another order in the next.
+    if len(rows) > 1 or any(len(set(row)) < len(row) for row in rows):
+      return CellFormat(self._given, len(rows[0]))
+    return CellFormat(self._separator(), is_numeric="numbers" in self._patterns)
+
+  def _separator(self) -> str:
+    if self._given or not self._has_texts:
+      return self._given
+    for pattern, mark in (("keys", " "), ("angles", _ANGLES)):
+      if pattern in self._patterns and self._num_split[mark]:
+        return mark
+    best = max(_SEPARATORS, key=lambda mark: self._num_split[mark])
+    return best if self._num_split[best] else ""
+
+  def notices(self, texts: Sequence[str], num_uses: int) -> list[str]:
+    """Returns what was guessed, and what makes the guess doubtful.
+
+    Args:
+      texts: the labels that were read.
+      num_uses: how often they are in a cell.
+    """
+    found = self.format()
+    if found.num_columns:
+      names = "; labels.txt may give their names, one a line" if texts else ""
+      return [f"labels are rows of {found.num_columns:,} numbers, 0 or 1, each the column of a label{names}"]
+    mark, num_split = found.separator, self._num_split[found.separator]
+    if self._given:
+      is_unseen = self._has_texts and not num_split
+      return [f"no row has labels to split at {mark!r} {_CHANGE}"] if is_unseen else []
+    notices = []
+    if num_split:
+      notices.append(f"labels split at {mark!r} in {num_split:,} of {self.num_rows:,} rows {_CHANGE}")
+    elif self._has_spaces and not self._has_lists:  # cells of one word need no notice, and neither do lists
+      notices.append(f"each cell is one label {_CHANGE}")
+    return [*notices, *self._doubts(mark, texts, num_uses)] if self._has_texts else notices
+
+  def _doubts(self, separator: str, texts: Sequence[str], num_uses: int) -> list[str]:
+    holding = {mark: [text for text in texts if mark in text] for mark in _SEPARATORS if mark != separator}
+    mark, labels = max(holding.items(), key=lambda item: len(item[1]))
+    doubts = []
+    if labels:
+      doubts.append(
+        f"{len(labels):,} labels hold {mark!r}, such as {excerpt(labels[0])}; if it separates labels, set "
+        f"--config.data.label_separator={mark!r}"
+      )
+    if self.num_rows >= _ENOUGH_ROWS and num_uses < _FEW_USES * len(texts):
+      uses = num_uses / len(texts)
+      doubts.append(f"a label is used {uses:.1f} times on average: do cells hold several? {_CHANGE}")
+    return doubts
+
+
+def _is_missing(value: object) -> bool:
+  return value is None or value != value  # data frames store a missing cell as NaN
 
 
 def _is_plain(cell: object) -> TypeGuard[str]:
@@ -31,108 +175,40 @@ def _is_plain(cell: object) -> TypeGuard[str]:
   return isinstance(cell, str) and not cell.lstrip().startswith("[")
 
 
-def split_cell(cell: object, separator: str, place: Place, row: int) -> list[str | int]:
-  """Returns the labels of one cell; None and an empty text have no labels."""
-  if cell is None or cell != cell:  # data frames store a missing cell as NaN
-    return []
-  if isinstance(cell, str) and cell.lstrip().startswith("["):
+def _values(cell: object) -> list | None:
+  """Returns the items of a cell that is no plain text: a value, or a list; None for a damaged list."""
+  if not isinstance(cell, str):
+    return cell if isinstance(cell, list) else [cell]
+  with suppress(ValueError, RecursionError):
+    return json.loads(cell)
+  # Data frames write lists as Python or NumPy prints them: ['a', 'b'], ['a' 'b'].
+  text = cell.strip()
+  body = text[1:-1].strip() if text.endswith("]") else "["
+  items: list = []
+  end = 0
+  while end < len(body):
+    item = _ITEM.match(body, end)
+    if item is None:
+      return None
+    end = item.end()
     try:
-      cell = json.loads(cell)
-    except (ValueError, RecursionError):
-      raise place.refuse(row, "a JSON list of labels", cell) from None
-  if isinstance(cell, str):
-    parts = cell.split(separator) if separator else [cell]
-    return [part.strip() for part in parts if part.strip()]
-  values: list[Any] = cell if isinstance(cell, list) else [cell]
-  for value in values:
-    if type(value) not in (str, int):
-      raise place.refuse(row, "labels that are texts or whole numbers", value)
-  return values
+      items.append(_literal(item[1]))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+      return None
+  return items
 
 
-class SplitTally:
-  """Counts split cells, so that the notice about the separator is correct.
-
-  Attributes:
-    rows: the cells counted so far.
-  """
-
-  def __init__(self):
-    self.rows = 0
-    self._split = 0
-    self._has_texts = self._has_spaces = self._has_lists = False
-
-  def add(self, cell: object, labels: list[str | int]) -> None:
-    """Counts a cell and the labels that it was split into."""
-    self.rows += 1
-    if not labels:
-      return
-    if not _is_plain(cell):
-      self._has_lists = True
-      return
-    self._has_texts = True
-    self._split += len(labels) > 1
-    self._has_spaces = self._has_spaces or len(cell.split()) > 1
-
-  def notice(self, separator: str, is_given: bool) -> str:
-    """Returns the notice about the separator; '' if there is nothing to report."""
-    change = "(change with --config.data.label_separator)"
-    if self._split:
-      rows = f"{self._split:,} of {self.rows:,} rows"
-      return "" if is_given else f"labels split at {separator!r} in {rows} {change}"
-    if is_given:
-      return f"no row has labels to split at {separator!r} {change}" if self._has_texts else ""
-    # Cells of one word need no notice, and neither do lists.
-    return f"each cell is one label {change}" if self._has_spaces and not self._has_lists else ""
+def _literal(item: str) -> object:
+  """Returns the value of a Python literal."""
+  if item[0] in "'\"" and "\\" not in item:
+    return item[1:-1]
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")  # of an unknown escape
+    return None if item == "nan" else ast.literal_eval(item)
 
 
-class Vocabulary:
-  """Maps labels to ids: rows of a label file or, without one, numbers in order of appearance.
-
-  Attributes:
-    texts: the label texts, by id.
-  """
-
-  def __init__(
-    self,
-    texts: list[str] | None = None,
-    keys: Sequence[str] = (),
-    file_name: str = "",
-    numbers_are_rows: bool = False,
-  ):
-    """Takes the labels of a file; without any, labels are collected by `add`.
-
-    Args:
-      texts: their texts.
-      keys: what cells call them, in the same order.
-      file_name: the file, for messages.
-      numbers_are_rows: whether a number that is no key is a row of the file.
-    """
-    self.texts = [] if texts is None else texts
-    self._grows = texts is None
-    self._rows_are_ids = numbers_are_rows
-    self._file_name = file_name
-    self._ids: dict[str, int] = {}
-    for at, key in enumerate(keys):
-      self._ids.setdefault(key, at)
-
-  def __contains__(self, key: object) -> bool:
-    return key in self._ids
-
-  def add(self, labels: Iterable[str | int]) -> None:
-    """Adds labels not seen before, unless a label file lists all labels."""
-    if self._grows:
-      for label in map(str, labels):
-        if self._ids.setdefault(label, len(self.texts)) == len(self.texts):
-          self.texts.append(label)
-
-  def id_of(self, label: str | int, place: Place, row: int) -> int:
-    """Returns the id of a label; if the label file has only texts, a whole number is itself an id."""
-    known = None if self._rows_are_ids and isinstance(label, int) else self._ids.get(str(label))
-    if known is not None:
-      return known
-    if self._rows_are_ids and _ROW.fullmatch(str(label)):
-      if not 0 <= int(label) < len(self.texts):
-        raise place.refuse(row, f"an id in [0, {len(self.texts)})", label)
-      return int(label)
-    raise place.refuse(row, f"a label of {self._file_name}", label)
+def _bits(cell: object) -> list[int]:
+  """Returns the numbers of a cell that consists of 0 and 1; none of any other cell."""
+  values = re.split(r"[\s|;,]+", cell.strip()) if _is_plain(cell) else _values(cell) or []
+  bits = [_BITS.get(value) for value in values if isinstance(value, str | int | float)]
+  return [] if len(bits) < len(values) or None in bits else [bit for bit in bits if bit is not None]

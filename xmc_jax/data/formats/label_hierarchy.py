@@ -4,6 +4,7 @@ from array import array
 
 import numpy as np
 
+from xmc_jax.data.formats.json_records import text_of
 from xmc_jax.data.formats.source import Place, excerpt
 from xmc_jax.errors import DataError
 
@@ -67,7 +68,8 @@ class Hierarchy:
     value = self._parents[at]
     if value is None or value != value or value == "":  # data frames store a missing cell as NaN
       return -1
-    known = ids.get(str(value)) if type(value) in (str, int) else None
+    key = text_of(value) or ""  # data frames with gaps store a number as 7.0
+    known = ids.get(key, ids.get(key.removesuffix(".0")))
     if known is None:
       expected = f"the key of another label, or nothing, in column {excerpt(self._column)}"
       raise self._refused(at, expected, value)

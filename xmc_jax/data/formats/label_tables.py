@@ -3,19 +3,21 @@
 The texts of all labels, and their keys, are in memory at once.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from xmc_jax.data.formats import columns
-from xmc_jax.data.formats.json_records import joined_text
+from xmc_jax.data.formats.json_records import joined_text, text_of
 from xmc_jax.data.formats.label_hierarchy import Hierarchy
 from xmc_jax.data.formats.lines import CHUNK_ROWS, text_chunks
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import DataError
 
+_RDF = (".ttl", ".nt", ".rdf", ".owl", ".xml")
 _RECORDS = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack a parent
 
 
@@ -47,6 +49,8 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   """
   if suffix(path) not in (*SUFFIXES, ".json"):
     refuse_settings_without_columns(path, options)
+    if suffix(path) in _RDF:
+      raise DataError(f"{path}: RDF is not read; put keys and texts into a table, such as labels.csv")
     texts = list(chain.from_iterable(text_chunks(path, notices, options)))
     return LabelTable(texts, texts, True)
   found = _find_columns(path, options, notices)
@@ -57,12 +61,32 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   for place, rows in records(path, [name for name in wanted if name], notices, options):
     names = [joined_text(record, found.names[:1], place, row) for row, record in enumerate(rows)]
     texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
-    keys += [str(record.get(found.key)) for record in rows] if found.key else names
+    keys += [text_of(record.get(found.key)) or "" for record in rows] if found.key else names
     hierarchy.add(names, texts, [record.get(found.parent) for record in rows], place)
     has_parents = has_parents or any(found.parent in record for record in rows)
   if found.parent and not has_parents:
     raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], options))
+  if all(key.endswith(".0") for key in keys):  # numbers of a data frame with gaps
+    keys = [key.removesuffix(".0") for key in keys]
   return LabelTable(hierarchy.joined_texts(keys), keys, not found.key)
+
+
+def repeated_keys(path: Path, table: LabelTable) -> list[str]:
+  """Returns a notice for labels of one text that cells may name.
+
+  Raises:
+    DataError: two labels have one key, or there are none.
+  """
+  if not table.texts:
+    raise DataError(f"{path}: expected at least one label, found none")
+  repeated = [key for key, count in Counter(table.keys).items() if count > 1 and key.strip()]
+  if not repeated:
+    return []
+  if not table.numbers_are_rows:
+    found = f"{excerpt(repeated[0])} again (keys of several labels: {len(repeated):,})"
+    raise DataError(f"{path}: expected each key once, found {found}")
+  such = f"{len(repeated):,}, such as {excerpt(repeated[0])}"
+  return [f"{path.name}: texts of several labels: {such}; in cells, they mean the first"]
 
 
 def chunks(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
@@ -122,14 +146,16 @@ def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
     # Its columns may have other names than those of the points, so a guess is allowed.
     others = [name for name in own if name != key] or own
     wanted = options.text if options.text in others else "title"
-    names = columns.text_columns(wanted, others) or ((key,) if key and parent else ())
+    names = columns.text_columns(wanted, others, columns.LABEL_TEXTS) or ((key,) if key and parent else ())
+    if not names and len(own) == 2:
+      key, names = own[0], (own[1],)
   if not names:
-    expected = f"a column of texts called {', '.join(columns.TEXTS)}"
-    raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
+    raise _missing(path, "", "label texts", "label_text", have)
   notices += unread_notices(path, [name for name in own if name != key], names, options)
   return _Columns(key, names, parent)
 
 
 def _missing(path: Path, name: str, of: str, setting: str, have: list[str]) -> DataError:
   remedy = f"set --config.data.{setting}=NAME {columns.shown(have)}"
-  return DataError(f"{path}: expected a column {excerpt(name)} of {of}; {remedy}")
+  named = f"a column {excerpt(name)}" if name else "a column"
+  return DataError(f"{path}: expected {named} of {of}; {remedy}")

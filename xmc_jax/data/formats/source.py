@@ -21,6 +21,7 @@ class Options(NamedTuple):
     label_column: the column of labels in a table; '' guesses it.
     label_separator: the separator of labels in one cell of a table; '' guesses it.
     label_file: label texts, as a path relative to the table or folder; '' looks for the layout's own names.
+    unknown_labels: what becomes of labels that the label file lacks: 'refuse', 'drop' or 'keep'.
     label_text: the columns of a file of labels that make up a label's text, as in `text`; '' guesses.
     label_parent: the column with the key of a label's parent, whose ancestors' names come before the
       label's text; '' reads none.
@@ -34,6 +35,7 @@ class Options(NamedTuple):
   label_column: str = ""
   label_separator: str = ""
   label_file: str = ""
+  unknown_labels: str = "refuse"
   label_text: str = ""
   label_parent: str = ""
   test_fraction: float = 0.2

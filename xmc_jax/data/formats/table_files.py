@@ -68,12 +68,12 @@ def _refuse_twice(path: Path, names: Sequence[str], columns: Sequence[str]) -> N
 
 
 def column_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
-  """Returns the columns of a table: from its schema, its header, or the keys of its first record."""
+  """Returns the columns of a table: from its schema, its header, or the keys of its first records."""
   if (schema := _schema(path)) is not None:
     return list(schema.names)
   for _, rows in records(path, (), notices, options):
     if rows:
-      return list(rows[0])
+      return list(dict.fromkeys(chain.from_iterable(rows)))
   raise refusal(path, 1, "at least one row", "an empty table")
 
 

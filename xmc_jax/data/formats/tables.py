@@ -9,8 +9,9 @@ import numpy as np
 
 from xmc_jax.data.formats import columns, label_tables
 from xmc_jax.data.formats.json_records import joined_text
-from xmc_jax.data.formats.label_cells import SplitTally, Vocabulary, guess_separator, split_cell
+from xmc_jax.data.formats.label_cells import CellSurvey
 from xmc_jax.data.formats.label_classes import LabelClasses
+from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find
 from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, excerpt
 from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
@@ -74,7 +75,7 @@ def find_label_file(path: Path, options: Options) -> Path | None:
 
 
 class _Tables:
-  """Reads one or two tables: a first pass numbers labels and splits rows, a second reads the points.
+  """Reads one or two tables: one pass tells the format of labels, one numbers them, one reads points.
 
   Keeps the distinct labels (or all texts of a label file) and nine bytes per row in memory in between.
   """
@@ -106,57 +107,73 @@ class _Tables:
   def labels(self) -> Iterator[list[str]]:
     """Numbers the labels and yields their texts."""
     self._columns = {split: self._find_columns(split) for split in self._splits()}
-    self._separator = self._options.label_separator or self._guess_separator()
+    survey = self._survey_cells()
+    self._format = survey.format()
     self._classes = LabelClasses((split, self._columns[split][1]) for split in self._splits())
     self._vocabulary = self._known_labels()
-    tally = self._number_labels()
-    num_rows = tally.rows
+    self._number_labels()
     self._notices += self._columns_taken()
-    if notice := tally.notice(self._separator, is_given=bool(self._options.label_separator)):
-      self._notices.append(notice)
-    self._notices += self._classes.notices()
+    is_listed = self._label_file or self._classes.names
+    self._notices += survey.notices([] if is_listed else self._vocabulary.texts, self._vocabulary.num_uses)
+    self._notices += [*self._vocabulary.notices(), *self._classes.notices()]
     if self._test is None:
-      order = np.random.default_rng(self._options.split_seed).permutation(num_rows)
-      self._is_test = np.zeros(num_rows, bool)
-      self._is_test[order[: round(num_rows * self._options.test_fraction)]] = True
+      order = np.random.default_rng(self._options.split_seed).permutation(survey.num_rows)
+      self._is_test = np.zeros(survey.num_rows, bool)
+      self._is_test[order[: round(survey.num_rows * self._options.test_fraction)]] = True
     texts = self._vocabulary.texts
     for first in range(0, len(texts), CHUNK_ROWS):
       yield texts[first : first + CHUNK_ROWS]
 
   def keys(self) -> Iterator[list[str]]:
     """Yields the keys of the label file, after `labels`; none if they are the labels' texts."""
-    for first in range(0, len(self._keys), CHUNK_ROWS):
-      yield self._keys[first : first + CHUNK_ROWS]
+    keys = [*self._keys, *self._vocabulary.texts[len(self._keys) :]] if self._keys else []
+    for first in range(0, len(keys), CHUNK_ROWS):
+      yield keys[first : first + CHUNK_ROWS]
 
   def _known_labels(self) -> Vocabulary:
-    """Returns the labels of a label file, or of the tables' metadata; otherwise an empty vocabulary."""
-    if not self._label_file:
-      names = self._classes.names
-      return Vocabulary(list(names), names, self._train.name) if names else Vocabulary()
+    """Returns the labels of a label file, of the tables' metadata, or of columns; otherwise none yet."""
+    num_columns, unknown = self._format.num_columns, self._options.unknown_labels
+    if self._label_file is None:
+      numbers = list(map(str, range(num_columns)))
+      names = self._classes.names or numbers
+      return Vocabulary(list(names), names, self._train.name, bool(numbers)) if names else Vocabulary()
     table = label_tables.read(self._label_file, self._options, self._notices)
     self._keys = table.keys if table.keys != table.texts else []
-    found = Vocabulary(table.texts, table.keys, self._label_file.name, table.numbers_are_rows)
+    self._notices += label_tables.repeated_keys(self._label_file, table)
+    if num_columns not in (0, len(table.texts)):
+      expected = f"a label for each of the {num_columns:,} numbers in a row of {self._train.name}"
+      raise DataError(f"{self._label_file}: expected {expected}, found {len(table.texts):,}")
+    are_rows = table.numbers_are_rows or bool(num_columns)
+    found = Vocabulary(table.texts, table.keys, self._label_file.name, are_rows, unknown)
     self._classes.match(self._label_file.name, found)
     return found
 
-  def _number_labels(self) -> SplitTally:
+  def _survey_cells(self) -> CellSurvey:
+    """Looks at all label cells of all tables, as the first thousands may be unlike the rest."""
+    survey = CellSurvey(self._options.label_separator)
+    for split in self._splits():
+      column = self._columns[split][1]
+      for path in split.files:
+        for _, rows in records(path, (column,), self._notices, self._options):
+          for record in rows:
+            survey.add(record.get(column))
+    return survey
+
+  def _number_labels(self) -> None:
     """Reads all labels into the vocabulary."""
-    tally = SplitTally()
     for split in self._splits():
       column = self._columns[split][1]
       for place, rows in self._records(split):
         for row, record in enumerate(rows):
           labels = self._cell(record, column, place, row)
-          tally.add(record.get(column), labels)
           self._classes.count_unlabelled(place.path, record.get(column))
-          self._vocabulary.add(labels)
+          self._vocabulary.add(labels, place, row)
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
       column = excerpt(self._columns[self._train][1])
       have = columns.shown(column_names(first, [], self._options))
       change = f"set another with --config.data.label_column=NAME {have}"
       raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
-    return tally
 
   def _columns_taken(self) -> list[str]:
     """Returns a line for each table that names its columns and some of the labels."""
@@ -185,10 +202,7 @@ class _Tables:
         chosen = range(len(records_))
       done += len(records_)
       texts = [joined_text(records_[row], names, place, row) for row in chosen]
-      cells = [
-        [self._vocabulary.id_of(found, place, row) for found in self._cell(records_[row], label, place, row)]
-        for row in chosen
-      ]
+      cells = [self._vocabulary.ids_of(self._cell(records_[row], label, place, row)) for row in chosen]
       counts = np.fromiter(map(len, cells), np.int64, len(cells))
       ids = np.array(list(chain.from_iterable(cells)), np.int64)
       here = place._replace(numbers=[place.numbers[row] for row in chosen])
@@ -203,7 +217,7 @@ class _Tables:
       yield from records(path, (*names, label), self._notices, self._options)
 
   def _cell(self, record: dict, column: str, place: Place, row: int) -> list[str | int]:
-    labels = split_cell(record.get(column), self._separator, place, row)
+    labels = self._format.labels(record.get(column), place, row)
     return self._classes.named(labels, place, row)
 
   def _find_columns(self, split: SplitFiles) -> tuple[tuple[str, ...], str]:
@@ -218,8 +232,3 @@ class _Tables:
         expected = f"a column {excerpt(missing)}, as in {first.name}"
         raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
     return found
-
-  def _guess_separator(self) -> str:
-    label = self._columns[self._train][1]
-    cells = (record.get(label) for _, rows in self._records(self._train) for record in rows)
-    return guess_separator(islice(cells, CHUNK_ROWS))

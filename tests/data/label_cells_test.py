@@ -1,0 +1,240 @@
+"""How label cells are written in files that people have, and what is said where a guess is doubtful."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import sample_folders as samples
+from cases import each_case
+
+from tests.data.data_layouts_test import rows_of
+from xmc_jax import data
+from xmc_jax.errors import DataError
+
+
+def jsonl(path, cells):
+  return samples.write(path, samples.lines(json.dumps({"text": "t", "labels": cell}) for cell in cells))
+
+
+def csv(path, cells):
+  quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
+  return samples.write(
+    path, samples.lines(["text,labels", *(f"t{at},{cell}" for at, cell in enumerate(quoted))])
+  )
+
+
+def parquet(path, cells, kind=None):
+  table = pa.table({"text": [f"t{at}" for at in range(len(cells))], "labels": pa.array(cells, kind)})
+  pyarrow.parquet.write_table(table, path)
+  return path
+
+
+def read(path, **options):
+  """Returns the label texts, the labels of each row, and the notes behind the one on columns."""
+  found = data.load(path, test_fraction=0, **options)
+  texts = list(found.labels.texts)
+  _, *notices = found.manifest["notices"]
+  return texts, [[texts[label] for label in row] for row in rows_of(found.train.truth)], notices
+
+
+BITS = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+@each_case(
+  ("kind", "cells"),
+  [
+    (jsonl, BITS),
+    (jsonl, [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0, 1, 0]]),
+    (parquet, [[bool(bit) for bit in row] for row in BITS]),
+    (parquet, [list(map(float, row)) for row in BITS]),
+    (csv, list(map(str, BITS))),
+    (csv, ["[1 0 1]", "[0. 0. 0.]", "[0 1 0]"]),
+    (csv, ["1;0;1", "0;0;0", "0;1;0"]),
+    (csv, ["1 0 1", "0 0 0", "0 1 0"]),
+  ],
+)
+def test_rows_of_0_and_1_are_columns_of_labels(kind, cells, tmp_path):
+  """They were read as the two labels '0' and '1'."""
+  path = kind(tmp_path / f"train.{kind.__name__}", cells)
+  assert read(path)[:2] == (["0", "1", "2"], [["0", "2"], [], ["1"]])
+  samples.write(tmp_path / "labels.txt", "red\ngreen\nblue\n")
+  note = "labels are rows of 3 numbers, 0 or 1, each the column of a label"
+  assert read(tmp_path) == (["red", "green", "blue"], [["red", "blue"], [], ["green"]], [note])
+  samples.write(tmp_path / "labels.txt", "red\ngreen\n")
+  with pytest.raises(
+    DataError, match=r"labels\.txt: expected a label for each of the 3 numbers in a row .*found 2$"
+  ):
+    data.load(tmp_path)
+
+
+def test_rows_of_0_and_1_of_classes_with_names(tmp_path):
+  folder = samples.saved_split(tmp_path / "set", [("a", [1, 0, 1, 0, 0]), ("b", [0, 0, 0, 1, 0])])
+  texts, rows, _ = read(folder)
+  assert texts == samples.LABELS and rows == [[texts[0], texts[2]], [texts[3]]]
+
+
+@each_case("cells", [[[0, 1], [0]], [[1], [0]], [[0, 1], [0, 1]], [[0, 1], []], [[0, 1], [1, 2]]])
+def test_lists_of_ids_are_no_rows_of_0_and_1(cells, tmp_path):
+  _, rows, _ = read(jsonl(tmp_path / "train.jsonl", cells))
+  assert list(map(sorted, rows)) == [[str(label) for label in cell] for cell in cells]
+
+
+@each_case("kind", [jsonl, parquet])
+def test_labels_of_lists_are_stripped_like_those_of_cells(kind, tmp_path):
+  path = kind(tmp_path / f"train.{kind.__name__}", [["a ", "b", ""], ["b ", " "], [" a", None], None])
+  assert read(path)[:2] == (["a", "b"], [["a", "b"], ["b"], ["a"], []])
+
+
+@each_case(
+  ("cells", "labels"),
+  [
+    (["['a', 'b c']", "[]", '["it\'s"]'], [["a", "b c"], [], ["it's"]]),
+    (["['a' 'b c']", "['d'\n 'e']", "['f']"], [["a", "b c"], ["d", "e"], ["f"]]),
+    (["['a\\'b', 'c\\\\d']", "[None, nan, 'x']"], [["a'b", "c\\d"], ["x"]]),
+    (["[3, 1]", "[2 3]", "[]"], [["3", "1"], ["2", "3"], []]),
+    (["<c++><.net>", "<r>"], [["c++", ".net"], ["r"]]),
+    (["http://x/1 https://x/2", "http://x/2,3"], [["http://x/1 https://x/2"], ["http://x/2", "3"]]),
+    (["http://x/1 https://x/2", "http://x/1"], [["http://x/1", "https://x/2"], ["http://x/1"]]),
+    (["1.0", "", "12.0"], [["1"], [], ["12"]]),
+    (["1.0 3.0", "2.0"], [["1", "3"], ["2"]]),
+    (["1.0", "1.1"], [["1.0"], ["1.1"]]),
+    (["007", "7"], [["007"], ["7"]]),
+  ],
+)
+def test_cells_as_other_tools_write_them(cells, labels, tmp_path):
+  assert list(map(sorted, read(csv(tmp_path / "train.csv", cells))[1])) == list(map(sorted, labels))
+
+
+@each_case("cell", ["['a'", "[a, b]", "['a''b']", "['\\d']", "[['a']]"])
+def test_damaged_lists_end_in_one_line(cell, tmp_path):
+  with pytest.raises(DataError, match=r"train\.csv, line 2: expected (a JSON list of labels,|labels that)"):
+    data.load(csv(tmp_path / "train.csv", [cell]))
+
+
+def test_whole_numbers_with_gaps_are_the_same_in_all_files(tmp_path):
+  cells = [3, None, 1]
+  names = {"train.csv": csv(tmp_path / "train.csv", ["3.0", "", "1.0"])}
+  names["a.parquet"] = parquet(tmp_path / "a.parquet", cells, pa.float64())
+  names["b.parquet"] = parquet(tmp_path / "b.parquet", cells, pa.int32())
+  names["c.jsonl"] = jsonl(tmp_path / "c.jsonl", [3.0, None, 1])
+  for path in names.values():
+    assert read(path)[:2] == (["3", "1"], [["3"], [], ["1"]])
+  with pytest.raises(DataError, match=r"row 1: expected labels that are texts or whole num.* found '0\.5'"):
+    data.load(parquet(tmp_path / "d.parquet", [0.5]))
+
+
+def test_the_separator_is_that_of_the_whole_file(tmp_path):
+  """The first 8,192 rows were looked at, and those after them kept joined labels."""
+  path = csv(tmp_path / "train.csv", [*["a"] * 8200, *["a;b"] * 100])
+  texts, rows, notices = read(path)
+  assert texts == ["a", "b"] and rows[-1] == ["a", "b"]
+  assert notices == ["labels split at ';' in 100 of 8,300 rows (change with --config.data.label_separator)"]
+
+
+def test_what_makes_a_separator_doubtful_is_said(tmp_path):
+  change = "(change with --config.data.label_separator)"
+  cells = [f"a{at};b{at}, c" for at in range(12)] + [f"d{at};e" for at in range(12)]
+  assert read(csv(tmp_path / "a.csv", cells))[2] == [
+    f"labels split at ';' in 24 of 24 rows {change}",
+    "12 labels hold ',', such as 'b0, c'; if it separates labels, set --config.data.label_separator=','",
+    f"a label is used 1.3 times on average: do cells hold several? {change}",
+  ]
+  assert read(csv(tmp_path / "b.csv", [f"a b{at}" for at in range(24)]))[2] == [
+    f"each cell is one label {change}",
+    f"a label is used 1.0 times on average: do cells hold several? {change}",
+  ]
+  assert not read(csv(tmp_path / "c.csv", cells), label_separator=";")[2]
+  assert not read(csv(tmp_path / "d.csv", ["a;b", "b;a"] * 20), label_separator=";")[2]
+
+
+UNKNOWN = [*["x;y"] * 3, "new;x", *["old; newer"] * 2, "y"]
+
+
+@each_case("name", ["labels.txt", "labels.csv"])
+def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, tmp_path):
+  csv(tmp_path / "train.csv", UNKNOWN)
+  samples.write(tmp_path / name, "y\nx\n" if name == "labels.txt" else "uri,label\ny,Why\nx,Ex\n")
+  lacks = "it lacks 3 labels, such as 'new', 'old', 'newer', of 5 places"
+  said = (
+    rf"line 5: expected a label of {name}, found 'new' \({lacks}; --config\.data\.unknown_labels=drop leaves "
+  )
+  with pytest.raises(DataError, match=said):
+    data.load(tmp_path)
+  known = ["y", "x"] if name == "labels.txt" else ["Why", "Ex"]
+  texts, rows, notices = read(tmp_path, unknown_labels="drop")
+  assert texts == known and rows[3:] == [[known[1]], [], [], [known[0]]]
+  assert notices[-1] == f"{name}: {lacks}; left out"
+  texts, rows, notices = read(tmp_path, unknown_labels="keep")
+  assert texts == [*known, "new", "old", "newer"] and rows[3:5] == [[known[1], "new"], ["old", "newer"]]
+  assert notices[-1] == f"{name}: {lacks}; added"
+  keys = list(data.load(tmp_path, test_fraction=0, unknown_labels="keep").label_keys)
+  assert keys == ["y", "x", "new", "old", "newer"]
+
+
+def test_numbers_outside_a_file_of_texts_are_unknown_labels_too(tmp_path):
+  jsonl(tmp_path / "train.jsonl", [[0, 5], [2]])
+  samples.write(tmp_path / "labels.txt", "x\ny\n")
+  assert read(tmp_path, unknown_labels="drop")[:2] == (["x", "y"], [["x"], []])
+  assert read(tmp_path, unknown_labels="keep")[:2] == (["x", "y", "5", "2"], [["x", "5"], ["2"]])
+
+
+@each_case(
+  ("columns", "options"),
+  [
+    ("uri,label", {}),
+    ("URI,prefLabel", {}),
+    ("label_id,label", {}),
+    ("code,term", {}),
+    ("nr,bezeichnung", {}),
+    ("nr,id,bezeichnung", {"label_text": "bezeichnung"}),
+  ],
+)
+def test_files_of_labels_call_their_columns_differently(columns, options, tmp_path):
+  csv(tmp_path / "train.csv", ["a", "b", "Two"])
+  other = "0," if columns.startswith("nr,id") else ""
+  samples.write(tmp_path / "labels.csv", f"{columns}\n{other}b,Two\n{other}a,One\n")
+  assert read(tmp_path, **options)[:2] == (["Two", "One"], [["One"], ["Two"], ["Two"]])
+
+
+def test_keys_that_are_numbers_with_gaps(tmp_path):
+  parquet(tmp_path / "train.parquet", [3.0, None, 1.0])
+  samples.write(tmp_path / "labels.csv", "id,name,parent\n1.0,one,\n3.0,three,1.0\n")
+  assert read(tmp_path, label_parent="parent")[:2] == (["one", "one > three"], [["one > three"], [], ["one"]])
+
+
+def test_a_label_that_stands_twice_in_a_label_file(tmp_path):
+  csv(tmp_path / "train.csv", ["a", "b", "0"])
+  samples.write(tmp_path / "labels.csv", "id,text\na,one\nb,two\na,three\n")
+  with pytest.raises(
+    DataError, match=r"labels\.csv: expected each key once, found 'a' again \(keys of several labels: 1\)$"
+  ):
+    data.load(tmp_path)
+  samples.write(tmp_path / "names.txt", "a\nb\na\n")
+  found = data.load(tmp_path, label_file="names.txt", test_fraction=0)
+  assert rows_of(found.train.truth) == [[0], [1], [0]]
+  note = "names.txt: texts of several labels: 1, such as 'a'; in cells, they mean the first"
+  assert note in found.manifest["notices"]
+
+
+def test_rdf_is_no_file_of_label_texts(tmp_path):
+  csv(tmp_path / "train.csv", ["0", "1"])
+  samples.write(
+    tmp_path / "labels.ttl", "<http://x/1> skos:prefLabel 'one' .\n<http://x/2> a skos:Concept .\n"
+  )
+  with pytest.raises(
+    DataError, match=r"labels\.ttl: RDF is not read; put keys and texts into a table, such as"
+  ):
+    data.load(tmp_path, label_file="labels.ttl")
+
+
+def test_keys_of_json_lines_may_be_missing_in_the_first(tmp_path):
+  path = samples.write(tmp_path / "t.jsonl", '{"text": "a"}\n{"text": 7.0, "labels": ["x"]}\n')
+  found = data.load(path, test_fraction=0)
+  assert list(found.train.texts) == ["a", "7"] and rows_of(found.train.truth) == [[], [0]]
+
+
+def test_texts_may_be_numbers(tmp_path):
+  table = pa.table({"text": [2019.0, None, 0.5], "labels": ["a", "b", "a"]})
+  pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+  assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["2019", "", "0.5"]

@@ -1,0 +1,100 @@
+"""Ids of labels in tables: rows of a label file or, without one, numbers in order of appearance.
+
+Only the distinct labels and their texts are kept in memory.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain, islice
+
+from xmc_jax.data.formats.source import Place, excerpt
+from xmc_jax.errors import DataError
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_SHOWN = 3
+
+
+class Vocabulary:
+  """Maps labels to ids.
+
+  Attributes:
+    texts: the label texts, by id.
+    num_uses: how often labels were added.
+  """
+
+  def __init__(
+    self,
+    texts: list[str] | None = None,
+    keys: Sequence[str] = (),
+    file_name: str = "",
+    numbers_are_rows: bool = False,
+    unknown: str = "refuse",
+  ):
+    """Takes the labels of a file; without any, labels are collected by `add`.
+
+    Args:
+      texts: their texts.
+      keys: what cells may call them besides their texts, in the same order.
+      file_name: the file, for messages.
+      numbers_are_rows: whether a number that is no key is a row of the file.
+      unknown: what becomes of labels that the file lacks: 'refuse', 'drop' or 'keep'.
+    """
+    self.texts = [] if texts is None else texts
+    self.num_uses = 0
+    self._num_rows = len(self.texts) if numbers_are_rows else 0
+    self._file_name = file_name
+    self._policy = "keep" if texts is None else unknown
+    self._unknown: Counter[str] = Counter()
+    self._first: tuple[Place, int] | None = None
+    self._ids: dict[str, int] = {}
+    for at, key in chain(enumerate(keys), enumerate(self.texts)):
+      self._ids.setdefault(key.strip(), at)
+
+  def __contains__(self, key: object) -> bool:
+    return key in self._ids
+
+  def id_of(self, label: str | int) -> int | None:
+    """Returns the id of a label; None if it has none."""
+    is_number = self._num_rows and _NUMBER.fullmatch(str(label))
+    is_row = bool(is_number) and 0 <= int(label) < self._num_rows
+    if is_row and isinstance(label, int):
+      return label
+    known = self._ids.get(str(label))
+    return int(label) if known is None and is_row else known
+
+  def ids_of(self, labels: Sequence[str | int]) -> list[int]:
+    """Returns the ids of these labels, without those that have none."""
+    return [found for label in labels if (found := self.id_of(label)) is not None]
+
+  def add(self, labels: Sequence[str | int], place: Place, row: int) -> None:
+    """Adds the labels of one cell, and counts those that the label file lacks."""
+    self.num_uses += len(labels)
+    for label in labels:
+      if self.id_of(label) is not None and str(label) not in self._unknown:
+        continue
+      if self._file_name:
+        self._unknown[str(label)] += 1
+        self._first = self._first or (place, row)
+      if self._policy == "keep" and self.id_of(label) is None:
+        self._ids[str(label)] = len(self.texts)
+        self.texts.append(str(label))
+
+  def notices(self) -> list[str]:
+    """Returns what became of labels that the label file lacks.
+
+    Raises:
+      DataError: there are such labels, and they are to be refused.
+    """
+    if not self._first:
+      return []
+    such = ", ".join(map(excerpt, islice(self._unknown, _SHOWN)))
+    counts = f"it lacks {len(self._unknown):,} labels, such as {such}, of {self._unknown.total():,} places"
+    if self._policy != "refuse":
+      return [f"{self._file_name}: {counts}; {'left out' if self._policy == 'drop' else 'added'}"]
+    place, row = self._first
+    label = next(iter(self._unknown))
+    is_number = self._num_rows and _NUMBER.fullmatch(label)
+    expected = f"an id in [0, {self._num_rows})" if is_number else f"a label of {self._file_name}"
+    remedy = "--config.data.unknown_labels=drop leaves them out, keep adds them"
+    raise DataError(f"{place.refuse(row, expected, label)} ({counts}; {remedy})")
