@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import sample_folders as samples
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -217,4 +218,8 @@ def test_load_tokenizer(tmp_path, tokenizer):
     data.load_tokenizer(tmp_path / "none")
   samples.write(tmp_path / "tokenizer.json", "{}")
   with pytest.raises(DataError, match=r"tokenizer\.json: expected a tokenizer\.json"):
+    data.load_tokenizer(tmp_path)
+  without_unknown = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="[UNK]"))
+  without_unknown.save(str(tmp_path / "tokenizer.json"))
+  with pytest.raises(DataError, match=r"tokenizer\.json: unusable .*Missing .UNK. token"):
     data.load_tokenizer(tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.export import made_runs
-from xmc_jax import export
+from xmc_jax import export, models
 from xmc_jax.runs.model import Model
 
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "Ramarass, SUTH!"]
@@ -51,6 +51,17 @@ def test_faiss_opens_the_index(folder):
   wanted = model.predict(TEXTS, 5)
   np.testing.assert_allclose(scores, wanted[1], atol=1e-5)
   np.testing.assert_array_equal(ids, wanted[0])
+
+
+@pytest.mark.parametrize("kind", ["bag", "bert_cls_raw_head"])
+def test_our_own_folder_loads_as_the_run(folder, kind):
+  workdir = made_runs.made(folder, kind)
+  export.export(workdir)
+  inner = workdir / "export" / "sentence_transformers"
+  apply, params, tokenizer = models.load_encoder(inner, normalize=kind == "bag")
+  batch = tokenizer(TEXTS, padding=True, truncation=True, max_length=24, return_tensors="np")
+  found = apply(params, batch["input_ids"], batch["attention_mask"])
+  np.testing.assert_allclose(found, Model.load(workdir).embed(TEXTS), atol=1e-5)
 
 
 def test_modules_say_what_the_run_does(folder):

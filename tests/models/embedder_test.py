@@ -166,7 +166,7 @@ def test_a_saved_bag_loads(tmp_path):
 @each_case(
   ("options", "message"),
   [
-    ({"pooling": "max"}, "pooling='max'"),
+    ({"pooling": "sum"}, "pooling='sum'; set auto, mean, cls"),
     ({"dropout": 1.0}, "dropout=1.0"),
     ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
     ({"num_layers": 3}, "has 2 layers"),

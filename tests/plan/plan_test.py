@@ -21,6 +21,7 @@ from xmc_jax.distributed import runtime, sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
+from xmc_jax.models.sentence_modules import save_sentence_modules
 from xmc_jax.plan import activations, chunks, device_memory, host, shapes, work
 from xmc_jax.plan.table import table
 from xmc_jax.plan.texts import label_texts
@@ -310,6 +311,18 @@ def test_flops_are_counted(encoder_folder):
   texts = Tokens(*(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((64, 32), (64,))))
   counted = jax.jit(encoder.embed).lower(params, texts).cost_analysis()["flops"]
   assert 64 * work.forward_flops(config.encoder, SPEC, 32) == pytest.approx(counted, rel=0.1)
+
+
+def test_auto_pooling_is_planned_as_the_folder_says(tmp_path):
+  folder = tiny_runs.tiny_bert(tmp_path / "bert")
+  save_sentence_modules(folder, pooling="cls", unit=True, width=16)
+  auto, cls = (
+    make_config(**{**_TEXTS, "encoder.name": str(folder), "encoder.pooling": pooling, "plan.chip": "h100"})
+    for pooling in ("auto", "cls")
+  )
+  planned = plans.plan(auto, plans.sizes_of(auto))
+  assert planned.config.encoder.pooling == "cls"
+  assert planned.total == plans.plan(cls, plans.sizes_of(cls)).total
 
 
 NO_CLASSIFIERS = {"method.encoder_weight": 1.0, "method.binary_weight": 0.0}

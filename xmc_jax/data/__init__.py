@@ -20,7 +20,7 @@ from xmc_jax.data.manifest import read_manifest, summary
 from xmc_jax.data.prepare import Prepared, prepare
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable, encode_texts
-from xmc_jax.data.vocabulary import load_tokenizer, special_ids, train_tokenizer
+from xmc_jax.data.vocabulary import add_prompt, load_tokenizer, special_ids, train_tokenizer
 
 if TYPE_CHECKING:
   from xmc_jax.data.added_labels import with_labels
@@ -37,6 +37,7 @@ __all__ = [
   "Texts",
   "TokenTable",
   "Truth",
+  "add_prompt",
   "bundled_path",
   "encode_texts",
   "hold_out",

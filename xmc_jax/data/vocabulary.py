@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
   from tokenizers import Tokenizer
 
+_UNKNOWN = ("[UNK]", "<unk>")
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _MAX_ALPHABET = 1000
+_RARE = "\U00013000"  # a hieroglyph: what no vocabulary without bytes has
 
 
 def load_tokenizer(path: str | Path) -> "Tokenizer":
   """Loads a `tokenizers.Tokenizer` from a `tokenizer.json`, or from the folder that contains it.
 
   Raises:
-    DataError: there is no such file, or it cannot be read.
+    DataError: there is no such file, it cannot be read, or it cannot encode a text with an unknown letter.
   """
   from tokenizers import Tokenizer
 
@@ -31,16 +33,28 @@ def load_tokenizer(path: str | Path) -> "Tokenizer":
     file = file / "tokenizer.json"
   if not file.is_file():
     raise DataError(f"{file}: no such file; expected a tokenizer.json")
+  wrong = "expected a tokenizer.json"
   try:
-    return Tokenizer.from_file(str(file))
+    tokenizer = Tokenizer.from_file(str(file))
+    wrong = "unusable for texts with letters that it does not know"
+    tokenizer.encode(_RARE)
   except Exception as error:  # the Rust side raises bare Exceptions
-    raise DataError(f"{file}: expected a tokenizer.json ({str(error).partition(chr(10))[0]})") from None
+    raise DataError(f"{file}: {wrong} ({str(error).partition(chr(10))[0]})") from None
+  return tokenizer
+
+
+def add_prompt(tokenizer: "Tokenizer", prompt: str) -> None:
+  """Makes a `tokenizers.Tokenizer` read every text that is not empty as `prompt + text`."""
+  from tokenizers import normalizers
+
+  own = [tokenizer.normalizer] if tokenizer.normalizer else []
+  tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(prompt), *own])
 
 
 def special_ids(tokenizer: "Tokenizer") -> tuple[int, ...]:
   """Returns the ids of a `tokenizers.Tokenizer` that stand for no text: [PAD], [CLS], [SEP], ..."""
   added = tokenizer.get_added_tokens_decoder().items()
-  return tuple(sorted(number for number, token in added if token.special and token.content != "[UNK]"))
+  return tuple(sorted(number for number, token in added if token.special and token.content not in _UNKNOWN))
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "Tokenizer":

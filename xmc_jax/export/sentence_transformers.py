@@ -12,7 +12,7 @@ import numpy as np
 from xmc_jax import data, models
 from xmc_jax.export.programs import Trained
 from xmc_jax.methods.components import unidec_heads
-from xmc_jax.models.pretrained import save_sentence_modules, write_json, write_safetensors
+from xmc_jax.models.sentence_modules import save_sentence_modules, write_json, write_safetensors
 from xmc_jax.runs.run import Run
 from xmc_jax.types import Array, PyTree
 
@@ -66,7 +66,7 @@ def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Senten
   root = _encoder_of(trained)
   if root is None:
     return Sentence("its parameters hold no encoder under a known name")
-  head = _head_of(root)
+  head = _head_of(root, run.config.encoder.projection_tanh)
   root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
   tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
   wanted = run.embedder.queries(*trained, tokens)
@@ -95,10 +95,10 @@ def _encoder_of(trained: Trained) -> PyTree | None:
   return None
 
 
-def _head_of(root: PyTree) -> _Head:
+def _head_of(root: PyTree, tanh: bool) -> _Head:
   if unidec_heads.TEXTS in root:
     return _Head(root[unidec_heads.TEXTS]["projection"], tanh=True)
-  return _Head(root.get("projection"), tanh=False)
+  return _Head(root.get("projection"), tanh)
 
 
 def _embedder(run: Run, head: _Head, unit: bool) -> models.Embedder:

@@ -9,10 +9,11 @@ from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.hardware import choose_dtype, resolve_dtype
 from xmc_jax.models.heads import Head, mean_pool, normalize
 from xmc_jax.models.loading import load_encoder
-from xmc_jax.models.locate import copy_description, source_key, tokenizer_file
-from xmc_jax.models.pretrained import load_pretrained, save_pretrained
+from xmc_jax.models.locate import source_key, tokenizer_file
+from xmc_jax.models.pretrained import copy_description, load_pretrained, modules_of, save_pretrained
 from xmc_jax.models.prototype import PrototypeNetwork
 from xmc_jax.models.rounded_kernels import with_rounded_kernels
+from xmc_jax.models.sentence_modules import head_settings
 
 __all__ = [
   "KNOWN",
@@ -31,10 +32,12 @@ __all__ = [
   "choose_dtype",
   "copy_description",
   "frozen_paths",
+  "head_settings",
   "known_spec",
   "load_encoder",
   "load_pretrained",
   "mean_pool",
+  "modules_of",
   "normalize",
   "packs_tokens",
   "resolve_dtype",

@@ -1,12 +1,14 @@
 """Converts bags and GRUs, which Hugging Face has no format for, to configs and tensors of files, and back.
 
-A GRU's tensors have the names and layout of PyTorch's `nn.GRU(E, H, bidirectional=True)`.
+A bag is also read from sentence-transformers' StaticEmbedding, which has no config. A GRU's tensors have the
+names and layout of PyTorch's `nn.GRU(E, H, bidirectional=True)`.
 """
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 
 from xmc_jax.errors import DataError
 from xmc_jax.models.architectures import Spec
@@ -14,6 +16,7 @@ from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.gru import DIRECTIONS, GruSpec
 
 _TABLE = "word_embeddings.weight"
+_STATIC = "embedding.weight"  # the table of a StaticEmbedding
 _SPECS = {"xmc_jax_bag": BagSpec, "xmc_jax_gru": GruSpec}  # by model_type
 _SIZES = {BagSpec: ("vocab_size", "width"), GruSpec: ("vocab_size", "embedding_width", "width")}
 
@@ -45,6 +48,18 @@ def spec_from_config(config: dict[str, Any], where: Path) -> BagSpec | GruSpec:
   return spec_type(**sizes)
 
 
+def spec_from_static(file: Path) -> BagSpec:
+  """Reads the sizes of a StaticEmbedding's table; raises DataError if the file has none."""
+  try:
+    with safetensors.safe_open(file, "numpy") as tensors:
+      sizes = tensors.get_slice(_STATIC).get_shape()
+  except (OSError, safetensors.SafetensorError) as error:
+    raise DataError(f"{file}: unreadable ({error}); expected the table of a StaticEmbedding") from None
+  if len(sizes) != 2:
+    raise DataError(f"{file}: tensor '{_STATIC}' has shape {sizes}; expected two numbers")
+  return BagSpec(*sizes)
+
+
 def table_width(spec: Spec) -> int:
   """Returns the number of columns of a spec's token table."""
   return getattr(spec, "embedding_width", spec.width)
@@ -58,6 +73,8 @@ def from_tensors(
   Raises:
     DataError: names the first tensor that is missing or has another shape.
   """
+  if isinstance(spec, BagSpec) and _STATIC in tensors:
+    tensors = {_TABLE: tensors[_STATIC]}
   for name, shape in _shapes(spec).items():
     if name not in tensors:
       raise DataError(f"{where}: tensor '{name}' is missing")

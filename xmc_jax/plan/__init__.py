@@ -85,6 +85,7 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
     chip: None is the one that `config.plan.chip` names.
   """
   chip = chip or CHIPS[config.plan.chip]
+  config = chunks.changed(config, dict(sizes.head))
   chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind)
   config = chunks.changed(config, {f"method.{key}": value for key, value in chosen.items()})
   return Plan(

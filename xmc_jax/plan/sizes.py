@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import jax
@@ -13,8 +14,9 @@ from xmc_jax.data import Dataset
 from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.errors import ConfigError
-from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, load_pretrained
+from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, head_settings, known_spec, load_pretrained
 from xmc_jax.models.locate import locate_here
+from xmc_jax.models.sentence_modules import Modules
 from xmc_jax.types import BatchSpec, DatasetInfo
 
 _VOCABULARY = 30_522  # of a new table; a tokenizer trained on the data has nearly as many tokens
@@ -33,6 +35,7 @@ class Sizes(NamedTuple):
     source: where the encoder's sizes come from, in words.
     batch: how the method's batches are built.
     num_sides: of metadata graphs that a method learns from (RAMEN), at most.
+    head: settings of `config.encoder` that its own files decide ('auto'), by dotted key.
   """
 
   num_points: int
@@ -44,6 +47,7 @@ class Sizes(NamedTuple):
   source: str = "as given"
   batch: BatchSpec = BatchSpec()
   num_sides: int = 0
+  head: Mapping[str, object] = MappingProxyType({})
 
 
 def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
@@ -63,7 +67,7 @@ def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
       "mesh.data = 0 stands for the devices of the machine that trains, which a plan does not know; for "
       "instance --config.mesh.data=8"
     )
-  encoder, source = _encoder(config.encoder)
+  encoder, source, modules = _encoder(config.encoder)
   names = config.method.get("graphs") or range(given.num_graphs)
   graphs = {str(name): (QUERY, LABEL) for name in names}
   batch = _batch_spec(config, graphs or {"none": ()}, given.num_points, given.num_labels)
@@ -77,6 +81,7 @@ def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
     source=source,
     batch=batch,
     num_sides=len(batch.graph_sides),
+    head={f"encoder.{key}": value for key, value in head_settings(config.encoder, modules).items()},
   )
 
 
@@ -122,29 +127,31 @@ def _batch_spec(
   return methods.make(of_a_bag, info).batch
 
 
-def _encoder(settings: ml_collections.ConfigDict) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
+def _encoder(settings: ml_collections.ConfigDict) -> tuple[EncoderSpec | BagSpec | GruSpec, str, Modules]:
   if settings.name not in ("bag", "gru"):
-    spec, frozen = _described("encoder.name", settings.name, settings.num_layers), settings.num_frozen_layers
+    spec, modules = _described("encoder.name", settings.name, settings.num_layers)
+    frozen = settings.num_frozen_layers
     if frozen > (layers := getattr(spec, "num_layers", 0)):
       raise ConfigError(
         f"encoder.num_frozen_layers = {frozen}, but encoder.name = {settings.name!r} has {layers} layers; "
         f"set --config.encoder.num_frozen_layers={layers}, or less"
       )
-    return spec, settings.name
+    return spec, settings.name, modules
   vocab_size, columns, beside = _VOCABULARY, settings.width, f"of {_VOCABULARY:,} tokens (assumed)"
   if settings.init_table:
-    table = _described("encoder.init_table", settings.init_table)
+    table, _ = _described("encoder.init_table", settings.init_table)
     vocab_size, columns = table.vocab_size, getattr(table, "embedding_width", table.width)
     beside = f"with the table of {settings.init_table}"
   if settings.name == "bag":
-    return BagSpec(vocab_size, columns), f"a bag {beside}"
-  return GruSpec(vocab_size, columns, settings.width), f"a GRU {beside}"
+    return BagSpec(vocab_size, columns), f"a bag {beside}", Modules()
+  return GruSpec(vocab_size, columns, settings.width), f"a GRU {beside}", Modules()
 
 
-def _described(key: str, name: str, num_layers: int = 0) -> EncoderSpec | BagSpec | GruSpec:
-  """Returns an encoder's sizes, from its config.json on this machine, else from `KNOWN`."""
+def _described(key: str, name: str, num_layers: int = 0) -> tuple[EncoderSpec | BagSpec | GruSpec, Modules]:
+  """Returns an encoder's sizes and modules, from its files on this machine, else sizes from `KNOWN`."""
   if locate_here(name):
-    return load_pretrained(name, num_layers=num_layers, weights=False).spec
+    described = load_pretrained(name, num_layers=num_layers, weights=False)
+    return described.spec, described.modules
   spec = known_spec(name)
   if spec is None:
     raise ConfigError(
@@ -156,4 +163,4 @@ def _described(key: str, name: str, num_layers: int = 0) -> EncoderSpec | BagSpe
       f"encoder.num_layers = {num_layers}, but {name} has {spec.num_layers} layers; "
       f"set --config.encoder.num_layers={spec.num_layers}, or less"
     )
-  return dataclasses.replace(spec, num_layers=num_layers or spec.num_layers)
+  return dataclasses.replace(spec, num_layers=num_layers or spec.num_layers), Modules()

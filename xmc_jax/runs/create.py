@@ -195,12 +195,13 @@ def with_encoder_of(
 
 
 def _check_before_data(config: ml_collections.ConfigDict, begun: bool) -> None:
-  """Checks all that can be checked without the data, whose preparation may take an hour."""
+  """Checks all that can be checked without the data, whose preparation may take an hour; resolves 'auto'."""
   configs.check_against_devices(config, len(jax.devices()))
   if config.init_from and not begun:
     methods.read_config(pathlib.Path(config.init_from) / "config.json")
-  described = models.build(config.encoder, vocab_size=1)  # reads no weights
-  configs.check_against_encoder(config, getattr(described.spec, "max_positions", 0))
+  embedder = models.build(config.encoder, vocab_size=1)  # reads no weights
+  configs.check_against_encoder(config, getattr(embedder.spec, "max_positions", 0))
+  config.encoder.update(models.head_settings(config.encoder, models.modules_of(config.encoder)))
 
 
 def _tokenizer(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> "Tokenizer":
@@ -213,7 +214,12 @@ def _tokenizer(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> "Tok
       f"encoder.tokenizer = '': a {config.encoder.name} from scratch has none; set "
       "--config.encoder.tokenizer=train, or a package, folder or hub id that has one"
     )
-  return data.load_tokenizer(models.tokenizer_file(name))
+  tokenizer = data.load_tokenizer(models.tokenizer_file(name))
+  prompt = models.modules_of(config.encoder).prompt
+  if prompt and not config.encoder.tokenizer:
+    say(f"note: every text begins with {prompt!r}; without it: --config.encoder.tokenizer={name}")
+    data.add_prompt(tokenizer, prompt)
+  return tokenizer
 
 
 def _tokenizer_name(config: ml_collections.ConfigDict) -> str:

@@ -42,7 +42,7 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, classifier_dim: 
     classifier_dim: D'; 0 is no second head.
   """
   settings = config.encoder
-  bare = {"projection_dim": 0, "embedding_dropout": 0.0, "normalize": False}
+  bare = {"projection_dim": 0, "projection_tanh": False, "embedding_dropout": 0.0, "normalize": False}
   bare = ml_collections.ConfigDict({**settings.to_dict(), **bare})
   encoder = models.build(bare, vocab_size=info.vocab_size, special_ids=info.special_ids)
   dim, rate, dtype = settings.projection_dim, settings.embedding_dropout, models.choose_dtype(settings.dtype)

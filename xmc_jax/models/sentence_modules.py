@@ -1,0 +1,206 @@
+"""Reads and writes sentence-transformers' files: what follows an encoder, and the prompt before a text."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+
+from xmc_jax.errors import DataError
+from xmc_jax.storage import atomic
+from xmc_jax.types import Array
+
+# Our names of poolings, by those in 1_Pooling/config.json; newer files name one, older ones switch each.
+_POOLINGS = {"mean_tokens": "mean", "cls_token": "cls", "max_tokens": "max", "lasttoken": "lasttoken"}
+POOLINGS = tuple(_POOLINGS.values())
+_ORDER = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize")
+_ACTIVATIONS = {"Tanh": True, "Identity": False, "None": False}
+
+
+class Modules(NamedTuple):
+  """Describes the files beside an encoder.
+
+  Attributes:
+    path: the encoder's own folder, below that of modules.json.
+    static: whether the encoder is a table of token embeddings, a bag.
+    pooling: one of POOLINGS; None without such files.
+    dense: folder of a dense layer on the pooled vector; '' for none.
+    projection_dim: the layer's outputs; 0 for none.
+    tanh: whether a tanh follows that layer.
+    prompt: what stands before every text by default.
+    unsupported: the first module or setting that an Embedder cannot follow, in words; '' if there is none.
+  """
+
+  path: str = ""
+  static: bool = False
+  pooling: str | None = None
+  dense: str = ""
+  projection_dim: int = 0
+  tanh: bool = False
+  prompt: str = ""
+  unsupported: str = ""
+
+
+def read_modules(folder: Path) -> Modules:
+  """Reads modules.json and what it lists, and config_sentence_transformers.json, if they are there.
+
+  Raises:
+    DataError: a file is not JSON, or lacks what every such file has.
+  """
+  if not (folder / "modules.json").is_file():
+    return Modules()
+  made, last = _with_settings(Modules(), folder / "config_sentence_transformers.json"), -1
+  for kind, path in _listed(folder / "modules.json"):
+    rank = _ORDER.index(kind) if kind in _ORDER else -1
+    if kind == "Dropout":  # only acts in their training
+      continue
+    reason = "" if rank > last else "not supported" if rank < 0 else "a second one, or out of order"
+    last = max(last, rank)
+    if kind in ("Transformer", "StaticEmbedding"):
+      made = made._replace(path=path, static=kind == "StaticEmbedding")
+    elif kind == "Pooling":
+      pooling = read_json(folder / path / "config.json")
+      modes = _modes(pooling)
+      made = made._replace(pooling=_POOLINGS.get(modes[0]) if len(modes) == 1 else None)
+      reason = reason or ("" if made.pooling else " + ".join(modes) or "without a mode")
+      if made.prompt and pooling.get("include_prompt") is False:
+        reason = reason or "without the prompt"
+    elif kind == "Dense" and not reason:
+      made, reason = _with_dense(made, path, folder / path / "config.json")
+    if reason and not made.unsupported:
+      made = made._replace(unsupported=f"{folder / path}: {kind} ({reason})")
+  return made._replace(dense="", projection_dim=0, tanh=False) if made.unsupported else made
+
+
+def head_settings(settings: Any, modules: Modules) -> dict[str, Any]:
+  """Returns pooling, projection_dim and projection_tanh of `config.encoder`; for 'auto', those of the files.
+
+  Raises:
+    DataError: the files ask for what an Embedder cannot do.
+  """
+  given = {name: getattr(settings, name) for name in ("pooling", "projection_dim", "projection_tanh")}
+  if settings.pooling != "auto":
+    return given
+  if modules.unsupported:
+    raise DataError(
+      f"{modules.unsupported} cannot be followed; encoder.pooling=mean, or another of its values, "
+      "takes the encoder without what these files add"
+    )
+  given["pooling"] = modules.pooling or "mean"
+  own = {"projection_dim": modules.projection_dim, "projection_tanh": modules.tanh}
+  return given if settings.projection_dim else given | own
+
+
+def _with_settings(made, file):
+  """Adds the default prompt, and whether embeddings are truncated."""
+  settings = read_json(file) if file.is_file() else {}
+  prompts = settings.get("prompts")
+  prompt = prompts.get(str(settings.get("default_prompt_name"))) if isinstance(prompts, dict) else None
+  truncated = settings.get("truncate_dim")
+  return made._replace(
+    prompt=prompt if isinstance(prompt, str) else "",
+    unsupported=f"{file}: truncate_dim = {truncated!r:.20}" if truncated else "",
+  )
+
+
+def _modes(pooling):
+  """Lists the modes of a Pooling module, by the older names."""
+  named = pooling.get("pooling_mode")
+  if named is not None:
+    names = [str(name) for name in (named if isinstance(named, list) else [named])]
+    older = {ours: theirs for theirs, ours in _POOLINGS.items()}
+    return [older.get(name, name) for name in names]
+  switches = {
+    name.removeprefix("pooling_mode_"): on for name, on in pooling.items() if "pooling_mode_" in name
+  }
+  return [name for name, on in switches.items() if on] if switches else ["mean_tokens"]
+
+
+def _with_dense(made, path, file):
+  """Adds a dense layer; returns also why it cannot be followed, or ''."""
+  dense = read_json(file)
+  width = dense.get("out_features", 0)
+  if type(width) is not int or width < 0:
+    raise DataError(f"{file}: out_features is {width!r:.60}; expected a number")
+  activation = str(dense.get("activation_function", "Tanh")).rpartition(".")[-1]
+  of_tokens = dense.get("module_input_name", "sentence_embedding") != "sentence_embedding"
+  reason = "" if activation in _ACTIVATIONS else f"activation {activation:.60}"
+  made = made._replace(dense=path, projection_dim=width, tanh=_ACTIVATIONS.get(activation, False))
+  return made, "on tokens" if of_tokens else reason
+
+
+def _listed(file):
+  """Lists (kind, folder) of each module; refuses folders outside that of the file."""
+  found = []
+  for module in read_json(file, list):
+    kind, path = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
+    if not isinstance(kind, str) or not isinstance(path, str):
+      raise DataError(f"{file}: expected a text under 'type' and 'path' of every module")
+    if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
+      raise DataError(f"{file}: the path {path!r:.60} leads out of the encoder's folder")
+    found.append((kind.rsplit(".", 1)[-1], path))
+  return found
+
+
+def save_sentence_modules(
+  folder: str | Path,
+  *,
+  pooling: str,
+  unit: bool,
+  width: int,
+  projection: Mapping[str, Array] | None = None,
+  tanh: bool = False,
+) -> None:
+  """Writes the files from which sentence-transformers reads pooling, projection and normalisation.
+
+  Args:
+    folder: the folder of a saved encoder.
+    pooling: one of POOLINGS.
+    unit: whether vectors are scaled to length 1.
+    width: of the pooled vectors.
+    projection: {'kernel', 'bias'} or None.
+    tanh: whether a tanh follows the projection.
+  """
+  folder = Path(folder)
+  kinds = ["Transformer", "Pooling"] + ["Dense"] * bool(projection) + ["Normalize"] * unit
+  package = "sentence_transformers.models"
+  modules: list[dict[str, Any]] = [
+    {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
+    for i, kind in enumerate(kinds)
+  ]
+  for module in modules[1:]:
+    (folder / module["path"]).mkdir(exist_ok=True)
+  switches = {f"pooling_mode_{theirs}": pooling == ours for theirs, ours in _POOLINGS.items()}
+  write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
+  if projection:
+    activation = "torch.nn.modules." + ("activation.Tanh" if tanh else "linear.Identity")
+    kernel, bias = (np.asarray(projection[leaf], np.float32) for leaf in ("kernel", "bias"))
+    sizes = {"in_features": kernel.shape[0], "out_features": kernel.shape[1], "bias": True}
+    write_json(folder / "2_Dense" / "config.json", sizes | {"activation_function": activation})
+    tensors = {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias}
+    write_safetensors(folder / "2_Dense" / "model.safetensors", tensors)
+  write_json(folder / "modules.json", modules)
+
+
+def read_json(file: Path, kind: type = dict) -> Any:
+  """Reads a JSON object or list; raises DataError if the file holds anything else."""
+  try:
+    content = json.loads(file.read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:
+    raise DataError(f"{file}: unreadable ({error})") from None
+  if not isinstance(content, kind):
+    raise DataError(f"{file}: expected a JSON {'object' if kind is dict else 'list'}")
+  return content
+
+
+def write_safetensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
+  """Writes tensors with the format tag that Hugging Face requires, whole or not at all."""
+  with atomic.written_whole(file) as target:
+    safetensors.numpy.save_file(tensors, target, {"format": "pt"})
+
+
+def write_json(file: Path, content: object) -> None:
+  """Writes indented JSON, whole or not at all."""
+  atomic.write_text(file, json.dumps(content, indent=2) + "\n")
