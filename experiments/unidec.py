@@ -40,6 +40,7 @@ def _paper(dataset: str, batch_size: int, pool_size: int, **values) -> dict:
   return {
     "dataset": dataset,
     "encoder.name": "distilbert-base-uncased",
+    "encoder.pooling": "mean",
     **DROPOUT,
     **_UNIDEC,
     "method.binary_weight": 1.0,  # ours, the plain sum: the paper gives no weight
