@@ -22,7 +22,7 @@ from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, pool
 from xmc_jax.models.layers import ROUNDED
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained
-from xmc_jax.models.sentence_modules import POOLINGS, Modules, head_settings, save_sentence_modules
+from xmc_jax.models.sentence_modules import POOLINGS, head_settings, save_sentence_modules
 
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
 PARAMETERS = ("encoder", "projection")
@@ -104,16 +104,13 @@ def build(
     Embedder.
 
   Raises:
-    ConfigError: a value that cannot work. UserError, DataError: the encoder is missing or unreadable, or
-      its sentence-transformers files ask for what an Embedder cannot do.
+    ConfigError: a value that cannot work. UserError, DataError: the encoder is missing or cannot be used.
   """
   settings = _Settings(
     **{key: getattr(encoder_config, key) for key in _Settings._fields if hasattr(encoder_config, key)}
   )
   _check(settings)
   of_a_table = settings.name in _OF_A_TABLE
-  if of_a_table:
-    settings = settings._replace(**head_settings(settings, Modules()))
   if of_a_table and not settings.init_table:
     spec = _spec_of_table(settings, vocab_size, settings.width, special_ids)
     return _embedder(settings, spec, None, "from scratch", None)
@@ -122,14 +119,15 @@ def build(
   spec = described.spec
   if of_a_table:
     spec = _spec_of_table(settings, spec.vocab_size, table_width(spec), special_ids)
-  elif isinstance(spec, BagSpec):
-    spec = dataclasses.replace(spec, special_ids=tuple(special_ids))
+  else:
+    settings = settings._replace(**head_settings(settings, described.modules))
+    if isinstance(spec, BagSpec):
+      spec = dataclasses.replace(spec, special_ids=tuple(special_ids))
   if vocab_size and vocab_size > spec.vocab_size:
     raise ConfigError(
       f"the tokenizer has {vocab_size} tokens, but encoder '{name}' only {spec.vocab_size} word embeddings; "
       "use the encoder's own tokenizer"
     )
-  settings = settings._replace(**head_settings(settings, described.modules))
   if not settings.pretrained:
     source = f"from scratch, sizes of {described.found}"
     return _embedder(settings, spec, None, source, described.tokenizer_file)
@@ -197,7 +195,7 @@ def _modules(settings, spec, dtype):
   if isinstance(spec, BagSpec):
     return Bag(spec, dropout=settings.dropout), head
   if isinstance(spec, GruSpec):
-    if settings.pooling != "mean":
+    if settings.pooling not in ("auto", "mean"):
       raise ConfigError(f"config.encoder.pooling={settings.pooling!r}, and a GRU takes the mean; set 'mean'")
     return Gru(spec, dtype, dropout=settings.dropout, remat=settings.remat), head
   encoder = Encoder(
