@@ -210,8 +210,10 @@ def test_reasons_show_what_the_texts_share(page):
 
 def test_a_threshold_and_a_copy(page, model):
   page.open()
-  _, scores, names = model.predict(["barn kelt"], 5)
+  ids, scores, names = model.predict(["barn kelt"], 5)
   page.type("barn kelt", names[0])
+  keys = [model.keys[id_] for id_ in ids[0]]
+  assert page.texts(".key") == keys and keys[0].startswith("l")
   percent = f"{50 * (scores[0][1] + scores[0][2]):.6f}"  # between the second and the third
   keep = (
     "const e = document.getElementById('least'); e.value = arguments[0]; e.dispatchEvent(new Event('input'))"
@@ -223,9 +225,9 @@ def test_a_threshold_and_a_copy(page, model):
   )
   page.run("document.getElementById('copy').click()")
   page.wait("return document.getElementById('copy').textContent === 'Copied'")
-  lines = page.run("return copied").split("\n")
-  assert [line.split("\t")[0] for line in lines] == [shown(name) for name in names[0][:2]]
-  assert lines[0].endswith("%")
+  lines = [line.split("\t") for line in page.run("return copied").split("\n")]
+  assert [line[:2] for line in lines] == [[key, shown(name)] for key, name in zip(keys[:2], names[0])]
+  assert lines[0][2].endswith("%")
   page.run(keep, "100")
   assert page.status().startswith("No label reaches 100%; the best has ") and not page.texts(".name")
   assert page.run("return document.getElementById('copy').hidden")

@@ -169,7 +169,10 @@ function row(label, number, best, of) {
   bar.setAttribute("aria-hidden", "true");
   filled.style.width = `${width(label.score, best)}%`;
   bar.append(filled);
-  line.append(isolated(label.text, "name"), element("span", "score", inWords(label.score)), button, bar);
+  const cell = element("span", "cell");
+  cell.append(isolated(label.text, "name"));
+  if (label.key !== label.text) cell.append(" ", isolated(label.key, "key"));
+  line.append(cell, element("span", "score", inWords(label.score)), button, bar);
   item.append(line, box);
   return item;
 }
@@ -244,7 +247,7 @@ function later() {
 // Copies the labels that are shown, one a line: its key, if it has one, its name and its score, with tabs between.
 async function copyLabels() {
   const cells = shown.reaching.map(({ key, text, score }) => {
-    return [...(key === undefined || key === text ? [] : [key]), text, inWords(score)];
+    return [...(key === text ? [] : [key]), text, inWords(score)];
   });
   const lines = cells.map((line) => line.map((cell) => safe(cell).replace(/\s+/g, " ")).join("\t"));
   try {
