@@ -152,6 +152,16 @@ def test_a_matrix_without_label_texts_has_its_columns_as_names(reread):
   assert reread(TEXTS, DENSE)[-1] == ["0", "1", "2"]
 
 
+def test_columns_of_a_data_frame_are_label_texts(reread):
+  frame = pandas.DataFrame({"red": [1, 0, 1], "blue": [False, False, True]}, dtype=float)
+  _, _, (sets, _), labels = reread(TEXTS[:3], frame)
+  assert labels == ["red", "blue"] and sets == [{"red"}, set(), {"red", "blue"}]
+  space = LabelSpace.of(Labels(frame, 3))
+  assert space.extended(["green"]).encode(Labels(frame, 3)).shape == (3, 3)
+  with pytest.raises(DataError, match=r"^labels: expected column 'red', found 'blue'$"):
+    space.encode(Labels(frame[["blue", "red"]], 3))
+
+
 def test_relevances_are_kept(reread):
   found, *_ = reread(TEXTS, sp.csr_matrix(DENSE * 0.25))
   np.testing.assert_array_equal(found.truth.train.toarray(), DENSE * 0.25)

@@ -36,9 +36,9 @@ def write(
     texts: n training texts: a list, tuple, NumPy array, or pandas or Polars series of str.
     labels: their labels, in one of these forms: a list of names for each text; a list of ids for each text,
       positions in `label_texts`; one name or id for each text; a SciPy sparse matrix `[n, L]`, whose entries
-      are relevances; or an array `[n, L]` of 0 and 1.
-    label_texts: the L label texts. None: the names are the texts, in alphabetical order; ids and columns of
-      a matrix are named by their numbers.
+      are relevances; or an array or data frame `[n, L]` of 0 and 1.
+    label_texts: the L label texts. None: the names are the texts, in alphabetical order, or those of a data
+      frame's columns; ids and columns of other matrices are named by their numbers.
     test_texts: texts to test on; None for none.
     test_labels: their labels, in the form of `labels`.
 

@@ -18,7 +18,7 @@ class LabelSpace:
   Args:
     kind: how they are given: NAMES, IDS, NAME, ID or MATRIX.
     texts: the L label texts.
-    keys: the name or id of each label; None if an id is the label's number.
+    keys: the name or id of each label, or of its column; None if an id or a column is the label's number.
     like: an empty matrix of the type that was given; None for other kinds.
 
   Attributes:
@@ -41,7 +41,7 @@ class LabelSpace:
     """Returns the space of these labels.
 
     Labels of a matrix are its columns, and ids are positions in `label_texts`. Without `label_texts`, names
-    and ids are sorted, and columns and ids are named by their numbers.
+    and ids are sorted, and ids and columns without a name are named by their numbers.
 
     Args:
       labels: labels of the training texts.
@@ -56,7 +56,8 @@ class LabelSpace:
       width = labels.rows.shape[1]
       if texts is not None and len(texts) != width:
         raise DataError(f"label_texts has {len(texts)} texts, and {labels.what} has {width} columns")
-      return cls(MATRIX, texts or [str(column) for column in range(width)], like=_empty(labels.rows))
+      names = label_values.column_names(labels.rows)
+      return cls(MATRIX, texts or names or list(map(str, range(width))), names, _empty(labels.rows))
     flat = [label_values.flattened(part) for part in (labels, *more)]
     kind = flat[0].kind
     if texts is not None:
@@ -147,6 +148,10 @@ class LabelSpace:
     if not self._like.shape[1] <= matrix.shape[1] <= width:  # some may have been added
       raise DataError(f"{labels.what}: expected {width} columns, found {matrix.shape[1]}")
     label_values.check_lengths(labels, matrix.shape[0])
+    names = label_values.column_names(labels.rows)
+    if names and self.keys and names != self.keys[: len(names)]:
+      expected, found = next(pair for pair in zip(self.keys, names) if len(set(pair)) > 1)
+      raise DataError(f"{labels.what}: expected column {shown(expected)}, found {shown(found)}")
     return sp.csr_matrix((matrix.data, matrix.indices, matrix.indptr), (matrix.shape[0], width))
 
   def _decoded_matrix(self, chosen: sp.csr_matrix) -> Any:

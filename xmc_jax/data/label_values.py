@@ -103,6 +103,12 @@ def is_matrix(rows: Any) -> bool:
   return len(getattr(rows, "shape", ())) == 2 and dtype_of(rows).kind not in "UO"
 
 
+def column_names(rows: Any) -> list[str] | None:
+  """Returns the names of a data frame's columns; None for other matrices."""
+  names = getattr(rows, "columns", None)
+  return None if names is None else list(map(str, names))
+
+
 def dtype_of(rows: Any) -> np.dtype:
   """Returns the type of the entries of a matrix."""
   return np.asarray(rows).dtype

@@ -4,7 +4,6 @@ import ast
 import json
 import re
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeGuard
@@ -82,7 +81,8 @@ class CellSurvey:
     """Takes the separator that the user gave; '' to guess it."""
     self.num_rows = 0
     self._given = separator
-    self._num_split: Counter[str] = Counter()  # cells, by each separator that they have between labels
+    # Cells that have each separator between labels.
+    self._num_split = dict.fromkeys((*_SEPARATORS, _ANGLES, " ", separator or " "), 0)
     self._patterns = set(_PATTERNS)  # which all cells so far match
     self._rows_of_bits: set[tuple[int, ...]] | None = set()  # two of them; None if a cell is none
     self._has_texts = self._has_spaces = self._has_lists = False
@@ -99,9 +99,11 @@ class CellSurvey:
     text = cell.strip()
     self._has_texts = True
     self._has_spaces = self._has_spaces or len(text.split(None, 1)) > 1
-    self._patterns = {name for name in self._patterns if _PATTERNS[name].fullmatch(text)}
-    for mark in dict.fromkeys((*_SEPARATORS, _ANGLES, " ", self._given or ",")):
-      self._num_split[mark] += mark in text.strip(mark)
+    if self._patterns:
+      self._patterns = {name for name in self._patterns if _PATTERNS[name].fullmatch(text)}
+    for mark in self._num_split:
+      if mark in text and mark in text.strip(mark):
+        self._num_split[mark] += 1
 
   def _add_bits(self, cell: object) -> None:
     if self._rows_of_bits is None:
@@ -140,7 +142,7 @@ class CellSurvey:
     if found.num_columns:
       names = "; labels.txt may give their names, one a line" if texts else ""
       return [f"labels are rows of {found.num_columns:,} numbers, 0 or 1, each the column of a label{names}"]
-    mark, num_split = found.separator, self._num_split[found.separator]
+    mark, num_split = found.separator, self._num_split.get(found.separator, 0)
     if self._given:
       is_unseen = self._has_texts and not num_split
       return [f"no row has labels to split at {mark!r} {_CHANGE}"] if is_unseen else []
