@@ -3,6 +3,7 @@
 import bz2
 import json
 import lzma
+import re
 import zipfile
 
 import numpy as np
@@ -12,6 +13,7 @@ import scipy.sparse
 from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from xmc_jax import data
 from xmc_jax.errors import ConfigError, DataError
@@ -55,6 +57,7 @@ def test_counts(layout, tmp_path):
   assert counts["train"] == {
     "texts": 5,
     "empty_texts": 1,
+    "repeated_texts": 0,
     "pairs": 4,
     "duplicates": 0,
     "zeros": 0,
@@ -305,6 +308,60 @@ def test_single_table_is_split_by_fraction_and_seed(tmp_path):
     data.load(path, test_fraction=1.5)
 
 
+def _pairs(num: int) -> str:
+  """Returns a table of `num` texts with two labels each, one row a pair; the second rows come last."""
+  return "title,label\n" + "".join(f"t{i},{label}{i}\n" for label in "ab" for i in range(num))
+
+
+def test_rows_of_one_text_are_merged(tmp_path):
+  path = samples.write(tmp_path / "t.csv", _pairs(20) + ",c\n,d\n")
+  read = data.load(path)
+  texts = [*read.train.texts, *read.test.texts]
+  assert sorted(texts) == sorted(["", "", *(f"t{i}" for i in range(20))]) and len(read.test) == 4
+  for split in (read.train, read.test):
+    for text, row in zip(split.texts, split.truth):
+      if text:
+        assert [read.labels.texts[i] for i in row.indices] == [f"a{text[1:]}", f"b{text[1:]}"]
+  assert read.manifest["notices"][-1] == (
+    "t.csv: 20 of 42 rows repeat an earlier text, and are merged with its row "
+    "(change with --config.data.merge_texts=False)"
+  )
+
+
+def test_rows_of_one_text_stay_on_one_side(tmp_path):
+  read = data.load(samples.write(tmp_path / "t.csv", _pairs(20)), merge_texts=False)
+  assert len(read.train) == 32 and len(read.test) == 8
+  assert not set(read.train.texts) & set(read.test.texts)
+  assert read.manifest["counts"]["train"]["repeated_texts"] == 16
+
+
+def test_rows_that_another_file_counts_are_not_merged(tmp_path):
+  samples.write(tmp_path / "train.csv", _pairs(2))
+  samples.write(tmp_path / "test.csv", _pairs(2))
+  samples.write(tmp_path / "filter_labels_train.txt", "3 1\n")
+  read = data.load(tmp_path)
+  assert len(read.train) == 4 and len(read.test) == 4
+  assert read.manifest["notices"][-1] == (
+    "4 of 4 test texts are also in train: the scores of a test tell little about new texts"
+  )
+  assert re.search(r"texts that are also in train +4\n", data.summary(read.manifest))
+
+
+def test_cut_texts_and_unknown_words_are_said(tmp_path):
+  path = samples.write(tmp_path / "t.csv", "title,label\nx y z,y\nx,y\nx y,y\n")
+  tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "y": 1}, "[UNK]"))
+  tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+  read = data.load(path, test_fraction=0, tokenizer=tokenizer, max_length=2)
+  assert read.manifest["notices"][-2:] == [
+    "1 of 3 texts are cut at 2 tokens (change with --config.data.max_length)",
+    "60% of the tokens of train are unknown to this vocabulary; take an encoder of that language, "
+    "or --config.encoder.tokenizer=train",
+  ]
+  assert not data.load(path, test_fraction=0, tokenizer=tokenizer, max_length=3).manifest["counts"]["train"][
+    "cut"
+  ]
+
+
 def test_label_strings_and_a_label_table(tmp_path):
   samples.write(tmp_path / "train.jsonl", '{"q": "one", "y": ["x", "z"]}\n{"q": "two", "y": null}\n')
   samples.write(tmp_path / "test.tsv", 'q\ty\n"a ""b""\nc"\tz\n')
@@ -345,7 +402,7 @@ def test_separators(tmp_path):
   ],
 )
 def test_what_is_said_of_the_separator_is_true(cells, separator, said, tmp_path):
-  rows = samples.lines(json.dumps({"title": "t", "labels": cell}) for cell in cells)
+  rows = samples.lines(json.dumps({"title": f"t{row}", "labels": cell}) for row, cell in enumerate(cells))
   path = samples.write(tmp_path / "t.jsonl", rows)
   _, *notices = data.load(path, label_separator=separator).manifest["notices"]
   assert notices == ([f"{said} (change with --config.data.label_separator)"] if said else [])

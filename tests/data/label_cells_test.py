@@ -14,7 +14,8 @@ from xmc_jax.errors import DataError
 
 
 def jsonl(path, cells):
-  return samples.write(path, samples.lines(json.dumps({"text": "t", "labels": cell}) for cell in cells))
+  rows = ({"text": f"t{at}", "labels": cell} for at, cell in enumerate(cells))
+  return samples.write(path, samples.lines(map(json.dumps, rows)))
 
 
 def csv(path, cells):

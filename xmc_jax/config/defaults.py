@@ -38,6 +38,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     ),
     "test_fraction": Key(0.2, "tables without a test file: the share of rows to test on", below=1),
     "split_seed": Key(0, "tables without a test file: the seed of the split"),
+    "merge_texts": Key(True, "tables: rows with the same text become one, with the labels of all"),
     "encoding": Key("", "of text files, such as 'cp1252'; '' is UTF-8, and cp1252 where a line is not"),
     "quoting": Key(
       "auto",

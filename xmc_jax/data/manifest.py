@@ -15,8 +15,11 @@ FILE_NAME = "manifest.json"
 _ROWS = {
   "texts": "texts",
   "empty_texts": "empty texts",
+  "repeated_texts": "texts that repeat an earlier one",
+  "in_train": "texts that are also in train",
   "tokens": "tokens",
-  "full_length": "texts at the length limit",
+  "unknown": "unknown tokens",
+  "cut": "texts cut at the length limit",
   "pairs": "label pairs",
   "duplicates": "duplicate targets, merged",
   "zeros": "targets of relevance 0, left out",
@@ -28,7 +31,15 @@ _ROWS = {
   "label_edges": "edges to labels",
 }
 # These rows are shown only if a count is not 0.
-_ONLY_IF_ANY = {"empty_texts", "duplicates", "zeros", "filter_duplicates"}
+_ONLY_IF_ANY = {
+  "empty_texts",
+  "repeated_texts",
+  "in_train",
+  "unknown",
+  "duplicates",
+  "zeros",
+  "filter_duplicates",
+}
 # The types of all manifest entries but format and version: [T] is a list of T, {str: T} maps names to T.
 _COUNTS = {str: int}
 _CONTENT = {

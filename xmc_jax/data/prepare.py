@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ from xmc_jax.data.formats.checks import cleaned
 from xmc_jax.data.formats.filter_pairs import read_filter
 from xmc_jax.data.formats.lines import PACKED, text_chunks
 from xmc_jax.data.formats.matrices import matrix_chunks
+from xmc_jax.data.formats.repeated_texts import hashes_of
 from xmc_jax.data.formats.source import GraphFiles, Options, Source
 from xmc_jax.data.manifest import read_manifest, write_manifest
 from xmc_jax.data.texts import well_formed
@@ -25,6 +27,7 @@ from xmc_jax.storage import atomic, whole_folder
 from xmc_jax.storage.checksums import sha256
 
 Progress = Callable[[str, int, int | None], None]
+_MANY = 0.1  # the share of texts or tokens from which on a notice tells of them
 _AHEAD = 2  # chunks of texts that may wait for the tokenizer while others are read
 _log = logging.getLogger("xmc_jax.data")
 
@@ -108,10 +111,27 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
     progress("checksums", len(files), len(written))
     files[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
   # Tables are read more than once, and repeat their notices each time.
-  notices = list(dict.fromkeys(source.notices))
+  notices = list(dict.fromkeys([*source.notices, *_worth_knowing(counts, encoder)]))
   manifest = {"name": source.name, **identity, "counts": counts, "notices": notices, "files": files}
   write_manifest(folder, manifest)
   progress("checksums", len(written), len(written))
+
+
+def _worth_knowing(counts: dict, encoder: Encoder | None) -> Iterator[str]:
+  """Yields a notice for each count that makes results worse than they look, or than they could be."""
+  train, test, labels = counts["train"], counts["test"], counts["labels"]
+  if 2 * test["in_train"] > test["texts"]:
+    many = f"{test['in_train']:,} of {test['texts']:,} test texts are also in train"
+    yield f"{many}: the scores of a test tell little about new texts"
+  if encoder:
+    for name, found in (("texts", train), ("label texts", labels)):
+      if found["cut"] > _MANY * found["texts"]:
+        many = f"{found['cut']:,} of {found['texts']:,} {name}"
+        yield f"{many} are cut at {encoder.max_length} tokens (change with --config.data.max_length)"
+    words = train["tokens"] - encoder.num_special * train["texts"]
+    if train["unknown"] > _MANY * words:
+      share = f"{train['unknown'] / words:.0%} of the tokens of train are unknown to this vocabulary"
+      yield f"{share}; take an encoder of that language, or --config.encoder.tokenizer=train"
 
 
 def _likely_bytes(files: Sequence[Path]) -> float:
@@ -146,7 +166,7 @@ class _TextFiles:
     self._texts = RaggedFile(folder, f"{name}.texts", np.uint8)
     self._tokens = RaggedFile(folder, f"{name}.tokens", encoder.dtype) if encoder else None
     if encoder:
-      self.counts.update(tokens=0, full_length=0)
+      self.counts.update(tokens=0, unknown=0, cut=0)
 
   def __enter__(self) -> "_TextFiles":
     return self
@@ -169,10 +189,11 @@ class _TextFiles:
     self.counts["texts"] += len(texts)
     self.counts["empty_texts"] += sum(not text.strip() for text in texts)
     if self._encoder and self._tokens:
-      ids, lengths = self._encoder.encode(texts)
+      ids, lengths, num_cut = self._encoder.encode(texts)
       self._tokens.append(ids, lengths)
       self.counts["tokens"] += len(ids)
-      self.counts["full_length"] += int((lengths >= self._encoder.max_length).sum())
+      self.counts["unknown"] += int((ids == self._encoder.unknown_id).sum())
+      self.counts["cut"] += num_cut
 
 
 class _Builder:
@@ -217,19 +238,30 @@ class _Builder:
   def _write_split(self, split: str, num_labels: int) -> Counter[str]:
     counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0)
     truth = CsrFile(self._folder, f"{split}.truth")
+    hashes = array("q")
     with _TextFiles(self._folder, split, self._encoder) as files:
       for rows in self._source.splits[split](num_labels):
         pairs = cleaned(rows.targets, num_labels, counts)
         truth.append(pairs.counts, pairs.ids, pairs.values)
         files.append(rows.texts)
+        hashes.extend(hashes_of(rows.texts, len(hashes)))
         if split == "train":
           self._has_points[pairs.ids] = True
         counts["without_labels"] += int((pairs.counts == 0).sum())
         counts["pairs"] += len(pairs.ids)
         self._progress(split, files.num_texts, rows.total)
     counts.update(files.counts)
+    self._count_repeats(split, np.frombuffer(hashes, np.int64), counts)
     counts.update(self._write_filter(split, counts["texts"], num_labels))
     return counts
+
+  def _count_repeats(self, split: str, hashes: np.ndarray, counts: Counter[str]) -> None:
+    distinct = np.unique(hashes)
+    counts["repeated_texts"] = len(hashes) - len(distinct)
+    if split == "train":
+      self._of_train = distinct
+    else:
+      counts["in_train"] = int(np.isin(hashes, self._of_train).sum())
 
   def _write_filter(self, split: str, num_rows: int, num_labels: int) -> Counter[str]:
     counts = Counter(filter_duplicates=0)

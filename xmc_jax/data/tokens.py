@@ -1,5 +1,6 @@
 """Token ids of texts: the tokenization, flat tables of ids, and padded arrays."""
 
+import json
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -82,31 +83,38 @@ class Encoder:
     max_length: tokens kept of each text.
     dtype: the smallest type that holds every id: uint16 or int32.
     json: the tokenizer as JSON, without its own settings for padding and truncation.
+    num_special: special tokens added to each text.
+    unknown_id: the token that stands for unknown words; None if there is none.
   """
 
   def __init__(self, tokenizer: Any, max_length: int):
     self._tokenizer = rust_tokenizer(tokenizer)
-    special = self._tokenizer.num_special_tokens_to_add(False)
-    if max_length <= special:
-      raise ConfigError(f"max_length={max_length}: expected more than the {special} special tokens of a text")
+    self.num_special = self._tokenizer.num_special_tokens_to_add(False)
+    if max_length <= self.num_special:
+      limit = f"more than the {self.num_special} special tokens of a text"
+      raise ConfigError(f"max_length={max_length}: expected {limit}")
     self.max_length = max_length
     self.json = self._tokenizer.to_str()
     self._tokenizer.enable_truncation(max_length)
+    model = json.loads(self.json)["model"]
+    self.unknown_id = model.get("unk_id", self._tokenizer.token_to_id(model.get("unk_token") or ""))
     largest = max(self._tokenizer.get_vocab().values(), default=0)
     self.dtype = np.dtype(np.uint16 if largest < 65536 else np.int32)
 
-  def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the token ids, one text after the other, and the `[n]` int64 lengths of the texts."""
-    rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+  def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns token ids, one text after the other, the `[n]` int64 lengths, and how many texts were cut."""
+    encodings = self._tokenizer.encode_batch_fast(texts)
+    rows = [encoding.ids for encoding in encodings]
     lengths = lengths_of(rows)
-    return np.fromiter(chain.from_iterable(rows), self.dtype, int(lengths.sum())), lengths
+    num_cut = sum(len(row) >= self.max_length and bool(one.overflowing) for row, one in zip(rows, encodings))
+    return np.fromiter(chain.from_iterable(rows), self.dtype, int(lengths.sum())), lengths, num_cut
 
   def table(self, texts: Iterable[str]) -> TokenTable:
     """Encodes texts as a TokenTable in memory, like `prepare`; lone surrogates become U+FFFD."""
     ids, lengths = [np.zeros(0, self.dtype)], [np.zeros(1, np.int64)]
     source = iter(texts)
     while chunk := list(islice(source, _CHUNK_ROWS)):
-      chunk_ids, chunk_lengths = self.encode(well_formed(chunk))
+      chunk_ids, chunk_lengths, _ = self.encode(well_formed(chunk))
       ids.append(chunk_ids)
       lengths.append(chunk_lengths)
     return TokenTable.of_offsets(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))

@@ -25,7 +25,7 @@ _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
 # The keys of config.data that decide which training rows there are.
 _WHICH_ROWS = (
   *("path", "layout", "text", "label_column", "label_separator", "label_file"),
-  *("unknown_labels", "test_fraction", "split_seed", "encoding", "quoting"),
+  *("unknown_labels", "test_fraction", "split_seed", "merge_texts", "encoding", "quoting"),
 )
 
 

@@ -9,7 +9,7 @@ from xmc_jax.data.formats import huggingface, paired, raw_json, tables
 from xmc_jax.data.formats.filter_pairs import find_filters
 from xmc_jax.data.formats.graph_files import find_graphs
 from xmc_jax.data.formats.lines import reading
-from xmc_jax.data.formats.source import Options, Source
+from xmc_jax.data.formats.source import Options, Source, some_of
 from xmc_jax.errors import ConfigError, DataError
 
 # In order of detection: the first layout whose files are present is used.
@@ -62,13 +62,18 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
   if path.is_file():
     _refuse_other_files(path, layout)
     tried = {"table": _READERS["table"]}
+  beside: dict = {"filters": {"train": None, "test": None}, "graphs": ()}
+  if path.is_dir():
+    beside = {"filters": find_filters(path), "graphs": find_graphs(path)}
+  if any(beside["filters"].values()) or any(graph.query_edges for graph in beside["graphs"]):
+    options = options._replace(merge_texts=False)  # these files count the rows
   notices: list[str] = []
   for name, (reader, _) in tried.items():
     fields = reader(path, options, notices)
     if fields is not None:
-      return _complete(path, name, fields, notices, options)
+      return _complete(path, name, {**fields, **beside, "notices": notices, "options": options})
   looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
-  shown = ", ".join(found[:8] + ["..."] * (len(found) > 8)) or "nothing"
+  shown = some_of(found) or "nothing"
   why = f" ({notices[0]})" if notices else ""
   raise DataError(f"{path}: no known layout{why}. Looked for {looked_for} (or .gz); found {shown}")
 
@@ -80,16 +85,12 @@ def _refuse_other_files(path: Path, layout: str) -> None:
     raise DataError(f"{path}: expected a folder, or a table in {', '.join(tables.SUFFIXES)} (or .gz)")
 
 
-def _complete(path: Path, layout: str, fields: dict, notices: list[str], options: Options) -> Source:
-  in_folder = path.is_dir()
-  filters: dict[str, Path | None] = find_filters(path) if in_folder else {"train": None, "test": None}
-  graphs = find_graphs(path) if in_folder else ()
+def _complete(path: Path, layout: str, fields: dict) -> Source:
+  graphs = fields["graphs"]
   for side, why in fields.pop("unordered", {}).items():
     if unclear := [getattr(graph, side) for graph in graphs if getattr(graph, side)]:
       raise DataError(f"{unclear[0]}: which of its rows is which cannot be told, as {why}")
-  extra = [*filters.values(), *(file for graph in graphs for file in graph[1:])]
+  extra = [*fields["filters"].values(), *(file for graph in graphs for file in graph[1:])]
   files = (*fields.pop("files"), *(file for file in extra if file is not None))
-  name = path.resolve().name if in_folder else path.name.split(".")[0]
-  return Source(
-    layout, name, files, filters=filters, graphs=graphs, notices=notices, options=options, **fields
-  )
+  name = path.resolve().name if path.is_dir() else path.name.split(".")[0]
+  return Source(layout, name, files, **fields)

@@ -27,6 +27,7 @@ class Options(NamedTuple):
       label's text; '' reads none.
     test_fraction: share of the rows to test on, if a table has no test file.
     split_seed: the seed of that split.
+    merge_texts: whether rows of a table that have the same text become one row.
     encoding: of text files, by Python's name; '' is UTF-8, or UTF-16 if a file begins with its mark.
     quoting: what a quotation mark is in a CSV or TSV file: 'auto', 'minimal' or 'none', as in `csv`.
   """
@@ -40,6 +41,7 @@ class Options(NamedTuple):
   label_parent: str = ""
   test_fraction: float = 0.2
   split_seed: int = 0
+  merge_texts: bool = True
   encoding: str = ""
   quoting: str = "auto"
 
@@ -136,6 +138,11 @@ def excerpt(found: object) -> str:
     found = found[: 4 * EXCERPT_LENGTH + 4].decode("utf-8", "replace")
   text = found if isinstance(found, str) else _shown(found)
   return repr(text if len(text) <= EXCERPT_LENGTH else text[:EXCERPT_LENGTH] + "...")
+
+
+def some_of(names: list[str]) -> str:
+  """Returns the first of these names, for an error message."""
+  return ", ".join([*names[:8], *["..."] * (len(names) > 8)])
 
 
 def _shown(value: object) -> str:

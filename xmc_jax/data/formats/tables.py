@@ -1,6 +1,8 @@
 """Tables with a column of texts and a column of labels, with or without a test file."""
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +15,8 @@ from xmc_jax.data.formats.label_cells import CellSurvey
 from xmc_jax.data.formats.label_classes import LabelClasses
 from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find
-from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, excerpt
+from xmc_jax.data.formats.repeated_texts import TextGroups, hashes_of
+from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, excerpt, some_of
 from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import ConfigError, DataError
@@ -35,7 +38,7 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
     if not tables and (path / _HUB_FOLDER).is_dir():
       train, test = find_splits(path / _HUB_FOLDER, SUFFIXES, notices)
     if len(tables) > 1:
-      names = ", ".join(file.name for file in tables)
+      names = some_of([file.name for file in tables])
       notices.append(f"several tables, {names}, none of them train.*; take one with --config.data.path=FILE")
     if len(tables) == 1:
       train = one_file(tables[0])
@@ -77,7 +80,8 @@ def find_label_file(path: Path, options: Options) -> Path | None:
 class _Tables:
   """Reads one or two tables: one pass tells the format of labels, one numbers them, one reads points.
 
-  Keeps the distinct labels (or all texts of a label file) and nine bytes per row in memory in between.
+  Keeps the distinct labels (or all texts of a label file), eighteen bytes per row and the labels of repeated
+  texts in memory in between.
   """
 
   def __init__(
@@ -89,6 +93,8 @@ class _Tables:
       wrong = f"--config.data.test_fraction={options.test_fraction}"
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
     self._is_test = np.zeros(0, bool)
+    self._groups: dict[SplitFiles, TextGroups] = {}
+    self._later_labels: dict[SplitFiles, dict[int, list[int]]] = defaultdict(dict)
 
   def unordered(self) -> dict[str, str]:
     """Returns why the rows of a graph file cannot be matched to points or labels, by side of the graph."""
@@ -116,10 +122,14 @@ class _Tables:
     is_listed = self._label_file or self._classes.names
     self._notices += survey.notices([] if is_listed else self._vocabulary.texts, self._vocabulary.num_uses)
     self._notices += [*self._vocabulary.notices(), *self._classes.notices()]
-    if self._test is None:
-      order = np.random.default_rng(self._options.split_seed).permutation(survey.num_rows)
-      self._is_test = np.zeros(survey.num_rows, bool)
-      self._is_test[order[: round(survey.num_rows * self._options.test_fraction)]] = True
+    if self._test is None:  # all rows of one text are on the same side
+      texts_of = self._groups[self._train]
+      order = np.random.default_rng(self._options.split_seed).permutation(texts_of.num_groups)
+      is_test = np.zeros(texts_of.num_groups, bool)
+      is_test[order[: round(texts_of.num_groups * self._options.test_fraction)]] = True
+      self._is_test = is_test[texts_of.group]
+    if self._options.merge_texts:
+      self._later_labels = {split: self._labels_of_later_rows(split) for split in self._splits()}
     texts = self._vocabulary.texts
     for first in range(0, len(texts), CHUNK_ROWS):
       yield texts[first : first + CHUNK_ROWS]
@@ -160,14 +170,18 @@ class _Tables:
     return survey
 
   def _number_labels(self) -> None:
-    """Reads all labels into the vocabulary."""
+    """Reads all labels into the vocabulary, and which rows have the same text."""
     for split in self._splits():
-      column = self._columns[split][1]
+      names, column = self._columns[split]
+      hashes = array("q")
       for place, rows in self._records(split):
+        texts = [joined_text(record, names, place, row) for row, record in enumerate(rows)]
+        hashes.extend(hashes_of(texts, len(hashes)))
         for row, record in enumerate(rows):
           labels = self._cell(record, column, place, row)
           self._classes.count_unlabelled(place.path, record.get(column))
           self._vocabulary.add(labels, place, row)
+      self._groups[split] = TextGroups(hashes)
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
       column = excerpt(self._columns[self._train][1])
@@ -195,18 +209,39 @@ class _Tables:
     done = 0
     split = self._test if of_test and self._test else self._train
     names, label = self._columns[split]
+    groups = self._groups[split]
+    is_chosen = np.ones(len(groups.group), bool) if self._test else self._is_test == of_test
+    if self._options.merge_texts:
+      is_chosen &= ~groups.is_later
     for place, records_ in self._records(split):
-      if self._test is None:
-        chosen: Sequence[int] = np.flatnonzero(self._is_test[done : done + len(records_)] == of_test).tolist()
-      else:
-        chosen = range(len(records_))
-      done += len(records_)
+      chosen = np.flatnonzero(is_chosen[done : done + len(records_)]).tolist()
       texts = [joined_text(records_[row], names, place, row) for row in chosen]
       cells = [self._vocabulary.ids_of(self._cell(records_[row], label, place, row)) for row in chosen]
+      for cell, row in zip(cells, chosen):
+        more = self._later_labels[split].get(int(groups.group[done + row]), ())
+        cell += [found for found in dict.fromkeys(more) if found not in cell]
+      done += len(records_)
       counts = np.fromiter(map(len, cells), np.int64, len(cells))
       ids = np.array(list(chain.from_iterable(cells)), np.int64)
       here = place._replace(numbers=[place.numbers[row] for row in chosen])
       yield Rows(texts, Pairs(counts, ids, np.ones(len(ids), np.float32), here))
+
+  def _labels_of_later_rows(self, split: SplitFiles) -> dict[int, list[int]]:
+    """Returns the labels of the rows that repeat a text, by the number of the text; notes how many do."""
+    found: dict[int, list[int]] = {}
+    groups, done = self._groups[split], 0
+    if not (num_later := int(groups.is_later.sum())):
+      return found
+    for place, rows in self._records(split):
+      for row in np.flatnonzero(groups.is_later[done : done + len(rows)]).tolist():
+        labels = self._vocabulary.ids_of(self._cell(rows[row], self._columns[split][1], place, row))
+        found.setdefault(int(groups.group[done + row]), []).extend(labels)
+      done += len(rows)
+    self._notices.append(
+      f"{split.name}: {num_later:,} of {done:,} rows repeat an earlier text, and are merged with its row "
+      "(change with --config.data.merge_texts=False)"
+    )
+    return found
 
   def _splits(self) -> list[SplitFiles]:
     return [split for split in (self._train, self._test) if split]
