@@ -161,7 +161,7 @@ def test_a_new_label_is_found_by_its_text(folder, kind, tmp_path):
     ids, _, texts, reasons = again.predict([NEW], 5, explain=True)
     assert ids[0, 0] == 60 and texts[0][0] == NEW
     assert reasons[0][0] == {
-      "words": "words of its name occur in the text; its name means something similar",
+      "words": "words of its name occur in the text; the model learnt that it fits such texts",
       "sources": {"encoder": 1, "lexical_labels": 1},
       "voters": [],
     }

@@ -84,7 +84,7 @@ def test_each_label_that_is_shown_has_its_reason(hybrid_run, undrawn):
   shown = [item for item in re.findall(r"<li.*?</li>", text) if "more true labels" not in item]
   assert len(shown) > 20 and all(item.count('class="why"') == 1 for item in shown)
   reasons = [html.unescape(found) for found in re.findall(r'class="why"><bdi>(.*?)</bdi>', text)]
-  starts = "words of its name|its name means|\\d+ similar texts? ha|no single reason"
+  starts = "words of its name|the model learnt|\\d+ similar texts? ha|no single reason"
   assert all(re.match(starts, words) for words in reasons), reasons
   voters = {label for words in reasons for label in re.findall("«(.*)»", words)}
   texts = [" ".join(text.split()) for text in hybrid_run.run.dataset.train.texts]

@@ -63,10 +63,10 @@ def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
     (
       {"memory": 1, "encoder": 3, "lexical_labels": 9},
       [(1, 0.5), (0, 0.4)],
-      "words of its name occur in the text; its name means something similar; "
+      "words of its name occur in the text; the model learnt that it fits such texts; "
       "2 similar texts have it: «short»",
     ),
-    ({"classifier": 3}, [], "the text is like those that it was learnt from"),
+    ({"classifier": 3, "encoder": 1}, [], "the model learnt that it fits such texts"),
     ({"encoder": 10}, [(0, 0.1)], f"1 similar text has it: «{'long ' * 12}…»"),
     ({"encoder": 4}, [], "no single reason stands out"),
     ({}, [], "no single reason stands out"),

@@ -15,8 +15,8 @@ _LONGEST = 60  # characters of a text in a line
 # What it means if a source ranks a label at least that high; the other sources count training texts.
 _IN_WORDS = {
   "lexical_labels": (_REASON_DEPTH, "words of its name occur in the text"),
-  "encoder": (3, "its name means something similar"),
-  "classifier": (3, "the text is like those that it was learnt from"),
+  "encoder": (3, "the model learnt that it fits such texts"),
+  "classifier": (3, "the model learnt that it fits such texts"),
 }
 
 
@@ -79,7 +79,7 @@ def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict[str, Any]:
   voters = [
     {"text": point_texts[point], "weight": round(weight, 6)} for point, weight in reason.voters[:_VOTERS]
   ]
-  words = "; ".join(parts) or "no single reason stands out"
+  words = "; ".join(dict.fromkeys(parts)) or "no single reason stands out"
   return {"words": words, "sources": reason.sources, "voters": voters}
 
 

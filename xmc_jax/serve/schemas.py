@@ -8,7 +8,7 @@ from xmc_jax.serve.limits import Limits
 
 _TEXT = "play music from the command line"
 _WHY = {
-  "words": "its name means something similar; 1 similar text has it",
+  "words": "the model learnt that it fits such texts; 1 similar text has it",
   "sources": {"memory": 1, "encoder": 3},
   "voters": [{"text": "cmus: music player", "weight": 0.41}],
 }
