@@ -16,6 +16,7 @@ from cases import each_case
 from tests import tiny_runs
 from xmc_jax import console, data, methods, models, sanitize
 from xmc_jax.cli import commands, error_lines
+from xmc_jax.data.documents import Document
 from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.models import locate
 from xmc_jax.models.pretrained import load_pretrained
@@ -471,7 +472,7 @@ def test_examples_hold_no_control_characters(trained, monkeypatch):
 
 
 def test_predictions_hold_no_control_characters_and_lose_none():
-  found = predict.json_line(ESCAPES, [(1, 0.5, f"label{ESCAPES}\ud800")], ["", ESCAPES])
+  found = predict.json_line(Document(ESCAPES), [(1, 0.5, f"label{ESCAPES}\ud800")], ["", ESCAPES])
   assert sanitize.line(found) == found.rstrip("\n") and found.isascii()
   assert json.loads(found) == {
     "text": ESCAPES,

@@ -59,23 +59,27 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
   output, scores, backend = options.OUTPUT.value, options.SCORES.value, options.BACKEND.value or ""
   with runtime.started(options.DISTRIBUTED.value):
     if mode == "evaluate":
-      commands.test(workdir, output, scores, backend, options.CHECKPOINT.value)
+      commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value)
     elif mode == "serve":
       _serve(workdir, scores, backend)
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
-      k, explain = options.K.value, options.EXPLAIN.value
-      commands.predict(workdir, options.INPUT.value, output, k, scores, backend, explain)
+      more = _values("k", "explain", "documents", "threshold", "add_labels")
+      commands.predict(workdir, options.INPUT.value, output, scores=scores, backend=backend, **more)
 
 
 def _serve(workdir: pathlib.Path, scores: str, backend: str) -> None:
   from xmc_jax.cli import serving
-  from xmc_jax.serve import PageText
 
-  host, port, hosts = options.HOST.value, options.PORT.value, options.ALLOWED_HOSTS.value
-  said = PageText(options.TITLE.value, options.DESCRIPTION.value, tuple(options.EXAMPLE.value))
-  serving.serve(workdir, host, port, options.K.value, hosts, scores, backend, page_text=said)
+  asked = _values("host", "port", "k", "allowed_hosts", "max_text_length", "threshold", "add_labels")
+  page = _values("title", "description", "example")
+  serving.serve(workdir, scores=scores, backend=backend, **asked, **page)
+
+
+def _values(*names: str) -> dict:
+  """Returns the values of flags by their names, which are those of the commands' arguments."""
+  return {name: flags.FLAGS[name].value for name in names}
 
 
 def _compare(workdirs: list[pathlib.Path]) -> None:

@@ -24,6 +24,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs import evaluate
+from xmc_jax.runs.model import Model
 from xmc_jax.storage import locks
 from xmc_jax.training import loop
 
@@ -100,6 +101,7 @@ def command(monkeypatch, capsys):
       for name in (
         *("config", "mode", "workdir", "input", "output", "add_labels", "scores", "explain", "k"),
         *("distributed", "backend", "checkpoint", "host", "port", "allowed_hosts"),
+        *("documents", "threshold", "max_text_length"),
       )
     }
     capsys.readouterr()
@@ -513,7 +515,8 @@ def test_prediction_writes_json_lines_and_nothing_else(command, trained, monkeyp
   assert ended.code == 0
   rows = [json.loads(line) for line in ended.out.splitlines()]
   assert [row["text"] for row in rows] == ["barn lt", "", "гора ±"]
-  for row in rows:
+  assert rows[1] == {"text": "", "labels": []}
+  for row in rows[::2]:
     assert [set(label) for label in row["labels"]] == [{"id", "key", "score", "text"}] * 3
     scores = [label["score"] for label in row["labels"]]
     assert scores == sorted(scores, reverse=True)
@@ -525,9 +528,10 @@ def test_prediction_between_files(command, trained, tmp_path):
   ended = command("--mode=predict", f"--workdir={trained}", f"--input={source}", f"--output={target}")
   assert (ended.code, ended.out) == (0, "")
   rows = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
-  assert [row["text"] for row in rows] == ["barn", "no utf-8: �", "ж"]
+  assert [row["text"] for row in rows] == ["barn", "no utf-8: ÿ", "ж"]
   assert all(len(row["labels"]) == 5 for row in rows)
-  assert f"written to {target}: 3 texts, 5 labels each" in ended.err and "note" not in ended.err
+  assert f"written to {target}: 3 texts, 5 labels each" in ended.err
+  assert "note: in.txt: not UTF-8 from line 2 on; such lines read as Windows' cp1252" in ended.err
 
 
 def test_prediction_into_a_matrix_and_of_a_table(command, trained, tmp_path):
@@ -536,8 +540,65 @@ def test_prediction_into_a_matrix_and_of_a_table(command, trained, tmp_path):
   ended = command(
     "--mode=predict", f"--workdir={trained}", f"--input={source}", f"--output={target}", "--k=2"
   )
-  assert f"note: {source} is read as plain text, a whole line as one text" in ended.err
-  assert f"written to {target}: 2 texts x 60 labels, 2 scores a text" in ended.err
+  assert "note: in.csv: texts from column 'title'" in ended.err
+  assert f"written to {target}: 1 texts x 60 labels, 2 scores a text" in ended.err
+
+
+def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
+  for name, text in (("a.txt", "barn\nlt\n"), ("b.txt", " \n")):
+    (tmp_path / name).write_text(text)
+  use = ("--mode=predict", f"--workdir={trained}", "--scores=hybrid", f"--input={tmp_path / 'a.txt'}")
+  assert len(command(*use).out.splitlines()) == 2
+  (row,) = map(json.loads, command(*use, "--documents", "--k=60").out.splitlines())
+  scores = [label["score"] for label in row["labels"]]
+  ended = command(*use[:3], f"--input={tmp_path}", "--k=60", f"--threshold={scores[3]}")
+  rows = [json.loads(line) for line in ended.out.splitlines()]
+  assert [(row["id"], row["text"]) for row in rows] == [("a.txt", "barn\nlt"), ("b.txt", " ")]
+  kept = [label["score"] for label in rows[0]["labels"]]
+  assert (
+    rows[1]["labels"] == []
+    and kept == [value for value in scores if value >= kept[-1]]
+    and len(kept) in (3, 4)
+  )
+
+
+def test_prediction_and_serving_with_added_labels(command, trained, tmp_path):
+  (tmp_path / "new.csv").write_text("key,name\nhttp://x/1,zebra crossing\nl3,known\n")
+  (tmp_path / "in.txt").write_text("zebra crossing\n")
+  use = (
+    "--mode=predict",
+    f"--workdir={trained}",
+    f"--input={tmp_path / 'in.txt'}",
+    "--scores=lexical_labels",
+  )
+  ended = command(*use, f"--add_labels={tmp_path / 'new.csv'}")
+  (label,) = json.loads(ended.out)["labels"]
+  assert (label["id"], label["key"], label["text"]) == (60, "http://x/1", "zebra crossing")
+  assert "1 labels added, 1 were there already" in ended.err and json.loads(command(*use).out)["labels"] == []
+
+
+def test_too_many_labels_are_refused_before_the_run_is_opened(command, trained, monkeypatch):
+  monkeypatch.setattr(Model, "load", None)
+  for mode in ("predict", "serve"):
+    ended = command(f"--mode={mode}", f"--workdir={trained}", "--k=61", *["--port=0"] * (mode == "serve"))
+    assert ended.line() == "error: k = 61: there are 60 labels; set 1 to 60"
+
+
+def test_evaluation_on_other_data(command, trained, tmp_path):
+  (tmp_path / "next.csv").write_text("title,labels\nbarn,l3\nmive,l4|gone\n")
+  ended = command("--mode=evaluate", f"--workdir={trained}", f"--input={tmp_path / 'next.csv'}")
+  assert ended.code == 0 and "2 points, parameters" in ended.out
+  assert "note: labels that the run lacks are left out: 1 ('gone'), in 1 of 3 label pairs" in ended.err
+  assert json.loads((trained / "report" / "metrics_on_next.json").read_text())["rows"] == 2
+
+
+def test_evaluation_of_a_folder_that_takes_no_files_shows_its_table(command, trained, tmp_path):
+  shutil.copytree(trained, tmp_path / "run")
+  shutil.rmtree(tmp_path / "run" / "report")
+  (tmp_path / "run" / "report").touch()
+  ended = command("--mode=evaluate", f"--workdir={tmp_path / 'run'}")
+  assert ended.code == 0 and "P@1" in ended.out and "written to" not in ended.out
+  assert "run/report" in ended.err and "; the table above is complete" in ended.err
 
 
 def test_prediction_with_reasons(command, trained, tmp_path):
@@ -570,8 +631,7 @@ def test_refusals_of_a_prediction(command, trained, tmp_path):
   source.write_text("barn\n")
   target.write_text("precious")
   use = ("--mode=predict", f"--workdir={trained}")
-  assert "nowhere.txt: cannot be read" in command(*use, "--input=nowhere.txt").line()
-  assert "cannot be read (Is a directory)" in command(*use, f"--input={tmp_path}").line()
+  assert "nowhere.txt: no such file" in command(*use, "--input=nowhere.txt").line()
   assert (
     "cannot be written (Is a directory)" in command(*use, f"--input={source}", f"--output={tmp_path}").line()
   )

@@ -37,7 +37,7 @@ def test_it_trains_without_a_test_table(trained):
 
 
 def test_what_needs_test_rows_is_refused(trained):
-  with pytest.raises(UserError, match="no test rows, so there is no test table; --mode=predict ranks labels"):
+  with pytest.raises(UserError, match="no test rows, so there is no test table; --input=FILE names other"):
     commands.test(trained[0])
   with pytest.raises(UserError):
     commands.compare([trained[0], trained[0]])

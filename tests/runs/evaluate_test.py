@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import tiny_runs
 
 from xmc_jax import methods, metrics
+from xmc_jax.data import documents
 from xmc_jax.data.dataset import Split
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
@@ -257,7 +258,10 @@ def test_a_model_builds_its_index_once(tmp_path, builds, monkeypatch):
     np.testing.assert_allclose(scores, np.take_along_axis(queries @ labels.T, ids, axis=1), atol=1e-5)
     assert names[0] == [run.dataset.labels.texts[label] for label in ids[0]]
   out = io.StringIO()
-  assert predict_lines(model, texts, out, 5, block=20) == 50 and len(out.getvalue().splitlines()) == 50
+  assert (
+    predict_lines(model, documents.of_lines(texts), out, 5, block=20) == 50
+    and len(out.getvalue().splitlines()) == 50
+  )
   assert builds == [labels.shape]
   with pytest.raises(UserError, match="k = 61: there are 60 labels; set 1 to 60"):
     model.predict(texts, 61)

@@ -23,6 +23,7 @@ from prompt_toolkit.output import DummyOutput
 import xmc_jax
 from xmc_jax import methods
 from xmc_jax.cli import interactive
+from xmc_jax.data import documents
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import explanations
 from xmc_jax.runs import model as model_of_run
@@ -76,13 +77,15 @@ def test_a_matrix_holds_what_lines_do(workdir, model, tmp_path, texts, block):
   assert predict_command(workdir, str(tmp_path / "texts.txt"), str(path), 4, block=block) == len(texts)
   found, lines = sp.load_npz(path), io.StringIO()
   assert found.shape == (len(texts), len(model.labels))
-  predict_lines(model, texts, lines, 4, block)
+  predict_lines(model, documents.of_lines(texts), lines, 4, block)
   expected = [json.loads(line)["labels"] for line in lines.getvalue().splitlines()]
   assert all(label["key"] == f"l{label['id']}" for row in expected for label in row)
   assert json.loads(np.load(path)["keys.json"]) == list(model.keys) == [f"l{id_}" for id_ in range(60)]
   ids = [label["id"] for row in expected for label in row]
   scores = [label["score"] for row in expected for label in row]
-  assert found.indices.tolist() == ids and np.diff(found.indptr).tolist() == [4] * len(texts)
+  assert found.indices.tolist() == ids and np.diff(found.indptr).tolist() == [
+    4 * bool(text) for text in texts
+  ]
   np.testing.assert_allclose(found.data, scores, atol=1e-6)
   assert [entry.name for entry in tmp_path.glob("found*")] == ["found.npz"]
 
@@ -123,9 +126,9 @@ def explained(request, workdir, tmp_path_factory):
 
 def test_each_label_has_its_reason(explained):
   model, out = xmc_jax.Model.load(explained), io.StringIO()
-  assert predict_lines(model, TEXTS[:4], out, 5, 3, explain=True) == 4
+  assert predict_lines(model, documents.of_lines(TEXTS[:4]), out, 5, 3, explain=True) == 4
   lines, plain = [json.loads(line) for line in out.getvalue().splitlines()], io.StringIO()
-  predict_lines(model, TEXTS[:4], plain, 5, 3)
+  predict_lines(model, documents.of_lines(TEXTS[:4]), plain, 5, 3)
   known = model._run.dataset.train
   carriers = {
     text: set(known.unfiltered_positives[row].indices.tolist()) for row, text in enumerate(known.texts)
@@ -149,7 +152,7 @@ def test_each_label_has_its_reason(explained):
 def test_a_source_that_finds_few_labels_gives_fewer(workdir):
   """No text shares a word with the last one: there is nothing to rank, and JSON has no infinity."""
   model, out = xmc_jax.Model.load(workdir, scores="lexical_labels"), io.StringIO()
-  predict_lines(model, [model.labels[7], "zzz"], out, 60, explain=True)
+  predict_lines(model, documents.of_lines([model.labels[7], "zzz"]), out, 60, explain=True)
   found, none = (json.loads(line)["labels"] for line in out.getvalue().splitlines())
   assert 0 < len(found) < 60 and found[0]["why"]["sources"]["lexical_labels"] == 1 and none == []
   assert all(label["id"] >= 0 and np.isfinite(label["score"]) for label in found)
@@ -208,6 +211,14 @@ def test_enter_keeps_the_answer(model, capsys):
     f"{score:8.3f}  {name} (l{id_})\n" for id_, score, name in zip(ids[0], scores[0], names[0])
   )
   assert _asked(model, "barn kelt\r\x04", capsys) == expected + "\n"
+
+
+@pytest.mark.parametrize("pasted", ["\x1b[200~barn\n\nkelt\x1b[201~", "barn\r\rkelt", "barn\n\nkelt"])
+def test_a_paste_is_one_text(model, capsys, pasted):
+  """Also where the terminal does not mark it as one."""
+  assert (
+    _asked(model, f"{pasted}\r\x04", capsys) == interactive.labels_as_text(model, "barn\n\nkelt", 3) + "\n\n"
+  )
 
 
 def test_a_prompt_says_why(explained, capsys):

@@ -67,6 +67,9 @@ def test_predictions_are_those_of_the_model(client, model):
   ids, scores, names, why = model.predict(TEXTS, 4, explain=True)
   for row, of_text in enumerate(found):
     labels = of_text["labels"]
+    if not TEXTS[row]:
+      assert labels == []
+      continue
     assert [label["id"] for label in labels] == ids[row].tolist()
     assert [label["key"] for label in labels] == [f"l{number}" for number in ids[row]]
     assert [label["text"] for label in labels] == names[row]
@@ -177,6 +180,15 @@ def test_metrics_count_requests_batches_and_texts():
   assert lines["xmc_jax_texts_total"] == "3.0" and lines["xmc_jax_queue_texts"] == "0.0"
   assert lines['xmc_jax_batch_texts_bucket{le="4.0"}'] == "1.0"
   assert lines['xmc_jax_request_seconds_count{route="/predict"}'] == "2.0"
+
+
+def test_labels_below_a_threshold_are_left_out():
+  """Label i of 'abc' has the score 1 / (4 + i). A text without a letter has no labels."""
+  with client_of(StandIn(), threshold=0.19) as client:
+    asked = [({}, 2), ({"threshold": 0.15}, 3), ({"threshold": 0}, 5), ({"threshold": 0.5}, 0)]
+    for more, count in asked:
+      found, blank = client.post("/predict", json={"texts": ["abc", " "], **more}).json()["predictions"]
+      assert len(found["labels"]) == count and blank["labels"] == []
 
 
 def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):

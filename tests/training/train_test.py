@@ -16,6 +16,7 @@ import tiny_runs
 
 import xmc_jax
 from xmc_jax.cli import commands
+from xmc_jax.data import documents
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.runs import create, evaluate, predict
@@ -427,11 +428,14 @@ def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
     "no end",
   ]
   out = io.StringIO()
-  assert predict_lines(model, lines, out, k=60, block=2) == 7
+  assert predict_lines(model, documents.of_lines(lines), out, k=60, block=2) == 7
   written = [json.loads(line) for line in out.getvalue().split("\n")[:-1]]
   assert [entry["text"] for entry in written] == [line.rstrip("\r\n") for line in lines]
   assert "日本語 🙂" in out.getvalue()
   for entry, ids, scores in zip(written, *model.predict([line.rstrip("\r\n") for line in lines], k=60)[:2]):
+    if not entry["text"].strip():
+      assert entry["labels"] == []
+      continue
     of_label = dict(zip(ids.tolist(), scores.tolist()))
     assert_same_order([label["id"] for label in entry["labels"]], ids, of_label)
     assert all(set(label) == {"id", "key", "score", "text"} for label in entry["labels"])

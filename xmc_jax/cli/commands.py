@@ -1,11 +1,14 @@
 """Runs each --mode: reads a config or a run's folder, and shows the result to the user."""
 
 import contextlib
+import functools
 import json
+import math
 import pathlib
 import sys
+import tempfile
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import ml_collections
 
@@ -120,6 +123,7 @@ def test(
   scores: str = "",
   backend: str = "",
   checkpoint: str = "best",
+  source: str = "",
 ) -> dict[str, float]:
   """Runs `--mode=evaluate`: writes the test table of a run, from its folder alone.
 
@@ -129,6 +133,7 @@ def test(
     scores: 'hybrid', 'fused', one of the method's views, or a source; '' is the run's own.
     backend: what searches the labels; '' is the run's own.
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
+    source: other labelled data to test on, in any layout; '' is the run's own test rows.
   """
   run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
   label_frequency.log_scope(run, scores or own.scores)
@@ -137,13 +142,20 @@ def test(
   writes = bool(destination) and runtime.is_main_process()
   if writes:
     atomic.check_output(destination)  # before the long work
-  if why := _untested(run):
-    raise UserError(f"{workdir}: {why}, so there is no test table; --mode=predict ranks labels")
-  with parameters_to_test.trained(run, checkpoint) as trained:
+  with contextlib.ExitStack() as stack:
+    if source:
+      path = pathlib.Path(source).expanduser()
+      suffix += f"_on_{path.name.partition('.')[0]}"
+      run = run.with_test_rows(path, pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())))
+    if why := _untested(run):
+      raise UserError(f"{workdir}: {why}, so there is no test table; --input=FILE names other labelled rows")
+    trained = stack.enter_context(parameters_to_test.trained(run, checkpoint))
     means, ranked = _test(*trained, MetricWriter(workdir), scores, suffix)
   if writes:
+    from xmc_jax.runs.predict import write_test
+
     with atomic.open_output(destination) as out:
-      write_lines(run, ranked, out)
+      write_test(run, ranked, out)
     show(f"labels in words: {destination}")
   return means
 
@@ -156,17 +168,30 @@ def predict(
   scores: str = "",
   backend: str = "",
   explain: bool = False,
+  documents: bool = False,
+  threshold: float = -math.inf,
+  add_labels: str = "",
 ) -> None:
   """Runs `--mode=predict`: reads texts and writes only JSON lines; at a terminal it shows a prompt."""
-  from xmc_jax.cli import interactive
-  from xmc_jax.runs.model import Model
+  from xmc_jax.cli import added_labels, interactive
   from xmc_jax.runs.predict import predict_command
 
+  load = functools.partial(added_labels.load, add_labels)
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
-    return interactive.show_prompt(
-      Model.load(workdir, scores=scores, backend=backend, warm=False), k, explain
-    )
-  predict_command(workdir, source, destination, k, scores, backend, explain)
+    model = load(workdir, scores=scores, backend=backend, warm=False)
+    return interactive.show_prompt(model, k, explain, threshold)
+  predict_command(
+    workdir,
+    source,
+    destination,
+    k,
+    scores,
+    backend,
+    explain,
+    whole=documents,
+    threshold=threshold,
+    load=load,
+  )
 
 
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
@@ -175,18 +200,16 @@ def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores
   Args:
     workdir: the run's folder.
     destination: the exported folder; '' is `export` in the run's folder.
-    added: a file of label texts, one a line, to add to the exported folder; '' exports the run.
+    added: a file of labels to add to the exported folder, see `added_labels.read`; '' exports the run.
     scores: what labels are ranked by; '' is the run's own.
   """
   from xmc_jax import export as exports
-  from xmc_jax.runs.predict import lines_of
+  from xmc_jax.cli import added_labels
 
   if not added:
     return exports.export(workdir, destination, scores)
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
-  with contextlib.ExitStack() as files:
-    texts = [line.strip() for line in lines_of(added, files) if line.strip()]
-  exports.add_labels(folder, texts)
+  exports.add_labels(folder, *added_labels.read(added))
 
 
 def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
@@ -222,49 +245,53 @@ def _test(
   with writer.stage("test"):
     queries = evaluate.embed_split(run, params, extra_state, test)
     ranked, why = ranking.rank_test(run, params, extra_state, queries, chosen)
-    chosen_ranking = ranked.pop(chosen)
-    by_source = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
+    means = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
+  _show_test(run, means, ranked[chosen], why, step)
+  written = f"report/metrics{suffix}.json, predictions/test{suffix}.npz"
+  try:
+    by_source = {name: of_source for name, of_source in means.items() if name != chosen}
     # `suffix` gives the files other names if the ranking is not by the run's own settings.
     probable = ranking.gives_probabilities(chosen)
-    means = evaluate.write_report(run, test, chosen_ranking, step, by_source, suffix, probable)
-  if run.config.eval.report_page:
-    with writer.stage("page"):
-      seconds = writer.seconds if writer.seconds["prepare"] else None  # without training, of little use
-      report.write(
-        run,
-        chosen_ranking,
-        queries,
-        params,
-        extra_state,
-        scores=chosen,
-        suffix=suffix,
-        seconds=seconds,
-        why=why,
-      )
-  by = f", by {'both' if chosen == 'fused' else chosen}" if by_source else ""
+    with writer.stage("test"):
+      evaluate.write_report(run, test, ranked[chosen], step, by_source, suffix, probable, means[chosen])
+    if run.config.eval.report_page:
+      with writer.stage("page"):
+        seconds = writer.seconds if writer.seconds["prepare"] else None  # without training, of little use
+        report.write(
+          run,
+          ranked[chosen],
+          queries,
+          params,
+          extra_state,
+          scores=chosen,
+          suffix=suffix,
+          seconds=seconds,
+          why=why,
+        )
+      written = f"report/index{suffix}.html (open it in a browser), {written}"
+    show(f"\nwritten to {run.workdir}/: {written}")
+  except UserError as error:  # a read-only folder or a full disk takes no result away
+    say(f"note: {error}; the table above is complete")
+  say(writer.stage_summary())
+  return means[chosen], ranked[chosen]
+
+
+def _show_test(
+  run: runs.Run,
+  means: dict[str, dict[str, float]],
+  ranked: evaluate.Ranking,
+  why: evaluate.Why | None,
+  step: int,
+) -> None:
+  """Prints the test table and examples; the chosen scores are the first of `means`."""
+  test, chosen = run.dataset.test, next(iter(means))
+  by = f", by {'both' if chosen == 'fused' else chosen}" if len(means) > 1 else ""
   without = metrics.num_rows_without_labels(test.unfiltered_positives)
   unlabelled = f" ({without:,} without labels count as 0, and not in R)" if without else ""
   show(f"test metrics in percent{by}, {len(test):,} points{unlabelled}, parameters of step {step:,}")
-  columns = {chosen: evaluate.shown(means), **{k: evaluate.shown(v) for k, v in by_source.items()}}
+  columns = {name: evaluate.shown(of_source) for name, of_source in means.items()}
   show(console.table(columns))
   show(guide.meanings(columns[chosen], columns))
   if run.config.eval.num_examples:
     show("\nexamples: ✓ a right label, · a wrong one, ○ a right one that is not among the first three")
-    show(evaluate.examples(run, run.dataset.test, chosen_ranking, run.config.eval.num_examples, why))
-  page = f"report/index{suffix}.html (open it in a browser), " if run.config.eval.report_page else ""
-  written = f"{page}report/metrics{suffix}.json, predictions/test{suffix}.npz"
-  show(f"\nwritten to {run.workdir}/: {written}")
-  say(writer.stage_summary())
-  return means, chosen_ranking
-
-
-def write_lines(run: runs.Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
-  """Writes the test rows in words: ranked labels, as `--mode=predict` writes them, and the true ones."""
-  from xmc_jax.runs.predict import json_line
-
-  names, keys, test = run.dataset.labels.texts, run.dataset.label_keys, run.dataset.test
-  for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
-    found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
-    of_row = test.unfiltered_positives[row].indices.tolist()
-    true = [{"id": label, "key": keys[label], "text": names[label]} for label in of_row]
-    out.write(json_line(test.texts[row], found, keys, true=true))
+    show(evaluate.examples(run, test, ranked, run.config.eval.num_examples, why))

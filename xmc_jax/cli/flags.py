@@ -1,6 +1,7 @@
 """Reads the command line's flags; errors of config files and overrides become one line. Loads no jax."""
 
 import contextlib
+import math
 import pathlib
 import re
 import runpy
@@ -26,7 +27,16 @@ MODE = flags.DEFINE_enum(
   "the folders of two runs or more. plan: what would fit. serve: a page and an API over --workdir",
 )
 WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
-INPUT = flags.DEFINE_string("input", "", "predict: a file with one text a line; standard input if not given")
+INPUT = flags.DEFINE_string(
+  "input",
+  "",
+  "predict: a file with one text a line, a table, or a folder with a text a file; else standard input. "
+  "evaluate: labelled data to test on, in any layout; the run's own test rows if not given",
+)
+DOCUMENTS = flags.DEFINE_bool(
+  "documents", False, "predict: the whole of --input is one text, line breaks too"
+)
+THRESHOLD = flags.DEFINE_float("threshold", -math.inf, "predict, serve: the least score of a label")
 OUTPUT = flags.DEFINE_string(
   "output",
   "",
@@ -34,7 +44,9 @@ OUTPUT = flags.DEFINE_string(
   "lines. export: a folder; export/ in the run's if not given. compare: a file for the page",
 )
 ADD_LABELS = flags.DEFINE_string(
-  "add_labels", "", "export: a file of new labels for the exported folder, one a line"
+  "add_labels",
+  "",
+  "predict, serve, export (to the exported folder): a file of new labels, a text a line or a table",
 )
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
 SCORES = flags.DEFINE_string(
@@ -54,6 +66,9 @@ CHECKPOINT = flags.DEFINE_enum(
 K = flags.DEFINE_integer("k", 5, "predict, serve: labels per text", lower_bound=1)
 HOST = flags.DEFINE_string("host", "127.0.0.1", "serve: the address to listen on; 0.0.0.0 is all of them")
 PORT = flags.DEFINE_integer("port", 8000, "serve: 0 is any free port", lower_bound=0, upper_bound=65535)
+MAX_TEXT_LENGTH = flags.DEFINE_integer(
+  "max_text_length", 10_000, "serve: characters of a text; longer ones are refused", lower_bound=1
+)
 ALLOWED_HOSTS = flags.DEFINE_list(
   "allowed_hosts", [], "serve: names by which a proxy asks, besides this machine's own; see docs/serving.md"
 )
@@ -66,7 +81,9 @@ _CONFIG_MODES, _RANKING_MODES = ("prepare", "train", "plan"), ("evaluate", "pred
 _USED_BY = {
   "config": _CONFIG_MODES,
   "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export", "serve"),
-  "input": ("predict",),
+  "input": _RANKING_MODES,
+  "documents": ("predict",),
+  "threshold": ("predict", "serve"),
   "k": ("predict", "serve"),
   "host": ("serve",),
   "port": ("serve",),
@@ -76,7 +93,8 @@ _USED_BY = {
   "example": ("serve",),
   "distributed": (*_CONFIG_MODES, *_RANKING_MODES, "export", "compare"),
   "output": (*_RANKING_MODES, "export", "compare"),
-  "add_labels": ("export",),
+  "add_labels": ("export", "predict", "serve"),
+  "max_text_length": ("serve",),
   "scores": (*_RANKING_MODES, "export", "compare", "serve"),
   "explain": ("predict",),
   "backend": (*_RANKING_MODES, "serve"),

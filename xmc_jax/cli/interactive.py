@@ -1,6 +1,7 @@
 """Shows a prompt: the best labels of a text appear below it, and change while it is typed."""
 
 import functools
+import math
 import shutil
 import textwrap
 
@@ -12,25 +13,42 @@ from xmc_jax.runs.model import Model
 _KEPT = 256  # texts whose labels are remembered: single keys often bring back an earlier text
 
 
-def show_prompt(model: Model, k: int, explain: bool = False) -> None:
+def show_prompt(model: Model, k: int, explain: bool = False, threshold: float = -math.inf) -> None:
   """Answers texts until Ctrl-D or Ctrl-C; Enter leaves a text and its labels on the screen.
 
   Args:
     model: ranks the labels.
     k: how many labels are shown.
     explain: show the reasons below each label.
+    threshold: the least score of a label.
   """
   # Imports here what only the prompt needs: it takes two thirds of a second.
   from prompt_toolkit import PromptSession
   from prompt_toolkit.application import get_app
+  from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
   from prompt_toolkit.styles import Style
 
   model.check_k(k)
-  answer = functools.lru_cache(_KEPT)(functools.partial(labels_as_text, model, k=k, explain=explain))
+  answer = functools.lru_cache(_KEPT)(
+    functools.partial(labels_as_text, model, k=k, explain=explain, threshold=threshold)
+  )
   say(f"{len(model.labels):,} labels; type a text to see its best ones; Enter keeps them, Ctrl-D ends")
   answer("a first text, so that all is compiled")
+  keys = KeyBindings()
+
+  @keys.add("enter")
+  @keys.add("c-j")
+  def _(event: KeyPressEvent) -> None:
+    """Ends the text; a line break that came together with more letters is one of a paste."""
+    more = (press.key for press in event.key_processor.input_queue if press.key not in ("c-m", "c-j"))
+    if len(next(more, "")) == 1:
+      event.current_buffer.newline(copy_margin=False)
+    else:
+      event.current_buffer.validate_and_handle()
+
   session: PromptSession[str] = PromptSession(
     "text> ",
+    key_bindings=keys,
     bottom_toolbar=lambda: answer(get_app().current_buffer.text),
     style=Style.from_dict({"bottom-toolbar": "noreverse"}),
   )
@@ -43,7 +61,9 @@ def show_prompt(model: Model, k: int, explain: bool = False) -> None:
       print(answer(text), end="\n\n")
 
 
-def labels_as_text(model: Model, text: str, k: int, explain: bool = False) -> str:
+def labels_as_text(
+  model: Model, text: str, k: int, explain: bool = False, threshold: float = -math.inf
+) -> str:
   """Writes the k best labels of a text with scores, one a line, and reasons below; '' for an empty text."""
   if not text.strip():
     return ""
@@ -53,7 +73,7 @@ def labels_as_text(model: Model, text: str, k: int, explain: bool = False) -> st
   for id_, score, name, *why in zip(
     ids[0].tolist(), scores[0].tolist(), names[0], *(of[0] for of in reasons)
   ):
-    if id_ >= 0:
+    if id_ >= 0 and score >= threshold:
       key = "" if (key := model.keys[id_]) == name else f" ({key})"
       lines.append(f"{score:8.3f}  {_cut(sanitize.line(name + key), width)}")
       lines += [

@@ -1,10 +1,14 @@
 """Runs --mode=serve: opens a run and serves it over HTTP."""
 
+import math
 import pathlib
 from collections.abc import Sequence
 
+from xmc_jax import data
 from xmc_jax import serve as serving
 from xmc_jax.console import say
+
+_MOST_BYTES = 12  # of a character in JSON: two escapes of six
 
 
 def serve(
@@ -15,8 +19,12 @@ def serve(
   allowed_hosts: Sequence[str] = (),
   scores: str = "",
   backend: str = "",
-  *,
-  page_text: serving.PageText,
+  max_text_length: int = serving.Limits().max_text_length,
+  threshold: float = -math.inf,
+  add_labels: str = "",
+  title: str = "",
+  description: str = "",
+  example: Sequence[str] = (),
 ) -> None:
   """Serves a run until it is stopped.
 
@@ -28,27 +36,36 @@ def serve(
     allowed_hosts: names of a proxy before this server.
     scores: what labels are ranked by; '' is the run's own.
     backend: what searches the labels; '' is the run's own.
-    page_text: the page's title, description and examples.
+    max_text_length: characters of a text; longer ones are refused.
+    threshold: the least score of a label where a request does not say.
+    add_labels: a file of labels to add, as `added_labels.read` reads it; '' adds none.
+    title, description, example: of the page; see `PageText`.
 
   Raises:
     UserError: a library is missing, the port is in use, or the run cannot be opened.
   """
   serving.check_installed()
-  from xmc_jax.runs.model import Model
+  from xmc_jax.cli import added_labels
+  from xmc_jax.runs import answers
   from xmc_jax.serve import server
 
+  answers.check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"])
+  usual = serving.Limits()
   with server.bound_socket(host, port) as taken:  # before the run is opened, which takes a while
     say(f"opening {workdir}")
-    model = Model.load(workdir, scores=scores, backend=backend, warm=False)
-    model.check_k(k)
-    name = workdir.absolute().name
+    model = added_labels.load(add_labels, workdir, scores=scores, backend=backend, warm=False)
     server.serve(
       model,
       taken,
-      name=name,
+      name=workdir.absolute().name,
       host=host,
       k=k,
-      limits=serving.Limits(max_k=max(k, serving.Limits().max_k)),
+      threshold=threshold,
+      limits=serving.Limits(
+        max_k=max(k, usual.max_k),
+        max_text_length=max_text_length,
+        max_body_bytes=max(usual.max_body_bytes, _MOST_BYTES * max_text_length),
+      ),
       allowed_hosts=tuple(allowed_hosts),
-      page_text=page_text,
+      page_text=serving.PageText(title, description, tuple(example)),
     )

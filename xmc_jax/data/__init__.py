@@ -5,7 +5,7 @@ write                    writes texts and labels in memory as a folder that `loa
 prepare, summary         turn raw files into a prepared folder, and show its counts
 encode_texts             turns texts into token ids, for prediction
 load_tokenizer, train_tokenizer
-hold_out, link_into, with_labels, bundled_path
+hold_out, link_into, with_labels, with_test_rows, bundled_path
 """
 
 import importlib
@@ -25,6 +25,7 @@ from xmc_jax.data.vocabulary import add_prompt, load_tokenizer, special_ids, tra
 if TYPE_CHECKING:
   from xmc_jax.data.added_labels import with_labels
   from xmc_jax.data.in_memory import write
+  from xmc_jax.data.other_rows import with_test_rows
 
 __all__ = [
   "LAYOUTS",
@@ -51,10 +52,15 @@ __all__ = [
   "summary",
   "train_tokenizer",
   "with_labels",
+  "with_test_rows",
   "write",
 ]
 
-_WITH_SCIPY = {"with_labels": "added_labels", "write": "in_memory"}  # files that load it, which takes time
+_WITH_SCIPY = {
+  "with_labels": "added_labels",
+  "with_test_rows": "other_rows",
+  "write": "in_memory",
+}  # files that load it, which takes time
 
 
 def __getattr__(name: str) -> object:

@@ -12,25 +12,32 @@ from xmc_jax.data.texts import Texts, well_formed
 from xmc_jax.data.tokens import Encoder
 
 
-def with_labels(dataset: Dataset, texts: Sequence[str], max_length: int) -> Dataset:
+def with_labels(
+  dataset: Dataset, texts: Sequence[str], max_length: int, keys: Sequence[str] | None = None
+) -> Dataset:
   """Returns a data set with more labels after its own, which no point has.
 
   Args:
     dataset: prepared with a tokenizer.
     texts: n label texts.
     max_length: tokens kept of each text.
+    keys: n keys of the labels; None if they are the texts.
   """
-  encoded = [text.encode() for text in well_formed(list(texts))]
-  offsets = np.concatenate([[0], np.cumsum(lengths_of(encoded))])
-  new = Texts(np.frombuffer(b"".join(encoded), np.uint8), offsets[:-1], offsets[1:])
+  new = _in_memory(texts)
   tokens = Encoder(dataset.tokenizer(), max_length).table(texts)
   found = copy.copy(dataset)
   found.labels = TextSet(dataset.labels.texts.followed_by(new), dataset.labels.tokens.followed_by(tokens))
-  found.label_keys = dataset.label_keys.followed_by(new)
+  found.label_keys = dataset.label_keys.followed_by(new if keys is None else _in_memory(keys))
   found.num_labels = len(found.labels)
   found.train, found.test = (_widened(split, found.num_labels) for split in (dataset.train, dataset.test))
   found.truth = Truth(found.train.truth, found.test.truth)
   return found
+
+
+def _in_memory(texts: Sequence[str]) -> Texts:
+  encoded = [text.encode() for text in well_formed(list(texts))]
+  offsets = np.concatenate([[0], np.cumsum(lengths_of(encoded))])
+  return Texts(np.frombuffer(b"".join(encoded), np.uint8), offsets[:-1], offsets[1:])
 
 
 def _widened(split: Split, num_labels: int) -> Split:

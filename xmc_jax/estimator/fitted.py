@@ -68,15 +68,10 @@ class Fitted:
   def _check_can_add(self) -> None:
     """Raises UserError unless the vectors of labels depend on nothing but their texts."""
     run = self._reopened()
-    trained = programs.Trained(*run.trained()[:2])
-    kinds = (run.method.embed_labels, *run.method.scorers.values())
-    max_length = run.config.data.max_length
-    if not all(programs.follows_from_text(kind, trained, max_length) for kind in kinds):
-      name = run.config.method.name
-      raise UserError(
-        f"method {name!r} ranks labels by more than their texts, so none can be added without training; fit "
-        "with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone"
-      )
+    remedy = (
+      "fit with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone"
+    )
+    programs.check_by_text(run, programs.Trained(*run.trained()[:2]), remedy)
 
   def _reopened(self) -> runs.Run:
     """Opens the run; refuses one that was trained on other data, as columns would get wrong names."""

@@ -117,13 +117,14 @@ class Exported:
     why = (lambda *found: answers.reasons(self._hybrid, *found)) if explain else None
     return answers.best_labels(texts, k, self.labels, self.embed, self._rank, why)
 
-  def add_labels(self, texts: Sequence[str]) -> np.ndarray:
+  def add_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.
 
     The index on the disk is replaced atomically: a killed process leaves the old index or the new one.
 
     Args:
       texts: n texts; existing labels stay unchanged.
+      keys: their n keys; None if they are the texts.
 
     Returns:
       `[n]` int32 ids of the labels with these texts.
@@ -133,13 +134,14 @@ class Exported:
     """
     self._check_can_add()
     texts = _cleaned(texts)
+    key_of = dict(zip(texts, texts if keys is None else keys))
     path_safety.check(self._folder)
     self._reread()
     if new := self._unknown(texts):
       with whole_folder.written_whole(self._folder / INDEX, _is_index) as part:
         self._reread()  # another process may have added labels meanwhile
         new = self._unknown(texts)
-        self._write(part, new)
+        self._write(part, new, [key_of[text] for text in new])
       self._reread()
     known = len(set(texts)) - len(new)
     plural = "s" * (len(new) != 1)
@@ -165,7 +167,7 @@ class Exported:
     """Returns the texts that are not labels yet, each once."""
     return [text for text in dict.fromkeys(texts) if text not in self._id_of]
 
-  def _write(self, part: pathlib.Path, new: list[str]) -> None:
+  def _write(self, part: pathlib.Path, new: list[str], new_keys: list[str]) -> None:
     """Writes the index to `part`, with the new labels after the existing ones."""
     texts, width = [*self.labels, *new], self._vectors.shape[1]
     points = self._memory.points if self._memory else None
@@ -189,7 +191,7 @@ class Exported:
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
     views = {view: [array, added[view]] for view, array in self._by_view.items()}
     views = views if len(views) > 1 else {}
-    keys = [*self._keys, *new]
+    keys = [*self._keys, *new_keys]
     label_files.write(part, [self._vectors, vectors], texts, sample, keys=keys, views=views, points=points)
 
   def _check_can_add(self) -> None:
@@ -226,9 +228,9 @@ class Exported:
     )
 
 
-def add_labels(exported: pathlib.Path, texts: Sequence[str]) -> np.ndarray:
+def add_labels(exported: pathlib.Path, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
   """Opens an exported folder and calls `Exported.add_labels`."""
-  return Exported.load(exported).add_labels(texts)
+  return Exported.load(exported).add_labels(texts, keys)
 
 
 def _facts(path: pathlib.Path) -> dict:

@@ -18,6 +18,7 @@ from jax import export as jax_export
 
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import DataError, UserError
+from xmc_jax.runs.run import Run
 from xmc_jax.types import Array, PyTree, Tokens
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -68,6 +69,16 @@ def follows_from_text(function: Function, trained: Trained, max_length: int) -> 
   """Returns whether a label's vector depends on its text alone, and not on its id."""
   read = reads(function, trained, max_length)
   return "input_ids" in read and _IDS not in read
+
+
+def check_by_text(run: Run, trained: Trained, remedy: str) -> None:
+  """Raises UserError unless the vectors of labels depend on nothing but their texts."""
+  kinds = (run.method.embed_labels, *run.method.scorers.values())
+  if not all(follows_from_text(kind, trained, run.config.data.max_length) for kind in kinds):
+    raise UserError(
+      f"method {run.config.method.name!r} ranks labels by more than their texts, so none can be added "
+      f"without training; {remedy}"
+    )
 
 
 def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max_length: int) -> dict:

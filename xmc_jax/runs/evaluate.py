@@ -72,18 +72,20 @@ def write_report(
   by_source: Mapping[str, dict[str, float]] = MappingProxyType({}),
   suffix: str = "",
   probabilities: bool = False,
+  means: dict[str, float] | None = None,
 ) -> dict[str, float]:
   """Scores the test rows; writes report/metrics.json and predictions/test.npz.
 
   metrics.json holds the means, their bootstrap 95 % intervals (coverage has none), and the parts of the
   metrics at 1 and 5 by label frequency. `by_source` holds the means of other rankings and is stored as it is.
   `suffix` is appended to the files' names. If scores are `probabilities`, 'calibration' compares them with
-  the truth: `ece` and `bins` of all ranked labels, `ece_first` of the first label of each row.
+  the truth: `ece` and `bins` of all ranked labels, `ece_first` of the first label of each row. `means` is the
+  result of `score`, if it was computed already.
 
   Returns:
     The means.
   """
-  means, truth = score(run, split, ranking), split.unfiltered_positives
+  means, truth = means or score(run, split, ranking), split.unfiltered_positives
   frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
   intervals = metrics.bootstrap_intervals(
     ranking.ids, truth, ks=_depths(run), inverse_propensity=run.data.inverse_propensity, seed=0
@@ -101,7 +103,8 @@ def write_report(
   if not runtime.is_main_process():
     return means
   folder = run.workdir / "report"
-  folder.mkdir(exist_ok=True)
+  with atomic.writing(folder):
+    folder.mkdir(exist_ok=True)
   atomic.write_text(folder / f"metrics{suffix}.json", json.dumps(report, indent=2) + "\n")
   save_predictions(ranking, run.dataset.label_keys, run.workdir / "predictions" / f"test{suffix}.npz")
   return means

@@ -1,66 +1,82 @@
-"""Predicts line by line for `--mode=predict`: from a file or standard input to JSON lines or a matrix."""
+"""Predicts for `--mode=predict`: from lines, documents or a table to JSON lines or a matrix."""
 
 import contextlib
 import itertools
 import json
+import math
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 
-from xmc_jax import sanitize
+from xmc_jax import data, sanitize
 from xmc_jax.console import say
+from xmc_jax.data import documents
+from xmc_jax.data.documents import Document
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import DataError, UserError
-from xmc_jax.runs import evaluate
+from xmc_jax.runs import answers, evaluate
 from xmc_jax.runs.model import Model
+from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic, checksums, run_folder
 from xmc_jax.storage.line_file import written_whole
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".json")  # formats whose lines hold more than a text
-
 
 def predict_lines(
-  model: Model, lines: Iterable[str], out: IO[str], k: int, block: int = 1024, explain: bool = False
+  model: Model,
+  documents: Iterable[Document],
+  out: IO[str],
+  k: int,
+  block: int = 1024,
+  explain: bool = False,
+  threshold: float = -math.inf,
 ) -> int:
-  """Reads one text per line and writes one JSON object per line; holds one block in memory at a time.
+  """Writes one JSON object a line for each document; holds one block in memory at a time.
 
   Args:
     model: predicts the labels.
-    lines: texts.
+    documents: the texts; one without a letter gets no labels.
     out: the file to write to.
     k: labels per text; fewer if the model finds fewer.
     block: texts predicted together.
     explain: whether each label gets 'why', the reasons that `Model.predict` returns.
+    threshold: the least score of a label.
 
   Returns:
-    The number of texts.
+    The number of documents.
   """
   done = 0
-  for texts in _blocks(lines, block):
-    ids, scores, *rest = model.predict(texts, k, explain=explain)
-    for text, row in zip(texts, zip(ids.tolist(), scores.tolist(), *rest)):
-      out.write(json_line(text, (found for found in zip(*row) if found[0] >= 0), model.keys))
+  for part in _blocks(documents, block):
+    ids, scores, *rest = _predicted(model, part, k, threshold, explain)
+    for document, row in zip(part, zip(ids.tolist(), scores.tolist(), *rest)):
+      out.write(json_line(document, (label for label in zip(*row) if label[0] >= 0), model.keys))
     out.flush()
-    done += len(texts)
+    done += len(part)
   return done
 
 
-def predict_matrix(model: Model, lines: Iterable[str], path: pathlib.Path, k: int, block: int = 1024) -> int:
+def predict_matrix(
+  model: Model,
+  documents: Iterable[Document],
+  path: pathlib.Path,
+  k: int,
+  block: int = 1024,
+  threshold: float = -math.inf,
+) -> int:
   """Writes scores as CSR `[n, L]`, like predictions/test.npz; the entries of a row are best first.
 
   Writes the file whole or not at all. Takes eight bytes of memory for each of the n x k entries.
 
   Returns:
-    The number of texts.
+    The number of documents.
 
   Raises:
     UserError: it cannot be written.
   """
-  found = [model.predict(texts, k)[:2] for texts in _blocks(lines, block)]
+  found = [_predicted(model, part, k, threshold)[:2] for part in _blocks(documents, block)]
   none = np.zeros((0, k), np.int32), np.zeros((0, k), np.float32)
   ids, scores = (np.concatenate(parts) for parts in zip(none, *found))
   if runtime.is_main_process():
@@ -68,20 +84,29 @@ def predict_matrix(model: Model, lines: Iterable[str], path: pathlib.Path, k: in
   return len(ids)
 
 
-def _blocks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-  """Yields lines without their line ends, `size` at a time."""
-  lines = iter(lines)
-  while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, size)]:
-    yield texts
+def _predicted(
+  model: Model, documents: Sequence[Document], k: int, threshold: float, explain: bool = False
+) -> tuple:
+  """Returns what `Model.predict` does, with -1 for labels below the threshold and for those of no text."""
+  texts = [document.text for document in documents]
+  ids, scores, *rest = model.predict(texts, k, explain=explain)
+  is_blank = np.array([not text.strip() for text in texts], bool)
+  return np.where((scores >= threshold) & ~is_blank[:, None], ids, -1), scores, *rest
+
+
+def _blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+  documents = iter(documents)
+  while part := list(itertools.islice(documents, size)):
+    yield part
 
 
 def json_line(
-  text: str, found: Iterable[tuple[int, float, str] | tuple], keys: Sequence[str], **more: object
+  document: Document, found: Iterable[tuple[int, float, str] | tuple], keys: Sequence[str], **more: object
 ) -> str:
   """Returns one line of output: a text, its labels, best first, and other entries.
 
   Args:
-    text: the query.
+    document: the query.
     found: for each label `(label id, score, label text)`, or these and its reasons.
     keys: the keys of all labels, by id.
     more: other entries of the line.
@@ -90,7 +115,19 @@ def json_line(
     {"id": id_, "key": keys[id_], "score": round(score, 6), "text": name, **({"why": why[0]} if why else {})}
     for id_, score, name, *why in found
   ]
-  return sanitize.json(json.dumps({"text": text, "labels": labels, **more}, ensure_ascii=False)) + "\n"
+  name = {} if document.id is None else {"id": document.id}
+  line = {**name, "text": document.text, "labels": labels, **more}
+  return sanitize.json(json.dumps(line, ensure_ascii=False)) + "\n"
+
+
+def write_test(run: Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
+  """Writes the test rows in words: ranked labels, as `predict_lines` writes them, and the true ones."""
+  names, keys, test = run.dataset.labels.texts, run.dataset.label_keys, run.dataset.test
+  for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
+    found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
+    of_row = test.unfiltered_positives[row].indices.tolist()
+    true = [{"id": label, "key": keys[label], "text": names[label]} for label in of_row]
+    out.write(json_line(Document(test.texts[row]), found, keys, true=true))
 
 
 def predict_command(
@@ -102,12 +139,16 @@ def predict_command(
   backend: str = "",
   explain: bool = False,
   block: int = 1024,
+  whole: bool = False,
+  threshold: float = -math.inf,
+  load: Callable[..., Model] = Model.load,
 ) -> int:
   """Runs `--mode=predict` and returns the number of texts; '' is standard input, or standard output.
 
   A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if `explain`
   is set. From a file to a file, the output appears only when it is complete. If the process is killed before
-  that, the same command continues the JSON lines.
+  that, the same command continues the JSON lines. With `whole`, each file is one text; `threshold` is the
+  least score of a label, and `load` opens the run.
 
   Raises:
     UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
@@ -116,48 +157,70 @@ def predict_command(
     raise UserError(
       f"--output={destination}: a .npz file holds only scores; leave --explain out, or write JSON lines"
     )
+  manifest = data.read_manifest(workdir / "data")
+  num_labels = manifest["counts"]["labels"]["texts"]
+  answers.check_k(k, num_labels)
+  texts = documents_of(source, whole, data.Options(**manifest["options"]))
   with contextlib.ExitStack() as files:
-    lines = lines_of(source, files)
-    if source.endswith(_TABLES):
-      say(f"note: {source} is read as plain text, a whole line as one text; give a file of the texts alone")
-    model = Model.load(workdir, scores=scores, backend=backend, warm=False)
-    model.check_k(k)  # before the output is opened
+    model = load(workdir, scores=scores, backend=backend, warm=False)
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
     if destination.endswith(".npz"):
-      count = predict_matrix(model, lines, pathlib.Path(destination), k, block)
+      count = predict_matrix(model, texts, pathlib.Path(destination), k, block, threshold)
       say(f"written to {destination}: {count:,} texts x {len(model.labels):,} labels, {k} scores a text")
       return count
     if not (source and runtime.is_alone() and atomic.is_plain_file(destination)):
-      return predict_lines(model, lines, _opened(destination, files), k, block, explain)
+      return predict_lines(model, texts, _opened(destination, files), k, block, explain, threshold)
     model.open(explain)  # before the identity, which includes files that this may write
-    made_of = _identity(workdir, model.step, source, [k, scores, backend, explain])
+    added = [model.labels[label] for label in range(num_labels, len(model.labels))]
+    settings = [k, scores, backend, explain, whole, str(threshold), added]
+    made_of = _identity(workdir, model.step, source, settings)
     out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
     if done:
       say(f"predict: going on after {done:,} texts")
-    done += predict_lines(model, itertools.islice(lines, done, None), out, k, block, explain)
+    rest = itertools.islice(texts, done, None)
+    done += predict_lines(model, rest, out, k, block, explain, threshold)
   say(f"written to {destination}: {done:,} texts, {k} labels each")
   return done
 
 
-def lines_of(source: str, files: contextlib.ExitStack) -> Iterator[str]:
-  """Opens a file, or standard input, and returns its lines."""
+def documents_of(source: str, whole: bool, options: data.Options) -> Iterator[Document]:
+  """Opens a file, a folder or, for '', standard input; returns its documents, and prints notes on them.
 
-  def refused(error: OSError) -> DataError:
-    return DataError(f"{source or 'standard input'}: cannot be read ({error.strerror})")
+  Args:
+    source: a file with a text a line, a table, or a folder with a text a file.
+    whole: whether a file is one text.
+    options: how the run's own data are read.
+  """
+  if source:
+    notices: list[str] = []
+    return _noting(documents.read(pathlib.Path(source).expanduser(), whole, options, notices), notices)
+  lines = _standard_input()
+  return iter([Document("".join(lines))]) if whole else documents.of_lines(lines)
 
-  def lines(file: IO[str]) -> Iterator[str]:
-    try:
-      yield from file
-    except OSError as error:
-      raise refused(error) from None
 
+def _noting(found: Iterator[Document], notices: list[str]) -> Iterator[Document]:
+  """Yields the documents, and prints each notice once, when it is there."""
+  num_said = 0
+  for document in itertools.chain(found, [None]):
+    for notice in notices[num_said:]:
+      say(f"note: {notice}")
+    num_said = len(notices)
+    if document is not None:
+      yield document
+
+
+def _standard_input() -> Iterator[str]:
+  is_whole = True
   try:
-    path = pathlib.Path(source)
-    file = files.enter_context(path.open(encoding="utf-8-sig", errors="replace")) if source else sys.stdin
+    for number, line in enumerate(sys.stdin, 1):
+      line = line.removeprefix("\ufeff") if number == 1 else line
+      if is_whole and "\ufffd" in line:
+        is_whole = False
+        say(f"note: standard input: not UTF-8 from line {number} on; such bytes are read as U+FFFD")
+      yield line
   except OSError as error:
-    raise refused(error) from None
-  return lines(file)
+    raise DataError(f"standard input: cannot be read ({error.strerror})") from None
 
 
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[object]) -> dict[str, Any]:
@@ -167,10 +230,13 @@ def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[obje
   made = [
     path for path in (*of_step, *(workdir / name for name in run_folder.RANKING_FILES)) if path.exists()
   ]
-  stat = os.stat(source)
+  stats = [file.stat() for file in documents.files_of(pathlib.Path(source).expanduser())]
   return {
     "run": [str(workdir.absolute()), *map(checksums.sha256, made)],
-    "texts": [os.path.abspath(source), stat.st_size, stat.st_mtime_ns],
+    "texts": [
+      os.path.abspath(source),
+      *(len(stats), sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)),
+    ],
     "settings": settings,
   }
 

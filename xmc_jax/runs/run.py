@@ -14,6 +14,7 @@ from xmc_jax import config as configs
 from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import GraphEdges
+from xmc_jax.console import say
 from xmc_jax.distributed import sharding, split_table
 from xmc_jax.distributed.split_table import Table
 from xmc_jax.errors import ConfigError, UserError
@@ -153,14 +154,22 @@ class Run:
     copied.ranking_folder = folder
     return copied
 
-  def with_labels(self, texts: Sequence[str]) -> "Run":
+  def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Run":
     """Returns a copy of a trained run that ranks more labels, whose vectors must follow from their texts."""
     found = copy.copy(self)
     for opened in ("sides", "batches"):
       found.__dict__.pop(opened, None)
-    found.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length)
+    found.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length, keys)
     found.data = TrainingData(self.config, found.dataset)
     found.embedder = found._embedder_of(found.dataset)
+    return found
+
+  def with_test_rows(self, path: pathlib.Path, folder: pathlib.Path) -> "Run":
+    """Returns a copy of the run that is tested on other labelled data, which are prepared in `folder`."""
+    found = copy.copy(self)
+    found.dataset, notes = data.with_test_rows(self.dataset, path, self.config.data.max_length, folder)
+    for note in notes:
+      say(f"note: {note}")
     return found
 
   def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:

@@ -1,5 +1,6 @@
 """Serves a trained run over HTTP: a web page and a JSON API (docs/serving.md)."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ def app(
   limits: Limits = _DEFAULTS,
   allowed_hosts: Sequence[str] = (),
   page_text: PageText = _USUAL,
+  threshold: float = -math.inf,
 ) -> "FastAPI":
   """Returns the page and the API over a model as an ASGI application, for a server of your own.
 
@@ -39,6 +41,7 @@ def app(
     allowed_hosts: names by which clients may reach the server; a port is ignored, and () is every name. Give
       them where only this machine should reach it, against DNS rebinding.
     page_text: the page's title, description and examples.
+    threshold: the least score of a label where a request does not say.
 
   Raises:
     UserError: FastAPI or prometheus_client is not installed, a limit cannot work, or an allowed host is no
@@ -52,7 +55,9 @@ def app(
   from xmc_jax.serve.worker import ModelWorker
 
   worker = ModelWorker(model, limits)
-  return api.build(worker, k=k, name=name, allowed_hosts=allowed_hosts, page_text=page_text)
+  return api.build(
+    worker, k=k, name=name, allowed_hosts=allowed_hosts, page_text=page_text, threshold=threshold
+  )
 
 
 def check_installed() -> None:

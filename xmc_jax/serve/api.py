@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
@@ -17,7 +18,7 @@ from xmc_jax.serve import answers, page, schemas
 from xmc_jax.serve.guard import Guard, host_names
 from xmc_jax.serve.limits import Limits
 from xmc_jax.serve.metrics import CONTENT_TYPE, Metrics
-from xmc_jax.serve.worker import Busy, ModelWorker
+from xmc_jax.serve.worker import Busy, Label, ModelWorker
 
 _ERRORS = {
   400: "The body is not JSON.",
@@ -40,7 +41,13 @@ router = APIRouter()
 
 
 def build(
-  worker: ModelWorker, *, k: int, name: str, allowed_hosts: Sequence[str], page_text: page.PageText
+  worker: ModelWorker,
+  *,
+  k: int,
+  name: str,
+  allowed_hosts: Sequence[str],
+  page_text: page.PageText,
+  threshold: float = -math.inf,
 ) -> FastAPI:
   """Returns the ASGI application over a worker; it starts the worker with itself, and ends it.
 
@@ -50,6 +57,7 @@ def build(
     name: of the run.
     allowed_hosts: names of this server in the Host header, as in `host_names`; () is every name.
     page_text: the page's title, description and examples.
+    threshold: the least score of a label where a request does not say.
 
   Raises:
     UserError: k is out of range, or an allowed host is no name.
@@ -68,7 +76,7 @@ def build(
   metrics = Metrics(lambda: worker.num_waiting)
   worker.on_batch = metrics.batch
   api.state.worker, api.state.metrics = worker, metrics
-  api.state.name, api.state.k, api.state.page_text = name, k, page_text
+  api.state.name, api.state.k, api.state.page_text, api.state.threshold = name, k, page_text, threshold
   api.include_router(router)
   for path, file in page.files().items():
     api.add_api_route(path, _giving(file), methods=["GET", "HEAD"], include_in_schema=False)
@@ -106,7 +114,13 @@ async def predict(asked: schemas.PredictRequest, request: Request) -> Response:
   if k > most:
     raise HTTPException(422, f"k = {str(k)[:20]} is more than this server's limit of {most}")
   found = await _answered(worker.predict(texts, k, asked.explain), request) if texts else []
-  return answers.as_json(answers.predictions(found))
+  least = request.app.state.threshold if asked.threshold is None else asked.threshold
+  return answers.as_json(answers.predictions([_above(least, text, of) for text, of in zip(texts, found)]))
+
+
+def _above(least: float, text: str, labels: Sequence[Label]) -> list[Label]:
+  """Returns the labels whose score is not below `least`; none for a text without a letter."""
+  return [label for label in labels if not label.score < least] if text.strip() else []
 
 
 @router.post("/embed", response_model=schemas.EmbedAnswer, responses=_WITH_BODY)

@@ -32,6 +32,9 @@ class PredictRequest(EmbedRequest):
 
   model_config = _example({"text": _TEXT, "k": 3}, {"texts": [_TEXT, "a window manager"], "explain": True})
   k: int | None = Field(None, description="Labels per text; the server's own number if not given.", ge=1)
+  threshold: float | None = Field(
+    None, description="The least score of a label; the server's own if not given.", allow_inf_nan=False
+  )
   explain: bool = Field(False, description="Whether each label gets its reasons, `why`.")
 
 

@@ -70,6 +70,7 @@ def serve(
   limits: Limits,
   allowed_hosts: tuple[str, ...] = (),
   page_text: PageText,
+  threshold: float = -math.inf,
 ) -> None:
   """Warms the model up, then answers requests until SIGTERM or Ctrl-C, and answers what waits.
 
@@ -82,6 +83,7 @@ def serve(
     limits: of requests.
     allowed_hosts: names by which clients reach this server through a proxy, besides its own.
     page_text: the page's title, description and examples.
+    threshold: the least score of a label where a request does not say.
 
   Raises:
     UserError: the run cannot rank, the port was lost, or an allowed host is no name.
@@ -93,7 +95,9 @@ def serve(
       '"Behind a proxy"'
     )
   names = known_names(host, address, allowed_hosts)
-  application = api.build(worker, k=k, name=name, allowed_hosts=names, page_text=page_text)
+  application = api.build(
+    worker, k=k, name=name, allowed_hosts=names, page_text=page_text, threshold=threshold
+  )
   config = _settings(application, limits)
   shown = f"[{host}]" if ":" in host else host
   ready = f"serving {len(model.labels):,} labels of {name} on http://{shown}:{port}; Ctrl-C ends it"

@@ -1,0 +1,81 @@
+"""Documents to label: a text a line, a file each, or the rows of a table."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import sample_folders as samples
+from cases import each_case
+
+from xmc_jax.data import Options, documents
+from xmc_jax.errors import DataError
+
+
+def read(path, whole=False, **options):
+  notices: list[str] = []
+  found = list(documents.read(path, whole, Options(**options), notices))
+  return [(document.id, document.text) for document in found], notices
+
+
+def test_a_file_is_lines_or_one_document(tmp_path):
+  path = samples.write(tmp_path / "a.txt.gz", "one\r\n\ntwo ±")
+  assert read(path) == ([(None, "one"), (None, ""), (None, "two ±")], [])
+  assert read(path, whole=True) == ([("a.txt.gz", "one\n\ntwo ±")], [])
+
+
+def test_bytes_that_are_not_utf_8_are_said(tmp_path):
+  path = samples.write(tmp_path / "a.txt", b"one\nna\xefve\n")
+  rows, (notice,) = read(path)
+  assert rows == [(None, "one"), (None, "naïve")] and notice.startswith("a.txt: not UTF-8 from line 2 on")
+
+
+@each_case("names", [("b/2.txt", "a.txt", "a.key", ".x.txt"), ("b/2.md", "a.html", "t.csv")])
+def test_a_folder_is_documents(tmp_path, names):
+  """Files of subjects beside the texts, tables and hidden files are none."""
+  for name in names:
+    samples.write(tmp_path / name, f"{name}\nmore\n")
+  assert read(tmp_path) == ([(name, f"{name}\nmore") for name in sorted(names[:2])], [])
+
+
+ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags": ""}]
+
+
+@each_case("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
+  path = tmp_path / f"new.{kind}"
+  if kind == "parquet":
+    pyarrow.parquet.write_table(pa.Table.from_pylist(ROWS), path)
+  elif kind == "jsonl":
+    samples.write(path, samples.lines(map(json.dumps, ROWS)))
+  else:
+    mark = "\t" if kind == "tsv" else ","
+    samples.write(path, "uid,title,tags\n7,'a\nb',x\n8,,\n".replace(",", mark).replace("'", '"'))
+  number = int if kind in ("jsonl", "parquet") else str
+  texts = [(number(7), "a\nb"), (number(8), "")]
+  assert read(path) == (texts, [f"new.{kind}: texts from column 'title', ids from column 'uid'"])
+  other = [(key, f"{text} x".strip() if text else "") for key, text in texts]
+  assert read(path, text="title+tags")[0] == other
+
+
+def test_what_holds_no_documents_is_one_line(tmp_path):
+  samples.write(tmp_path / "only" / "t.csv", "a,b\n1,2\n")
+  (tmp_path / "none").mkdir()
+  samples.write(tmp_path / "x.txt", b"%PDF\0")
+  for name, whole, expected in (
+    (
+      "only",
+      False,
+      r"only: expected a folder of documents, found only tables; give one, as --input=.*t\.csv$",
+    ),
+    ("none", False, "none: expected a folder of documents, found no file$"),
+    ("gone.txt", False, r"gone\.txt: no such file$"),
+    (
+      "only/t.csv",
+      False,
+      r"expected a column 'title' of texts, as the run was trained on \(columns: 'a', 'b'\)",
+    ),
+    ("x.txt", True, "x.txt"),
+  ):
+    with pytest.raises(DataError, match=expected):
+      read(tmp_path / name, whole)

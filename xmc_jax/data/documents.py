@@ -1,0 +1,97 @@
+"""Reads documents to label: a text a line, a file each, or the rows of a table with their ids."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from xmc_jax.data.formats import columns
+from xmc_jax.data.formats.json_records import joined_text
+from xmc_jax.data.formats.lines import reading, text_chunks
+from xmc_jax.data.formats.source import Options, excerpt
+from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
+from xmc_jax.errors import DataError
+
+_IDS = ("id", "uid", "key")
+
+
+class Document(NamedTuple):
+  """Holds a text to label and what its owner calls it: a table's id, a file's name; None for a line."""
+
+  text: str
+  id: str | int | None = None
+
+
+def of_lines(lines: Iterable[str]) -> Iterator[Document]:
+  """Yields each line, without its line end, as a document."""
+  return (Document(line.rstrip("\r\n")) for line in lines)
+
+
+def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Iterator[Document]:
+  """Opens a file, or a folder of files, each of which is a document.
+
+  Args:
+    path: a table (.csv, .tsv, .jsonl, .parquet), read by its columns; another file; or a folder.
+    whole: whether a file is one document, whatever it holds.
+    options: how the run's own data are read.
+    notices: what the user should know is added here, while it is read.
+
+  Raises:
+    DataError: nothing is there, or a table has no column of texts.
+  """
+  if whole or path.is_dir():
+    root = path if path.is_dir() else path.parent
+    return (Document(_whole(file, notices, options), str(file.relative_to(root))) for file in files_of(path))
+  if suffix(path) in (*SUFFIXES, ".json"):
+    return _rows(path, options, notices)
+  files_of(path)
+  return (Document(text) for texts in text_chunks(path, notices, options) for text in texts)
+
+
+def files_of(path: Path) -> list[Path]:
+  """Returns the files to read: those of a folder, in order: the .txt files or, without any, all; else `path`.
+
+  Raises:
+    DataError: nothing is there.
+  """
+  with reading(path):
+    path.stat()
+  if not path.is_dir():
+    return [path]
+  inside = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]
+  files = [path / file for file in inside if not any(part.startswith(".") for part in file.parts)]
+  texts = [file for file in files if suffix(file) == ".txt"]
+  others = [file for file in files if suffix(file) not in SUFFIXES]
+  if not others:
+    found = f"only tables; give one, as --input={files[0]}" if files else "no file"
+    raise DataError(f"{path}: expected a folder of documents, found {found}")
+  return texts or others
+
+
+def _whole(path: Path, notices: list[str], options: Options) -> str:
+  text = "\n".join(line for lines in text_chunks(path, notices, options) for line in lines)
+  if "\0" in text:
+    raise DataError(f"{path}: expected a text, found other bytes; convert it to plain text first")
+  return text
+
+
+def _rows(path: Path, options: Options, notices: list[str]) -> Iterator[Document]:
+  have = column_names(path, notices, options)
+  others = [name for name in have if name not in (options.text, *options.text.split("+"))]
+  label = options.label_column or columns.guess(columns.LABELS, others)
+  names = columns.text_columns(options.text, [name for name in have if name != label])
+  if not names:
+    expected = f"a column {excerpt(options.text)} of texts, as the run was trained on"
+    raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
+  id_ = columns.guess(_IDS, [name for name in have if name not in names])
+  from_ids = f", ids from column {excerpt(id_)}" if id_ else ""
+  notices.append(f"{path.name}: texts from column {' and '.join(map(excerpt, names))}{from_ids}")
+
+  def documents() -> Iterator[Document]:
+    for place, rows in records(path, (*names, *([id_] if id_ else [])), notices, options):
+      for row, record in enumerate(rows):
+        found = record.get(id_)
+        yield Document(
+          joined_text(record, names, place, row), found if isinstance(found, str | int | None) else str(found)
+        )
+
+  return documents()

@@ -1,0 +1,82 @@
+"""Reads other labelled data as the test rows of an opened data set."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax.data.dataset import Dataset, Split, Truth
+from xmc_jax.data.formats.source import excerpt
+from xmc_jax.data.loading import load
+from xmc_jax.errors import DataError
+
+_LABELS_ELSEWHERE = ("label_file", "label_text", "label_parent")
+
+
+def with_test_rows(dataset: Dataset, path: Path, max_length: int, folder: Path) -> tuple[Dataset, list[str]]:
+  """Returns a copy of a data set with the rows of other data as its test rows, and notes on them.
+
+  They are the other data's test rows or, without any, all rows. Labels are matched by key, else by text;
+  where none matches, whole numbers are ids. A label that the data set lacks is left out, and counted.
+
+  Args:
+    dataset: prepared with a tokenizer.
+    path: data in any layout; a table is read by the settings of the data set.
+    max_length: tokens kept of each text.
+    folder: where they are prepared; must exist as long as the data set is used.
+
+  Raises:
+    DataError: bad input, or no label is one of the data set.
+  """
+  options = {**dataset.manifest["options"], "test_fraction": 0.0}
+  beside = path if path.is_dir() else path.parent
+  if not (options["label_file"] and (beside / options["label_file"]).is_file()):
+    options |= dict.fromkeys(_LABELS_ELSEWHERE, "")
+  tokenizer = dataset.tokenizer()
+  other = load(path, tokenizer=tokenizer, max_length=max_length, cache_dir=folder, **options)
+  rows = other.test if len(other.test) else other.train
+  columns = _columns(dataset, other)
+  unknown = _unknown(path, dataset, other, rows.truth, columns)
+  known = np.flatnonzero(columns >= 0)
+  shape = other.num_labels, dataset.num_labels
+  mapping = sp.csr_matrix((np.ones(len(known), np.float32), (known, columns[known])), shape)
+  truth, filtered = ((matrix.astype(np.float32) @ mapping).tocsr() for matrix in (rows.truth, rows.filter))
+  truth.sort_indices()
+  filtered.sort_indices()
+  found = copy.copy(dataset)
+  found.test = Split(rows.texts, rows.tokens, truth, filtered.astype(bool), rows.row_numbers)
+  found.truth = Truth(dataset.truth.train, truth)
+  return found, [*other.manifest["notices"], *unknown]
+
+
+def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
+  """Returns `[L_other]` int64, the id in `dataset` of each label of `other`; -1 if it has none."""
+  texts, keys = (
+    {name: at for at, name in reversed(list(enumerate(names)))}
+    for names in (dataset.labels.texts, dataset.label_keys)
+  )
+  pairs = list(zip(other.label_keys, other.labels.texts))
+  found = [keys.get(key, texts.get(text, -1)) for key, text in pairs]
+  if max(found) < 0 and all(key.isdecimal() for key, _ in pairs):
+    found = [int(key) if len(key) < 10 and int(key) < dataset.num_labels else -1 for key, _ in pairs]
+  return np.array(found, np.int64)
+
+
+def _unknown(
+  path: Path, dataset: Dataset, other: Dataset, truth: sp.csr_matrix, columns: np.ndarray
+) -> list[str]:
+  """Returns a note on labels that the data set lacks, if there are any; refuses rows that have no others."""
+  counts = np.bincount(truth.indices, minlength=other.num_labels)
+  unknown = np.flatnonzero((counts > 0) & (columns < 0))
+  if not len(unknown):
+    return []
+  shown = ", ".join(excerpt(other.label_keys[label]) for label in unknown[:3].tolist())
+  if not counts[columns >= 0].any():
+    known = ", ".join(excerpt(key) for key in dataset.label_keys[np.arange(min(3, dataset.num_labels))])
+    raise DataError(
+      f"{path}: expected labels of this run, such as {known}, found only others, such as {shown}"
+    )
+  shown += ", ..." * (len(unknown) > 3)
+  pairs = f"{counts[unknown].sum():,} of {counts.sum():,} label pairs"
+  return [f"labels that the run lacks are left out: {len(unknown):,} ({shown}), in {pairs}"]
