@@ -151,7 +151,7 @@ LONG = {"train.num_epochs": 100_000, "checkpoint.every_epochs": 0.0, "eval.every
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 0), (signal.SIGINT, 130)])
 def test_a_signal_saves_the_step_and_the_same_command_goes_on(number, code, data, tmp_path):
   config = tiny_runs.config_file(tmp_path / "config.py", data, **LONG)
   err, returned, _ = _signalled(_start(tmp_path / "run", config, SLOW="0.5"), number)
@@ -200,12 +200,19 @@ def test_nothing_is_asked_unless_a_signal_comes():
 
 
 @pytest.mark.parametrize(
-  ("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+  ("number", "raised"),
+  [
+    (signal.SIGTERM, SystemExit),
+    (signal.SIGINT, KeyboardInterrupt),
+    (signal.SIGUSR1, SystemExit),  # Slurm's --signal
+    (signal.SIGUSR2, SystemExit),
+  ],
 )
 def test_a_signal_is_heard_and_handlers_are_put_back(number, raised, capfd):
   if threading.current_thread() is not threading.main_thread():
     pytest.fail("signals reach main threads alone; run tests in one")
-  before = [signal.signal(each, signal.default_int_handler) for each in (signal.SIGTERM, signal.SIGINT)]
+  signals = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+  before = [signal.signal(each, signal.default_int_handler) for each in signals]
   try:
     stop = Stop(60.0, owns_process=True)
     with stop.listening(), stop.saving():
@@ -219,10 +226,10 @@ def test_a_signal_is_heard_and_handlers_are_put_back(number, raised, capfd):
       with pytest.raises(raised):
         stop.leave()
     assert re.search("stopping after this step", capfd.readouterr().err)
-    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    assert all(signal.getsignal(each) is signal.default_int_handler for each in signals)
     assert signal.set_wakeup_fd(-1) == -1
   finally:
-    for each, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+    for each, handler in zip(signals, before, strict=True):
       signal.signal(each, handler)
 
 

@@ -1,4 +1,6 @@
-"""Handles requests to stop: SIGTERM from a scheduler, Ctrl-C from a person. A training saves first.
+"""Handles requests to stop: signals of a scheduler, Ctrl-C from a person. A training saves first.
+
+Slurm sends SIGTERM, or what its --signal says: SIGUSR1 and SIGUSR2 are treated alike.
 
 Python runs signal handlers only between its own instructions, and a compilation can delay them by a minute;
 so a thread receives the signals. It sets a mark, which training reads where it can save. At the second
@@ -17,8 +19,10 @@ from jax.experimental import multihost_utils
 
 from xmc_jax.distributed import peer_watchdog, runtime, stderr
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}  # a scheduler takes 0 for success; shells know 130
+# Windows has no signals for users.
+_USER_SIGNALS = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, *_USER_SIGNALS)
+_INTERRUPTED = 130  # how shells see Ctrl-C; a scheduler takes 0 for success
 _TERMINATED = 143  # how shells see SIGTERM
 
 
@@ -46,7 +50,10 @@ class Stop:
   @contextlib.contextmanager
   def listening(self) -> Iterator[None]:
     """Handles signals in single-process runs, in the main thread; see `requested` for several."""
-    if not (runtime.is_alone() and threading.current_thread() is threading.main_thread()):
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (runtime.is_alone() and is_main):
+      for number in _USER_SIGNALS if is_main else ():  # JAX listens to SIGTERM
+        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
       yield
       return
     reading, writing = os.pipe()
@@ -109,7 +116,7 @@ class Stop:
 
   def _handles(self, number: signal.Signals, before: object) -> bool:
     """Returns whether to handle a signal that had a handler before; a background job ignores Ctrl-C."""
-    if number == signal.SIGTERM and not self._owns_process:
+    if number != signal.SIGINT and not self._owns_process:
       return before == signal.SIG_DFL
     return before != signal.SIG_IGN
 
@@ -117,7 +124,7 @@ class Stop:
     """Raises in a process that is not ours, because the thread cannot."""
     if self._owns_process:
       return
-    if number == signal.SIGTERM and (self._is_late or not self._can_save):
+    if number != signal.SIGINT and (self._is_late or not self._can_save):
       raise SystemExit(_TERMINATED)
     if number == signal.SIGINT:
       self._raised += 1
@@ -134,7 +141,7 @@ class Stop:
   def _receive(self, number: signal.Signals) -> None:
     if not self._can_save:
       return _end(number, "interrupted") if self._owns_process else None
-    if number == signal.SIGTERM and self._patience.ident is None:  # not started yet
+    if number != signal.SIGINT and self._patience.ident is None:  # not started yet
       self._patience.start()
     elif number == signal.SIGINT:
       self._interrupts += 1
@@ -151,10 +158,10 @@ class Stop:
       _end(signal.SIGTERM, "there was no time to save")
     stderr.write_line("there was no time to save")
     self._is_late = True
-    _thread.interrupt_main(signal.SIGTERM)  # calls the handler there, as soon as it can
+    _thread.interrupt_main(self._signal or signal.SIGTERM)  # calls the handler there, as soon as it can
 
 
 def _end(number: signal.Signals, why: str) -> None:
   """Ends the process at once. Files on disk are always complete, so that nothing needs cleaning up."""
   stderr.write_line(f"{why}; the same command goes on from what is saved")
-  os._exit(_CODES[number])
+  os._exit(_INTERRUPTED if number == signal.SIGINT else 0)
