@@ -239,3 +239,41 @@ def test_texts_may_be_numbers(tmp_path):
   table = pa.table({"text": [2019.0, None, 0.5], "labels": ["a", "b", "a"]})
   pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
   assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["2019", "", "0.5"]
+
+
+ONE_HOT = [("a", 1, 0, 0), ("b", 0, 0, 0), ("c", 1, 1, 0)]
+
+
+def one_hot_csv(path, rows=ONE_HOT, header="comment,c++,a+b,other"):
+  return samples.write(path, samples.lines([header, *(",".join(map(str, row)) for row in rows)]))
+
+
+def test_columns_of_0_and_1_are_labels(tmp_path):
+  path = one_hot_csv(tmp_path / "train.csv")
+  expected = (["c++", "a+b", "other"], [["c++"], [], ["c++", "a+b"]])
+  assert read(path, text="comment")[:2] == expected
+  note = "labels from column 'c++', 'a+b', 'other' (guessed; change with --config.data.label_column), such as"
+  assert note in data.load(path, text="comment").manifest["notices"][0]
+  one_hot_csv(path, [("a", True, "", 0), ("b", False, 0.0, 0), ("c", 1, 1, "")])
+  one_hot_csv(tmp_path / "test.csv", [("d", 0, 1, 1)])
+  assert read(tmp_path, text="comment")[:2] == expected
+  assert rows_of(data.load(tmp_path, text="comment").test.truth) == [[1, 2]]
+  samples.write(tmp_path / "labels.csv", "key,text\na+b,B\nc++,A\nother,C\n")
+  assert read(tmp_path, text="comment")[:2] == (["B", "A", "C"], [["A"], [], ["B", "A"]])
+  table = pa.table({"text": ["a", "b"], "x": [True, False], "v": [1.0, None], "when": [7, 8], "z": [0, 2]})
+  pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+  assert read(tmp_path / "t.parquet")[:2] == (["x", "v"], [["x", "v"], []])
+  pyarrow.parquet.write_table(table.drop(["v"]), tmp_path / "u.parquet")
+  with pytest.raises(DataError, match=r"u\.parquet, row 2: expected 0 or 1 in column 'z', found '2'$"):
+    data.load(tmp_path / "u.parquet", label_column="x+z")
+
+
+def test_columns_that_are_not_all_0_and_1(tmp_path):
+  path = one_hot_csv(tmp_path / "a.csv", [*ONE_HOT * 3000, ("d", 1, 0, 2)])
+  with pytest.raises(DataError, match=r"a\.csv, line 9002: expected 0 or 1 in column 'other', found '2'$"):
+    data.load(path, text="comment")
+  path = one_hot_csv(tmp_path / "b.csv", [("a", 1, "x"), ("b", 0, "y")], ",text,flag")
+  with pytest.raises(
+    DataError, match=r"b\.csv: expected a column of labels; set --config\.data\.label_column="
+  ):
+    data.load(path, text="text")

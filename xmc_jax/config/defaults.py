@@ -26,7 +26,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
       choices=("auto", "raw_json", "index", "pecos", "huggingface", "table"),
     ),
     "text": Key("title", "the field or column that is read, or several: 'title+content'"),
-    "label_column": Key("", "tables: the labels' column; '' guesses"),
+    "label_column": Key("", "tables: the labels' column, or columns of 0 and 1 as 'a+b'; '' guesses"),
     "label_separator": Key("", "tables: between labels in one cell; '' guesses"),
     "label_file": Key("", "label texts of tables and index files; '' looks for labels.*, or Y.txt"),
     "unknown_labels": Key(

@@ -1,6 +1,7 @@
 """Chooses the columns of a table by their names, and says which were chosen."""
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 
 from xmc_jax.data.formats.source import Options, excerpt
@@ -33,19 +34,30 @@ def text_columns(wanted: str, have: list[str], usual: tuple[str, ...] = TEXTS) -
   return (found,) if found else named_columns(wanted, have)
 
 
-def text_and_label_columns(path: Path, have: list[str], options: Options) -> tuple[tuple[str, ...], str]:
-  """Returns the columns of texts and the column of labels of a table.
+def text_and_label_columns(
+  path: Path, have: list[str], options: Options, one_hot: Callable[[], tuple[str, ...]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """Returns the columns of texts and the column of labels of a table, or several of 0 and 1, one a label.
+
+  Args:
+    path: the table.
+    have: its columns.
+    options: how to read it.
+    one_hot: returns the columns of 0 and 1, if no column is known to be that of labels.
 
   Raises:
     DataError: one of them is missing.
   """
   not_text = [name for name in have if name not in (options.text, *options.text.split("+"))]
   label = options.label_column or guess(LABELS, not_text)
-  label = label if label in have else ""
-  texts = text_columns(options.text, [name for name in have if name != label])
-  if not label or not texts:
-    raise _columns_missing(path, have, options, texts, label)
-  return texts, label
+  labels = named_columns(label, have) if label else ()
+  if not labels and not options.label_column:
+    labels = tuple(name for name in one_hot() if name in not_text)
+    labels = labels if len(labels) > 1 else ()
+  texts = text_columns(options.text, [name for name in have if name not in labels])
+  if not labels or not texts:
+    raise _columns_missing(path, have, options, texts, "+".join(labels))
+  return texts, labels
 
 
 def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple, label: str) -> DataError:
@@ -77,5 +89,6 @@ def shown(columns: list[str]) -> str:
 
 def taken(key: str, names: tuple[str, ...], is_guess: bool) -> str:
   """Returns the column names and, if they were guessed, how to choose others."""
-  named = "column " + " and ".join(map(excerpt, names))
+  several = f"{', '.join(map(excerpt, names[:_MANY]))}{' ...' * (len(names) > _MANY)}"
+  named = "column " + (several if len(names) > 2 else " and ".join(map(excerpt, names)))
   return f"{named} (guessed; change with --config.data.{key})" if is_guess else named

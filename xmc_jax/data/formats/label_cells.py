@@ -6,13 +6,14 @@ import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple, TypeGuard
 
 from xmc_jax.data.formats.source import Place, excerpt
 
 _SEPARATORS = ("|", ";", "\t", ",")
 _ANGLES = "><"  # between the labels of <c++><.net>
-_BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1}
+_BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "False": 0, "True": 1}
 _NUMBER, _URI = r"\d+(\.0)?", r"https?://[^\s|;,]+"
 # What every cell of a column must match for a guess.
 _PATTERNS = {
@@ -168,6 +169,34 @@ class CellSurvey:
     return doubts
 
 
+def cell_of(record: dict, columns: Sequence[str], place: Place, row: int) -> object:
+  """Returns the cell of labels of a record; of several columns, the names of those that hold 1.
+
+  Raises:
+    DataError: one of several columns holds something else than 0, 1 or nothing.
+  """
+  if len(columns) == 1:
+    return record.get(columns[0])
+  bits = [_bit(record.get(name)) for name in columns]
+  if None in bits:
+    name = columns[bits.index(None)]
+    raise place.refuse(row, f"0 or 1 in column {excerpt(name)}", record.get(name))
+  return [name for name, bit in zip(columns, bits) if bit]
+
+
+def columns_of_bits(rows: list[dict]) -> tuple[str, ...]:
+  """Returns the columns that hold 0, 1 or nothing in each of these records."""
+  names = dict.fromkeys(chain.from_iterable(rows))
+  return tuple(name for name in names if all(_bit(record.get(name)) is not None for record in rows))
+
+
+def _bit(value: object) -> int | None:
+  """Returns 0 or 1; 0 of a missing value, None of any other."""
+  if _is_missing(value) or value == "":
+    return 0
+  return _BITS.get(value) if isinstance(value, str | int | float) else None
+
+
 def _is_missing(value: object) -> bool:
   return value is None or value != value  # data frames store a missing cell as NaN
 
@@ -212,5 +241,5 @@ def _literal(item: str) -> object:
 def _bits(cell: object) -> list[int]:
   """Returns the numbers of a cell that consists of 0 and 1; none of any other cell."""
   values = re.split(r"[\s|;,]+", cell.strip()) if _is_plain(cell) else _values(cell) or []
-  bits = [_BITS.get(value) for value in values if isinstance(value, str | int | float)]
-  return [] if len(bits) < len(values) or None in bits else [bit for bit in bits if bit is not None]
+  bits = [bit for value in values if value not in (None, "") and (bit := _bit(value)) is not None]
+  return bits if len(bits) == len(values) else []

@@ -18,7 +18,7 @@ class Options(NamedTuple):
   Attributes:
     text: the field or column with a point's text, or several joined by '+'
       ('title+content').
-    label_column: the column of labels in a table; '' guesses it.
+    label_column: the column of labels in a table, or several of 0 and 1 joined by '+'; '' guesses.
     label_separator: the separator of labels in one cell of a table; '' guesses it.
     label_file: label texts, as a path relative to the table or folder; '' looks for the layout's own names.
     unknown_labels: what becomes of labels that the label file lacks: 'refuse', 'drop' or 'keep'.

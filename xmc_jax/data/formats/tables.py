@@ -3,6 +3,7 @@
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from xmc_jax.data.formats import columns, label_tables
 from xmc_jax.data.formats.json_records import joined_text
-from xmc_jax.data.formats.label_cells import CellSurvey
+from xmc_jax.data.formats.label_cells import CellSurvey, cell_of, columns_of_bits
 from xmc_jax.data.formats.label_classes import LabelClasses
 from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find
@@ -112,10 +113,12 @@ class _Tables:
 
   def labels(self) -> Iterator[list[str]]:
     """Numbers the labels and yields their texts."""
-    self._columns = {split: self._find_columns(split) for split in self._splits()}
+    self._columns: dict[SplitFiles, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for split in self._splits():
+      self._columns[split] = self._find_columns(split)
     survey = self._survey_cells()
     self._format = survey.format()
-    self._classes = LabelClasses((split, self._columns[split][1]) for split in self._splits())
+    self._classes = LabelClasses((split, self._columns[split][1][0]) for split in self._splits())
     self._vocabulary = self._known_labels()
     self._number_labels()
     self._notices += self._columns_taken()
@@ -144,9 +147,10 @@ class _Tables:
     """Returns the labels of a label file, of the tables' metadata, or of columns; otherwise none yet."""
     num_columns, unknown = self._format.num_columns, self._options.unknown_labels
     if self._label_file is None:
-      numbers = list(map(str, range(num_columns)))
+      one_hot = self._columns[self._train][1]
+      numbers = one_hot if len(one_hot) > 1 else list(map(str, range(num_columns)))
       names = self._classes.names or numbers
-      return Vocabulary(list(names), names, self._train.name, bool(numbers)) if names else Vocabulary()
+      return Vocabulary(list(names), names, self._train.name, num_columns > 0) if names else Vocabulary()
     table = label_tables.read(self._label_file, self._options, self._notices)
     self._keys = table.keys if table.keys != table.texts else []
     self._notices += label_tables.repeated_keys(self._label_file, table)
@@ -162,29 +166,26 @@ class _Tables:
     """Looks at all label cells of all tables, as the first thousands may be unlike the rest."""
     survey = CellSurvey(self._options.label_separator)
     for split in self._splits():
-      column = self._columns[split][1]
-      for path in split.files:
-        for _, rows in records(path, (column,), self._notices, self._options):
-          for record in rows:
-            survey.add(record.get(column))
+      for place, rows in self._records(split):
+        for row, record in enumerate(rows):
+          survey.add(cell_of(record, self._columns[split][1], place, row))
     return survey
 
   def _number_labels(self) -> None:
     """Reads all labels into the vocabulary, and which rows have the same text."""
     for split in self._splits():
-      names, column = self._columns[split]
+      names, label_columns = self._columns[split]
       hashes = array("q")
       for place, rows in self._records(split):
         texts = [joined_text(record, names, place, row) for row, record in enumerate(rows)]
         hashes.extend(hashes_of(texts, len(hashes)))
         for row, record in enumerate(rows):
-          labels = self._cell(record, column, place, row)
-          self._classes.count_unlabelled(place.path, record.get(column))
-          self._vocabulary.add(labels, place, row)
+          self._classes.count_unlabelled(place.path, record.get(label_columns[0]))
+          self._vocabulary.add(self._labels_of(record, split, place, row), place, row)
       self._groups[split] = TextGroups(hashes)
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
-      column = excerpt(self._columns[self._train][1])
+      column = excerpt(self._columns[self._train][1][0])
       have = columns.shown(column_names(first, [], self._options))
       change = f"set another with --config.data.label_column=NAME {have}"
       raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
@@ -199,7 +200,7 @@ class _Tables:
       if split is self._train or self._columns[split] != self._columns[self._train]:
         names, label = self._columns[split]
         texts = columns.taken("text", names, "+".join(names) != self._options.text)
-        labels = columns.taken("label_column", (label,), not self._options.label_column)
+        labels = columns.taken("label_column", label, not self._options.label_column)
         lines.append(f"{split.name}: texts from {texts}, labels from {labels}{such_as}")
         such_as = ""
     return lines
@@ -208,7 +209,7 @@ class _Tables:
     """Yields the points of one split."""
     done = 0
     split = self._test if of_test and self._test else self._train
-    names, label = self._columns[split]
+    names = self._columns[split][0]
     groups = self._groups[split]
     is_chosen = np.ones(len(groups.group), bool) if self._test else self._is_test == of_test
     if self._options.merge_texts:
@@ -216,7 +217,7 @@ class _Tables:
     for place, records_ in self._records(split):
       chosen = np.flatnonzero(is_chosen[done : done + len(records_)]).tolist()
       texts = [joined_text(records_[row], names, place, row) for row in chosen]
-      cells = [self._vocabulary.ids_of(self._cell(records_[row], label, place, row)) for row in chosen]
+      cells = [self._vocabulary.ids_of(self._labels_of(records_[row], split, place, row)) for row in chosen]
       for cell, row in zip(cells, chosen):
         more = self._later_labels[split].get(int(groups.group[done + row]), ())
         cell += [found for found in dict.fromkeys(more) if found not in cell]
@@ -234,7 +235,7 @@ class _Tables:
       return found
     for place, rows in self._records(split):
       for row in np.flatnonzero(groups.is_later[done : done + len(rows)]).tolist():
-        labels = self._vocabulary.ids_of(self._cell(rows[row], self._columns[split][1], place, row))
+        labels = self._vocabulary.ids_of(self._labels_of(rows[row], split, place, row))
         found.setdefault(int(groups.group[done + row]), []).extend(labels)
       done += len(rows)
     self._notices.append(
@@ -247,23 +248,33 @@ class _Tables:
     return [split for split in (self._train, self._test) if split]
 
   def _records(self, split: SplitFiles) -> Iterator[tuple[Place, list[dict]]]:
-    names, label = self._columns[split]
+    names, labels = self._columns[split]
     for path in split.files:
-      yield from records(path, (*names, label), self._notices, self._options)
+      yield from records(path, (*names, *labels), self._notices, self._options)
 
-  def _cell(self, record: dict, column: str, place: Place, row: int) -> list[str | int]:
-    labels = self._format.labels(record.get(column), place, row)
-    return self._classes.named(labels, place, row)
+  def _labels_of(self, record: dict, split: SplitFiles, place: Place, row: int) -> list[str | int]:
+    cell = cell_of(record, self._columns[split][1], place, row)
+    return self._classes.named(self._format.labels(cell, place, row), place, row)
 
-  def _find_columns(self, split: SplitFiles) -> tuple[tuple[str, ...], str]:
+  def _one_hot_columns(self, path: Path) -> tuple[str, ...]:
+    """Returns the columns of a table whose first rows hold 0 and 1 only; those of train if there is train."""
+    if self._train in self._columns:
+      return self._columns[self._train][1]
+    with suppress(DataError):  # a column of another type, which nobody may need
+      return columns_of_bits(next(records(path, (), self._notices, self._options))[1])
+    return ()
+
+  def _find_columns(self, split: SplitFiles) -> tuple[tuple[str, ...], tuple[str, ...]]:
     first, *others = split.files
     have_first = column_names(first, self._notices, self._options)
-    found = columns.text_and_label_columns(first, have_first, self._options)
+    one_hot = partial(self._one_hot_columns, first)
+    found = columns.text_and_label_columns(first, have_first, self._options, one_hot)
     for path in others:
       # Keys of JSON lines may be missing, and an empty file has none.
       in_lines = suffix(path) == ".jsonl"
-      have = [*found[0], found[1]] if in_lines else column_names(path, self._notices, self._options)
-      if missing := next((name for name in (*found[0], found[1]) if name not in have), ""):
+      names = [*found[0], *found[1]]
+      have = names if in_lines else column_names(path, self._notices, self._options)
+      if missing := next((name for name in names if name not in have), ""):
         expected = f"a column {excerpt(missing)}, as in {first.name}"
         raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
     return found
