@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable
 
 from xmc_jax import sanitize
+from xmc_jax.report.tables import RANKINGS
 from xmc_jax.runs import run as runs
 
 _LONGEST = 60  # characters of a text
@@ -18,16 +19,6 @@ _METRICS = {  # by the part of a metric's name before the @
   "nDCG": "the same, where a higher rank counts more",
   "PSP": "the same as P, where a rare label counts more",
   "R": "of the right labels, how many are among the first k",
-}
-_RANKINGS = {
-  "hybrid": "all others joined; predictions use it",
-  "fused": "encoder and classifier joined",
-  "encoder": "similarity of text and label",
-  "classifier": "a classifier for each label",
-  "memory": "labels of similar training texts",
-  "memory_regression": "the same, where training texts that are alike share a vote",
-  "lexical_memory": "labels of training texts with similar words",
-  "lexical_labels": "labels whose texts have similar words",
 }
 
 
@@ -84,7 +75,7 @@ def meanings(metrics: Iterable[str], rankings: Iterable[str]) -> str:
   named = {f"{kind}@k": _METRICS[kind] for kind in kinds if kind in _METRICS}
   columns = list(rankings)
   if len(columns) > 1:
-    named |= {name.replace("_", " "): _RANKINGS[name] for name in columns if name in _RANKINGS}
+    named |= {name.replace("_", " "): RANKINGS[name] for name in columns if name in RANKINGS}
   width = max(map(len, named), default=0)
   return "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in named.items())
 

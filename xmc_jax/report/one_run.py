@@ -29,14 +29,6 @@ from xmc_jax.storage import atomic
 from xmc_jax.types import PyTree
 
 _SEED = 0
-_SOURCES = {
-  "encoder": "vectors of texts and of label texts",
-  "classifier": "a learnt vector of each label",
-  "memory": "labels of training points near by vector",
-  "memory_regression": "the same by vector and words, each vote less what other votes say already",
-  "lexical_memory": "labels of training points that share words",
-  "lexical_labels": "words of label texts",
-}
 
 
 class _Material(NamedTuple):
@@ -240,8 +232,10 @@ def _quality(material: _Material, chosen: str) -> list[Markup]:
     )
   if others := report.get("by_source"):
     parts += [element("h3", "By other scores"), tables.by_source(others, chosen, report["metrics"])]
-    meanings = [f"{name.replace('_', ' ')}: {_SOURCES[name]}" for name in others if name in _SOURCES]
-    parts.append(note("; ".join(meanings) + "."))
+    known = (name for name in others if name in tables.RANKINGS)
+    parts.append(
+      note("; ".join(f"{name.replace('_', ' ')}: {tables.RANKINGS[name]}" for name in known) + ".")
+    )
   return parts
 
 

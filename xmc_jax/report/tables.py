@@ -19,6 +19,16 @@ FAMILIES = {
   "R": "recall: the share of a point's true labels among the first k",
   "coverage": "the share of labels that are rightly found for some point",
 }
+RANKINGS = {
+  "hybrid": "all others joined; predictions use it",
+  "fused": "encoder and classifier joined",
+  "encoder": "similarity of text and label",
+  "classifier": "a classifier for each label",
+  "memory": "labels of similar training texts",
+  "memory_regression": "the same, where training texts that are alike share a vote",
+  "lexical_memory": "labels of training texts with similar words",
+  "lexical_labels": "labels whose texts have similar words",
+}
 _STAGES = {
   "prepare": "preparing data",
   "restore": "making or restoring the state",

@@ -219,16 +219,18 @@ async function update() {
   if (!of.text) return clear("Nothing is typed yet.");
   if (shown && shown.text === of.text && shown.k === of.k) return show({ ...shown, more: of.more });
   const mine = (running = new AbortController());
+  const late = setTimeout(() => mine.abort(new DOMException("", "TimeoutError")), 1000 * ANSWER_SECONDS);
   working();
   try {
-    const signal = AbortSignal.any([mine.signal, AbortSignal.timeout(1000 * ANSWER_SECONDS)]);
-    const answer = await predict({ text: of.text, k: of.k }, signal);
+    const answer = await predict({ text: of.text, k: of.k }, mine.signal);
     show({ ...of, labels: answer.predictions[0].labels });
   } catch (error) {
     if (error.name === "AbortError") return;
     const again = error.seconds ? ` This page tries again in ${error.seconds} s.` : "";
     clear(`${error.sentence || error}${again}`, true);
     if (again) timer = setTimeout(update, 1000 * error.seconds);
+  } finally {
+    clearTimeout(late);
   }
   if (running === mine) running = null;
 }
