@@ -25,7 +25,7 @@ SENTENCES = [
 
 
 def flax_model(kind, seed=0, **sizes):
-  """A small random FlaxBertModel or FlaxDistilBertModel; skips the test where transformers has neither."""
+  """A small random Flax model of a kind; skips the test where transformers has none."""
   import transformers
 
   if not hasattr(transformers, "FlaxBertModel"):
@@ -33,14 +33,12 @@ def flax_model(kind, seed=0, **sizes):
   common = {"vocab_size": 97, "max_position_embeddings": 40, "initializer_range": 0.2}
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    if kind == "bert":
-      config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, **common, **sizes
-      )
-      model = transformers.FlaxBertModel(config, seed=seed)
-    else:
-      config = transformers.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, **common, **sizes)
-      model = transformers.FlaxDistilBertModel(config, seed=seed)
+    name = {"bert": "Bert", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}[kind]
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    if kind == "distilbert":
+      shape = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
+    config = getattr(transformers, f"{name}Config")(**shape, **common, **sizes)
+    model = getattr(transformers, f"Flax{name}Model")(config, seed=seed)
   # Biases start at 0 and gains at 1, which would hide a swapped pair.
   leaves, tree = jax.tree.flatten(model.params)
   generator = np.random.default_rng(seed)
@@ -57,7 +55,8 @@ def flax_hidden(model, params, ids, mask):
 def _inputs(model, ids, mask):
   if model.config.model_type == "distilbert":
     return ids, mask
-  positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+  after_padding = model.config.pad_token_id + 1 if model.config.model_type == "xlm-roberta" else 0
+  positions = np.broadcast_to(after_padding + np.arange(ids.shape[1]), ids.shape)
   return ids, mask, np.zeros_like(ids), positions, None
 
 

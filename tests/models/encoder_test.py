@@ -53,7 +53,7 @@ def _assert_close(actual, expected):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), actual, expected)
 
 
-@pytest.mark.parametrize("kind", ["distilbert", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["distilbert", "xlm-roberta", pytest.param("bert", marks=pytest.mark.slow)])
 def test_hidden_states_and_gradients_equal_hugging_face(kind):
   model, theirs = encoder_references.flax_model(kind)
   spec = hf_names.spec_from_config(model.config.to_dict(), "here")
@@ -81,6 +81,27 @@ def test_hidden_states_and_gradients_equal_hugging_face(kind):
   expected_gradients = encoder_references.to_torch_names(theirs_gradients)
   for name in hf_names.names(spec).values():
     np.testing.assert_allclose(gradients[name], expected_gradients[name], atol=1e-5, err_msg=name)
+
+
+# From PyTorch's MPNetModel of transformers 5.17: columns 0 to 3 of tokens 0, 70 and 139 of the first text.
+MPNET = EncoderSpec("mpnet", 50, 16, 2, 2, 24, 140, 0, 1e-5, first_position=2, num_buckets=32)
+MPNET_STATES = [
+  [-0.72279, -1.06481, -0.78273, 0.70895],
+  [0.6287, -0.35481, 1.30777, -0.00395],
+  [0.18476, -0.93476, 1.61574, 1.31253],
+]
+
+
+def test_hidden_states_of_mpnet_equal_hugging_face():
+  ids, mask = _inputs(n=3, length=140)
+  ids = np.maximum(ids, 2)  # theirs takes 1 for padding
+  params = _params(MPNET)
+  hidden = Encoder(MPNET).apply({"params": params}, ids, mask)
+  np.testing.assert_allclose(hidden[0, [0, 70, 139], :4], MPNET_STATES, atol=1e-5)
+  first = Encoder(MPNET, first_only=True).apply({"params": params}, ids, mask, num_places=int(mask.sum()))
+  np.testing.assert_allclose(first[:, 0], hidden[:, 0], atol=1e-5)
+  dropping = Encoder(MPNET, attention_dropout=1e-9).apply({"params": params}, ids, mask, jax.random.key(0))
+  np.testing.assert_allclose(dropping[mask], hidden[mask], atol=1e-5)
 
 
 @pytest.mark.slow

@@ -15,12 +15,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from xmc_jax.errors import ConfigError, DataError, UserError
-from xmc_jax.models import hf_names, locate
+from xmc_jax.models import EncoderSpec, hf_names, locate
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.torch_files import read_torch_file
 
 
-@pytest.fixture(scope="module", params=["bert", "distilbert"])
+@pytest.fixture(scope="module", params=["bert", "distilbert", "xlm-roberta"])
 def folder(request, tmp_path_factory):
   model, params = encoder_references.flax_model(request.param)
   folder = tmp_path_factory.mktemp(request.param)
@@ -86,10 +86,14 @@ def test_a_wrong_tensor_is_named(folder, tmp_path, change):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"model_type": "gpt2"}, "'gpt2'"),
+    (
+      {"model_type": "gpt2"},
+      "'gpt2'; supported are bert, roberta, xlm-roberta, camembert, mpnet, distilbert",
+    ),
     ({"hidden_act": "relu", "activation": "relu"}, "'relu'"),
     ({"vocab_size": None}, "vocab_size"),
     ({"hidden_size": 33, "dim": 33}, "33"),
+    ({"model_type": "roberta", "pad_token_id": "0"}, "first_position is '0'|key 'hidden_size'"),
   ],
 )
 def test_an_unsupported_config_is_named(folder, tmp_path, changes, message):
@@ -275,6 +279,24 @@ def test_other_files_are_refused_in_one_line(tmp_path):
   longer = types.SimpleNamespace(key="0", array=np.arange(2, dtype=np.float32))
   with pytest.raises(DataError, match="has 8 bytes, expected 12"):
     read_torch_file(_torch_file(tmp_path / "short.bin", {"w": _tensor(storage, 0, (3,), (1,))}, [longer]))
+
+
+def test_mpnet_is_written_and_read_as_hugging_face_does(tmp_path):
+  spec = EncoderSpec("mpnet", 50, 16, 1, 2, 24, 30, 0, 1e-5, first_position=2, num_buckets=32)
+  params = {path: np.ones(hf_names.shape(path, spec), np.float32) for path in hf_names.names(spec)}
+  save_pretrained(params, spec, tmp_path)
+  config = json.loads((tmp_path / "config.json").read_text())
+  assert (config["max_position_embeddings"], config["pad_token_id"]) == (32, 1)
+  tensors = load_file(tmp_path / "model.safetensors")
+  assert {
+    "encoder.relative_attention_bias.weight",
+    "encoder.layer.0.attention.attn.q.weight",
+  } <= tensors.keys()
+  read = load_pretrained(str(tmp_path))
+  assert read.spec == spec and read.params.keys() == params.keys()
+  (tmp_path / "config.json").write_text(json.dumps(config | {"relative_attention_num_buckets": 2}))
+  with pytest.raises(DataError, match="num_buckets is 2; expected a multiple of 4"):
+    load_pretrained(str(tmp_path))
 
 
 def test_every_name_has_a_shape_and_each_name_once(folder):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import types
 
@@ -362,6 +363,13 @@ def test_pools_have_a_limit():
   assert pool(unidec, pool_size=9000, num_hard_negatives=0) == 9000  # filled
   assert pool(unidec, pool_size=0, num_hard_negatives=0) == 1098 * 3
   assert (pool(ngame, num_positives=1), pool(ngame, num_positives=1, cluster_size=0)) == (1600, 1098)
+
+
+def test_parameters_of_mpnet_are_counted():
+  spec = EncoderSpec("mpnet", VOCABULARY, 32, 2, 4, 48, 64, first_position=2, num_buckets=32)
+  config = make_config()
+  counted = shapes.parameters(config, sizes_of(config)._replace(encoder=spec))
+  assert counted == sum(math.prod(hf_names.shape(path, spec)) for path in hf_names.names(spec))
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0])

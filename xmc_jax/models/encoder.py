@@ -1,10 +1,11 @@
-"""Encodes token ids by one post-norm transformer, for DistilBERT, BERT and MiniLM weights.
+"""Encodes token ids by one post-norm transformer, for weights of BERT and its kin.
 
-Devlin et al. 2019 (BERT), Sanh et al. 2019 (DistilBERT), Wang et al. 2020 (MiniLM). The three differ in
-sizes and in whether there are token types; parameter names are ours, `hf_names.py` maps Hugging Face's.
-Dropout acts where the models were trained with it, as in Hugging Face's classes: on the embeddings after
-their norm, on attention weights after the softmax, on each block's output, and in BERT and MiniLM also on
-the attention's output. DistilBERT has none there.
+Devlin et al. 2019 (BERT), Sanh et al. 2019 (DistilBERT), Wang et al. 2020 (MiniLM), Liu et al. 2019
+(RoBERTa), Conneau et al. 2020 (XLM-R), Song et al. 2020 (MPNet). They differ in sizes, token types and the
+first position, and MPNet adds a bias to attention scores (relative_positions.py). Parameter names are ours,
+`hf_names.py` maps Hugging Face's. Dropout acts where the models were trained with it, as in Hugging Face's
+classes: on the embeddings after their norm, on attention weights after the softmax, on each block's output,
+and on the attention's output, where only DistilBERT has none.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from jax.typing import DTypeLike
 
 from xmc_jax.models import fused_attention, hardware
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
+from xmc_jax.models.relative_positions import relative_bias
 from xmc_jax.models.unpadding import Places, find_places
 from xmc_jax.types import Array
 
@@ -29,15 +31,17 @@ class EncoderSpec:
   """Holds the sizes of a transformer encoder, which determine the shapes of its parameters.
 
   Attributes:
-    kind: 'bert' (token types; also MiniLM) or 'distilbert' (none).
+    kind: `model_type` of Hugging Face's config, such as 'bert', which MiniLM has too.
     vocab_size: rows of the word-embedding table.
     width: D, the size of every hidden state.
     num_layers: transformer blocks.
     num_heads: attention heads; divides `width`.
     ffn_width: width of the feed-forward layer inside a block.
     max_positions: longest text, in tokens.
-    num_types: token types; 0 for DistilBERT.
+    num_types: token types; 0 for DistilBERT and MPNet.
     layer_norm_eps: added to each variance.
+    first_position: row of the position table of a text's first token; RoBERTa leaves out two.
+    num_buckets: of distances between tokens that have a bias of their own; 0 for none.
   """
 
   kind: str
@@ -49,6 +53,8 @@ class EncoderSpec:
   max_positions: int
   num_types: int = 0
   layer_norm_eps: float = 1e-12
+  first_position: int = 0
+  num_buckets: int = 0
 
 
 class Embeddings(nn.Module):
@@ -61,15 +67,21 @@ class Embeddings(nn.Module):
   def __call__(self, ids: Array, positions: Array) -> Array:
     spec = self.spec
     word = self.param("word", KERNEL_INIT, (spec.vocab_size, spec.width))
-    position = self.param("position", KERNEL_INIT, (spec.max_positions, spec.width))
-    x = word[ids] + position[positions]
+    position = self.param("position", KERNEL_INIT, (spec.first_position + spec.max_positions, spec.width))
+    x = word[ids] + position[spec.first_position + positions]
     if spec.num_types:
       x = x + self.param("type", KERNEL_INIT, (spec.num_types, spec.width))[0]
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="layer_norm")(x)
 
 
 def attend_with_dropout(
-  query: Array, key: Array, value: Array, mask: Array, rate: float, dropout_key: Array
+  query: Array,
+  key: Array,
+  value: Array,
+  mask: Array,
+  rate: float,
+  dropout_key: Array,
+  bias: Array | None = None,
 ) -> Array:
   """Computes scaled dot-product attention, with dropout on its weights after the softmax, head by head.
 
@@ -79,13 +91,15 @@ def attend_with_dropout(
     mask: `[n, 1, S, T]` bool, True = a key that is attended to.
     rate: share of the weights that become 0; the others are scaled by 1 / (1 - rate).
     dropout_key: the same key drops the same weights.
+    bias: `[1 or n, H, S, T]`, added to scaled scores, or None.
 
   Returns:
     `[n, S, H, d]`; the softmax is float32.
   """
   precision = hardware.precision_of(query.dtype)
   scores = jnp.einsum("nshd,nthd->nhst", query, key, precision=precision, preferred_element_type=jnp.float32)
-  scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min)
+  scores = scores * query.shape[-1] ** -0.5
+  scores = jnp.where(mask, scores if bias is None else scores + bias, jnp.finfo(jnp.float32).min)
   weights = dropout(nn.softmax(scores, axis=-1).astype(value.dtype), rate, dropout_key)
   return jnp.einsum("nhst,nthd->nshd", weights, value, precision=precision)
 
@@ -95,6 +109,7 @@ class Attention(nn.Module):
 
   With `places` (unpadding.py) `x` is `[P, D]`, and so are the queries and the output, unless S is 1.
   `lengths` `[n]` int32 are given where the real keys of each text are its first ones, at least one.
+  `bias` `[1 or n, H, S, T]` is added to scaled scores; fused kernels do not compute it.
   With a dropout key and a rate above 0, weights are dropped and `implementation` is ignored: fused
   kernels draw their own dropout masks, which a JAX key cannot reproduce.
   """
@@ -113,6 +128,7 @@ class Attention(nn.Module):
     places: Places | None = None,
     dropout_key: Array | None = None,
     lengths: Array | None = None,
+    bias: Array | None = None,
   ) -> Array:
     width = x.shape[-1]
 
@@ -125,10 +141,10 @@ class Attention(nn.Module):
     (num_texts, num_tokens), num_queries = mask.shape, query.shape[1]
     mask = jnp.broadcast_to(mask[:, None, None, :], (num_texts, 1, num_queries, num_tokens))
     if dropout_key is not None and self.dropout:
-      mixed = attend_with_dropout(query, key, value, mask, self.dropout, dropout_key)
+      mixed = attend_with_dropout(query, key, value, mask, self.dropout, dropout_key, bias)
     else:
       # With a single query cuDNN is no faster.
-      fused = self.implementation if num_queries == num_tokens else None
+      fused = self.implementation if num_queries == num_tokens and bias is None else None
       if fused == "cudnn_by_lengths" and lengths is None:
         fused = "cudnn_by_mask"
       if fused and not fused_attention.is_faster(fused, self.num_heads, query.shape[-1], num_tokens):
@@ -137,7 +153,7 @@ class Attention(nn.Module):
       exact = self.dtype == jnp.float32
       with jax.default_matmul_precision("highest") if exact else contextlib.nullcontext():
         mixed = jax.nn.dot_product_attention(
-          query, key, value, implementation="cudnn" if fused else None, **keys
+          query, key, value, bias, implementation="cudnn" if fused else None, **keys
         )
     mixed = mixed.reshape(num_texts, num_queries, width)
     mixed = places.pack(mixed) if places and queries.ndim == 2 else mixed
@@ -168,13 +184,14 @@ class Block(nn.Module):
     queries: Array | None = None,
     places: Places | None = None,
     lengths: Array | None = None,
+    bias: Array | None = None,
   ) -> Array:
     spec = self.spec
     queries = x if queries is None else queries
     attention = Attention(
       spec.num_heads, self.dtype, self.implementation, self.attention_dropout, name="attention"
     )
-    attended = attention(queries, x, mask, places, keys[2], lengths)
+    attended = attention(queries, x, mask, places, keys[2], lengths, bias)
     if spec.kind != "distilbert":
       attended = dropout(attended, self.dropout, keys[0])
     x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
@@ -242,6 +259,12 @@ class Encoder(nn.Module):
       ids = jnp.ravel(ids).at[places.cells].get(mode="clip")  # no token attends to unused places
     x = Embeddings(spec, self.dtype, name="embeddings")(ids, positions)
     x = dropout(x, self.dropout, keys[-1][0])
+    table = (
+      self.param("relative_bias", KERNEL_INIT, (spec.num_buckets, spec.num_heads))
+      if spec.num_buckets
+      else None
+    )
+    bias = relative_bias(table, jnp.arange(mask.shape[1])[None], mask.shape[1])
     make_block = nn.remat(Block) if self.remat else Block
     for i in range(spec.num_layers):
       if 0 < i == self.num_frozen_layers:
@@ -252,6 +275,7 @@ class Encoder(nn.Module):
       queries = None
       if self.first_only and i == spec.num_layers - 1:
         queries = jnp.take_along_axis(places.unpack(x) if places else x, first, axis=1)
-      x = block(x, mask, keys[i], queries, places, lengths)
+        bias = relative_bias(table, first[..., 0], mask.shape[1])
+      x = block(x, mask, keys[i], queries, places, lengths, bias)
     x = places.unpack(x) if places and x.ndim == 2 else x
     return jax.lax.stop_gradient(x) if 0 < spec.num_layers == self.num_frozen_layers else x

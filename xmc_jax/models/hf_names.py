@@ -1,4 +1,4 @@
-"""Maps Hugging Face's configs and parameter names for DistilBERT and BERT to ours and back."""
+"""Maps Hugging Face's configs and parameter names for BERT and its kin to ours and back."""
 
 import dataclasses
 from pathlib import Path
@@ -10,17 +10,21 @@ from xmc_jax.errors import DataError
 from xmc_jax.models.encoder import EncoderSpec
 
 # Per block: our path -> Hugging Face's, below `layer_<i>` and `<layers>.<i>`.
+_OF_BERT = {
+  "attention/query": "attention.self.query",
+  "attention/key": "attention.self.key",
+  "attention/value": "attention.self.value",
+  "attention/output": "attention.output.dense",
+  "attention_layer_norm": "attention.output.LayerNorm",
+  "intermediate": "intermediate.dense",
+  "output": "output.dense",
+  "output_layer_norm": "output.LayerNorm",
+}
 _BLOCK = {
-  "bert": {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
-    "attention/output": "attention.output.dense",
-    "attention_layer_norm": "attention.output.LayerNorm",
-    "intermediate": "intermediate.dense",
-    "output": "output.dense",
-    "output_layer_norm": "output.LayerNorm",
-  },
+  **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), _OF_BERT),
+  "mpnet": _OF_BERT
+  | {f"attention/{ours}": f"attention.attn.{ours[0]}" for ours in ("query", "key", "value", "output")}
+  | {"attention_layer_norm": "attention.LayerNorm"},
   "distilbert": {
     "attention/query": "attention.q_lin",
     "attention/key": "attention.k_lin",
@@ -32,7 +36,30 @@ _BLOCK = {
     "output_layer_norm": "output_layer_norm",
   },
 }
-_LAYERS = {"bert": "encoder.layer", "distilbert": "transformer.layer"}
+_CLASSES = {
+  "bert": "BertModel",
+  "roberta": "RobertaModel",
+  "xlm-roberta": "XLMRobertaModel",
+  "camembert": "CamembertModel",
+  "mpnet": "MPNetModel",
+  "distilbert": "DistilBertModel",
+}
+_SHIFTED = ("roberta", "xlm-roberta", "camembert")  # positions begin after the padding's token id
+# Our sizes -> the keys of config.json.
+_SIZES = {
+  "vocab_size": "vocab_size",
+  "width": "hidden_size",
+  "num_layers": "num_hidden_layers",
+  "num_heads": "num_attention_heads",
+  "ffn_width": "intermediate_size",
+  "max_positions": "max_position_embeddings",
+}
+_SIZES_OF_DISTILBERT = _SIZES | {
+  "width": "dim",
+  "num_layers": "n_layers",
+  "num_heads": "n_heads",
+  "ffn_width": "hidden_dim",
+}
 
 
 def names(spec: EncoderSpec) -> dict[str, str]:
@@ -41,10 +68,13 @@ def names(spec: EncoderSpec) -> dict[str, str]:
   pairs["embeddings/position"] = "embeddings.position_embeddings.weight"
   if spec.num_types:
     pairs["embeddings/type"] = "embeddings.token_type_embeddings.weight"
+  if spec.num_buckets:
+    pairs["relative_bias"] = "encoder.relative_attention_bias.weight"
+  layers = "transformer.layer" if spec.kind == "distilbert" else "encoder.layer"
   modules = {"embeddings/layer_norm": "embeddings.LayerNorm"}
   for i in range(spec.num_layers):
     for ours, theirs in _BLOCK[spec.kind].items():
-      modules[f"layer_{i}/{ours}"] = f"{_LAYERS[spec.kind]}.{i}.{theirs}"
+      modules[f"layer_{i}/{ours}"] = f"{layers}.{i}.{theirs}"
   for ours, theirs in modules.items():
     pairs[f"{ours}/{'scale' if ours.endswith('layer_norm') else 'kernel'}"] = f"{theirs}.weight"
     pairs[f"{ours}/bias"] = f"{theirs}.bias"
@@ -54,7 +84,10 @@ def names(spec: EncoderSpec) -> dict[str, str]:
 def shape(path: str, spec: EncoderSpec) -> tuple[int, ...]:
   """Returns the shape of our parameter at `path`."""
   width, ffn = spec.width, spec.ffn_width
-  tables = {"word": spec.vocab_size, "position": spec.max_positions, "type": spec.num_types}
+  positions = spec.first_position + spec.max_positions
+  tables = {"word": spec.vocab_size, "position": positions, "type": spec.num_types}
+  if path == "relative_bias":
+    return (spec.num_buckets, spec.num_heads)
   *_, module, leaf = path.split("/")
   if leaf in tables:
     return (tables[leaf], width)
@@ -82,7 +115,7 @@ def from_hf(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path) -> d
   word = "embeddings.word_embeddings.weight"
   prefixes = sorted((name.removesuffix(word) for name in tensors if name.endswith(word)), key=len)
   if not prefixes:
-    raise DataError(f"{where}: no tensor '{word}'; expected the weights of a BERT or DistilBERT model")
+    raise DataError(f"{where}: no tensor '{word}'; expected the weights of a model like BERT")
   found = {
     name.removeprefix(prefixes[0])
     .replace("LayerNorm.gamma", "LayerNorm.weight")
@@ -124,42 +157,35 @@ def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
   """
   kind = config.get("model_type")
   if not isinstance(kind, str) or kind not in _BLOCK:
-    raise DataError(
-      f"{where}: model_type is {kind!r:.60}; supported are 'bert' (also MiniLM) and 'distilbert'"
-    )
-  activation = config.get("hidden_act" if kind == "bert" else "activation", "gelu")
+    raise DataError(f"{where}: model_type is {kind!r:.60}; supported are {', '.join(_BLOCK)}")
+  is_distilbert = kind == "distilbert"
+  activation = config.get("activation" if is_distilbert else "hidden_act", "gelu")
   positions = config.get("position_embedding_type", "absolute")
   if activation != "gelu" or positions != "absolute":
     raise DataError(
       f"{where}: activation {activation!r}, positions {positions!r}; supported are 'gelu' and 'absolute'"
     )
-  try:
-    if kind == "bert":
-      spec = EncoderSpec(
-        kind=kind,
-        vocab_size=config["vocab_size"],
-        width=config["hidden_size"],
-        num_layers=config["num_hidden_layers"],
-        num_heads=config["num_attention_heads"],
-        ffn_width=config["intermediate_size"],
-        max_positions=config["max_position_embeddings"],
-        num_types=config.get("type_vocab_size", 2),
-        layer_norm_eps=config.get("layer_norm_eps", 1e-12),
-      )
-    else:
-      spec = EncoderSpec(
-        kind=kind,
-        vocab_size=config["vocab_size"],
-        width=config["dim"],
-        num_layers=config["n_layers"],
-        num_heads=config["n_heads"],
-        ffn_width=config["hidden_dim"],
-        max_positions=config["max_position_embeddings"],
-      )
-  except KeyError as error:
-    raise DataError(f"{where}: key {error} is missing") from None
+  keys = _SIZES_OF_DISTILBERT if is_distilbert else _SIZES
+  if missing := [key for key in keys.values() if key not in config]:
+    raise DataError(f"{where}: key {missing[0]!r} is missing")
+  spec = EncoderSpec(
+    kind=kind,
+    **{ours: config[theirs] for ours, theirs in keys.items()},
+    num_types=0 if kind in ("distilbert", "mpnet") else config.get("type_vocab_size", 2),
+    layer_norm_eps=1e-12 if is_distilbert else config.get("layer_norm_eps", 1e-12),
+    first_position=_after_padding(config, kind),
+    num_buckets=config.get("relative_attention_num_buckets", 32) if kind == "mpnet" else 0,
+  )
   _check(spec, where)
-  return spec
+  return dataclasses.replace(spec, max_positions=spec.max_positions - spec.first_position)
+
+
+def _after_padding(config, kind):
+  """Returns the row of the position table at which positions begin, or what `_check` refuses."""
+  if kind == "mpnet":
+    return 2
+  padding = config.get("pad_token_id", 1) if kind in _SHIFTED else -1
+  return padding + 1 if type(padding) is int else padding
 
 
 def _check(spec, where):
@@ -169,35 +195,31 @@ def _check(spec, where):
       raise DataError(f"{where}: {name} is {value!r:.60}; expected a whole number")
   if type(spec.layer_norm_eps) is not float or not 0 < spec.layer_norm_eps < 1:
     raise DataError(f"{where}: layer_norm_eps is {spec.layer_norm_eps!r:.60}; expected a small number")
+  if spec.num_buckets % 4:
+    raise DataError(
+      f"{where}: relative_attention_num_buckets is {spec.num_buckets}; expected a multiple of 4"
+    )
   if not spec.num_heads or spec.width % spec.num_heads:
     raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
 
 
 def config_from_spec(spec: EncoderSpec) -> dict[str, Any]:
   """Converts an EncoderSpec to a dict for config.json that Hugging Face reads."""
-  common = {
+  sizes = dataclasses.replace(spec, max_positions=spec.first_position + spec.max_positions)
+  common: dict[str, Any] = {
     "model_type": spec.kind,
-    "vocab_size": spec.vocab_size,
-    "max_position_embeddings": spec.max_positions,
-    "pad_token_id": 0,
+    "architectures": [_CLASSES[spec.kind]],
+    "pad_token_id": max(0, spec.first_position - 1),
     "initializer_range": 0.02,
   }
-  if spec.kind == "bert":
-    return common | {
-      "architectures": ["BertModel"],
-      "hidden_size": spec.width,
-      "num_hidden_layers": spec.num_layers,
-      "num_attention_heads": spec.num_heads,
-      "intermediate_size": spec.ffn_width,
-      "type_vocab_size": spec.num_types,
-      "layer_norm_eps": spec.layer_norm_eps,
-      "hidden_act": "gelu",
-    }
-  return common | {
-    "architectures": ["DistilBertModel"],
-    "dim": spec.width,
-    "n_layers": spec.num_layers,
-    "n_heads": spec.num_heads,
-    "hidden_dim": spec.ffn_width,
-    "activation": "gelu",
-  }
+  if spec.kind == "distilbert":
+    common["activation"] = "gelu"
+  else:
+    common |= {"hidden_act": "gelu", "layer_norm_eps": spec.layer_norm_eps}
+    common |= (
+      {"relative_attention_num_buckets": spec.num_buckets}
+      if spec.kind == "mpnet"
+      else {"type_vocab_size": spec.num_types}
+    )
+  keys = _SIZES_OF_DISTILBERT if spec.kind == "distilbert" else _SIZES
+  return common | {theirs: getattr(sizes, ours) for ours, theirs in keys.items()}

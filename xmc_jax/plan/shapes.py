@@ -28,7 +28,8 @@ def parameters(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   if isinstance(spec, GruSpec):
     half, columns = spec.width // 2, spec.embedding_width
     return spec.vocab_size * columns + 2 * (3 * half * (columns + 1) + (3 * half + 1) * half) + head
-  embeddings = (spec.vocab_size + spec.max_positions + spec.num_types + 2) * spec.width
+  rows = spec.vocab_size + spec.first_position + spec.max_positions + spec.num_types
+  embeddings = (rows + 2) * spec.width + spec.num_buckets * spec.num_heads
   return embeddings + spec.num_layers * _of_block(spec) + head
 
 
