@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from xmc_jax import data
+from xmc_jax.data.formats import json_records
 from xmc_jax.errors import ConfigError, DataError
 
 
@@ -91,7 +92,9 @@ def test_unknown_layout_lists_what_was_looked_for(tmp_path):
   with pytest.raises(DataError, match=r"a\.csv: expected a folder for --config\.data\.layout=index, found"):
     data.load(tmp_path / "a.csv", layout="index")
   samples.write(tmp_path / "b.csv", "title,labels\nx,y\n")
-  with pytest.raises(DataError, match=r"a\.csv, b\.csv, none .*; take one with --config\.data\.path=FILE\)"):
+  with pytest.raises(
+    DataError, match=r"several tables, a\.csv, b\.csv, none .*; take one with --config\.data\.path=FILE$"
+  ):
     data.load(tmp_path)
 
 
@@ -306,6 +309,65 @@ def test_single_table_is_split_by_fraction_and_seed(tmp_path):
     assert [dataset.labels.texts[i] for i in dataset.test.truth[row].indices] == ["a", f"b{text[1:]}"]
   with pytest.raises(ConfigError, match=r"--config\.data\.test_fraction=1\.5: expected a share"):
     data.load(path, test_fraction=1.5)
+
+
+@each_case(
+  ("name", "text"),
+  [
+    ("t.json", '\ufeff [{"title": "x",\n "label": ["a", "b"]},\n\n {"title": "y"}]'),
+    ("t.json", '{"title": "x", "label": ["a", "b"]}\n\n{"title": "y"}\n'),
+    ("t.txt", "__label__a __label__b x\n__label__b y\n"),
+    ("t.csv", "title,label\nx,a;b\ny,b\n"),
+    ("t.tsv", "x\ta;b\ny\tb\n"),
+  ],
+)
+def test_tables_of_other_kinds(name, text, tmp_path):
+  path = samples.write(tmp_path / name, text)
+  columns = {"text": "1", "label_column": "2"} if name == "t.tsv" else {}
+  read = data.load(path, test_fraction=0, **columns)
+  assert list(read.train.texts) == ["x", "y"] and list(read.labels.texts) == ["a", "b"]
+  assert rows_of(read.train.truth)[0] == [0, 1]
+
+
+def test_lines_of_text2text(tmp_path):
+  samples.write(tmp_path / "train.txt", "0,2\tx y\n\tz\n1\t3\n")
+  samples.write(tmp_path / "output-labels.txt", "a\nb\nc\n")
+  read = data.load(tmp_path, test_fraction=0)
+  assert list(read.train.texts) == ["x y", "z", "3"] and list(read.labels.texts) == ["a", "b", "c"]
+  assert rows_of(read.train.truth) == [[0, 2], [], [1]]
+  samples.write(tmp_path / "train.txt", "a plain text\n")
+  with pytest.raises(
+    DataError, match=r"train\.txt, line 1: expected labels and a text, as '__label__NAME text' or"
+  ):
+    data.load(tmp_path)
+
+
+def test_arrays_that_cannot_be_read(tmp_path, monkeypatch):
+  path = samples.write(tmp_path / "t.json", '[{"title": "x", "label": "a"}, 1]')
+  with pytest.raises(DataError, match=r"t\.json, item 2: expected one JSON object, found '1'"):
+    data.load(path)
+  path = samples.write(tmp_path / "t.json", '[{"title": "x", "label": "a"}')
+  with pytest.raises(DataError, match=r"t\.json: expected a JSON array of objects \(Expecting ',' delimiter"):
+    data.load(path)
+  monkeypatch.setattr(json_records, "_LARGEST_ARRAY", 9)
+  with pytest.raises(
+    DataError, match=r"t\.json: expected an array of at most 0 MiB; write one object a line"
+  ):
+    data.load(path)
+
+
+def test_settings_beside_a_table_are_no_tables(tmp_path):
+  samples.write(tmp_path / "posts.csv", "title,label\nx,a\n")
+  samples.write(tmp_path / "package.json", "{}")
+  assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["x"]
+
+
+def test_many_files_make_a_short_line(tmp_path):
+  for number in range(2000):
+    (tmp_path / f"part-{number}.csv").touch()
+  with pytest.raises(DataError) as caught:
+    data.load(tmp_path)
+  assert len(str(caught.value)) < 300
 
 
 def _pairs(num: int) -> str:

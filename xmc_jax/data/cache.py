@@ -23,7 +23,7 @@ TOKENIZER = "tokenizer.json"
 # A file modified less than this before its checksum was taken may change again with the same time stamp.
 _CLOCK_TICK_NS = 2_000_000_000
 # What to do where the disk refuses a prepared folder.
-REMEDY = "choose another folder, or free some space there"
+REMEDY = "set --config.data.cache_dir or $XMC_JAX_CACHE to another folder, or free some space there"
 _OURS = re.compile(r".+\.npy|" + re.escape(FILE_NAME) + "|" + re.escape(TOKENIZER))
 
 
@@ -123,7 +123,10 @@ def link_into(folder: str | Path, destination: str | Path) -> Path:
   """
   folder, destination = Path(folder), Path(destination)
   manifest = read_manifest(folder)
-  with atomic.writing(destination, REMEDY), whole_folder.in_turn(destination):
+  with (
+    atomic.writing(destination, "choose another --workdir, or free some space there"),
+    whole_folder.in_turn(destination),
+  ):
     if not why_stale_copy(destination, manifest):
       return destination
     with built_beside(destination) as beside:

@@ -45,13 +45,13 @@ def write_error(path: str | Path, error: OSError, remedy: str = "") -> UserError
   Args:
     path: the file or folder.
     error: the disk's error.
-    remedy: what the user can do; a full disk, a lock and a missing folder have their own remedies.
+    remedy: what the user can do; a full disk and a lock have their own remedies.
   """
   reason = error.strerror or str(error)
   if isinstance(error, BlockingIOError):
     reason, remedy = "another process writes here", "wait for it, or give another place"
   elif isinstance(error, FileNotFoundError) and not Path(path).absolute().parent.is_dir():
-    reason, remedy = f"there is no folder {Path(path).parent}", ""
+    reason = f"there is no folder {Path(path).parent}"
   elif error.errno in _FULL:
     remedy = remedy or "free some space, and give the same command again"
   return UserError(f"{path}: cannot be written ({reason}){f'; {remedy}' * bool(remedy)}")

@@ -72,17 +72,18 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
     fields = reader(path, options, notices)
     if fields is not None:
       return _complete(path, name, {**fields, **beside, "notices": notices, "options": options})
+  if notices:
+    raise DataError(f"{path}: {notices[0]}")
   looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
   shown = some_of(found) or "nothing"
-  why = f" ({notices[0]})" if notices else ""
-  raise DataError(f"{path}: no known layout{why}. Looked for {looked_for} (or .gz); found {shown}")
+  raise DataError(f"{path}: no known layout. Looked for {looked_for} (or .gz); found {shown}")
 
 
 def _refuse_other_files(path: Path, layout: str) -> None:
   if layout not in ("auto", "table"):
     raise DataError(f"{path}: expected a folder for --config.data.layout={layout}, found a file")
-  if tables.suffix(path) not in tables.SUFFIXES:
-    raise DataError(f"{path}: expected a folder, or a table in {', '.join(tables.SUFFIXES)} (or .gz)")
+  if tables.suffix(path) not in tables.POINT_SUFFIXES:
+    raise DataError(f"{path}: expected a folder, or a table in {', '.join(tables.POINT_SUFFIXES)} (or .gz)")
 
 
 def _complete(path: Path, layout: str, fields: dict) -> Source:

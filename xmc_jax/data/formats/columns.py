@@ -73,7 +73,11 @@ def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple
     name = f" {excerpt(options.label_column)}" if options.label_column else ""
     wanted.append(f"a column{name} of labels")
     flags.append(f"--config.data.label_column={_nearest(options.label_column, have)}")
-  return DataError(f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {shown(have)}")
+  by_number = "; without a header, columns are called 1, 2, ..." if len(wanted) == 2 else ""
+  have_text = shown(have)
+  return DataError(
+    f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {have_text}{by_number}"
+  )
 
 
 def _nearest(name: str, have: list[str]) -> str:

@@ -1,11 +1,15 @@
-"""Files with one JSON object a line, and the text of such a record."""
+"""JSON files: an object a line, or an array of objects; and the text of such a record."""
 
+import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from xmc_jax.data.formats.lines import Lines
-from xmc_jax.data.formats.source import DEFAULTS, Options, Place
+from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, Lines, open_bytes, reading
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place, one_line
+from xmc_jax.errors import DataError
+
+_LARGEST_ARRAY = 1 << 30  # bytes
 
 
 def objects(
@@ -53,6 +57,32 @@ def text_of(value: object) -> str | None:
   if isinstance(value, int | float) and not isinstance(value, bool):
     return str(int(value)) if value % 1 == 0 else str(value)
   return value if isinstance(value, str) else None
+
+
+def is_array(path: Path) -> bool:
+  """Returns whether a JSON file is an array."""
+  with reading(path, 0), open_bytes(path) as file:
+    return file.peek(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def items(path: Path) -> Iterator[tuple[Place, list[dict]]]:
+  """Yields the objects of an array, which is in memory as a whole."""
+  with reading(path), open_bytes(path) as file:
+    content = file.read(_LARGEST_ARRAY + 1)
+  if len(content) > _LARGEST_ARRAY:
+    limit = f"an array of at most {_LARGEST_ARRAY >> 20} MiB"
+    raise DataError(f"{path}: expected {limit}; write one object a line instead (.jsonl)")
+  try:
+    found = json.loads(content)
+  except (ValueError, RecursionError) as error:
+    raise DataError(f"{path}: expected a JSON array of objects ({one_line(error)})") from None
+  for first in range(0, len(found), CHUNK_ROWS):
+    chunk = found[first : first + CHUNK_ROWS]
+    place = Place(path, range(first + 1, first + len(chunk) + 1), "item")
+    for row, item in enumerate(chunk):
+      if not isinstance(item, dict):
+        raise place.refuse(row, "one JSON object", item)
+    yield place, chunk
 
 
 def _object(text: str, place: Place, row: int) -> dict:

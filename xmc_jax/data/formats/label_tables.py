@@ -47,7 +47,7 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   Raises:
     DataError: a column is missing; a parent is no label, or a label is its own ancestor.
   """
-  if suffix(path) not in (*SUFFIXES, ".json"):
+  if suffix(path) not in SUFFIXES:
     refuse_settings_without_columns(path, options)
     if suffix(path) in _RDF:
       raise DataError(f"{path}: RDF is not read; put keys and texts into a table, such as labels.csv")
@@ -58,17 +58,22 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   hierarchy = Hierarchy(found.parent)
   wanted = dict.fromkeys((*found.names, found.key, found.parent))
   has_parents = False
-  for place, rows in records(path, [name for name in wanted if name], notices, options):
+  for place, rows in records(path, [name for name in wanted if name], notices, as_table(options)):
     names = [joined_text(record, found.names[:1], place, row) for row, record in enumerate(rows)]
     texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
     keys += [text_of(record.get(found.key)) or "" for record in rows] if found.key else names
     hierarchy.add(names, texts, [record.get(found.parent) for record in rows], place)
     has_parents = has_parents or any(found.parent in record for record in rows)
   if found.parent and not has_parents:
-    raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], options))
+    raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], as_table(options)))
   if all(key.endswith(".0") for key in keys):  # numbers of a data frame with gaps
     keys = [key.removesuffix(".0") for key in keys]
   return LabelTable(hierarchy.joined_texts(keys), keys, not found.key)
+
+
+def as_table(options: Options) -> Options:
+  """Returns the options to read a table of labels with, where `label_text` may be a column's number."""
+  return options._replace(text=options.label_text, label_column="")
 
 
 def repeated_keys(path: Path, table: LabelTable) -> list[str]:
@@ -132,7 +137,7 @@ def unread_notices(path: Path, have: list[str], read: tuple[str, ...], options: 
 
 
 def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
-  have = column_names(path, notices, options)
+  have = column_names(path, notices, as_table(options))
   parent = options.label_parent
   if parent and parent not in have and suffix(path) not in _RECORDS:
     raise _missing(path, parent, "parents", "label_parent", have)

@@ -142,7 +142,7 @@ def excerpt(found: object) -> str:
 
 def some_of(names: list[str]) -> str:
   """Returns the first of these names, for an error message."""
-  return ", ".join([*names[:8], *["..."] * (len(names) > 8)])
+  return ", ".join([*names[:4], *["..."] * (len(names) > 4)])
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Rows of .jsonl, .csv, .tsv, .parquet and .arrow files as records, with their line numbers.
+"""Rows of tables (JSON, CSV, TSV, parquet, .arrow) and labelled lines as records, with their line numbers.
 
 At most CHUNK_BYTES plus one row (MAX_LINE_BYTES) are in memory at a time; for parquet, plus BATCH_ROWS rows.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from xmc_jax.data.formats import arrow_streams
 from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
-from xmc_jax.data.formats.json_records import objects
+from xmc_jax.data.formats.json_records import is_array, items, objects
 from xmc_jax.data.formats.lines import (
   CHUNK_BYTES,
   CHUNK_ROWS,
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
   import pyarrow as pa
   from pyarrow.parquet import ParquetFile
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")  # of tables that may be named; .arrow files never are
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".json")  # that may be named; .arrow files never are
+_LABELLED_LINE = re.compile(r"((?:__label__\S+\s+)+|\d+(?:,\d+)*\t|\t)(.*)")
 _DELIMITERS = (";", "\t", "|", ",")  # of CSV files whose header does not have the usual one
 _EXCEL_MARK = re.compile("(?i)sep=(.)")  # a first line that names the delimiter
 _QUOTED = re.compile('"(?:[^"]|"")*"')
@@ -53,11 +54,13 @@ def records(
     _refuse_twice(path, schema.names, columns)
   match suffix(path):
     case ".jsonl" | ".json":
-      yield from objects(path, notices, options)
+      yield from items(path) if is_array(path) else objects(path, notices, options)
     case ".arrow":
       yield from arrow_streams.records(path, columns)
     case ".parquet":
       yield from _parquet(path, columns)
+    case ".txt":
+      yield from _labelled_lines(path, notices, options)
     case _:
       yield from _separated(path, columns, notices, options)
 
@@ -186,6 +189,8 @@ def _separated(
     if header is None:
       return
     names = header[1]
+    if _is_headerless(names, options):
+      names, rows = [str(number) for number in range(1, len(names) + 1)], chain([header], rows)
     _refuse_twice(path, names, columns)
     for chunk in _chunks(rows):
       place = Place(path, [number for number, *_ in chunk])
@@ -193,6 +198,32 @@ def _separated(
         if len(cells) != len(names):
           raise place.refuse(row, f"{len(names)} columns, as in the header", f"{len(cells)}")
       yield place, [dict(zip(names, cells)) for _, cells, _ in chunk]
+
+
+def _is_headerless(header: list[str], options: Options) -> bool:
+  """Returns whether the options call columns by numbers, from 1, which the first line does not have."""
+  called = [*options.text.split("+"), *filter(None, [options.label_column])]
+  return all(map(str.isdecimal, called)) and not set(called) <= set(header)
+
+
+def _labelled_lines(path: Path, notices: list[str], options: Options) -> Iterator[tuple[Place, list[dict]]]:
+  """Yields lines of fastText ("__label__a __label__b words") or of PECOS' text2text ("0,3<tab>words")."""
+  with Lines(path, notices, options) as lines:
+    for first, texts in lines.chunks():
+      place = Place(path, range(first, first + len(texts)))
+      records = []
+      for row, text in enumerate(texts):
+        parts = _LABELLED_LINE.fullmatch(f"{text} ")
+        if parts is None:
+          raise place.refuse(row, "labels and a text, as '__label__NAME text' or '0,3<tab>text'", text)
+        marked = [word.removeprefix("__label__") for word in parts[1].split()]
+        labels = (
+          marked
+          if "__label__" in parts[1]
+          else [int(label) for label in parts[1].split(",") if label.strip()]
+        )
+        records.append({"text": parts[2].strip(), "labels": labels})
+      yield place, records
 
 
 def _chunks(rows: Iterator[tuple[int, list[str], int]]) -> Iterator[list[tuple[int, list[str], int]]]:

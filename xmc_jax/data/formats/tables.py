@@ -23,8 +23,10 @@ from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, su
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
-  "train.* and test.*, train-00000-of-00002.* and so on, or one file, in .jsonl, .csv, .tsv or .parquet"
+  "train.* and test.*, train-00000-of-00002.* and so on, or one file, in .jsonl, .json, .csv, .tsv, .parquet "
+  "or fastText's .txt"
 )
+POINT_SUFFIXES = (*SUFFIXES, ".txt")
 _HUB_FOLDER = "data"  # where repositories of the hub have their tables
 
 
@@ -33,9 +35,10 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   labels = find_label_file(path, options)
   if path.is_file():
     return source_fields(one_file(path), None, labels, options, notices)
-  train, test = find_splits(path, SUFFIXES, notices)
+  train, test = find_splits(path, POINT_SUFFIXES, notices)
   if train is None:
-    tables = [file for file in sorted(path.iterdir()) if suffix(file) in SUFFIXES and file != labels]
+    kinds = {*SUFFIXES} - {".json"}  # most of which hold settings
+    tables = [file for file in sorted(path.iterdir()) if suffix(file) in kinds and file != labels]
     if not tables and (path / _HUB_FOLDER).is_dir():
       train, test = find_splits(path / _HUB_FOLDER, SUFFIXES, notices)
     if len(tables) > 1:
@@ -74,7 +77,8 @@ def find_label_file(path: Path, options: Options) -> Path | None:
   folder = path.parent if path.is_file() else path
   if options.label_file:
     return label_tables.named_file(folder, options)
-  names = [stem + kind for stem in ("labels", "lbl") for kind in (".txt", *SUFFIXES)]
+  stems = ("labels", "lbl", "output-labels", "output-items")  # the last two are PECOS's
+  names = [stem + kind for stem in stems for kind in (".txt", *SUFFIXES)]
   return None if path.is_file() else find(folder, *names)
 
 
@@ -271,7 +275,7 @@ class _Tables:
     found = columns.text_and_label_columns(first, have_first, self._options, one_hot)
     for path in others:
       # Keys of JSON lines may be missing, and an empty file has none.
-      in_lines = suffix(path) == ".jsonl"
+      in_lines = suffix(path) in (".jsonl", ".json")
       names = [*found[0], *found[1]]
       have = names if in_lines else column_names(path, self._notices, self._options)
       if missing := next((name for name in names if name not in have), ""):
