@@ -558,6 +558,14 @@ def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
   )
 
 
+def test_texts_longer_than_what_is_read_are_counted(command, trained, tmp_path):
+  """Of a text of 40 words the encoder reads 24 tokens."""
+  (tmp_path / "in.txt").write_text("barn\n" + "barn " * 40 + "\n")
+  use = ("--mode=predict", f"--workdir={trained}", f"--input={tmp_path / 'in.txt'}", "--k=1")
+  said = "note: 1 texts are cut at 24 tokens for the encoder, by the run's data.max_length"
+  assert said in command(*use).err and said in command(*use, f"--output={tmp_path / 'out.npz'}").err
+
+
 def test_prediction_and_serving_with_added_labels(command, trained, tmp_path):
   (tmp_path / "new.csv").write_text("key,name\nhttp://x/1,zebra crossing\nl3,known\n")
   (tmp_path / "in.txt").write_text("zebra crossing\n")

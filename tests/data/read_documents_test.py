@@ -24,6 +24,18 @@ def test_a_file_is_lines_or_one_document(tmp_path):
   assert read(path, whole=True) == ([("a.txt.gz", "one\n\ntwo ±")], [])
 
 
+@each_case(
+  "notice, shown",
+  [
+    ("a: texts from 'b' (guessed; change with --config.data.text), c", "a: texts from 'b' (guessed), c"),
+    ("split at ';' in 2 rows (change with --config.data.label_separator)", "split at ';' in 2 rows"),
+    ("a (b); c", "a (b); c"),
+  ],
+)
+def test_a_trained_runs_notes_name_no_setting_to_change(notice, shown):
+  assert documents.without_settings(notice) == shown
+
+
 def test_bytes_that_are_not_utf_8_are_said(tmp_path):
   path = samples.write(tmp_path / "a.txt", b"one\nna\xefve\n")
   rows, (notice,) = read(path)

@@ -1,5 +1,6 @@
 """Reads documents to label: a text a line, a file each, or the rows of a table with their ids."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, su
 from xmc_jax.errors import DataError
 
 _IDS = ("id", "uid", "key")
+_SETTING = re.compile(r"(;| \() ?change with --config\.[^)]*\)")
 
 
 class Document(NamedTuple):
@@ -45,6 +47,11 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
     return _rows(path, options, notices)
   files_of(path)
   return (Document(text) for texts in text_chunks(path, notices, options) for text in texts)
+
+
+def without_settings(notice: str) -> str:
+  """Returns a notice of a reader without the setting that changes it: a trained run keeps its own."""
+  return _SETTING.sub(lambda found: ")" if found[0][0] == ";" else "", notice)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -85,6 +85,7 @@ class Encoder:
     json: the tokenizer as JSON, without its own settings for padding and truncation.
     num_special: special tokens added to each text.
     unknown_id: the token that stands for unknown words; None if there is none.
+    num_cut: texts that `table` has cut so far.
   """
 
   def __init__(self, tokenizer: Any, max_length: int):
@@ -93,7 +94,7 @@ class Encoder:
     if max_length <= self.num_special:
       limit = f"more than the {self.num_special} special tokens of a text"
       raise ConfigError(f"max_length={max_length}: expected {limit}")
-    self.max_length = max_length
+    self.max_length, self.num_cut = max_length, 0
     self.json = self._tokenizer.to_str()
     self._tokenizer.enable_truncation(max_length)
     model = json.loads(self.json)["model"]
@@ -114,7 +115,8 @@ class Encoder:
     ids, lengths = [np.zeros(0, self.dtype)], [np.zeros(1, np.int64)]
     source = iter(texts)
     while chunk := list(islice(source, _CHUNK_ROWS)):
-      chunk_ids, chunk_lengths, _ = self.encode(well_formed(chunk))
+      chunk_ids, chunk_lengths, num_cut = self.encode(well_formed(chunk))
+      self.num_cut += num_cut
       ids.append(chunk_ids)
       lengths.append(chunk_lengths)
     return TokenTable.of_offsets(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))

@@ -88,6 +88,14 @@ class Model:
   def _chosen(self) -> str:
     return self._scores or self._run.config.eval.scores
 
+  @property
+  def cut(self) -> str:
+    """Returns how many of the texts so far are longer than what the encoder reads, in words; '' if none."""
+    count, length = self._tokens.num_cut, self._tokens.max_length
+    return f"{count:,} texts are cut at {length} tokens for the encoder, by the run's data.max_length" * bool(
+      count
+    )
+
   @functools.cached_property
   def _sources(self) -> HybridRanker:
     opened = ranking.hybrid if self._chosen == "hybrid" else ranking.sources

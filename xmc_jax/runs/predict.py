@@ -163,6 +163,7 @@ def predict_command(
   texts = documents_of(source, whole, data.Options(**manifest["options"]))
   with contextlib.ExitStack() as files:
     model = load(workdir, scores=scores, backend=backend, warm=False)
+    files.callback(_say_cut, model)
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
     if destination.endswith(".npz"):
@@ -182,6 +183,11 @@ def predict_command(
     done += predict_lines(model, rest, out, k, block, explain, threshold)
   say(f"written to {destination}: {done:,} texts, {k} labels each")
   return done
+
+
+def _say_cut(model: Model) -> None:
+  if model.cut:
+    say(f"note: {model.cut}")
 
 
 def documents_of(source: str, whole: bool, options: data.Options) -> Iterator[Document]:
@@ -204,7 +210,7 @@ def _noting(found: Iterator[Document], notices: list[str]) -> Iterator[Document]
   num_said = 0
   for document in itertools.chain(found, [None]):
     for notice in notices[num_said:]:
-      say(f"note: {notice}")
+      say(f"note: {documents.without_settings(notice)}")
     num_said = len(notices)
     if document is not None:
       yield document

@@ -15,6 +15,7 @@ from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import GraphEdges
 from xmc_jax.console import say
+from xmc_jax.data import documents
 from xmc_jax.distributed import sharding, split_table
 from xmc_jax.distributed.split_table import Table
 from xmc_jax.errors import ConfigError, UserError
@@ -169,7 +170,7 @@ class Run:
     found = copy.copy(self)
     found.dataset, notes = data.with_test_rows(self.dataset, path, self.config.data.max_length, folder)
     for note in notes:
-      say(f"note: {note}")
+      say(f"note: {documents.without_settings(note)}")
     return found
 
   def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
