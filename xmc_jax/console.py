@@ -51,13 +51,25 @@ class Progress:
       else None
     )
 
+  def wait(self, note: str) -> None:
+    """Shows at once what the next unit waits for, such as a compilation."""
+    if self._bar is not None:
+      self._bar.set_postfix_str(note)
+    else:
+      say(f"{self._what}: {note}")
+
   def update(self, done: int, note: str = "") -> None:
     """Shows that `done` of `total` units are finished, counted from the very start, followed by `note`."""
-    if self._done == self._first < done:  # leaves compilation out of the rate
+    is_first = self._done == self._first < done
+    if is_first:  # leaves compilation out of the rate
       self._since = done, time.perf_counter()
     self._done = done
     if self._bar is not None:
       self._bar.set_postfix_str(note, refresh=False)
+      if is_first and done == self._first + 1:
+        self._bar.unpause()
+        self._bar.n = self._bar.initial = done
+        self._bar.refresh()
       self._bar.update(done - self._bar.n)
     elif self._shown and time.perf_counter() - self._spoken >= _PLAIN_SECONDS:
       self._spoken = time.perf_counter()
@@ -68,12 +80,15 @@ class Progress:
       self._bar.close()
 
   def _counts(self) -> str:
+    counts = (
+      f"{self._done:,}/{self._total:,} {self._unit}s" if self._total else f"{self._done:,} {self._unit}s"
+    )
+    if not self._total or self._done == self._first + 1:  # the first one alone was perhaps compiled
+      return counts
     first, start = self._since if self._done > self._since[0] else (self._first, self._start)
     rate = (self._done - first) / max(time.perf_counter() - start, 1e-9)
-    if not self._total:
-      return f"{self._done:,} {self._unit}s"
     left = (self._total - self._done) / rate if rate > 0 else float("inf")
-    return f"{self._done:,}/{self._total:,} {self._unit}s, {rate:.2f}/s, {_clock(left)} left"
+    return f"{counts}, {rate:.2f}/s, {_clock(left)} left"
 
 
 def say(line: str) -> None:

@@ -155,6 +155,12 @@ def test_examples_tick_what_is_true_and_skip_padding():
   assert evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 0) == ""
 
 
+def test_examples_show_the_beginning_of_a_document(monkeypatch):
+  monkeypatch.setattr(SPLIT, "texts", ["x" * 1249, "y" * 200, ""])
+  shown = evaluate.examples(_run(TRAIN, 3), SPLIT, RANKING, 10)
+  assert f"  {'x' * 200}…\n" in shown and f"  {'y' * 200}\n" in shown
+
+
 # What ranks: exactly, or by an index that is kept.
 
 NEEDS_SCANN = pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="needs ScaNN")

@@ -244,6 +244,8 @@ def load_data(
 
   def progress(stage: str, done: int, total: int | None) -> None:
     if stage not in bars:
+      for other in bars.values():  # several bars at once break each other's lines
+        other.close()
       bars[stage] = Progress(f"prepare: {stage}", total, unit="row")
     bars[stage].update(done)
 

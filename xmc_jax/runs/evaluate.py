@@ -24,7 +24,7 @@ from xmc_jax.types import PyTree
 
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
-_LABELS_SHOWN = 3  # labels of an example
+_LABELS_SHOWN, _LONGEST = 3, 200  # labels of an example, and characters of a text
 
 # (rows [n], labels [n, k] padded with -1) -> for each row, a line of text by label
 Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
@@ -178,14 +178,19 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   truth, lines = split.unfiltered_positives, []
   for row, reason in zip(rows, reasons):
     true = set(truth[row].indices.tolist())
-    lines.append(f"  {sanitize.line(split.texts[row])}")
+    lines.append(f"  {_cut(split.texts[row])}")
     found = [label for label in ranking.ids[row, :_LABELS_SHOWN].tolist() if label >= 0]
     missed = sorted(true - set(found))[:_LABELS_SHOWN]
     marks = [*("✓" if label in true else "·" for label in found), *("○" for _ in missed)]
     for mark, label in zip(marks, found + missed):
-      lines.append(f"    {mark} {sanitize.line(run.dataset.labels.texts[label])}")
+      lines.append(f"    {mark} {_cut(run.dataset.labels.texts[label])}")
     lines += [f"      why the first: {words}" for words in reason.values()]
   return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+  line = sanitize.line(text)
+  return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def _right_and_wrong(truth: sp.csr_matrix, firsts: np.ndarray, count: int) -> np.ndarray:

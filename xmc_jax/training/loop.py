@@ -171,6 +171,8 @@ class _Loop:
     build = lambda step, refreshed=self._refreshed: self._run.batches.build(step, refreshed)
     with contextlib.closing(prefetch(build, first, last)) as batches:
       for step in range(first + 1, last + 1):
+        if not self._train_step.num_programs:
+          bar.wait("compiling, which can take minutes")
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
         bar.update(
           step, readings.status(step, per_epoch, self._guard.last, self._record.best, config.eval.metric)
