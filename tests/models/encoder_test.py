@@ -95,13 +95,17 @@ MPNET_STATES = [
 def test_hidden_states_of_mpnet_equal_hugging_face():
   ids, mask = _inputs(n=3, length=140)
   ids = np.maximum(ids, 2)  # theirs takes 1 for padding
-  params = _params(MPNET)
+  params = jax.tree.map(jnp.asarray, _params(MPNET))
   hidden = Encoder(MPNET).apply({"params": params}, ids, mask)
   np.testing.assert_allclose(hidden[0, [0, 70, 139], :4], MPNET_STATES, atol=1e-5)
   first = Encoder(MPNET, first_only=True).apply({"params": params}, ids, mask, num_places=int(mask.sum()))
   np.testing.assert_allclose(first[:, 0], hidden[:, 0], atol=1e-5)
   dropping = Encoder(MPNET, attention_dropout=1e-9).apply({"params": params}, ids, mask, jax.random.key(0))
   np.testing.assert_allclose(dropping[mask], hidden[mask], atol=1e-5)
+  shape = jax.export.symbolic_shape("n, t")  # an export is for any number of texts and tokens
+  ids, mask = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, bool))
+  exported = jax.export.export(jax.jit(lambda ids, mask: Encoder(MPNET).apply({"params": params}, ids, mask)))
+  assert exported(ids, mask).out_avals[0].shape == (*shape, 16)
 
 
 @pytest.mark.slow
