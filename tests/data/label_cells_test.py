@@ -156,7 +156,7 @@ UNKNOWN = [*["x;y"] * 3, "new;x", *["old; newer"] * 2, "y"]
 def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, tmp_path):
   csv(tmp_path / "train.csv", UNKNOWN)
   samples.write(tmp_path / name, "y\nx\n" if name == "labels.txt" else "uri,label\ny,Why\nx,Ex\n")
-  lacks = "it lacks 3 labels, such as 'new', 'old', 'newer', of 5 places"
+  lacks = "unknown labels: 3, such as 'new', 'old', 'newer'; uses: 5"
   said = (
     rf"line 5: expected a label of {name}, found 'new' \({lacks}; --config\.data\.unknown_labels=drop leaves "
   )
@@ -196,6 +196,25 @@ def test_files_of_labels_call_their_columns_differently(columns, options, tmp_pa
   other = "0," if columns.startswith("nr,id") else ""
   samples.write(tmp_path / "labels.csv", f"{columns}\n{other}b,Two\n{other}a,One\n")
   assert read(tmp_path, **options)[:2] == (["Two", "One"], [["One"], ["Two"], ["Two"]])
+
+
+@each_case(
+  ("names", "cells", "rows"),
+  [
+    ("d7 d9 x", ["d7 d9", "x"], [["d7", "d9"], ["x"]]),
+    ("a,b,a b", ["a b", "b"], [["a b"], ["b"]]),
+    ("a,b c", ["a;b c"], [["a", "b c"]]),
+  ],
+)
+def test_labels_that_are_known_tell_if_a_space_is_between(names, cells, rows, tmp_path):
+  samples.write(tmp_path / "labels.txt", samples.lines(names.split("," if "," in names else None)))
+  csv(tmp_path / "train.csv", cells)
+  assert read(tmp_path)[1] == rows
+
+
+def test_a_tab_may_be_given_as_it_is_shown(tmp_path):
+  path = csv(tmp_path / "t.csv", ["a;b\tc"])
+  assert read(path, label_separator=r"\t")[:2] == (["a;b", "c"], [["a;b", "c"]])
 
 
 def test_keys_that_are_numbers_with_gaps(tmp_path):

@@ -50,7 +50,7 @@ def test_tables(tmp_path):
   assert list(found.train.truth.sum(1).flat) == [2, 2, 0]
   found = read(tmp_path / "jsonl", lines)
   assert (len(found.train), len(found.test), found.num_labels) == (4, 1, 4)
-  found = read(tmp_path / "keyed", keyed, label_separator=" ")
+  found = read(tmp_path / "keyed", keyed)
   assert list(found.labels.texts) == ["sound and music", "desktop environments", "the X window system"]
   assert list(found.test.truth.toarray()[0]) == [1, 1, 0]
 

@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple, TypeGuard
@@ -23,6 +23,7 @@ _PATTERNS = {
 }
 # An item of a list as Python or NumPy prints it.
 _ITEM = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\]]+)(?:\s*,\s*|\s+|$)""", re.DOTALL)
+_SAMPLE = 1000  # cells, and letters of each
 _FEW_USES, _ENOUGH_ROWS = 1.5, 20  # a label's uses on average, and rows, for a note
 _CHANGE = "(change with --config.data.label_separator)"
 
@@ -81,12 +82,13 @@ class CellSurvey:
   def __init__(self, separator: str = ""):
     """Takes the separator that the user gave; '' to guess it."""
     self.num_rows = 0
-    self._given = separator
+    self._given = "\t" if separator == r"\t" else separator
+    self._spaced: list[str] = []  # some cells of several words
     # Cells that have each separator between labels.
     self._num_split = dict.fromkeys((*_SEPARATORS, _ANGLES, " ", separator or " "), 0)
     self._patterns = set(_PATTERNS)  # which all cells so far match
     self._rows_of_bits: set[tuple[int, ...]] | None = set()  # two of them; None if a cell is none
-    self._has_texts = self._has_spaces = self._has_lists = False
+    self._has_texts = self._has_lists = False
 
   def add(self, cell: object) -> None:
     """Adds one cell."""
@@ -99,7 +101,8 @@ class CellSurvey:
       return
     text = cell.strip()
     self._has_texts = True
-    self._has_spaces = self._has_spaces or len(text.split(None, 1)) > 1
+    if len(self._spaced) < _SAMPLE and len(text) < _SAMPLE and len(text.split(None, 1)) > 1:
+      self._spaced.append(text)
     if self._patterns:
       self._patterns = {name for name in self._patterns if _PATTERNS[name].fullmatch(text)}
     for mark in self._num_split:
@@ -115,31 +118,34 @@ class CellSurvey:
     elif len(self._rows_of_bits) < 2:
       self._rows_of_bits.add(row)
 
-  def format(self) -> CellFormat:
-    """Returns the format of all cells that were added."""
+  def format(self, known: Container[str] = ()) -> CellFormat:
+    """Returns the format of all cells that were added; labels that are known tell if a space is between."""
     rows = list(self._rows_of_bits or ())
     # Ids do not repeat in a row, and are not in another order in the next.
     if len(rows) > 1 or any(len(set(row)) < len(row) for row in rows):
       return CellFormat(self._given, len(rows[0]))
-    return CellFormat(self._separator(), is_numeric="numbers" in self._patterns)
+    return CellFormat(self._separator(known), is_numeric="numbers" in self._patterns)
 
-  def _separator(self) -> str:
+  def _separator(self, known: Container[str]) -> str:
     if self._given or not self._has_texts:
       return self._given
     for pattern, mark in (("keys", " "), ("angles", _ANGLES)):
       if pattern in self._patterns and self._num_split[mark]:
         return mark
+    words = set(chain.from_iterable(map(str.split, self._spaced)))
+    if words and all(word in known for word in words):
+      return "" if any(cell in known for cell in self._spaced) else " "
     best = max(_SEPARATORS, key=lambda mark: self._num_split[mark])
     return best if self._num_split[best] else ""
 
-  def notices(self, texts: Sequence[str], num_uses: int) -> list[str]:
+  def notices(self, found: CellFormat, texts: Sequence[str], num_uses: int) -> list[str]:
     """Returns what was guessed, and what makes the guess doubtful.
 
     Args:
+      found: the format.
       texts: the labels that were read.
       num_uses: how often they are in a cell.
     """
-    found = self.format()
     if found.num_columns:
       names = "; labels.txt may give their names, one a line" if texts else ""
       return [f"labels are rows of {found.num_columns:,} numbers, 0 or 1, each the column of a label{names}"]
@@ -150,7 +156,7 @@ class CellSurvey:
     notices = []
     if num_split:
       notices.append(f"labels split at {mark!r} in {num_split:,} of {self.num_rows:,} rows {_CHANGE}")
-    elif self._has_spaces and not self._has_lists:  # cells of one word need no notice, and neither do lists
+    elif self._spaced and not self._has_lists:  # cells of one word need no notice, and neither do lists
       notices.append(f"each cell is one label {_CHANGE}")
     return [*notices, *self._doubts(mark, texts, num_uses)] if self._has_texts else notices
 

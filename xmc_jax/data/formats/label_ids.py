@@ -89,7 +89,7 @@ class Vocabulary:
     if not self._first:
       return []
     such = ", ".join(map(excerpt, islice(self._unknown, _SHOWN)))
-    counts = f"it lacks {len(self._unknown):,} labels, such as {such}, of {self._unknown.total():,} places"
+    counts = f"unknown labels: {len(self._unknown):,}, such as {such}; uses: {self._unknown.total():,}"
     if self._policy != "refuse":
       return [f"{self._file_name}: {counts}; {'left out' if self._policy == 'drop' else 'added'}"]
     place, row = self._first

@@ -124,10 +124,13 @@ class _Tables:
     self._format = survey.format()
     self._classes = LabelClasses((split, self._columns[split][1][0]) for split in self._splits())
     self._vocabulary = self._known_labels()
+    if self._label_file:
+      self._format = survey.format(self._vocabulary)
     self._number_labels()
     self._notices += self._columns_taken()
     is_listed = self._label_file or self._classes.names
-    self._notices += survey.notices([] if is_listed else self._vocabulary.texts, self._vocabulary.num_uses)
+    texts = [] if is_listed else self._vocabulary.texts
+    self._notices += survey.notices(self._format, texts, self._vocabulary.num_uses)
     self._notices += [*self._vocabulary.notices(), *self._classes.notices()]
     if self._test is None:  # all rows of one text are on the same side
       texts_of = self._groups[self._train]
