@@ -56,6 +56,17 @@ def test_a_file_that_is_only_written_anew_is_read(path, text, features):
   assert HybridModel.load(path).probabilities(features).tobytes() == expected.tobytes()
 
 
+def test_a_file_of_version_1_is_read_as_uncalibrated(path, text, features):
+  def without_calibration(content):
+    content.update(version=1)
+    del content["calibration"]
+
+  forged(path, text, without_calibration)
+  found = HybridModel.load(path)
+  log_odds = found.log_odds(features) @ found._joint[:2] + found._joint[2]
+  np.testing.assert_allclose(found.probabilities(features), 1 / (1 + np.exp(-log_odds)), atol=1e-6)
+
+
 # --- damage ---
 
 
@@ -103,7 +114,7 @@ def test_a_folder_in_its_place(path):
 # --- forged, with a checksum that fits ---
 
 
-@each_case("version", [0, 2, "1", None, {"a": "\n" * 50}])
+@each_case("version", [0, 3, "1", None, {"a": "\n" * 50}])
 def test_another_version(path, text, version):
   forged(path, text, lambda content: content.update(version=version))
   assert "format version" in assert_refused(path)
@@ -132,6 +143,8 @@ def test_another_version(path, text, version):
     ("joint", [1.0, 1.0]),
     ("joint", [1.0, 1.0, float("nan")]),
     ("joint", 1.0),
+    ("calibration", [1.0, 1.0]),
+    ("calibration", [1.0, 1.0, float("nan")]),
     ("num_rows", "many"),
     ("num_rows", float("inf")),
     ("num_rows", float("nan")),

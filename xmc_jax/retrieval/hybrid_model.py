@@ -3,8 +3,8 @@
 Logistic regression and gradient-boosted trees (LightGBM; Ke et al., 2017) are fitted on the same rows. The
 regression has a prior around weights that were fitted on other data. A second regression joins the two
 (stacking; Wolpert, 1992). It is fitted on the log-odds that both give for rows that they were not fitted on,
-so that it prefers the one that does better on this data, and its result is a calibrated probability
-(Platt, 1999).
+so that it prefers the one that does better on this data. As nearly all candidates are wrong, it fits the few
+that are likely badly: beta calibration (Kull et al., 2017) mends the shape of its probabilities.
 """
 
 import hashlib
@@ -20,9 +20,11 @@ from xmc_jax.retrieval import cpu_cores, lightgbm_text
 from xmc_jax.storage import atomic
 
 FEWEST_ROWS = 50  # queries that trees need; with fewer there is only the regression
-_TRUST = 30.0  # strength of the prior around the weights that were fitted on other data
+_TRUST = 30.0  # strength of the prior around weights that were fitted on other data
 _ROUNDING = 1e-6  # of float32 features, relative to their largest value
-_FORMAT, _VERSION = "xmc_jax hybrid", 1
+_CALIBRATION_TRUST = 10.0  # strength of the prior around probabilities as they are
+_UNCHANGED = (1.0, 1.0, 0.0)
+_FORMAT, _VERSION = "xmc_jax hybrid", 2  # version 1 has no calibration
 _FOLDS = 3
 _TREES = {
   "objective": "binary",
@@ -48,6 +50,7 @@ class HybridModel:
     joint: `[3]` weights of the log-odds by `linear` and by `trees`, and the intercept.
     num_rows: number of queries that it was fitted on; 0 for weights that were fitted on other data.
     threshold: the least probability of labels to return, for the best F1.
+    calibration: `[3]` weights a, b, c: probability p becomes σ(a ln p - b ln(1 - p) + c).
 
   Attributes:
     features, linear, num_rows, threshold: as given.
@@ -62,16 +65,17 @@ class HybridModel:
     joint: np.ndarray | Sequence[float] = (1.0, 0.0, 0.0),
     num_rows: int = 0,
     threshold: float = 0.5,
+    calibration: np.ndarray | Sequence[float] = _UNCHANGED,
   ):
     self.features, self.num_rows, self.threshold = list(features), num_rows, threshold
     self.linear, self._trees = np.asarray(linear, np.float64), trees
-    self._joint = np.asarray(joint, np.float64)
+    self._joint, self._calibration = np.asarray(joint, np.float64), np.asarray(calibration, np.float64)
     self._booster = lightgbm_text.booster(trees) if trees else None
     self.has_trees = bool(trees)
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[n]` float32 of candidates' features `[n, F]`."""
-    return _probabilities(self.log_odds(features), self._joint).astype(np.float32)
+    return _probabilities(self.log_odds(features), self._joint, self._calibration).astype(np.float32)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
@@ -90,6 +94,7 @@ class HybridModel:
       "num_rows": self.num_rows,
       "linear": self.linear.tolist(),
       "joint": self._joint.tolist(),
+      "calibration": self._calibration.tolist(),
       "trees": self._trees,
       "threshold": self.threshold,
     }
@@ -115,19 +120,22 @@ class HybridModel:
       content = json.loads(path.read_text(encoding="utf-8"))
       if content["format"] != _FORMAT or content.pop("sha256") != _checksum(content):
         raise ValueError("it was modified")
-      if content["version"] != _VERSION:
+      if content["version"] not in (1, _VERSION):
         raise ValueError(f"format version {content['version']!r:.20}, and this program reads {_VERSION}")
       names = content["features"]
-      linear, joint = (np.array(content[name], np.float64) for name in ("linear", "joint"))
+      linear, joint, calibration = (
+        np.array(weights, np.float64)
+        for weights in (content["linear"], content["joint"], content.get("calibration", _UNCHANGED))
+      )
       named = isinstance(names, list) and all(isinstance(name, str) for name in names)
-      if not named or linear.shape != (len(names) + 1,) or joint.shape != (3,):
+      if not named or linear.shape != (len(names) + 1,) or {joint.shape, calibration.shape} != {(3,)}:
         raise ValueError("its weights do not fit its features")
-      if not (np.isfinite(linear).all() and np.isfinite(joint).all()):
+      if not np.isfinite(np.concatenate([linear, joint, calibration])).all():
         raise ValueError("its weights are not finite")
       if content["trees"]:
         lightgbm_text.check(content["trees"], len(names))
       threshold = float(content.get("threshold", 0.5))  # older files have none
-      return cls(names, linear, content["trees"], joint, int(content["num_rows"]), threshold)
+      return cls(names, linear, content["trees"], joint, int(content["num_rows"]), threshold, calibration)
     except (
       *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
       DataError,
@@ -158,20 +166,22 @@ def fit(
   shuffled = np.random.default_rng(0).permutation(queries)
   parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
+  has_trees = len(queries) >= FEWEST_ROWS and not one_kind
+  joint, calibration = np.array([1.0, 0.0, 0.0]), np.array(_UNCHANGED)
   with cpu_cores.one_thread_per_product:  # the last bits of a product depend on the number of threads
-    if len(queries) < FEWEST_ROWS or one_kind:
-      model = HybridModel(names, _fitted_regression(names, features, right), num_rows=len(queries))
-      model.threshold = metrics.f1_threshold(model.probabilities(features), right, num_true)
-      return model
-    out_of_fold = np.zeros((len(rows), 2))
-    for out in parts:
-      out_of_fold[out] = HybridModel(names, *_fitted_models(names, features[~out], right[~out])).log_odds(
-        features[out]
-      )
-    linear, trees = _fitted_models(names, features, right)
-    joint = _joint(out_of_fold, right)
-    threshold = metrics.f1_threshold(_probabilities(out_of_fold, joint), right, num_true)
-    return HybridModel(names, linear, trees, joint, len(queries), threshold)
+    if not one_kind:
+      out_of_fold = np.zeros((len(rows), 2))
+      for out in parts:
+        models = _fitted_models(names, features[~out], right[~out], has_trees)
+        out_of_fold[out] = HybridModel(names, *models).log_odds(features[out])
+      joint = _joint(out_of_fold, right) if has_trees else joint
+      inputs = _beta_inputs(out_of_fold, joint)
+      calibration = _regression_from(inputs, right, calibration, np.full(3, _CALIBRATION_TRUST), least=0.01)
+    linear, trees = _fitted_models(names, features, right, has_trees)
+    model = HybridModel(names, linear, trees, joint, len(queries), calibration=calibration)
+    unseen = model.log_odds(features) if one_kind else out_of_fold
+    model.threshold = metrics.f1_threshold(_probabilities(unseen, joint, calibration), right, num_true)
+    return model
 
 
 def fixed(names: list[str]) -> HybridModel:
@@ -180,59 +190,67 @@ def fixed(names: list[str]) -> HybridModel:
   return HybridModel(names, [*(content["weights"].get(name, 0.0) for name in names), content["intercept"]])
 
 
-def _fitted_models(names: list[str], features: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, str]:
-  """Fits both models; returns the regression's weights `[F + 1]` and the trees' text."""
-  return _fitted_regression(names, features, right), lightgbm_text.fitted(features, right, _TREES, _NUM_TREES)
+def _fitted_models(
+  names: list[str], features: np.ndarray, right: np.ndarray, has_trees: bool
+) -> tuple[np.ndarray, str]:
+  """Fits both models; returns the regression's weights `[F + 1]` and the trees' text, '' without trees."""
+  trees = lightgbm_text.fitted(features, right, _TREES, _NUM_TREES) if has_trees else ""
+  return _fitted_regression(names, features, right), trees
 
 
 def _fitted_regression(names: list[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:
   """Fits a logistic regression with a prior around the weights of `fixed`; returns weights `[F + 1]`.
 
-  Adds to the loss `_TRUST` / 2 times the squared distance to these weights, for features of variance 1: a
-  normal prior. The intercept has no prior.
+  The strength of the prior is for features of variance 1. The intercept has no prior.
   """
-  from scipy.optimize import minimize
-
   center, scale = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
   # A feature that differs only by rounding keeps its prior weight; divided by its deviation it would get a
   # huge one.
   scale = np.where(scale > _ROUNDING * np.abs(features).max(axis=0), scale, 1)
-  inputs = np.append((features - center) / scale, np.ones((len(features), 1)), axis=1)
   prior = fixed(names).linear
   start = np.append(prior[:-1] * scale, prior[-1] + prior[:-1] @ center)
-
-  def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-    log_odds, offset = inputs @ weights, np.append(weights[:-1] - start[:-1], 0)
-    wrong = 1 / (1 + np.exp(-np.clip(log_odds, -80, 80))) - right
-    value = (np.logaddexp(0, log_odds) - right * log_odds).sum() + _TRUST / 2 * offset @ offset
-    return value, inputs.T @ wrong + _TRUST * offset
-
-  found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+  trust = np.append(np.full(len(scale), _TRUST), 0)
+  found = _regression_from((features - center) / scale, right, start, trust)
   return np.append(found[:-1] / scale, found[-1] - found[:-1] @ (center / scale))
 
 
+def _regression_from(
+  features: np.ndarray, right: np.ndarray, start: np.ndarray, trust: np.ndarray, least: float | None = None
+) -> np.ndarray:
+  """Fits a logistic regression; returns its weights, of at least `least`, and the intercept, `[F + 1]`.
+
+  Adds to the loss `trust` / 2 times the squared distance of each weight to `start`: a normal prior.
+  """
+  from scipy.optimize import minimize
+
+  inputs = np.append(features, np.ones((len(features), 1)), axis=1)
+
+  def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+    log_odds, offset = inputs @ weights, weights - start
+    value = (np.logaddexp(0, log_odds) - right * log_odds).sum() + trust / 2 @ offset**2
+    return value, inputs.T @ (_sigmoid(log_odds) - right) + trust * offset
+
+  bounds = [*[(least, None)] * features.shape[1], (None, None)]
+  return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 200}).x
+
+
+def _beta_inputs(log_odds: np.ndarray, joint: np.ndarray) -> np.ndarray:
+  """Joins log-odds `[n, 2]`; returns ln p and -ln(1 - p) of their probabilities, `[n, 2]`."""
+  joined = log_odds @ joint[:2] + joint[2]
+  return np.stack([-np.logaddexp(0, -joined), np.logaddexp(0, joined)], axis=1)
+
+
+def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
+  return 1 / (1 + np.exp(-np.clip(log_odds, -80, 80)))
+
+
 def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Fits the weights that join log-odds `[n, 2]`; drops a model whose weight would be negative."""
-  weights = _regression(log_odds, right)
-  worse = np.flatnonzero(weights[:2] < 0)
-  if not len(worse):
-    return weights
-  better = 1 - int(worse[0])
-  out = np.zeros(3)
-  out[better], out[2] = _regression(log_odds[:, better, None], right)
-  return out
+  """Fits the weights that join log-odds `[n, 2]`; a model whose weight would be negative gets 0."""
+  return _regression_from(log_odds, right, np.zeros(3), np.array([1.0, 1.0, 0.0]), least=0.0)
 
 
-def _probabilities(log_odds: np.ndarray, joint: np.ndarray) -> np.ndarray:
-  return 1 / (1 + np.exp(-np.clip(log_odds @ joint[:2] + joint[2], -80, 80)))
-
-
-def _regression(features: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Fits a logistic regression; returns its weights and intercept `[F + 1]`."""
-  from sklearn.linear_model import LogisticRegression
-
-  model = LogisticRegression(max_iter=200, tol=1e-3).fit(features, right)
-  return np.append(model.coef_[0], model.intercept_[0])
+def _probabilities(log_odds: np.ndarray, joint: np.ndarray, calibration: np.ndarray) -> np.ndarray:
+  return _sigmoid(_beta_inputs(log_odds, joint) @ calibration[:2] + calibration[2])
 
 
 def _checksum(content: dict) -> str:
