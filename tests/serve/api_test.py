@@ -153,7 +153,11 @@ def test_health_says_what_is_served(client, model):
   assert found["ok"] is True and found["run"] == "tiny" and found["labels"] == len(model.labels)
   assert found["step"] == model.step and found["probabilities"] is True and found["k"] == 3
   assert found["limits"]["max_k"] == len(model.labels)
-  assert (found["title"], found["description"], found["examples"]) == ("", "", [])
+  assert found["threshold"] is None and (found["title"], found["description"], found["examples"]) == (
+    "",
+    "",
+    [],
+  )
 
 
 def test_scores_of_one_source_are_no_probabilities(model):

@@ -235,6 +235,7 @@ def test_a_threshold_and_a_copy(page, model):
 
 def test_words_of_ones_own(browser, workdir):
   words = (
+    "--threshold=0.995",
     "--title=Which <b>shelf</b>?",
     "--description=Paste an abstract.",
     "--example=barn kelt",
@@ -244,10 +245,14 @@ def test_words_of_ones_own(browser, workdir):
     page = Page(browser, server.port).open()
     assert page.run("return document.title") == "Which <b>shelf</b>?" == page.texts("h1")[0]
     assert page.texts("#about") == ["Paste an abstract."]
+    assert page.run("return least.value") == "99.5"
     assert page.texts("#examples button") == ["barn kelt", "x"]
     page.run("document.querySelector('#examples button').click()")
-    page.wait("return document.querySelectorAll('#labels > li').length === 5")
+    page.wait("return document.getElementById('status').textContent.startsWith('No label reaches 99.5%')")
     assert page.run("return document.getElementById('text').value") == "barn kelt"
+    assert '"threshold":0.995' in page.run("return document.getElementById('request').textContent")
+    page.run("least.value = 0; least.dispatchEvent(new Event('input'))")
+    assert page.run("return document.querySelectorAll('#labels > li').length") == 5
 
 
 def test_the_keyboard_alone_reaches_everything(page, model):

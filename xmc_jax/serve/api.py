@@ -146,6 +146,7 @@ async def health(request: Request) -> Response:
     "labels": len(worker.model.labels),
     "probabilities": worker.model.gives_probabilities,
     "k": state.k,
+    "threshold": state.threshold if math.isfinite(state.threshold) else None,
     "limits": limits,
     **state.page_text._asdict(),
   }

@@ -110,6 +110,7 @@ class Health(BaseModel):
   labels: int = Field(description="The number of labels.")
   probabilities: bool = Field(description="Whether scores are probabilities.")
   k: int = Field(description="Labels per text where a request does not say.")
+  threshold: float | None = Field(description="Least score where a request does not say; null is none.")
   limits: LimitsAnswer
   title: str = Field(description="The page's title; '' is the run's name.")
   description: str = Field(description="What the page says below its title; '' is the usual sentence.")

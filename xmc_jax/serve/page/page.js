@@ -45,6 +45,11 @@ function say(sentence, isError, more = "") {
   status.classList.toggle("error", Boolean(isError));
 }
 
+// Returns the request for the labels of a text; the page itself leaves out those below its threshold.
+function bodyOf({ text, k }) {
+  return { text, k, ...(probabilities && { threshold: 0 }) };
+}
+
 // Asks for labels of a text, as `ask` does.
 function predict(body, signal) {
   const headers = { "Content-Type": "application/json" };
@@ -129,7 +134,7 @@ function reasonsOf(why, typed) {
 // Asks once for the reasons of all labels that are shown.
 function reasons(of) {
   if (!of.reasons) {
-    of.reasons = predict({ text: of.text, k: of.k, explain: true }).then((answer) => {
+    of.reasons = predict({ ...bodyOf(of), explain: true }).then((answer) => {
       return new Map(answer.predictions[0].labels.map((label) => [label.id, label.why]));
     });
     of.reasons.catch(() => { of.reasons = null; });
@@ -178,7 +183,8 @@ function row(label, number, best, of) {
 }
 
 function tellCommand({ text, k }) {
-  const body = JSON.stringify({ text: text.slice(0, EXCERPT), k }).replaceAll("'", "'\\''");
+  const threshold = probabilities && Number(least.value) ? { threshold: Number(least.value) / 100 } : {};
+  const body = JSON.stringify({ text: text.slice(0, EXCERPT), k, ...threshold }).replaceAll("'", "'\\''");
   document.getElementById("request").textContent =
     `curl ${new URL("predict", location.href)} -H 'Content-Type: application/json' -d '${safe(body)}'`;
 }
@@ -222,7 +228,7 @@ async function update() {
   const late = setTimeout(() => mine.abort(new DOMException("", "TimeoutError")), 1000 * ANSWER_SECONDS);
   working();
   try {
-    const answer = await predict({ text: of.text, k: of.k }, mine.signal);
+    const answer = await predict(bodyOf(of), mine.signal);
     show({ ...of, labels: answer.predictions[0].labels });
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -297,6 +303,7 @@ async function start() {
     safe(about.description) || `Type a text to see which of ${about.labels.toLocaleString("en")} labels fit it, with their ${what}.`;
   longest = about.limits.max_text_length;
   least.parentElement.hidden = !probabilities;
+  least.value = probabilities ? Math.round(1e6 * about.threshold) / 1e4 : 0;
   offer(about.examples);
   const choices = [...new Set([3, 5, 10, 20, about.k])].filter((k) => k <= about.limits.max_k || k === about.k);
   count.replaceChildren(...choices.sort((a, b) => a - b).map((k) => new Option(k, k, k === about.k, k === about.k)));
