@@ -271,7 +271,9 @@ def test_columns_of_0_and_1_are_labels(tmp_path):
   path = one_hot_csv(tmp_path / "train.csv")
   expected = (["c++", "a+b", "other"], [["c++"], [], ["c++", "a+b"]])
   assert read(path, text="comment")[:2] == expected
-  note = "labels from column 'c++', 'a+b', 'other' (guessed; change with --config.data.label_column), such as"
+  note = (
+    "labels from 3 columns of 0 and 1 (guessed; change with --config.data.label_column), such as 'c++', 'a"
+  )
   assert note in data.load(path, text="comment").manifest["notices"][0]
   one_hot_csv(path, [("a", True, "", 0), ("b", False, 0.0, 0), ("c", 1, 1, "")])
   one_hot_csv(tmp_path / "test.csv", [("d", 0, 1, 1)])

@@ -93,6 +93,7 @@ def shown(columns: list[str]) -> str:
 
 def taken(key: str, names: tuple[str, ...], is_guess: bool) -> str:
   """Returns the column names and, if they were guessed, how to choose others."""
-  several = f"{', '.join(map(excerpt, names[:_MANY]))}{' ...' * (len(names) > _MANY)}"
-  named = "column " + (several if len(names) > 2 else " and ".join(map(excerpt, names)))
+  named = "column " + " and ".join(map(excerpt, names))
+  if key == "label_column" and len(names) > 1:
+    named = f"{len(names):,} columns of 0 and 1"
   return f"{named} (guessed; change with --config.data.{key})" if is_guess else named
