@@ -370,6 +370,19 @@ def test_many_files_make_a_short_line(tmp_path):
   assert len(str(caught.value)) < 300
 
 
+@each_case("with_test", [True, False])
+def test_a_validation_file_is_held_out(with_test, tmp_path):
+  for stem, num in (("train", 10), ("validation", 3), *([("test", 2)] if with_test else [])):
+    samples.write(tmp_path / f"{stem}.csv", "title,label\n" + "".join(f"{stem}{i},a\n" for i in range(num)))
+  samples.write(tmp_path / "validation.csv", (tmp_path / "validation.csv").read_text() + "none,\n")
+  read = data.load(tmp_path)
+  assert read.num_validation == 3 and len(read.train) == 14 - 2 * (not with_test) and len(read.test) == 2
+  rest, held_out = data.hold_out(read.train, 3, 0, read.num_validation)
+  assert list(held_out.texts) == ["validation0", "validation1", "validation2"] and "none" in rest.texts
+  assert len(set(data.hold_out(read.train, 4, 0, read.num_validation)[1].texts)) == 4
+  assert not any("not read" in notice for notice in read.manifest["notices"])
+
+
 def _pairs(num: int) -> str:
   """Returns a table of `num` texts with two labels each, one row a pair; the second rows come last."""
   return "title,label\n" + "".join(f"t{i},{label}{i}\n" for label in "ab" for i in range(num))

@@ -59,14 +59,18 @@ def test_one_data_set_is_split_like_a_table(tmp_path):
 
 def test_other_splits_are_left_out_and_named(tmp_path):
   folder = samples.huggingface(tmp_path / "set")
-  names = {"splits": ["train", "validation", "test", "extra"]}
-  samples.write(folder / "dataset_dict.json", json.dumps(names))
-  assert data.load(folder).manifest["notices"][0] == (
-    "not read: split 'extra', 'validation'; rows of train are held out in its place "
-    "(--config.data.num_validation)"
-  )
+  samples.write(folder / "dataset_dict.json", json.dumps({"splits": ["train", "test", "extra"]}))
+  assert data.load(folder).manifest["notices"][0] == "not read: split 'extra'"
   samples.write(folder / "dataset_dict.json", json.dumps({"splits": ["validation"]}))
   refused(folder, r"dataset_dict\.json: expected a split 'train', found .*'validation'.*/SPLIT$")
+
+
+def test_a_split_to_validate_on_is_held_out(tmp_path):
+  samples.saved_split(tmp_path / "train", [(f"t{at}", [at % 5]) for at in range(9)])
+  samples.saved_split(tmp_path / "dev", [("v", [1]), ("w", [])])
+  samples.write(tmp_path / "dataset_dict.json", json.dumps({"splits": ["train", "dev"]}))
+  found = data.load(tmp_path, test_fraction=0)
+  assert found.num_validation == 1 and list(found.train.texts)[-2:] == ["v", "w"]
 
 
 def test_shards_are_read_in_the_order_of_the_state(tmp_path):
@@ -158,8 +162,9 @@ def test_shards_in_the_order_of_their_numbers(place, suffix, tmp_path):
   found = data.load(tmp_path, test_fraction=0)
   assert list(found.train.texts) == [f"t{number}" for number in range(12)]
   assert len(found.manifest["sources"]) == 12
-  samples.write(tmp_path / place / "validation.jsonl", "")
-  assert data.load(tmp_path, test_fraction=0.5).manifest["notices"][0].startswith("not read: split 'validat")
+  samples.write(tmp_path / place / "validation.jsonl", '{"text": "v", "labels": ["x"]}')
+  found = data.load(tmp_path, test_fraction=0.5)
+  assert found.num_validation == 1 and found.train.texts[-1] == "v" and len(found.test) == 6
 
 
 def test_a_table_in_the_folder_comes_before_those_in_data(tmp_path):

@@ -47,7 +47,9 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     ),
     "max_length": Key(32, "tokens per text, including special ones", least=3),  # [CLS], a token, [SEP]
     "num_validation": Key(
-      -1, "training rows held out to choose the best epoch; -1 is a tenth, at most 1,000", least=-1
+      -1,
+      "training rows held out to choose the best epoch; -1: the validation file, or a tenth up to 1,000",
+      least=-1,
     ),
     "cache_dir": Key("", "prepared data; '' is $XMC_JAX_CACHE or ~/.cache/xmc_jax"),
   },

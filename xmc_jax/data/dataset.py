@@ -125,6 +125,7 @@ class Dataset:
     graph_kinds: name -> the sides that have links: 'query', 'label' or both; graphs without links are absent.
     truth: NamedTuple (train, test) of csr.
     num_labels: L.
+    num_validation: labelled rows at the end of train that come from a validation file.
   """
 
   def __init__(self, folder: Path, manifest: dict):
@@ -132,6 +133,7 @@ class Dataset:
     self.labels = self._text_set("labels")
     self.num_labels = len(self.labels)
     self.label_keys = self._label_keys()
+    self.num_validation = manifest["counts"]["train"].get("validation", 0)
     self.train, self.test = self._split("train"), self._split("test")
     self.truth = Truth(self.train.truth, self.test.truth)
     kinds = {
@@ -213,13 +215,14 @@ def load_prepared(folder: str | Path) -> Dataset:
   return Dataset(folder, manifest)
 
 
-def hold_out(split: Split, num: int, seed: int) -> tuple[Split, Split]:
+def hold_out(split: Split, num: int, seed: int, num_last: int = 0) -> tuple[Split, Split]:
   """Sets rows aside for validation: the same ones for the same seed, all of them with labels.
 
   Args:
     split: the points to divide.
     num: how many rows to hold out.
     seed: seed of the random choice.
+    num_last: how many labelled rows at the end are meant for it; they are taken if `num` is the same.
 
   Returns:
     (the rest, the rows held out), both in their original order; `row_numbers` has their row numbers.
@@ -232,5 +235,8 @@ def hold_out(split: Split, num: int, seed: int) -> tuple[Split, Split]:
     limit = max(len(labelled) - 1, 0)
     raise ConfigError(f"num_validation={num}: expected 0 to {limit}, as {len(labelled)} rows have labels")
   is_held_out = np.zeros(len(split), bool)
-  is_held_out[np.random.default_rng(seed).choice(labelled, num, replace=False)] = True
+  if num and num == num_last:
+    is_held_out[labelled[-num:]] = True
+  else:
+    is_held_out[np.random.default_rng(seed).choice(labelled, num, replace=False)] = True
   return split.rows(np.flatnonzero(~is_held_out)), split.rows(np.flatnonzero(is_held_out))

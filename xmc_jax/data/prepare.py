@@ -248,6 +248,8 @@ class _Builder:
         if split == "train":
           self._has_points[pairs.ids] = True
         counts["without_labels"] += int((pairs.counts == 0).sum())
+        if pairs.place.path in self._source.held_out and split == "train":
+          counts["validation"] += int((pairs.counts > 0).sum())
         counts["pairs"] += len(pairs.ids)
         self._progress(split, files.num_texts, rows.total)
     counts.update(files.counts)

@@ -108,6 +108,9 @@ def fit_to_data(
     ConfigError: a setting cannot work with these data.
   """
   counts = dataset.train.num_labelled, dataset.num_labels
+  if dataset.num_validation and config.data.num_validation == fit_to_size.AUTOMATIC:
+    config = ml_collections.ConfigDict(config.to_dict())
+    config.data.num_validation = dataset.num_validation
   config, chosen = fitted(config, *counts, begun)
   if chosen:
     say(chosen)

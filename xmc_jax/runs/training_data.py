@@ -33,7 +33,9 @@ class TrainingData:
     if not dataset.train.num_labelled:
       raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
     configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
-    self.train, self.validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
+    self.train, self.validation = data.hold_out(
+      dataset.train, config.data.num_validation, config.train.seed, dataset.num_validation
+    )
     self.num_labelled = int(np.count_nonzero(np.diff(self.train.unfiltered_positives.indptr)))
     if not self.num_labelled:
       raise ConfigError(

@@ -5,7 +5,7 @@ from pathlib import Path
 from xmc_jax.data.formats import tables
 from xmc_jax.data.formats.class_names import read_json
 from xmc_jax.data.formats.source import Options, excerpt
-from xmc_jax.data.formats.split_files import SplitFiles, left_out, shown
+from xmc_jax.data.formats.split_files import VALIDATION, SplitFiles, left_out, shown
 from xmc_jax.errors import DataError
 
 LOOKS_FOR = "dataset_dict.json, or state.json and dataset_info.json"
@@ -24,7 +24,9 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
       raise DataError(f"{folder / _SPLITS}: expected a split 'train', found {excerpt(names)}; {alone}")
     train = _split(folder / "train")
     test = _split(folder / "test") if "test" in names else None
-    notices += left_out([name for name in names if name not in ("train", "test")])
+    validation = next((name for name in VALIDATION if name in names), "")
+    train = train.followed_by(_split(folder / validation) if validation else None)
+    notices += left_out([name for name in names if name not in ("train", "test", validation)])
   elif all((folder / name).is_file() for name in (_STATE, _INFO)):
     train, test = _split(folder), None
   else:

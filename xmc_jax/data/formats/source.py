@@ -115,6 +115,7 @@ class Source(NamedTuple):
     graphs: metadata graphs.
     notices: messages for the user; readers add to them.
     options: how the files are read.
+    held_out: the files, last of the training rows, whose rows choose the best parameters.
     keys: yields the labels' own names (URI, SKU, uid), some at a time, once `labels` is read to its end; None
       or no key if labels are called by their texts.
   """
@@ -129,6 +130,7 @@ class Source(NamedTuple):
   graphs: tuple[GraphFiles, ...]
   notices: list[str]
   options: Options
+  held_out: tuple[Path, ...] = ()
   keys: Callable[[], Iterator[list[str]]] | None = None
 
 

@@ -12,7 +12,7 @@ from xmc_jax.errors import DataError
 _SHARD = re.compile(
   r"(?P<split>\w[\w.]*)-(?P<number>\d{5,9})-of-(?P<total>\d{5,9})(-[0-9a-f]{16})?(?P<end>\.\w+?(\.(gz|bz2|xz|zip))?)"
 )
-_HELD_OUT = ("validation", "valid", "val", "dev")
+VALIDATION = ("validation", "valid", "val", "dev")
 _STEMS = {"train": ("train", "trn"), "test": ("test", "tst")}
 
 
@@ -23,11 +23,18 @@ class SplitFiles(NamedTuple):
     files: the tables, in the order of their rows.
     name: what a notice calls them.
     features: the file that describes their columns (`dataset_info.json`); None if they do so themselves.
+    held_out: those of the files, the last, whose rows choose the best parameters.
   """
 
   files: tuple[Path, ...]
   name: str
   features: Path | None = None
+  held_out: tuple[Path, ...] = ()
+
+  def followed_by(self, validation: "SplitFiles | None") -> "SplitFiles":
+    """Returns the split with the rows of this one, to be held out, behind its own."""
+    more = validation.files if validation else ()
+    return self._replace(files=(*self.files, *more), held_out=more)
 
 
 def one_file(path: Path) -> SplitFiles:
@@ -38,7 +45,7 @@ def one_file(path: Path) -> SplitFiles:
 def find_splits(
   folder: Path, suffixes: tuple[str, ...], notices: list[str]
 ) -> tuple[SplitFiles | None, SplitFiles | None]:
-  """Returns the training and the test tables of a folder; None for a split without any.
+  """Returns the training (with validation) and the test tables of a folder; None for a split without any.
 
   Adds a notice for each split that is left out.
 
@@ -48,9 +55,9 @@ def find_splits(
   shards = _shards(folder, suffixes)
   train, test = (_find_split(folder, stems, suffixes, shards) for stems in _STEMS.values())
   if train is not None:
-    single = [stem for stem in _HELD_OUT if find(folder, *(stem + kind for kind in suffixes))]
-    read = {stem for stems in _STEMS.values() for stem in stems}
-    notices += left_out([*single, *(split for split in shards if split not in read)])
+    train = train.followed_by(_find_split(folder, VALIDATION, suffixes, shards))
+    read = {*VALIDATION, *(stem for stems in _STEMS.values() for stem in stems)}
+    notices += left_out([split for split in shards if split not in read])
   return train, test
 
 
@@ -58,10 +65,7 @@ def left_out(splits: list[str]) -> list[str]:
   """Returns a notice for the splits of a data set that are not read; none if there are no such splits."""
   if not splits:
     return []
-  named = ", ".join(map(repr, sorted(set(splits))[:8]))
-  held_out = "rows of train are held out in its place (--config.data.num_validation)"
-  why = f"; {held_out}" if set(splits) & set(_HELD_OUT) else ""
-  return [f"not read: split {named}{why}"]
+  return [f"not read: split {', '.join(map(repr, sorted(set(splits))[:8]))}"]
 
 
 def _find_split(

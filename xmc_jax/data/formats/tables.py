@@ -61,6 +61,7 @@ def source_fields(
   return {
     "files": (*train.files, *(test.files if test else ()), *((labels,) if labels else ())),
     "labels_file": labels or train.files[0],
+    "held_out": train.held_out,
     "labels": reader.labels,
     "keys": reader.keys if labels else None,
     "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
@@ -97,7 +98,7 @@ class _Tables:
     if not 0 <= options.test_fraction < 1:
       wrong = f"--config.data.test_fraction={options.test_fraction}"
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
-    self._is_test = np.zeros(0, bool)
+    self._is_test, self._num_train = np.zeros(0, bool), 0
     self._groups: dict[SplitFiles, TextGroups] = {}
     self._later_labels: dict[SplitFiles, dict[int, list[int]]] = defaultdict(dict)
 
@@ -134,9 +135,10 @@ class _Tables:
     self._notices += [*self._vocabulary.notices(), *self._classes.notices()]
     if self._test is None:  # all rows of one text are on the same side
       texts_of = self._groups[self._train]
-      order = np.random.default_rng(self._options.split_seed).permutation(texts_of.num_groups)
+      num = int(texts_of.group[: self._num_train].max(initial=-1)) + 1  # without those of a validation file
+      order = np.random.default_rng(self._options.split_seed).permutation(num)
       is_test = np.zeros(texts_of.num_groups, bool)
-      is_test[order[: round(texts_of.num_groups * self._options.test_fraction)]] = True
+      is_test[order[: round(num * self._options.test_fraction)]] = True
       self._is_test = is_test[texts_of.group]
     if self._options.merge_texts:
       self._later_labels = {split: self._labels_of_later_rows(split) for split in self._splits()}
@@ -186,6 +188,8 @@ class _Tables:
       for place, rows in self._records(split):
         texts = [joined_text(record, names, place, row) for row, record in enumerate(rows)]
         hashes.extend(hashes_of(texts, len(hashes)))
+        if split is self._train and place.path not in split.held_out:
+          self._num_train = len(hashes)
         for row, record in enumerate(rows):
           self._classes.count_unlabelled(place.path, record.get(label_columns[0]))
           self._vocabulary.add(self._labels_of(record, split, place, row), place, row)
