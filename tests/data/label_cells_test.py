@@ -220,7 +220,11 @@ def test_a_tab_may_be_given_as_it_is_shown(tmp_path):
 def test_keys_that_are_numbers_with_gaps(tmp_path):
   parquet(tmp_path / "train.parquet", [3.0, None, 1.0])
   samples.write(tmp_path / "labels.csv", "id,name,parent\n1.0,one,\n3.0,three,1.0\n")
-  assert read(tmp_path, label_parent="parent")[:2] == (["one", "one > three"], [["one > three"], [], ["one"]])
+  expected = ["one", "one > three"], [["one > three"], [], ["one"]]
+  assert read(tmp_path, label_parent="parent")[:2] == expected
+  assert list(data.load(tmp_path, label_parent="parent").label_keys) == ["1.0", "3.0"]
+  samples.write(tmp_path / "labels.csv", "id,name,parent\n1,one,\n3,three,1.0\n")
+  assert read(tmp_path, label_parent="parent")[:2] == expected
 
 
 def test_a_label_that_stands_twice_in_a_label_file(tmp_path):

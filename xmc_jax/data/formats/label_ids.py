@@ -50,6 +50,9 @@ class Vocabulary:
     self._ids: dict[str, int] = {}
     for at, key in chain(enumerate(keys), enumerate(self.texts)):
       self._ids.setdefault(key.strip(), at)
+    for at, key in enumerate(keys):
+      if key.endswith(".0") and key[:-2].isdigit():  # a number of a data frame with gaps
+        self._ids.setdefault(key[:-2], at)
 
   def __contains__(self, key: object) -> bool:
     return key in self._ids

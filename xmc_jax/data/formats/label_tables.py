@@ -66,8 +66,6 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
     has_parents = has_parents or any(found.parent in record for record in rows)
   if found.parent and not has_parents:
     raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], as_table(options)))
-  if all(key.endswith(".0") for key in keys):  # numbers of a data frame with gaps
-    keys = [key.removesuffix(".0") for key in keys]
   return LabelTable(hierarchy.joined_texts(keys), keys, not found.key)
 
 
