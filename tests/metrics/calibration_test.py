@@ -49,7 +49,15 @@ def test_against_a_loop(monkeypatch, block):
 
 
 def test_nothing_is_no_error():
-  assert metrics.reliability([], []) == (0.0, [])
+  assert metrics.reliability([], []) == (0.0, [], 0.0)
+
+
+def test_the_error_by_chance_is_that_of_exact_probabilities():
+  rng = np.random.default_rng(0)
+  probabilities = rng.random(300)
+  errors = [metrics.reliability(probabilities, rng.random(300) < probabilities).ece for _ in range(200)]
+  expected = metrics.reliability(probabilities, probabilities > 0.5).by_chance
+  assert np.mean(errors) == pytest.approx(expected, rel=0.05)
 
 
 @each_case(

@@ -126,6 +126,22 @@ def test_probabilities_are_held_against_the_truth(tmp_path):
   assert [one["pairs"] for one in found["bins"]] == [1, 2, 1, 1, 1, 1, 1]
   assert found["ece"] == pytest.approx((0.1 + 2 * 0.2 + 0.7 + 0.4 + 0.5 + 0.6 + 0.1) / 8)
   assert found["ece_first"] == pytest.approx((0.1 + 0.6 + 0.4) / 3)
+  assert found["note"] == ""  # three rows prove nothing
+  run = types.SimpleNamespace(workdir=tmp_path, config=_run(TRAIN, 3, tmp_path).config)
+  run.config.eval.scores = "hybrid"
+  assert evaluate.calibration_error(run, "hybrid", 1) == found["ece_first"]
+  assert evaluate.calibration_error(run, "hybrid", 2) is evaluate.calibration_error(run, "fused", 1) is None
+
+
+def test_probabilities_that_are_far_off_are_noted():
+  ids = np.zeros((200, 1), np.int32)
+  truth = sp.csr_matrix((np.arange(200) < 100).astype(np.float32)[:, None])
+  for score, said in (
+    (0.54, ""),
+    (0.9, "first labels are 40 points off on the test rows, where chance explains 2:"),
+  ):
+    found = evaluate.calibration(Ranking(ids, np.full((200, 1), score, np.float32)), truth)
+    assert said in found["note"] and bool(found["note"]) == bool(said)
 
 
 def test_examples_ring_true_labels_that_are_not_shown(monkeypatch):

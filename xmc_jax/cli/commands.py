@@ -285,13 +285,15 @@ def _show_test(
 ) -> None:
   """Prints the test table and examples; the chosen scores are the first of `means`."""
   test, chosen = run.dataset.test, next(iter(means))
+  truth = test.unfiltered_positives
   by = f", by {'both' if chosen == 'fused' else chosen}" if len(means) > 1 else ""
-  without = metrics.num_rows_without_labels(test.unfiltered_positives)
+  without = metrics.num_rows_without_labels(truth)
   unlabelled = f" ({without:,} without labels count as 0, and not in R)" if without else ""
   show(f"test metrics in percent{by}, {len(test):,} points{unlabelled}, parameters of step {step:,}")
   columns = {name: evaluate.shown(of_source) for name, of_source in means.items()}
   show(console.table(columns))
-  show(guide.meanings(columns[chosen], columns))
+  off = evaluate.calibration(ranked, truth)["note"] if ranking.gives_probabilities(chosen) else ""
+  show(guide.meanings(columns[chosen], columns) + (f"\nnote: {off}" if off else ""))
   if run.config.eval.num_examples:
     show("\nexamples: ✓ a right label, · a wrong one, ○ a right one that is not among the first three")
     show(evaluate.examples(run, test, ranked, run.config.eval.num_examples, why))

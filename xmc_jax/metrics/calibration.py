@@ -34,10 +34,12 @@ class Reliability(NamedTuple):
   Attributes:
     ece: expected calibration error; 0 where there is no pair.
     bins: the bins that have pairs, the lowest probabilities first.
+    by_chance: about the error that exact probabilities have for so few pairs.
   """
 
   ece: float
   bins: list[Bin]
+  by_chance: float
 
 
 def reliability(
@@ -91,7 +93,11 @@ def reliability(
     num_right[kept] / pairs[kept],
   )
   bins = [Bin(*row) for row in zip(*(column.tolist() for column in columns))]
-  return Reliability(float(sum(found.share * abs(found.right - found.predicted) for found in bins)), bins)
+  ece = sum(found.share * abs(found.right - found.predicted) for found in bins)
+  # The mean absolute value of a normal variable is √(2/π) of its deviation.
+  deviations = ((found.predicted * (1 - found.predicted) / found.pairs) ** 0.5 for found in bins)
+  by_chance = sum(found.share * np.sqrt(2 / np.pi) * deviation for found, deviation in zip(bins, deviations))
+  return Reliability(float(ece), bins, float(by_chance))
 
 
 def f1_threshold(probabilities: npt.ArrayLike, right: npt.ArrayLike, num_true: int) -> float:

@@ -114,6 +114,7 @@ def _reliability(calibration: Mapping[str, Any], num_rows: int, draw: Draw) -> l
   return [
     element("h3", "Whether the probabilities hold"),
     note(text),
+    *([note(f"Note: {calibration['note']}.")] if calibration.get("note") else []),
     *draw(("reliability", lambda: figures.reliability(bins), caption)),
     element("details", joined([summary, note(how), tables.reliability(bins, num_rows)])),
   ]

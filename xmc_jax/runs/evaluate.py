@@ -25,6 +25,7 @@ from xmc_jax.types import PyTree
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 _LABELS_SHOWN, _LONGEST = 3, 200  # labels of an example, and characters of a text
+_LARGE_ERROR = 0.05  # of probabilities; to be large it must also be 1.5 times that by chance
 
 # (rows [n], labels [n, k] padded with -1) -> for each row, a line of text by label
 Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
@@ -79,8 +80,8 @@ def write_report(
   metrics.json holds the means, their bootstrap 95 % intervals (coverage has none), and the parts of the
   metrics at 1 and 5 by label frequency. `by_source` holds the means of other rankings and is stored as it is.
   `suffix` is appended to the files' names. If scores are `probabilities`, 'calibration' compares them with
-  the truth: `ece` and `bins` of all ranked labels, `ece_first` of the first label of each row. `means` is the
-  result of `score`, if it was computed already.
+  the truth: `ece` and `bins` of all ranked labels, `ece_first` of the first label of each row, and a `note`
+  if that is large. `means` is the result of `score`, if it was computed already.
 
   Returns:
     The means.
@@ -119,7 +120,23 @@ def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
     metrics.reliability(ranking.scores[:, :depth][real[:, :depth]], right[:, :depth][real[:, :depth]])
     for depth in (ranking.ids.shape[1], 1)
   )
-  return {"ece": every.ece, "ece_first": first.ece, "bins": [found._asdict() for found in every.bins]}
+  note = (
+    f"probabilities of first labels are {100 * first.ece:.0f} points off on the test rows, where chance "
+    f"explains {100 * first.by_chance:.0f}: more validation rows (data.num_validation) calibrate them better"
+  )
+  large = first.ece > max(_LARGE_ERROR, 1.5 * first.by_chance)
+  bins = [found._asdict() for found in every.bins]
+  return {"ece": every.ece, "ece_first": first.ece, "note": note if large else "", "bins": bins}
+
+
+def calibration_error(run: Run, scores: str, step: int) -> float | None:
+  """Reads the error of first labels on the test rows by these scores and parameters; None if not known."""
+  suffix = "" if scores == run.config.eval.scores else f"_{scores}"
+  try:
+    found = json.loads((run.workdir / "report" / f"metrics{suffix}.json").read_text(encoding="utf-8"))
+    return float(found["calibration"]["ece_first"]) if found["step"] == step else None
+  except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    return None
 
 
 def _slices(

@@ -12,7 +12,7 @@ from xmc_jax import methods
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import answers, ranking
+from xmc_jax.runs import answers, evaluate, ranking
 from xmc_jax.runs import run as runs
 
 
@@ -83,6 +83,13 @@ class Model:
     Only where `gives_probabilities`; it is 0.5 where too few texts were held out.
     """
     return self._sources.threshold
+
+  @functools.cached_property
+  def calibration_error(self) -> float | None:
+    """Returns the expected calibration error of first labels on the test rows; None if it is not known."""
+    return (
+      evaluate.calibration_error(self._run, self._chosen, self.step) if self.gives_probabilities else None
+    )
 
   @property
   def _chosen(self) -> str:

@@ -145,6 +145,7 @@ async def health(request: Request) -> Response:
     "step": worker.model.step,
     "labels": len(worker.model.labels),
     "probabilities": worker.model.gives_probabilities,
+    "calibration_error": worker.model.calibration_error,
     "k": state.k,
     "threshold": state.threshold if math.isfinite(state.threshold) else None,
     "limits": limits,

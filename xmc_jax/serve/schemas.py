@@ -109,6 +109,9 @@ class Health(BaseModel):
   step: int = Field(description="The training step of its parameters.")
   labels: int = Field(description="The number of labels.")
   probabilities: bool = Field(description="Whether scores are probabilities.")
+  calibration_error: float | None = Field(
+    description="How far probabilities of first labels were off on test rows, 0 to 1; null if not known."
+  )
   k: int = Field(description="Labels per text where a request does not say.")
   threshold: float | None = Field(description="Least score where a request does not say; null is none.")
   limits: LimitsAnswer
