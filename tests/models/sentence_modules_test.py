@@ -126,6 +126,12 @@ def test_settings_go_before_the_folders_dense_layer(bert, tmp_path, options, ker
     ([("Pooling", {"pooling_mode": "weightedmean"})], {}, r"1_Pooling: Pooling \(weightedmean\)"),
     ([("Pooling", OLD), ("Dense", {"out_features": 8, "activation_function": GELU})], {}, r"2_Dense: .*GELU"),
     ([("Pooling", OLD), *[("Dense", {"out_features": 16})] * 2], {}, "3_Dense: .*a second one"),
+    (
+      [("Pooling", OLD), ("Dense", {"out_features": 16, "use_residual": True})],
+      {},
+      "2_Dense: .*with a residual",
+    ),
+    ([("Dense", {"out_features": 16, "module_input_name": "token_embeddings"})], {}, "1_Dense: .*on tokens"),
     ([("Pooling", OLD), ("LayerNorm", {"dimension": 16})], {}, "2_LayerNorm: .*not supported"),
     ([("Pooling", OLD)], {"truncate_dim": 8}, "truncate_dim = 8"),
   ],

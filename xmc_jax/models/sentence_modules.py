@@ -125,10 +125,13 @@ def _with_dense(made, path, file):
   if type(width) is not int or width < 0:
     raise DataError(f"{file}: out_features is {width!r:.60}; expected a number")
   activation = str(dense.get("activation_function", "Tanh")).rpartition(".")[-1]
-  of_tokens = dense.get("module_input_name", "sentence_embedding") != "sentence_embedding"
   reason = "" if activation in _ACTIVATIONS else f"activation {activation:.60}"
+  if dense.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+    reason = "on tokens"
+  elif dense.get("use_residual"):
+    reason = "with a residual"
   made = made._replace(dense=path, projection_dim=width, tanh=_ACTIVATIONS.get(activation, False))
-  return made, "on tokens" if of_tokens else reason
+  return made, reason
 
 
 def _listed(file):
