@@ -119,7 +119,9 @@ def choose(preset: str, presets: dict[str, dict]) -> dict:
     values = choose(preset.removesuffix(_V5E_8), presets)
     return {**values, **V5E_8, **{key: 0 for key in _CHUNKS if key in values}}
   if preset not in presets:
-    near = difflib.get_close_matches(preset, presets, n=1)
-    hint = f"did you mean {near[0]!r}? All presets" if near else "the presets are"
-    raise ConfigError(f"preset {preset!r} is unknown; {hint}: {', '.join(presets)}")
+    near = difflib.get_close_matches(preset, presets, n=3, cutoff=0.5)
+    hint = (
+      f"did you mean {' or '.join(map(repr, near))}?" if near else f"for instance {next(iter(presets))!r};"
+    )
+    raise ConfigError(f"preset {preset!r} is unknown; {hint} docs/presets.md has all {len(presets)}")
   return presets[preset]

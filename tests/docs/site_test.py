@@ -4,6 +4,7 @@ import html.parser
 import importlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -208,6 +209,15 @@ def test_style_sheets_load_nothing_from_elsewhere(site):
   sheets = list(site.rglob("*.css"))
   assert sheets
   assert not [path for path in sheets if "url(http" in path.read_text() or "@import" in path.read_text()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium (apt-get install chromium)")
+def test_search_works_in_pages_that_are_opened_as_files(site):
+  command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+  page = f"{(site / 'index.html').as_uri()}?q=shortlist"
+  ended = subprocess.run([*command, "--dump-dom", page], capture_output=True, text=True, timeout=120)
+  assert re.search(r"\b[1-9]\d* matching documents", ended.stdout)
 
 
 @pytest.mark.slow

@@ -1,8 +1,10 @@
 """Turns exceptions that a user can cause into one line: flags, config files, the machine. Loads no jax."""
 
 import contextlib
+import difflib
 import errno
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -123,7 +125,9 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
       if isinstance(known[key], tuple):
         return checks.type_fault(key, _value_of(key, argv), known[key])
   if isinstance(error, flags.Error) and "Error whilst parsing config file" not in text:
-    return text
+    wrong = re.fullmatch(r"flag (--\w+=)(.*): value should be one of <(.*)>", text, re.DOTALL)
+    near = difflib.get_close_matches(wrong[2], wrong[3].split("|"), 1) if wrong else []
+    return f"{text}; did you mean {wrong[1]}{near[0]}?" if wrong and near else text
   return of_config_file(path, error)
 
 
@@ -145,10 +149,19 @@ def of_config_file(path: str, error: BaseException) -> str:
       what = f"{type(error).__name__}: {what}"
   if isinstance(error, ModuleNotFoundError) and error.name == "experiments":
     what += "; run the command in the project's folder, or put that folder on PYTHONPATH"
+  if isinstance(error, OSError) and what.startswith(os.strerror(errno.ENOENT)):
+    what += _experiment_like(path)
   own = [line for file, line in frames if path and os.path.abspath(file) == os.path.abspath(path)]
   if own:
     return f"--config: {path}, line {own[-1]}: {what}"
   return f"--config: {what}" if isinstance(error, OSError) else f"--config: {path}: {what}"
+
+
+def _experiment_like(path: str) -> str:
+  """Returns a question that names the experiment of the package with a name like a file's; '' if none has."""
+  names = {file.stem: file for file in pathlib.Path(__file__).parents[2].glob("experiments/*.py")}
+  near = difflib.get_close_matches(pathlib.Path(path).stem, names, 1)
+  return f"; did you mean --config=experiments/{near[0]}.py?" if near else ""
 
 
 def of_machine(error: BaseException | None) -> str:

@@ -159,9 +159,9 @@ def read(path: pathlib.Path, methods: Mapping[str, Settings]) -> ml_collections.
   try:
     stored = json.loads(path.read_text(encoding="utf-8"))
   except (FileNotFoundError, NotADirectoryError):
-    runs = [str(other.parent) for other in path.parent.parent.glob("*/config.json")]
-    near = difflib.get_close_matches(str(path.parent), runs, 1)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    runs = {other.parent.name: other.parent for other in path.parent.parent.glob("*/config.json")}
+    near = difflib.get_close_matches(path.parent.name, runs, 1)
+    meant = f"; did you mean {runs[near[0]]}?" if near else f"; {runs[min(runs)]} is one" if runs else ""
     told = f"{path}: no such file; {path.parent} is not the folder of a run{meant}"
     raise ConfigError(sanitize.line(told)) from None
   except (OSError, ValueError, RecursionError) as error:
