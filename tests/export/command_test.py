@@ -33,7 +33,7 @@ def test_refusals_of_an_export(command, exported, trained, tmp_path):  # noqa: F
   use = ("--mode=export", f"--workdir={exported}")
   assert "--mode=export needs --workdir" in command("--mode=export").line()
   assert "leave --k out" in command(*use, "--k=3").line()
-  assert "nowhere.txt: cannot be read" in command(*use, "--add_labels=nowhere.txt").line()
+  assert "nowhere.txt: no such file" in command(*use, "--add_labels=nowhere.txt").line()
   (tmp_path / "mine").mkdir()
   (tmp_path / "mine" / "precious").touch()
   assert str(tmp_path / "mine") in command(*use, f"--output={tmp_path / 'mine'}").line()

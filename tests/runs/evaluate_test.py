@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import io
 import json
+import time
 import types
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_metrics_by_hand():
   assert found["PSP@3"] == pytest.approx(1.0)
 
 
-def test_predictions_keep_scores_of_zero_and_their_order(tmp_path):
+def test_predictions_keep_scores_of_zero_and_their_order(tmp_path, monkeypatch):
   path = tmp_path / "predictions" / "test.npz"
   evaluate.save_predictions(RANKING, ["a", "b\n", "", "é"], path)
   found = sp.load_npz(path)
@@ -100,6 +101,10 @@ def test_predictions_keep_scores_of_zero_and_their_order(tmp_path):
     np.testing.assert_array_equal(found.indices[here], RANKING.ids[row][real])
     np.testing.assert_array_equal(found.data[here], RANKING.scores[row][real])
   assert [file.name for file in path.parent.iterdir()] == ["test.npz"]
+  before = path.read_bytes()
+  monkeypatch.setattr(time, "time", lambda: 1e9)
+  evaluate.save_predictions(RANKING, ["a", "b\n", "", "é"], path)
+  assert path.read_bytes() == before
 
 
 def test_the_report_says_it_all(tmp_path):

@@ -170,8 +170,9 @@ def save_predictions(ranking: Ranking, keys: Sequence[str], path: pathlib.Path) 
   with atomic.written_whole(path) as beside:
     with beside.open("wb") as file:
       sp.save_npz(file, matrix)
-    with zipfile.ZipFile(beside, "a", zipfile.ZIP_DEFLATED) as archive:
-      archive.writestr("keys.json", json.dumps(list(keys)))
+    with zipfile.ZipFile(beside, "a") as archive:
+      # ZipInfo has a fixed date, so that the same predictions are the same bytes.
+      archive.writestr(zipfile.ZipInfo("keys.json"), json.dumps(list(keys)), zipfile.ZIP_DEFLATED)
 
 
 def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:
