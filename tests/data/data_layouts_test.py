@@ -383,6 +383,37 @@ def test_a_validation_file_is_held_out(with_test, tmp_path):
   assert not any("not read" in notice for notice in read.manifest["notices"])
 
 
+def test_beir(tmp_path):
+  rows = ('{"_id": "d1", "title": "red", "text": "apple"}', '{"_id": "7", "text": "sea"}')
+  samples.write(tmp_path / "corpus.jsonl", samples.lines(rows))
+  samples.write(
+    tmp_path / "queries.jsonl", samples.lines(f'{{"_id": "q{i}", "text": "t{i}"}}' for i in range(3))
+  )
+  head = "query-id\tcorpus-id\tscore\n"
+  samples.write(tmp_path / "qrels" / "train.tsv", head + "q2\td1\t1\nq0\t7\t2\nq2\t7\t1\n")
+  samples.write(tmp_path / "qrels" / "test.tsv", head + "q1\td1\t1\n")
+  read = data.load(tmp_path)
+  assert read.manifest["layout"] == "beir" and list(read.labels.texts) == ["red apple", "sea"]
+  assert list(read.train.texts) == ["t2", "t0"] and list(read.test.texts) == ["t1"]
+  assert read.train.truth.toarray().tolist() == [[1, 1], [0, 2]]
+  for line, message in (
+    ("q2\tx\t1", "in the corpus, found 'x'"),
+    ("q9\t7\t1", "a query of q"),
+    ("q0\t7\tx", "a score"),
+  ):
+    samples.write(tmp_path / "qrels" / "train.tsv", f"{head}q0\t7\t1\n{line}\n")
+    with pytest.raises(DataError, match=f"train\\.tsv, line 3: expected .*{message}"):
+      data.load(tmp_path)
+  samples.write(tmp_path / "corpus.jsonl", samples.lines(rows[:1] * 2))
+  with pytest.raises(
+    DataError, match=r"corpus\.jsonl, line 2: expected an _id that no other document has, found 'd1'"
+  ):
+    data.load(tmp_path)
+  (tmp_path / "qrels" / "train.tsv").unlink()
+  with pytest.raises(DataError, match=r"train\.tsv \(or \.gz\) is missing beside corpus\.jsonl"):
+    data.load(tmp_path)
+
+
 def _pairs(num: int) -> str:
   """Returns a table of `num` texts with two labels each, one row a pair; the second rows come last."""
   return "title,label\n" + "".join(f"t{i},{label}{i}\n" for label in "ab" for i in range(num))

@@ -23,7 +23,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "layout": Key(
       "auto",
       "the files' layout, if detection is wrong",
-      choices=("auto", "raw_json", "index", "pecos", "huggingface", "table"),
+      choices=("auto", "raw_json", "index", "pecos", "beir", "huggingface", "table"),
     ),
     "text": Key("title", "the field or column that is read, or several: 'title+content'"),
     "label_column": Key("", "tables: the labels' column, or columns of 0 and 1 as 'a+b'; '' guesses"),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from xmc_jax.data.formats import huggingface, paired, raw_json, tables
+from xmc_jax.data.formats import beir, huggingface, paired, raw_json, tables
 from xmc_jax.data.formats.filter_pairs import find_filters
 from xmc_jax.data.formats.graph_files import find_graphs
 from xmc_jax.data.formats.lines import reading
@@ -17,6 +17,7 @@ _READERS: dict[str, tuple[Callable[[Path, Options, list[str]], dict | None], str
   "raw_json": (raw_json.recognise, raw_json.LOOKS_FOR),
   "index": (partial(paired.recognise, paired.INDEX), "trn_X_Y.txt, tst_X_Y.txt, trn_X.txt, tst_X.txt, Y.txt"),
   "pecos": (partial(paired.recognise, paired.PECOS), "Y.trn.npz, Y.tst.npz, X.trn.txt, X.tst.txt, Y.txt"),
+  "beir": (beir.recognise, beir.LOOKS_FOR),
   "huggingface": (huggingface.recognise, huggingface.LOOKS_FOR),
   "table": (tables.recognise, tables.LOOKS_FOR),
 }
