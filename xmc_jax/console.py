@@ -26,7 +26,7 @@ def quiet() -> Iterator[None]:
 
 
 def _prints() -> bool:
-  return runtime.is_main_process() and not _is_quiet.get()
+  return not _is_quiet.get() and runtime.is_main_process()  # which asks JAX for a device
 
 
 class Progress:

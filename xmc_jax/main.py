@@ -44,7 +44,7 @@ def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -
   from xmc_jax.distributed import runtime
 
   if mode == "plan":
-    return commands.plan(config)  # needs no device
+    return commands.plan(config, reads_data=not options.names_sizes())  # needs no device
   with runtime.started(options.DISTRIBUTED.value, config.runtime.deterministic):
     if mode == "prepare":
       return commands.prepare(config)

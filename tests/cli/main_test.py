@@ -776,6 +776,17 @@ def test_a_plan_needs_no_device():
   assert ended.stderr.splitlines()[-1].startswith("error: method.label_chunk = 65536 does not fit: ")
 
 
+def test_a_plan_counts_data_that_are_here_unless_it_is_told_sizes(command, folder, tmp_path, monkeypatch):
+  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path))
+  plan = [*training(folder, **{"data.max_length": 5}), "--mode=plan"]
+  ended = command(*plan)
+  assert f"counted in {folder}: 190 points, 60 labels, " in ended.out and "cut at 5" in ended.out
+  assert "was not read" not in ended.out
+  for told in ("--config.plan.num_labels=70", f"--config.data.path={tmp_path / 'elsewhere'}"):
+    ended = command(*plan, told)
+    assert "assumed (--config.plan.*): 9,914 points, " in ended.out and "was not read: " in ended.out
+
+
 def test_the_command_to_try_cuts_a_text_at_the_end_of_a_word():
   titles = ["it's quoted", "a title whose words go on and on until they are longer than sixty letters"]
   found = []

@@ -266,11 +266,12 @@ def test_preparing_and_planning_say_the_same(folder, capsys):
   commands.prepare(small(folder))
   assert lines(capsys) == [NOTE]
   config = small(folder, **{"plan.num_points": 190, "plan.num_labels": 60, "encoder.tokenizer": "train"})
-  commands.plan(config)
-  told = capsys.readouterr()
-  assert NOTE in told.err.splitlines()
-  assert "batches of 8 points" in told.out
-  commands.plan(small(folder, **{"plan.num_labels": 60}))  # nobody said how many points
+  for reads_data in (True, False):
+    commands.plan(config, reads_data)
+    told = capsys.readouterr()
+    assert NOTE in told.err.splitlines()
+    assert "batches of 8 points" in told.out
+  commands.plan(small(folder, **{"plan.num_labels": 60}), reads_data=False)  # nobody said how many points
   assert lines(capsys) == ["note: fitted to 60 labels: eval.k=60"]
 
 

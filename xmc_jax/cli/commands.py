@@ -43,11 +43,14 @@ def prepare(config: ml_collections.ConfigDict) -> None:
     say(f"note: with these settings --mode=train will refuse: {error}")
 
 
-def plan(config: ml_collections.ConfigDict) -> None:
-  """Runs `--mode=plan`: estimates time and memory of a run from the config; refuses a run that cannot fit."""
+def plan(config: ml_collections.ConfigDict, reads_data: bool = True) -> None:
+  """Runs `--mode=plan`: estimates time and memory of a run; refuses one that cannot fit.
+
+  Sizes are those of the data, if they are here and `reads_data` is set, else those of `config.plan`.
+  """
   if methods.builds_on_a_run(config) and config.init_from:
     config = create.with_encoder_of(config)
-  sizes = plans.sizes_of(config)
+  sizes = plans.sizes_of(config, create.data_here(config) if reads_data else None)
   configs.check_against_encoder(config, getattr(sizes.encoder, "max_positions", 0))
   config, chosen = create.fitted(config, sizes.num_points, sizes.num_labels)
   if chosen:
@@ -104,11 +107,9 @@ def train_and_test(
     The test metrics, as fractions; none if no test row has a label.
   """
   with train_run(config, workdir, owns_process) as (run, writer, params, extra_state, step):
-    means: dict[str, float] = {}
     if why := _untested(run):
       say(f"note: {why}, so there is no test table")
-    else:
-      means, _ = _test(run, params, extra_state, step, writer)
+    means = {} if why else _test(run, params, extra_state, step, writer)[0]
     show(guide.next_commands(run))
     if runtime.is_main_process():
       (workdir / "report").mkdir(exist_ok=True)
@@ -225,8 +226,7 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
 
 def _untested(run: runs.Run) -> str:
   """Returns why there can be no test table, in words; '' if there can."""
-  test = run.dataset.test
-  if not len(test):
+  if not len(test := run.dataset.test):
     return f"{run.dataset.name} has no test rows"
   return "" if test.unfiltered_positives.nnz else f"none of the {len(test):,} test rows has a label"
 

@@ -148,6 +148,12 @@ def checked_config() -> ml_collections.ConfigDict:
   return CONFIG.value
 
 
+def names_sizes() -> bool:
+  """Returns whether the command line gives sizes of data for a plan."""
+  given = config_flags.get_override_values(flags.FLAGS["config"])
+  return any(key.startswith(("plan.num_", "plan.tokens_")) for key in given)
+
+
 def _known_keys(argv: list[str]) -> dict:
   """Returns the keys and values of the config on the command line, without overrides.
 

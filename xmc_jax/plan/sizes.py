@@ -36,6 +36,7 @@ class Sizes(NamedTuple):
     batch: how the method's batches are built.
     num_sides: of metadata graphs that a method learns from (RAMEN), at most.
     head: settings of `config.encoder` that its own files decide ('auto'), by dotted key.
+    are_counted: whether they are those of data that were read.
   """
 
   num_points: int
@@ -48,18 +49,23 @@ class Sizes(NamedTuple):
   batch: BatchSpec = BatchSpec()
   num_sides: int = 0
   head: Mapping[str, object] = MappingProxyType({})
+  are_counted: bool = False
 
 
-def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
+def sizes_of(config: ml_collections.ConfigDict, dataset: Dataset | None = None) -> Sizes:
   """Returns the sizes that `config.plan` and `config.encoder` name; reads no weights and asks no hub.
+
+  Args:
+    config: the config.
+    dataset: the prepared data, whose sizes come before those of `config.plan`; None if they are not here.
 
   Raises:
     ConfigError: the number of labels is missing, or the encoder's sizes are not known on this machine.
   """
   given, longest = config.plan, float(config.data.max_length)
-  if not given.num_labels:
+  if not given.num_labels and dataset is None:
     raise ConfigError(
-      "plan.num_labels = 0: a plan does not look at the data and must be told how many labels there are; "
+      "plan.num_labels = 0: the data are not here, so a plan must be told how many labels there are; "
       "for instance --config.plan.num_labels=131073"
     )
   if not config.mesh.data:
@@ -68,6 +74,11 @@ def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
       "instance --config.mesh.data=8"
     )
   encoder, source, modules = _encoder(config.encoder)
+  head = {f"encoder.{key}": value for key, value in head_settings(config.encoder, modules).items()}
+  if dataset is not None:
+    counted = sizes_of_data(config, dataset, encoder)
+    labelled = dataset.train.num_labelled  # the others take no part in a training
+    return counted._replace(num_points=labelled, source=source, head=head, are_counted=True)
   names = config.method.get("graphs") or range(given.num_graphs)
   graphs = {str(name): (QUERY, LABEL) for name in names}
   batch = _batch_spec(config, graphs or {"none": ()}, given.num_points, given.num_labels)
@@ -81,7 +92,7 @@ def sizes_of(config: ml_collections.ConfigDict) -> Sizes:
     source=source,
     batch=batch,
     num_sides=len(batch.graph_sides),
-    head={f"encoder.{key}": value for key, value in head_settings(config.encoder, modules).items()},
+    head=head,
   )
 
 

@@ -43,8 +43,10 @@ def _about(made: Plan) -> Iterator[str]:
   config, sizes = made.config, made.sizes
   data, label = config.mesh.data, config.mesh.label
   points = f"{sizes.num_points:,} points, " if sizes.num_points else ""
-  lengths = f"{sizes.tokens_per_point:g} and {sizes.tokens_per_label:g} tokens"
-  yield f"assumed (--config.plan.*): {points}{sizes.num_labels:,} labels, {lengths}"
+  point, label_text = round(sizes.tokens_per_point, 1), round(sizes.tokens_per_label, 1)
+  lengths = f"{point:g} and {label_text:g} tokens, cut at {config.data.max_length}"
+  origin = f"counted in {config.data.path}" if sizes.are_counted else "assumed (--config.plan.*)"
+  yield f"{origin}: {points}{sizes.num_labels:,} labels, {lengths}"
   yield (
     f"{sizes.source}: {shapes.parameters(config, sizes) / 1e6:,.1f} million parameters, "
     f"embeddings of {shapes.ranked_width(config, sizes)}"
@@ -72,7 +74,7 @@ def _notes(made: Plan) -> Iterator[str]:
       f"method.label_chunk = {config.method.label_chunk} is little work at a time for a device; "
       f"--config.method.label_chunk={enough} would keep it busier"
     )
-  if config.data.path:
+  if config.data.path and not sizes.are_counted:
     yield (
       f"data.path = {config.data.path!r} was not read: the sizes are config.plan's; "
       "--config.plan.num_points and num_labels change them"

@@ -8,11 +8,12 @@ import jax
 import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax import data, methods, models
+from xmc_jax import console, data, methods, models
 from xmc_jax.config import checks, fit_to_size
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
+from xmc_jax.models.locate import locate_here
 from xmc_jax.plan import chunks
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
@@ -95,8 +96,26 @@ def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collect
   """
   config = configs.with_all_devices(with_encoder_of(config), len(jax.devices()))
   _check_before_data(config, begun=False)
+  return _prepared(config), config
+
+
+def data_here(config: ml_collections.ConfigDict) -> data.Dataset | None:
+  """Prepares the data of a config if they and the tokenizer are on this machine, else returns None.
+
+  Prints nothing, and asks no hub and JAX for no device.
+  """
+  name = _tokenizer_name(config)
+  if not config.data.path or not pathlib.Path(config.data.path).expanduser().exists():
+    return None
+  if name != "train" and not ((pathlib.Path(name) / "tokenizer.json").is_file() or locate_here(name)):
+    return None
+  with console.quiet():
+    return _prepared(config)
+
+
+def _prepared(config: ml_collections.ConfigDict) -> data.Dataset:
   with tempfile.TemporaryDirectory() as scratch:  # a run trains the same tokenizer again
-    return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config)), config
+    return load_data(config, _tokenizer(config, pathlib.Path(scratch)), _tokenizer_name(config))
 
 
 def fit_to_data(
