@@ -225,7 +225,7 @@ def test_predictions_say_why(workdir):
   for of_text, row in zip(reasons, ids.tolist(), strict=True):
     assert len(of_text) == 3
     for reason, label in zip(of_text, row):
-      assert reason.keys() == {"sources", "voters"}
+      assert reason.keys() == {"words", "sources", "voters"} and reason["words"]
       assert all(voter["text"] in carriers[label] for voter in reason["voters"])
   assert model.predict([], 3, explain=True)[3] == []
 
