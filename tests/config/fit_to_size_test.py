@@ -36,14 +36,14 @@ def chosen(config) -> tuple[int, int, int]:
 
 
 def write_table(path: pathlib.Path, num_rows: int, num_labels: int = 40) -> pathlib.Path:
-  """A table whose texts hold the words of their one to three labels."""
+  """A table whose texts hold the words of their one to three labels, and a number of their own."""
   rng = np.random.default_rng(3)
   with path.open("w", newline="") as file:
     out = csv.writer(file)
     out.writerow(["title", "labels"])
     for row in range(num_rows):
       labels = {row % num_labels, *rng.integers(0, num_labels, 2).tolist()}
-      out.writerow([" ".join(f"word{label} thing{label}" for label in labels),
+      out.writerow([" ".join([*(f"word{label} thing{label}" for label in labels), str(row)]),
                     ";".join(f"word{label} thing{label}" for label in sorted(labels))])  # fmt: skip
   return path
 
