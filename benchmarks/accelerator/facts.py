@@ -15,7 +15,7 @@ FILE = "facts.jsonl"
 class Facts:
   """Appends facts to a file; several processes may append to the same one.
 
-  A line is written by one call, so that a kill leaves whole lines.
+  A kill may cut a line that is being written; the next one begins anew, and `read` leaves the cut one out.
 
   Args:
     folder: of the file; it exists.
@@ -28,11 +28,11 @@ class Facts:
   def add(self, fact: str, /, **values: Any) -> None:
     """Appends a fact, whose values JSON can hold, and prints it."""
     line = json.dumps({"fact": fact, "at": round(time.time() - self._started, 1), **values})
-    file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-      os.write(file, f"{line}\n".encode())
-    finally:
-      os.close(file)
+    with open(self._file, "a+b", buffering=0) as file:
+      size = file.seek(0, os.SEEK_END)
+      file.seek(max(0, size - 1))
+      start = "" if file.read(1) in (b"", b"\n") else "\n"
+      file.write(f"{start}{line}\n".encode())
     print(line[:600], flush=True)
 
   @contextlib.contextmanager
@@ -56,5 +56,9 @@ def await_file(file: pathlib.Path, seconds: float = 120.0) -> pathlib.Path:
 
 
 def read(file: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the facts of a file, in order."""
-  return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+  """Returns the whole facts of a file, in order."""
+  found = []
+  for line in file.read_text(encoding="utf-8").splitlines():
+    with contextlib.suppress(json.JSONDecodeError):
+      found.append(json.loads(line))
+  return found
