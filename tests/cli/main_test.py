@@ -530,7 +530,7 @@ def test_prediction_between_files(command, trained, tmp_path):
   rows = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
   assert [row["text"] for row in rows] == ["barn", "no utf-8: ÿ", "ж"]
   assert all(len(row["labels"]) == 5 for row in rows)
-  assert f"written to {target}: 3 texts, 5 labels each" in ended.err
+  assert f"written to {target}: 3 texts, at most 5 labels each" in ended.err
   assert "note: in.txt: not UTF-8 from line 2 on; such lines read as Windows' cp1252" in ended.err
 
 
@@ -541,7 +541,7 @@ def test_prediction_into_a_matrix_and_of_a_table(command, trained, tmp_path):
     "--mode=predict", f"--workdir={trained}", f"--input={source}", f"--output={target}", "--k=2"
   )
   assert "note: in.csv: texts from column 'title'" in ended.err
-  assert f"written to {target}: 1 texts x 60 labels, 2 scores a text" in ended.err
+  assert f"written to {target}: 1 texts x 60 labels, at most 2 scores a text" in ended.err
 
 
 def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
@@ -555,6 +555,8 @@ def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
   rows = [json.loads(line) for line in ended.out.splitlines()]
   assert [(row["id"], row["text"]) for row in rows] == [("a.txt", "barn\nlt"), ("b.txt", " ")]
   kept = [label["score"] for label in rows[0]["labels"]]
+  line = command(*use, "--threshold=50").line()
+  assert line == "error: --threshold=50: scores are probabilities; set 0 to 1"
   assert (
     rows[1]["labels"] == []
     and kept == [value for value in scores if value >= kept[-1]]
@@ -597,6 +599,7 @@ def test_evaluation_on_other_data(command, trained, tmp_path):
   ended = command("--mode=evaluate", f"--workdir={trained}", f"--input={tmp_path / 'next.csv'}")
   assert ended.code == 0 and "2 points, parameters" in ended.out
   assert "note: labels that the run lacks are left out: 1 ('gone'), in 1 of 3 label pairs" in ended.err
+  assert "that the run learnt from" not in ended.err
   assert json.loads((trained / "report" / "metrics_on_next.json").read_text())["rows"] == 2
 
 

@@ -42,6 +42,11 @@ def test_test_rows_of_a_folder_and_its_own_keys(known, tmp_path):
   assert rows_of(rows_from(known, tmp_path / "other")[0].test.truth) == [[2]]
 
 
+def test_texts_that_were_learnt_are_counted(known, tmp_path):
+  path = samples.write(tmp_path / "new.csv", "text,labels\nmy dog,p\n,a\nbirds,a\n")
+  assert rows_from(known, path)[1][-1] == "1 of 3 texts are among those that the run learnt from"
+
+
 def test_data_with_other_labels_are_refused(known, tmp_path):
   path = samples.write(tmp_path / "new.csv", "text,labels\na cat,c\n")
   expected = "expected labels of this run, such as 'p', 'd', 'a', found only others, such as 'c'"

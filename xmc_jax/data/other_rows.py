@@ -47,7 +47,14 @@ def with_test_rows(dataset: Dataset, path: Path, max_length: int, folder: Path) 
   found = copy.copy(dataset)
   found.test = Split(rows.texts, rows.tokens, truth, filtered.astype(bool), rows.row_numbers)
   found.truth = Truth(dataset.truth.train, truth)
-  return found, [*other.manifest["notices"], *unknown]
+  return found, [*other.manifest["notices"], *unknown, *_learnt(dataset, rows)]
+
+
+def _learnt(dataset: Dataset, rows: Split) -> list[str]:
+  """Returns a note on texts that the run was trained on, if there are any."""
+  trained = set(dataset.train.texts)
+  count = sum(bool(text) and text in trained for text in rows.texts)
+  return [f"{count:,} of {len(rows):,} texts are among those that the run learnt from"] if count else []
 
 
 def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:

@@ -164,11 +164,14 @@ def predict_command(
   with contextlib.ExitStack() as files:
     model = load(workdir, scores=scores, backend=backend, warm=False)
     files.callback(_say_cut, model)
+    if model.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
+      raise UserError(f"--threshold={threshold:g}: scores are probabilities; set 0 to 1")
     if source and os.path.exists(destination) and os.path.samefile(source, destination):
       raise UserError(f"--output={destination} is the input; give another file")
     if destination.endswith(".npz"):
       count = predict_matrix(model, texts, pathlib.Path(destination), k, block, threshold)
-      say(f"written to {destination}: {count:,} texts x {len(model.labels):,} labels, {k} scores a text")
+      size = f"{count:,} texts x {len(model.labels):,} labels"
+      say(f"written to {destination}: {size}, at most {k} scores a text")
       return count
     if not (source and runtime.is_alone() and atomic.is_plain_file(destination)):
       return predict_lines(model, texts, _opened(destination, files), k, block, explain, threshold)
@@ -181,7 +184,7 @@ def predict_command(
       say(f"predict: going on after {done:,} texts")
     rest = itertools.islice(texts, done, None)
     done += predict_lines(model, rest, out, k, block, explain, threshold)
-  say(f"written to {destination}: {done:,} texts, {k} labels each")
+  say(f"written to {destination}: {done:,} texts, at most {k} labels each")
   return done
 
 
