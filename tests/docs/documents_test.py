@@ -218,6 +218,12 @@ def place(tmp_path_factory):
     shutil.copytree(folder / "runs" / "dexml-debian", folder / "runs" / copy)
   for name in ("texts.txt", "new.txt"):
     (folder / name).write_text("a window manager for X11\nplays music\n")
+  (folder / "letters").mkdir()
+  for name in ("letters/first.txt", "letter.txt"):
+    (folder / name).write_text("a window manager\n\nfor X11\n")
+  (folder / "new.csv").write_text("id,title\nfirst,a window manager for X11\n")
+  (folder / "2026.csv").write_text("title,labels\na window manager for X11,0\n")
+  (folder / "new_labels.csv").write_text("key,name\nn1,desktop things\n")
   rows = "a window manager for X11,desktop;x11\nplays music,audio\n" * 5
   (folder / "train.csv").write_text(f"title,labels\n{rows}")
   shutil.copy(ROOT / "docs" / "examples" / "tickets.csv", folder)

@@ -24,6 +24,7 @@ _TRUST = 30.0  # strength of the prior around weights that were fitted on other 
 _ROUNDING = 1e-6  # of float32 features, relative to their largest value
 _CALIBRATION_TRUST = 10.0  # strength of the prior around probabilities as they are
 _UNCHANGED = (1.0, 1.0, 0.0)
+_CERTAIN = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))  # no label is
 _FORMAT, _VERSION = "xmc_jax hybrid", 2  # version 1 has no calibration
 _FOLDS = 3
 _TREES = {
@@ -74,8 +75,9 @@ class HybridModel:
     self.has_trees = bool(trees)
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
-    """Returns the probabilities `[n]` float32 of candidates' features `[n, F]`."""
-    return _probabilities(self.log_odds(features), self._joint, self._calibration).astype(np.float32)
+    """Returns the probabilities `[n]` float32, between 0 and 1, of candidates' features `[n, F]`."""
+    found = _probabilities(self.log_odds(features), self._joint, self._calibration).astype(np.float32)
+    return np.clip(found, *_CERTAIN)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
