@@ -5,7 +5,6 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
+from benchmarks import roofline
 from benchmarks.accelerator import dexml_step, facts, first_steps, operations, peer
 from benchmarks.accelerator.facts import Facts
 from xmc_jax.ops import precision
@@ -21,7 +21,6 @@ _PACKAGES = (
   *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "flax", "optax", "orbax-checkpoint"),
   *("transformers", "tokenizers", "numpy", "scipy", "ml_collections", "lightgbm", "torch"),
 )
-_SIDE, _COPIED = {False: 8192, True: 128}, {False: 2**30, True: 2**16}
 _STEPS = 5  # timed of each variant
 _SHARE = 0.75  # of the device's memory, which JAX takes by itself: what chunks are chosen for
 _OTHER_VARIANT = 120.0  # seconds that the second variant may compile longer than the first
@@ -81,29 +80,12 @@ def _device() -> dict:
 
 def _rates(tiny: bool) -> dict[str, float]:
   """Returns TFLOP/s of a square product by type of operands, and TB/s of a copy, read and written."""
-  side = _SIDE[tiny]
-  matrix = jax.random.normal(jax.random.key(0), (side, side))
-  half = matrix.astype(jnp.bfloat16)
-  rates = {"teraflops_bfloat16": 2 * side**3 / _seconds(jax.jit(jnp.matmul), half, half) / 1e12}
+  side, megabytes = (128, 1) if tiny else (8192, 4096)
+  adds = {"bfloat16": roofline.multiply_adds(jnp.bfloat16, side, calls=10)}
   for name in ("bf16x3", "float32"):
-    product = jax.jit(lambda a, name=name: jnp.matmul(a, a, precision=precision.algorithm(name)))
-    rates[f"teraflops_{name}"] = 2 * side**3 / _seconds(product, matrix) / 1e12
-  array = jnp.ones(_COPIED[tiny], jnp.float32)
-  rates["terabytes_copied"] = 2 * array.nbytes / _seconds(jax.jit(lambda a: a + 1), array) / 1e12
-  return {name: round(rate, 3) for name, rate in rates.items()}
-
-
-def _seconds(function, *arguments, calls: int = 10, rounds: int = 5) -> float:
-  """Returns the median seconds of a call, of `rounds` rounds of `calls` calls; compilation is not counted."""
-  jax.block_until_ready(function(*arguments))
-  seconds = []
-  for _ in range(rounds):
-    start = time.perf_counter()
-    for _ in range(calls):
-      result = function(*arguments)
-    jax.block_until_ready(result)
-    seconds.append((time.perf_counter() - start) / calls)
-  return statistics.median(seconds)
+    adds[name] = roofline.multiply_adds(jnp.float32, side, calls=10, precision=precision.algorithm(name))
+  rates = {f"teraflops_{name}": round(2 * number / 1e12, 3) for name, number in adds.items()}
+  return {**rates, "terabytes_copied": round(roofline.copied_bytes(megabytes, calls=10) / 1e12, 3)}
 
 
 def _check_operations(options: argparse.Namespace, found: Facts) -> Iterator[bool]:

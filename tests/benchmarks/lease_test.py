@@ -94,7 +94,7 @@ def test_an_operation_that_differs_from_float64_is_seen(tmp_path, monkeypatch):
 def machine(tmp_path_factory):
   """Returns a Python with the lent machine's packages, and the folder that pack.py fills, without weights."""
   if not versions.is_installed("3.12"):
-    pytest.skip("no Python 3.12 here")
+    pytest.skip("the lent machine has Python 3.12, and uv finds none here")
   folder = tmp_path_factory.mktemp("machine")
   there = facts.read(_OUT)[0]["versions"]
   pinned = [f"{name}=={there[name]}" for name in _THERE]
