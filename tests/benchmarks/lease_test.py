@@ -53,6 +53,12 @@ def test_a_kill_at_any_moment_leaves_whole_facts(tmp_path):
     written = file.stat().st_size
 
 
+def test_a_fact_that_was_cut_does_not_spoil_the_next_one(tmp_path):
+  (tmp_path / facts.FILE).write_text('{"fact": "whole"}\n{"fact": "cu')
+  facts.Facts(tmp_path, 0).add("next")
+  assert [one["fact"] for one in facts.read(tmp_path / facts.FILE)] == ["whole", "next"]
+
+
 def test_a_part_that_fails_or_outlasts_the_time_is_a_fact(tmp_path):
   one = lease.Lease(_options(tmp_path, seconds=lease._SPARE + 3), tmp_path)
   one.start("broken", ["no_such_module"])
