@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.data.arrays import lengths_of
 from xmc_jax.data.dataset import Dataset, Split, TextSet, Truth
-from xmc_jax.data.texts import Texts, well_formed
+from xmc_jax.data.texts import Texts, utf8, well_formed
 from xmc_jax.data.tokens import Encoder
 
 
@@ -35,9 +34,8 @@ def with_labels(
 
 
 def _in_memory(texts: Sequence[str]) -> Texts:
-  encoded = [text.encode() for text in well_formed(list(texts))]
-  offsets = np.concatenate([[0], np.cumsum(lengths_of(encoded))])
-  return Texts(np.frombuffer(b"".join(encoded), np.uint8), offsets[:-1], offsets[1:])
+  letters, lengths = utf8(well_formed(list(texts)))
+  return Texts.of_offsets(letters, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def _widened(split: Split, num_labels: int) -> Split:

@@ -169,7 +169,7 @@ class Dataset:
       if len(tokens) != len(offsets) - 1:
         wrong = f"{name} to have as many token rows as texts ({len(offsets) - 1}), found {len(tokens)}"
         raise DataError(f"{self.folder}: expected {wrong}; prepare the data again")
-    return TextSet(Texts(data, offsets[:-1], offsets[1:]), tokens)
+    return TextSet(Texts.of_offsets(data, offsets), tokens)
 
   def _label_keys(self) -> Texts:
     if "labels.keys.npy" not in self.manifest["files"]:
@@ -178,7 +178,7 @@ class Dataset:
     if len(offsets) - 1 != self.num_labels:
       wrong = f"as many keys as labels ({self.num_labels}), found {len(offsets) - 1}"
       raise DataError(f"{self.folder}: expected {wrong}; prepare the data again")
-    return Texts(data, offsets[:-1], offsets[1:])
+    return Texts.of_offsets(data, offsets)
 
   def _split(self, name: str) -> Split:
     texts, tokens = self._text_set(name)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmc_jax.data import cache, formats
-from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, lengths_of
+from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
 from xmc_jax.data.formats.checks import cleaned
 from xmc_jax.data.formats.filter_pairs import read_filter
 from xmc_jax.data.formats.lines import PACKED, text_chunks
@@ -20,7 +20,7 @@ from xmc_jax.data.formats.matrices import matrix_chunks
 from xmc_jax.data.formats.repeated_texts import hashes_of
 from xmc_jax.data.formats.source import GraphFiles, Options, Source
 from xmc_jax.data.manifest import read_manifest, write_manifest
-from xmc_jax.data.texts import well_formed
+from xmc_jax.data.texts import utf8, well_formed
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError
 from xmc_jax.storage import atomic, whole_folder
@@ -81,7 +81,6 @@ def prepare(
     "layout": source.layout,
     "options": Options(**options)._asdict(),
     "tokenizer": encoder and _tokenizer_entry(encoder, tokenizer_name),
-    **({"label_keys": True} if source.keys else {}),
   }
   root = source_path if source_path.is_dir() else source_path.parent
   with atomic.writing(folder, cache.REMEDY):
@@ -184,8 +183,7 @@ class _TextFiles:
 
   def _write(self, texts: list[str]) -> None:
     texts = well_formed(texts)
-    encoded = [text.encode() for text in texts]
-    self._texts.append(np.frombuffer(b"".join(encoded), np.uint8), lengths_of(encoded))
+    self._texts.append(*utf8(texts))
     self.counts["texts"] += len(texts)
     self.counts["empty_texts"] += sum(not text.strip() for text in texts)
     if self._encoder and self._tokens:
@@ -204,10 +202,9 @@ class _Builder:
 
   def build(self) -> dict:
     """Writes every array and returns the counts."""
-    labels = self._write_texts("labels", "labels", self._source.labels())
+    labels = self._write_texts("labels", "labels", self._label_texts())
     if not labels["texts"]:
       raise DataError(f"{self._source.labels_file}: expected at least one label, found none")
-    self._write_keys(labels["texts"])
     self._has_points = np.zeros(labels["texts"], bool)
     counts = {split: self._write_split(split, labels["texts"]) for split in ("train", "test")}
     labels["without_points"] = int((~self._has_points).sum())
@@ -224,16 +221,14 @@ class _Builder:
         self._progress(stage, files.num_texts, None)
     return files.counts
 
-  def _write_keys(self, num_labels: int) -> None:
-    """Writes the labels' keys, if they have other ones than their texts."""
-    file, count = None, 0
-    for keys in self._source.keys() if self._source.keys else ():
-      file = file or RaggedFile(self._folder, "labels.keys", np.uint8)
-      encoded = [key.encode() for key in well_formed(keys)]
-      file.append(np.frombuffer(b"".join(encoded), np.uint8), lengths_of(encoded))
-      count += len(keys)
-    if file and count != num_labels:
-      raise DataError(f"{self._source.labels_file}: expected {num_labels:,} keys of labels, found {count:,}")
+  def _label_texts(self) -> Iterator[list[str]]:
+    """Yields the labels' texts, and writes their keys if they have any."""
+    file = None
+    for labels in self._source.labels():
+      if labels.keys is not None:
+        file = file or RaggedFile(self._folder, "labels.keys", np.uint8)
+        file.append(*utf8(well_formed(labels.keys)))
+      yield labels.texts
 
   def _write_split(self, split: str, num_labels: int) -> Counter[str]:
     counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0)

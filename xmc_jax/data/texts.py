@@ -5,6 +5,8 @@ from typing import overload
 
 import numpy as np
 
+from xmc_jax.data.arrays import lengths_of
+
 
 def well_formed(texts: list[str]) -> list[str]:
   """Returns the texts with U+FFFD for lone surrogates, which JSON can contain but UTF-8 cannot encode."""
@@ -15,6 +17,12 @@ def well_formed(texts: list[str]) -> list[str]:
     return [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
 
 
+def utf8(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the bytes of well-formed texts, one after the other, and the `[n]` int64 length of each."""
+  encoded = [text.encode() for text in texts]
+  return np.frombuffer(b"".join(encoded), np.uint8), lengths_of(encoded)
+
+
 class Texts(Sequence):
   """Holds texts that are decoded on access.
 
@@ -23,6 +31,11 @@ class Texts(Sequence):
 
   def __init__(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray):
     self._data, self._starts, self._ends = data, starts, ends
+
+  @classmethod
+  def of_offsets(cls, data: np.ndarray, offsets: np.ndarray) -> "Texts":
+    """Builds texts from their bytes and the `[n + 1]` offsets of each."""
+    return cls(data, offsets[:-1], offsets[1:])
 
   def __len__(self) -> int:
     return len(self._starts)

@@ -5,14 +5,14 @@ Queries, the keys of documents and the pairs of one split are in memory.
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from xmc_jax.data.formats.json_records import joined_text, objects
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, need
-from xmc_jax.data.formats.source import Options, Pairs, Place, Rows
+from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows
 from xmc_jax.data.formats.table_files import records
 
 LOOKS_FOR = "corpus.jsonl, queries.jsonl, qrels/train.tsv"
@@ -28,14 +28,15 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
   test = find(folder / "qrels", "test.tsv")
   keys: dict[str, int] = {}
 
-  def labels() -> Iterator[list[str]]:
+  def labels() -> Iterator[KeyedTexts]:
     names = tuple((options.label_text or "title+text").split("+"))
     for place, rows in objects(corpus, notices, options):
       for at, row in enumerate(rows):
         if (key := str(row.get("_id"))) in keys:
           raise place.refuse(at, "an _id that no other document has", key)
         keys[key] = len(keys)
-      yield [joined_text({"title": None, **row}, names, place, at) for at, row in enumerate(rows)]
+      texts = [joined_text({"title": None, **row}, names, place, at) for at, row in enumerate(rows)]
+      yield KeyedTexts(texts, [str(row.get("_id")) for row in rows])
 
   def points(judgements: Path | None, num_labels: int) -> Iterator[Rows]:
     return _points(queries, judgements, keys, options, notices) if judgements else iter(())
@@ -44,7 +45,6 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
     "files": (corpus, queries, train, *([test] if test else [])),
     "labels_file": corpus,
     "labels": labels,
-    "keys": lambda: iter([list(keys)]),
     "splits": {"train": partial(points, train), "test": partial(points, test)},
   }
 
@@ -64,13 +64,13 @@ def _points(
       if not score.replace(".", "", 1).isdecimal():
         raise place.refuse(at, "a score that is a number, at least 0", score)
       judged.setdefault(query, []).append((keys[key], float(score), place.numbers[at]))
-  texts = {}
+  texts: dict[str, str] = {}
   for place, rows in objects(queries, notices, options):
     for at, row in enumerate(rows):
       if (query := str(row.get("_id"))) in judged:
         texts[query] = joined_text(row, ("text",), place, at)
-  for first in range(0, len(judged), CHUNK_ROWS):
-    chunk = list(judged.items())[first : first + CHUNK_ROWS]
+  items = iter(judged.items())
+  while chunk := list(islice(items, CHUNK_ROWS)):
     place = Place(judgements, [pairs[0][2] for _, pairs in chunk])
     for at, (query, _) in enumerate(chunk):
       if query not in texts:

@@ -13,7 +13,7 @@ from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text, text_of
 from xmc_jax.data.formats.label_hierarchy import Hierarchy
 from xmc_jax.data.formats.lines import CHUNK_ROWS, text_chunks
-from xmc_jax.data.formats.source import Options, excerpt
+from xmc_jax.data.formats.source import KeyedTexts, Options, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import DataError
 
@@ -92,11 +92,17 @@ def repeated_keys(path: Path, table: LabelTable) -> list[str]:
   return [f"{path.name}: texts of several labels: {such}; in cells, they mean the first"]
 
 
-def chunks(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
-  """Yields the texts of a file of labels whose rows are in the order of label ids."""
-  texts = read(path, options, notices).texts
+def chunks(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
+  """Yields the labels of a file whose rows are in the order of label ids."""
+  table = read(path, options, notices)
+  return in_chunks(table.texts, table.keys)
+
+
+def in_chunks(texts: list[str], keys: list[str]) -> Iterator[KeyedTexts]:
+  """Yields labels some at a time; no keys if they have none."""
   for first in range(0, len(texts), CHUNK_ROWS):
-    yield texts[first : first + CHUNK_ROWS]
+    chunk = slice(first, first + CHUNK_ROWS)
+    yield KeyedTexts(texts[chunk], keys[chunk] if keys else None)
 
 
 def named_file(folder: Path, options: Options) -> Path:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO
 
-from xmc_jax.data.formats.source import DEFAULTS, Options, excerpt, one_line, refusal
+from xmc_jax.data.formats.source import DEFAULTS, KeyedTexts, Options, excerpt, one_line, refusal
 from xmc_jax.errors import ConfigError, DataError
 
 # Large enough to keep the tokenizer's threads busy, small enough to bound the memory for long documents.
@@ -169,24 +169,18 @@ def text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> 
       yield texts
 
 
-def keyed_text_chunks(
-  path: Path, notices: list[str], options: Options = DEFAULTS, ids: bool = False
-) -> Iterator[list[str]]:
-  """Yields the texts of "id->text", "id<tab>text" or bare text lines; the first line decides which.
-
-  With `ids`, yields the ids instead, and none of bare text lines.
-  """
+def keyed_text_chunks(path: Path, notices: list[str], options: Options) -> Iterator[KeyedTexts]:
+  """Yields lines of "id->text", "id<tab>text" or, without keys, bare text; the first line decides which."""
   mark = None
   with Lines(path, notices, options) as lines:
     for first, texts in lines.chunks():
       if first == 1:
         mark = next((mark for mark in ("->", "\t") if mark in texts[0]), None)
-      if mark is not None:
+      if mark is None:
+        yield KeyedTexts(texts)
+      else:
         pairs = [_parted(mark, text, path, first + offset) for offset, text in enumerate(texts)]
-        texts = [pair[not ids] for pair in pairs]
-      elif ids:
-        return
-      yield texts
+        yield KeyedTexts([text for _, text in pairs], [key for key, _ in pairs])
 
 
 def _parted(mark: str, line: str, path: Path, number: int) -> tuple[str, str]:

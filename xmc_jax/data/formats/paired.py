@@ -11,7 +11,7 @@ from typing import NamedTuple
 from xmc_jax.data.formats import label_tables
 from xmc_jax.data.formats.lines import anywhere, find, keyed_text_chunks, need, text_chunks
 from xmc_jax.data.formats.matrices import points
-from xmc_jax.data.formats.source import Options
+from xmc_jax.data.formats.source import KeyedTexts, Options
 from xmc_jax.data.formats.table_files import SUFFIXES, suffix
 
 
@@ -51,13 +51,13 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
   labels = _label_file(names, folder, first, options)
 
   def read(split: str, num_labels: int) -> Iterator:
-    return points(_texts(texts[split], options, notices), texts[split], targets[split], num_labels, notices)
+    chunks = (lines.texts for lines in _lines(texts[split], options, notices))
+    return points(chunks, texts[split], targets[split], num_labels, notices)
 
   return {
     "files": (*targets.values(), *texts.values(), labels),
     "labels_file": labels,
     "labels": lambda: _labels(labels, options, notices),
-    "keys": lambda: _keys(labels, options),
     "splits": {split: partial(read, split) for split in targets},
   }
 
@@ -70,24 +70,15 @@ def _label_file(names: Names, folder: Path, beside: Path, options: Options) -> P
   return labels
 
 
-def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
-  """Yields the labels' texts in the order of the matrices' columns, from a file of texts or a table."""
+def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
+  """Yields the labels in the order of the matrices' columns, from a file of texts or a table."""
   if suffix(path) in SUFFIXES:
     return label_tables.chunks(path, options, notices)
-  return _texts(path, options, notices)
+  return _lines(path, options, notices)
 
 
-def _keys(path: Path, options: Options) -> Iterator[list[str]]:
-  """Yields the labels' keys: of a table's column, or the ids before the texts; none of other files."""
-  if suffix(path) in SUFFIXES:
-    return iter([label_tables.read(path, options, []).keys])
-  return keyed_text_chunks(path, [], options, ids=True) if _is_keyed(path) else iter(())
-
-
-def _texts(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
-  """Yields the texts of a file; `Yf.txt` and the `*_map.txt` files have an id before each text."""
-  return (keyed_text_chunks if _is_keyed(path) else text_chunks)(path, notices, options)
-
-
-def _is_keyed(path: Path) -> bool:
-  return path.name.startswith("Yf.") or "_map." in path.name
+def _lines(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
+  """Yields the lines of a file; `Yf.txt` and the `*_map.txt` files may have an id before each text."""
+  if path.name.startswith("Yf.") or "_map." in path.name:
+    return keyed_text_chunks(path, notices, options)
+  return map(KeyedTexts, text_chunks(path, notices, options))

@@ -9,7 +9,7 @@ import numpy as np
 from xmc_jax.data.formats import label_tables
 from xmc_jax.data.formats.json_records import joined_text, objects
 from xmc_jax.data.formats.lines import find, need
-from xmc_jax.data.formats.source import Options, Pairs, Place, Rows
+from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows
 
 NAME = "raw_json"
 LOOKS_FOR = "trn.json, tst.json, lbl.json"
@@ -25,7 +25,6 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
     "files": (train, test, labels),
     "labels_file": labels,
     "labels": lambda: _labels(labels, options, notices),
-    "keys": lambda: _keys(labels, options),
     "splits": {
       "train": lambda num_labels: _points(train, options, notices),
       "test": lambda num_labels: _points(test, options, notices),
@@ -33,28 +32,22 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
   }
 
 
-def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[list[str]]:
+def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
+  """Yields the labels, whose keys are their `uid`; without keys if the first label has none."""
   setting = "label_text" if options.label_text else "text"
   names = tuple(getattr(options, setting).split("+"))
   if options.label_parent:
     yield from label_tables.chunks(path, options._replace(label_text="+".join(names)), notices)
     return
-  is_first = True
+  has_uids = None
   for place, records in objects(path, notices, options):
-    if is_first:
-      is_first = False
+    if has_uids is None:
+      has_uids = "uid" in records[0]
       # `content` is part of the layout, and often empty.
       have = [name for name in records[0] if name != "content"]
       notices += label_tables.unread_notices(path, have, names, options)
-    yield [joined_text(record, names, place, row, setting) for row, record in enumerate(records)]
-
-
-def _keys(path: Path, options: Options) -> Iterator[list[str]]:
-  """Yields the labels' `uid`; none if the first label has none."""
-  for chunk, (_, records) in enumerate(objects(path, [], options)):
-    if not chunk and "uid" not in records[0]:
-      return
-    yield [str(record.get("uid", "")) for record in records]
+    texts = [joined_text(record, names, place, row, setting) for row, record in enumerate(records)]
+    yield KeyedTexts(texts, [str(record.get("uid", "")) for record in records] if has_uids else None)
 
 
 def _points(path: Path, options: Options, notices: list[str]) -> Iterator[Rows]:

@@ -91,6 +91,13 @@ class Rows(NamedTuple):
   total: int | None = None
 
 
+class KeyedTexts(NamedTuple):
+  """Holds some texts and what their owner calls each (URI, SKU, uid); None if they have no other name."""
+
+  texts: list[str]
+  keys: list[str] | None = None
+
+
 class GraphFiles(NamedTuple):
   """Holds the files of one metadata graph; a missing side is None."""
 
@@ -108,7 +115,7 @@ class Source(NamedTuple):
     name: the name of the data set.
     files: every file that will be read.
     labels_file: the file that labels come from.
-    labels: yields label texts, some at a time.
+    labels: yields labels, some at a time.
     splits: 'train' and 'test'; each takes the number of labels (which are read first)
       and yields points, some at a time.
     filters: the file of "row label" pairs to leave out of each split; None if there is none.
@@ -116,22 +123,19 @@ class Source(NamedTuple):
     notices: messages for the user; readers add to them.
     options: how the files are read.
     held_out: the files, last of the training rows, whose rows choose the best parameters.
-    keys: yields the labels' own names (URI, SKU, uid), some at a time, once `labels` is read to its end; None
-      or no key if labels are called by their texts.
   """
 
   layout: str
   name: str
   files: tuple[Path, ...]
   labels_file: Path
-  labels: Callable[[], Iterator[list[str]]]
+  labels: Callable[[], Iterator[KeyedTexts]]
   splits: dict[str, Callable[[int], Iterator[Rows]]]
   filters: dict[str, Path | None]
   graphs: tuple[GraphFiles, ...]
   notices: list[str]
   options: Options
   held_out: tuple[Path, ...] = ()
-  keys: Callable[[], Iterator[list[str]]] | None = None
 
 
 def excerpt(found: object) -> str:

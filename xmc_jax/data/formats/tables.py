@@ -15,9 +15,9 @@ from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.label_cells import CellSurvey, cell_of, columns_of_bits
 from xmc_jax.data.formats.label_classes import LabelClasses
 from xmc_jax.data.formats.label_ids import Vocabulary
-from xmc_jax.data.formats.lines import CHUNK_ROWS, find
+from xmc_jax.data.formats.lines import find
 from xmc_jax.data.formats.repeated_texts import TextGroups, hashes_of
-from xmc_jax.data.formats.source import Options, Pairs, Place, Rows, excerpt, some_of
+from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, some_of
 from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import ConfigError, DataError
@@ -63,7 +63,6 @@ def source_fields(
     "labels_file": labels or train.files[0],
     "held_out": train.held_out,
     "labels": reader.labels,
-    "keys": reader.keys if labels else None,
     "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
     "unordered": reader.unordered(),
   }
@@ -98,7 +97,9 @@ class _Tables:
     if not 0 <= options.test_fraction < 1:
       wrong = f"--config.data.test_fraction={options.test_fraction}"
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
-    self._is_test, self._num_train = np.zeros(0, bool), 0
+    self._is_test = np.zeros(0, bool)
+    self._num_train = 0
+    self._keys: list[str] = []
     self._groups: dict[SplitFiles, TextGroups] = {}
     self._later_labels: dict[SplitFiles, dict[int, list[int]]] = defaultdict(dict)
 
@@ -116,8 +117,8 @@ class _Tables:
       )
     return found
 
-  def labels(self) -> Iterator[list[str]]:
-    """Numbers the labels and yields their texts."""
+  def labels(self) -> Iterator[KeyedTexts]:
+    """Numbers the labels and yields them; without keys if they are called by their texts."""
     self._columns: dict[SplitFiles, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for split in self._splits():
       self._columns[split] = self._find_columns(split)
@@ -143,14 +144,8 @@ class _Tables:
     if self._options.merge_texts:
       self._later_labels = {split: self._labels_of_later_rows(split) for split in self._splits()}
     texts = self._vocabulary.texts
-    for first in range(0, len(texts), CHUNK_ROWS):
-      yield texts[first : first + CHUNK_ROWS]
-
-  def keys(self) -> Iterator[list[str]]:
-    """Yields the keys of the label file, after `labels`; none if they are the labels' texts."""
-    keys = [*self._keys, *self._vocabulary.texts[len(self._keys) :]] if self._keys else []
-    for first in range(0, len(keys), CHUNK_ROWS):
-      yield keys[first : first + CHUNK_ROWS]
+    keys = [*self._keys, *texts[len(self._keys) :]] if self._keys else []
+    yield from label_tables.in_chunks(texts, keys)
 
   def _known_labels(self) -> Vocabulary:
     """Returns the labels of a label file, of the tables' metadata, or of columns; otherwise none yet."""
