@@ -153,7 +153,8 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size
 def test_texts_behind_ids_survive(tmp_path_factory, texts, mark):
   rows = samples.lines(f"{at}{mark}{text}" for at, text in enumerate(texts))
   path = samples.write(tmp_path_factory.mktemp("keyed") / "Yf.txt", rows)
-  assert [text for chunk in keyed_text_chunks(path, []) for text in chunk] == texts
+  (chunk,) = keyed_text_chunks(path, [])
+  assert chunk.texts == texts and chunk.keys == [str(at) for at in range(len(texts))]
 
 
 ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(("title", "target_ind", "target_rel"), JSON))

@@ -169,7 +169,7 @@ def text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> 
       yield texts
 
 
-def keyed_text_chunks(path: Path, notices: list[str], options: Options) -> Iterator[KeyedTexts]:
+def keyed_text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> Iterator[KeyedTexts]:
   """Yields lines of "id->text", "id<tab>text" or, without keys, bare text; the first line decides which."""
   mark = None
   with Lines(path, notices, options) as lines:
