@@ -522,7 +522,7 @@ def test_prediction_writes_json_lines_and_nothing_else(command, trained, monkeyp
     assert scores == sorted(scores, reverse=True)
 
 
-def test_prediction_between_files(command, trained, tmp_path):
+def test_prediction_between_files(command, trained, tmp_path, monkeypatch):
   source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
   source.write_bytes(b"\xef\xbb\xbfbarn\r\nno utf-8: \xff\n" + "ж".encode())
   ended = command("--mode=predict", f"--workdir={trained}", f"--input={source}", f"--output={target}")
@@ -532,6 +532,8 @@ def test_prediction_between_files(command, trained, tmp_path):
   assert all(len(row["labels"]) == 5 for row in rows)
   assert f"written to {target}: 3 texts, at most 5 labels each" in ended.err
   assert "note: in.txt: not UTF-8 from line 2 on; such lines read as Windows' cp1252" in ended.err
+  monkeypatch.setenv("HOME", str(tmp_path))  # a shell leaves '~' as it is after '='
+  assert command("--mode=predict", f"--workdir={trained}", "--input=~/in.txt", f"--output={target}").code == 0
 
 
 def test_prediction_into_a_matrix_and_of_a_table(command, trained, tmp_path):

@@ -182,16 +182,7 @@ def predict(
     model = load(workdir, scores=scores, backend=backend, warm=False)
     return interactive.show_prompt(model, k, explain, threshold)
   predict_command(
-    workdir,
-    source,
-    destination,
-    k,
-    scores,
-    backend,
-    explain,
-    whole=documents,
-    threshold=threshold,
-    load=load,
+    workdir, source, destination, k, scores, backend, explain, whole=documents, threshold=threshold, load=load
   )
 
 

@@ -74,8 +74,8 @@ def labels_as_text(
     ids[0].tolist(), scores[0].tolist(), names[0], *(of[0] for of in reasons)
   ):
     if id_ >= 0 and score >= threshold:
-      key = "" if (key := model.keys[id_]) == name else f" ({key})"
-      lines.append(f"{score:8.3f}  {_cut(sanitize.line(name + key), width)}")
+      shown = name if model.keys[id_] == name else f"{name} ({model.keys[id_]})"
+      lines.append(f"{score:8.3f}  {_cut(sanitize.line(shown), width)}")
       lines += [
         f"{'':10}{part}" for reason in why for part in textwrap.wrap(explanations.line(reason), width)
       ]

@@ -1,6 +1,5 @@
 """Runs --mode=serve: opens a run and serves it over HTTP."""
 
-import math
 import pathlib
 from collections.abc import Sequence
 
@@ -13,18 +12,19 @@ _MOST_BYTES = 12  # of a character in JSON: two escapes of six
 
 def serve(
   workdir: pathlib.Path,
+  *,
   host: str,
   port: int,
   k: int,
-  allowed_hosts: Sequence[str] = (),
-  scores: str = "",
-  backend: str = "",
-  max_text_length: int = serving.Limits().max_text_length,
-  threshold: float = -math.inf,
-  add_labels: str = "",
-  title: str = "",
-  description: str = "",
-  example: Sequence[str] = (),
+  allowed_hosts: Sequence[str],
+  scores: str,
+  backend: str,
+  max_text_length: int,
+  threshold: float,
+  add_labels: str,
+  title: str,
+  description: str,
+  example: Sequence[str],
 ) -> None:
   """Serves a run until it is stopped.
 
@@ -39,7 +39,7 @@ def serve(
     max_text_length: characters of a text; longer ones are refused.
     threshold: the least score of a label where a request does not say.
     add_labels: a file of labels to add, as `added_labels.read` reads it; '' adds none.
-    title, description, example: of the page; see `PageText`.
+    title, description, example: the page's, as in `PageText`.
 
   Raises:
     UserError: a library is missing, the port is in use, or the run cannot be opened.

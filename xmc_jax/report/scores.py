@@ -230,28 +230,22 @@ def cuts(ranking: Ranking, hits: Hits, num_true: int, *, are_probabilities: bool
     num_true: number of true pairs, ranked or not; at least 1.
     are_probabilities: adds thresholds of 50 % and of the whole percent with the best F1.
   """
-
-  def cut(rule: str, pairs: float, right: float) -> Cut:
-    return Cut(
-      rule, pairs / len(ranking.ids), right / max(pairs, 1), right / num_true, 2 * right / (pairs + num_true)
-    )
-
   real = ranking.ids >= 0
   depths = [k for k in (1, 3, 5) if k <= ranking.ids.shape[1]]
-  rows = [
-    cut(f"the first {k}" if k > 1 else "the first", int(np.sum(real[:, :k])), int(np.sum(hits.ranks < k)))
-    for k in depths
+  rules = {"the first" + f" {k}" * (k > 1): (real[:, :k].sum(), np.sum(hits.ranks < k)) for k in depths}
+  if are_probabilities:
+    edges = np.linspace(0, 1, 101)
+    pairs, right = (
+      np.cumsum(np.histogram(values, edges)[0][::-1])[::-1]
+      for values in (ranking.scores[real], ranking.scores[hits.rows, hits.ranks])
+    )
+    best = int(np.argmax(right / (pairs + num_true)))
+    rules["at least 50 %"] = pairs[50], right[50]
+    rules[f"at least {best} %, the best F1"] = pairs[best], right[best]
+  return [
+    Cut(rule, pairs / len(real), right / max(pairs, 1), right / num_true, 2 * right / (pairs + num_true))
+    for rule, (pairs, right) in rules.items()
   ]
-  if not are_probabilities:
-    return rows
-  edges = np.linspace(0, 1, 101)
-  pairs, right = (
-    np.cumsum(np.histogram(values, edges)[0][::-1])[::-1]
-    for values in (ranking.scores[real], ranking.scores[hits.rows, hits.ranks])
-  )
-  best = int(np.argmax(right / (pairs + num_true)))
-  named = {"at least 50 %": 50, f"at least {best} %, the best F1": best}
-  return rows + [cut(rule, pairs[percent], right[percent]) for rule, percent in named.items()]
 
 
 def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -93,7 +93,7 @@ def frequencies(
   contributions: Mapping,
   shares: Mapping[str, np.ndarray],
 ) -> Markup:
-  """Shows labels, true test pairs, and the found share, by training points.
+  """Shows labels, true test pairs, parts of P@1 and P@5, and shares of pairs, by training points.
 
   Args:
     groups: `[L]` group of each label, as `metrics.frequency_groups` returns them.
@@ -101,14 +101,13 @@ def frequencies(
     contributions: metric -> `[G]` contributions of the groups.
     shares: name -> `[G]` shares of true pairs that are found.
   """
-  names = [name for name in ("P@1", "P@5") if len(contributions.get(name, ())) == len(num_true)]
-  rows = []
-  for group, pairs in enumerate(num_true.tolist()):
-    rows.append(
-      [FREQUENCIES[group], f"{np.sum(groups == group):,}", f"{pairs:,}"]
-      + [f"{100 * contributions[name][group]:.2f}" for name in names]
-      + [percent(values[group]) if pairs else "–" for values in shares.values()]
-    )
+  names = ("P@1", "P@5")
+  rows = [
+    [FREQUENCIES[group], f"{np.sum(groups == group):,}", f"{pairs:,}"]
+    + [f"{100 * contributions[name][group]:.2f}" for name in names]
+    + [percent(values[group]) if pairs else "–" for values in shares.values()]
+    for group, pairs in enumerate(num_true.tolist())
+  ]
   head = ["training points", "labels", "true test pairs"]
   return table([*head, *(f"part of {name}" for name in names), *(f"in {name}, %" for name in shares)], rows)
 

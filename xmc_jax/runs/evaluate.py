@@ -24,7 +24,8 @@ from xmc_jax.types import PyTree
 
 SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
-_LABELS_SHOWN, _LONGEST = 3, 200  # labels of an example, and characters of a text
+_LABELS_SHOWN = 3  # labels of an example
+_LONGEST = 200  # characters of its text
 _LARGE_ERROR = 0.05  # of probabilities; to be large it must also be 1.5 times that by chance
 
 # (rows [n], labels [n, k] padded with -1) -> for each row, a line of text by label
@@ -130,7 +131,7 @@ def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
 
 
 def calibration_error(run: Run, scores: str, step: int) -> float | None:
-  """Reads the error of first labels on the test rows by these scores and parameters; None if not known."""
+  """Reads from metrics.json how far probabilities of first labels were off; None if it does not say."""
   suffix = "" if scores == run.config.eval.scores else f"_{scores}"
   try:
     found = json.loads((run.workdir / "report" / f"metrics{suffix}.json").read_text(encoding="utf-8"))

@@ -87,21 +87,19 @@ class Model:
   @functools.cached_property
   def calibration_error(self) -> float | None:
     """Returns the expected calibration error of first labels on the test rows; None if it is not known."""
-    return (
-      evaluate.calibration_error(self._run, self._chosen, self.step) if self.gives_probabilities else None
-    )
-
-  @property
-  def _chosen(self) -> str:
-    return self._scores or self._run.config.eval.scores
+    return evaluate.calibration_error(self._run, self._chosen, self.step)
 
   @property
   def cut(self) -> str:
     """Returns how many of the texts so far are longer than what the encoder reads, in words; '' if none."""
-    count, length = self._tokens.num_cut, self._tokens.max_length
-    return f"{count:,} texts are cut at {length} tokens for the encoder, by the run's data.max_length" * bool(
-      count
-    )
+    if not (count := self._tokens.num_cut):
+      return ""
+    length = self._tokens.max_length
+    return f"{count:,} texts are cut at {length} tokens for the encoder, by the run's data.max_length"
+
+  @property
+  def _chosen(self) -> str:
+    return self._scores or self._run.config.eval.scores
 
   @functools.cached_property
   def _sources(self) -> HybridRanker:

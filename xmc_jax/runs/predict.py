@@ -49,8 +49,7 @@ def predict_lines(
     The number of documents.
   """
   done = 0
-  for part in _blocks(documents, block):
-    ids, scores, *rest = _predicted(model, part, k, threshold, explain)
+  for part, ids, scores, *rest in _predicted(model, documents, k, block, threshold, explain):
     for document, row in zip(part, zip(ids.tolist(), scores.tolist(), *rest)):
       out.write(json_line(document, (label for label in zip(*row) if label[0] >= 0), model.keys))
     out.flush()
@@ -76,28 +75,27 @@ def predict_matrix(
   Raises:
     UserError: it cannot be written.
   """
-  found = [_predicted(model, part, k, threshold)[:2] for part in _blocks(documents, block)]
+  blocks = [(ids, scores) for _, ids, scores, *_ in _predicted(model, documents, k, block, threshold)]
   none = np.zeros((0, k), np.int32), np.zeros((0, k), np.float32)
-  ids, scores = (np.concatenate(parts) for parts in zip(none, *found))
+  ids, scores = (np.concatenate(parts) for parts in zip(none, *blocks))
   if runtime.is_main_process():
     evaluate.save_predictions(evaluate.Ranking(ids, scores), model.keys, path)
   return len(ids)
 
 
 def _predicted(
-  model: Model, documents: Sequence[Document], k: int, threshold: float, explain: bool = False
-) -> tuple:
-  """Returns what `Model.predict` does, with -1 for labels below the threshold and for those of no text."""
-  texts = [document.text for document in documents]
-  ids, scores, *rest = model.predict(texts, k, explain=explain)
-  is_blank = np.array([not text.strip() for text in texts], bool)
-  return np.where((scores >= threshold) & ~is_blank[:, None], ids, -1), scores, *rest
+  model: Model, documents: Iterable[Document], k: int, block: int, threshold: float, explain: bool = False
+) -> Iterator[tuple]:
+  """Yields `block` documents at a time, and what `Model.predict` returns for them.
 
-
-def _blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+  Labels below the threshold, and all those of a text without a letter, have the id -1.
+  """
   documents = iter(documents)
-  while part := list(itertools.islice(documents, size)):
-    yield part
+  while part := list(itertools.islice(documents, block)):
+    texts = [document.text for document in part]
+    ids, scores, *rest = model.predict(texts, k, explain=explain)
+    has_text = np.array([[bool(text.strip())] for text in texts])
+    yield part, np.where(has_text & (scores >= threshold), ids, -1), scores, *rest
 
 
 def json_line(
@@ -115,8 +113,8 @@ def json_line(
     {"id": id_, "key": keys[id_], "score": round(score, 6), "text": name, **({"why": why[0]} if why else {})}
     for id_, score, name, *why in found
   ]
-  name = {} if document.id is None else {"id": document.id}
-  line = {**name, "text": document.text, "labels": labels, **more}
+  id_of_document = {} if document.id is None else {"id": document.id}
+  line = {**id_of_document, "text": document.text, "labels": labels, **more}
   return sanitize.json(json.dumps(line, ensure_ascii=False)) + "\n"
 
 
@@ -159,6 +157,7 @@ def predict_command(
     )
   manifest = data.read_manifest(workdir / "data")
   num_labels = manifest["counts"]["labels"]["texts"]
+  source = os.path.expanduser(source)
   answers.check_k(k, num_labels)
   texts = documents_of(source, whole, data.Options(**manifest["options"]))
   with contextlib.ExitStack() as files:
@@ -203,29 +202,27 @@ def documents_of(source: str, whole: bool, options: data.Options) -> Iterator[Do
   """
   if source:
     notices: list[str] = []
-    return _noting(documents.read(pathlib.Path(source).expanduser(), whole, options, notices), notices)
+    return _noting(documents.read(pathlib.Path(source), whole, options, notices), notices)
   lines = _standard_input()
   return iter([Document("".join(lines))]) if whole else documents.of_lines(lines)
 
 
 def _noting(found: Iterator[Document], notices: list[str]) -> Iterator[Document]:
-  """Yields the documents, and prints each notice once, when it is there."""
-  num_said = 0
+  """Yields the documents; prints the notices that reading them adds, and empties the list."""
   for document in itertools.chain(found, [None]):
-    for notice in notices[num_said:]:
-      say(f"note: {documents.without_settings(notice)}")
-    num_said = len(notices)
+    while notices:
+      say(f"note: {documents.without_settings(notices.pop(0))}")
     if document is not None:
       yield document
 
 
 def _standard_input() -> Iterator[str]:
-  is_whole = True
+  is_utf_8 = True
   try:
     for number, line in enumerate(sys.stdin, 1):
       line = line.removeprefix("\ufeff") if number == 1 else line
-      if is_whole and "\ufffd" in line:
-        is_whole = False
+      if is_utf_8 and "\ufffd" in line:
+        is_utf_8 = False
         say(f"note: standard input: not UTF-8 from line {number} on; such bytes are read as U+FFFD")
       yield line
   except OSError as error:
@@ -239,13 +236,11 @@ def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[obje
   made = [
     path for path in (*of_step, *(workdir / name for name in run_folder.RANKING_FILES)) if path.exists()
   ]
-  stats = [file.stat() for file in documents.files_of(pathlib.Path(source).expanduser())]
+  stats = map(os.stat, documents.files_of(pathlib.Path(source)))
+  sizes, times = zip(*((stat.st_size, stat.st_mtime_ns) for stat in stats))
   return {
     "run": [str(workdir.absolute()), *map(checksums.sha256, made)],
-    "texts": [
-      os.path.abspath(source),
-      *(len(stats), sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)),
-    ],
+    "texts": [os.path.abspath(source), len(sizes), sum(sizes), max(times)],
     "settings": settings,
   }
 

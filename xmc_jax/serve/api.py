@@ -47,7 +47,7 @@ def build(
   name: str,
   allowed_hosts: Sequence[str],
   page_text: page.PageText,
-  threshold: float = -math.inf,
+  threshold: float,
 ) -> FastAPI:
   """Returns the ASGI application over a worker; it starts the worker with itself, and ends it.
 

@@ -68,9 +68,9 @@ def serve(
   host: str,
   k: int,
   limits: Limits,
-  allowed_hosts: tuple[str, ...] = (),
+  allowed_hosts: tuple[str, ...],
   page_text: PageText,
-  threshold: float = -math.inf,
+  threshold: float,
 ) -> None:
   """Warms the model up, then answers requests until SIGTERM or Ctrl-C, and answers what waits.
 

@@ -19,7 +19,7 @@ let ready = false; // whether the server has told what it serves
 let probabilities = true; // whether scores are probabilities
 let longest = Infinity; // characters of a text that the server reads
 let timer = 0; // of the debounce, or of a new try
-let running = null; // the AbortController of the request under way
+let running = new AbortController(); // of the last request
 let shown = null; // what is on the page: {text, more, k, labels, reaching, reasons}
 
 function element(name, css, content) {
@@ -217,8 +217,7 @@ function clear(sentence, isError) {
 async function update() {
   clearTimeout(timer);
   if (!ready) return; // `start` calls this again
-  if (running) running.abort();
-  running = null;
+  running.abort();
   const letters = [...text.value.trim()];
   const more = letters.length > longest ? (letters.length - longest).toLocaleString("en") : "";
   const of = { text: letters.slice(0, longest).join(""), more, k: Number(count.value), reasons: null };
@@ -238,7 +237,6 @@ async function update() {
   } finally {
     clearTimeout(late);
   }
-  if (running === mine) running = null;
 }
 
 function working() {
