@@ -1,7 +1,5 @@
 """Writes a run's encoder as a folder that sentence-transformers can load."""
 
-import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -157,7 +155,6 @@ def _write_static(folder: Path, run: Run, root: PyTree, kind: _Unit, spec: model
 
   Its tokenizer adds no special tokens, and truncates longer texts itself.
   """
-
   inner, tokenizer = folder / _STATIC, run.dataset.tokenizer()
   inner.mkdir(parents=True)
   table = np.asarray(root["encoder"]["word"], np.float32)
@@ -167,12 +164,5 @@ def _write_static(folder: Path, run: Run, root: PyTree, kind: _Unit, spec: model
   (inner / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
   head = kind.head
   save_sentence_modules(
-    folder, pooling="mean", unit=kind.unit, width=spec.width, projection=head.projection, tanh=head.tanh
+    folder, pooling="", unit=kind.unit, width=spec.width, projection=head.projection, tanh=head.tanh
   )
-  shutil.rmtree(folder / "1_Pooling")
-  _, _, *others = json.loads((folder / "modules.json").read_text())
-  static = {"path": _STATIC, "type": "sentence_transformers.models.StaticEmbedding"}
-  modules = [
-    {**module, "idx": number, "name": str(number)} for number, module in enumerate([static, *others])
-  ]
-  write_json(folder / "modules.json", modules)

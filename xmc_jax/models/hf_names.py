@@ -20,8 +20,9 @@ _OF_BERT = {
   "output": "output.dense",
   "output_layer_norm": "output.LayerNorm",
 }
+_SHIFTED = ("roberta", "xlm-roberta", "camembert")  # positions begin after the padding's token id
 _BLOCK = {
-  **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), _OF_BERT),
+  **dict.fromkeys(("bert", *_SHIFTED), _OF_BERT),
   "mpnet": _OF_BERT
   | {f"attention/{ours}": f"attention.attn.{ours[0]}" for ours in ("query", "key", "value", "output")}
   | {"attention_layer_norm": "attention.LayerNorm"},
@@ -44,22 +45,29 @@ _CLASSES = {
   "mpnet": "MPNetModel",
   "distilbert": "DistilBertModel",
 }
-_SHIFTED = ("roberta", "xlm-roberta", "camembert")  # positions begin after the padding's token id
 # Our sizes -> the keys of config.json.
-_SIZES = {
+_COMMON = {
   "vocab_size": "vocab_size",
   "width": "hidden_size",
   "num_layers": "num_hidden_layers",
   "num_heads": "num_attention_heads",
   "ffn_width": "intermediate_size",
   "max_positions": "max_position_embeddings",
+  "layer_norm_eps": "layer_norm_eps",
 }
-_SIZES_OF_DISTILBERT = _SIZES | {
-  "width": "dim",
-  "num_layers": "n_layers",
-  "num_heads": "n_heads",
-  "ffn_width": "hidden_dim",
+_SIZES = {
+  **{kind: _COMMON | {"num_types": "type_vocab_size"} for kind in ("bert", *_SHIFTED)},
+  "mpnet": _COMMON | {"num_buckets": "relative_attention_num_buckets"},
+  "distilbert": {
+    "vocab_size": "vocab_size",
+    "width": "dim",
+    "num_layers": "n_layers",
+    "num_heads": "n_heads",
+    "ffn_width": "hidden_dim",
+    "max_positions": "max_position_embeddings",
+  },
 }
+_DEFAULTS = {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "relative_attention_num_buckets": 32}
 
 
 def names(spec: EncoderSpec) -> dict[str, str]:
@@ -158,30 +166,27 @@ def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
   kind = config.get("model_type")
   if not isinstance(kind, str) or kind not in _BLOCK:
     raise DataError(f"{where}: model_type is {kind!r:.60}; supported are {', '.join(_BLOCK)}")
-  is_distilbert = kind == "distilbert"
-  activation = config.get("activation" if is_distilbert else "hidden_act", "gelu")
+  activation = config.get(_activation_key(kind), "gelu")
   positions = config.get("position_embedding_type", "absolute")
   if activation != "gelu" or positions != "absolute":
     raise DataError(
       f"{where}: activation {activation!r}, positions {positions!r}; supported are 'gelu' and 'absolute'"
     )
-  keys = _SIZES_OF_DISTILBERT if is_distilbert else _SIZES
-  if missing := [key for key in keys.values() if key not in config]:
-    raise DataError(f"{where}: key {missing[0]!r} is missing")
-  spec = EncoderSpec(
-    kind=kind,
-    **{ours: config[theirs] for ours, theirs in keys.items()},
-    num_types=0 if kind in ("distilbert", "mpnet") else config.get("type_vocab_size", 2),
-    layer_norm_eps=1e-12 if is_distilbert else config.get("layer_norm_eps", 1e-12),
-    first_position=_after_padding(config, kind),
-    num_buckets=config.get("relative_attention_num_buckets", 32) if kind == "mpnet" else 0,
-  )
+  try:
+    sizes = {ours: (_DEFAULTS | config)[theirs] for ours, theirs in _SIZES[kind].items()}
+  except KeyError as error:
+    raise DataError(f"{where}: key {error} is missing") from None
+  spec = EncoderSpec(kind, **sizes, first_position=_first_position(config, kind))
   _check(spec, where)
   return dataclasses.replace(spec, max_positions=spec.max_positions - spec.first_position)
 
 
-def _after_padding(config, kind):
-  """Returns the row of the position table at which positions begin, or what `_check` refuses."""
+def _activation_key(kind):
+  return "activation" if kind == "distilbert" else "hidden_act"
+
+
+def _first_position(config, kind):
+  """Returns the row of a text's first token in the position table; leaves a wrong value to `_check`."""
   if kind == "mpnet":
     return 2
   padding = config.get("pad_token_id", 1) if kind in _SHIFTED else -1
@@ -206,20 +211,11 @@ def _check(spec, where):
 def config_from_spec(spec: EncoderSpec) -> dict[str, Any]:
   """Converts an EncoderSpec to a dict for config.json that Hugging Face reads."""
   sizes = dataclasses.replace(spec, max_positions=spec.first_position + spec.max_positions)
-  common: dict[str, Any] = {
+  return {
     "model_type": spec.kind,
     "architectures": [_CLASSES[spec.kind]],
     "pad_token_id": max(0, spec.first_position - 1),
     "initializer_range": 0.02,
+    _activation_key(spec.kind): "gelu",
+    **{theirs: getattr(sizes, ours) for ours, theirs in _SIZES[spec.kind].items()},
   }
-  if spec.kind == "distilbert":
-    common["activation"] = "gelu"
-  else:
-    common |= {"hidden_act": "gelu", "layer_norm_eps": spec.layer_norm_eps}
-    common |= (
-      {"relative_attention_num_buckets": spec.num_buckets}
-      if spec.kind == "mpnet"
-      else {"type_vocab_size": spec.num_types}
-    )
-  keys = _SIZES_OF_DISTILBERT if spec.kind == "distilbert" else _SIZES
-  return common | {theirs: getattr(sizes, ours) for ours, theirs in keys.items()}

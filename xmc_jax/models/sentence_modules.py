@@ -12,9 +12,9 @@ from xmc_jax.errors import DataError
 from xmc_jax.storage import atomic
 from xmc_jax.types import Array
 
-# Our names of poolings, by those in 1_Pooling/config.json; newer files name one, older ones switch each.
-_POOLINGS = {"mean_tokens": "mean", "cls_token": "cls", "max_tokens": "max", "lasttoken": "lasttoken"}
-POOLINGS = tuple(_POOLINGS.values())
+POOLINGS = ("mean", "cls", "max", "lasttoken")  # as newer files name them
+_OLDER = ("mean_tokens", "cls_token", "max_tokens", "lasttoken")  # older files have a switch for each
+_POOLINGS = dict(zip((*POOLINGS, *_OLDER), 2 * POOLINGS))
 _ORDER = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize")
 _ACTIVATIONS = {"Tanh": True, "Identity": False, "None": False}
 
@@ -51,27 +51,23 @@ def read_modules(folder: Path) -> Modules:
   """
   if not (folder / "modules.json").is_file():
     return Modules()
-  made, last = _with_settings(Modules(), folder / "config_sentence_transformers.json"), -1
+  modules = _of_settings(folder / "config_sentence_transformers.json")
+  last = -1
   for kind, path in _listed(folder / "modules.json"):
-    rank = _ORDER.index(kind) if kind in _ORDER else -1
     if kind == "Dropout":  # only acts in their training
       continue
+    rank = _ORDER.index(kind) if kind in _ORDER else -1
     reason = "" if rank > last else "not supported" if rank < 0 else "a second one, or out of order"
     last = max(last, rank)
     if kind in ("Transformer", "StaticEmbedding"):
-      made = made._replace(path=path, static=kind == "StaticEmbedding")
-    elif kind == "Pooling":
-      pooling = read_json(folder / path / "config.json")
-      modes = _modes(pooling)
-      made = made._replace(pooling=_POOLINGS.get(modes[0]) if len(modes) == 1 else None)
-      reason = reason or ("" if made.pooling else " + ".join(modes) or "without a mode")
-      if made.prompt and pooling.get("include_prompt") is False:
-        reason = reason or "without the prompt"
+      modules = modules._replace(path=path, static=kind == "StaticEmbedding")
+    elif kind == "Pooling" and not reason:
+      modules, reason = _with_pooling(modules, read_json(folder / path / "config.json"))
     elif kind == "Dense" and not reason:
-      made, reason = _with_dense(made, path, folder / path / "config.json")
-    if reason and not made.unsupported:
-      made = made._replace(unsupported=f"{folder / path}: {kind} ({reason})")
-  return made._replace(dense="", projection_dim=0, tanh=False) if made.unsupported else made
+      modules, reason = _with_dense(modules, path, folder / path / "config.json")
+    if reason and not modules.unsupported:
+      modules = modules._replace(unsupported=f"{folder / path}: {kind} ({reason})")
+  return modules._replace(dense="", projection_dim=0, tanh=False) if modules.unsupported else modules
 
 
 def head_settings(settings: Any, modules: Modules) -> dict[str, Any]:
@@ -80,45 +76,54 @@ def head_settings(settings: Any, modules: Modules) -> dict[str, Any]:
   Raises:
     DataError: the files ask for what an Embedder cannot do.
   """
-  given = {name: getattr(settings, name) for name in ("pooling", "projection_dim", "projection_tanh")}
+  head = {name: getattr(settings, name) for name in ("pooling", "projection_dim", "projection_tanh")}
   if settings.pooling != "auto":
-    return given
+    return head
   if modules.unsupported:
     raise DataError(
       f"{modules.unsupported} cannot be followed; encoder.pooling=mean, or another of its values, "
       "takes the encoder without what these files add"
     )
-  given["pooling"] = modules.pooling or "mean"
-  own = {"projection_dim": modules.projection_dim, "projection_tanh": modules.tanh}
-  return given if settings.projection_dim else given | own
+  head["pooling"] = modules.pooling or "mean"
+  if not settings.projection_dim:
+    head |= {"projection_dim": modules.projection_dim, "projection_tanh": modules.tanh}
+  return head
 
 
-def _with_settings(made, file):
-  """Adds the default prompt, and whether embeddings are truncated."""
+def _of_settings(file):
+  """Reads the default prompt, and whether embeddings are truncated."""
   settings = read_json(file) if file.is_file() else {}
   prompts = settings.get("prompts")
   prompt = prompts.get(str(settings.get("default_prompt_name"))) if isinstance(prompts, dict) else None
   truncated = settings.get("truncate_dim")
-  return made._replace(
+  return Modules(
     prompt=prompt if isinstance(prompt, str) else "",
     unsupported=f"{file}: truncate_dim = {truncated!r:.20}" if truncated else "",
   )
 
 
+def _with_pooling(modules, pooling):
+  """Adds the mode of a Pooling module; returns also why it cannot be followed, or ''."""
+  modes = _modes(pooling)
+  mode = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
+  reason = "" if mode else " + ".join(modes) or "without a mode"
+  if modules.prompt and pooling.get("include_prompt") is False:
+    reason = reason or "without the prompt"
+  return modules._replace(pooling=mode), reason
+
+
 def _modes(pooling):
-  """Lists the modes of a Pooling module, by the older names."""
+  """Lists the modes of a Pooling module, as its file names them."""
   named = pooling.get("pooling_mode")
   if named is not None:
-    names = [str(name) for name in (named if isinstance(named, list) else [named])]
-    older = {ours: theirs for theirs, ours in _POOLINGS.items()}
-    return [older.get(name, name) for name in names]
+    return [str(name) for name in (named if isinstance(named, list) else [named])]
   switches = {
     name.removeprefix("pooling_mode_"): on for name, on in pooling.items() if "pooling_mode_" in name
   }
-  return [name for name, on in switches.items() if on] if switches else ["mean_tokens"]
+  return [name for name, on in switches.items() if on] if switches else ["mean"]
 
 
-def _with_dense(made, path, file):
+def _with_dense(modules, path, file):
   """Adds a dense layer; returns also why it cannot be followed, or ''."""
   dense = read_json(file)
   width = dense.get("out_features", 0)
@@ -130,21 +135,21 @@ def _with_dense(made, path, file):
     reason = "on tokens"
   elif dense.get("use_residual"):
     reason = "with a residual"
-  made = made._replace(dense=path, projection_dim=width, tanh=_ACTIVATIONS.get(activation, False))
-  return made, reason
+  tanh = _ACTIVATIONS.get(activation, False)
+  return modules._replace(dense=path, projection_dim=width, tanh=tanh), reason
 
 
 def _listed(file):
   """Lists (kind, folder) of each module; refuses folders outside that of the file."""
-  found = []
+  listed = []
   for module in read_json(file, list):
     kind, path = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
     if not isinstance(kind, str) or not isinstance(path, str):
       raise DataError(f"{file}: expected a text under 'type' and 'path' of every module")
     if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
       raise DataError(f"{file}: the path {path!r:.60} leads out of the encoder's folder")
-    found.append((kind.rsplit(".", 1)[-1], path))
-  return found
+    listed.append((kind.rpartition(".")[-1], path))
+  return listed
 
 
 def save_sentence_modules(
@@ -160,30 +165,33 @@ def save_sentence_modules(
 
   Args:
     folder: the folder of a saved encoder.
-    pooling: one of POOLINGS.
+    pooling: one of POOLINGS; '' for a StaticEmbedding, in 0_StaticEmbedding, which has none.
     unit: whether vectors are scaled to length 1.
     width: of the pooled vectors.
     projection: {'kernel', 'bias'} or None.
     tanh: whether a tanh follows the projection.
   """
   folder = Path(folder)
-  kinds = ["Transformer", "Pooling"] + ["Dense"] * bool(projection) + ["Normalize"] * unit
-  package = "sentence_transformers.models"
-  modules: list[dict[str, Any]] = [
-    {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
-    for i, kind in enumerate(kinds)
-  ]
-  for module in modules[1:]:
-    (folder / module["path"]).mkdir(exist_ok=True)
-  switches = {f"pooling_mode_{theirs}": pooling == ours for theirs, ours in _POOLINGS.items()}
-  write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
+  kinds = ["Transformer", "Pooling"] if pooling else ["StaticEmbedding"]
+  kinds += ["Dense"] * bool(projection) + ["Normalize"] * unit
+  paths = ["" if kind == "Transformer" else f"{i}_{kind}" for i, kind in enumerate(kinds)]
+  for path in paths:
+    (folder / path).mkdir(exist_ok=True)
+  if pooling:
+    switches = {f"pooling_mode_{name}": pooling == _POOLINGS[name] for name in _OLDER}
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
   if projection:
+    dense = folder / paths[kinds.index("Dense")]
     activation = "torch.nn.modules." + ("activation.Tanh" if tanh else "linear.Identity")
     kernel, bias = (np.asarray(projection[leaf], np.float32) for leaf in ("kernel", "bias"))
     sizes = {"in_features": kernel.shape[0], "out_features": kernel.shape[1], "bias": True}
-    write_json(folder / "2_Dense" / "config.json", sizes | {"activation_function": activation})
+    write_json(dense / "config.json", sizes | {"activation_function": activation})
     tensors = {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias}
-    write_safetensors(folder / "2_Dense" / "model.safetensors", tensors)
+    write_safetensors(dense / "model.safetensors", tensors)
+  modules = [
+    {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+    for i, (kind, path) in enumerate(zip(kinds, paths))
+  ]
   write_json(folder / "modules.json", modules)
 
 
