@@ -93,7 +93,7 @@ def modules_of(settings: ml_collections.ConfigDict) -> Modules:
   """Reads what sentence-transformers' files add to `config.encoder.name`; a bag or a GRU has none."""
   if locate.source_key(settings) != "name":
     return Modules()
-  return describe(settings.name, pretrained=settings.pretrained).modules
+  return describe(settings.name, pretrained=False).modules
 
 
 def copy_description(name: str, folder: str | Path) -> None:
@@ -117,7 +117,7 @@ def _first_layers(spec, num_layers, name):
   if not 0 <= num_layers <= spec.num_layers:
     raise ConfigError(
       f"config.encoder.num_layers={num_layers}, but encoder '{name}' has {spec.num_layers} layers; "
-      f"set 0 (all) to {spec.num_layers}"
+      f"set --config.encoder.num_layers={spec.num_layers}, or less"
     )
   return dataclasses.replace(spec, num_layers=num_layers or spec.num_layers)
 

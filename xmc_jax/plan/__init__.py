@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import ml_collections
 
+from xmc_jax import models
 from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks, device_memory, shapes, texts, work
 from xmc_jax.plan.chips import CHIPS, USABLE, Chip
@@ -85,7 +86,8 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
     chip: None is the one that `config.plan.chip` names.
   """
   chip = chip or CHIPS[config.plan.chip]
-  config = chunks.changed(config, dict(sizes.head))
+  head = models.head_settings(config.encoder, models.modules_of(config.encoder))
+  config = chunks.changed(config, {f"encoder.{key}": value for key, value in head.items()})
   chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind)
   config = chunks.changed(config, {f"method.{key}": value for key, value in chosen.items()})
   return Plan(

@@ -1,8 +1,6 @@
 """Collects the inputs of a plan: the counts in `config.plan`, and an encoder's sizes without its weights."""
 
-import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import jax
@@ -14,9 +12,9 @@ from xmc_jax.data import Dataset
 from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.errors import ConfigError
-from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, head_settings, known_spec, load_pretrained
+from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec
 from xmc_jax.models.locate import locate_here
-from xmc_jax.models.sentence_modules import Modules
+from xmc_jax.models.pretrained import describe
 from xmc_jax.types import BatchSpec, DatasetInfo
 
 _VOCABULARY = 30_522  # of a new table; a tokenizer trained on the data has nearly as many tokens
@@ -35,7 +33,6 @@ class Sizes(NamedTuple):
     source: where the encoder's sizes come from, in words.
     batch: how the method's batches are built.
     num_sides: of metadata graphs that a method learns from (RAMEN), at most.
-    head: settings of `config.encoder` that its own files decide ('auto'), by dotted key.
     are_counted: whether they are those of data that were read.
   """
 
@@ -48,7 +45,6 @@ class Sizes(NamedTuple):
   source: str = "as given"
   batch: BatchSpec = BatchSpec()
   num_sides: int = 0
-  head: Mapping[str, object] = MappingProxyType({})
   are_counted: bool = False
 
 
@@ -73,12 +69,11 @@ def sizes_of(config: ml_collections.ConfigDict, dataset: Dataset | None = None) 
       "mesh.data = 0 stands for the devices of the machine that trains, which a plan does not know; for "
       "instance --config.mesh.data=8"
     )
-  encoder, source, modules = _encoder(config.encoder)
-  head = {f"encoder.{key}": value for key, value in head_settings(config.encoder, modules).items()}
+  encoder, source = _encoder(config.encoder)
   if dataset is not None:
     counted = sizes_of_data(config, dataset, encoder)
     labelled = dataset.train.num_labelled  # the others take no part in a training
-    return counted._replace(num_points=labelled, source=source, head=head, are_counted=True)
+    return counted._replace(num_points=labelled, source=source, are_counted=True)
   names = config.method.get("graphs") or range(given.num_graphs)
   graphs = {str(name): (QUERY, LABEL) for name in names}
   batch = _batch_spec(config, graphs or {"none": ()}, given.num_points, given.num_labels)
@@ -92,7 +87,6 @@ def sizes_of(config: ml_collections.ConfigDict, dataset: Dataset | None = None) 
     source=source,
     batch=batch,
     num_sides=len(batch.graph_sides),
-    head=head,
   )
 
 
@@ -138,40 +132,30 @@ def _batch_spec(
   return methods.make(of_a_bag, info).batch
 
 
-def _encoder(settings: ml_collections.ConfigDict) -> tuple[EncoderSpec | BagSpec | GruSpec, str, Modules]:
+def _encoder(settings: ml_collections.ConfigDict) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
   if settings.name not in ("bag", "gru"):
-    spec, modules = _described("encoder.name", settings.name, settings.num_layers)
-    frozen = settings.num_frozen_layers
+    spec, frozen = _described("encoder.name", settings.name, settings.num_layers), settings.num_frozen_layers
     if frozen > (layers := getattr(spec, "num_layers", 0)):
       raise ConfigError(
         f"encoder.num_frozen_layers = {frozen}, but encoder.name = {settings.name!r} has {layers} layers; "
         f"set --config.encoder.num_frozen_layers={layers}, or less"
       )
-    return spec, settings.name, modules
+    return spec, settings.name
   vocab_size, columns, beside = _VOCABULARY, settings.width, f"of {_VOCABULARY:,} tokens (assumed)"
   if settings.init_table:
-    table, _ = _described("encoder.init_table", settings.init_table)
+    table = _described("encoder.init_table", settings.init_table)
     vocab_size, columns = table.vocab_size, getattr(table, "embedding_width", table.width)
     beside = f"with the table of {settings.init_table}"
   if settings.name == "bag":
-    return BagSpec(vocab_size, columns), f"a bag {beside}", Modules()
-  return GruSpec(vocab_size, columns, settings.width), f"a GRU {beside}", Modules()
+    return BagSpec(vocab_size, columns), f"a bag {beside}"
+  return GruSpec(vocab_size, columns, settings.width), f"a GRU {beside}"
 
 
-def _described(key: str, name: str, num_layers: int = 0) -> tuple[EncoderSpec | BagSpec | GruSpec, Modules]:
-  """Returns an encoder's sizes and modules, from its files on this machine, else sizes from `KNOWN`."""
-  if locate_here(name):
-    described = load_pretrained(name, num_layers=num_layers, weights=False)
-    return described.spec, described.modules
-  spec = known_spec(name)
-  if spec is None:
+def _described(key: str, name: str, num_layers: int = 0) -> EncoderSpec | BagSpec | GruSpec:
+  """Returns an encoder's sizes, from its config.json on this machine, else from `KNOWN`."""
+  if not locate_here(name) and known_spec(name) is None:
     raise ConfigError(
       f"{key} = {name!r}: its config.json is not on this machine, and a plan asks no hub; set --config.{key}="
       f"distilbert-base-uncased or another of {', '.join(sorted(KNOWN))}, or a folder with config.json"
     )
-  if num_layers > spec.num_layers:
-    raise ConfigError(
-      f"encoder.num_layers = {num_layers}, but {name} has {spec.num_layers} layers; "
-      f"set --config.encoder.num_layers={spec.num_layers}, or less"
-    )
-  return dataclasses.replace(spec, num_layers=num_layers or spec.num_layers), Modules()
+  return describe(name, num_layers=num_layers, pretrained=False).spec
