@@ -1,9 +1,5 @@
 """How label cells are written in files that people have, and what is said where a guess is doubtful."""
 
-import json
-
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 import sample_folders as samples
 from cases import each_case
@@ -13,22 +9,9 @@ from xmc_jax import data
 from xmc_jax.errors import DataError
 
 
-def jsonl(path, cells):
-  rows = ({"text": f"t{at}", "labels": cell} for at, cell in enumerate(cells))
-  return samples.write(path, samples.lines(map(json.dumps, rows)))
-
-
-def csv(path, cells):
-  quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
-  return samples.write(
-    path, samples.lines(["text,labels", *(f"t{at},{cell}" for at, cell in enumerate(quoted))])
-  )
-
-
-def parquet(path, cells, kind=None):
-  table = pa.table({"text": [f"t{at}" for at in range(len(cells))], "labels": pa.array(cells, kind)})
-  pyarrow.parquet.write_table(table, path)
-  return path
+def table(path, cells):
+  """Writes a table with these cells of labels."""
+  return samples.table(path, [{"text": f"t{at}", "labels": cell} for at, cell in enumerate(cells)])
 
 
 def read(path, **options):
@@ -45,19 +28,19 @@ BITS = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 @each_case(
   ("kind", "cells"),
   [
-    (jsonl, BITS),
-    (jsonl, [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0, 1, 0]]),
-    (parquet, [[bool(bit) for bit in row] for row in BITS]),
-    (parquet, [list(map(float, row)) for row in BITS]),
-    (csv, list(map(str, BITS))),
-    (csv, ["[1 0 1]", "[0. 0. 0.]", "[0 1 0]"]),
-    (csv, ["1;0;1", "0;0;0", "0;1;0"]),
-    (csv, ["1 0 1", "0 0 0", "0 1 0"]),
+    ("jsonl", BITS),
+    ("jsonl", [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0, 1, 0]]),
+    ("parquet", [[bool(bit) for bit in row] for row in BITS]),
+    ("parquet", [list(map(float, row)) for row in BITS]),
+    ("csv", list(map(str, BITS))),
+    ("csv", ["[1 0 1]", "[0. 0. 0.]", "[0 1 0]"]),
+    ("csv", ["1;0;1", "0;0;0", "0;1;0"]),
+    ("csv", ["1 0 1", "0 0 0", "0 1 0"]),
   ],
 )
 def test_rows_of_0_and_1_are_columns_of_labels(kind, cells, tmp_path):
   """They were read as the two labels '0' and '1'."""
-  path = kind(tmp_path / f"train.{kind.__name__}", cells)
+  path = table(tmp_path / f"train.{kind}", cells)
   assert read(path)[:2] == (["0", "1", "2"], [["0", "2"], [], ["1"]])
   samples.write(tmp_path / "labels.txt", "red\ngreen\nblue\n")
   note = "labels are rows of 3 numbers, 0 or 1, each the column of a label"
@@ -77,13 +60,13 @@ def test_rows_of_0_and_1_of_classes_with_names(tmp_path):
 
 @each_case("cells", [[[0, 1], [0]], [[1], [0]], [[0, 1], [0, 1]], [[0, 1], []], [[0, 1], [1, 2]]])
 def test_lists_of_ids_are_no_rows_of_0_and_1(cells, tmp_path):
-  _, rows, _ = read(jsonl(tmp_path / "train.jsonl", cells))
+  _, rows, _ = read(table(tmp_path / "train.jsonl", cells))
   assert list(map(sorted, rows)) == [[str(label) for label in cell] for cell in cells]
 
 
-@each_case("kind", [jsonl, parquet])
+@each_case("kind", ["jsonl", "parquet"])
 def test_labels_of_lists_are_stripped_like_those_of_cells(kind, tmp_path):
-  path = kind(tmp_path / f"train.{kind.__name__}", [["a ", "b", ""], ["b ", " "], [" a", None], None])
+  path = table(tmp_path / f"train.{kind}", [["a ", "b", ""], ["b ", " "], [" a", None], None])
   assert read(path)[:2] == (["a", "b"], [["a", "b"], ["b"], ["a"], []])
 
 
@@ -104,30 +87,29 @@ def test_labels_of_lists_are_stripped_like_those_of_cells(kind, tmp_path):
   ],
 )
 def test_cells_as_other_tools_write_them(cells, labels, tmp_path):
-  assert list(map(sorted, read(csv(tmp_path / "train.csv", cells))[1])) == list(map(sorted, labels))
+  assert list(map(sorted, read(table(tmp_path / "train.csv", cells))[1])) == list(map(sorted, labels))
 
 
 @each_case("cell", ["['a'", "[a, b]", "['a''b']", "['\\d']", "[['a']]"])
 def test_damaged_lists_end_in_one_line(cell, tmp_path):
   with pytest.raises(DataError, match=r"train\.csv, line 2: expected (a JSON list of labels,|labels that)"):
-    data.load(csv(tmp_path / "train.csv", [cell]))
+    data.load(table(tmp_path / "train.csv", [cell]))
 
 
 def test_whole_numbers_with_gaps_are_the_same_in_all_files(tmp_path):
-  cells = [3, None, 1]
-  names = {"train.csv": csv(tmp_path / "train.csv", ["3.0", "", "1.0"])}
-  names["a.parquet"] = parquet(tmp_path / "a.parquet", cells, pa.float64())
-  names["b.parquet"] = parquet(tmp_path / "b.parquet", cells, pa.int32())
-  names["c.jsonl"] = jsonl(tmp_path / "c.jsonl", [3.0, None, 1])
+  names = {"train.csv": table(tmp_path / "train.csv", ["3.0", "", "1.0"])}
+  names["a.parquet"] = table(tmp_path / "a.parquet", [3.0, None, 1.0])
+  names["b.parquet"] = table(tmp_path / "b.parquet", [3, None, 1])
+  names["c.jsonl"] = table(tmp_path / "c.jsonl", [3.0, None, 1])
   for path in names.values():
     assert read(path)[:2] == (["3", "1"], [["3"], [], ["1"]])
   with pytest.raises(DataError, match=r"row 1: expected labels that are texts or whole num.* found '0\.5'"):
-    data.load(parquet(tmp_path / "d.parquet", [0.5]))
+    data.load(table(tmp_path / "d.parquet", [0.5]))
 
 
 def test_the_separator_is_that_of_the_whole_file(tmp_path):
   """The first 8,192 rows were looked at, and those after them kept joined labels."""
-  path = csv(tmp_path / "train.csv", [*["a"] * 8200, *["a;b"] * 100])
+  path = table(tmp_path / "train.csv", [*["a"] * 8200, *["a;b"] * 100])
   texts, rows, notices = read(path)
   assert texts == ["a", "b"] and rows[-1] == ["a", "b"]
   assert notices == ["labels split at ';' in 100 of 8,300 rows (change with --config.data.label_separator)"]
@@ -136,17 +118,17 @@ def test_the_separator_is_that_of_the_whole_file(tmp_path):
 def test_what_makes_a_separator_doubtful_is_said(tmp_path):
   change = "(change with --config.data.label_separator)"
   cells = [f"a{at};b{at}, c" for at in range(12)] + [f"d{at};e" for at in range(12)]
-  assert read(csv(tmp_path / "a.csv", cells))[2] == [
+  assert read(table(tmp_path / "a.csv", cells))[2] == [
     f"labels split at ';' in 24 of 24 rows {change}",
     "12 labels hold ',', such as 'b0, c'; if it separates labels, set --config.data.label_separator=','",
     f"a label is used 1.3 times on average: do cells hold several? {change}",
   ]
-  assert read(csv(tmp_path / "b.csv", [f"a b{at}" for at in range(24)]))[2] == [
+  assert read(table(tmp_path / "b.csv", [f"a b{at}" for at in range(24)]))[2] == [
     f"each cell is one label {change}",
     f"a label is used 1.0 times on average: do cells hold several? {change}",
   ]
-  assert not read(csv(tmp_path / "c.csv", cells), label_separator=";")[2]
-  assert not read(csv(tmp_path / "d.csv", ["a;b", "b;a"] * 20), label_separator=";")[2]
+  assert not read(table(tmp_path / "c.csv", cells), label_separator=";")[2]
+  assert not read(table(tmp_path / "d.csv", ["a;b", "b;a"] * 20), label_separator=";")[2]
 
 
 UNKNOWN = [*["x;y"] * 3, "new;x", *["old; newer"] * 2, "y"]
@@ -154,7 +136,7 @@ UNKNOWN = [*["x;y"] * 3, "new;x", *["old; newer"] * 2, "y"]
 
 @each_case("name", ["labels.txt", "labels.csv"])
 def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, tmp_path):
-  csv(tmp_path / "train.csv", UNKNOWN)
+  table(tmp_path / "train.csv", UNKNOWN)
   samples.write(tmp_path / name, "y\nx\n" if name == "labels.txt" else "uri,label\ny,Why\nx,Ex\n")
   lacks = "unknown labels: 3, such as 'new', 'old', 'newer'; uses: 5"
   said = (
@@ -174,7 +156,7 @@ def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, 
 
 
 def test_numbers_outside_a_file_of_texts_are_unknown_labels_too(tmp_path):
-  jsonl(tmp_path / "train.jsonl", [[0, 5], [2]])
+  table(tmp_path / "train.jsonl", [[0, 5], [2]])
   samples.write(tmp_path / "labels.txt", "x\ny\n")
   assert read(tmp_path, unknown_labels="drop")[:2] == (["x", "y"], [["x"], []])
   assert read(tmp_path, unknown_labels="keep")[:2] == (["x", "y", "5", "2"], [["x", "5"], ["2"]])
@@ -192,7 +174,7 @@ def test_numbers_outside_a_file_of_texts_are_unknown_labels_too(tmp_path):
   ],
 )
 def test_files_of_labels_call_their_columns_differently(columns, options, tmp_path):
-  csv(tmp_path / "train.csv", ["a", "b", "Two"])
+  table(tmp_path / "train.csv", ["a", "b", "Two"])
   other = "0," if columns.startswith("nr,id") else ""
   samples.write(tmp_path / "labels.csv", f"{columns}\n{other}b,Two\n{other}a,One\n")
   assert read(tmp_path, **options)[:2] == (["Two", "One"], [["One"], ["Two"], ["Two"]])
@@ -208,17 +190,17 @@ def test_files_of_labels_call_their_columns_differently(columns, options, tmp_pa
 )
 def test_labels_that_are_known_tell_if_a_space_is_between(names, cells, rows, tmp_path):
   samples.write(tmp_path / "labels.txt", samples.lines(names.split("," if "," in names else None)))
-  csv(tmp_path / "train.csv", cells)
+  table(tmp_path / "train.csv", cells)
   assert read(tmp_path)[1] == rows
 
 
 def test_a_tab_may_be_given_as_it_is_shown(tmp_path):
-  path = csv(tmp_path / "t.csv", ["a;b\tc"])
+  path = table(tmp_path / "t.csv", ["a;b\tc"])
   assert read(path, label_separator=r"\t")[:2] == (["a;b", "c"], [["a;b", "c"]])
 
 
 def test_keys_that_are_numbers_with_gaps(tmp_path):
-  parquet(tmp_path / "train.parquet", [3.0, None, 1.0])
+  table(tmp_path / "train.parquet", [3.0, None, 1.0])
   samples.write(tmp_path / "labels.csv", "id,name,parent\n1.0,one,\n3.0,three,1.0\n")
   expected = ["one", "one > three"], [["one > three"], [], ["one"]]
   assert read(tmp_path, label_parent="parent")[:2] == expected
@@ -228,7 +210,7 @@ def test_keys_that_are_numbers_with_gaps(tmp_path):
 
 
 def test_a_label_that_stands_twice_in_a_label_file(tmp_path):
-  csv(tmp_path / "train.csv", ["a", "b", "0"])
+  table(tmp_path / "train.csv", ["a", "b", "0"])
   samples.write(tmp_path / "labels.csv", "id,text\na,one\nb,two\na,three\n")
   with pytest.raises(
     DataError, match=r"labels\.csv: expected each key once, found 'a' again \(keys of several labels: 1\)$"
@@ -242,7 +224,7 @@ def test_a_label_that_stands_twice_in_a_label_file(tmp_path):
 
 
 def test_rdf_is_no_file_of_label_texts(tmp_path):
-  csv(tmp_path / "train.csv", ["0", "1"])
+  table(tmp_path / "train.csv", ["0", "1"])
   samples.write(
     tmp_path / "labels.ttl", "<http://x/1> skos:prefLabel 'one' .\n<http://x/2> a skos:Concept .\n"
   )
@@ -259,8 +241,8 @@ def test_keys_of_json_lines_may_be_missing_in_the_first(tmp_path):
 
 
 def test_texts_may_be_numbers(tmp_path):
-  table = pa.table({"text": [2019.0, None, 0.5], "labels": ["a", "b", "a"]})
-  pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+  rows = [{"text": text, "labels": "a"} for text in (2019.0, None, 0.5)]
+  samples.table(tmp_path / "train.parquet", rows)
   assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["2019", "", "0.5"]
 
 
@@ -285,10 +267,10 @@ def test_columns_of_0_and_1_are_labels(tmp_path):
   assert rows_of(data.load(tmp_path, text="comment").test.truth) == [[1, 2]]
   samples.write(tmp_path / "labels.csv", "key,text\na+b,B\nc++,A\nother,C\n")
   assert read(tmp_path, text="comment")[:2] == (["B", "A", "C"], [["A"], [], ["B", "A"]])
-  table = pa.table({"text": ["a", "b"], "x": [True, False], "v": [1.0, None], "when": [7, 8], "z": [0, 2]})
-  pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+  rows = [{"text": "a", "x": True, "when": 7, "z": 0}, {"text": "b", "x": False, "when": 8, "z": 2}]
+  samples.table(tmp_path / "t.parquet", [{**row, "v": value} for row, value in zip(rows, (1.0, None))])
   assert read(tmp_path / "t.parquet")[:2] == (["x", "v"], [["x", "v"], []])
-  pyarrow.parquet.write_table(table.drop(["v"]), tmp_path / "u.parquet")
+  samples.table(tmp_path / "u.parquet", rows)
   with pytest.raises(DataError, match=r"u\.parquet, row 2: expected 0 or 1 in column 'z', found '2'$"):
     data.load(tmp_path / "u.parquet", label_column="x+z")
 

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 import sample_folders as samples
 from cases import each_case
@@ -31,15 +29,7 @@ BOTH = ["animals > dogs > poodle curly hair", "animals > dogs bark", "animals"]
 def write_labels(folder: Path, kind: str, rows: list[dict]) -> Path:
   """Writes labels.KIND beside a table whose labels are called p and a."""
   samples.write(folder / "train.csv", "text,labels\nmy dog,p\nthe zoo,a;d\n")
-  path = folder / f"labels.{kind}"
-  if kind == "parquet":
-    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
-  elif kind == "jsonl":
-    samples.write(path, samples.lines(map(json.dumps, rows)))
-  else:
-    mark = "\t" if kind == "tsv" else ","
-    cells = [list(rows[0]), *([value or "" for value in row.values()] for row in rows)]
-    samples.write(path, samples.lines(mark.join(row) for row in cells))
+  samples.table(folder / f"labels.{kind}", rows)
   return folder
 
 

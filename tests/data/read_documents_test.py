@@ -1,9 +1,5 @@
 """Documents to label: a text a line, a file each, or the rows of a table."""
 
-import json
-
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 import sample_folders as samples
 from cases import each_case
@@ -55,14 +51,7 @@ ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags"
 
 @each_case("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
-  path = tmp_path / f"new.{kind}"
-  if kind == "parquet":
-    pyarrow.parquet.write_table(pa.Table.from_pylist(ROWS), path)
-  elif kind == "jsonl":
-    samples.write(path, samples.lines(map(json.dumps, ROWS)))
-  else:
-    mark = "\t" if kind == "tsv" else ","
-    samples.write(path, "uid,title,tags\n7,'a\nb',x\n8,,\n".replace(",", mark).replace("'", '"'))
+  path = samples.table(tmp_path / f"new.{kind}", ROWS)
   number = int if kind in ("jsonl", "parquet") else str
   texts = [(number(7), "a\nb"), (number(8), "")]
   assert read(path) == (texts, [f"new.{kind}: texts from column 'title', ids from column 'uid'"])
@@ -70,24 +59,19 @@ def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
   assert read(path, text="title+tags")[0] == other
 
 
-def test_what_holds_no_documents_is_one_line(tmp_path):
+@each_case(
+  ("name", "whole", "expected"),
+  [
+    ("only", False, r"only: .* of documents, found only tables; give one, as --input=.*t\.csv$"),
+    ("none", False, "none: expected a folder of documents, found no file$"),
+    ("gone.txt", False, r"gone\.txt: no such file$"),
+    ("only/t.csv", False, r"a column 'title' of texts, as the run was trained on \(columns: 'a', 'b'\)"),
+    ("x.txt", True, "x.txt"),
+  ],
+)
+def test_what_holds_no_documents_is_one_line(name, whole, expected, tmp_path):
   samples.write(tmp_path / "only" / "t.csv", "a,b\n1,2\n")
   (tmp_path / "none").mkdir()
   samples.write(tmp_path / "x.txt", b"%PDF\0")
-  for name, whole, expected in (
-    (
-      "only",
-      False,
-      r"only: expected a folder of documents, found only tables; give one, as --input=.*t\.csv$",
-    ),
-    ("none", False, "none: expected a folder of documents, found no file$"),
-    ("gone.txt", False, r"gone\.txt: no such file$"),
-    (
-      "only/t.csv",
-      False,
-      r"expected a column 'title' of texts, as the run was trained on \(columns: 'a', 'b'\)",
-    ),
-    ("x.txt", True, "x.txt"),
-  ):
-    with pytest.raises(DataError, match=expected):
-      read(tmp_path / name, whole)
+  with pytest.raises(DataError, match=expected):
+    read(tmp_path / name, whole)

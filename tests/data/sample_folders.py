@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 from pathlib import Path
 
@@ -27,6 +28,22 @@ def write(path: Path, text: str | bytes) -> Path:
 
 def lines(rows) -> str:
   return "".join(f"{row}\n" for row in rows)
+
+
+def table(path: Path, rows: list[dict]) -> Path:
+  """Writes rows as .csv, .tsv, .jsonl or .parquet, whichever the name says."""
+  if path.suffix == ".jsonl":
+    return write(path, lines(map(json.dumps, rows)))
+  if path.suffix == ".parquet":
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+  text = io.StringIO()
+  writer = csv.DictWriter(text, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+  writer.writeheader()
+  writer.writerows(rows)
+  return write(path, text.getvalue())
 
 
 def index_text(rows, num_columns: int) -> str:
