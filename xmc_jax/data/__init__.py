@@ -56,11 +56,8 @@ __all__ = [
   "write",
 ]
 
-_WITH_SCIPY = {
-  "with_labels": "added_labels",
-  "with_test_rows": "other_rows",
-  "write": "in_memory",
-}  # files that load it, which takes time
+# Loads these files only when they are used, as they import SciPy, which takes time.
+_WITH_SCIPY = {"with_labels": "added_labels", "with_test_rows": "other_rows", "write": "in_memory"}
 
 
 def __getattr__(name: str) -> object:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from xmc_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-  from tokenizers.normalizers import Normalizer
-
-if TYPE_CHECKING:
   from tokenizers import Tokenizer
+  from tokenizers.normalizers import Normalizer
 
 _UNKNOWN = ("[UNK]", "<unk>")
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _MAX_ALPHABET = 1000
-_RARE = "\U00013000"  # a hieroglyph: what no vocabulary without bytes has
+_RARE = "\U00013000"  # a hieroglyph, which only vocabularies of bytes have
 
 
 def load_tokenizer(path: str | Path) -> "Tokenizer":

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.errors import DataError
@@ -14,6 +15,13 @@ LABEL_TEXTS = (*TEXTS, "label", "preflabel", "term", "heading")
 DESCRIPTIONS = ("description", "definition", "gloss", "content", "body", "abstract")
 PARENTS = ("parent", "parent_id", "parent_key", "parent_uid", "parent_label", "broader")
 _MANY = 12  # columns shown in a message
+
+
+class TableColumns(NamedTuple):
+  """Holds the columns of a table's texts, and that of its labels or several of 0 and 1, one a label."""
+
+  texts: tuple[str, ...]
+  labels: tuple[str, ...]
 
 
 def guess(candidates: tuple[str, ...], have: list[str]) -> str:
@@ -36,8 +44,8 @@ def text_columns(wanted: str, have: list[str], usual: tuple[str, ...] = TEXTS) -
 
 def text_and_label_columns(
   path: Path, have: list[str], options: Options, one_hot: Callable[[], tuple[str, ...]]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-  """Returns the columns of texts and the column of labels of a table, or several of 0 and 1, one a label.
+) -> TableColumns:
+  """Chooses the columns of a table.
 
   Args:
     path: the table.
@@ -57,7 +65,7 @@ def text_and_label_columns(
   texts = text_columns(options.text, [name for name in have if name not in labels])
   if not labels or not texts:
     raise _columns_missing(path, have, options, texts, "+".join(labels))
-  return texts, labels
+  return TableColumns(texts, labels)
 
 
 def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple, label: str) -> DataError:

@@ -55,16 +55,15 @@ class CellFormat(NamedTuple):
     values = _values(cell)
     if values is None:
       raise place.refuse(row, "a JSON list of labels", cell)
-    found: list[str | int] = []
+    labels: list[str | int] = []
     for value in values:
-      label = int(value) if isinstance(value, float) and value.is_integer() else value
-      if isinstance(label, str):
-        label = label.strip()
-      elif not _is_missing(label) and type(label) is not int:
+      if isinstance(value, str):
+        labels.append(value.strip())
+      elif type(value) is int or (isinstance(value, float) and value.is_integer()):
+        labels.append(int(value))
+      elif not _is_missing(value):
         raise place.refuse(row, "labels that are texts or whole numbers", value)
-      if label != "" and not _is_missing(label):
-        found.append(label)
-    return found
+    return [label for label in labels if label != ""]
 
   def _split(self, cell: str) -> list[str]:
     if self.separator == _ANGLES:
@@ -73,15 +72,11 @@ class CellFormat(NamedTuple):
 
 
 class CellSurvey:
-  """Looks at all label cells of a table, to tell their format.
+  """Looks at all label cells of a table, to tell their format."""
 
-  Attributes:
-    num_rows: how many cells were added.
-  """
-
-  def __init__(self, separator: str = ""):
+  def __init__(self, separator: str):
     """Takes the separator that the user gave; '' to guess it."""
-    self.num_rows = 0
+    self._num_rows = 0
     self._given = "\t" if separator == r"\t" else separator
     self._spaced: list[str] = []  # some cells of several words
     # Cells that have each separator between labels.
@@ -92,7 +87,7 @@ class CellSurvey:
 
   def add(self, cell: object) -> None:
     """Adds one cell."""
-    self.num_rows += 1
+    self._num_rows += 1
     if _is_missing(cell) or (isinstance(cell, str) and not cell.strip()):
       return
     self._add_bits(cell)
@@ -155,7 +150,7 @@ class CellSurvey:
       return [f"no row has labels to split at {mark!r} {_CHANGE}"] if is_unseen else []
     notices = []
     if num_split:
-      notices.append(f"labels split at {mark!r} in {num_split:,} of {self.num_rows:,} rows {_CHANGE}")
+      notices.append(f"labels split at {mark!r} in {num_split:,} of {self._num_rows:,} rows {_CHANGE}")
     elif self._spaced and not self._has_lists:  # cells of one word need no notice, and neither do lists
       notices.append(f"each cell is one label {_CHANGE}")
     return [*notices, *self._doubts(mark, texts, num_uses)] if self._has_texts else notices
@@ -169,7 +164,7 @@ class CellSurvey:
         f"{len(labels):,} labels hold {mark!r}, such as {excerpt(labels[0])}; if it separates labels, set "
         f"--config.data.label_separator={mark!r}"
       )
-    if self.num_rows >= _ENOUGH_ROWS and num_uses < _FEW_USES * len(texts):
+    if self._num_rows >= _ENOUGH_ROWS and num_uses < _FEW_USES * len(texts):
       uses = num_uses / len(texts)
       doubts.append(f"a label is used {uses:.1f} times on average: do cells hold several? {_CHANGE}")
     return doubts

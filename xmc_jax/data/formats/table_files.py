@@ -216,12 +216,10 @@ def _labelled_lines(path: Path, notices: list[str], options: Options) -> Iterato
         parts = _LABELLED_LINE.fullmatch(f"{text} ")
         if parts is None:
           raise place.refuse(row, "labels and a text, as '__label__NAME text' or '0,3<tab>text'", text)
-        marked = [word.removeprefix("__label__") for word in parts[1].split()]
-        labels = (
-          marked
-          if "__label__" in parts[1]
-          else [int(label) for label in parts[1].split(",") if label.strip()]
-        )
+        if "__label__" in parts[1]:
+          labels = [word.removeprefix("__label__") for word in parts[1].split()]
+        else:
+          labels = [int(label) for label in parts[1].split(",") if label.strip()]
         records.append({"text": parts[2].strip(), "labels": labels})
       yield place, records
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from xmc_jax.data.formats import columns, label_tables
+from xmc_jax.data.formats.columns import TableColumns
 from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.label_cells import CellSurvey, cell_of, columns_of_bits
 from xmc_jax.data.formats.label_classes import LabelClasses
@@ -85,8 +86,8 @@ def find_label_file(path: Path, options: Options) -> Path | None:
 class _Tables:
   """Reads one or two tables: one pass tells the format of labels, one numbers them, one reads points.
 
-  Keeps the distinct labels (or all texts of a label file), eighteen bytes per row and the labels of repeated
-  texts in memory in between.
+  If texts repeat, one more collects their labels. Holds the distinct labels (or a whole label file), eighteen
+  bytes per row and the labels of repeated texts in memory between passes.
   """
 
   def __init__(
@@ -100,31 +101,31 @@ class _Tables:
     self._is_test = np.zeros(0, bool)
     self._num_train = 0
     self._keys: list[str] = []
+    self._columns: dict[SplitFiles, TableColumns] = {}
     self._groups: dict[SplitFiles, TextGroups] = {}
     self._later_labels: dict[SplitFiles, dict[int, list[int]]] = defaultdict(dict)
 
   def unordered(self) -> dict[str, str]:
     """Returns why the rows of a graph file cannot be matched to points or labels, by side of the graph."""
-    found = {}
+    reasons = {}
     if not self._test and self._options.test_fraction:
-      found["query_edges"] = (
+      reasons["query_edges"] = (
         "a share of the points is held out for testing: put test.csv beside, or set "
         "--config.data.test_fraction=0"
       )
     if not self._label_file:
-      found["label_edges"] = (
+      reasons["label_edges"] = (
         "labels have no order but that of the points: put labels.txt beside, a label a line"
       )
-    return found
+    return reasons
 
   def labels(self) -> Iterator[KeyedTexts]:
     """Numbers the labels and yields them; without keys if they are called by their texts."""
-    self._columns: dict[SplitFiles, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for split in self._splits():
       self._columns[split] = self._find_columns(split)
     survey = self._survey_cells()
     self._format = survey.format()
-    self._classes = LabelClasses((split, self._columns[split][1][0]) for split in self._splits())
+    self._classes = LabelClasses((split, self._columns[split].labels[0]) for split in self._splits())
     self._vocabulary = self._known_labels()
     if self._label_file:
       self._format = survey.format(self._vocabulary)
@@ -134,13 +135,8 @@ class _Tables:
     texts = [] if is_listed else self._vocabulary.texts
     self._notices += survey.notices(self._format, texts, self._vocabulary.num_uses)
     self._notices += [*self._vocabulary.notices(), *self._classes.notices()]
-    if self._test is None:  # all rows of one text are on the same side
-      texts_of = self._groups[self._train]
-      num = int(texts_of.group[: self._num_train].max(initial=-1)) + 1  # without those of a validation file
-      order = np.random.default_rng(self._options.split_seed).permutation(num)
-      is_test = np.zeros(texts_of.num_groups, bool)
-      is_test[order[: round(num * self._options.test_fraction)]] = True
-      self._is_test = is_test[texts_of.group]
+    if self._test is None:
+      self._is_test = self._sampled_for_testing()
     if self._options.merge_texts:
       self._later_labels = {split: self._labels_of_later_rows(split) for split in self._splits()}
     texts = self._vocabulary.texts
@@ -151,7 +147,7 @@ class _Tables:
     """Returns the labels of a label file, of the tables' metadata, or of columns; otherwise none yet."""
     num_columns, unknown = self._format.num_columns, self._options.unknown_labels
     if self._label_file is None:
-      one_hot = self._columns[self._train][1]
+      one_hot = self._columns[self._train].labels
       numbers = one_hot if len(one_hot) > 1 else list(map(str, range(num_columns)))
       names = self._classes.names or numbers
       return Vocabulary(list(names), names, self._train.name, num_columns > 0) if names else Vocabulary()
@@ -162,9 +158,9 @@ class _Tables:
       expected = f"a label for each of the {num_columns:,} numbers in a row of {self._train.name}"
       raise DataError(f"{self._label_file}: expected {expected}, found {len(table.texts):,}")
     are_rows = table.numbers_are_rows or bool(num_columns)
-    found = Vocabulary(table.texts, table.keys, self._label_file.name, are_rows, unknown)
-    self._classes.match(self._label_file.name, found)
-    return found
+    vocabulary = Vocabulary(table.texts, table.keys, self._label_file.name, are_rows, unknown)
+    self._classes.match(self._label_file.name, vocabulary)
+    return vocabulary
 
   def _survey_cells(self) -> CellSurvey:
     """Looks at all label cells of all tables, as the first thousands may be unlike the rest."""
@@ -172,29 +168,38 @@ class _Tables:
     for split in self._splits():
       for place, rows in self._records(split):
         for row, record in enumerate(rows):
-          survey.add(cell_of(record, self._columns[split][1], place, row))
+          survey.add(cell_of(record, self._columns[split].labels, place, row))
     return survey
 
   def _number_labels(self) -> None:
     """Reads all labels into the vocabulary, and which rows have the same text."""
     for split in self._splits():
-      names, label_columns = self._columns[split]
+      names = self._columns[split]
       hashes = array("q")
       for place, rows in self._records(split):
-        texts = [joined_text(record, names, place, row) for row, record in enumerate(rows)]
+        texts = [joined_text(record, names.texts, place, row) for row, record in enumerate(rows)]
         hashes.extend(hashes_of(texts, len(hashes)))
         if split is self._train and place.path not in split.held_out:
           self._num_train = len(hashes)
         for row, record in enumerate(rows):
-          self._classes.count_unlabelled(place.path, record.get(label_columns[0]))
+          self._classes.count_unlabelled(place.path, record.get(names.labels[0]))
           self._vocabulary.add(self._labels_of(record, split, place, row), place, row)
       self._groups[split] = TextGroups(hashes)
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
-      column = excerpt(self._columns[self._train][1][0])
+      column = excerpt(self._columns[self._train].labels[0])
       have = columns.shown(column_names(first, [], self._options))
       change = f"set another with --config.data.label_column=NAME {have}"
       raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
+
+  def _sampled_for_testing(self) -> np.ndarray:
+    """Returns `[rows]` bool, a random share of the rows; all rows of one text are on the same side."""
+    groups = self._groups[self._train]
+    num = int(groups.group[: self._num_train].max(initial=-1)) + 1  # without those of a validation file
+    order = np.random.default_rng(self._options.split_seed).permutation(num)
+    is_test = np.zeros(groups.num_groups, bool)
+    is_test[order[: round(num * self._options.test_fraction)]] = True
+    return is_test[groups.group]
 
   def _columns_taken(self) -> list[str]:
     """Returns a line for each table that names its columns and some of the labels."""
@@ -215,7 +220,7 @@ class _Tables:
     """Yields the points of one split."""
     done = 0
     split = self._test if of_test and self._test else self._train
-    names = self._columns[split][0]
+    names = self._columns[split].texts
     groups = self._groups[split]
     is_chosen = np.ones(len(groups.group), bool) if self._test else self._is_test == of_test
     if self._options.merge_texts:
@@ -226,7 +231,7 @@ class _Tables:
       cells = [self._vocabulary.ids_of(self._labels_of(records_[row], split, place, row)) for row in chosen]
       for cell, row in zip(cells, chosen):
         more = self._later_labels[split].get(int(groups.group[done + row]), ())
-        cell += [found for found in dict.fromkeys(more) if found not in cell]
+        cell += [label for label in dict.fromkeys(more) if label not in cell]
       done += len(records_)
       counts = np.fromiter(map(len, cells), np.int64, len(cells))
       ids = np.array(list(chain.from_iterable(cells)), np.int64)
@@ -235,20 +240,20 @@ class _Tables:
 
   def _labels_of_later_rows(self, split: SplitFiles) -> dict[int, list[int]]:
     """Returns the labels of the rows that repeat a text, by the number of the text; notes how many do."""
-    found: dict[int, list[int]] = {}
+    labels_of: dict[int, list[int]] = {}
     groups, done = self._groups[split], 0
     if not (num_later := int(groups.is_later.sum())):
-      return found
+      return labels_of
     for place, rows in self._records(split):
       for row in np.flatnonzero(groups.is_later[done : done + len(rows)]).tolist():
         labels = self._vocabulary.ids_of(self._labels_of(rows[row], split, place, row))
-        found.setdefault(int(groups.group[done + row]), []).extend(labels)
+        labels_of.setdefault(int(groups.group[done + row]), []).extend(labels)
       done += len(rows)
     self._notices.append(
       f"{split.name}: {num_later:,} of {done:,} rows repeat an earlier text, and are merged with its row "
       "(change with --config.data.merge_texts=False)"
     )
-    return found
+    return labels_of
 
   def _splits(self) -> list[SplitFiles]:
     return [split for split in (self._train, self._test) if split]
@@ -259,28 +264,28 @@ class _Tables:
       yield from records(path, (*names, *labels), self._notices, self._options)
 
   def _labels_of(self, record: dict, split: SplitFiles, place: Place, row: int) -> list[str | int]:
-    cell = cell_of(record, self._columns[split][1], place, row)
+    cell = cell_of(record, self._columns[split].labels, place, row)
     return self._classes.named(self._format.labels(cell, place, row), place, row)
 
   def _one_hot_columns(self, path: Path) -> tuple[str, ...]:
     """Returns the columns of a table whose first rows hold 0 and 1 only; those of train if there is train."""
     if self._train in self._columns:
-      return self._columns[self._train][1]
+      return self._columns[self._train].labels
     with suppress(DataError):  # a column of another type, which nobody may need
       return columns_of_bits(next(records(path, (), self._notices, self._options))[1])
     return ()
 
-  def _find_columns(self, split: SplitFiles) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  def _find_columns(self, split: SplitFiles) -> TableColumns:
     first, *others = split.files
     have_first = column_names(first, self._notices, self._options)
     one_hot = partial(self._one_hot_columns, first)
-    found = columns.text_and_label_columns(first, have_first, self._options, one_hot)
+    chosen = columns.text_and_label_columns(first, have_first, self._options, one_hot)
     for path in others:
       # Keys of JSON lines may be missing, and an empty file has none.
       in_lines = suffix(path) in (".jsonl", ".json")
-      names = [*found[0], *found[1]]
+      names = [*chosen.texts, *chosen.labels]
       have = names if in_lines else column_names(path, self._notices, self._options)
       if missing := next((name for name in names if name not in have), ""):
         expected = f"a column {excerpt(missing)}, as in {first.name}"
         raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
-    return found
+    return chosen
