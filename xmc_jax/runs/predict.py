@@ -38,7 +38,7 @@ def predict_lines(
 
   Args:
     model: predicts the labels.
-    documents: the texts; one without a letter gets no labels.
+    documents: the texts; a blank one gets no labels.
     out: the file to write to.
     k: labels per text; fewer if the model finds fewer.
     block: texts predicted together.
@@ -88,7 +88,7 @@ def _predicted(
 ) -> Iterator[tuple]:
   """Yields `block` documents at a time, and what `Model.predict` returns for them.
 
-  Labels below the threshold, and all those of a text without a letter, have the id -1.
+  Labels below the threshold, and all those of a blank text, have the id -1.
   """
   documents = iter(documents)
   while part := list(itertools.islice(documents, block)):

@@ -119,7 +119,7 @@ async def predict(asked: schemas.PredictRequest, request: Request) -> Response:
 
 
 def _above(least: float, text: str, labels: Sequence[Label]) -> list[Label]:
-  """Returns the labels whose score is not below `least`; none for a text without a letter."""
+  """Returns the labels whose score is not below `least`; none for a blank text."""
   return [label for label in labels if not label.score < least] if text.strip() else []
 
 
