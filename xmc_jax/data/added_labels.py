@@ -24,13 +24,13 @@ def with_labels(
   """
   new = _in_memory(texts)
   tokens = Encoder(dataset.tokenizer(), max_length).table(texts)
-  found = copy.copy(dataset)
-  found.labels = TextSet(dataset.labels.texts.followed_by(new), dataset.labels.tokens.followed_by(tokens))
-  found.label_keys = dataset.label_keys.followed_by(new if keys is None else _in_memory(keys))
-  found.num_labels = len(found.labels)
-  found.train, found.test = (_widened(split, found.num_labels) for split in (dataset.train, dataset.test))
-  found.truth = Truth(found.train.truth, found.test.truth)
-  return found
+  longer = copy.copy(dataset)
+  longer.labels = TextSet(dataset.labels.texts.followed_by(new), dataset.labels.tokens.followed_by(tokens))
+  longer.label_keys = dataset.label_keys.followed_by(new if keys is None else _in_memory(keys))
+  longer.num_labels = len(longer.labels)
+  longer.train, longer.test = (_widened(split, longer.num_labels) for split in (dataset.train, dataset.test))
+  longer.truth = Truth(longer.train.truth, longer.test.truth)
+  return longer
 
 
 def _in_memory(texts: Sequence[str]) -> Texts:

@@ -32,10 +32,10 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
   """Opens a file, or a folder of files, each of which is a document.
 
   Args:
-    path: a table (.csv, .tsv, .jsonl, .parquet), read by its columns; another file; or a folder.
+    path: a table, whose rows are documents; another file, whose lines are; or a folder.
     whole: whether a file is one document, whatever it holds.
     options: how the run's own data are read.
-    notices: what the user should know is added here, while it is read.
+    notices: messages for the user are added here, while documents are read.
 
   Raises:
     DataError: nothing is there, or a table has no column of texts.
@@ -43,14 +43,14 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
   if whole or path.is_dir():
     root = path if path.is_dir() else path.parent
     return (Document(_whole(file, notices, options), str(file.relative_to(root))) for file in files_of(path))
-  if suffix(path) in (*SUFFIXES, ".json"):
+  if suffix(path) in SUFFIXES:
     return _rows(path, options, notices)
-  files_of(path)
+  files_of(path)  # a missing file is refused at once, not when the first document is asked for
   return (Document(text) for texts in text_chunks(path, notices, options) for text in texts)
 
 
 def without_settings(notice: str) -> str:
-  """Returns a notice of a reader without the setting that changes it: a trained run keeps its own."""
+  """Returns a reader's notice without the setting that changes it, as a trained run keeps its settings."""
   return _SETTING.sub(lambda found: ")" if found[0][0] == ";" else "", notice)
 
 
@@ -69,8 +69,8 @@ def files_of(path: Path) -> list[Path]:
   texts = [file for file in files if suffix(file) == ".txt"]
   others = [file for file in files if suffix(file) not in SUFFIXES]
   if not others:
-    found = f"only tables; give one, as --input={files[0]}" if files else "no file"
-    raise DataError(f"{path}: expected a folder of documents, found {found}")
+    instead = f"only tables; give one, as --input={files[0]}" if files else "no file"
+    raise DataError(f"{path}: expected a folder of documents, found {instead}")
   return texts or others
 
 
@@ -96,9 +96,8 @@ def _rows(path: Path, options: Options, notices: list[str]) -> Iterator[Document
   def documents() -> Iterator[Document]:
     for place, rows in records(path, (*names, *([id_] if id_ else [])), notices, options):
       for row, record in enumerate(rows):
-        found = record.get(id_)
-        yield Document(
-          joined_text(record, names, place, row), found if isinstance(found, str | int | None) else str(found)
-        )
+        own = record.get(id_)
+        text = joined_text(record, names, place, row)
+        yield Document(text, own if isinstance(own, str | int | None) else str(own))
 
   return documents()

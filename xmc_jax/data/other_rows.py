@@ -24,7 +24,7 @@ def with_test_rows(dataset: Dataset, path: Path, max_length: int, folder: Path) 
     dataset: prepared with a tokenizer.
     path: data in any layout; a table is read by the settings of the data set.
     max_length: tokens kept of each text.
-    folder: where they are prepared; must exist as long as the data set is used.
+    folder: where they are prepared; must not be deleted while the data set is used.
 
   Raises:
     DataError: bad input, or no label is one of the data set.
@@ -44,10 +44,10 @@ def with_test_rows(dataset: Dataset, path: Path, max_length: int, folder: Path) 
   truth, filtered = ((matrix.astype(np.float32) @ mapping).tocsr() for matrix in (rows.truth, rows.filter))
   truth.sort_indices()
   filtered.sort_indices()
-  found = copy.copy(dataset)
-  found.test = Split(rows.texts, rows.tokens, truth, filtered.astype(bool), rows.row_numbers)
-  found.truth = Truth(dataset.truth.train, truth)
-  return found, [*other.manifest["notices"], *unknown, *_learnt(dataset, rows)]
+  tested = copy.copy(dataset)
+  tested.test = Split(rows.texts, rows.tokens, truth, filtered.astype(bool), rows.row_numbers)
+  tested.truth = Truth(dataset.truth.train, truth)
+  return tested, [*other.manifest["notices"], *unknown, *_learnt(dataset, rows)]
 
 
 def _learnt(dataset: Dataset, rows: Split) -> list[str]:
@@ -64,10 +64,10 @@ def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
     for names in (dataset.labels.texts, dataset.label_keys)
   )
   pairs = list(zip(other.label_keys, other.labels.texts))
-  found = [keys.get(key, texts.get(text, -1)) for key, text in pairs]
-  if max(found) < 0 and all(key.isdecimal() for key, _ in pairs):
-    found = [int(key) if len(key) < 10 and int(key) < dataset.num_labels else -1 for key, _ in pairs]
-  return np.array(found, np.int64)
+  ids = [keys.get(key, texts.get(text, -1)) for key, text in pairs]
+  if max(ids) < 0 and all(key.isdecimal() for key, _ in pairs):
+    ids = [int(key) if len(key) < 10 and int(key) < dataset.num_labels else -1 for key, _ in pairs]
+  return np.array(ids, np.int64)
 
 
 def _unknown(

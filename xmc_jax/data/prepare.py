@@ -27,7 +27,7 @@ from xmc_jax.storage import atomic, whole_folder
 from xmc_jax.storage.checksums import sha256
 
 Progress = Callable[[str, int, int | None], None]
-_MANY = 0.1  # the share of texts or tokens from which on a notice tells of them
+_MANY = 0.1  # a larger share of cut texts or unknown tokens gets a notice
 _AHEAD = 2  # chunks of texts that may wait for the tokenizer while others are read
 _log = logging.getLogger("xmc_jax.data")
 
@@ -123,9 +123,9 @@ def _worth_knowing(counts: dict, encoder: Encoder | None) -> Iterator[str]:
     many = f"{test['in_train']:,} of {test['texts']:,} test texts are also in train"
     yield f"{many}: the scores of a test tell little about new texts"
   if encoder:
-    for name, found in (("texts", train), ("label texts", labels)):
-      if found["cut"] > _MANY * found["texts"]:
-        many = f"{found['cut']:,} of {found['texts']:,} {name}"
+    for name, group in (("texts", train), ("label texts", labels)):
+      if group["cut"] > _MANY * group["texts"]:
+        many = f"{group['cut']:,} of {group['texts']:,} {name}"
         yield f"{many} are cut at {encoder.max_length} tokens (change with --config.data.max_length)"
     words = train["tokens"] - encoder.num_special * train["texts"]
     if train["unknown"] > _MANY * words:

@@ -73,8 +73,6 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
     fields = reader(path, options, notices)
     if fields is not None:
       return _complete(path, name, {**fields, **beside, "notices": notices, "options": options})
-  if notices:
-    raise DataError(f"{path}: {notices[0]}")
   looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
   shown = some_of(found) or "nothing"
   raise DataError(f"{path}: no known layout. Looked for {looked_for} (or .gz); found {shown}")

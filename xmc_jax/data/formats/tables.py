@@ -32,7 +32,11 @@ _HUB_FOLDER = "data"  # where repositories of the hub have their tables
 
 
 def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
-  """Returns the `Source` fields of this layout, or None if there is no such table."""
+  """Returns the `Source` fields of this layout, or None if there is no such table.
+
+  Raises:
+    DataError: a folder has several tables, and none of them is called train.
+  """
   labels = find_label_file(path, options)
   if path.is_file():
     return source_fields(one_file(path), None, labels, options, notices)
@@ -44,8 +48,9 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
       train, test = find_splits(path / _HUB_FOLDER, SUFFIXES, notices)
     if len(tables) > 1:
       names = some_of([file.name for file in tables])
-      notices.append(f"several tables, {names}, none of them train.*; take one with --config.data.path=FILE")
-    if len(tables) == 1:
+      choose = "take one with --config.data.path=FILE"
+      raise DataError(f"{path}: several tables, {names}, none of them train.*; {choose}")
+    if tables:
       train = one_file(tables[0])
   if train is None:
     return None
