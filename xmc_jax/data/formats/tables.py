@@ -48,8 +48,8 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
       train, test = find_splits(path / _HUB_FOLDER, SUFFIXES, notices)
     if len(tables) > 1:
       names = some_of([file.name for file in tables])
-      choose = "take one with --config.data.path=FILE"
-      raise DataError(f"{path}: several tables, {names}, none of them train.*; {choose}")
+      several = f"several tables, {names}, none of them train.*; take one with --config.data.path=FILE"
+      raise DataError(f"{path}: {several}")
     if tables:
       train = one_file(tables[0])
   if train is None:
