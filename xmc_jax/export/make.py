@@ -174,16 +174,8 @@ def _write_index(
   if len(source.views) > 1:
     views = {view: [array] for view, array in ranking.label_vectors(run, *source.trained).items()}
   sample = _sample(run, source.trained)
-  labels = run.dataset
-  no_scann = label_files.write(
-    folder,
-    [vectors],
-    labels.labels.texts,
-    sample,
-    keys=labels.label_keys,
-    views=views,
-    points=points,
-  )
+  texts, keys = run.dataset.labels.texts, run.dataset.label_keys
+  no_scann = label_files.write(folder, [vectors], texts, sample, keys=keys, views=views, points=points)
   if no_scann:
     say(f"export: {no_scann}")
   return no_scann

@@ -83,21 +83,16 @@ def reliability(
     pairs += np.bincount(places, minlength=num_bins)
     sums += np.bincount(places, values, num_bins)
     num_right += np.bincount(places, right[start : start + _BLOCK], num_bins)
-  kept = np.flatnonzero(pairs)
-  columns = (
-    edges[kept],
-    edges[kept + 1],
-    pairs[kept],
-    pairs[kept] / max(len(right), 1),
-    sums[kept] / pairs[kept],
-    num_right[kept] / pairs[kept],
-  )
+  filled = np.flatnonzero(pairs)
+  pairs = pairs[filled]
+  share = pairs / max(len(right), 1)
+  predicted = sums[filled] / pairs
+  share_right = num_right[filled] / pairs
+  columns = edges[filled], edges[filled + 1], pairs, share, predicted, share_right
   bins = [Bin(*row) for row in zip(*(column.tolist() for column in columns))]
-  ece = sum(found.share * abs(found.right - found.predicted) for found in bins)
   # The mean absolute value of a normal variable is √(2/π) of its deviation.
-  deviations = ((found.predicted * (1 - found.predicted) / found.pairs) ** 0.5 for found in bins)
-  by_chance = sum(found.share * np.sqrt(2 / np.pi) * deviation for found, deviation in zip(bins, deviations))
-  return Reliability(float(ece), bins, float(by_chance))
+  by_chance = share @ np.sqrt(2 / np.pi * predicted * (1 - predicted) / pairs)
+  return Reliability(float(share @ abs(share_right - predicted)), bins, float(by_chance))
 
 
 def f1_threshold(probabilities: npt.ArrayLike, right: npt.ArrayLike, num_true: int) -> float:
@@ -110,7 +105,7 @@ def f1_threshold(probabilities: npt.ArrayLike, right: npt.ArrayLike, num_true: i
   Args:
     probabilities: `[n]` of n > 0 pairs.
     right: `[n]` bool.
-    num_true: how many true pairs there are; others than the n given are never found.
+    num_true: number of all true pairs; those that are not among the n count as missed.
 
   Example:
     >>> f1_threshold([0.9, 0.1, 0.3, 0.2], [True, False, True, False], num_true=2)

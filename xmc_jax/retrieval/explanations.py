@@ -12,7 +12,7 @@ from xmc_jax.retrieval.sources import Found
 _REASON_DEPTH = 10  # a source is given as a reason for a label that it ranks among this many
 _VOTERS = 3  # training queries that are shown for a label
 _LONGEST = 60  # characters of a text in a line
-# What it means if a source ranks a label at least that high; the other sources count training texts.
+# What it means if a source ranks a label so high, or higher; the other sources rank by training texts.
 _IN_WORDS = {
   "lexical_labels": (_REASON_DEPTH, "words of its name occur in the text"),
   "encoder": (3, "the model learnt that it fits such texts"),
@@ -65,22 +65,16 @@ def line(why: Mapping[str, Any]) -> str:
 
 
 def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict[str, Any]:
-  """Returns a reason for JSON.
-
-  Returns:
-    'words', the reason in a sentence; 'sources' with ranks; 'voters', the first few, each with 'text' and
-    'weight'.
-  """
-  parts = [
-    words for name, (lowest, words) in _IN_WORDS.items() if reason.sources.get(name, lowest + 1) <= lowest
-  ]
+  """Returns a reason for JSON: 'words'; 'sources' with ranks; first 'voters' with 'text' and 'weight'."""
+  ranks = reason.sources
+  parts = [words for name, (lowest, words) in _IN_WORDS.items() if ranks.get(name, np.inf) <= lowest]
   if number := len(reason.voters):
     parts.append("1 similar text has it" if number == 1 else f"{number} similar texts have it")
   voters = [
     {"text": point_texts[point], "weight": round(weight, 6)} for point, weight in reason.voters[:_VOTERS]
   ]
   words = "; ".join(dict.fromkeys(parts)) or "no single reason stands out"
-  return {"words": words, "sources": reason.sources, "voters": voters}
+  return {"words": words, "sources": ranks, "voters": voters}
 
 
 def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matrix) -> Reason:

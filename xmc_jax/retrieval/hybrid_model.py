@@ -3,8 +3,8 @@
 Logistic regression and gradient-boosted trees (LightGBM; Ke et al., 2017) are fitted on the same rows. The
 regression has a prior around weights that were fitted on other data. A second regression joins the two
 (stacking; Wolpert, 1992). It is fitted on the log-odds that both give for rows that they were not fitted on,
-so that it prefers the one that does better on this data. As nearly all candidates are wrong, it fits the few
-that are likely badly: beta calibration (Kull et al., 2017) mends the shape of its probabilities.
+so that it prefers the one that does better on this data. Nearly all candidates are wrong, so its fit is bad
+for the few that are likely: beta calibration (Kull et al., 2017) corrects their probabilities.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _TRUST = 30.0  # strength of the prior around weights that were fitted on other 
 _ROUNDING = 1e-6  # of float32 features, relative to their largest value
 _CALIBRATION_TRUST = 10.0  # strength of the prior around probabilities as they are
 _UNCHANGED = (1.0, 1.0, 0.0)
-_CERTAIN = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))  # no label is
+_LIMITS = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))  # no label is certain
 _FORMAT, _VERSION = "xmc_jax hybrid", 2  # version 1 has no calibration
 _FOLDS = 3
 _TREES = {
@@ -76,8 +76,8 @@ class HybridModel:
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[n]` float32, between 0 and 1, of candidates' features `[n, F]`."""
-    found = _probabilities(self.log_odds(features), self._joint, self._calibration).astype(np.float32)
-    return np.clip(found, *_CERTAIN)
+    exact = _probabilities(self.log_odds(features), self._joint, self._calibration)
+    return np.clip(exact.astype(np.float32), *_LIMITS)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
@@ -156,7 +156,7 @@ def fit(
     features: `[n, F]` float32 of n candidates.
     right: `[n]` bool, whether each candidate is right.
     rows: `[n]` int, the query of each candidate.
-    num_true: true labels of the queries, for the threshold; 0 is all those among the candidates.
+    num_true: number of true labels of the queries, for the threshold; 0 counts those among the candidates.
 
   Returns:
     The model, the same with any number of threads. It has no trees if there are fewer than 50 queries, or if
@@ -164,7 +164,7 @@ def fit(
   """
   if right.all() or not right.any():
     return fixed(names)
-  queries, num_true = np.unique(rows), num_true or int(right.sum())
+  queries = np.unique(rows)
   shuffled = np.random.default_rng(0).permutation(queries)
   parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
   one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
@@ -182,7 +182,8 @@ def fit(
     linear, trees = _fitted_models(names, features, right, has_trees)
     model = HybridModel(names, linear, trees, joint, len(queries), calibration=calibration)
     unseen = model.log_odds(features) if one_kind else out_of_fold
-    model.threshold = metrics.f1_threshold(_probabilities(unseen, joint, calibration), right, num_true)
+    probabilities = _probabilities(unseen, joint, calibration)
+    model.threshold = metrics.f1_threshold(probabilities, right, num_true or int(right.sum()))
     return model
 
 
