@@ -31,8 +31,7 @@ def load(path: str, workdir: pathlib.Path, *, scores: str, backend: str, warm: b
     return Model.load(workdir, scores=scores, backend=backend, warm=warm)
   texts, keys = read(path)
   run = runs.reopen(workdir, backend=backend)
-  trained = programs.Trained(*run.trained()[:2])
-  programs.check_by_text(run, trained, "train a run on data that have these labels")
+  programs.check_by_text(run, "train a run on data that have these labels")
   known = {*run.dataset.label_keys, *run.dataset.labels.texts}
   new = {key: text for text, key in zip(texts, keys) if not known & {key, text}}
   say(f"{len(new):,} labels added, {len(texts) - len(new):,} were there already")

@@ -60,18 +60,13 @@ class Fitted:
       column_of.setdefault(text, column)  # data sets may have labels with one text
     new = [text for text in dict.fromkeys(texts) if text not in column_of]
     if new:
-      self._check_can_add()
+      programs.check_by_text(
+        self._reopened(),
+        "fit with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone",
+      )
       column_of |= {text: len(self.space.texts) + number for number, text in enumerate(new)}
       self.space, self._models = self.space.extended(new), {}
     return np.array([column_of[text] for text in texts], np.int32)
-
-  def _check_can_add(self) -> None:
-    """Raises UserError unless the vectors of labels depend on nothing but their texts."""
-    run = self._reopened()
-    remedy = (
-      "fit with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone"
-    )
-    programs.check_by_text(run, programs.Trained(*run.trained()[:2]), remedy)
 
   def _reopened(self) -> runs.Run:
     """Opens the run; refuses one that was trained on other data, as columns would get wrong names."""

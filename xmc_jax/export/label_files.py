@@ -17,6 +17,7 @@ from xmc_jax import sanitize
 from xmc_jax.errors import DataError
 from xmc_jax.retrieval import Index
 from xmc_jax.retrieval.sources import unit_rows
+from xmc_jax.storage import atomic
 
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
@@ -211,7 +212,7 @@ def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:
   settings = index.save(folder / SCANN)
   if settings is None:
     return "no ScaNN index: for fewer than 1,000 labels, or without ScaNN, exact search serves"
-  (folder / SCANN_SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+  atomic.write_json(folder / SCANN_SETTINGS, settings)
   np.save(folder / SAMPLE, queries)
   return ""
 

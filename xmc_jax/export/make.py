@@ -1,6 +1,5 @@
 """Writes a finished run as a folder for other tools: `export`."""
 
-import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -141,7 +140,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
     "adds_labels": exported.LABELS in functions,
     "encoder_run": pathlib.Path(run.config.init_from).name,
   }
-  _write_json(part / exported.MARKER, facts)
+  atomic.write_json(part / exported.MARKER, facts)
   made = card.Made(facts, found, no_scann)
   (part / "README.md").write_text(card.text(run, made, source.scores), encoding="utf-8")
 
@@ -162,7 +161,7 @@ def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, programs
   tokenizer.enable_padding()
   (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
   signature["tokenizer"] = "tokenizer.json"
-  _write_json(folder / "signature.json", signature)
+  atomic.write_json(folder / "signature.json", signature)
   return functions
 
 
@@ -234,7 +233,3 @@ def _check_room(part: pathlib.Path, source: _Source, shape: tuple[int, int], mem
 
 def _text_bytes(texts: Sequence[str]) -> int:
   return sum(len(text.encode()) for text in texts)
-
-
-def _write_json(path: pathlib.Path, content: dict) -> None:
-  path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

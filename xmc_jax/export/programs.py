@@ -71,8 +71,9 @@ def follows_from_text(function: Function, trained: Trained, max_length: int) -> 
   return "input_ids" in read and _IDS not in read
 
 
-def check_by_text(run: Run, trained: Trained, remedy: str) -> None:
-  """Raises UserError unless the vectors of labels depend on nothing but their texts."""
+def check_by_text(run: Run, remedy: str) -> None:
+  """Raises UserError unless the vectors of a run's labels depend on nothing but their texts."""
+  trained = Trained(*run.trained()[:2])
   kinds = (run.method.embed_labels, *run.method.scorers.values())
   if not all(follows_from_text(kind, trained, run.config.data.max_length) for kind in kinds):
     raise UserError(

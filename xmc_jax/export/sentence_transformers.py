@@ -10,8 +10,9 @@ import numpy as np
 from xmc_jax import data, models
 from xmc_jax.export.programs import Trained
 from xmc_jax.methods.components import unidec_heads
-from xmc_jax.models.sentence_modules import save_sentence_modules, write_json, write_safetensors
+from xmc_jax.models.sentence_modules import save_sentence_modules, write_safetensors
 from xmc_jax.runs.run import Run
+from xmc_jax.storage import atomic
 from xmc_jax.types import Array, PyTree
 
 _TOLERANCE = 1e-4  # largest difference to the method's own embeddings: float32, for vectors of length 1
@@ -131,7 +132,7 @@ def _write(
     notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
   else:
     return Sentence("it has no module for the mean over the tokens of a Bi-GRU")
-  write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
+  atomic.write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
   return Sentence(width=embedder.width, notes=notes)
 
 
@@ -145,9 +146,9 @@ def _write_tokenizer(folder: Path, run: Run) -> None:
   roles.setdefault("pad_token", tokenizer.id_to_token(0))  # any token will do: it is masked
   settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest}
   inputs = {"model_input_names": ["input_ids", "attention_mask"]}
-  write_json(folder / "tokenizer_config.json", {**settings, **inputs, **roles})
-  write_json(folder / "special_tokens_map.json", roles)
-  write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+  atomic.write_json(folder / "tokenizer_config.json", {**settings, **inputs, **roles})
+  atomic.write_json(folder / "special_tokens_map.json", roles)
+  atomic.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
 
 
 def _write_static(folder: Path, run: Run, root: PyTree, kind: _Unit, spec: models.BagSpec) -> None:

@@ -109,7 +109,7 @@ def frequency_groups(train_counts: npt.ArrayLike) -> np.ndarray:
     >>> frequency_groups([0, 1, 5, 6, 21])
     array([0, 1, 2, 3, 4])
   """
-  return np.digitize(train_counts, (1, 2, 6, 21))
+  return np.digitize(np.asarray(train_counts), (1, 2, 6, 21))
 
 
 def head_torso_tail(train_counts: npt.ArrayLike) -> np.ndarray:
@@ -125,4 +125,4 @@ def head_torso_tail(train_counts: npt.ArrayLike) -> np.ndarray:
     >>> head_torso_tail([101, 100, 10, 9])
     array([0, 1, 1, 2])
   """
-  return 2 - np.digitize(train_counts, (10, 101))
+  return 2 - np.digitize(np.asarray(train_counts), (10, 101))

@@ -14,7 +14,7 @@ from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.models import bag_gru_files, hf_names, locate, sentence_modules
 from xmc_jax.models.architectures import Spec, known_spec
 from xmc_jax.models.encoder import EncoderSpec
-from xmc_jax.models.sentence_modules import Modules, read_json, write_json, write_safetensors
+from xmc_jax.models.sentence_modules import Modules, read_json, write_safetensors
 from xmc_jax.models.torch_files import read_torch_file
 from xmc_jax.storage import atomic
 
@@ -105,7 +105,7 @@ def copy_description(name: str, folder: str | Path) -> None:
   folder.mkdir(parents=True, exist_ok=True)
   if described.tokenizer_file:
     shutil.copyfile(described.tokenizer_file, folder / "tokenizer.json")
-  write_json(folder / "config.json", _config_of(described.spec))
+  atomic.write_json(folder / "config.json", _config_of(described.spec))
 
 
 def _config_of(spec):
@@ -187,7 +187,7 @@ def save_pretrained(
   else:
     tensors = bag_gru_files.to_tensors(params, spec)
   write_safetensors(folder / "model.safetensors", tensors)
-  write_json(folder / "config.json", _config_of(spec))
+  atomic.write_json(folder / "config.json", _config_of(spec))
   if not tokenizer_file:
     return
   for name in _TOKENIZER_FILES:

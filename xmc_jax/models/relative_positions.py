@@ -26,7 +26,8 @@ def distance_buckets(num_buckets: int) -> np.ndarray:
   the widths of the others grow by a constant factor.
   """
   distances = np.arange(-_FARTHEST, _FARTHEST + 1)
-  half, size = num_buckets // 2, np.abs(distances).astype(np.float32)
+  size = np.abs(distances).astype(np.float32)
+  half = num_buckets // 2
   exact = half // 2
   growth = np.log(np.maximum(size, 1) / np.float32(exact)) / np.float32(math.log(_FARTHEST / exact))
   large = np.minimum(exact + (growth * (half - exact)).astype(np.int32), half - 1)

@@ -179,20 +179,20 @@ def save_sentence_modules(
     (folder / path).mkdir(exist_ok=True)
   if pooling:
     switches = {f"pooling_mode_{name}": pooling == _POOLINGS[name] for name in _OLDER}
-    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
+    atomic.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
   if projection:
     dense = folder / paths[kinds.index("Dense")]
     activation = "torch.nn.modules." + ("activation.Tanh" if tanh else "linear.Identity")
     kernel, bias = (np.asarray(projection[leaf], np.float32) for leaf in ("kernel", "bias"))
     sizes = {"in_features": kernel.shape[0], "out_features": kernel.shape[1], "bias": True}
-    write_json(dense / "config.json", sizes | {"activation_function": activation})
+    atomic.write_json(dense / "config.json", sizes | {"activation_function": activation})
     tensors = {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias}
     write_safetensors(dense / "model.safetensors", tensors)
   modules = [
     {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
     for i, (kind, path) in enumerate(zip(kinds, paths))
   ]
-  write_json(folder / "modules.json", modules)
+  atomic.write_json(folder / "modules.json", modules)
 
 
 def read_json(file: Path, kind: type = dict) -> Any:
@@ -210,8 +210,3 @@ def write_safetensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
   """Writes tensors with the format tag that Hugging Face requires, whole or not at all."""
   with atomic.written_whole(file) as target:
     safetensors.numpy.save_file(tensors, target, {"format": "pt"})
-
-
-def write_json(file: Path, content: object) -> None:
-  """Writes indented JSON, whole or not at all."""
-  atomic.write_text(file, json.dumps(content, indent=2) + "\n")

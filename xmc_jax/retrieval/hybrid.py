@@ -32,7 +32,8 @@ class HybridRanker:
 
   def __init__(self, retriever: Retriever, model: HybridModel):
     self._retriever, self._model = retriever, model
-    self.point_texts, self.threshold = retriever.corpus.point_texts, model.threshold
+    self.point_texts = retriever.corpus.point_texts
+    self.threshold = model.threshold
 
   def rank(self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks the k most probable labels of each query, by probability; ties by rising id.

@@ -107,7 +107,7 @@ def write_report(
   folder = run.workdir / "report"
   with atomic.writing(folder):
     folder.mkdir(exist_ok=True)
-  atomic.write_text(folder / f"metrics{suffix}.json", json.dumps(report, indent=2) + "\n")
+  atomic.write_json(folder / f"metrics{suffix}.json", report)
   save_predictions(ranking, run.dataset.label_keys, run.workdir / "predictions" / f"test{suffix}.npz")
   return means
 

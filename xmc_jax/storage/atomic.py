@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import math
 import os
 import shutil
@@ -95,6 +96,11 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
   """Writes a text file whole or not at all; see `written_whole`."""
   with written_whole(path, durable) as beside:
     beside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: object) -> None:
+  """Writes indented JSON, whole or not at all."""
+  write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
