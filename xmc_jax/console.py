@@ -26,7 +26,7 @@ def quiet() -> Iterator[None]:
 
 
 def _prints() -> bool:
-  return not _is_quiet.get() and runtime.is_main_process()  # which asks JAX for a device
+  return not _is_quiet.get() and runtime.is_main_process()  # the latter asks JAX for a device
 
 
 class Progress:
@@ -66,7 +66,7 @@ class Progress:
     self._done = done
     if self._bar is not None:
       self._bar.set_postfix_str(note, refresh=False)
-      if is_first and done == self._first + 1:
+      if is_first and done == self._first + 1:  # the bar's clock begins after the first unit
         self._bar.unpause()
         self._bar.n = self._bar.initial = done
         self._bar.refresh()

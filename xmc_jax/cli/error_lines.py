@@ -67,7 +67,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def _open_closed_streams() -> None:
-  """Opens the null device in place of closed standard streams (`>&-`), lest a file gets their number."""
+  """Opens the null device for closed standard streams (`>&-`): no file opened later may get their number."""
   for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
     if getattr(sys, name) is None:
       setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the end; takes the lowest number)
@@ -158,7 +158,7 @@ def of_config_file(path: str, error: BaseException) -> str:
 
 
 def _experiment_like(path: str) -> str:
-  """Returns a question that names the experiment of the package with a name like a file's; '' if none has."""
+  """Returns `; did you mean ...?` with the experiment whose name is like the file's; '' if there is none."""
   names = {file.stem: file for file in pathlib.Path(__file__).parents[2].glob("experiments/*.py")}
   near = difflib.get_close_matches(pathlib.Path(path).stem, names, 1)
   return f"; did you mean --config=experiments/{near[0]}.py?" if near else ""

@@ -39,9 +39,9 @@ def show_prompt(model: Model, k: int, explain: bool = False, threshold: float = 
   @keys.add("enter")
   @keys.add("c-j")
   def _(event: KeyPressEvent) -> None:
-    """Ends the text; a line break that came together with more letters is one of a paste."""
-    more = (press.key for press in event.key_processor.input_queue if press.key not in ("c-m", "c-j"))
-    if len(next(more, "")) == 1:
+    """Ends the text; adds a line break instead if letters wait behind it, as in a paste."""
+    waiting = (press.key for press in event.key_processor.input_queue if press.key not in ("c-m", "c-j"))
+    if len(next(waiting, "")) == 1:
       event.current_buffer.newline(copy_margin=False)
     else:
       event.current_buffer.validate_and_handle()

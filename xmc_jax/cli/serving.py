@@ -7,7 +7,7 @@ from xmc_jax import data
 from xmc_jax import serve as serving
 from xmc_jax.console import say
 
-_MOST_BYTES = 12  # of a character in JSON: two escapes of six
+_BYTES_OF_CHARACTER = 12  # in JSON, at most: two escapes such as \ud83d
 
 
 def serve(
@@ -64,7 +64,7 @@ def serve(
       limits=serving.Limits(
         max_k=max(k, usual.max_k),
         max_text_length=max_text_length,
-        max_body_bytes=max(usual.max_body_bytes, _MOST_BYTES * max_text_length),
+        max_body_bytes=max(usual.max_body_bytes, _BYTES_OF_CHARACTER * max_text_length),
       ),
       allowed_hosts=tuple(allowed_hosts),
       page_text=serving.PageText(title, description, tuple(example)),

@@ -160,12 +160,7 @@ def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: 
     *_training(run, material, chosen, draw),
     *label_section.section(ranking, material.hits, truth, material.frequency, draw.side_by_side),
     *score_section.section(
-      ranking,
-      material.hits,
-      material.sample,
-      truth,
-      report.get("calibration"),
-      draw.side_by_side,
+      ranking, material.hits, material.sample, truth, report.get("calibration"), draw.side_by_side
     ),
     *_examples(run, ranking, material),
     *_cost(material),

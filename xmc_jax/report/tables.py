@@ -88,10 +88,7 @@ def by_source(found: Mapping[str, Mapping[str, float]], chosen: str, means: Mapp
 
 
 def frequencies(
-  groups: np.ndarray,
-  num_true: np.ndarray,
-  contributions: Mapping,
-  shares: Mapping[str, np.ndarray],
+  groups: np.ndarray, num_true: np.ndarray, contributions: Mapping, shares: Mapping[str, np.ndarray]
 ) -> Markup:
   """Shows labels, true test pairs, parts of P@1 and P@5, and shares of pairs, by training points.
 

@@ -102,7 +102,7 @@ def prepare(config: ml_collections.ConfigDict) -> tuple[data.Dataset, ml_collect
 def data_here(config: ml_collections.ConfigDict) -> data.Dataset | None:
   """Prepares the data of a config if they and the tokenizer are on this machine, else returns None.
 
-  Prints nothing, and asks no hub and JAX for no device.
+  Prints nothing; uses no hub and no device.
   """
   name = _tokenizer_name(config)
   if not config.data.path or not pathlib.Path(config.data.path).expanduser().exists():

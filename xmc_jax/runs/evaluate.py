@@ -26,7 +26,7 @@ SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 _LABELS_SHOWN = 3  # labels of an example
 _LONGEST = 200  # characters of its text
-_LARGE_ERROR = 0.05  # of probabilities; to be large it must also be 1.5 times that by chance
+_LARGE_ERROR = 0.05  # a calibration error to warn of, if it is also 1.5 times that by chance
 
 # (rows [n], labels [n, k] padded with -1) -> for each row, a line of text by label
 Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]

@@ -119,13 +119,13 @@ def json_line(
 
 
 def write_test(run: Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
-  """Writes the test rows in words: ranked labels, as `predict_lines` writes them, and the true ones."""
+  """Writes the test rows as JSON lines: ranked labels, as `predict_lines` writes them, and true ones."""
   names, keys, test = run.dataset.labels.texts, run.dataset.label_keys, run.dataset.test
   for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
-    found = [(label, value, names[label]) for label, value in zip(ids, scores) if label >= 0]
-    of_row = test.unfiltered_positives[row].indices.tolist()
-    true = [{"id": label, "key": keys[label], "text": names[label]} for label in of_row]
-    out.write(json_line(Document(test.texts[row]), found, keys, true=true))
+    labels = ((label, value, names[label]) for label, value in zip(ids, scores) if label >= 0)
+    positives = test.unfiltered_positives[row].indices.tolist()
+    true = [{"id": label, "key": keys[label], "text": names[label]} for label in positives]
+    out.write(json_line(Document(test.texts[row]), labels, keys, true=true))
 
 
 def predict_command(
@@ -207,9 +207,9 @@ def documents_of(source: str, whole: bool, options: data.Options) -> Iterator[Do
   return iter([Document("".join(lines))]) if whole else documents.of_lines(lines)
 
 
-def _noting(found: Iterator[Document], notices: list[str]) -> Iterator[Document]:
+def _noting(texts: Iterator[Document], notices: list[str]) -> Iterator[Document]:
   """Yields the documents; prints the notices that reading them adds, and empties the list."""
-  for document in itertools.chain(found, [None]):
+  for document in itertools.chain(texts, [None]):
     while notices:
       say(f"note: {documents.without_settings(notices.pop(0))}")
     if document is not None:

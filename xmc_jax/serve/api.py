@@ -87,11 +87,7 @@ def build(
   api.openapi = lambda: schemas.add_limits(described(), worker.limits)  # type: ignore[method-assign]
   routes = (*described()["paths"], "/openapi.json", *page.files())
   api.add_middleware(
-    Guard,
-    limits=worker.limits,
-    metrics=metrics,
-    routes=routes,
-    allowed_hosts=host_names(allowed_hosts),
+    Guard, limits=worker.limits, metrics=metrics, routes=routes, allowed_hosts=host_names(allowed_hosts)
   )
   return api
 

@@ -1,4 +1,4 @@
-"""Holds the page: its files, which are read once and served from memory, and the words that it is given."""
+"""Holds the page: its files, which are read once and served from memory, and its words."""
 
 from importlib import resources
 from typing import NamedTuple
@@ -7,7 +7,7 @@ _MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg"
 
 
 class PageText(NamedTuple):
-  """Holds what a page says of its own; '' and () leave the usual.
+  """Holds the words that a page has in place of the usual; '' and () change nothing.
 
   Attributes:
     title: in place of the run's name.
