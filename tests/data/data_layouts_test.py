@@ -1,6 +1,7 @@
 """Every layout, holding the same content, becomes the same Dataset."""
 
 import bz2
+import csv
 import json
 import lzma
 import re
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from xmc_jax import data
-from xmc_jax.data.formats import json_records
+from xmc_jax.data.formats import json_records, table_files
+from xmc_jax.data.formats.source import Options
 from xmc_jax.errors import ConfigError, DataError
 
 
@@ -271,6 +273,39 @@ def test_quoting_can_be_set(tmp_path):
   samples.write(path, 'title\tlabel\n"a\tb\n')
   with pytest.raises(DataError, match=r"if quotation marks are letters, --config\.data\.quoting=none"):
     data.load(path, test_fraction=0, quoting="minimal")
+
+
+def test_a_quote_that_swallows_rows_is_said(tmp_path):
+  rows = [*(f"text {at},label" for at in range(4)), '"Herring and cod,trade', *["a, b,", "c,d"] * 2]
+  rows += [*(f"text {at},label" for at in range(4, 9)), 'Pipe of 5",fish', "x,y"]
+  path = samples.write(tmp_path / "t.csv", "title,label\n" + samples.lines(rows))
+  said = (
+    "t.csv: line 6 seems to begin a cell that holds 8 more rows; close its quotation mark, or set "
+    "--config.data.quoting=none if it is a letter"
+  )
+  assert said in data.load(path, test_fraction=0).manifest["notices"]
+
+
+@each_case("text", ["Dear Anna,\nall well, thanks,\nBert", "1, 2\n3, 4", "a\nb,c\nd"])
+def test_prose_of_several_lines_swallows_no_row(text, tmp_path):
+  path = samples.table(tmp_path / "t.csv", [{"title": text, "label": "x"}])
+  assert not any("quoting" in notice for notice in data.load(path, test_fraction=0).manifest["notices"])
+
+
+@each_case(
+  ("mark", "rows"),
+  [
+    (";", ["Titel;Preis, EUR;Tags", "Bier;3;x", "Wein, rot;3,50;y"]),
+    (";", ["Titel;Preis, EUR;Tags", "Bier;3,50;x"]),
+    (";", ['"Titel, kurz";Tags', '"Bier, hell\n";x', '"Wein;""";y']),
+    (",", ["title;x,price|y,tags", "a;b,3|4,x", '"a, b",c,x']),
+    (",", ["title;x,tags", "a;b,x", "c;d,y", "e,z"]),
+  ],
+)
+def test_the_separator_gives_all_rows_as_many_columns(mark, rows, tmp_path):
+  path = samples.write(tmp_path / "t.csv", samples.lines(rows))
+  names = table_files.column_names(path, [], Options())
+  assert names == next(csv.reader(rows[:1], delimiter=mark))
 
 
 @each_case("first", ["title;label", "sep=;\ntitle;label", "title\tlabel", "title|label"])

@@ -15,7 +15,7 @@ from cases import each_case
 
 from xmc_jax import data
 from xmc_jax.data import arrays
-from xmc_jax.data.formats import lines, table_files
+from xmc_jax.data.formats import lines, separated
 from xmc_jax.errors import ConfigError, DataError, UserError
 
 
@@ -522,7 +522,7 @@ def test_long_lines(name, text, match, tmp_path, monkeypatch):
 
 def test_long_rows_of_tables(tmp_path, monkeypatch):
   folder = samples.separated(tmp_path, "csv")
-  monkeypatch.setattr(table_files, "MAX_LINE_BYTES", 128)
+  monkeypatch.setattr(separated, "MAX_LINE_BYTES", 128)
   samples.write(folder / "train.csv", 'title,tags\na,b\n\n"c' + "\nlong" * 50 + '",d\n')
   refused(
     folder, r"train\.csv, line 4: expected a row of at most 0 MiB \(is a quote never closed\?\), found 'long'"
@@ -549,7 +549,7 @@ def test_small_chunks_give_the_same(tmp_path, monkeypatch):
       samples.write(folder / "tst.json", (folder / "tst.json").read_text() + "\n" * 30)  # legal at the end
     whole = data.load(folder, cache_dir=tmp_path / "whole")
     with monkeypatch.context() as patch:
-      for module in (lines, table_files):
+      for module in (lines, separated):
         patch.setattr(module, "CHUNK_BYTES", 9)
       pieces = data.load(folder, cache_dir=tmp_path / "pieces")
     for split in ("train", "test"):

@@ -16,7 +16,7 @@ import mutations
 import sample_folders as samples
 
 from xmc_jax import data
-from xmc_jax.data.formats import lines, table_files
+from xmc_jax.data.formats import lines, separated
 from xmc_jax.errors import UserError
 
 _LONGEST_MESSAGE = 600  # without the folder's name
@@ -131,7 +131,7 @@ class Cases:
       kind, said = "failed", f"left behind: {left}"
     if rng.random() < 0.1:
       shutil.rmtree(place / "out", ignore_errors=True)
-      with mock.patch.object(lines, "CHUNK_BYTES", 99), mock.patch.object(table_files, "CHUNK_BYTES", 99):
+      with mock.patch.object(lines, "CHUNK_BYTES", 99), mock.patch.object(separated, "CHUNK_BYTES", 99):
         in_pieces, said_of_pieces = _judged(work, place)
       if in_pieces != kind or counts[1:] != counts[:-1]:
         in_pieces += f" in small pieces ({said_of_pieces})"

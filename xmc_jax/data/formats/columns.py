@@ -1,7 +1,7 @@
 """Chooses the columns of a table by their names, and says which were chosen."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +40,12 @@ def text_columns(wanted: str, have: list[str], usual: tuple[str, ...] = TEXTS) -
   # 'title' is the default, so it may mean any usual name of a text column.
   found = guess(usual, have) if wanted == "title" and wanted not in have else ""
   return (found,) if found else named_columns(wanted, have)
+
+
+def refuse_twice(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
+  """Refuses a table that has one of these columns twice."""
+  if twice := next((name for name in wanted if names.count(name) > 1), ""):
+    raise DataError(f"{path}: expected one column {excerpt(twice)}, found {names.count(twice)}; rename one")
 
 
 def text_and_label_columns(
