@@ -32,6 +32,7 @@ _TREES = {
   "num_leaves": 8,
   "learning_rate": 0.08,
   "min_data_in_leaf": 50,
+  "lambda_l2": 10.0,  # right candidates are few: without it, leaves of one or two are certain
   "seed": 0,
   "deterministic": True,
   "force_row_wise": True,
