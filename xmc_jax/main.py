@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
   elif mode == "compare":
     _compare([pathlib.Path(folder).expanduser() for folder in argv[1:]])
   elif options.WORKDIR.value:
-    _use(mode, workdir)
+    _use(mode, workdir, options.reads_input(argv))
   else:
     raise UserError(f"--mode={mode} needs --workdir, the folder of a run")
 
@@ -51,7 +51,7 @@ def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -
     commands.train_and_test(config, workdir, owns_process=True)
 
 
-def _use(mode: str, workdir: pathlib.Path) -> None:
+def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
   methods.read_config(workdir / "config.json")
   from xmc_jax.cli import commands
   from xmc_jax.distributed import runtime
@@ -59,14 +59,14 @@ def _use(mode: str, workdir: pathlib.Path) -> None:
   output, scores, backend = options.OUTPUT.value, options.SCORES.value, options.BACKEND.value or ""
   with runtime.started(options.DISTRIBUTED.value):
     if mode == "evaluate":
-      commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value)
+      commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value, given)
     elif mode == "serve":
       _serve(workdir, scores, backend)
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
-      more = _values("k", "explain", "documents", "threshold", "add_labels")
-      commands.predict(workdir, options.INPUT.value, output, scores=scores, backend=backend, **more)
+      more = _values("k", "scores", "explain", "documents", "threshold", "add_labels")
+      commands.predict(workdir, options.INPUT.value, output, backend=backend, reading=given, **more)
 
 
 def _serve(workdir: pathlib.Path, scores: str, backend: str) -> None:

@@ -18,7 +18,7 @@ from absl import flags
 from cases import each_case
 
 from tests import blocked_imports, tiny_runs
-from xmc_jax import data, main
+from xmc_jax import data, main, methods
 from xmc_jax.cli import commands, error_lines, guide
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
@@ -603,6 +603,34 @@ def test_evaluation_on_other_data(command, trained, tmp_path):
   assert "note: labels that the run lacks are left out: 1 ('gone'), in 1 of 3 label pairs" in ended.err
   assert "that the run learnt from" not in ended.err
   assert json.loads((trained / "report" / "metrics_on_next.json").read_text())["rows"] == 2
+
+
+def test_a_file_is_read_by_settings_of_its_own(command, trained, tmp_path):
+  """They count for --input alone, and only those that read it are taken."""
+  (tmp_path / "next.csv").write_bytes("Titel;Klasse\nb\xe4rn mive;l3+l4\n".encode("cp1250"))
+  use = (f"--workdir={trained}", f"--input={tmp_path / 'next.csv'}", "--config.data.text=Titel")
+  columns = (*use, "--config.data.label_column=Klasse", "--config.data.label_separator=+")
+  ended = command("--mode=evaluate", *columns)
+  assert ended.code == 0 and "1 points, parameters" in ended.out
+  assert (
+    "not UTF-8 from line 2 on; such lines read as Windows' cp1252 (change with --config.data" in ended.err
+  )
+  assert methods.read_config(trained / "config.json").data.text == "title"
+  (row,) = map(json.loads, command("--mode=predict", *use, "--config.data.encoding=cp1250").out.splitlines())
+  assert row["text"] == "bärn mive"
+
+
+@each_case(
+  "arguments, words",
+  [
+    (["evaluate", "--config.data.text=x"], "--config.data.text reads --input=FILE, which is missing"),
+    (["evaluate", "--input=x", "--config.data.max_length=8"], "folder; leave --config.data.max_length out"),
+    (["predict", "--input=x", "--config.data.label_text=x"], "folder; leave --config.data.label_text out"),
+    (["predict", "--input=x", "--config.data.quoting=non"], "did you mean --config.data.quoting=none?"),
+  ],
+)
+def test_other_settings_of_a_file_are_refused(command, trained, arguments, words):
+  assert words in command(f"--mode={arguments[0]}", f"--workdir={trained}", *arguments[1:]).line()
 
 
 def test_evaluation_of_a_folder_that_takes_no_files_shows_its_table(command, trained, tmp_path):

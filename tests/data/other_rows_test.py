@@ -1,10 +1,15 @@
 """A data set with the rows of other data as its test rows."""
 
+import copy
+from pathlib import Path
+
 import pytest
 import sample_folders as samples
+from cases import each_case
 
 from tests.data.data_layouts_test import rows_of
 from xmc_jax import data
+from xmc_jax.data.manifest import options_for
 from xmc_jax.errors import DataError
 
 
@@ -40,6 +45,34 @@ def test_test_rows_of_a_folder_and_its_own_keys(known, tmp_path):
   for split, label in (("train", "p"), ("test", "a")):
     samples.write(tmp_path / "other" / f"{split}.csv", f"text,labels\nrow,{label}\n")
   assert rows_of(rows_from(known, tmp_path / "other")[0].test.truth) == [[2]]
+
+
+@each_case(
+  ("changed", "given", "text", "truth"),
+  [
+    ({}, {}, "a cat", [[1, 2], []]),
+    ({}, {"text": "title", "label_column": "label", "label_separator": "|"}, "no", [[0], [0]]),
+    ({"read_by": None}, {}, "no", [[1, 2], []]),
+  ],
+)
+def test_what_was_guessed_is_not_guessed_again(known, tmp_path, changed, given, text, truth):
+  """The file has a column that comes first in a guess; folders of earlier versions have no guesses."""
+  rows = ["no,a cat,p,a;d", 'nor,a dog,p,"x,y"']
+  path = samples.write(tmp_path / "new.csv", samples.lines(["title,text,label,labels", *rows]))
+  known = copy.copy(known)
+  known.manifest = known.manifest | changed
+  found, _ = data.with_test_rows(known, path, 8, tmp_path / "cache", given)
+  assert found.test.texts[0] == text and rows_of(found.test.truth) == truth
+
+
+@each_case("name, expected", [("train.tsv", "none"), ("train.csv", "auto")])
+def test_quotation_marks_are_what_they_were_in_tables_of_one_kind(tmp_path, name, expected):
+  mark, text = ("\t", '"a" b') if name.endswith(".tsv") else (",", "a b")
+  path = samples.write(tmp_path / name, f"text{mark}labels\n{text}{mark}x|y\n")
+  manifest = data.load(path, test_fraction=0, cache_dir=tmp_path / "cache").manifest
+  found = [options_for(manifest, Path(other)) for other in ("new.tsv", "new.csv", "new.txt")]
+  assert [options.quoting for options in found] == [expected, "auto", "auto"]
+  assert [options.label_column for options in found] == ["labels", "labels", ""]
 
 
 def test_texts_that_were_learnt_are_counted(known, tmp_path):

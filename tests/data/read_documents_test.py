@@ -30,6 +30,7 @@ def test_a_file_is_lines_or_one_document(tmp_path):
 )
 def test_a_trained_runs_notes_name_no_setting_to_change(notice, shown):
   assert documents.without_settings(notice) == shown
+  assert documents.without_settings(notice, ("text", "label_separator")) == notice
 
 
 def test_bytes_that_are_not_utf_8_are_said(tmp_path):

@@ -7,8 +7,8 @@ import math
 import pathlib
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
@@ -125,6 +125,7 @@ def test(
   backend: str = "",
   checkpoint: str = "best",
   source: str = "",
+  reading: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
   """Runs `--mode=evaluate`: writes the test table of a run, from its folder alone.
 
@@ -135,6 +136,7 @@ def test(
     backend: what searches the labels; '' is the run's own.
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
     source: other labelled data to test on, in any layout; '' is the run's own test rows.
+    reading: keys of `config.data` that read `source`; the others are the run's own.
   """
   run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
   label_frequency.log_scope(run, scores or own.scores)
@@ -147,7 +149,8 @@ def test(
     if source:
       path = pathlib.Path(source).expanduser()
       suffix += f"_on_{path.name.partition('.')[0]}"
-      run = run.with_test_rows(path, pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())))
+      folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+      run = run.with_test_rows(path, folder, reading)
     if why := _untested(run):
       raise UserError(f"{workdir}: {why}, so there is no test table; --input=FILE names other labelled rows")
     trained = stack.enter_context(parameters_to_test.trained(run, checkpoint))
@@ -166,6 +169,7 @@ def predict(
   source: str,
   destination: str,
   k: int,
+  reading: Mapping[str, str] | None = None,
   scores: str = "",
   backend: str = "",
   explain: bool = False,
@@ -181,9 +185,8 @@ def predict(
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
     model = load(workdir, scores=scores, backend=backend, warm=False)
     return interactive.show_prompt(model, k, explain, threshold)
-  predict_command(
-    workdir, source, destination, k, scores, backend, explain, whole=documents, threshold=threshold, load=load
-  )
+  more: dict[str, Any] = {"whole": documents, "threshold": threshold, "load": load, "reading": reading}
+  predict_command(workdir, source, destination, k, scores, backend, explain, **more)
 
 
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:

@@ -15,7 +15,7 @@ from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.cli import error_lines
 from xmc_jax.config import checks, renamed
-from xmc_jax.config.defaults import KEYS, keys_of
+from xmc_jax.config.defaults import KEYS, READS_INPUT, keys_of
 from xmc_jax.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
@@ -76,6 +76,7 @@ TITLE = flags.DEFINE_string("title", "", "serve: the page's title; the run's nam
 DESCRIPTION = flags.DEFINE_string("description", "", "serve: a sentence below the page's title")
 EXAMPLE = flags.DEFINE_multi_string("example", [], "serve: a text to try on the page; may be repeated")
 
+_READING = re.compile(r"--config\.data\.(\w+)=(.*)", re.DOTALL)
 # Flags that only some modes use, and these modes.
 _CONFIG_MODES, _RANKING_MODES = ("prepare", "train", "plan"), ("evaluate", "predict")
 _USED_BY = {
@@ -109,8 +110,11 @@ def parse(argv: list[str]) -> list[str]:
     UserError: a config file or an override cannot work.
   """
   argv = [argv[0], *map(_beside_package, map(_under_new_name, argv[1:]))]
+  mode = next((mode for mode in READS_INPUT if f"--mode={mode}" in argv), "")
+  keys = "|".join(READS_INPUT.get(mode, ()))
+  own = [argument for argument in argv if keys and re.match(rf"--config\.data\.({keys})=", argument)]
   try:
-    rest = flags.FLAGS(argv)
+    rest = [*flags.FLAGS([each for each in argv if each not in own]), *own]
     getattr(CONFIG.value, "name", None)  # a file that cannot be read raises at the first use
     return rest
   except SystemExit as error:
@@ -121,11 +125,23 @@ def parse(argv: list[str]) -> list[str]:
     raise UserError(error_lines.of_flags(argv, error, _known_keys(argv))) from None
 
 
+def reads_input(argv: list[str]) -> dict[str, str]:
+  """Returns the keys of config.data on the command line that `parse` has left for --input."""
+  return {found[1]: found[2] for argument in argv if (found := _READING.fullmatch(argument))}
+
+
 def check(argv: list[str]) -> None:
   """Refuses flags and arguments that the mode does not use."""
-  mode = MODE.value
-  if len(argv) > 1 and mode != "compare":
-    raise UserError(f"{argv[1]!r} is not understood; options start with --, see --help")
+  mode, reading = MODE.value, reads_input(argv)
+  others = [argument for argument in argv[1:] if not _READING.fullmatch(argument)]
+  if others and mode != "compare":
+    raise UserError(f"{others[0]!r} is not understood; options start with --, see --help")
+  if reading and mode == "evaluate" and not INPUT.value:
+    raise UserError(f"--config.data.{next(iter(reading))} reads --input=FILE, which is missing")
+  if reading:
+    config = methods.default_config()
+    config.data.update(reading)
+    methods.check_config(config)
   for name, modes in _USED_BY.items():
     if not flags.FLAGS[name].present or mode in modes:
       continue

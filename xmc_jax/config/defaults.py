@@ -13,6 +13,19 @@ SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
 """Names the sources that every method has besides its own scores (retrieval/sources.py)."""
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 """Names the metrics of the test table, one of which `eval.metric` names to choose the best epoch by."""
+_POINT_FILES = ("text", "label_column", "encoding", "quoting")
+READS_INPUT = {
+  "predict": _POINT_FILES,
+  "evaluate": (
+    *_POINT_FILES,
+    "label_separator",
+    "label_file",
+    "label_text",
+    "label_parent",
+    "unknown_labels",
+  ),
+}
+"""Names the keys of config.data that read --input, by the mode."""
 _CHIPS = ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e")
 
 KEYS: dict[str, Any] = {  # each a Key, or a section of Keys

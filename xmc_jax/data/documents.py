@@ -1,7 +1,7 @@
 """Reads documents to label: a text a line, a file each, or the rows of a table with their ids."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, su
 from xmc_jax.errors import DataError
 
 _IDS = ("id", "uid", "key")
-_SETTING = re.compile(r"(;| \() ?change with --config\.[^)]*\)")
+_SETTING = re.compile(r"(;| \() ?change with --config\.(?:data\.)?([\w.]+)[^)]*\)")
 
 
 class Document(NamedTuple):
@@ -49,9 +49,11 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
   return (Document(text) for texts in text_chunks(path, notices, options) for text in texts)
 
 
-def without_settings(notice: str) -> str:
-  """Returns a reader's notice without the setting that changes it, as a trained run keeps its settings."""
-  return _SETTING.sub(lambda found: ")" if found[0][0] == ";" else "", notice)
+def without_settings(notice: str, kept: Collection[str] = ()) -> str:
+  """Returns a reader's notice without the setting that changes it, unless it is one of `kept`."""
+  return _SETTING.sub(
+    lambda found: found[0] if found[2] in kept else ")" if found[0][0] == ";" else "", notice
+  )
 
 
 def files_of(path: Path) -> list[Path]:

@@ -1,11 +1,13 @@
 """`manifest.json`, which describes the contents of a prepared folder, and its table for the console."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from xmc_jax.data.formats.source import excerpt
+from xmc_jax.data.formats.source import Options, excerpt
+from xmc_jax.data.formats.table_files import suffix
 from xmc_jax.errors import DataError
 
 FORMAT = "xmc_jax prepared data"
@@ -52,6 +54,7 @@ _CONTENT = {
   "sources": [{"name": str, "size": int, "sha256": str, "mtime_ns": (int, NoneType)}],
   "counts": {"train": _COUNTS, "test": _COUNTS, "labels": _COUNTS, "graphs": {str: _COUNTS}},
   "notices": [str],
+  "read_by": ({str: str}, NoneType),  # None in folders of earlier versions
   "files": {str: {"size": int, "sha256": str}},
 }
 _LARGEST = 1 << 24  # bytes
@@ -104,6 +107,15 @@ def read_manifest(folder: str | Path) -> dict:
     if any("/" in name or len(name) > _LONGEST_NAME for name in names):
       raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
   return manifest
+
+
+def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = None) -> Options:
+  """Returns how another file is read: as the data were, guesses included, but for the options `given`."""
+  own = Options(**manifest["options"])
+  guessed = {} if suffix(path) == ".txt" else manifest.get("read_by") or {}
+  if suffix(path) != ".tsv":
+    guessed = {**guessed, "quoting": own.quoting}
+  return own._replace(**{**guessed, **(given or {})})
 
 
 def _is_made_of(content: Any, value: object) -> bool:

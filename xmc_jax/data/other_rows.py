@@ -1,6 +1,7 @@
 """Reads other labelled data as the test rows of an opened data set."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,15 @@ import scipy.sparse as sp
 from xmc_jax.data.dataset import Dataset, Split, Truth
 from xmc_jax.data.formats.source import excerpt
 from xmc_jax.data.loading import load
+from xmc_jax.data.manifest import options_for
 from xmc_jax.errors import DataError
 
 _LABELS_ELSEWHERE = ("label_file", "label_text", "label_parent")
 
 
-def with_test_rows(dataset: Dataset, path: Path, max_length: int, folder: Path) -> tuple[Dataset, list[str]]:
+def with_test_rows(
+  dataset: Dataset, path: Path, max_length: int, folder: Path, given: Mapping[str, str] | None = None
+) -> tuple[Dataset, list[str]]:
   """Returns a copy of a data set with the rows of other data as its test rows, and notes on them.
 
   They are the other data's test rows or, without any, all rows. Labels are matched by key, else by text;
@@ -22,17 +26,19 @@ def with_test_rows(dataset: Dataset, path: Path, max_length: int, folder: Path) 
 
   Args:
     dataset: prepared with a tokenizer.
-    path: data in any layout; a table is read by the settings of the data set.
+    path: data in any layout; a table is read as the data set was.
     max_length: tokens kept of each text.
     folder: where they are prepared; must not be deleted while the data set is used.
+    given: options that read the other data, instead of those of the data set.
 
   Raises:
     DataError: bad input, or no label is one of the data set.
   """
-  options = {**dataset.manifest["options"], "test_fraction": 0.0}
+  options = {**options_for(dataset.manifest, path)._asdict(), "test_fraction": 0.0}
   beside = path if path.is_dir() else path.parent
   if not (options["label_file"] and (beside / options["label_file"]).is_file()):
     options |= dict.fromkeys(_LABELS_ELSEWHERE, "")
+  options |= given or {}
   tokenizer = dataset.tokenizer()
   other = load(path, tokenizer=tokenizer, max_length=max_length, cache_dir=folder, **options)
   rows = other.test if len(other.test) else other.train

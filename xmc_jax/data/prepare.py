@@ -112,7 +112,7 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
   # Tables are read more than once, and repeat their notices each time.
   notices = list(dict.fromkeys([*source.notices, *_worth_knowing(counts, encoder)]))
   manifest = {"name": source.name, **identity, "counts": counts, "notices": notices, "files": files}
-  write_manifest(folder, manifest)
+  write_manifest(folder, {**manifest, "read_by": source.read_by})
   progress("checksums", len(written), len(written))
 
 

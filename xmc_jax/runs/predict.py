@@ -7,7 +7,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from xmc_jax import data, sanitize
 from xmc_jax.console import say
 from xmc_jax.data import documents
 from xmc_jax.data.documents import Document
+from xmc_jax.data.manifest import options_for
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.runs import answers, evaluate
@@ -140,13 +141,14 @@ def predict_command(
   whole: bool = False,
   threshold: float = -math.inf,
   load: Callable[..., Model] = Model.load,
+  reading: Mapping[str, str] | None = None,
 ) -> int:
   """Runs `--mode=predict` and returns the number of texts; '' is standard input, or standard output.
 
   A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if `explain`
   is set. From a file to a file, the output appears only when it is complete. If the process is killed before
   that, the same command continues the JSON lines. With `whole`, each file is one text; `threshold` is the
-  least score of a label, and `load` opens the run.
+  least score of a label, `load` opens the run, and `reading` are keys of `config.data` that read the source.
 
   Raises:
     UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
@@ -159,7 +161,8 @@ def predict_command(
   num_labels = manifest["counts"]["labels"]["texts"]
   source = os.path.expanduser(source)
   answers.check_k(k, num_labels)
-  texts = documents_of(source, whole, data.Options(**manifest["options"]))
+  options = options_for(manifest, pathlib.Path(source), reading)
+  texts = documents_of(source, whole, options)
   with contextlib.ExitStack() as files:
     model = load(workdir, scores=scores, backend=backend, warm=False)
     files.callback(_say_cut, model)
@@ -176,7 +179,7 @@ def predict_command(
       return predict_lines(model, texts, _opened(destination, files), k, block, explain, threshold)
     model.open(explain)  # before the identity, which includes files that this may write
     added = [model.labels[label] for label in range(num_labels, len(model.labels))]
-    settings = [k, scores, backend, explain, whole, str(threshold), added]
+    settings = [k, scores, backend, explain, whole, str(threshold), added, *options]
     made_of = _identity(workdir, model.step, source, settings)
     out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
     if done:
@@ -211,7 +214,7 @@ def _noting(texts: Iterator[Document], notices: list[str]) -> Iterator[Document]
   """Yields the documents; prints the notices that reading them adds, and empties the list."""
   for document in itertools.chain(texts, [None]):
     while notices:
-      say(f"note: {documents.without_settings(notices.pop(0))}")
+      say(f"note: {notices.pop(0)}")
     if document is not None:
       yield document
 

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import ml_collections
@@ -14,6 +14,7 @@ from xmc_jax import config as configs
 from xmc_jax import data, methods, models
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import GraphEdges
+from xmc_jax.config.defaults import READS_INPUT
 from xmc_jax.console import say
 from xmc_jax.data import documents
 from xmc_jax.distributed import sharding, split_table
@@ -165,12 +166,14 @@ class Run:
     found.embedder = found._embedder_of(found.dataset)
     return found
 
-  def with_test_rows(self, path: pathlib.Path, folder: pathlib.Path) -> "Run":
+  def with_test_rows(
+    self, path: pathlib.Path, folder: pathlib.Path, given: Mapping[str, str] | None = None
+  ) -> "Run":
     """Returns a copy of the run that is tested on other labelled data, which are prepared in `folder`."""
     found = copy.copy(self)
-    found.dataset, notes = data.with_test_rows(self.dataset, path, self.config.data.max_length, folder)
+    found.dataset, notes = data.with_test_rows(self.dataset, path, self.config.data.max_length, folder, given)
     for note in notes:
-      say(f"note: {documents.without_settings(note)}")
+      say(f"note: {documents.without_settings(note, READS_INPUT['evaluate'])}")
     return found
 
   def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:

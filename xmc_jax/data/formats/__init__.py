@@ -93,4 +93,4 @@ def _complete(path: Path, layout: str, fields: dict) -> Source:
   extra = [*fields["filters"].values(), *(file for graph in graphs for file in graph[1:])]
   files = (*fields.pop("files"), *(file for file in extra if file is not None))
   name = path.resolve().name if path.is_dir() else path.name.split(".")[0]
-  return Source(layout, name, files, **fields)
+  return Source(layout, name, files, **{"read_by": {}, **fields})

@@ -133,6 +133,10 @@ class CellSurvey:
     best = max(_SEPARATORS, key=lambda mark: self._num_split[mark])
     return best if self._num_split[best] else ""
 
+  def separator(self, found: CellFormat) -> str:
+    """Returns the separator if cells were split at it; '' if none was or if all are lists."""
+    return "" if found.num_columns or not self._num_split.get(found.separator) else found.separator
+
   def notices(self, found: CellFormat, texts: Sequence[str], num_uses: int) -> list[str]:
     """Returns what was guessed, and what makes the guess doubtful.
 

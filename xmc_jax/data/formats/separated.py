@@ -110,6 +110,12 @@ def _dialect(path: Path, mtime_ns: int, options: Options, usual: str) -> _Dialec
   return _Dialect(delimiter, quoting, int(bool(named)), tuple(notices))
 
 
+def quoting(path: Path, options: Options, usual: str) -> str:
+  """Returns how the quotation marks of a file are read: 'minimal' or 'none'."""
+  found = _dialect(path, path.stat().st_mtime_ns, options, usual).quoting
+  return "none" if found == csv.QUOTE_NONE else "minimal"
+
+
 def _num_columns(lines: list[str], are_letters: bool, delimiter: str) -> int:
   """Returns how many columns all rows in these lines have; 0 if they differ. The last may be cut short."""
   quoting: Literal[0, 3] = csv.QUOTE_NONE if are_letters else csv.QUOTE_MINIMAL
@@ -133,7 +139,7 @@ def _has_letters(path: Path, lines: Iterator[str]) -> bool:
       whole, odd = whole + ended, odd + len(opened) - ended
       odd_line = odd_line or number * (len(opened) > ended)
   if 0 < odd <= whole:
-    sets = "set --config.data.quoting=none if quotation marks are letters, else minimal"
+    sets = "set --config.data.quoting=none if quotation marks are letters, else --config.data.quoting=minimal"
     raise refusal(path, odd_line, f"a quoted cell to end with a quotation mark; {sets}")
   return odd > 0
 

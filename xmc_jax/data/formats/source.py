@@ -122,6 +122,7 @@ class Source(NamedTuple):
     graphs: metadata graphs.
     notices: messages for the user; readers add to them.
     options: how the files are read.
+    read_by: the options that were guessed, as resolved; readers add to them.
     held_out: the files, last of the training rows, whose rows choose the best parameters.
   """
 
@@ -135,6 +136,7 @@ class Source(NamedTuple):
   graphs: tuple[GraphFiles, ...]
   notices: list[str]
   options: Options
+  read_by: dict[str, str]
   held_out: tuple[Path, ...] = ()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from xmc_jax.data.formats import arrow_streams, separated
 from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
-from xmc_jax.data.formats.columns import refuse_twice
+from xmc_jax.data.formats.columns import TableColumns, refuse_twice
 from xmc_jax.data.formats.json_records import is_array, items, objects
 from xmc_jax.data.formats.lines import PACKED, Lines, open_bytes
 from xmc_jax.data.formats.source import DEFAULTS, Options, Place, one_line, refusal
@@ -61,6 +61,14 @@ def column_names(path: Path, notices: list[str], options: Options = DEFAULTS) ->
     if rows:
       return list(dict.fromkeys(chain.from_iterable(rows)))
   raise refusal(path, 1, "at least one row", "an empty table")
+
+
+def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str]:
+  """Returns the options that read a table as it was read, without guesses; none of one without names."""
+  if suffix(path) == ".txt":
+    return {}
+  found = {"text": "+".join(names.texts), "label_column": names.labels[0] if len(names.labels) == 1 else ""}
+  return {**found, "quoting": separated.quoting(path, options, "\t")} if suffix(path) == ".tsv" else found
 
 
 def hub_metadata(path: Path) -> bytes:

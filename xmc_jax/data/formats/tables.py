@@ -20,7 +20,7 @@ from xmc_jax.data.formats.lines import find
 from xmc_jax.data.formats.repeated_texts import TextGroups, hashes_of
 from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, some_of
 from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
-from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
+from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, resolved, suffix
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
@@ -71,6 +71,7 @@ def source_fields(
     "labels": reader.labels,
     "splits": {"train": partial(reader.rows, False), "test": partial(reader.rows, True)},
     "unordered": reader.unordered(),
+    "read_by": reader.read_by,
   }
 
 
@@ -103,6 +104,7 @@ class _Tables:
     if not 0 <= options.test_fraction < 1:
       wrong = f"--config.data.test_fraction={options.test_fraction}"
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
+    self.read_by: dict[str, str] = {}
     self._is_test = np.zeros(0, bool)
     self._num_train = 0
     self._keys: list[str] = []
@@ -135,9 +137,10 @@ class _Tables:
     if self._label_file:
       self._format = survey.format(self._vocabulary)
     self._number_labels()
+    named = resolved(self._train.files[0], self._columns[self._train], self._options)
+    self.read_by |= {**named, "label_separator": survey.separator(self._format)}
     self._notices += self._columns_taken()
-    is_listed = self._label_file or self._classes.names
-    texts = [] if is_listed else self._vocabulary.texts
+    texts = [] if self._label_file or self._classes.names else self._vocabulary.texts
     self._notices += survey.notices(self._format, texts, self._vocabulary.num_uses)
     self._notices += [*self._vocabulary.notices(), *self._classes.notices()]
     if self._test is None:
