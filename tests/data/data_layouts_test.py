@@ -364,6 +364,12 @@ def test_tables_of_other_kinds(name, text, tmp_path):
   assert rows_of(read.train.truth)[0] == [0, 1]
 
 
+def test_text_of_excel_is_a_table_with_tabs(tmp_path):
+  content = 'Text\tTags\r\n"a, ""b"""\tx\r\n'.encode("utf-16")
+  read = data.load(samples.write(tmp_path / "t.txt", content), test_fraction=0)
+  assert list(read.train.texts) == ['a, "b"'] and list(read.labels.texts) == ["x"]
+
+
 def test_lines_of_text2text(tmp_path):
   samples.write(tmp_path / "train.txt", "0,2\tx y\n\tz\n1\t3\n")
   samples.write(tmp_path / "output-labels.txt", "a\nb\nc\n")
@@ -467,6 +473,12 @@ def test_rows_of_one_text_are_merged(tmp_path):
     "t.csv: 20 of 42 rows repeat an earlier text, and are merged with its row "
     "(change with --config.data.merge_texts=False)"
   )
+
+
+def test_an_empty_text_is_in_no_other_file(tmp_path):
+  for name in ("train", "test"):
+    samples.write(tmp_path / f"{name}.csv", f"title,label\n,a\n{name},a\n")
+  assert data.load(tmp_path).manifest["counts"]["test"]["in_train"] == 0
 
 
 def test_rows_of_one_text_stay_on_one_side(tmp_path):

@@ -84,6 +84,7 @@ def test_labels_of_lists_are_stripped_like_those_of_cells(kind, tmp_path):
     (["1.0 3.0", "2.0"], [["1", "3"], ["2"]]),
     (["1.0", "1.1"], [["1.0"], ["1.1"]]),
     (["007", "7"], [["007"], ["7"]]),
+    (["7", "7.0", "x"], [["7"], ["7.0"], ["x"]]),
   ],
 )
 def test_cells_as_other_tools_write_them(cells, labels, tmp_path):
@@ -223,6 +224,21 @@ def test_a_label_that_stands_twice_in_a_label_file(tmp_path):
   assert note in found.manifest["notices"]
 
 
+def test_texts_of_several_labels_are_said_if_cells_hold_them(tmp_path):
+  table(tmp_path / "train.csv", ["bank|b", "bank", "bench"])
+  samples.write(tmp_path / "labels.csv", "id,prefLabel\na,bank\nb,bank\nc,\nd,bench\n")
+  _, rows, notices = read(tmp_path)
+  assert rows == [["bank", "bank"], ["bank"], ["bench"]]
+  assert (
+    notices[-1]
+    == "labels.csv: texts of several labels: 1, such as 'bank'; uses: 2; in cells, they mean the first"
+  )
+  empty = "labels.csv: labels with an empty text: 1, the first in row 3; predictions may hold them"
+  assert empty in data.load(tmp_path).manifest["notices"]
+  table(tmp_path / "train.csv", ["a|b", "d"])
+  assert not any("several" in notice for notice in read(tmp_path)[2])
+
+
 def test_rdf_is_no_file_of_label_texts(tmp_path):
   table(tmp_path / "train.csv", ["0", "1"])
   samples.write(
@@ -238,6 +254,18 @@ def test_keys_of_json_lines_may_be_missing_in_the_first(tmp_path):
   path = samples.write(tmp_path / "t.jsonl", '{"text": "a"}\n{"text": 7.0, "labels": ["x"]}\n')
   found = data.load(path, test_fraction=0)
   assert list(found.train.texts) == ["a", "7"] and rows_of(found.train.truth) == [[], [0]]
+
+
+def test_rows_of_json_may_lack_a_text_but_not_all(tmp_path):
+  rows = [{"labels": "a"}, {"title": "t", "lables": "b"}, {"title": "u"}]
+  samples.table(tmp_path / "train.jsonl", rows)
+  found = data.load(tmp_path, test_fraction=0)
+  assert list(found.train.texts) == ["", "t", "u"] and found.manifest["counts"]["train"]["empty_texts"] == 1
+  note = "train.jsonl: rows that have 'lables' but no 'labels', so no labels: 1"
+  assert note in found.manifest["notices"]
+  samples.table(tmp_path / "validation.jsonl", [{"text": "v", "labels": "a"}])
+  with pytest.raises(DataError, match=r"validation\.jsonl: expected a column 'title', as in train\.jsonl"):
+    data.load(tmp_path)
 
 
 def test_texts_may_be_numbers(tmp_path):

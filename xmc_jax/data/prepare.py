@@ -199,6 +199,7 @@ class _Builder:
 
   def __init__(self, source: Source, folder: ArrayFolder, encoder: Encoder | None, progress: Progress):
     self._source, self._folder, self._encoder, self._progress = source, folder, encoder, progress
+    self._num_train = 0
 
   def build(self) -> dict:
     """Writes every array and returns the counts."""
@@ -239,7 +240,7 @@ class _Builder:
         pairs = cleaned(rows.targets, num_labels, counts)
         truth.append(pairs.counts, pairs.ids, pairs.values)
         files.append(rows.texts)
-        hashes.extend(hashes_of(rows.texts, len(hashes)))
+        hashes.extend(hashes_of(rows.texts, self._num_train + len(hashes)))
         if split == "train":
           self._has_points[pairs.ids] = True
         counts["without_labels"] += int((pairs.counts == 0).sum())
@@ -256,7 +257,7 @@ class _Builder:
     distinct = np.unique(hashes)
     counts["repeated_texts"] = len(hashes) - len(distinct)
     if split == "train":
-      self._of_train = distinct
+      self._of_train, self._num_train = distinct, len(hashes)
     else:
       counts["in_train"] = int(np.isin(hashes, self._of_train).sum())
 

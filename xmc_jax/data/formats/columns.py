@@ -1,6 +1,7 @@
 """Chooses the columns of a table by their names, and says which were chosen."""
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ KEYS = ("id", "uid", "uri", "key", "code", "label_id", "label", "name")
 LABEL_TEXTS = (*TEXTS, "label", "preflabel", "term", "heading")
 DESCRIPTIONS = ("description", "definition", "gloss", "content", "body", "abstract")
 PARENTS = ("parent", "parent_id", "parent_key", "parent_uid", "parent_label", "broader")
+_NEAR = 0.8  # similarity of a misspelt key
 _MANY = 12  # columns shown in a message
 
 
@@ -97,6 +99,12 @@ def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple
 def _nearest(name: str, have: list[str]) -> str:
   """Returns the column whose name is nearest to a misspelt one, 'NAME' if there is none."""
   return next(iter(difflib.get_close_matches(name, have, n=1)), "NAME")
+
+
+def misspelt(table: str, label: str, others: Counter[str]) -> list[str]:
+  """Returns a notice for a key that resembles that of labels, in rows without the latter."""
+  near = difflib.get_close_matches(label, others, 1, _NEAR)
+  return [f"{table}: rows that have {key!r} but no {label!r}, so no labels: {others[key]:,}" for key in near]
 
 
 def shown(columns: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from xmc_jax.data.formats import tables
+from xmc_jax.data.formats import label_tables, tables
 from xmc_jax.data.formats.class_names import read_json
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.split_files import VALIDATION, SplitFiles, left_out, shown
@@ -31,7 +31,7 @@ def recognise(folder: Path, options: Options, notices: list[str]) -> dict | None
     train, test = _split(folder), None
   else:
     return None
-  labels = tables.find_label_file(folder, options)
+  labels = label_tables.find_label_file(folder, options)
   fields = tables.source_fields(train, test, labels, options, notices)
   places = [split.files[0].parent for split in (train, test) if split]
   described += tuple(place / name for place in places for name in (_STATE, _INFO))

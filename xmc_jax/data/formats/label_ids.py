@@ -47,6 +47,10 @@ class Vocabulary:
     self._policy = "keep" if texts is None else unknown
     self._unknown: Counter[str] = Counter()
     self._first: tuple[Place, int] | None = None
+    names = {key.strip() for key in keys}
+    repeated = Counter(text.strip() for text in self.texts)
+    self._shared = {text for text, num in repeated.items() if num > 1 and text not in names}
+    self._uses_of_shared: Counter[str] = Counter()
     self._ids: dict[str, int] = {}
     for at, key in chain(enumerate(keys), enumerate(self.texts)):
       self._ids.setdefault(key.strip(), at)
@@ -74,6 +78,8 @@ class Vocabulary:
     """Adds the labels of one cell, and counts those that the label file lacks."""
     self.num_uses += len(labels)
     for label in labels:
+      if label in self._shared:
+        self._uses_of_shared[str(label)] += 1
       if self.id_of(label) is not None and str(label) not in self._unknown:
         continue
       if self._file_name:
@@ -84,17 +90,22 @@ class Vocabulary:
         self.texts.append(str(label))
 
   def notices(self) -> list[str]:
-    """Returns what became of labels that the label file lacks.
+    """Returns what became of labels that the label file lacks, and of texts that several labels have.
 
     Raises:
       DataError: there are such labels, and they are to be refused.
     """
+    shared = []
+    if uses := self._uses_of_shared:
+      such = f"{len(uses):,}, such as {excerpt(next(iter(uses)))}; uses: {uses.total():,}"
+      shared = [f"{self._file_name}: texts of several labels: {such}; in cells, they mean the first"]
     if not self._first:
-      return []
+      return shared
     such = ", ".join(map(excerpt, islice(self._unknown, _SHOWN)))
     counts = f"unknown labels: {len(self._unknown):,}, such as {such}; uses: {self._unknown.total():,}"
     if self._policy != "refuse":
-      return [f"{self._file_name}: {counts}; {'left out' if self._policy == 'drop' else 'added'}"]
+      became = "left out" if self._policy == "drop" else "added"
+      return [*shared, f"{self._file_name}: {counts}; {became}"]
     place, row = self._first
     label = next(iter(self._unknown))
     is_number = self._num_rows and _NUMBER.fullmatch(label)

@@ -12,13 +12,12 @@ from typing import NamedTuple
 from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text, text_of
 from xmc_jax.data.formats.label_hierarchy import Hierarchy
-from xmc_jax.data.formats.lines import CHUNK_ROWS, text_chunks
+from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
 from xmc_jax.data.formats.source import KeyedTexts, Options, excerpt
-from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
+from xmc_jax.data.formats.table_files import JSON, SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import DataError
 
 _RDF = (".ttl", ".nt", ".rdf", ".owl", ".xml")
-_RECORDS = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack a parent
 
 
 class LabelTable(NamedTuple):
@@ -52,6 +51,7 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
     if suffix(path) in _RDF:
       raise DataError(f"{path}: RDF is not read; put keys and texts into a table, such as labels.csv")
     texts = list(chain.from_iterable(text_chunks(path, notices, options)))
+    notices += _empty_texts(path, texts)
     return LabelTable(texts, texts, True)
   found = _find_columns(path, options, notices)
   keys: list[str] = []
@@ -66,12 +66,35 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
     has_parents = has_parents or any(found.parent in record for record in rows)
   if found.parent and not has_parents:
     raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], as_table(options)))
-  return LabelTable(hierarchy.joined_texts(keys), keys, not found.key)
+  texts = hierarchy.joined_texts(keys)
+  notices += _empty_texts(path, texts)
+  return LabelTable(texts, keys, not found.key)
+
+
+def _empty_texts(path: Path, texts: list[str]) -> list[str]:
+  """Returns a notice for labels whose text is empty."""
+  rows = [row for row, text in enumerate(texts, 1) if not text.strip()]
+  such = f"{len(rows):,}, the first in row {rows[0]:,}" if rows else ""
+  return [f"{path.name}: labels with an empty text: {such}; predictions may hold them"] if rows else []
 
 
 def as_table(options: Options) -> Options:
   """Returns the options to read a table of labels with, where `label_text` may be a column's number."""
   return options._replace(text=options.label_text, label_column="")
+
+
+def find_label_file(path: Path, options: Options) -> Path | None:
+  """Returns the file of labels beside a table or in a folder: the one of the options, or `labels.*`.
+
+  Raises:
+    DataError: the options name a file that is not there.
+  """
+  folder = path.parent if path.is_file() else path
+  if options.label_file:
+    return named_file(folder, options)
+  stems = ("labels", "lbl", "output-labels", "output-items")  # the last two are PECOS's
+  names = [stem + kind for stem in stems for kind in (".txt", *SUFFIXES)]
+  return None if path.is_file() else find(folder, *names)
 
 
 def repeated_keys(path: Path, table: LabelTable) -> list[str]:
@@ -143,7 +166,7 @@ def unread_notices(path: Path, have: list[str], read: tuple[str, ...], options: 
 def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
   have = column_names(path, notices, as_table(options))
   parent = options.label_parent
-  if parent and parent not in have and suffix(path) not in _RECORDS:
+  if parent and parent not in have and suffix(path) not in JSON:
     raise _missing(path, parent, "parents", "label_parent", have)
   own = [name for name in have if name != parent]
   key = columns.guess(columns.KEYS, own)

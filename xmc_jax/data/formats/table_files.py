@@ -13,7 +13,7 @@ from xmc_jax.data.formats import arrow_streams, separated
 from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
 from xmc_jax.data.formats.columns import TableColumns, refuse_twice
 from xmc_jax.data.formats.json_records import is_array, items, objects
-from xmc_jax.data.formats.lines import PACKED, Lines, open_bytes
+from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines, open_bytes
 from xmc_jax.data.formats.source import DEFAULTS, Options, Place, one_line, refusal
 from xmc_jax.errors import DataError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
   from pyarrow.parquet import ParquetFile
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".json")  # that may be named; .arrow files never are
+JSON = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack some
 _LABELLED_LINE = re.compile(r"((?:__label__\S+\s+)+|\d+(?:,\d+)*\t|\t)(.*)")
 
 
@@ -47,20 +48,35 @@ def records(
       yield from arrow_streams.records(path, columns)
     case ".parquet":
       yield from _parquet(path, columns)
-    case ".txt":
+    case ".txt" if not _has_header(path, options):
       yield from _labelled_lines(path, notices, options)
     case _:
-      yield from separated.records(path, columns, notices, options, "\t" if kind == ".tsv" else ",")
+      yield from separated.records(path, columns, notices, options, "," if kind == ".csv" else "\t")
 
 
 def column_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
-  """Returns the columns of a table: from its schema, its header, or the keys of its first records."""
+  """Returns the columns of a table: from its schema, its header, or the keys of its first records.
+
+  Raises:
+    DataError: the table is empty.
+  """
+  if names := first_names(path, notices, options):
+    return names
+  raise refusal(path, 1, "at least one row", "an empty table")
+
+
+def first_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
+  """Returns the same as `column_names`; nothing if the table is empty."""
   if (schema := _schema(path)) is not None:
     return list(schema.names)
+  names: dict[str, None] = {}
+  num_rows = 0
   for _, rows in records(path, (), notices, options):
-    if rows:
-      return list(dict.fromkeys(chain.from_iterable(rows)))
-  raise refusal(path, 1, "at least one row", "an empty table")
+    names |= dict.fromkeys(chain.from_iterable(rows))
+    num_rows += len(rows)
+    if num_rows >= CHUNK_ROWS or (names and suffix(path) not in JSON):
+      break
+  return list(names)
 
 
 def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str]:
@@ -109,6 +125,12 @@ def _parquet_batches(path: Path, file: BinaryIO, columns: Sequence[str]) -> Iter
   table = _open_parquet(path, file)
   refuse_too_many_rows(table.metadata.num_rows, path.stat().st_size)
   yield from table.iter_batches(BATCH_ROWS, columns=list(columns) or None)
+
+
+def _has_header(path: Path, options: Options) -> bool:
+  """Returns whether a .txt file is a table with tabs, as Excel saves one: its first line is not labelled."""
+  with Lines(path, [], options) as lines:
+    return any("\t" in text and not _LABELLED_LINE.fullmatch(f"{text} ") for text in lines.take_text()[:1])
 
 
 def _labelled_lines(path: Path, notices: list[str], options: Options) -> Iterator[tuple[Place, list[dict]]]:

@@ -1,11 +1,11 @@
 """Tables with a column of texts and a column of labels, with or without a test file."""
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,18 @@ from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.label_cells import CellSurvey, cell_of, columns_of_bits
 from xmc_jax.data.formats.label_classes import LabelClasses
 from xmc_jax.data.formats.label_ids import Vocabulary
-from xmc_jax.data.formats.lines import find
 from xmc_jax.data.formats.repeated_texts import TextGroups, hashes_of
 from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, some_of
 from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
-from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, resolved, suffix
+from xmc_jax.data.formats.table_files import (
+  JSON,
+  SUFFIXES,
+  column_names,
+  first_names,
+  records,
+  resolved,
+  suffix,
+)
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
@@ -37,7 +44,7 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   Raises:
     DataError: a folder has several tables, and none of them is called train.
   """
-  labels = find_label_file(path, options)
+  labels = label_tables.find_label_file(path, options)
   if path.is_file():
     return source_fields(one_file(path), None, labels, options, notices)
   train, test = find_splits(path, POINT_SUFFIXES, notices)
@@ -73,20 +80,6 @@ def source_fields(
     "unordered": reader.unordered(),
     "read_by": reader.read_by,
   }
-
-
-def find_label_file(path: Path, options: Options) -> Path | None:
-  """Returns the file of labels beside a table or in a folder: the one of the options, or `labels.*`.
-
-  Raises:
-    DataError: the options name a file that is not there.
-  """
-  folder = path.parent if path.is_file() else path
-  if options.label_file:
-    return label_tables.named_file(folder, options)
-  stems = ("labels", "lbl", "output-labels", "output-items")  # the last two are PECOS's
-  names = [stem + kind for stem in stems for kind in (".txt", *SUFFIXES)]
-  return None if path.is_file() else find(folder, *names)
 
 
 class _Tables:
@@ -174,9 +167,14 @@ class _Tables:
     """Looks at all label cells of all tables, as the first thousands may be unlike the rest."""
     survey = CellSurvey(self._options.label_separator)
     for split in self._splits():
+      names = self._columns[split]
+      others: Counter[str] = Counter()  # keys of rows without one for labels
       for place, rows in self._records(split):
         for row, record in enumerate(rows):
-          survey.add(cell_of(record, self._columns[split].labels, place, row))
+          survey.add(cell_of(record, names.labels, place, row))
+          if names.labels[0] not in record:
+            others.update(record.keys() - names.texts)
+      self._notices += columns.misspelt(split.name, names.labels[0], others)
     return survey
 
   def _number_labels(self) -> None:
@@ -269,7 +267,10 @@ class _Tables:
   def _records(self, split: SplitFiles) -> Iterator[tuple[Place, list[dict]]]:
     names, labels = self._columns[split]
     for path in split.files:
-      yield from records(path, (*names, *labels), self._notices, self._options)
+      for place, rows in records(path, (*names, *labels), self._notices, self._options):
+        for row, name in product(rows, names):
+          row.setdefault(name)  # a row of JSON may lack a text
+        yield place, rows
 
   def _labels_of(self, record: dict, split: SplitFiles, place: Place, row: int) -> list[str | int]:
     cell = cell_of(record, self._columns[split].labels, place, row)
@@ -289,10 +290,12 @@ class _Tables:
     one_hot = partial(self._one_hot_columns, first)
     chosen = columns.text_and_label_columns(first, have_first, self._options, one_hot)
     for path in others:
-      # Keys of JSON lines may be missing, and an empty file has none.
-      in_lines = suffix(path) in (".jsonl", ".json")
       names = [*chosen.texts, *chosen.labels]
-      have = names if in_lines else column_names(path, self._notices, self._options)
+      if suffix(path) in JSON:  # where no row may have labels
+        have = [*first_names(path, self._notices, self._options), *chosen.labels]
+        have = have if len(have) > len(chosen.labels) else names
+      else:
+        have = column_names(path, self._notices, self._options)
       if missing := next((name for name in names if name not in have), ""):
         expected = f"a column {excerpt(missing)}, as in {first.name}"
         raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
