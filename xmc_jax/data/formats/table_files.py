@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from xmc_jax.data.formats import arrow_streams, separated
 from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
-from xmc_jax.data.formats.columns import TableColumns, refuse_twice
+from xmc_jax.data.formats.columns import TableColumns, refuse_twice, shown
 from xmc_jax.data.formats.json_records import is_array, items, objects
 from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines, open_bytes
-from xmc_jax.data.formats.source import DEFAULTS, Options, Place, one_line, refusal
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place, excerpt, one_line, refusal
 from xmc_jax.errors import DataError
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def column_names(path: Path, notices: list[str], options: Options = DEFAULTS) ->
   Raises:
     DataError: the table is empty.
   """
-  if names := first_names(path, notices, options):
+  if names := _first_names(path, notices, options):
     return names
   raise refusal(path, 1, "at least one row", "an empty table")
 
 
-def first_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
+def _first_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
   """Returns the same as `column_names`; nothing if the table is empty."""
   if (schema := _schema(path)) is not None:
     return list(schema.names)
@@ -77,6 +77,16 @@ def first_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> 
     if num_rows >= CHUNK_ROWS or (names and suffix(path) not in JSON):
       break
   return list(names)
+
+
+def refuse_missing(path: Path, first: str, names: TableColumns, notices: list[str], options: Options) -> None:
+  """Refuses a table that lacks a column of the first one; JSON may have no labels, or no rows."""
+  have = (
+    _first_names(path, notices, options) if suffix(path) in JSON else column_names(path, notices, options)
+  )
+  wanted = names.texts if suffix(path) in JSON else [*names.texts, *names.labels]
+  if have and (missing := next((name for name in wanted if name not in have), "")):
+    raise DataError(f"{path}: expected a column {excerpt(missing)}, as in {first} {shown(have)}")
 
 
 def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str]:

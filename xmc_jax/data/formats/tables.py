@@ -20,11 +20,10 @@ from xmc_jax.data.formats.repeated_texts import TextGroups, hashes_of
 from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, some_of
 from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
 from xmc_jax.data.formats.table_files import (
-  JSON,
   SUFFIXES,
   column_names,
-  first_names,
   records,
+  refuse_missing,
   resolved,
   suffix,
 )
@@ -290,13 +289,5 @@ class _Tables:
     one_hot = partial(self._one_hot_columns, first)
     chosen = columns.text_and_label_columns(first, have_first, self._options, one_hot)
     for path in others:
-      names = [*chosen.texts, *chosen.labels]
-      if suffix(path) in JSON:  # where no row may have labels
-        have = [*first_names(path, self._notices, self._options), *chosen.labels]
-        have = have if len(have) > len(chosen.labels) else names
-      else:
-        have = column_names(path, self._notices, self._options)
-      if missing := next((name for name in names if name not in have), ""):
-        expected = f"a column {excerpt(missing)}, as in {first.name}"
-        raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
+      refuse_missing(path, first.name, chosen, self._notices, self._options)
     return chosen
