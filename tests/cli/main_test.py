@@ -188,7 +188,8 @@ def test_help_is_light_and_succeeds():
     (["--config=dexml"], "No such file or directory: 'dexml'; did you mean --config=experiments/dexml.py?"),
     (["--config=experiments/rea_xmc.py"], "did you mean --config=experiments/rae_xmc.py?"),
     (["--mode=predict", "--k=0"], "--k=0"),
-    (["--mode=predict", "--k=few"], "--k=few"),
+    (["--mode=predict", "--k=few"], "error: --k=few: expected a whole number, such as 5"),
+    (["--mode=predict", "--threshold=0,5"], "error: --threshold=0,5: expected a number, such as 0.5"),
     (["--mode=evaluate", "--explain", "--workdir=x"], "from the run's folder; leave --explain out"),
     (["--mode=compare", "--explain", "x", "y"], "from the folders of runs; leave --explain out"),
     (["--mode=plan", "--explain"], "--mode=plan does not use --explain; leave it out"),
@@ -665,6 +666,43 @@ def test_a_comparison_by_other_scores(command, folder, trained, tmp_path):
   ended = command(*compare)
   assert ended.code == 0 and ended.out.count("ranked by lexical_memory)") == 2
   assert f"written to {trained}/report/compare_lexical_memory.html" in ended.out
+
+
+@each_case("arguments", [(), ("--documents",)])
+def test_standard_input_is_read_as_a_file_is(command, trained, tmp_path, monkeypatch, arguments):
+  (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfbarn\nna\xefve\n")
+  use = ("--mode=predict", f"--workdir={trained}", *arguments)
+  said = {}
+  for source in ("--input=" + str(tmp_path / "in.txt"), "--config.data.encoding="):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / "in.txt").read_bytes())))
+    ended = command(*use, source)
+    assert "not UTF-8 from line 2 on; such lines read as Windows' cp1252 (change with" in ended.err
+    said[source] = [json.loads(line) | {"id": 0} for line in ended.out.splitlines()]
+  lines, of_stream = said.values()
+  assert lines == of_stream and of_stream[-1]["text"].endswith("naïve")
+
+
+def test_a_prediction_says_each_thing_once(command, trained, tmp_path, monkeypatch):
+  (tmp_path / "in.csv").write_bytes(b"title;x\nna\xefve;y\n")
+  ended = command("--mode=predict", f"--workdir={trained}", f"--input={tmp_path / 'in.csv'}")
+  assert "separated by ';'" in ended.err
+  notes = [line for line in ended.err.splitlines() if line.startswith("note: in.csv")]
+  assert len(notes) == len(set(notes)) == 3
+  monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+  ended = command("--mode=predict", f"--workdir={trained}")
+  assert (ended.out, "note: standard input: no text" in ended.err) == ("", True)
+
+
+def test_wrong_places_are_refused_before_the_run_is_opened(command, trained, tmp_path, monkeypatch):
+  monkeypatch.setattr(Model, "load", None)
+  monkeypatch.setattr(commands.runs, "reopen", None)
+  (tmp_path / "texts.txt").write_text("barn\n")
+  for mode in ("predict", "evaluate"):
+    line = command(f"--mode={mode}", f"--workdir={trained}", f"--input={tmp_path / 'text.txt'}").line()
+    assert line.endswith(f"did you mean {tmp_path / 'texts.txt'}? (--input=PATH)")
+  use = ("--mode=predict", f"--workdir={trained}", f"--input={tmp_path / 'texts.txt'}")
+  line = command(*use, f"--output={tmp_path / 'gone' / 'out.jsonl'}").line()
+  assert line.endswith(f"out.jsonl: cannot be written (there is no folder {tmp_path / 'gone'})")
 
 
 def test_refusals_of_a_prediction(command, trained, tmp_path):

@@ -19,6 +19,7 @@ from xmc_jax.cli import guide
 from xmc_jax.cli.train_run import train_run
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say, show
+from xmc_jax.data import formats
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
@@ -138,6 +139,8 @@ def test(
     source: other labelled data to test on, in any layout; '' is the run's own test rows.
     reading: keys of `config.data` that read `source`; the others are the run's own.
   """
+  path = pathlib.Path(source).expanduser()
+  formats.refuse_missing(path, "--input")
   run, own = runs.reopen(workdir, backend=backend), methods.read_config(workdir / "config.json").eval
   label_frequency.log_scope(run, scores or own.scores)
   choices = ((scores, own.scores), (backend, own.backend), (checkpoint, "best"))
@@ -147,7 +150,6 @@ def test(
     atomic.check_output(destination)  # before the long work
   with contextlib.ExitStack() as stack:
     if source:
-      path = pathlib.Path(source).expanduser()
       suffix += f"_on_{path.name.partition('.')[0]}"
       folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
       run = run.with_test_rows(path, folder, reading)

@@ -125,6 +125,9 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
       if isinstance(known[key], tuple):
         return checks.type_fault(key, _value_of(key, argv), known[key])
   if isinstance(error, flags.Error) and "Error whilst parsing config file" not in text:
+    if number := re.match(r"flag (--\w+=.*): (could not convert|invalid literal)", text, re.DOTALL):
+      such = "a number, such as 0.5" if number[2].startswith("could") else "a whole number, such as 5"
+      return f"{number[1]}: expected {such}"
     wrong = re.fullmatch(r"flag (--\w+=)(.*): value should be one of <(.*)>", text, re.DOTALL)
     near = difflib.get_close_matches(wrong[2], wrong[3].split("|"), 1) if wrong else []
     return f"{text}; did you mean {wrong[1]}{near[0]}?" if wrong and near else text

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text
-from xmc_jax.data.formats.lines import reading, text_chunks
+from xmc_jax.data.formats.lines import STANDARD_INPUT, reading, text_chunks
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
 from xmc_jax.errors import DataError
@@ -32,7 +32,7 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
   """Opens a file, or a folder of files, each of which is a document.
 
   Args:
-    path: a table, whose rows are documents; another file, whose lines are; or a folder.
+    path: a table, whose rows are documents; another file or STANDARD_INPUT, whose lines are; or a folder.
     whole: whether a file is one document, whatever it holds.
     options: how the run's own data are read.
     notices: messages for the user are added here, while documents are read.
@@ -40,13 +40,16 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
   Raises:
     DataError: nothing is there, or a table has no column of texts.
   """
+  lines = of_lines(text for texts in text_chunks(path, notices, options) for text in texts)
+  if path is STANDARD_INPUT:
+    return iter([Document(_whole(path, notices, options))]) if whole else lines
   if whole or path.is_dir():
     root = path if path.is_dir() else path.parent
     return (Document(_whole(file, notices, options), str(file.relative_to(root))) for file in files_of(path))
   if suffix(path) in SUFFIXES:
     return _rows(path, options, notices)
   files_of(path)  # a missing file is refused at once, not when the first document is asked for
-  return (Document(text) for texts in text_chunks(path, notices, options) for text in texts)
+  return lines
 
 
 def without_settings(notice: str, kept: Collection[str] = ()) -> str:

@@ -14,11 +14,12 @@ import numpy as np
 
 from xmc_jax import data, sanitize
 from xmc_jax.console import say
-from xmc_jax.data import documents
+from xmc_jax.data import documents, formats
 from xmc_jax.data.documents import Document
+from xmc_jax.data.formats.lines import STANDARD_INPUT
 from xmc_jax.data.manifest import options_for
 from xmc_jax.distributed import runtime
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.runs import answers, evaluate
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.run import Run
@@ -153,13 +154,10 @@ def predict_command(
   Raises:
     UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
   """
-  if explain and destination.endswith(".npz"):
-    raise UserError(
-      f"--output={destination}: a .npz file holds only scores; leave --explain out, or write JSON lines"
-    )
+  source = os.path.expanduser(source)
+  _check_files(source, destination, explain)
   manifest = data.read_manifest(workdir / "data")
   num_labels = manifest["counts"]["labels"]["texts"]
-  source = os.path.expanduser(source)
   answers.check_k(k, num_labels)
   options = options_for(manifest, pathlib.Path(source), reading)
   texts = documents_of(source, whole, options)
@@ -168,8 +166,6 @@ def predict_command(
     files.callback(_say_cut, model)
     if model.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
       raise UserError(f"--threshold={threshold:g}: scores are probabilities; set 0 to 1")
-    if source and os.path.exists(destination) and os.path.samefile(source, destination):
-      raise UserError(f"--output={destination} is the input; give another file")
     if destination.endswith(".npz"):
       count = predict_matrix(model, texts, pathlib.Path(destination), k, block, threshold)
       size = f"{count:,} texts x {len(model.labels):,} labels"
@@ -190,6 +186,19 @@ def predict_command(
   return done
 
 
+def _check_files(source: str, destination: str, explain: bool) -> None:
+  """Raises UserError if the source is missing, or the destination cannot be written or is the source."""
+  if explain and destination.endswith(".npz"):
+    raise UserError(
+      f"--output={destination}: a .npz file holds only scores; leave --explain out, or write JSON lines"
+    )
+  formats.refuse_missing(pathlib.Path(source), "--input")
+  if destination and runtime.is_main_process():
+    atomic.check_output(destination)
+  if source and os.path.exists(destination) and os.path.samefile(source, destination):
+    raise UserError(f"--output={destination} is the input; give another file")
+
+
 def _say_cut(model: Model) -> None:
   if model.cut:
     say(f"note: {model.cut}")
@@ -203,33 +212,26 @@ def documents_of(source: str, whole: bool, options: data.Options) -> Iterator[Do
     whole: whether a file is one text.
     options: how the run's own data are read.
   """
-  if source:
-    notices: list[str] = []
-    return _noting(documents.read(pathlib.Path(source), whole, options, notices), notices)
-  lines = _standard_input()
-  return iter([Document("".join(lines))]) if whole else documents.of_lines(lines)
+  notices: list[str] = []
+  path = pathlib.Path(source) if source else STANDARD_INPUT
+  return _noting(documents.read(path, whole, options, notices), notices, path.name)
 
 
-def _noting(texts: Iterator[Document], notices: list[str]) -> Iterator[Document]:
-  """Yields the documents; prints the notices that reading them adds, and empties the list."""
+def _noting(texts: Iterator[Document], notices: list[str], name: str) -> Iterator[Document]:
+  """Yields the documents; prints once each notice that reading them adds, and that there are none."""
+  said: set[str] = set()
+  is_empty = True
   for document in itertools.chain(texts, [None]):
-    while notices:
-      say(f"note: {notices.pop(0)}")
+    for notice in dict.fromkeys(notices):
+      if notice not in said:
+        say(f"note: {notice}")
+    said.update(notices)
+    notices.clear()
     if document is not None:
+      is_empty = False
       yield document
-
-
-def _standard_input() -> Iterator[str]:
-  is_utf_8 = True
-  try:
-    for number, line in enumerate(sys.stdin, 1):
-      line = line.removeprefix("\ufeff") if number == 1 else line
-      if is_utf_8 and "\ufffd" in line:
-        is_utf_8 = False
-        say(f"note: standard input: not UTF-8 from line {number} on; such bytes are read as U+FFFD")
-      yield line
-  except OSError as error:
-    raise DataError(f"standard input: cannot be read ({error.strerror})") from None
+  if is_empty:
+    say(f"note: {name}: no text")
 
 
 def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[object]) -> dict[str, Any]:

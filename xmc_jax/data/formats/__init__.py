@@ -43,19 +43,20 @@ def recognise(path: Path, layout: str = "auto", options: Options | None = None) 
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ConfigError(f"--config.data.layout={layout}: expected one of {', '.join(LAYOUTS)}{hint}")
   with reading(path):
-    _refuse_missing(path)
+    refuse_missing(path)
     found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     return _recognise(path, layout, options, found)
 
 
-def _refuse_missing(path: Path) -> None:
+def refuse_missing(path: Path, setting: str = "--config.data.path") -> None:
+  """Raises DataError if nothing is at a path; names what is called like it, and the setting of the path."""
   try:
     path.stat()
   except (FileNotFoundError, NotADirectoryError):
     beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, beside, 1)
     meant = f"did you mean {path.parent / near[0]}?" if near else "give a folder or a table that is there"
-    raise DataError(f"{path}: no such file or folder; {meant} (--config.data.path=PATH)") from None
+    raise DataError(f"{path}: no such file or folder; {meant} ({setting}=PATH)") from None
 
 
 def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> Source:

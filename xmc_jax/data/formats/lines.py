@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ CHUNK_ROWS = 8192
 MAX_LINE_BYTES = 1 << 24
 PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip"}
 """Names what a compressed file is packed with, by the end of its name."""
+STANDARD_INPUT = Path("standard input")
+"""Is standard input for `open_bytes`, which compares objects: a file of this name is a file."""
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -56,7 +59,9 @@ def reading(path: Path, after_line: int | None = None) -> Iterator[None]:
 
 
 def open_bytes(path: Path) -> io.BufferedReader:
-  """Opens a file for reading bytes; decompresses it if its name ends as in PACKED."""
+  """Opens a file, or STANDARD_INPUT, for reading bytes; decompresses it if its name ends as in PACKED."""
+  if path is STANDARD_INPUT:  # a stream that replaces it may have no bytes
+    return io.BufferedReader(getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode()))
   openers: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": _open_zip}
   with reading(path):
     return io.BufferedReader(openers.get(path.suffix, io.FileIO)(path), CHUNK_BYTES)
