@@ -403,6 +403,17 @@ def test_settings_beside_a_table_are_no_tables(tmp_path):
   assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["x"]
 
 
+@each_case("name", ["labels.csv", "subjects.csv"])
+def test_a_folder_of_texts_says_how_to_go_on(name, tmp_path):
+  for number in range(9):
+    samples.write(tmp_path / f"{number}.txt", "a text\n")
+  samples.write(tmp_path / name, "file,labels\n0.txt,a\n")
+  with pytest.raises(
+    DataError, match=r"; \.txt files of one text each are not read: put the texts into a column"
+  ):
+    data.load(tmp_path)
+
+
 def test_many_files_make_a_short_line(tmp_path):
   for number in range(2000):
     (tmp_path / f"part-{number}.csv").touch()

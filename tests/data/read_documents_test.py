@@ -39,7 +39,10 @@ def test_bytes_that_are_not_utf_8_are_said(tmp_path):
   assert rows == [(None, "one"), (None, "naïve")] and notice.startswith("a.txt: not UTF-8 from line 2 on")
 
 
-@each_case("names", [("b/2.txt", "a.txt", "a.key", ".x.txt"), ("b/2.md", "a.html", "t.csv")])
+@each_case(
+  "names",
+  [("b/2.txt", "a.txt", "a.key", ".x.txt"), ("b/2.md", "a.txt", "a.key"), ("b/2.md", "a.html", "t.csv")],
+)
 def test_a_folder_is_documents(tmp_path, names):
   """Files of subjects beside the texts, tables and hidden files are none."""
   for name in names:

@@ -60,7 +60,7 @@ def without_settings(notice: str, kept: Collection[str] = ()) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-  """Returns the files to read: those of a folder, in order: the .txt files or, without any, all; else `path`.
+  """Returns the files to read: those of a folder, in order: .txt and .md or, without .txt, all; else `path`.
 
   Raises:
     DataError: nothing is there.
@@ -71,12 +71,12 @@ def files_of(path: Path) -> list[Path]:
     return [path]
   inside = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]
   files = [path / file for file in inside if not any(part.startswith(".") for part in file.parts)]
-  texts = [file for file in files if suffix(file) == ".txt"]
+  texts = [file for file in files if suffix(file) in (".txt", ".md")]
   others = [file for file in files if suffix(file) not in SUFFIXES]
   if not others:
     instead = f"only tables; give one, as --input={files[0]}" if files else "no file"
     raise DataError(f"{path}: expected a folder of documents, found {instead}")
-  return texts or others
+  return texts if any(suffix(file) == ".txt" for file in texts) else others
 
 
 def _whole(path: Path, notices: list[str], options: Options) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from xmc_jax.data.formats import beir, huggingface, paired, raw_json, tables
+from xmc_jax.data.formats.columns import texts_beside
 from xmc_jax.data.formats.filter_pairs import find_filters
 from xmc_jax.data.formats.graph_files import find_graphs
 from xmc_jax.data.formats.lines import reading
@@ -76,7 +77,9 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
       return _complete(path, name, {**fields, **beside, "notices": notices, "options": options})
   looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
   shown = some_of(found) or "nothing"
-  raise DataError(f"{path}: no known layout. Looked for {looked_for} (or .gz); found {shown}")
+  raise DataError(
+    f"{path}: no known layout. Looked for {looked_for} (or .gz); found {shown}{texts_beside(path)}"
+  )
 
 
 def _refuse_other_files(path: Path, layout: str) -> None:
