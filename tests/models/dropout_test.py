@@ -14,7 +14,8 @@ from scipy.special import softmax
 
 from xmc_jax.models import encoder as encoders
 from xmc_jax.models import fused_attention, hf_names
-from xmc_jax.models.encoder import Encoder, EncoderSpec, attend_with_dropout
+from xmc_jax.models.attention import attend_with_dropout
+from xmc_jax.models.encoder import Encoder, EncoderSpec
 
 SPEC = EncoderSpec("bert", 50, 16, 2, 2, 24, 20, num_types=2)
 RATES = {"hidden": {"dropout": 0.3}, "attention": {"attention_dropout": 0.3}}

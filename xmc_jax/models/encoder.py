@@ -8,7 +8,6 @@ classes: on the embeddings after their norm, on attention weights after the soft
 and on the attention's output, where only DistilBERT has none.
 """
 
-import contextlib
 import dataclasses
 
 import flax.linen as nn
@@ -16,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from xmc_jax.models import fused_attention, hardware
+from xmc_jax.models import fused_attention
+from xmc_jax.models.attention import Attention
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
 from xmc_jax.models.relative_positions import relative_bias
 from xmc_jax.models.unpadding import Places, find_places
@@ -72,92 +72,6 @@ class Embeddings(nn.Module):
     if spec.num_types:
       x = x + self.param("type", KERNEL_INIT, (spec.num_types, spec.width))[0]
     return LayerNorm(spec.layer_norm_eps, self.dtype, name="layer_norm")(x)
-
-
-def attend_with_dropout(
-  query: Array,
-  key: Array,
-  value: Array,
-  mask: Array,
-  rate: float,
-  dropout_key: Array,
-  bias: Array | None = None,
-) -> Array:
-  """Computes scaled dot-product attention, with dropout on its weights after the softmax, head by head.
-
-  Args:
-    query: `[n, S, H, d]`.
-    key, value: `[n, T, H, d]`.
-    mask: `[n, 1, S, T]` bool, True = a key that is attended to.
-    rate: share of the weights that become 0; the others are scaled by 1 / (1 - rate).
-    dropout_key: the same key drops the same weights.
-    bias: `[1 or n, H, S, T]`, added to scaled scores, or None.
-
-  Returns:
-    `[n, S, H, d]`; the softmax is float32.
-  """
-  precision = hardware.precision_of(query.dtype)
-  scores = jnp.einsum("nshd,nthd->nhst", query, key, precision=precision, preferred_element_type=jnp.float32)
-  scores = scores * query.shape[-1] ** -0.5
-  scores = jnp.where(mask, scores if bias is None else scores + bias, jnp.finfo(jnp.float32).min)
-  weights = dropout(nn.softmax(scores, axis=-1).astype(value.dtype), rate, dropout_key)
-  return jnp.einsum("nhst,nthd->nshd", weights, value, precision=precision)
-
-
-class Attention(nn.Module):
-  """Attends from `queries` `[n, S, D]` to `x` `[n, T, D]`, multi-head, keys masked by `mask` `[n, T]`.
-
-  With `places` (unpadding.py) `x` is `[P, D]`, and so are the queries and the output, unless S is 1.
-  `lengths` `[n]` int32 are given where the real keys of each text are its first ones, at least one.
-  `bias` `[1 or n, H, S, T]` is added to scaled scores; fused kernels do not compute it.
-  With a dropout key and a rate above 0, weights are dropped and `implementation` is ignored: fused
-  kernels draw their own dropout masks, which a JAX key cannot reproduce.
-  """
-
-  num_heads: int
-  dtype: DTypeLike
-  implementation: fused_attention.Fused | None
-  dropout: float = 0.0
-
-  @nn.compact
-  def __call__(
-    self,
-    queries: Array,
-    x: Array,
-    mask: Array,
-    places: Places | None = None,
-    dropout_key: Array | None = None,
-    lengths: Array | None = None,
-    bias: Array | None = None,
-  ) -> Array:
-    width = x.shape[-1]
-
-    def heads(name, inputs):
-      projected = Dense(width, self.dtype, name=name)(inputs)
-      projected = places.unpack(projected) if places and projected.ndim == 2 else projected
-      return projected.reshape(*projected.shape[:2], self.num_heads, width // self.num_heads)
-
-    query, key, value = heads("query", queries), heads("key", x), heads("value", x)
-    (num_texts, num_tokens), num_queries = mask.shape, query.shape[1]
-    mask = jnp.broadcast_to(mask[:, None, None, :], (num_texts, 1, num_queries, num_tokens))
-    if dropout_key is not None and self.dropout:
-      mixed = attend_with_dropout(query, key, value, mask, self.dropout, dropout_key, bias)
-    else:
-      # With a single query cuDNN is no faster.
-      fused = self.implementation if num_queries == num_tokens and bias is None else None
-      if fused == "cudnn_by_lengths" and lengths is None:
-        fused = "cudnn_by_mask"
-      if fused and not fused_attention.is_faster(fused, self.num_heads, query.shape[-1], num_tokens):
-        fused = None
-      keys = {"key_value_seq_lengths": lengths} if fused == "cudnn_by_lengths" else {"mask": mask}
-      exact = self.dtype == jnp.float32
-      with jax.default_matmul_precision("highest") if exact else contextlib.nullcontext():
-        mixed = jax.nn.dot_product_attention(
-          query, key, value, bias, implementation="cudnn" if fused else None, **keys
-        )
-    mixed = mixed.reshape(num_texts, num_queries, width)
-    mixed = places.pack(mixed) if places and queries.ndim == 2 else mixed
-    return Dense(width, self.dtype, name="output")(mixed)
 
 
 class Block(nn.Module):
