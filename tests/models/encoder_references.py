@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from xmc_jax.models import EncoderSpec
+
 STORED = Path(__file__).with_name("minilm_reference.npz")
+MODERNBERT = EncoderSpec(
+  "modernbert", 50, 16, 4, 2, 24, 140, 0, 1e-5,
+  rope_theta=160000.0, local_rope_theta=10000.0, local_attention=16, global_every=3,
+  pre_norm=True, gated=True, norm_bias=False, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
 SENTENCES = [
   "a text editor",
   "GNU compiler collection, version 14",

@@ -1,6 +1,7 @@
 """The transformer against Hugging Face's, and against itself under every option."""
 
 import functools
+from dataclasses import replace
 
 import encoder_references
 import flax
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from encoder_references import MODERNBERT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,28 +85,49 @@ def test_hidden_states_and_gradients_equal_hugging_face(kind):
     np.testing.assert_allclose(gradients[name], expected_gradients[name], atol=1e-5, err_msg=name)
 
 
-# From PyTorch's MPNetModel of transformers 5.17: columns 0 to 3 of tokens 0, 70 and 139 of the first text.
+# From PyTorch's MPNetModel and ModernBertModel of transformers 5.17: columns 0 to 3 of tokens 0, 70 and 139
+# of the first text, and of the gradient of the embeddings' gain.
 MPNET = EncoderSpec("mpnet", 50, 16, 2, 2, 24, 140, 0, 1e-5, first_position=2, num_buckets=32)
 MPNET_STATES = [
   [-0.72279, -1.06481, -0.78273, 0.70895],
   [0.6287, -0.35481, 1.30777, -0.00395],
   [0.18476, -0.93476, 1.61574, 1.31253],
 ]
+MPNET_GRADIENT = [-6.6299, 17.5842, 11.9127, 19.7388]
+MODERNBERT_STATES = [
+  [0.0503, 0.37194, -1.23861, 0.19982],
+  [0.51604, -1.68793, 1.07072, -1.20469],
+  [-1.10381, 0.67376, -0.53006, 2.15558],
+]
+MODERNBERT_GRADIENT = [-52.1449, -56.0333, -33.2379, -43.0348]
 
 
-def test_hidden_states_of_mpnet_equal_hugging_face():
+@pytest.mark.parametrize(
+  ("spec", "states", "gradient"),
+  [(MPNET, MPNET_STATES, MPNET_GRADIENT), (MODERNBERT, MODERNBERT_STATES, MODERNBERT_GRADIENT)],
+  ids=["mpnet", "modernbert"],
+)
+def test_hidden_states_of_long_texts_equal_hugging_face(spec, states, gradient):
   ids, mask = _inputs(n=3, length=140)
-  ids = np.maximum(ids, 2)  # theirs takes 1 for padding
-  params = jax.tree.map(jnp.asarray, _params(MPNET))
-  hidden = Encoder(MPNET).apply({"params": params}, ids, mask)
-  np.testing.assert_allclose(hidden[0, [0, 70, 139], :4], MPNET_STATES, atol=1e-5)
-  first = Encoder(MPNET, first_only=True).apply({"params": params}, ids, mask, num_places=int(mask.sum()))
+  ids = np.maximum(ids, 2)  # MPNet's takes 1 for padding
+  params = jax.tree.map(jnp.asarray, _params(spec))
+  hidden = Encoder(spec).apply({"params": params}, ids, mask)
+  np.testing.assert_allclose(hidden[0, [0, 70, 139], :4], states, atol=1e-5)
+  first = Encoder(spec, first_only=True).apply({"params": params}, ids, mask, num_places=int(mask.sum()))
   np.testing.assert_allclose(first[:, 0], hidden[:, 0], atol=1e-5)
-  dropping = Encoder(MPNET, attention_dropout=1e-9).apply({"params": params}, ids, mask, jax.random.key(0))
+  dropping = Encoder(spec, attention_dropout=1e-9).apply({"params": params}, ids, mask, jax.random.key(0))
   np.testing.assert_allclose(dropping[mask], hidden[mask], atol=1e-5)
+
+  def loss(params, encoder, num_places):
+    hidden = encoder.apply({"params": params}, ids, mask, None, num_places)
+    return jnp.where(mask[..., None], jnp.sin(hidden + jnp.arange(16)), 0).sum()
+
+  for encoder, num_places in ((Encoder(spec), None), (Encoder(spec, remat=True), int(mask.sum()))):
+    found = jax.jit(jax.grad(loss), static_argnums=(1, 2))(params, encoder, num_places)
+    np.testing.assert_allclose(found["embeddings"]["layer_norm"]["scale"][:4], gradient, rtol=1e-4)
   shape = jax.export.symbolic_shape("n, t")  # an export is for any number of texts and tokens
   ids, mask = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, bool))
-  exported = jax.export.export(jax.jit(lambda ids, mask: Encoder(MPNET).apply({"params": params}, ids, mask)))
+  exported = jax.export.export(jax.jit(lambda ids, mask: Encoder(spec).apply({"params": params}, ids, mask)))
   assert exported(ids, mask).out_avals[0].shape == (*shape, 16)
 
 
@@ -234,10 +257,15 @@ def test_rows_without_tokens_are_finite(dtype):
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(_loss_and_gradients(encoder, ids, mask)))
 
 
-def test_parameter_paths_are_those_of_the_documentation():
-  shapes = jax.eval_shape(Encoder(SPEC).init, jax.random.key(0), *_inputs())["params"]
+@pytest.mark.parametrize(
+  "spec",
+  [SPEC, MODERNBERT, *(replace(MODERNBERT, **{bias: True}) for bias in ("norm_bias", "attention_bias"))],
+)
+def test_parameter_paths_are_those_of_the_documentation(spec):
+  shapes = jax.eval_shape(Encoder(spec).init, jax.random.key(0), *_inputs())["params"]
   paths = {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(shapes, sep="/").items()}
-  assert paths == {path: hf_names.shape(path, SPEC) for path in hf_names.names(SPEC)}
-  assert {"embeddings/word", "layer_1/attention/query/kernel", "layer_0/output_layer_norm/scale"} <= {*paths}
+  assert paths == {path: hf_names.shape(path, spec) for path in hf_names.names(spec)}
+  norm = "intermediate_layer_norm" if spec.pre_norm else "output_layer_norm"
+  assert {"embeddings/word", "layer_1/attention/query/kernel", f"layer_0/{norm}/scale"} <= {*paths}
   for path in paths:  # what the optimiser's decay mask goes by
     assert path.endswith(("kernel", "word", "position", "type", "bias")) or "layer_norm" in path

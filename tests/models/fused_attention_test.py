@@ -3,6 +3,7 @@
 import functools
 import json
 import types
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,15 @@ def test_lengths_say_what_the_mask_says(name, told):
   assert told[-SPEC.num_layers :] == [key] * SPEC.num_layers
   expected = _value_and_gradient(None, IDS, mask)
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, expected)
+
+
+def test_a_window_is_told_as_a_mask(told):
+  spec = replace(SPEC, rope_theta=1e4, local_rope_theta=1e4, local_attention=4, global_every=2)
+  encoder = Encoder(spec, implementation="cudnn_by_lengths")
+  params = Encoder(spec).init(jax.random.key(1), IDS, MASK)
+  found = encoder.apply(params, IDS, MASK, padded_last=True)
+  assert told == ["key_value_seq_lengths", "mask"]
+  np.testing.assert_allclose(found[MASK], Encoder(spec).apply(params, IDS, MASK)[MASK], atol=1e-5)
 
 
 def test_a_step_tells_lengths_and_a_user_any_mask(told, monkeypatch, tmp_path):

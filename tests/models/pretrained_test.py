@@ -7,11 +7,13 @@ import struct
 import types
 import zipfile
 from collections import OrderedDict
+from dataclasses import replace
 
 import encoder_references
 import huggingface_hub
 import numpy as np
 import pytest
+from encoder_references import MODERNBERT
 from safetensors.numpy import load_file, save_file
 
 from xmc_jax.errors import ConfigError, DataError, UserError
@@ -43,6 +45,58 @@ def test_a_round_trip_gives_equal_parameters_under_hugging_faces_names(folder, t
     np.testing.assert_array_equal(value, original[name])
   files = {file.name for file in (tmp_path / "out").iterdir()}
   assert files == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+ROPE = {"rope_type": "default", "rope_theta": 160000.0}
+# What transformers 5 writes in place of the keys of 4.
+VERSION_5 = {
+  **dict.fromkeys(("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")),
+  "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+  "rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE | {"rope_theta": 10000.0}},
+}
+
+
+def test_modernbert_round_trip_under_hugging_faces_names(tmp_path):
+  spec, rng = replace(MODERNBERT, attention_bias=True), np.random.default_rng(0)
+  params = {path: rng.normal(size=hf_names.shape(path, spec)).astype("f4") for path in hf_names.names(spec)}
+  save_pretrained(params, spec, tmp_path)
+  tensors = load_file(tmp_path / "model.safetensors")
+  for theirs, ours in {
+    "layers.1.attn.Wqkv": ("attention/query", "attention/key", "attention/value"),
+    "layers.1.mlp.Wi": ("intermediate", "gate"),
+  }.items():
+    rows = [params[f"layer_1/{name}/kernel"].T for name in ours]
+    np.testing.assert_array_equal(tensors[f"{theirs}.weight"], np.concatenate(rows))
+  assert "layers.1.attn_norm.weight" in tensors and "layers.0.attn_norm.weight" not in tensors
+  save_file({f"model.{name}": value for name, value in tensors.items()}, tmp_path / "model.safetensors")
+  _change_config(tmp_path, VERSION_5)
+  again = load_pretrained(str(tmp_path))
+  assert again.spec == spec
+  for path in params:
+    np.testing.assert_array_equal(again.params[path], params[path])
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"rope_parameters": {"full_attention": ROPE | {"rope_type": "yarn"}}}, "'yarn'.*expected rope_type"),
+    ({"layer_types": ["sliding_attention"] * 3}, "layer_types are .*every n-th"),
+    ({"global_attn_every_n_layers": 0}, "global_every is 0"),
+    ({"local_rope_theta": "1"}, "local_rope_theta is '1'; expected a number"),
+    ({"norm_bias": 1}, "norm_bias is 1; expected true or false"),
+    ({"hidden_activation": "silu"}, "'silu'"),
+  ],
+)
+def test_a_modernbert_that_is_not_supported_is_named(tmp_path, changes, message):
+  (tmp_path / "config.json").write_text(json.dumps(hf_names.config_from_spec(MODERNBERT)))
+  _change_config(tmp_path, changes)
+  with pytest.raises(DataError, match=message):
+    load_pretrained(str(tmp_path), weights=False)
+
+
+def _change_config(folder, changes):
+  config = json.loads((folder / "config.json").read_text()) | changes
+  (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
 def test_prefixes_old_names_and_half_precision_are_read(folder, tmp_path):
@@ -88,7 +142,7 @@ def test_a_wrong_tensor_is_named(folder, tmp_path, change):
   [
     (
       {"model_type": "gpt2"},
-      "'gpt2'; supported are bert, roberta, xlm-roberta, camembert, mpnet, distilbert",
+      "'gpt2'; supported are bert, roberta, xlm-roberta, camembert, mpnet, distilbert, modernbert",
     ),
     ({"hidden_act": "relu", "activation": "relu"}, "'relu'"),
     ({"vocab_size": None}, "vocab_size"),

@@ -9,6 +9,7 @@ import pytest
 from numpy_block import block
 
 from xmc_jax import models
+from xmc_jax.models import attention
 from xmc_jax.models import encoder as encoders
 
 
@@ -24,7 +25,8 @@ def test_the_network_is_a_post_norm_block_and_a_mean(drops, monkeypatch):
   sites = itertools.count()
   if drops:
     dropped = lambda x, rate, key: x * _factors(next(sites), x.shape) if rate else x
-    monkeypatch.setattr(encoders, "dropout", dropped)
+    for module in (encoders, attention):
+      monkeypatch.setattr(module, "dropout", dropped)
   rng = np.random.default_rng(0)
   vectors = rng.standard_normal((4, 3, 6))
   key = jax.random.key(1) if drops else None

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import re
 import types
 
@@ -365,11 +364,20 @@ def test_pools_have_a_limit():
   assert (pool(ngame, num_positives=1), pool(ngame, num_positives=1, cluster_size=0)) == (1600, 1098)
 
 
-def test_parameters_of_mpnet_are_counted():
-  spec = EncoderSpec("mpnet", VOCABULARY, 32, 2, 4, 48, 64, first_position=2, num_buckets=32)
-  config = make_config()
+@pytest.mark.parametrize(
+  "spec",
+  [
+    EncoderSpec("mpnet", VOCABULARY, 32, 2, 4, 48, 64, first_position=2, num_buckets=32),
+    EncoderSpec("modernbert", VOCABULARY, 32, 2, 4, 48, 64, rope_theta=1e4, gated=True, norm_bias=False),
+  ],
+)
+def test_parameters_of_mpnet_and_modernbert_are_counted(spec):
+  config, encoder = make_config(), models.Encoder(spec)
   counted = shapes.parameters(config, sizes_of(config)._replace(encoder=spec))
-  assert counted == sum(math.prod(hf_names.shape(path, spec)) for path in hf_names.names(spec))
+  made = jax.eval_shape(encoder.init, jax.random.key(0), jnp.zeros((1, 8), int), jnp.ones((1, 8), bool))
+  assert counted == sum(leaf.size for leaf in jax.tree.leaves(made))
+  products = 2 * sum(leaf.size for leaf in jax.tree.leaves(made["params"]["layer_0"]) if leaf.ndim == 2)
+  assert work.block_flops(spec, 10) == 10 * products + 4 * 10**2 * 32
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0])

@@ -5,12 +5,31 @@ import contextlib
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from xmc_jax.models import fused_attention, hardware
 from xmc_jax.models.layers import Dense, dropout
 from xmc_jax.models.unpadding import Places
 from xmc_jax.types import Array
+
+
+def rotate(heads: Array, positions: Array, theta: float) -> Array:
+  """Turns pairs of columns by angles that grow with the position (RoPE; Su et al. 2021).
+
+  Args:
+    heads: `[n, S, H, d]`; column j < d/2 is paired with j + d/2.
+    positions: `[1 or n, S]`.
+    theta: the angle of pair j is the position times `theta` to the power -2j/d.
+
+  Returns:
+    `[n, S, H, d]` of `heads`' type.
+  """
+  half = heads.shape[-1] // 2
+  angles = positions[:, :, None, None] * np.float32(theta ** (-np.arange(half) / half))
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  x, y = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+  return jnp.concatenate([x * cos - y * sin, y * cos + x * sin], axis=-1).astype(heads.dtype)
 
 
 def attend_with_dropout(
@@ -49,6 +68,8 @@ class Attention(nn.Module):
   With `places` (unpadding.py) `x` is `[P, D]`, and so are the queries and the output, unless S is 1.
   `lengths` `[n]` int32 are given where the real keys of each text are its first ones, at least one.
   `bias` `[1 or n, H, S, T]` is added to scaled scores; fused kernels do not compute it.
+  With `theta`, queries and keys are rotated by their positions; `window` is the largest distance from a query
+  to a key. Queries have `query_positions` `[1 or n, S]`, or, as keys have, 0, 1 and so on.
   With a dropout key and a rate above 0, weights are dropped and `implementation` is ignored: fused
   kernels draw their own dropout masks, which a JAX key cannot reproduce.
   """
@@ -57,6 +78,9 @@ class Attention(nn.Module):
   dtype: DTypeLike
   implementation: fused_attention.Fused | None
   dropout: float = 0.0
+  has_bias: bool = True
+  theta: float = 0.0
+  window: int | None = None
 
   @nn.compact
   def __call__(
@@ -68,23 +92,33 @@ class Attention(nn.Module):
     dropout_key: Array | None = None,
     lengths: Array | None = None,
     bias: Array | None = None,
+    query_positions: Array | None = None,
   ) -> Array:
     width = x.shape[-1]
 
     def heads(name, inputs):
-      projected = Dense(width, self.dtype, name=name)(inputs)
+      projected = Dense(width, self.dtype, has_bias=self.has_bias, name=name)(inputs)
       projected = places.unpack(projected) if places and projected.ndim == 2 else projected
       return projected.reshape(*projected.shape[:2], self.num_heads, width // self.num_heads)
 
     query, key, value = heads("query", queries), heads("key", x), heads("value", x)
     (num_texts, num_tokens), num_queries = mask.shape, query.shape[1]
     mask = jnp.broadcast_to(mask[:, None, None, :], (num_texts, 1, num_queries, num_tokens))
+    if query_positions is None:
+      query_positions = jnp.arange(num_queries)[None]
+    if self.theta:
+      query = rotate(query, query_positions, self.theta)
+      key = rotate(key, jnp.arange(num_tokens)[None], self.theta)
+    if self.window is not None:
+      distances = jnp.abs(query_positions[:, None, :, None] - jnp.arange(num_tokens))
+      # Padding far from every token attends to itself: a softmax over no key is NaN in some kernels.
+      mask = mask & (distances <= self.window) | (distances == 0)
     if dropout_key is not None and self.dropout:
       mixed = attend_with_dropout(query, key, value, mask, self.dropout, dropout_key, bias)
     else:
       # With a single query cuDNN is no faster.
       fused = self.implementation if num_queries == num_tokens and bias is None else None
-      if fused == "cudnn_by_lengths" and lengths is None:
+      if fused == "cudnn_by_lengths" and (lengths is None or self.window is not None):
         fused = "cudnn_by_mask"
       if fused and not fused_attention.is_faster(fused, self.num_heads, query.shape[-1], num_tokens):
         fused = None
@@ -96,4 +130,4 @@ class Attention(nn.Module):
         )
     mixed = mixed.reshape(num_texts, num_queries, width)
     mixed = places.pack(mixed) if places and queries.ndim == 2 else mixed
-    return Dense(width, self.dtype, name="output")(mixed)
+    return Dense(width, self.dtype, has_bias=self.has_bias, name="output")(mixed)

@@ -1,14 +1,17 @@
-"""Encodes token ids by one post-norm transformer, for weights of BERT and its kin.
+"""Encodes token ids by one transformer, for weights of BERT and its kin.
 
 Devlin et al. 2019 (BERT), Sanh et al. 2019 (DistilBERT), Wang et al. 2020 (MiniLM), Liu et al. 2019
-(RoBERTa), Conneau et al. 2020 (XLM-R), Song et al. 2020 (MPNet). They differ in sizes, token types and the
-first position, and MPNet adds a bias to attention scores (relative_positions.py). Parameter names are ours,
+(RoBERTa), Conneau et al. 2020 (XLM-R), Song et al. 2020 (MPNet), Warner et al. 2024 (ModernBERT). They differ
+in sizes, token types and the first position, and MPNet adds a bias to attention scores
+(relative_positions.py). ModernBERT rotates queries and keys by their positions, norms a sublayer's input
+instead of its sum, gates the feed-forward layer, and has local layers. Parameter names are ours,
 `hf_names.py` maps Hugging Face's. Dropout acts where the models were trained with it, as in Hugging Face's
 classes: on the embeddings after their norm, on attention weights after the softmax, on each block's output,
-and on the attention's output, where only DistilBERT has none.
+and on the attention's output, where only DistilBERT has none. ModernBERT has BERT's places.
 """
 
 import dataclasses
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -42,6 +45,13 @@ class EncoderSpec:
     layer_norm_eps: added to each variance.
     first_position: row of the position table of a text's first token; RoBERTa leaves out two.
     num_buckets: of distances between tokens that have a bias of their own; 0 for none.
+    rope_theta: base of the rotary angles in global layers; 0 for a position table instead.
+    local_rope_theta: the same in local layers.
+    local_attention: width of a local layer's window: a token attends to half as many on either side.
+    global_every: every n-th layer is global, from the first on; 1 for all.
+    pre_norm: norms precede attention (not the first) and feed-forward layers, and one ends the encoder.
+    gated: the feed-forward layer's inner units are multiplied by a second projection (GeGLU, Shazeer 2020).
+    norm_bias, attention_bias, mlp_bias: whether these layers have biases.
   """
 
   kind: str
@@ -55,6 +65,15 @@ class EncoderSpec:
   layer_norm_eps: float = 1e-12
   first_position: int = 0
   num_buckets: int = 0
+  rope_theta: float = 0.0
+  local_rope_theta: float = 0.0
+  local_attention: int = 0
+  global_every: int = 1
+  pre_norm: bool = False
+  gated: bool = False
+  norm_bias: bool = True
+  attention_bias: bool = True
+  mlp_bias: bool = True
 
 
 class Embeddings(nn.Module):
@@ -67,19 +86,21 @@ class Embeddings(nn.Module):
   def __call__(self, ids: Array, positions: Array) -> Array:
     spec = self.spec
     word = self.param("word", KERNEL_INIT, (spec.vocab_size, spec.width))
-    position = self.param("position", KERNEL_INIT, (spec.first_position + spec.max_positions, spec.width))
-    x = word[ids] + position[spec.first_position + positions]
+    x = word[ids]
+    if not spec.rope_theta:
+      position = self.param("position", KERNEL_INIT, (spec.first_position + spec.max_positions, spec.width))
+      x = x + position[spec.first_position + positions]
     if spec.num_types:
       x = x + self.param("type", KERNEL_INIT, (spec.num_types, spec.width))[0]
-    return LayerNorm(spec.layer_norm_eps, self.dtype, name="layer_norm")(x)
+    return LayerNorm(spec.layer_norm_eps, self.dtype, spec.norm_bias, name="layer_norm")(x)
 
 
 class Block(nn.Module):
-  """Applies one post-norm transformer block: returns `[n, S, D]`, S = T or the number of `queries`.
+  """Applies one transformer block: returns `[n, S, D]`, S = T or the number of `queries`.
 
   With `places`, `[P, D]` replaces `[n, T, D]`. `keys` are BLOCK_KEYS dropout keys, or Nones: for the
   attention's output (DistilBERT has no dropout there), the block's output, the attention weights, and the
-  feed-forward layer's inner units (`inner_dropout`, 0 in these models).
+  feed-forward layer's inner units (`inner_dropout`, 0 in these models). `index` counts an encoder's blocks.
   """
 
   spec: EncoderSpec
@@ -88,6 +109,7 @@ class Block(nn.Module):
   dropout: float
   attention_dropout: float = 0.0
   inner_dropout: float = 0.0
+  index: int = 0
 
   @nn.compact
   def __call__(
@@ -99,20 +121,38 @@ class Block(nn.Module):
     places: Places | None = None,
     lengths: Array | None = None,
     bias: Array | None = None,
+    query_positions: Array | None = None,
   ) -> Array:
     spec = self.spec
-    queries = x if queries is None else queries
+    norm = lambda name: LayerNorm(spec.layer_norm_eps, self.dtype, spec.norm_bias, name=name)
+    is_local = self.index % spec.global_every
     attention = Attention(
-      spec.num_heads, self.dtype, self.implementation, self.attention_dropout, name="attention"
+      spec.num_heads,
+      self.dtype,
+      self.implementation,
+      self.attention_dropout,
+      has_bias=spec.attention_bias,
+      theta=spec.local_rope_theta if is_local else spec.rope_theta,
+      window=spec.local_attention // 2 if is_local else None,
+      name="attention",
     )
-    attended = attention(queries, x, mask, places, keys[2], lengths, bias)
+    same = lambda x: x
+    before = after = norm("attention_layer_norm") if self.index or not spec.pre_norm else same
+    before, after = (before, same) if spec.pre_norm else (same, after)
+    residual, inputs = x if queries is None else queries, before(x)
+    queries = inputs if queries is None else before(queries)
+    attended = attention(queries, inputs, mask, places, keys[2], lengths, bias, query_positions)
     if spec.kind != "distilbert":
       attended = dropout(attended, self.dropout, keys[0])
-    x = LayerNorm(spec.layer_norm_eps, self.dtype, name="attention_layer_norm")(attended + queries)
-    hidden = Dense(spec.ffn_width, self.dtype, gelu=True, name="intermediate")(x)
+    x = after(attended + residual)
+    inputs = norm("intermediate_layer_norm")(x) if spec.pre_norm else x
+    dense = partial(Dense, dtype=self.dtype, has_bias=spec.mlp_bias)
+    hidden = dense(spec.ffn_width, gelu=True, name="intermediate")(inputs)
+    if spec.gated:
+      hidden = hidden * dense(spec.ffn_width, name="gate")(inputs)
     hidden = dropout(hidden, self.inner_dropout, keys[3])
-    output = dropout(Dense(spec.width, self.dtype, name="output")(hidden), self.dropout, keys[1])
-    return LayerNorm(spec.layer_norm_eps, self.dtype, name="output_layer_norm")(output + x)
+    x = dropout(dense(spec.width, name="output")(hidden), self.dropout, keys[1]) + x
+    return x if spec.pre_norm else norm("output_layer_norm")(x)
 
 
 class Encoder(nn.Module):
@@ -179,17 +219,18 @@ class Encoder(nn.Module):
       else None
     )
     bias = relative_bias(table, jnp.arange(mask.shape[1])[None], mask.shape[1])
-    make_block = nn.remat(Block) if self.remat else Block
+    make_block = partial(nn.remat(Block) if self.remat else Block, spec, self.dtype, self.implementation)
     for i in range(spec.num_layers):
       if 0 < i == self.num_frozen_layers:
         x = jax.lax.stop_gradient(x)
-      block = make_block(
-        spec, self.dtype, self.implementation, self.dropout, self.attention_dropout, name=f"layer_{i}"
-      )
-      queries = None
+      block = make_block(self.dropout, self.attention_dropout, index=i, name=f"layer_{i}")
+      queries = query_positions = None
       if self.first_only and i == spec.num_layers - 1:
         queries = jnp.take_along_axis(places.unpack(x) if places else x, first, axis=1)
-        bias = relative_bias(table, first[..., 0], mask.shape[1])
-      x = block(x, mask, keys[i], queries, places, lengths, bias)
+        query_positions = first[..., 0]
+        bias = relative_bias(table, query_positions, mask.shape[1])
+      x = block(x, mask, keys[i], queries, places, lengths, bias, query_positions)
+    if spec.pre_norm:
+      x = LayerNorm(spec.layer_norm_eps, self.dtype, spec.norm_bias, name="final_layer_norm")(x)
     x = places.unpack(x) if places and x.ndim == 2 else x
     return jax.lax.stop_gradient(x) if 0 < spec.num_layers == self.num_frozen_layers else x

@@ -36,7 +36,20 @@ _BLOCK = {
     "output": "ffn.lin2",
     "output_layer_norm": "output_layer_norm",
   },
+  # Some of ours are equal parts of one of theirs, in this order.
+  "modernbert": {
+    "attention_layer_norm": "attn_norm",
+    "attention/query": "attn.Wqkv",
+    "attention/key": "attn.Wqkv",
+    "attention/value": "attn.Wqkv",
+    "attention/output": "attn.Wo",
+    "intermediate_layer_norm": "mlp_norm",
+    "intermediate": "mlp.Wi",
+    "gate": "mlp.Wi",
+    "output": "mlp.Wo",
+  },
 }
+_LAYERS = {"distilbert": "transformer.layer", "modernbert": "layers"}
 _CLASSES = {
   "bert": "BertModel",
   "roberta": "RobertaModel",
@@ -44,6 +57,7 @@ _CLASSES = {
   "camembert": "CamembertModel",
   "mpnet": "MPNetModel",
   "distilbert": "DistilBertModel",
+  "modernbert": "ModernBertModel",
 }
 # Our sizes -> the keys of config.json.
 _COMMON = {
@@ -66,26 +80,45 @@ _SIZES = {
     "ffn_width": "hidden_dim",
     "max_positions": "max_position_embeddings",
   },
+  "modernbert": _COMMON
+  | {
+    "layer_norm_eps": "norm_eps",
+    "rope_theta": "global_rope_theta",
+    "local_rope_theta": "local_rope_theta",
+    "local_attention": "local_attention",
+    "global_every": "global_attn_every_n_layers",
+    "norm_bias": "norm_bias",
+    "attention_bias": "attention_bias",
+    "mlp_bias": "mlp_bias",
+  },
 }
+_SWITCHES = {"modernbert": {"pre_norm": True, "gated": True}}
 _DEFAULTS = {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "relative_attention_num_buckets": 32}
 
 
 def names(spec: EncoderSpec) -> dict[str, str]:
   """Returns a dict of each parameter's path ('layer_0/attention/query/kernel') to Hugging Face's name."""
-  pairs = {"embeddings/word": "embeddings.word_embeddings.weight"}
-  pairs["embeddings/position"] = "embeddings.position_embeddings.weight"
+  modern = spec.kind == "modernbert"
+  pairs = {"embeddings/word": f"embeddings.{'tok' if modern else 'word'}_embeddings.weight"}
+  if not spec.rope_theta:
+    pairs["embeddings/position"] = "embeddings.position_embeddings.weight"
   if spec.num_types:
     pairs["embeddings/type"] = "embeddings.token_type_embeddings.weight"
   if spec.num_buckets:
     pairs["relative_bias"] = "encoder.relative_attention_bias.weight"
-  layers = "transformer.layer" if spec.kind == "distilbert" else "encoder.layer"
-  modules = {"embeddings/layer_norm": "embeddings.LayerNorm"}
+  layers = _LAYERS.get(spec.kind, "encoder.layer")
+  modules = {"embeddings/layer_norm": f"embeddings.{'norm' if modern else 'LayerNorm'}"}
   for i in range(spec.num_layers):
     for ours, theirs in _BLOCK[spec.kind].items():
       modules[f"layer_{i}/{ours}"] = f"{layers}.{i}.{theirs}"
+  if spec.pre_norm:
+    modules["final_layer_norm"] = "final_norm"
+    modules.pop("layer_0/attention_layer_norm", None)
   for ours, theirs in modules.items():
-    pairs[f"{ours}/{'scale' if ours.endswith('layer_norm') else 'kernel'}"] = f"{theirs}.weight"
-    pairs[f"{ours}/bias"] = f"{theirs}.bias"
+    is_norm = ours.endswith("layer_norm")
+    pairs[f"{ours}/{'scale' if is_norm else 'kernel'}"] = f"{theirs}.weight"
+    if spec.norm_bias if is_norm else spec.attention_bias if "attention/" in ours else spec.mlp_bias:
+      pairs[f"{ours}/bias"] = f"{theirs}.bias"
   return pairs
 
 
@@ -99,7 +132,8 @@ def shape(path: str, spec: EncoderSpec) -> tuple[int, ...]:
   *_, module, leaf = path.split("/")
   if leaf in tables:
     return (tables[leaf], width)
-  rows, columns = {"intermediate": (width, ffn), "output": (ffn, width)}.get(module, (width, width))
+  inward = (width, ffn)
+  rows, columns = {"intermediate": inward, "gate": inward, "output": (ffn, width)}.get(module, (width, width))
   if "attention/" in path:
     rows = columns = width
   return (rows, columns) if leaf == "kernel" else (columns,)
@@ -120,7 +154,7 @@ def from_hf(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path) -> d
   Raises:
     DataError: names the first missing tensor, or the first with another shape.
   """
-  word = "embeddings.word_embeddings.weight"
+  word = names(spec)["embeddings/word"]
   prefixes = sorted((name.removesuffix(word) for name in tensors if name.endswith(word)), key=len)
   if not prefixes:
     raise DataError(f"{where}: no tensor '{word}'; expected the weights of a model like BERT")
@@ -132,28 +166,35 @@ def from_hf(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path) -> d
     if name.startswith(prefixes[0])
   }
   params = {}
-  for ours, theirs in names(spec).items():
+  for theirs, parts in _parts(spec).items():
     if theirs not in found:
       raise DataError(f"{where}: tensor '{prefixes[0]}{theirs}' is missing")
     value = np.asarray(found[theirs], np.float32)
-    value = value.T if ours.endswith("kernel") else value
-    expected = shape(ours, spec)
-    if value.shape != expected:
-      wanted = expected[::-1] if ours.endswith("kernel") else expected
-      stored = found[theirs].shape
+    rows, *columns = shape(parts[0], spec)[:: -1 if parts[0].endswith("kernel") else 1]
+    wanted = (len(parts) * rows, *columns)
+    if value.shape != wanted:
       raise DataError(
-        f"{where}: tensor '{prefixes[0]}{theirs}' has shape {stored}, config.json asks for {wanted}"
+        f"{where}: tensor '{prefixes[0]}{theirs}' has shape {value.shape}, config.json asks for {wanted}"
       )
-    params[ours] = np.ascontiguousarray(value)
+    for ours, part in zip(parts, np.split(value, len(parts))):
+      params[ours] = np.ascontiguousarray(part.T if ours.endswith("kernel") else part)
   return params
+
+
+def _parts(spec):
+  """Returns a dict of each of Hugging Face's names to the paths of our parameters in it, in order."""
+  parts: dict[str, list[str]] = {}
+  for ours, theirs in names(spec).items():
+    parts.setdefault(theirs, []).append(ours)
+  return parts
 
 
 def to_hf(params: dict[str, np.ndarray], spec: EncoderSpec) -> dict[str, np.ndarray]:
   """Converts our flat parameters to Hugging Face's tensors: the inverse of `from_hf`."""
   tensors = {}
-  for ours, theirs in names(spec).items():
-    value = np.asarray(params[ours], np.float32)
-    tensors[theirs] = np.ascontiguousarray(value.T if ours.endswith("kernel") else value)
+  for theirs, parts in _parts(spec).items():
+    value = np.concatenate([np.asarray(params[ours], np.float32) for ours in parts], axis=-1)
+    tensors[theirs] = np.ascontiguousarray(value.T if parts[0].endswith("kernel") else value)
   return tensors
 
 
@@ -166,6 +207,8 @@ def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
   kind = config.get("model_type")
   if not isinstance(kind, str) or kind not in _BLOCK:
     raise DataError(f"{where}: model_type is {kind!r:.60}; supported are {', '.join(_BLOCK)}")
+  if kind == "modernbert":
+    config = _of_one_version(config, where)
   activation = config.get(_activation_key(kind), "gelu")
   positions = config.get("position_embedding_type", "absolute")
   if activation != "gelu" or positions != "absolute":
@@ -176,13 +219,32 @@ def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
     sizes = {ours: (_DEFAULTS | config)[theirs] for ours, theirs in _SIZES[kind].items()}
   except KeyError as error:
     raise DataError(f"{where}: key {error} is missing") from None
-  spec = EncoderSpec(kind, **sizes, first_position=_first_position(config, kind))
+  spec = EncoderSpec(kind, **sizes, **_SWITCHES.get(kind, {}), first_position=_first_position(config, kind))
   _check(spec, where)
   return dataclasses.replace(spec, max_positions=spec.max_positions - spec.first_position)
 
 
+def _of_one_version(config, where):
+  """Returns ModernBERT's config with the keys of transformers 4 in place of those of transformers 5."""
+  config = dict(config)
+  ropes, kinds = config.get("rope_parameters"), config.get("layer_types")
+  ropes = ropes if isinstance(ropes, dict) else {}
+  for rope in (config.get("rope_scaling"), *ropes.values()):
+    if rope and (not isinstance(rope, dict) or rope.get("rope_type", "default") != "default"):
+      raise DataError(f"{where}: rotary embeddings are {rope!r:.60}; expected rope_type 'default'")
+  for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+    if ropes.get(kind):
+      config[key] = ropes[kind].get("rope_theta")
+  if isinstance(kinds, list):
+    every = next((i for i, kind in enumerate(kinds) if i and kind == "full_attention"), len(kinds))
+    if kinds != [("sliding" if i % every else "full") + "_attention" for i in range(len(kinds))]:
+      raise DataError(f"{where}: layer_types are {kinds!r:.60}; expected full_attention in every n-th layer")
+    config["global_attn_every_n_layers"] = every
+  return config
+
+
 def _activation_key(kind):
-  return "activation" if kind == "distilbert" else "hidden_act"
+  return {"distilbert": "activation", "modernbert": "hidden_activation"}.get(kind, "hidden_act")
 
 
 def _first_position(config, kind):
@@ -195,9 +257,14 @@ def _first_position(config, kind):
 
 def _check(spec, where):
   """Raises DataError for sizes that no encoder has."""
-  for name, value in dataclasses.asdict(spec).items():
-    if name not in ("kind", "layer_norm_eps") and (type(value) is not int or not 0 <= value < 2**31):
+  for field in dataclasses.fields(spec):
+    name, value = field.name, getattr(spec, field.name)
+    if field.type is int and (type(value) is not int or not (name == "global_every") <= value < 2**31):
       raise DataError(f"{where}: {name} is {value!r:.60}; expected a whole number")
+    if field.type is bool and type(value) is not bool:
+      raise DataError(f"{where}: {name} is {value!r:.60}; expected true or false")
+    if name.endswith("theta") and spec.pre_norm and not (type(value) in (int, float) and 1 <= value < 2**31):
+      raise DataError(f"{where}: {name} is {value!r:.60}; expected a number of 1 or more")
   if type(spec.layer_norm_eps) is not float or not 0 < spec.layer_norm_eps < 1:
     raise DataError(f"{where}: layer_norm_eps is {spec.layer_norm_eps!r:.60}; expected a small number")
   if spec.num_buckets % 4:

@@ -102,17 +102,25 @@ def _fusion_barrier(arrays):
   return arrays if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(arrays)
 
 
+def _bias(module, size):
+  """Returns a layer's bias, or zeros where it has none."""
+  if not module.has_bias:
+    return jnp.zeros(size, jnp.float32)
+  return module.param("bias", nn.initializers.zeros, (size,))
+
+
 class Dense(nn.Module):
   """Computes `x @ kernel + bias`, or its GELU: `[..., K] -> [..., features]` in `dtype`, sums in float32."""
 
   features: int
   dtype: DTypeLike = jnp.float32
   gelu: bool = False
+  has_bias: bool = True
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     kernel = self.param("kernel", KERNEL_INIT, (x.shape[-1], self.features))
-    bias = self.param("bias", nn.initializers.zeros, (self.features,))
+    bias = _bias(self, self.features)
     rounded: Array | None = self.get_variable(ROUNDED, "kernel")
     product = matmul(x, kernel, self.dtype, hardware.product_dtype(self.dtype), rounded)
     return gelu(product.astype(self.dtype), bias) if self.gelu else (product + bias).astype(self.dtype)
@@ -123,11 +131,12 @@ class LayerNorm(nn.Module):
 
   epsilon: float
   dtype: DTypeLike = jnp.float32
+  has_bias: bool = True
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-    bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+    bias = _bias(self, x.shape[-1])
     return layer_norm(x, scale, bias, self.epsilon, self.dtype)
 
 

@@ -19,7 +19,8 @@ class Rate(NamedTuple):
   attention: float = 0.0
 
   def of(self, spec: EncoderSpec, tokens: float) -> float:
-    return self.width * spec.width + self.inner * spec.ffn_width + self.attention * spec.num_heads * tokens
+    inner = spec.ffn_width * (1 + spec.gated)
+    return self.width * spec.width + self.inner * inner + self.attention * spec.num_heads * tokens
 
 
 class Rates(NamedTuple):

@@ -8,7 +8,7 @@ import ml_collections
 from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import SOURCES
-from xmc_jax.models import BagSpec, EncoderSpec, GruSpec
+from xmc_jax.models import BagSpec, EncoderSpec, GruSpec, hf_names
 from xmc_jax.plan.sizes import Sizes
 
 
@@ -28,9 +28,7 @@ def parameters(config: ml_collections.ConfigDict, sizes: Sizes) -> int:
   if isinstance(spec, GruSpec):
     half, columns = spec.width // 2, spec.embedding_width
     return spec.vocab_size * columns + 2 * (3 * half * (columns + 1) + (3 * half + 1) * half) + head
-  rows = spec.vocab_size + spec.first_position + spec.max_positions + spec.num_types
-  embeddings = (rows + 2) * spec.width + spec.num_buckets * spec.num_heads
-  return embeddings + spec.num_layers * _of_block(spec) + head
+  return sum(math.prod(hf_names.shape(path, spec)) for path in hf_names.names(spec)) + head
 
 
 def _of_block(spec: EncoderSpec) -> int:

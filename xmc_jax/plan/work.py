@@ -169,7 +169,7 @@ def forward_flops(
   """
   width, inner = spec.width, spec.ffn_width
   block = block_flops(spec, tokens)
-  last = tokens * 4 * width**2 + 4 * width**2 + 4 * width * inner + 4 * tokens * width
+  last = tokens * 4 * width**2 + 4 * width**2 + (4 + 2 * spec.gated) * width * inner + 4 * tokens * width
   num_blocks = spec.num_layers - first_layer
   if not num_blocks or settings.pooling != "cls":
     return num_blocks * block
@@ -178,4 +178,5 @@ def forward_flops(
 
 def block_flops(spec: EncoderSpec, tokens: float) -> float:
   """Returns the FLOPs of one block for one text."""
-  return tokens * (8 * spec.width**2 + 4 * spec.width * spec.ffn_width) + 4 * tokens**2 * spec.width
+  products = 4 + 2 * spec.gated
+  return tokens * (8 * spec.width + products * spec.ffn_width) * spec.width + 4 * tokens**2 * spec.width
