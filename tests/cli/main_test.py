@@ -590,6 +590,29 @@ def test_prediction_and_serving_with_added_labels(command, trained, tmp_path):
   assert "1 labels added, 1 were there already" in ended.err and json.loads(command(*use).out)["labels"] == []
 
 
+def test_labels_are_added_as_the_runs_own_were_read(command, trained, tmp_path):
+  """With the ancestors that `data.label_parent` puts before them; k counts them, and a threshold caps it."""
+  workdir = shutil.copytree(trained, tmp_path / "run")
+  manifest = json.loads((workdir / "data" / "manifest.json").read_text())
+  manifest["options"] |= {"label_text": "title+about", "label_parent": "above"}
+  (workdir / "data" / "manifest.json").write_text(json.dumps(manifest))
+  (tmp_path / "new.csv").write_text("id,title,about,above\nn,zebra,striped,m\nm,animal,,\n")
+  (tmp_path / "in.txt").write_text("zebra\n")
+  added = f"--add_labels={tmp_path / 'new.csv'}"
+  use = (
+    "--mode=predict",
+    f"--workdir={workdir}",
+    f"--input={tmp_path / 'in.txt'}",
+    "--scores=lexical_labels",
+  )
+  (row,) = map(json.loads, command(*use, added, "--k=62").out.splitlines())
+  assert ("n", "animal > zebra striped") in [(label["key"], label["text"]) for label in row["labels"]]
+  assert command(*use, added, "--k=63").line() == "error: k = 63: there are 62 labels; set 1 to 62"
+  assert command(*use, "--k=63", "--threshold=0.1").code == 0
+  model = Model.load(workdir, add_labels={"z": "zebra crossing", "l3": "known"}, warm=False)
+  assert list(model.keys[60:]) == ["z"] and model.labels[60] == "zebra crossing"
+
+
 def test_too_many_labels_are_refused_before_the_run_is_opened(command, trained, monkeypatch):
   monkeypatch.setattr(Model, "load", None)
   for mode in ("predict", "serve"):

@@ -1,7 +1,6 @@
 """Runs each --mode: reads a config or a run's folder, and shows the result to the user."""
 
 import contextlib
-import functools
 import json
 import math
 import pathlib
@@ -180,15 +179,15 @@ def predict(
   add_labels: str = "",
 ) -> None:
   """Runs `--mode=predict`: reads texts and writes only JSON lines; at a terminal it shows a prompt."""
-  from xmc_jax.cli import added_labels, interactive
+  from xmc_jax.cli import interactive
+  from xmc_jax.runs.model import Model
   from xmc_jax.runs.predict import predict_command
 
-  load = functools.partial(added_labels.load, add_labels)
+  opened: dict[str, Any] = {"scores": scores, "backend": backend, "add_labels": add_labels}
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
-    model = load(workdir, scores=scores, backend=backend, warm=False)
-    return interactive.show_prompt(model, k, explain, threshold)
-  more: dict[str, Any] = {"whole": documents, "threshold": threshold, "load": load, "reading": reading}
-  predict_command(workdir, source, destination, k, scores, backend, explain, **more)
+    return interactive.show_prompt(Model.load(workdir, warm=False, **opened), k, explain, threshold)
+  how: dict[str, Any] = {"explain": explain, "whole": documents, "threshold": threshold, "reading": reading}
+  predict_command(workdir, source, destination, k, **opened, **how)
 
 
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
@@ -197,16 +196,17 @@ def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores
   Args:
     workdir: the run's folder.
     destination: the exported folder; '' is `export` in the run's folder.
-    added: a file of labels to add to the exported folder, see `added_labels.read`; '' exports the run.
+    added: a file of labels to add to the exported folder, as `Model.load` takes; '' exports the run.
     scores: what labels are ranked by; '' is the run's own.
   """
   from xmc_jax import export as exports
-  from xmc_jax.cli import added_labels
+  from xmc_jax.runs import added_labels
 
   if not added:
     return exports.export(workdir, destination, scores)
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
-  exports.add_labels(folder, *added_labels.read(added))
+  new = added_labels.read(pathlib.Path(added).expanduser(), data.read_manifest(workdir / "data"))
+  exports.add_labels(folder, list(new.values()), list(new))
 
 
 def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:

@@ -28,7 +28,7 @@ def show_prompt(model: Model, k: int, explain: bool = False, threshold: float = 
   from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
   from prompt_toolkit.styles import Style
 
-  model.check_k(k)
+  k = model.check_k(k, threshold)
   answer = functools.lru_cache(_KEPT)(
     functools.partial(labels_as_text, model, k=k, explain=explain, threshold=threshold)
   )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from xmc_jax import data
 from xmc_jax import serve as serving
 from xmc_jax.console import say
+from xmc_jax.runs import answers
+from xmc_jax.runs.model import Model
 
 _BYTES_OF_CHARACTER = 12  # in JSON, at most: two escapes such as \ud83d
 
@@ -38,22 +40,22 @@ def serve(
     backend: what searches the labels; '' is the run's own.
     max_text_length: characters of a text; longer ones are refused.
     threshold: the least score of a label where a request does not say.
-    add_labels: a file of labels to add, as `added_labels.read` reads it; '' adds none.
+    add_labels: a file of labels to add, as `Model.load` reads it; '' adds none.
     title, description, example: the page's, as in `PageText`.
 
   Raises:
     UserError: a library is missing, the port is in use, or the run cannot be opened.
   """
   serving.check_installed()
-  from xmc_jax.cli import added_labels
-  from xmc_jax.runs import answers
   from xmc_jax.serve import server
 
-  answers.check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"])
+  if not add_labels:  # else they count, too
+    answers.check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"], threshold)
   usual = serving.Limits()
   with server.bound_socket(host, port) as taken:  # before the run is opened, which takes a while
     say(f"opening {workdir}")
-    model = added_labels.load(add_labels, workdir, scores=scores, backend=backend, warm=False)
+    model = Model.load(workdir, scores=scores, backend=backend, warm=False, add_labels=add_labels)
+    k = model.check_k(k, threshold)
     server.serve(
       model,
       taken,

@@ -10,7 +10,7 @@ from xmc_jax import data
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.estimator import files
-from xmc_jax.export import programs
+from xmc_jax.runs import label_functions
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
 
@@ -60,7 +60,7 @@ class Fitted:
       column_of.setdefault(text, column)  # data sets may have labels with one text
     new = [text for text in dict.fromkeys(texts) if text not in column_of]
     if new:
-      programs.check_by_text(
+      label_functions.check_by_text(
         self._reopened(),
         "fit with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone",
       )

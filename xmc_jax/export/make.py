@@ -14,9 +14,9 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence_transformers
 from xmc_jax.export.memory_files import Memory
-from xmc_jax.export.programs import Trained
-from xmc_jax.runs import label_frequency, ranking
+from xmc_jax.runs import label_frequency, label_functions, ranking
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.label_functions import Trained
 from xmc_jax.runs.point_memory import point_vectors
 from xmc_jax.storage import atomic, whole_folder
 
@@ -145,7 +145,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   (part / "README.md").write_text(card.text(run, made, source.scores), encoding="utf-8")
 
 
-def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, programs.Function]:
+def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, label_functions.Function]:
   """Writes the embedding functions and the tokenizer; returns the functions by name."""
   run, max_length = source.run, source.run.config.data.max_length
   functions = {
@@ -201,11 +201,11 @@ def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
       yield kept[some]
 
 
-def _by_text(run: runs.Run, trained: Trained) -> programs.Function | None:
+def _by_text(run: runs.Run, trained: Trained) -> label_functions.Function | None:
   """Returns the method's function that embeds an unseen label by its text alone; None if it has none."""
   method, max_length = run.method, run.config.data.max_length
   known = [method.embed_texts, method.embed_labels, *method.scorers.values()]
-  following = (f for f in known if f and programs.follows_from_text(f, trained, max_length))
+  following = (f for f in known if f and label_functions.follows_from_text(f, trained, max_length))
   return next(following, None)
 
 

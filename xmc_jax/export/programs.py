@@ -7,7 +7,6 @@ number of texts and any length up to `max_length`. Matrix products are in float3
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,9 @@ import safetensors
 import safetensors.numpy
 from jax import export as jax_export
 
-from xmc_jax.distributed import sharding
 from xmc_jax.errors import DataError, UserError
-from xmc_jax.runs.run import Run
-from xmc_jax.types import Array, PyTree, Tokens
+from xmc_jax.runs.label_functions import INPUTS, Function, Trained, filled, named_arrays, reads, shapes_of
+from xmc_jax.types import Array, Tokens
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 PARAMETERS = "parameters.safetensors"
@@ -28,18 +26,6 @@ _PRECISION = "highest"  # by default, accelerators round the factors of float32 
 # The only custom calls that a program may make. An untrusted file could otherwise name any function of the
 # process that runs it.
 _CALLS = ("shape_assertion",)
-_TEXTS = ("input_ids", "attention_mask")
-_IDS = "label_ids"
-_INPUTS = {*_TEXTS, _IDS}
-
-Function = Callable[..., Array]  # (params, extra_state, tokens, ids [b]) -> [b, D]
-
-
-class Trained(NamedTuple):
-  """Holds the trees that functions are called with; see `types.Method`."""
-
-  params: PyTree
-  extra_state: PyTree
 
 
 def check_available() -> None:
@@ -48,38 +34,6 @@ def check_available() -> None:
     import flatbuffers  # noqa: F401
   except ImportError:
     raise UserError("StableHLO files need the package flatbuffers; run: pip install flatbuffers") from None
-
-
-def reads(function: Function, trained: Trained, max_length: int) -> set[str]:
-  """Returns what a function reads: names of parameters, 'input_ids', 'attention_mask', 'label_ids'."""
-  named = _named(trained)
-
-  def call(inputs):
-    tokens = Tokens(inputs["input_ids"], inputs["attention_mask"].sum(axis=1))
-    return function(*_tree(trained, inputs), tokens, inputs[_IDS])
-
-  # Sizes are fixed here: a symbolic size counts as a read of every argument that has it.
-  texts, ids = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, max_length), (2,)))
-  inputs = {**_shapes(named), **dict.fromkeys(_TEXTS, texts), _IDS: ids}
-  kept = jax_export.export(jax.jit(call))(inputs).module_kept_var_idx
-  return {name for position, name in enumerate(sorted(inputs)) if position in kept}
-
-
-def follows_from_text(function: Function, trained: Trained, max_length: int) -> bool:
-  """Returns whether a label's vector depends on its text alone, and not on its id."""
-  read = reads(function, trained, max_length)
-  return "input_ids" in read and _IDS not in read
-
-
-def check_by_text(run: Run, remedy: str) -> None:
-  """Raises UserError unless the vectors of a run's labels depend on nothing but their texts."""
-  trained = Trained(*run.trained()[:2])
-  kinds = (run.method.embed_labels, *run.method.scorers.values())
-  if not all(follows_from_text(kind, trained, run.config.data.max_length) for kind in kinds):
-    raise UserError(
-      f"method {run.config.method.name!r} ranks labels by more than their texts, so none can be added "
-      f"without training; {remedy}"
-    )
 
 
 def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max_length: int) -> dict:
@@ -96,8 +50,8 @@ def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max
   """
   folder.mkdir(parents=True, exist_ok=True)
   read = [reads(function, trained, max_length) for function in functions.values()]
-  names = sorted(set.union(*read) - _INPUTS)
-  named = _named(trained)
+  names = sorted(set.union(*read) - INPUTS)
+  named = named_arrays(trained)
   parameters = {name: np.ascontiguousarray(jax.device_get(named[name])) for name in names}
   safetensors.numpy.save_file(parameters, folder / PARAMETERS)
   widths = {}
@@ -191,34 +145,14 @@ def _lowered_whole(
   def call(parameters, input_ids, attention_mask):
     tokens = Tokens(input_ids, attention_mask.sum(axis=1))
     no_ids = jnp.full(input_ids.shape[:1], -1, jnp.int32)
-    return function(*_tree(trained, parameters), tokens, no_ids)
+    return function(*filled(trained, parameters), tokens, no_ids)
 
   b, t = jax_export.symbolic_shape("b, t", constraints=["b >= 1", "t >= 1", f"t <= {max_length}"])
-  texts, shapes = jax.ShapeDtypeStruct((b, t), jnp.int32), _shapes(_named(trained))
+  texts, shapes = jax.ShapeDtypeStruct((b, t), jnp.int32), shapes_of(named_arrays(trained))
   with jax.default_matmul_precision(_PRECISION):
     return jax_export.export(jax.jit(call), platforms=PLATFORMS)(
       {name: shapes[name] for name in names}, texts, texts
     )
-
-
-def _named(trained: Trained) -> dict[str, Array]:
-  """Returns every array by its path, such as 'params/encoder/word'."""
-  leaves = jax.tree_util.tree_leaves_with_path(trained)
-  return {sharding.path_name(path): leaf for path, leaf in leaves}
-
-
-def _shapes(named: Mapping[str, Array]) -> dict[str, jax.ShapeDtypeStruct]:
-  return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in named.items()}
-
-
-def _tree(trained: Trained, given: Mapping[str, Array]) -> Trained:
-  """Returns `trained` with the given arrays, and zeros in place of those that no function reads."""
-
-  def pick(path, leaf):
-    name = sharding.path_name(path)
-    return given[name] if name in given else jnp.zeros(leaf.shape, leaf.dtype)
-
-  return jax.tree_util.tree_map_with_path(pick, trained)
 
 
 def _reason(error: Exception) -> str:

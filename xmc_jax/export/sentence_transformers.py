@@ -8,9 +8,9 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import data, models
-from xmc_jax.export.programs import Trained
 from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models.sentence_modules import save_sentence_modules, write_safetensors
+from xmc_jax.runs.label_functions import Trained
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic
 from xmc_jax.types import Array, PyTree

@@ -1,5 +1,6 @@
 """Checks the input of `Model.predict` and `Exported.predict`, and arranges their results."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,10 +22,16 @@ def check_texts(texts: Sequence[str]) -> None:
     raise UserError("texts must be a list of str, such as ['a window manager']")
 
 
-def check_k(k: int, num_labels: int) -> None:
-  """Raises UserError unless k is from 1 to the number of labels."""
+def check_k(k: int, num_labels: int, threshold: float = -math.inf) -> int:
+  """Returns k; with a threshold, which leaves labels out in any case, at most the number of labels.
+
+  Raises:
+    UserError: it is not from 1 to the number of labels.
+  """
+  k = min(k, num_labels) if threshold > -math.inf else k
   if not 1 <= k <= num_labels:
     raise UserError(f"k = {k}: there are {num_labels} labels; set 1 to {num_labels}")
+  return k
 
 
 Why = Callable[[Queries, np.ndarray], list[list[dict]]]  # (texts, ids [n, k]) -> a dict for each label

@@ -2,8 +2,9 @@
 
 import functools
 import itertools
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from xmc_jax import methods
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import answers, evaluate, ranking
+from xmc_jax.runs import added_labels, answers, evaluate, ranking
 from xmc_jax.runs import run as runs
 
 
@@ -35,7 +36,13 @@ class Model:
 
   @classmethod
   def load(
-    cls, workdir: str | pathlib.Path, *, scores: str = "", backend: str = "", warm: bool = True
+    cls,
+    workdir: str | pathlib.Path,
+    *,
+    scores: str = "",
+    backend: str = "",
+    warm: bool = True,
+    add_labels: str | pathlib.Path | Mapping[str, str] = "",
   ) -> "Model":
     """Opens a run from its folder; nothing else is needed.
 
@@ -49,12 +56,15 @@ class Model:
         Files that are missing in the folder, such as the points' embeddings, are computed and stored there.
         Texts of other lengths, or many at once, are still compiled at their first use, and ScaNN's indexes
         are built after 50 texts. False opens each part at its first use.
+      add_labels: more labels to rank by their texts: a file, a text a line or a table with key and name, or
+        `{key: text}`. Those that the run has already are left out.
 
     Raises:
       UserError: there is no run, nothing is trained yet, or the scores or the backend are unknown; or a
         ranker's file is damaged, or needs LightGBM, which is not installed.
     """
-    model = cls(runs.reopen(pathlib.Path(workdir), backend=backend), scores)
+    run = runs.reopen(pathlib.Path(workdir), backend=backend)
+    model = cls(added_labels.with_labels(run, add_labels) if add_labels else run, scores)
     if warm:
       train = model._run.dataset.train
       usual = np.argsort(train.tokens.lengths, kind="stable")[len(train) // 2]
@@ -132,9 +142,9 @@ class Model:
       self._params, self._extra_state, self._tokens.table(texts), few_shapes=self._few_shapes
     )
 
-  def check_k(self, k: int) -> None:
-    """Raises UserError unless k is from 1 to the number of labels."""
-    answers.check_k(k, len(self.labels))
+  def check_k(self, k: int, threshold: float = -math.inf) -> int:
+    """Returns k, which `predict` takes; with a threshold, at most the number of labels."""
+    return answers.check_k(k, len(self.labels), threshold)
 
   def predict(
     self, texts: Sequence[str], k: int = 5, explain: bool = False, num_explained: int = 0

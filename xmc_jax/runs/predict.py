@@ -7,7 +7,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -141,7 +141,7 @@ def predict_command(
   block: int = 1024,
   whole: bool = False,
   threshold: float = -math.inf,
-  load: Callable[..., Model] = Model.load,
+  add_labels: str = "",
   reading: Mapping[str, str] | None = None,
 ) -> int:
   """Runs `--mode=predict` and returns the number of texts; '' is standard input, or standard output.
@@ -149,7 +149,7 @@ def predict_command(
   A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if `explain`
   is set. From a file to a file, the output appears only when it is complete. If the process is killed before
   that, the same command continues the JSON lines. With `whole`, each file is one text; `threshold` is the
-  least score of a label, `load` opens the run, and `reading` are keys of `config.data` that read the source.
+  least score of a label, `add_labels` a file of more labels; `reading` are keys of `config.data` to read by.
 
   Raises:
     UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
@@ -158,11 +158,13 @@ def predict_command(
   _check_files(source, destination, explain)
   manifest = data.read_manifest(workdir / "data")
   num_labels = manifest["counts"]["labels"]["texts"]
-  answers.check_k(k, num_labels)
+  if not add_labels:  # else they count, too
+    answers.check_k(k, num_labels, threshold)
   options = options_for(manifest, pathlib.Path(source), reading)
   texts = documents_of(source, whole, options)
   with contextlib.ExitStack() as files:
-    model = load(workdir, scores=scores, backend=backend, warm=False)
+    model = Model.load(workdir, scores=scores, backend=backend, warm=False, add_labels=add_labels)
+    k = model.check_k(k, threshold)
     files.callback(_say_cut, model)
     if model.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
       raise UserError(f"--threshold={threshold:g}: scores are probabilities; set 0 to 1")

@@ -1,0 +1,79 @@
+"""Tells what the embedding functions of a method read, and so whether labels can be added by their texts."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import export as jax_export
+
+from xmc_jax.distributed import sharding
+from xmc_jax.errors import UserError
+from xmc_jax.runs.run import Run
+from xmc_jax.types import Array, PyTree, Tokens
+
+_TEXTS = ("input_ids", "attention_mask")
+_IDS = "label_ids"
+INPUTS = {*_TEXTS, _IDS}
+
+Function = Callable[..., Array]  # (params, extra_state, tokens, ids [b]) -> [b, D]
+
+
+class Trained(NamedTuple):
+  """Holds the trees that functions are called with; see `types.Method`."""
+
+  params: PyTree
+  extra_state: PyTree
+
+
+def reads(function: Function, trained: Trained, max_length: int) -> set[str]:
+  """Returns what a function reads: names of parameters, 'input_ids', 'attention_mask', 'label_ids'."""
+  named = named_arrays(trained)
+
+  def call(inputs):
+    tokens = Tokens(inputs["input_ids"], inputs["attention_mask"].sum(axis=1))
+    return function(*filled(trained, inputs), tokens, inputs[_IDS])
+
+  # Sizes are fixed here: a symbolic size counts as a read of every argument that has it.
+  texts, ids = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, max_length), (2,)))
+  inputs = {**shapes_of(named), **dict.fromkeys(_TEXTS, texts), _IDS: ids}
+  kept = jax_export.export(jax.jit(call))(inputs).module_kept_var_idx
+  return {name for position, name in enumerate(sorted(inputs)) if position in kept}
+
+
+def follows_from_text(function: Function, trained: Trained, max_length: int) -> bool:
+  """Returns whether a label's vector depends on its text alone, and not on its id."""
+  read = reads(function, trained, max_length)
+  return "input_ids" in read and _IDS not in read
+
+
+def check_by_text(run: Run, remedy: str) -> None:
+  """Raises UserError unless the vectors of a run's labels depend on nothing but their texts."""
+  trained = Trained(*run.trained()[:2])
+  kinds = (run.method.embed_labels, *run.method.scorers.values())
+  if not all(follows_from_text(kind, trained, run.config.data.max_length) for kind in kinds):
+    raise UserError(
+      f"method {run.config.method.name!r} ranks labels by more than their texts, so none can be added "
+      f"without training; {remedy}"
+    )
+
+
+def named_arrays(trained: Trained) -> dict[str, Array]:
+  """Returns every array by its path, such as 'params/encoder/word'."""
+  leaves = jax.tree_util.tree_leaves_with_path(trained)
+  return {sharding.path_name(path): leaf for path, leaf in leaves}
+
+
+def shapes_of(named: Mapping[str, Array]) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shape and type of every array."""
+  return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in named.items()}
+
+
+def filled(trained: Trained, given: Mapping[str, Array]) -> Trained:
+  """Returns `trained` with the given arrays, and zeros in place of those that no function reads."""
+
+  def pick(path, leaf):
+    name = sharding.path_name(path)
+    return given[name] if name in given else jnp.zeros(leaf.shape, leaf.dtype)
+
+  return jax.tree_util.tree_map_with_path(pick, trained)
