@@ -66,7 +66,14 @@ def test_lengths_say_what_the_mask_says(name, told):
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, expected)
 
 
-def test_a_window_is_told_as_a_mask(told):
+def test_a_window_is_told_as_a_mask_with_a_key_for_padding_too(told, monkeypatch):
+  attend = jax.nn.dot_product_attention
+
+  def checked(*inputs, **keys):
+    assert keys.get("mask", MASK[:1]).any(axis=-1).all()
+    return attend(*inputs, **keys)
+
+  monkeypatch.setattr(jax.nn, "dot_product_attention", checked)
   spec = replace(SPEC, rope_theta=1e4, local_rope_theta=1e4, local_attention=4, global_every=2)
   encoder = Encoder(spec, implementation="cudnn_by_lengths")
   params = Encoder(spec).init(jax.random.key(1), IDS, MASK)
