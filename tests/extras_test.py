@@ -138,6 +138,13 @@ def test_tables_without_pyarrow(tmp_path, monkeypatch):
         data.load(path, **columns)
 
 
+def test_workbooks_without_openpyxl(tmp_path, monkeypatch):
+  path = sample_folders.table(tmp_path / "t.xlsx", [{"text": "a", "labels": "b"}])
+  monkeypatch.setitem(sys.modules, "openpyxl", None)  # import raises
+  with pytest.raises(UserError, match=r"t\.xlsx: \.xlsx files need openpyxl .*: pip install openpyxl$"):
+    data.load(path)
+
+
 def test_load_encoder_without_transformers(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "transformers", None)  # import raises
   with pytest.raises(UserError, match=r'transformers.*pip install "xmc_jax\[transformers\]"$'):

@@ -8,6 +8,7 @@ import re
 import zipfile
 
 import numpy as np
+import openpyxl
 import pytest
 import sample_folders as samples
 import scipy.sparse
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from xmc_jax import data
-from xmc_jax.data.formats import json_records, table_files
+from xmc_jax.data.formats import json_records, lines, table_files
 from xmc_jax.data.formats.source import Options
 from xmc_jax.errors import ConfigError, DataError
 
@@ -368,6 +369,28 @@ def test_text_of_excel_is_a_table_with_tabs(tmp_path):
   content = 'Text\tTags\r\n"a, ""b"""\tx\r\n'.encode("utf-16")
   read = data.load(samples.write(tmp_path / "t.txt", content), test_fraction=0)
   assert list(read.train.texts) == ['a, "b"'] and list(read.labels.texts) == ["x"]
+
+
+def test_a_workbook_gives_the_cells_of_csv(tmp_path, monkeypatch):
+  book = openpyxl.Workbook()
+  for row in (["title", "tags", "n"], [], ["a\nb", "x;y", 7.0], [None, "x", True], ["c", None, 0.5, None]):
+    book.active.append(row)
+  book.create_sheet("notes").append(["not read"])
+  book.save(path := tmp_path / "t.xlsx")
+  read = data.load(path, text="title+n", test_fraction=0)
+  assert list(read.train.texts) == ["a\nb 7", "True", "c 0.5"] and list(read.labels.texts) == ["x", "y"]
+  assert rows_of(read.train.truth) == [[0, 1], [0], []]
+  assert "t.xlsx: only the first of 2 sheets is read, 'Sheet'" in read.manifest["notices"]
+  book.active.append([*["d"] * 3, "e"])
+  book.save(path)
+  with pytest.raises(DataError, match=r"t\.xlsx, row 6: expected 3 columns, as in the header, found '4'"):
+    data.load(path)
+  monkeypatch.setattr(lines, "_MOST_RATIO", 0)
+  monkeypatch.setattr(lines, "_MOST_UNPACKED", 9)
+  with pytest.raises(DataError, match=r"t\.xlsx: expected an Excel workbook \(.* bytes packed in"):
+    data.load(path)
+  with pytest.raises(DataError, match=r"t\.xlsx: expected an Excel workbook \(File is not a zip file\)"):
+    data.load(samples.write(path, "title,tags\n"))
 
 
 def test_lines_of_text2text(tmp_path):

@@ -37,7 +37,7 @@ def labels_of(folder: Path, **options) -> list[str]:
   return list(data.load(folder, test_fraction=0, **options).labels.texts)
 
 
-@each_case("kind", ["csv", "tsv", "jsonl", "parquet"])
+@each_case("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
 def test_descriptions_and_ancestors_join_the_text(kind, tmp_path):
   folder = write_labels(tmp_path, kind, ANIMALS)
   assert labels_of(folder) == PLAIN
@@ -68,7 +68,7 @@ def test_labels_keep_the_names_that_a_layout_gives_them(layout, keys, tmp_path):
   assert list(found.label_keys) == keys and list(found.labels.texts) == samples.LABELS
 
 
-@each_case("kind", ["csv", "tsv", "jsonl", "parquet"])
+@each_case("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
 def test_labels_keep_the_keys_of_their_table(kind, tmp_path):
   folder = write_labels(tmp_path, kind, ANIMALS)
   found = data.load(folder, test_fraction=0, label_parent="parent")

@@ -53,7 +53,7 @@ def test_a_folder_is_documents(tmp_path, names):
 ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags": ""}]
 
 
-@each_case("kind", ["csv", "tsv", "jsonl", "parquet"])
+@each_case("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
 def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
   path = samples.table(tmp_path / f"new.{kind}", ROWS)
   number = int if kind in ("jsonl", "parquet") else str

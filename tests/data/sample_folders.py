@@ -31,13 +31,21 @@ def lines(rows) -> str:
 
 
 def table(path: Path, rows: list[dict]) -> Path:
-  """Writes rows as .csv, .tsv, .jsonl or .parquet, whichever the name says."""
+  """Writes rows as .csv, .tsv, .xlsx, .jsonl or .parquet, whichever the name says."""
   if path.suffix == ".jsonl":
     return write(path, lines(map(json.dumps, rows)))
   if path.suffix == ".parquet":
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+  if path.suffix == ".xlsx":
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    for row in (list(rows[0]), *(list(row.values()) for row in rows)):
+      book.active.append(row)
+    book.save(path)
     return path
   text = io.StringIO()
   writer = csv.DictWriter(text, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")

@@ -136,7 +136,8 @@ def _worth_knowing(counts: dict, encoder: Encoder | None) -> Iterator[str]:
 def _likely_bytes(files: Sequence[Path]) -> float:
   """Estimates the prepared size of source files: as large as the files, or 3 times that if compressed."""
   return sum(
-    (3.0 if file.suffix in (*PACKED, ".npz", ".parquet") else 1.0) * file.stat().st_size for file in files
+    (3.0 if file.suffix in (*PACKED, ".npz", ".parquet", ".xlsx") else 1.0) * file.stat().st_size
+    for file in files
   )
 
 

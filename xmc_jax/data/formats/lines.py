@@ -29,6 +29,8 @@ PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip"}
 """Names what a compressed file is packed with, by the end of its name."""
 STANDARD_INPUT = Path("standard input")
 """Is standard input for `open_bytes`, which compares objects: a file of this name is a file."""
+# Compression makes matrices of targets and edges ten times smaller, and zeros a thousand times.
+_MOST_UNPACKED, _MOST_RATIO = 1 << 28, 100
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -193,6 +195,13 @@ def _parted(mark: str, line: str, path: Path, number: int) -> tuple[str, str]:
   if not found:
     raise refusal(path, number, f"an id, {mark!r} and a text, as on line 1", line)
   return key, text
+
+
+def refuse_overpacked(archive: zipfile.ZipFile, size: int) -> None:
+  """Raises ValueError if a zip file of `size` bytes unpacks to far more."""
+  unpacked = sum(entry.file_size for entry in archive.infolist())
+  if unpacked > max(_MOST_UNPACKED, _MOST_RATIO * size):
+    raise ValueError(f"{unpacked:,} bytes packed in {size:,}, more than {_MOST_RATIO} times as many")
 
 
 def anywhere(*names: str) -> tuple[str, ...]:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from xmc_jax.data.formats.lines import open_bytes, reading
+from xmc_jax.data.formats.lines import open_bytes, reading, refuse_overpacked
 from xmc_jax.data.formats.source import Pairs, Place, one_line
 from xmc_jax.errors import DataError
 
 if TYPE_CHECKING:
   import scipy.sparse as sp
 
-# Compression makes matrices of targets and edges ten times smaller, and zeros a thousand times.
-_MOST_UNPACKED, _MOST_RATIO = 1 << 28, 100
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _KINDS = {"data": "biuf", "format": "SU"}  # all other arrays hold counts or indices: whole numbers
 
@@ -82,9 +80,7 @@ def _load(file: BinaryIO, size: int) -> "sp.csr_matrix | sp.coo_matrix":
 def _refuse_bad_members(file: BinaryIO, size: int) -> None:
   """Checks the members by their headers alone, because a small file may decompress to a huge size."""
   with zipfile.ZipFile(file) as archive:
-    unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > max(_MOST_UNPACKED, _MOST_RATIO * size):
-      raise ValueError(f"{unpacked:,} bytes packed in {size:,}, more than {_MOST_RATIO} times as many")
+    refuse_overpacked(archive, size)
     for entry in archive.infolist():
       name = entry.filename.removesuffix(".npy")
       with archive.open(entry) as member:

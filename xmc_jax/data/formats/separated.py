@@ -32,29 +32,30 @@ def records(
     dialect = _dialect(path, path.stat().st_mtime_ns, options, usual)
   notices += dialect.notices
   with Lines(path, notices, options) as lines:
-    rows = _numbered(lines, dialect)
-    header = next(rows, None)
-    if header is None:
-      return
-    names = header[1]
-    if _is_headerless(names, options):
-      names, rows = [str(number) for number in range(1, len(names) + 1)], chain([header], rows)
-    refuse_twice(path, names, columns)
-    num_swallowed = first = 0
-    for chunk in _chunks(rows):
-      place = Place(path, [number for number, *_ in chunk])
-      for row, (number, cells, _) in enumerate(chunk):
-        if len(cells) != len(names):
-          raise place.refuse(row, f"{len(names)} columns, as in the header", f"{len(cells)}")
-        if num := _num_swallowed(cells, dialect.delimiter):
-          num_swallowed += num
-          first = first or number
-      yield place, [dict(zip(names, cells)) for _, cells, _ in chunk]
-  if num_swallowed:
-    cure = "close its quotation mark, or set --config.data.quoting=none if it is a letter"
-    notices.append(
-      f"{path.name}: line {first} seems to begin a cell that holds {num_swallowed:,} more rows; {cure}"
-    )
+    yield from with_names(path, _numbered(lines, dialect, notices), columns, options)
+
+
+def with_names(
+  path: Path,
+  rows: Iterator[tuple[int, list[str], int]],
+  columns: Sequence[str],
+  options: Options,
+  unit: str = "line",
+) -> Iterator[tuple[Place, list[dict]]]:
+  """Yields rows, given as (number, cells, letters), as records; the first has the names of the columns."""
+  header = next(rows, None)
+  if header is None:
+    return
+  names = header[1]
+  if _is_headerless(names, options):
+    names, rows = [str(number) for number in range(1, len(names) + 1)], chain([header], rows)
+  refuse_twice(path, names, columns)
+  for chunk in _chunks(rows):
+    place = Place(path, [number for number, *_ in chunk], unit)
+    for row, (_, cells, _) in enumerate(chunk):
+      if len(cells) != len(names):
+        raise place.refuse(row, f"{len(names)} columns, as in the header", f"{len(cells)}")
+    yield place, [dict(zip(names, cells)) for _, cells, _ in chunk]
 
 
 def _num_swallowed(cells: list[str], delimiter: str) -> int:
@@ -163,12 +164,12 @@ def _chunks(rows: Iterator[tuple[int, list[str], int]]) -> Iterator[list[tuple[i
     yield chunk
 
 
-def _numbered(lines: Lines, dialect: _Dialect) -> Iterator[tuple[int, list[str], int]]:
+def _numbered(lines: Lines, dialect: _Dialect, notices: list[str]) -> Iterator[tuple[int, list[str], int]]:
   """Yields rows as (number of the first line, cells, letters). Quoted cells may span lines.
 
   Empty lines are skipped.
   """
-  number = size = 0
+  number = size = num_swallowed = first = 0
   lines.take(dialect.num_skipped)
 
   def plain() -> Iterator[str]:
@@ -190,6 +191,13 @@ def _numbered(lines: Lines, dialect: _Dialect) -> Iterator[tuple[int, list[str],
       hint = f"({error}; if quotation marks are letters, --config.data.quoting=none)"
       raise refusal(lines.path, number, f"separated columns {hint}") from None
     if cells is None:
-      return
+      break
+    if num := _num_swallowed(cells, dialect.delimiter):
+      num_swallowed, first = num_swallowed + num, first or number
     if cells:
       yield number, cells, size
+  if num_swallowed:
+    cure = "close its quotation mark, or set --config.data.quoting=none if it is a letter"
+    notices.append(
+      f"{lines.path.name}: line {first} seems to begin a cell that holds {num_swallowed:,} more rows; {cure}"
+    )

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from xmc_jax.data.formats import arrow_streams, separated
+from xmc_jax.data.formats import arrow_streams, separated, workbooks
 from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
 from xmc_jax.data.formats.columns import TableColumns, refuse_twice, shown
 from xmc_jax.data.formats.json_records import is_array, items, objects
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
   import pyarrow as pa
   from pyarrow.parquet import ParquetFile
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".json")  # that may be named; .arrow files never are
+SUFFIXES = (
+  ".jsonl",
+  ".csv",
+  ".tsv",
+  ".parquet",
+  ".json",
+  ".xlsx",
+)  # that may be named; .arrow files never are
 JSON = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack some
 _LABELLED_LINE = re.compile(r"((?:__label__\S+\s+)+|\d+(?:,\d+)*\t|\t)(.*)")
 
@@ -50,6 +57,8 @@ def records(
       yield from _parquet(path, columns)
     case ".txt" if not _has_header(path, options):
       yield from _labelled_lines(path, notices, options)
+    case ".xlsx":
+      yield from separated.with_names(path, workbooks.rows(path, notices), columns, options, "row")
     case _:
       yield from separated.records(path, columns, notices, options, "," if kind == ".csv" else "\t")
 

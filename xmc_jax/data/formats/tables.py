@@ -30,8 +30,8 @@ from xmc_jax.data.formats.table_files import (
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
-  "train.* and test.*, train-00000-of-00002.* and so on, or one file, in .jsonl, .json, .csv, .tsv, .parquet "
-  "or fastText's .txt"
+  "train.* and test.*, train-00000-of-00002.* and so on, or one file, in .jsonl, .json, .csv, .tsv, "
+  ".parquet, .xlsx or fastText's .txt"
 )
 POINT_SUFFIXES = (*SUFFIXES, ".txt")
 _HUB_FOLDER = "data"  # where repositories of the hub have their tables
