@@ -19,7 +19,7 @@ from xmc_jax.report import (
   training_records,
 )
 from xmc_jax.report.finished_runs import Finished
-from xmc_jax.report.html import Markup, document, element, image, isolated, note, paragraph, table
+from xmc_jax.report.html import Markup, document, element, image, isolated, joined, note, paragraph, table
 from xmc_jax.storage import atomic
 
 LEVEL = 0.05
@@ -172,18 +172,15 @@ def _metrics(
     yield f"{100 * means[0][name]:.2f}"
     for mean, each in zip(means[1:], differences):
       found = each[name]
-      is_significant = found.p_value < LEVEL
-      yield f"{100 * mean[name]:.2f}"
-      yield element(
-        "b" if is_significant else "span", f"{_signed(found.value)}{' *' if is_significant else ''}"
+      difference = (
+        element("b", f"{_signed(found.value)} *") if found.p_value < LEVEL else _signed(found.value)
       )
-      yield element("small", f"{_signed(found.low)} to {_signed(found.high)}")
-      yield element("small", _p(found.p_value).lstrip("p="))
+      between = element("small", f"{_signed(found.low)} to {_signed(found.high)}, {_p(found.p_value)}")
+      line = Markup("<br>")
+      yield joined([f"{100 * mean[name]:.2f}", line, difference, line, between])
 
-  head = [side_figures.name(runs[0])]
-  for run in runs[1:]:
-    head += [side_figures.name(run), f"{run.letter} − A", "95 % interval", "p-value"]
-  return table(["percent", *head], [[name, *cells(name)] for name in names])
+  head = ["percent", *map(side_figures.name, runs)]
+  return table(head, [[name, *cells(name)] for name in names])
 
 
 def _signed(value: float) -> str:
