@@ -135,6 +135,7 @@ def test_probabilities_are_held_against_the_truth(tmp_path):
   run = types.SimpleNamespace(workdir=tmp_path, config=_run(TRAIN, 3, tmp_path).config)
   run.config.eval.scores = "hybrid"
   assert evaluate.calibration_error(run, "hybrid", 1) == found["ece_first"]
+  assert evaluate.is_calibrated(run, "hybrid", 1) and evaluate.is_calibrated(run, "hybrid", 2) is None
   assert evaluate.calibration_error(run, "hybrid", 2) is evaluate.calibration_error(run, "fused", 1) is None
 
 

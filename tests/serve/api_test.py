@@ -154,6 +154,7 @@ def test_health_says_what_is_served(client, model):
   assert found["step"] == model.step and found["probabilities"] is True and found["k"] == 3
   report = json.loads((model._run.workdir / "report" / "metrics.json").read_text())
   assert found["calibration_error"] == report["calibration"]["ece_first"]
+  assert found["calibrated"] is (not report["calibration"]["note"])
   assert found["limits"]["max_k"] == len(model.labels)
   assert found["threshold"] is None and (found["title"], found["description"], found["examples"]) == (
     "",

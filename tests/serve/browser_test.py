@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import shutil
 
 import pytest
@@ -253,6 +254,16 @@ def test_words_of_ones_own(browser, workdir):
     assert '"threshold":0.995' in page.run("return document.getElementById('request').textContent")
     page.run("least.value = 0; least.dispatchEvent(new Event('input'))")
     assert page.run("return document.querySelectorAll('#labels > li').length") == 5
+
+
+def test_probabilities_that_are_far_off_are_said(browser, workdir, tmp_path):
+  copied = shutil.copytree(workdir, tmp_path / "run")
+  report = json.loads((copied / "report" / "metrics.json").read_text())
+  report["calibration"] |= {"ece_first": 0.124, "note": "far off"}
+  (copied / "report" / "metrics.json").write_text(json.dumps(report))
+  with running(copied) as server:
+    about = Page(browser, server.port).open().run("return document.getElementById('about').textContent")
+  assert about.endswith("probabilities. On test texts, probabilities of best labels were 12 points off.")
 
 
 def test_the_keyboard_alone_reaches_everything(page, model):

@@ -49,7 +49,7 @@ def train(place: pathlib.Path, num_epochs: int = 2, *, report: bool = False) -> 
 class StandIn:
   """Answers as a model does, without JAX: label i of a text has the score 1 / (i + length of the text)."""
 
-  step, gives_probabilities, calibration_error = 7, True, None
+  step, gives_probabilities, calibration_error, is_calibrated = 7, True, None, None
   labels = tuple(f"label {number}" for number in range(30))
   keys = tuple(f"l{number}" for number in range(30))
 

@@ -6,6 +6,7 @@ import pathlib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -132,10 +133,19 @@ def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
 
 def calibration_error(run: Run, scores: str, step: int) -> float | None:
   """Reads from metrics.json how far probabilities of first labels were off; None if it does not say."""
+  return _stored_calibration(run, scores, step, lambda found: float(found["ece_first"]))
+
+
+def is_calibrated(run: Run, scores: str, step: int) -> bool | None:
+  """Reads from metrics.json whether the calibration error is small; None if it does not say."""
+  return _stored_calibration(run, scores, step, lambda found: not found["note"])
+
+
+def _stored_calibration(run: Run, scores: str, step: int, read: Callable[[dict], Any]) -> Any:
   suffix = "" if scores == run.config.eval.scores else f"_{scores}"
   try:
     found = json.loads((run.workdir / "report" / f"metrics{suffix}.json").read_text(encoding="utf-8"))
-    return float(found["calibration"]["ece_first"]) if found["step"] == step else None
+    return read(found["calibration"]) if found["step"] == step else None
   except (OSError, ValueError, KeyError, TypeError, RecursionError):
     return None
 

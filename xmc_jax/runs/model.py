@@ -99,6 +99,11 @@ class Model:
     """Returns the expected calibration error of first labels on the test rows; None if it is not known."""
     return evaluate.calibration_error(self._run, self._chosen, self.step)
 
+  @functools.cached_property
+  def is_calibrated(self) -> bool | None:
+    """Returns whether that error is small, or explained by chance; None if it is not known."""
+    return evaluate.is_calibrated(self._run, self._chosen, self.step)
+
   @property
   def cut(self) -> str:
     """Returns how many of the texts so far are longer than what the encoder reads, in words; '' if none."""

@@ -142,6 +142,7 @@ async def health(request: Request) -> Response:
     "labels": len(worker.model.labels),
     "probabilities": worker.model.gives_probabilities,
     "calibration_error": worker.model.calibration_error,
+    "calibrated": worker.model.is_calibrated,
     "k": state.k,
     "threshold": state.threshold if math.isfinite(state.threshold) else None,
     "limits": limits,

@@ -112,6 +112,7 @@ class Health(BaseModel):
   calibration_error: float | None = Field(
     description="How far probabilities of first labels were off on test rows, 0 to 1; null if not known."
   )
+  calibrated: bool | None = Field(description="Whether that is little, or chance; null if not known.")
   k: int = Field(description="Labels per text where a request does not say.")
   threshold: float | None = Field(description="Least score where a request does not say; null is none.")
   limits: LimitsAnswer

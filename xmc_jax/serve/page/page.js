@@ -299,6 +299,10 @@ async function start() {
   const what = probabilities ? "probabilities" : "scores";
   document.getElementById("about").textContent =
     safe(about.description) || `Type a text to see which of ${about.labels.toLocaleString("en")} labels fit it, with their ${what}.`;
+  if (probabilities && about.calibrated === false) {
+    const points = Math.round(100 * about.calibration_error);
+    document.getElementById("about").append(` On test texts, probabilities of best labels were ${points} points off.`);
+  }
   longest = about.limits.max_text_length;
   least.parentElement.hidden = !probabilities;
   least.value = probabilities ? Math.round(1e6 * about.threshold) / 1e4 : 0;
