@@ -75,6 +75,13 @@ def test_quotation_marks_are_what_they_were_in_tables_of_one_kind(tmp_path, name
   assert [options.label_column for options in found] == ["labels", "labels", ""]
 
 
+def test_settings_without_a_guess_stay_what_they_are(tmp_path):
+  path = samples.write(tmp_path / "train.csv", "text,a,b\nx y,1,0\nz,0,1\n")
+  given = {"label_column": "a+b", "label_separator": ";"}
+  manifest = data.load(path, test_fraction=0, cache_dir=tmp_path / "cache", **given).manifest
+  assert options_for(manifest, path)._asdict().items() >= {**given, "text": "text"}.items()
+
+
 def test_texts_that_were_learnt_are_counted(known, tmp_path):
   path = samples.write(tmp_path / "new.csv", "text,labels\nmy dog,p\n,a\nbirds,a\n")
   assert rows_from(known, path)[1][-1] == "1 of 3 texts are among those that the run learnt from"

@@ -112,7 +112,8 @@ def read_manifest(folder: str | Path) -> dict:
 def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = None) -> Options:
   """Returns how another file is read: as the data were, guesses included, but for the options `given`."""
   own = Options(**manifest["options"])
-  guessed = {} if suffix(path) == ".txt" else manifest.get("read_by") or {}
+  found = {} if suffix(path) == ".txt" else manifest.get("read_by") or {}
+  guessed = {key: value for key, value in found.items() if value}
   if suffix(path) != ".tsv":
     guessed = {**guessed, "quoting": own.quoting}
   return own._replace(**{**guessed, **(given or {})})
