@@ -135,7 +135,8 @@ PRESETS = {
 # The paper's data sets, the last four presets above.
 BENCHMARKS = ("eurlex_4k", "lf_amazontitles_131k", "lf_wikipedia_500k", "lf_amazontitles_1.3m")
 _LONG_TEXTS, _TITLES, _WIKIPEDIA, _LARGEST = BENCHMARKS
-_SOFTMAX, _BINARY = {"method.loss": "softmax"}, {"method.loss": "binary", "method.num_positives": 0}
+_SOFTMAX = {"method.loss": "softmax"}
+_BINARY = {"method.loss": "binary", "method.num_positives": 0, "method.binary_prior": False}
 
 
 def _soft_top(k: int) -> dict:

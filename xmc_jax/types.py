@@ -215,7 +215,8 @@ class Method(NamedTuple):
     loss: `(params, extra_state, batch, key) -> (loss, metrics, new_extra_state)`; in `new_extra_state` a
       RowUpdate may replace a table.
     embed_queries: `(params, extra_state, tokens) -> [n, D]`.
-    embed_labels: `(params, extra_state, tokens, ids) -> [n, D]`.
+    embed_labels: `(params, extra_state, tokens, ids) -> [n, D]`, or `[n, D + 1]`: the last column is added to
+      scores.
     batch: how batches are built.
     sharding_rules: (path regex, partition axes) pairs; the first match wins, and a path without one is an
       error.

@@ -54,7 +54,7 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["bag", "ova", *SLOW])
+@pytest.mark.parametrize("kind", ["prior", "bag", "ova", *SLOW])
 def test_an_export_ranks_by_all_sources_as_the_run_does(folder, kind, tmp_path):
   workdir = made_runs.made(folder, kind, "hybrid")
   export.export(workdir, str(tmp_path / "first"))

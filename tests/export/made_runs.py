@@ -14,6 +14,7 @@ BERT = "BERT"  # stands for `tiny_bert`'s folder
 _CLUSTERS = {"method.labels": "in_batch", "method.loss": "margin", "encoder.embedding_dropout": 0.0}
 KINDS = {
   "bag": {},
+  "prior": {"method.log_prior": 1.0},
   "bag_raw": {"encoder.normalize": False, "method.temperature": 1.0},
   "bert": {"encoder.name": BERT},
   "bert_cls_raw_head": {

@@ -376,28 +376,49 @@ _K, _ALPHA = 2.0, 1.5
 _LOSSES = ["decoupled_softmax", "softmax", "soft_top_k", "binary"]
 
 
-@pytest.mark.parametrize("num_positives", [1, 0])
-@pytest.mark.parametrize("labels", LABELS)
+def _bias(run):
+  """c `[L]`: τ' log(1 + n) - log q, for a pool of 2 sampled positives of each row."""
+  true = run.data.train.unfiltered_positives.toarray() > 0
+  true, settings = true[true.any(axis=1)], run.config.method
+  sampled = min(1, 2 / true.sum(axis=1).mean()) * true.mean(axis=0)
+  found = 1 - (1 - sampled) ** run.config.train.batch_size
+  return settings.log_prior * np.log(1 + true.sum(axis=0)) - settings.log_q * np.log(np.maximum(found, 1e-9))
+
+
 @pytest.mark.parametrize("loss", _LOSSES)
-def test_dexml_is_its_formula(loss, labels, num_positives, make_run):
-  overrides = {"method.loss": loss, "method.labels": labels, "method.num_positives": num_positives}
+@pytest.mark.parametrize(
+  "labels, num_positives, priors",
+  [
+    *itertools.product(LABELS, [1, 0], [{}]),
+    ("all", 0, {"method.log_prior": 0.7}),
+    ("in_batch", 2, {"method.log_prior": 0.7, "method.log_q": True}),
+    ("all", 0, {"method.binary_prior": False}),
+  ],
+)
+def test_dexml_is_its_formula(loss, labels, num_positives, priors, make_run):
+  overrides = {"method.loss": loss, "method.labels": labels, "method.num_positives": num_positives, **priors}
   overrides |= {"method.k": _K, "method.alpha": _ALPHA}
   run = make_run(**overrides, **{"encoder.embedding_dropout": 0.0})
   params, extra_state = run.initial_parameters()
   queries = run.embedder.queries(params, extra_state, run.data.train.tokens).astype(np.float64)
-  vectors = run.embedder.labels(params, extra_state).astype(np.float64)
+  vectors = run.embedder.labels(params, extra_state).astype(np.float64)[:, : queries.shape[1]]
   truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
-  num_filtered = 0
+  num_filtered, bias = 0, _bias(run)
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number)
     batch = batch._replace(**loop.static_labels(run.batches, run.mesh))
     columns = np.asarray(batch.columns)
     at, expected = np.maximum(columns, 0), []
+    prior = 0.0
+    if loss == "binary" and run.config.method.binary_prior:  # log(S / P)
+      known = np.asarray(batch.positives)[batch.rows >= 0]
+      prior = np.log(np.sum(columns >= 0) * len(known) / np.sum(known >= 0))
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
       if row < 0:
         continue
-      scores, dense = vectors[at] @ queries[row] / run.config.method.temperature, np.zeros(len(columns))
+      scores = vectors[at] @ queries[row] / run.config.method.temperature + bias[at] - prior
+      dense = np.zeros(len(columns))
       dense[positives[positives >= 0]] = weights[positives >= 0]
       out = filtered[row, at]
       num_filtered += int(np.sum(out & (columns >= 0)))

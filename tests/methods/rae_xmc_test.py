@@ -51,7 +51,7 @@ def weighted(trained, tmp_path_factory):
 # --- the loss ---
 
 
-def _reference(queries, labels, columns, rows, labels_of, sampled, excluded, temperature, weight):
+def _reference(queries, labels, columns, rows, labels_of, sampled, excluded, temperature, weight, bias=None):
   """The losses of a batch, term by term.
 
   Args:
@@ -61,8 +61,10 @@ def _reference(queries, labels, columns, rows, labels_of, sampled, excluded, tem
     labels_of: row -> the ids of its true labels, in the pool or not.
     sampled: row -> {label id: weight}.
     excluded: row -> ids that its loss must not see.
+    bias: what is added to the scores of columns, then of rows.
   """
-  found = []
+  found, bias = [], np.zeros(len(columns) + len(rows)) if bias is None else bias
+  of_columns, of_rows = bias[: len(columns)], bias[len(columns) :]
   for i, query in enumerate(queries):
     if rows[i] < 0:
       found.append(0.0)
@@ -70,20 +72,21 @@ def _reference(queries, labels, columns, rows, labels_of, sampled, excluded, tem
     others = [j for j in range(len(rows)) if j != i and rows[j] >= 0]
     partners = [j for j in others if labels_of[i] & labels_of[j]]
     negatives = [
-      np.exp(query @ labels[c] / temperature)
+      np.exp(query @ labels[c] / temperature + of_columns[c])
       for c, label in enumerate(columns)
       if label >= 0 and label not in labels_of[i] and label not in excluded[i]
     ]
-    negatives += [np.exp(query @ queries[j] / temperature) for j in others if j not in partners]
+    negatives += [np.exp(query @ queries[j] / temperature + of_rows[j]) for j in others if j not in partners]
 
     total = sum(negatives)
 
-    def surprise(key, query=query, total=total):
-      positive = np.exp(query @ key / temperature)
+    def surprise(key, more, query=query, total=total):
+      positive = np.exp(query @ key / temperature + more)
       return -np.log(positive / (positive + total))
 
-    by_label = sum(share * surprise(labels[columns.index(label)]) for label, share in sampled[i].items())
-    by_point = np.mean([surprise(queries[j]) for j in partners]) if partners else by_label
+    places = {columns.index(label): share for label, share in sampled[i].items()}
+    by_label = sum(share * surprise(labels[c], of_columns[c]) for c, share in places.items())
+    by_point = np.mean([surprise(queries[j], of_rows[j]) for j in partners]) if partners else by_label
     found.append((1 - weight) * by_label + weight * by_point)
   return np.array(found)
 
@@ -126,12 +129,16 @@ def _vectors(seed=0, scale=1.0):
 
 @each_case("weight", [0.0, 0.5, 1.0])
 @each_case("temperature", [0.04, 1.0])
-def test_the_loss_is_its_formula(weight, temperature):
+@each_case("biased", [False, True])
+def test_the_loss_is_its_formula(weight, temperature, biased):
   queries, labels = _vectors()
-  expected = _reference(queries, labels, COLUMNS, ROWS, LABELS_OF, SAMPLED, EXCLUDED, temperature, weight)
+  bias = np.random.default_rng(1).normal(size=len(COLUMNS) + len(ROWS)) if biased else None
+  expected = _reference(
+    queries, labels, COLUMNS, ROWS, LABELS_OF, SAMPLED, EXCLUDED, temperature, weight, bias
+  )  # fmt: skip
   found = memory_loss(
     queries.astype(np.float32), labels.astype(np.float32), _batch(),
-    temperature=temperature, point_weight=weight,
+    temperature=temperature, point_weight=weight, bias=bias,
   )  # fmt: skip
   np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
   assert found[4] == 0 and np.all(found[:4] > 0)
@@ -164,7 +171,21 @@ def test_gradients_are_finite_and_none_reaches_padding(scale):
   assert np.all(np.abs(of_queries[:4]).sum(axis=1) > 0) or scale > 1
 
 
-@pytest.mark.parametrize("extra", [{}, POINTS], ids=["paper", "points"])
+def _bias(run, columns):
+  """-log q of the pool's labels, of which a row samples 2 and brings hard ones, and of the batch's rows."""
+  true, settings, size = (
+    run.data.train.unfiltered_positives.toarray() > 0,
+    run.config.method,
+    run.config.train.batch_size,
+  )
+  true = true[true.any(axis=1)]
+  sampled = min(1, 2 / true.sum(axis=1).mean()) * true.mean(axis=0)
+  others = settings.num_random_negatives + size * settings.num_hard_negatives
+  found = np.clip(1 - (1 - sampled) ** size + others / true.shape[1], 1e-9, 1)
+  return -np.log(np.append(found[np.maximum(columns, 0)], np.full(size, size / len(true))))
+
+
+@pytest.mark.parametrize("extra", [{}, POINTS, {"method.log_q": True}], ids=["paper", "points", "log_q"])
 def test_the_method_is_its_formula(extra, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **extra, **{"method.num_positives": 2})
   params, extra_state = run.initial_parameters()
@@ -186,7 +207,7 @@ def test_the_method_is_its_formula(extra, data, tmp_path):
     out = [set(filtered[row].indices.tolist()) if row >= 0 else set() for row in rows]
     expected = _reference(
       queries[np.maximum(rows, 0)], vectors[np.maximum(columns, 0)], columns, rows, labels_of, sampled, out,
-      settings.temperature, settings.point_positive_weight,
+      settings.temperature, settings.point_positive_weight, _bias(run, columns) if settings.log_q else None,
     )  # fmt: skip
     real = np.array(rows) >= 0
     found, told = loss_of(batch)

@@ -20,8 +20,7 @@ from xmc_jax.data import special_ids
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods import unidec
-from xmc_jax.methods.components import unidec_loss
-from xmc_jax.methods.components.pool_losses import log_inclusion_of_pool
+from xmc_jax.methods.components import label_priors, unidec_loss
 from xmc_jax.retrieval import index
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
@@ -143,7 +142,8 @@ def _reference(run, params, batch):
     return total
   table = np.asarray(params[unidec.TABLE], np.float64)
   scores = {r: {c: raw[r] @ table[c] / setting.classifier_temperature for c in pool[r]} for r in rows}
-  prior = {r: {c: s - math.log(tiny_runs.NUM_LABELS) for c, s in scores[r].items()} for r in rows}
+  base = math.log(len(columns) * len(rows) / sum(map(len, positives.values())))
+  prior = {r: {c: s - base for c, s in scores[r].items()} for r in rows}
   pairs = [sum(math.log1p(math.exp(s)) - (c in positives[r]) * s for c, s in prior[r].items()) for r in rows]
   binary = sum(pairs) / len(pairs)
   if setting.classifier_loss == "binary":  # over the pool, one way
@@ -208,9 +208,9 @@ def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monk
   """As 600 pools have it that a run samples: of some positives or all, filled up with the others or not."""
   positives, size = case
   settings = {"method.num_positives": positives, "method.pool_size": size, "method.num_hard_negatives": 0}
-  taken = []
+  taken, log_inclusion_of_pool = [], label_priors.log_inclusion
   monkeypatch.setattr(
-    unidec, "log_inclusion_of_pool", lambda *given: taken.append(log_inclusion_of_pool(*given)) or 0
+    label_priors, "log_inclusion", lambda *given: taken.append(log_inclusion_of_pool(*given)) or taken[-1]
   )
   run = make_run(**{**UNIDEC, **settings, "method.log_q": True, "train.batch_size": 16})
   there = np.zeros(tiny_runs.NUM_LABELS)
@@ -340,7 +340,7 @@ def test_dropout_is_on_both_heads(make_run):
     assert len(found) == 3
 
 
-def _trained_classifiers(log_num_labels, kind, weight, num_labels=600, width=24):
+def _trained_classifiers(kind, weight, num_labels=600, width=24):
   """`(P@1, different first labels)` of 512 points after 400 steps of the classifier half alone.
 
   A point's features are the mean of three labels' random vectors and a direction that all points share, as
@@ -377,7 +377,7 @@ def _trained_classifiers(log_num_labels, kind, weight, num_labels=600, width=24)
       excluded=jnp.full((len(rows), 1), -1),
     )
     scores = scores_of(params, jnp.asarray(features)[rows])
-    return unidec_loss.total(settings, batch, jnp.zeros_like(scores), scores, log_num_labels)[0]
+    return unidec_loss.total(settings, batch, jnp.zeros_like(scores), scores)[0]
 
   @jax.jit
   def step(params, state, rows):
@@ -394,11 +394,12 @@ def _trained_classifiers(log_num_labels, kind, weight, num_labels=600, width=24)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, weight", [("same", 1.0), ("binary", 0.0)])
-def test_binary_cross_entropy_with_its_prior_does_not_collapse(kind, weight):
-  """Scores less log L: points differ in their first label. Without, nearly all have the same one."""
-  precision, different = _trained_classifiers(math.log(600), kind, weight)
+def test_binary_cross_entropy_with_its_prior_does_not_collapse(kind, weight, monkeypatch):
+  """Scores less log(S / P): points differ in their first label. Without, nearly all have the same one."""
+  precision, different = _trained_classifiers(kind, weight)
   assert precision > 0.6 and different > 200
-  precision, different = _trained_classifiers(0.0, kind, weight)
+  monkeypatch.setattr(unidec_loss, "log_negatives_per_positive", lambda batch: 0.0)
+  precision, different = _trained_classifiers(kind, weight)
   assert precision < 0.05 and different < 10
 
 

@@ -16,13 +16,14 @@ class Case(NamedTuple):
   positives: np.ndarray
   weights: np.ndarray | None
   excluded: np.ndarray | None
+  bias: np.ndarray | None
   where: np.ndarray | None
   temperature: float
   scale: np.ndarray
 
   @property
   def options(self):
-    return {"weights": self.weights, "excluded": self.excluded, "where": self.where}
+    return {"weights": self.weights, "excluded": self.excluded, "bias": self.bias, "where": self.where}
 
 
 def draw_columns(rng, num_rows, num_labels, width, counts):
@@ -39,15 +40,16 @@ def make_case(kind, size=(5, 37, 6), *, width=4, weighted=False, masked=False, s
   rng = np.random.default_rng(seed)
   tables = [rng.normal(size=(rows, dim)).astype(np.float32) for rows in (num_rows, num_labels)]
   positives = draw_columns(rng, num_rows, num_labels, width, rng.integers(0, width + 1, num_rows))
-  weights = excluded = where = None
+  weights = excluded = bias = where = None
   if weighted and kind != "binary":  # some of weight 0, and numbers on padding, which nothing may read
     weights = (rng.random(positives.shape) * rng.integers(0, 2, positives.shape)).astype(np.float32)
   if masked:
     excluded = draw_columns(rng, num_rows, num_labels, 3, rng.integers(0, 4, num_rows))
     excluded[0, 0] = positives[0, 0]  # excluded wins
     where = rng.random(num_labels) < 0.8
+    bias = rng.normal(size=num_labels).astype(np.float32)
   return Case(
-    *tables, positives, weights, excluded, where, temperature, rng.random(num_rows).astype(np.float32)
+    *tables, positives, weights, excluded, bias, where, temperature, rng.random(num_rows).astype(np.float32)
   )
 
 
@@ -131,7 +133,8 @@ def reference(kind, case):
   """The same from the definitions, in float64."""
   labels, weights, where = spread_all(case)
   queries, table = case.queries.astype(np.float64), case.labels.astype(np.float64)
-  scores = queries @ table.T / case.temperature
+  products = queries @ table.T / case.temperature
+  scores = products + (0 if case.bias is None else case.bias)
   per_row, slopes = np.zeros(len(scores)), np.zeros(scores.shape)
   for row, (s, y, real) in enumerate(zip(scores, labels, where)):
     s, y = s[real], y[real]
@@ -139,5 +142,5 @@ def reference(kind, case):
     if len(s):
       per_row[row], slopes[row, real] = ROWS[kind](s, y, w.astype(np.float64))
   slopes *= case.scale[:, None]
-  d_temperature = -np.sum(slopes * scores) / case.temperature
+  d_temperature = -np.sum(slopes * products) / case.temperature
   return per_row, slopes @ table / case.temperature, slopes.T @ queries / case.temperature, d_temperature

@@ -44,14 +44,15 @@ def dense(kind, case):
   """The same from the public losses of the whole matrix."""
   labels, weights, where = spread_all(case)
   keywords = {"where": where} | ({} if weights is None else {"weights": weights})
-  arguments = case.queries, case.labels, case.temperature, case.scale, labels
+  bias = 0.0 if case.bias is None else case.bias
+  arguments = case.queries, case.labels, case.temperature, bias, case.scale, labels
   return _dense(LOSSES[kind], *arguments, keywords, OPTIONS[kind])
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _dense(loss, queries, table, temperature, scale, labels, keywords, options):
+def _dense(loss, queries, table, temperature, bias, scale, labels, keywords, options):
   def total(queries, table, temperature):
-    per_row = loss(queries @ table.T / temperature, labels, **keywords, **options)
+    per_row = loss(queries @ table.T / temperature + bias, labels, **keywords, **options)
     return jnp.sum(scale * per_row), per_row
 
   grads, per_row = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(queries, table, temperature)
@@ -126,6 +127,7 @@ def test_edges_equal_the_definition(kind, size, magnitude, real, positive, seed)
     positives=draw_columns(rng, num_rows, num_labels, width, rng.integers(0, positive + 1, num_rows)),
     weights=None if kind == "binary" else rng.integers(0, 3, (num_rows, width)).astype(np.float32),
     excluded=draw_columns(rng, num_rows, num_labels, 2, rng.integers(0, 3, num_rows)),
+    bias=None,
     where=rng.random(num_labels) < real,
     temperature=1.0,
     scale=np.ones(num_rows, np.float32),

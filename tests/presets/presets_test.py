@@ -61,7 +61,8 @@ DEXML_ALL = {
   **row("train.clip_norm train.early_stop_evals method.dropout_on_labels", 0.0, 0, True),
 }
 SHORTLIST = row("method.labels method.shortlist_size method.shortlist_every_epochs", "in_batch", 100, 5.0)
-SOFTMAX, BINARY = {"method.loss": "softmax"}, {"method.loss": "binary", "method.num_positives": 0}
+SOFTMAX = {"method.loss": "softmax"}
+BINARY = row("method.loss method.num_positives method.binary_prior", "binary", 0, False)
 SOFT_TOP = "method.loss method.k method.num_positives"
 
 

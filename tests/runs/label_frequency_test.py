@@ -38,19 +38,18 @@ def chosen(data, tmp_path_factory):
 
 def _scores(run, params, extra_state, weight):
   """`[n, L]` of the test rows in float64, by the definition."""
-  queries, labels = (
-    run.embedder.queries(params, extra_state, run.dataset.test.tokens),
-    run.embedder.labels(params, extra_state),
-  )
+  queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
+  labels = run.embedder.labels(params, extra_state)[:, : queries.shape[1]]
   counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
   return queries.astype(float) @ labels.T.astype(float) / 0.05 + weight * np.log(1 + counts)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
-def test_an_encoder_ranks_by_cosines_and_frequency(weight, data, tmp_path):
-  run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **{"eval.log_frequency": weight})
+@pytest.mark.parametrize("prior, weight", [(0.0, 0.0), (0.0, 0.5), (0.0, 2.0), (1.0, 0.0), (1.0, -0.5)])
+def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, data, tmp_path):
+  weights = {"method.log_prior": prior, "eval.log_frequency": weight}
+  run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **weights)
   params, extra_state = run.initial_parameters()
-  expected = _scores(run, params, extra_state, weight)
+  expected = _scores(run, params, extra_state, prior + weight)
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   for scores in ("fused", "encoder"):
     found = ranker(run, params, extra_state, scores)(Queries(queries, run.dataset.test.texts), 60)
@@ -166,9 +165,9 @@ def test_without_validation_rows_none_is_chosen_and_a_line_says_so(data, tmp_pat
 
 def test_illegal_weights_are_refused(data):
   for values, message in (
-    ({**_UNIT, "eval.log_frequency": -0.5}, r"eval\.log_frequency = -0\.5; set .*=-1 to have it chosen"),
-    ({"encoder.normalize": False, "eval.log_frequency": 1.0}, "is for vectors of length 1"),
-    ({**_UNIT, "method.log_q": True}, r"'method\.log_q': it is a setting of method\.name = 'unidec'"),
+    ({**_UNIT, "eval.log_frequency": -1.5}, r"eval\.log_frequency = -1\.5"),
+    ({**_UNIT, "method.log_q": True}, r"method\.log_q = True has no effect when method\.labels = 'all'"),
+    ({"method.name": "ngame", "method.log_prior": 1.0}, r"log_prior = 1\.0 has no effect on method\.loss"),
   ):
     with pytest.raises(ConfigError, match=message):
       config = tiny_runs.config(data, **values)

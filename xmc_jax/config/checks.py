@@ -61,7 +61,6 @@ def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
   for check in settings.checks:
     yield from check(values)
   yield from _joint_faults(values)
-  yield from _frequency_faults(values)
   if values["encoder.name"] in ("bag", "gru"):
     yield from _table_faults(values)
 
@@ -235,17 +234,6 @@ def _joint_faults(values: dict) -> Iterator[str]:
     yield (
       f"train.early_stop_evals = {patience} needs validation rows, and data.num_validation = 0; "
       "set --config.train.early_stop_evals=0, or --config.data.num_validation=-1"
-    )
-
-
-def _frequency_faults(values: Mapping) -> Iterator[str]:
-  weight = values["eval.log_frequency"]
-  if weight < 0 and weight != -1:
-    yield f"eval.log_frequency = {weight}; set --config.eval.log_frequency=-1 to have it chosen, or 0 or more"
-  if weight and not values["encoder.normalize"]:
-    yield (
-      f"eval.log_frequency = {weight} is for vectors of length 1, and encoder.normalize = False: raw "
-      "products have learnt how frequent labels are; set --config.eval.log_frequency=0"
     )
 
 

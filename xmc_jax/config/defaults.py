@@ -136,8 +136,8 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     ),
     "log_frequency": Key(
       0.0,
-      "α: an encoder of unit vectors ranks by cos/τ + α log(1 + training points of a label); -1 is chosen "
-      "on validation rows. Not of 'hybrid', which knows frequencies in any case",
+      "α: an encoder's scores get α log(1 + training points of a label) more than in training: above 0 for "
+      "P@k, below for PSP@k; -1 is chosen on validation rows. Not of 'hybrid', which knows frequencies",
       least=-1,
     ),
     "num_candidates": Key(300, "candidates of each scorer in a fused ranking", least=1),

@@ -56,9 +56,13 @@ vectors = np.array(embed(load_file("FOLDER/stablehlo/parameters.safetensors"), i
 ```python
 # Search: pip install faiss-cpu. The index takes vectors of the StableHLO function.
 import faiss
-
+APPEND
 scores, ids = faiss.read_index("FOLDER/index/labels.faiss").search(vectors, 5)
 ```
+"""
+_APPEND = """
+# The last column of a label is its frequency, which is added to its score: texts have a 1 there.
+vectors = np.pad(vectors, ((0, 0), (0, 1)), constant_values=1)
 """
 _TOOLS = """\
 | tool | what it ranks by |
@@ -115,7 +119,7 @@ def text(run: Run, made: Made, scores: str) -> str:
     "## Use\n",
     _USE,
     "" if made.sentence.reason else _USE_SENTENCE,
-    _USE_PROGRAM,
+    _USE_PROGRAM.replace("APPEND\n", _APPEND if made.facts.get("adds_frequency") else "\n"),
     f"## Data\n\n{_code(data.summary(run.dataset.manifest))}",
     f"## Test metrics\n\n{measured.table(report, made.facts)}",
     f"## Settings\n\nStep {made.facts['step']:,}. Paths are cut to their last part.\n\n",

@@ -61,7 +61,7 @@ class Exported:
     self._memory: memory_files.Memory | None = None
     self._reread()
     if facts["ranks_by"] == HYBRID:
-      self._memory = memory_files.read(folder / MEMORY, self._vectors.shape, facts["views"])
+      self._memory = memory_files.read(folder / MEMORY, (len(self._vectors), facts["width"]), facts["views"])
 
   @classmethod
   def load(cls, folder: str | pathlib.Path) -> "Exported":

@@ -16,6 +16,7 @@ import numpy as np
 from xmc_jax import sanitize
 from xmc_jax.errors import DataError
 from xmc_jax.retrieval import Index
+from xmc_jax.retrieval.search import with_bias_column
 from xmc_jax.retrieval.sources import unit_rows
 from xmc_jax.storage import atomic
 
@@ -73,7 +74,8 @@ def write(
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:
     shape = len(points) + len(vectors), vectors.shape[1]
-    unit = (unit_rows(block) for block in _blocks([points]))
+    pad = (0, 0), (0, shape[1] - points.shape[1])  # labels may have a column more, which is theirs alone
+    unit = (np.pad(unit_rows(block), pad) for block in _blocks([points]))
     write_faiss(folder / BOTH, shape, chain(unit, _blocks([vectors])))
   return _write_scann(folder, vectors, sample)
 
@@ -208,6 +210,7 @@ def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:
   """Writes ScaNN's index, its search settings and sample queries; returns why there is none, or ''."""
   queries = sample if len(sample) else np.asarray(vectors[:200], np.float32)
   index = Index(np.asarray(vectors), backend="scann", name="export")
+  queries = with_bias_column(queries, vectors.shape[1])
   index.search(queries, min(_SCANN_DEPTH, len(vectors)))
   settings = index.save(folder / SCANN)
   if settings is None:

@@ -125,19 +125,21 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   if memory:
     points = memory_files.write(part / exported.MEMORY, memory, _point_blocks(source, rows))
   no_scann = _write_index(part / exported.INDEX, source, vectors, points)
+  adds_frequency = bool(run.config.method.get("log_prior"))
   facts = {
     "format": exported.FORMAT,
     "version": exported.VERSION,
     "method": run.config.method.name,
     "step": source.step,
     "max_length": run.config.data.max_length,
-    "width": int(vectors.shape[1]),
+    "width": int(vectors.shape[1]) - adds_frequency,
     "ranks_by": exported.HYBRID if memory else _ranks_by(run, source.view),
     "index_ranks_by": _ranks_by(run, source.view),
     "views": source.views,
     "trained_labels": len(vectors),
     "points": len(rows),
     "adds_labels": exported.LABELS in functions,
+    "adds_frequency": adds_frequency,
     "encoder_run": pathlib.Path(run.config.init_from).name,
   }
   atomic.write_json(part / exported.MARKER, facts)

@@ -79,7 +79,7 @@ def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
 
   Args:
     folder: the folder.
-    shape: `(L, D)` of the label vectors; labels may have been added since the memory was written.
+    shape: `(L, D)`, the number of labels and the width of points; labels may have been added since.
     views: names of the kinds of label vectors.
 
   Raises:

@@ -31,6 +31,7 @@ SETTINGS = declare(
     0,
     "labels that a step adds to an in-batch pool, by their gradients under a cache of all labels",
   ),
+  binary_prior=Key(True, "binary: subtracts log(labels per positive) from scores; False is the paper's"),
   k=Key(5.0, "soft_top_k: number of labels at the top", above=0),
   alpha=Key(2.0, "soft_top_k: α, the sharpness", above=0),
 )

@@ -11,10 +11,11 @@ of clusters, as NGAME's are, so that they hold such points. docs/formulas.md, "R
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 
 from xmc_jax import losses, models
 from xmc_jax.config import Key, declare
-from xmc_jax.methods.components import embedding, pool, refreshes
+from xmc_jax.methods.components import embedding, label_priors, pool, refreshes
 from xmc_jax.methods.components.pool_losses import SCORES, known_columns, mean_over_rows
 from xmc_jax.types import Array, Batch, DatasetInfo, Method
 
@@ -24,6 +25,7 @@ SETTINGS = declare(
   pool.SETTINGS,
   pool.HARD_NEGATIVES,
   refreshes.CLUSTERS,
+  label_priors.LOG_Q,
   loss=Key("decoupled_softmax", "the loss to minimise", choices=("decoupled_softmax",)),
   labels=pool.IN_BATCH,
   cluster_size=Key(4, "points of a cluster, at most, if point_positive_weight is not 0", least=1),
@@ -36,13 +38,23 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   embed_points, embed_texts = embedding.embedders(config, info)
+  bias = label_priors.bias(config, info)
+  of_points = np.log((info.num_labelled or info.num_points) / config.train.batch_size)  # -log q of a point
 
   def loss(params, extra_state, batch, key):
     query_key, label_key = jax.random.split(key)
     queries = embed_points(encoder.embed, params, batch.queries, query_key)
     labels = embed_texts(encoder.embed, params, batch.labels, label_key)
+    of_keys = None
+    if bias is not None:
+      of_keys = jnp.append(bias[jnp.maximum(batch.columns, 0)], jnp.full(len(queries), of_points))
     per_row = memory_loss(
-      queries, labels, batch, temperature=settings.temperature, point_weight=settings.point_positive_weight
+      queries,
+      labels,
+      batch,
+      temperature=settings.temperature,
+      point_weight=settings.point_positive_weight,
+      bias=of_keys,
     )
     sharing = jnp.sum(batch.shared & ~jnp.eye(len(batch.shared), dtype=bool), axis=1)
     return (
@@ -71,7 +83,13 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
 
 
 def memory_loss(
-  queries: Array, labels: Array, batch: Batch, *, temperature: float, point_weight: float = 0.0
+  queries: Array,
+  labels: Array,
+  batch: Batch,
+  *,
+  temperature: float,
+  point_weight: float = 0.0,
+  bias: Array | None = None,
 ) -> Array:
   r"""Computes decoupled softmax of each point over the pool's labels and the batch's other points.
 
@@ -90,6 +108,7 @@ def memory_loss(
     batch: says which columns are positives, and which points share a label; excluded pairs do not count.
     temperature: τ.
     point_weight: w, from 0 (the paper's eq. 10) to 1.
+    bias: `[S + B]`, added to the scores of labels and points; None is 0.
 
   Returns:
     `[B]`; 0 for padding.
@@ -104,7 +123,7 @@ def memory_loss(
   in_pool = (batch.columns >= 0) & ~known_columns(batch.excluded, len(labels))
   scores = [jnp.einsum("bd,kd->bk", queries, keys, precision="highest") for keys in (labels, queries)]
   return losses.decoupled_softmax(
-    jnp.concatenate(scores, axis=1) / temperature,
+    jnp.concatenate(scores, axis=1) / temperature + (0 if bias is None else bias),
     jnp.concatenate([own, sharing], axis=1),
     weights=jnp.concatenate([of_labels, of_points], axis=1),
     where=jnp.concatenate([in_pool, real & ~itself], axis=1) & real[:, None],

@@ -8,7 +8,6 @@ DEPSL has no second half. docs/formulas.md, "UniDEC and DEPSL".
 """
 
 import functools
-import math
 from collections.abc import Iterator, Mapping
 
 import jax
@@ -18,24 +17,14 @@ import ml_collections
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
-from xmc_jax.methods.components import embedding, pool, refreshes, unidec_heads, unidec_loss
-from xmc_jax.methods.components.pool_losses import SCORES, log_inclusion_of_pool
+from xmc_jax.methods.components import embedding, label_priors, pool, refreshes, unidec_heads, unidec_loss
+from xmc_jax.methods.components.pool_losses import SCORES
 from xmc_jax.models import normalize
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 
 def _faults(values: Mapping) -> Iterator[str]:
-  labels, sampling = values["method.labels"], values["method.positive_sampling"]
-  if values["method.log_q"] and labels != "in_batch":
-    yield (
-      f"method.log_q = True has no effect when method.labels = {labels!r}: every label is in the pool; set "
-      "--config.method.log_q=False, or --config.method.labels=in_batch"
-    )
-  if values["method.log_q"] and sampling != "uniform":
-    yield (
-      f"method.log_q = True takes positives for uniform, and method.positive_sampling = {sampling!r}; "
-      "set --config.method.positive_sampling=uniform"
-    )
+  labels = values["method.labels"]
   size = values["method.pool_size"]
   if size and labels != "in_batch":
     yield (
@@ -50,6 +39,7 @@ SETTINGS = declare(
   pool.SETTINGS,
   pool.HARD_NEGATIVES,
   refreshes.CLUSTER_TIMES,
+  label_priors.SETTINGS,
   checks=(
     _faults,
     unused("classifier_dim", 0, binary_weight=0.0, classifier_loss="same"),
@@ -74,7 +64,6 @@ SETTINGS = declare(
     0.5, "λ_D: share of queries against labels, by texts; the reverse has the rest", most=1
   ),
   classifier_query_weight=Key(0.5, "λ_C: the same share, by classifiers", most=1),
-  log_q=Key(False, "True: subtract the log of the probability that a label is in the pool from its scores"),
 )
 TABLE = "classifiers"  # in `params`: Ψ, `[L', D']`, L' = L rounded up to the devices
 _DROPPED = "dropped"  # in `extra_state`: `[2]` hard negatives and positives that had no room in a pool so far
@@ -86,7 +75,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = unidec_heads.build(config, info, dim)
   embed_points, embed_texts = embedding.embedders(config, info)
-  log_inclusion = log_inclusion_of_pool(config, info) if settings.log_q else None
+  bias = label_priors.bias(config, info)
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
@@ -99,9 +88,9 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     queries = embed_points(heads.of_points, params, batch.queries, query_key)
     texts = embed_texts(heads.of_texts, params, batch.labels, label_key)
     scores = _products(queries[:, : heads.width], texts) / settings.temperature
-    scores -= 0.0 if log_inclusion is None else log_inclusion[jnp.maximum(batch.columns, 0)]
+    scores += 0.0 if bias is None else bias[jnp.maximum(batch.columns, 0)]
     by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
-    value, parts = unidec_loss.total(settings, batch, scores, by_table, math.log(info.num_labels))
+    value, parts = unidec_loss.total(settings, batch, scores, by_table)
     if settings.pool_size:
       extra_state = {_DROPPED: extra_state[_DROPPED] + batch.dropped}
       parts |= dict(zip(("dropped_negatives", "dropped_positives"), extra_state[_DROPPED]))
@@ -132,13 +121,12 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     ),
     refreshes={**refreshes.clusters(config, text_half), **hard},
   )
-  if not dim:
-    return depsl
-  return depsl._replace(
+  unidec = depsl._replace(
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),
     sparse_params={TABLE: lambda batch, extra_state: batch.columns},
     scorers={"encoder": by_text, "classifier": by_classifier},
   )
+  return label_priors.in_ranking(unidec if dim else depsl, config, info)
 
 
 _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device

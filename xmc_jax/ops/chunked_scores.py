@@ -24,15 +24,15 @@ class Pool(NamedTuple):
     labels: `[L, D]`.
     positives: `[B, P]` int32 columns; a number outside [0, L) is no column.
     excluded: `[B, F]` int32 columns that the row must not see, disjoint from `positives`.
-    where: `[L]` bool, True for a real label, or None if all are.
-    scale: float32 scalar; scores are `scale * <query, label>`.
+    bias: `[L]` float32, -inf for a column that is no label, or None if all are 0.
+    scale: float32 scalar; scores are `scale * <query, label> + bias`.
   """
 
   queries: Array
   labels: Array
   positives: Array
   excluded: Array
-  where: Array | None
+  bias: Array | None
   scale: Array
 
 
@@ -64,7 +64,7 @@ class Scores(NamedTuple):
 
 def compute(pool: Pool, *, with_positives: bool, precision: str = "float32") -> Scores:
   """Computes all scores of a pool; the arguments are those of `fold`."""
-  return Scores(*_hide(pool, _scorer(pool, precision)(pool.labels), 0, with_positives))
+  return Scores(*_hide(pool, _scorer(pool, precision)(0, len(pool.labels)), 0, with_positives))
 
 
 def _hide(pool: Pool, scores: Array, start: Array | int, with_positives: bool) -> tuple[Array, Array]:
@@ -113,12 +113,10 @@ def fold(
   def step(carry, start, width):
     state, found = carry
     if kept is None:
-      scores, own = _hide(pool, score(_rows(pool.labels, start, width)), start, with_positives)
+      scores, own = _hide(pool, score(start, width), start, with_positives)
       found = jnp.maximum(found, own)
     else:
       scores = _columns(kept.of_labels, start, width)
-    if pool.where is not None:
-      scores = jnp.where(_rows(pool.where, start, width), scores, -jnp.inf)
     return reduction.add(state, scores), found
 
   found = jnp.full(pool.positives.shape, -jnp.inf, jnp.float32) if kept is None else kept.found
@@ -160,9 +158,9 @@ def gradients(
   def step(carry, start, width):
     d_queries, d_labels = carry
     block = _rows(pool.labels, start, width)
-    cotangent = slope(score(block) if kept is None else _columns(kept.of_labels, start, width))
-    if pool.where is not None:
-      cotangent = jnp.where(_rows(pool.where, start, width), cotangent, 0)
+    cotangent = slope(score(start, width) if kept is None else _columns(kept.of_labels, start, width))
+    if pool.bias is not None:
+      cotangent = jnp.where(jnp.isneginf(_rows(pool.bias, start, width)), 0, cotangent)
     if cells.shape[1]:
       cotangent = _write(cotangent, cells - start, at_cells)
     if native:
@@ -175,12 +173,18 @@ def gradients(
   return _for_each_chunk(step, nothing, len(pool.labels), chunk)
 
 
-def _scorer(pool: Pool, precision: str) -> Callable[[Array], Array]:
-  """Returns the function `block of labels [n, D] -> scores [B, n]`."""
-  if _multiplies_natively(pool.queries, pool.labels):
-    return lambda block: multiply(pool.queries, block, 1, 1, precision) * pool.scale
-  queries = pool.queries.astype(jnp.float32) * pool.scale  # saves a pass over the scores
-  return lambda block: multiply(queries, block, 1, 1, precision)
+def _scorer(pool: Pool, precision: str) -> Callable[[Array | int, int], Array]:
+  """Returns the function `(start, width) -> scores [B, width]` of the labels from `start` on."""
+  native = _multiplies_natively(pool.queries, pool.labels)
+  # Scaling queries instead saves a pass over the scores.
+  queries = pool.queries if native else pool.queries.astype(jnp.float32) * pool.scale
+
+  def score(start, width):
+    scores = multiply(queries, _rows(pool.labels, start, width), 1, 1, precision)
+    scores = scores * pool.scale if native else scores
+    return scores if pool.bias is None else scores + _rows(pool.bias, start, width)
+
+  return score
 
 
 def multiply(a: Array, b: Array, axis_a: int, axis_b: int, precision: str = "float32") -> Array:

@@ -48,6 +48,7 @@ def streaming_loss(
   weights: Array | None = None,
   excluded: Array | None = None,
   unsampled: Array | None = None,
+  bias: Array | None = None,
   where: Array | None = None,
   mesh: Mesh | None = None,
   precision: str = "float32",
@@ -57,7 +58,7 @@ def streaming_loss(
   r"""Computes a loss of each query against all labels, and its gradient, `chunk` labels at a time.
 
   .. math::
-    \mathrm{loss}(s_b, y_b), \qquad s_{bl} = \langle q_b, z_l \rangle / \tau, \qquad y_{bl} = [l \in P_b]
+    \mathrm{loss}(s_b, y_b), \quad s_{bl} = \langle q_b, z_l \rangle / \tau + c_l, \quad y_{bl} = [l \in P_b]
 
   The loss is `losses.softmax`, `decoupled_softmax`, `binary` or `soft_top_k_loss`.
   Gradients flow to `queries`, `labels`, `temperature` and `weights`, by `jax.grad`.
@@ -70,12 +71,11 @@ def streaming_loss(
       A positive of weight 0 still is a positive.
     chunk: labels scored at once, on each device.
     temperature: τ > 0, a scalar.
-    weights: `[B, P]`; by default 1 / max(1, number of the row's positives).
-      'binary' has none.
-    excluded: `[B, F]` columns that the row's loss must not see, even where they
-      are positives; -1 is none.
+    weights: `[B, P]`; by default 1 / max(1, number of the row's positives). 'binary' has none.
+    excluded: `[B, F]` columns that the row's loss must not see, even where they are positives; -1 is none.
     unsampled: `[B, U]` more excluded columns, none of them in `positives`, which is not checked: true labels
       that were not sampled and that the loss must not see.
+    bias: `[L]` c, added to the scores, without a gradient; 0 by default.
     where: `[L]` bool, True for a real label; others are as if not there.
     mesh: of axes ('data', 'label'); by default the one device of the inputs.
     precision: how scores and gradients are multiplied; see `ops.precision.algorithm`.
@@ -92,13 +92,13 @@ def streaming_loss(
     Array([1.0986123], dtype=float32)
   """
   tables = [jnp.asarray(table) for table in (queries, labels, positives)]
-  masks = [None if mask is None else jnp.asarray(mask) for mask in (weights, excluded, unsampled, where)]
+  masks = jax.tree.map(jnp.asarray, (weights, excluded, unsampled, bias, where))
   _check(kind, *tables, *masks, chunk=chunk, kind_options=kind_options)
   plan = _Plan(kind, chunk, mesh, precision, keeps_scores)
   return _loss(plan, *tables, *masks, temperature, KINDS[kind].options | kind_options)
 
 
-def _check(kind, queries, labels, positives, weights, excluded, unsampled, where, *, chunk, kind_options):
+def _check(kind, queries, labels, positives, weights, excluded, unsampled, *of_labels, chunk, kind_options):
   if kind not in KINDS:
     raise ValueError(f"no loss of kind {kind!r}; there are {', '.join(map(repr, KINDS))}")
   if queries.ndim != 2 or labels.ndim != 2 or queries.shape[1] != labels.shape[1]:
@@ -111,8 +111,9 @@ def _check(kind, queries, labels, positives, weights, excluded, unsampled, where
     raise ValueError(f"weights and positives [B, P] do not match: {weights.shape}, {positives.shape}")
   if weights is not None and not KINDS[kind].weighted:
     raise ValueError(f"{kind!r} takes no weights: it sums over all labels")
-  if where is not None and where.shape != labels.shape[:1]:
-    raise ValueError(f"where [L] and labels do not match: {where.shape}, {labels.shape}")
+  for name, values in zip(("bias", "where"), of_labels):
+    if values is not None and values.shape != labels.shape[:1]:
+      raise ValueError(f"{name} [L] and labels do not match: {values.shape}, {labels.shape}")
   if chunk < 1:
     raise ValueError(f"chunk must be at least 1, got {chunk}")
   known = KINDS[kind].options
@@ -123,7 +124,7 @@ def _check(kind, queries, labels, positives, weights, excluded, unsampled, where
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _loss(plan, queries, labels, positives, weights, excluded, unsampled, where, temperature, options):
+def _loss(plan, queries, labels, positives, weights, excluded, unsampled, bias, where, temperature, options):
   """Computes `streaming_loss` of inputs that are checked and converted to arrays."""
   num_rows, num_labels = len(queries), len(labels)
   queries, labels = (
@@ -131,16 +132,16 @@ def _loss(plan, queries, labels, positives, weights, excluded, unsampled, where,
     for table in (queries, labels)
   )
   positives = positives.astype(jnp.int32)
-  excluded = jnp.full((num_rows, 0), -1) if excluded is None else excluded
-  excluded = excluded.astype(jnp.int32)
-  where = None if where is None else where.astype(bool)
-  as_rows = lambda value: jax.lax.stop_gradient(
-    jnp.broadcast_to(jnp.asarray(value, jnp.float32), (num_rows,))
-  )
+  excluded = jnp.full((num_rows, 0), -1, jnp.int32) if excluded is None else excluded.astype(jnp.int32)
+  if where is not None:
+    bias = jnp.where(where.astype(bool), 0.0 if bias is None else bias, -jnp.inf)
+
+  def as_rows(value):
+    return jax.lax.stop_gradient(jnp.broadcast_to(jnp.asarray(value, jnp.float32), (num_rows,)))
 
   real = positives >= 0
-  if where is not None and num_labels:
-    real &= where[jnp.where(real, positives, 0)]
+  if bias is not None and num_labels:
+    real &= bias[jnp.where(real, positives, 0)] > -jnp.inf
   real &= ~jnp.any(positives[:, :, None] == excluded[:, None, :], axis=2)
   if unsampled is not None:  # joined after the comparison above, of [B, P, F] cells: P and U may be hundreds
     excluded = jnp.concatenate([excluded, unsampled.astype(jnp.int32)], axis=1)
@@ -150,22 +151,22 @@ def _loss(plan, queries, labels, positives, weights, excluded, unsampled, where,
   weights = jnp.where(real, weights, 0).astype(jnp.float32)
   options = jax.tree.map(as_rows, options)
   value, relative = _summarise(
-    plan, queries, labels, jnp.asarray(temperature, jnp.float32), positives, excluded, where, options
+    plan, queries, labels, jnp.asarray(temperature, jnp.float32), positives, excluded, bias, options
   )
   return KINDS[plan.kind].combine(value, relative, real, weights, options)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _summarise(plan, queries, labels, temperature, positives, excluded, where, options):
+def _summarise(plan, queries, labels, temperature, positives, excluded, bias, options):
   """Computes a number for each row that sums up its scores, `[B]`, and the scores of its positives `[B, P]`.
 
   Both are relative to a constant of the row; the scores are 0 where there is no positive.
   """
-  return _summarise_forward(plan, queries, labels, temperature, positives, excluded, where, options)[0]
+  return _summarise_forward(plan, queries, labels, temperature, positives, excluded, bias, options)[0]
 
 
-def _summarise_forward(plan, queries, labels, temperature, positives, excluded, where, options):
-  pool = Pool(queries, labels, positives, excluded, where, 1 / temperature)
+def _summarise_forward(plan, queries, labels, temperature, positives, excluded, bias, options):
+  pool = Pool(queries, labels, positives, excluded, bias, 1 / temperature)
   if plan.mesh is None:
     summary, kept = _forward_shard(plan, None, pool, options)
   else:
@@ -203,7 +204,7 @@ def _summarise_backward(plan, residuals, cotangents):
     )
     d_queries, d_labels = shard(padded, padded_rows, kept)
     d_queries, d_labels = d_queries[: len(pool.queries)], d_labels[: len(pool.labels)]
-  # A score is <q, z> / τ, so that τ · d/dτ = -q · d/dq, summed over the rows.
+  # A score is <q, z> / τ and a constant, so that τ · d/dτ = -q · d/dq, summed over the rows.
   d_temperature = -jnp.sum(pool.queries.astype(jnp.float32) * d_queries) * pool.scale
   return d_queries.astype(pool.queries.dtype), d_labels, d_temperature, None, None, None, None
 
@@ -268,7 +269,7 @@ def _own_columns(pool: Pool, axis: str | None) -> Pool:
 
 def _pool_specs(pool: Pool) -> Pool:
   rows = P("data", None)
-  return Pool._make((rows, P("label", None), rows, rows, None if pool.where is None else P("label"), P()))
+  return Pool._make((rows, P("label", None), rows, rows, None if pool.bias is None else P("label"), P()))
 
 
 def _kept_specs(plan: _Plan) -> PyTree:
@@ -284,15 +285,15 @@ def _pad(pool: Pool, rows: PyTree, mesh: Mesh, value: float) -> tuple[Pool, PyTr
   def pad(array, more, value=0):
     return jnp.pad(array, ((0, more),) + ((0, 0),) * (array.ndim - 1), constant_values=value)
 
-  where = pool.where
+  bias = pool.bias
   if more_labels:
-    where = pad(jnp.ones((num_labels,), bool) if where is None else where, more_labels, False)
+    bias = pad(jnp.zeros(num_labels, jnp.float32) if bias is None else bias, more_labels, -jnp.inf)
   pool = Pool(
     pad(pool.queries, more_rows),
     pad(pool.labels, more_labels),
     pad(pool.positives, more_rows, -1),
     pad(pool.excluded, more_rows, -1),
-    where,
+    bias,
     pool.scale,
   )
   return pool, jax.tree.map(lambda array: pad(array, more_rows, value), rows)

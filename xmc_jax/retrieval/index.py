@@ -15,7 +15,7 @@ from xmc_jax import console
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import ConfigError
-from xmc_jax.retrieval.search import Ranking, search, shard_table, without
+from xmc_jax.retrieval.search import Ranking, search, shard_table, with_bias_column, without
 from xmc_jax.types import Array
 
 BACKENDS = ("auto", "exact", "scann")
@@ -120,7 +120,7 @@ class Index:
     """
     if isinstance(queries, SplitTable):  # all processes search for them together
       return search(queries, self._placed, k, exclude=exclude, devices=self._devices)
-    queries = np.asarray(queries, np.float32)
+    queries = with_bias_column(np.asarray(queries, np.float32), self._shape[1])
     depth = max(k, min(_SHALLOWEST, len(self._placed)))
     searcher = self._searcher(queries, depth, exclude)
     if searcher is None:

@@ -61,6 +61,13 @@ def shard_table(labels: Array | Table, devices: Mesh | None = None) -> ShardedTa
   return ShardedTable(vectors, len(labels))
 
 
+def with_bias_column(queries: np.ndarray, width: int) -> np.ndarray:
+  """Appends a 1 to queries `[N, D]` if labels are `[L, D + 1]`: their last column is added to scores."""
+  if width != queries.shape[1] + 1:
+    return queries
+  return np.column_stack([queries, np.ones_like(queries[:, :1])])
+
+
 def search(
   queries: Table,
   labels: Array | Table | ShardedTable,
@@ -74,13 +81,12 @@ def search(
   """Returns the k best labels of each query by inner product, without excluded pairs.
 
   A row with n excluded labels is searched n deeper, so that k candidates remain. Rows are sorted by n, and
-  each block has the depth of its deepest row, n rounded up to a power of two: one row with thousands of
-  excluded labels does not make the search deep for all rows. On a single CPU device NumPy searches, one block
-  per core (host_search.py); otherwise `ops.top_k` does, while the host takes care of the block before.
+  each block has the depth of its deepest row, n rounded up to a power of two. On a single CPU device NumPy
+  searches, one block per core (host_search.py); otherwise `ops.top_k`, while the host ends the block before.
 
   Args:
     queries: `[N, D]` float32; like labels, maybe split over the processes. Every process gets all results.
-    labels: `[L, D]` float32; with `devices`, on the host; or the result of `shard_table` for these devices.
+    labels: `[L, D]` or `[L, D + 1]` (`with_bias_column`); with `devices`, on the host; or a `shard_table`.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.
     block: queries at a time; 0 is 512 on CPUs and 4,096 on accelerators.
@@ -88,6 +94,7 @@ def search(
     recall: the share of the k labels that a TPU has to find, on average; other devices find all.
   """
   placed, num_labels = labels if isinstance(labels, ShardedTable) else shard_table(labels, devices)
+  queries = split_table.map_rows(queries, lambda rows: with_bias_column(rows, placed.shape[1]))
   hosted, num_queries = _on_one_cpu(placed), len(queries)
   queries = split_table.whole(queries) if hosted else queries  # threads cannot ask other processes for rows
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)

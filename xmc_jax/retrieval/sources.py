@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
-from xmc_jax.retrieval.search import Ranking
+from xmc_jax.retrieval.search import Ranking, with_bias_column
 
 _NEAR = 64  # nearest training queries that are used, by embedding and by words each
 _VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power
@@ -40,7 +40,8 @@ class Corpus(NamedTuple):
   """Holds all data that labels can be ranked by; a vector that is not finite counts as zeros.
 
   Attributes:
-    label_vectors: `[L, D]` float32, by source: 'encoder', and 'classifier' if there are classifiers.
+    label_vectors: `[L, D]` float32, by source: 'encoder', and 'classifier' if there are classifiers; or
+      `[L, D + 1]` each (`search.with_bias_column`).
     point_vectors: `[N, D]` float32 embeddings of the training queries in the memory.
     truth: CSR `[N, L]` float32, 1 for each label of these training queries.
     point_texts, label_texts: N and L texts.
@@ -114,12 +115,13 @@ class Retriever:
       size: queries in a block.
       exclude: CSR `[n, L]` pairs that are no candidates; None for none.
     """
-    queries = queries._replace(vectors=_finite(queries.vectors))
+    vectors = _finite(queries.vectors)
+    queries = queries._replace(vectors=with_bias_column(vectors, len(self._used["encoder"])))
     ranked = {
       name: index.search(_columns(queries.vectors, self._used[name]), k, exclude=exclude)
       for name, index in self._labels.items()
     }
-    unit = unit_rows(queries.vectors)
+    unit = unit_rows(vectors)
     near = self._nearest(unit)
 
     def block(start: int) -> Block:

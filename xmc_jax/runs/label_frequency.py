@@ -1,6 +1,6 @@
 """Adds label frequency to an encoder's scores: cos/τ + α log(1 + n_l), for n_l training points of label l.
 
-Vectors of length 1 cannot express how frequent a label is; `config.eval.log_frequency` is α. The term is one
+`config.eval.log_frequency` is α, on top of `method.log_prior`, which the method trained with. The term is one
 more column of the label vectors, and queries have a 1 there: labels are still ranked by inner products.
 """
 
@@ -28,7 +28,7 @@ def weight_of(run: Run, view: str = "") -> float:
   if not wanted or view not in ("", "encoder") or (run.method.scorers and not view):
     return 0.0
   path = run.ranking_folder / run_folder.FREQUENCY
-  if wanted < 0:
+  if wanted == -1:
     return ChosenWeight.load(path, GRID[-1]).weight if path.exists() else 0.0
   return wanted
 
@@ -47,19 +47,16 @@ def log_scope(run: Run, scores: str) -> None:
 
 
 def add_label_column(run: Run, labels: Table, weight: float) -> Table:
-  """Appends a column τ α log(1 + n_l) to label vectors `[L, D]`; returns them unchanged if α is 0."""
+  """Adds τ α log(1 + n_l) to the scores of label vectors `[L, D]`, as a column that queries have a 1 for."""
   if not weight:
     return labels
   counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=len(labels))
   column = (run.config.method.temperature * weight * np.log1p(counts)).astype(np.float32)
   if isinstance(labels, SplitTable):
     column = column[labels.own_rows]
+  if run.config.method.get("log_prior"):  # the last column is the frequency that the method trained with
+    return split_table.map_rows(labels, lambda rows: np.column_stack([rows[:, :-1], rows[:, -1] + column]))
   return split_table.map_rows(labels, lambda rows: np.column_stack([rows, column]))
-
-
-def add_query_column(queries: np.ndarray, weight: float) -> np.ndarray:
-  """Appends a column of ones to query vectors `[n, D]`; returns them unchanged if α is 0."""
-  return np.column_stack([queries, np.ones_like(queries[:, 0])]) if weight else queries
 
 
 def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
@@ -68,7 +65,7 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
   Does nothing if the config gives α, or if it was chosen before.
   """
   path, validation = run.ranking_folder / run_folder.FREQUENCY, run.data.validation
-  if run.config.eval.log_frequency >= 0 or path.exists():
+  if run.config.eval.log_frequency != -1 or path.exists():
     return
   if not len(validation):
     return say("eval.log_frequency: label frequency has weight 0, as there are no validation rows")
@@ -94,7 +91,7 @@ def _metric_with(run: Run, queries: np.ndarray, labels: Table, weight: float) ->
     add_label_column(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency"
   )
   depth = int(metric.partition("@")[2])
-  ranking = index.search(add_query_column(queries, weight), depth, exclude=validation.filter)
+  ranking = index.search(queries, depth, exclude=validation.filter)
   found = metrics.evaluate(
     ranking.ids, validation.unfiltered_positives, ks=(depth,), inverse_propensity=run.data.inverse_propensity
   )

@@ -19,7 +19,7 @@ from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
 from xmc_jax.retrieval.index import Index
-from xmc_jax.retrieval.search import Ranking
+from xmc_jax.retrieval.search import Ranking, with_bias_column
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
 from xmc_jax.runs import label_frequency
 from xmc_jax.runs.fused import fused_ranker
@@ -89,7 +89,7 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
   index = Index(vectors, backend=backend, devices=run.mesh, name=name, patience=_PATIENCE)
 
   def rank(queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    vectors = label_frequency.add_query_column(queries.vectors, weight)
+    vectors = with_bias_column(queries.vectors, len(used))
     vectors = vectors if used.all() else vectors[:, used]
     return index.search(vectors, k, exclude=exclude)
 
@@ -240,7 +240,7 @@ def _retriever(
   run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray], rows: np.ndarray | None = None
 ) -> Retriever:
   """Builds the sources' indexes; their memory holds those of the training rows `rows` that have labels."""
-  shape = labels["encoder"].shape[1:]
+  shape = (labels["encoder"].shape[1] - bool(run.config.method.get("log_prior")),)
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
     held = f"{vectors.dtype} {vectors.shape[1:]}, not float32 {shape}"
     path = run.ranking_folder / run_folder.MEMORY

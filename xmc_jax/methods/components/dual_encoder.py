@@ -12,11 +12,18 @@ import ml_collections
 
 from xmc_jax import models
 from xmc_jax.config import declare
-from xmc_jax.methods.components import cached_negatives, embedding, graph_regularizer, pool, refreshes
+from xmc_jax.methods.components import (
+  cached_negatives,
+  embedding,
+  graph_regularizer,
+  label_priors,
+  pool,
+  refreshes,
+)
 from xmc_jax.methods.components.pool_losses import SCORES_IN_CHUNKS, mean_over_rows, pool_loss
 from xmc_jax.types import BatchSpec, DatasetInfo, Method, Refresh
 
-SETTINGS = declare(SCORES_IN_CHUNKS, embedding.SETTINGS, pool.SETTINGS)
+SETTINGS = declare(SCORES_IN_CHUNKS, embedding.SETTINGS, pool.SETTINGS, label_priors.SETTINGS)
 
 
 def make(
@@ -34,12 +41,13 @@ def make(
   num_fresh = batch.num_fresh_negatives
   embed_points, embed_texts = embedding.embedders(config, info)
   embed_parts = embedding.part_embedder(config, info)
+  bias = label_priors.bias(config, info)
 
   def init(key):
     return encoder.init(key), cached_negatives.empty(info, encoder.width) if num_fresh else {}
 
   def mean_loss(queries, labels, batch):
-    return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, **loss_options), batch)
+    return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, bias, **loss_options), batch)
 
   def total_loss(params, extra_state, batch, key):
     query_key, label_key, fresh_key = jax.random.split(key, 3)
@@ -64,7 +72,7 @@ def make(
       extra_state = {**extra_state, cached_negatives.CACHE: cache}
     return mean_loss(queries, labels, batch) + regulariser, metrics, extra_state
 
-  return Method(
+  method = Method(
     init=init,
     loss=total_loss,
     embed_queries=lambda params, extra_state, tokens: encoder.embed(params, tokens),
@@ -73,6 +81,7 @@ def make(
     sharding_rules=(cached_negatives.RULE, embedding.ENCODER_RULE),
     refreshes=_refreshes(config, info, batch),
   )
+  return label_priors.in_ranking(method, config, info)
 
 
 def _refreshes(

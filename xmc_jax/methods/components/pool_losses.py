@@ -12,15 +12,12 @@ import ml_collections
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax import ops
-from xmc_jax.batching.epochs import num_clusters
-from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
 from xmc_jax.losses.margin import margin_from_positives
+from xmc_jax.methods.components.label_priors import MARGINS
 from xmc_jax.ops import precision
 from xmc_jax.types import Array, Batch, DatasetInfo
-
-MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no temperature
 
 
 def _temperature_faults(values: Mapping) -> Iterator[str]:
@@ -126,25 +123,13 @@ def known_columns(columns: Array, num_columns: int) -> Array:
   return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
 
 
-def log_inclusion_of_pool(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array:
-  """Estimates `[L]`, the log of how likely each label is to be in a batch's pool, if batches are leaves.
+def log_negatives_per_positive(batch: Batch) -> Array:
+  """Returns log(S / P) for a pool of S labels with P true ones a row, the prior of binary cross-entropy.
 
-  The number of leaves is a power of two, so a batch may have only a few more rows than half the batch size.
+  Less this prior, scores of 0 expect as many true labels as there are. It has no parameter.
   """
-  settings, num_points = config.method, info.num_labelled or info.num_points
-  num_rows = num_points / num_clusters(num_points, config.train.batch_size)
-  others = settings.num_random_negatives + num_rows * settings.num_hard_negatives
-  return jnp.asarray(
-    log_inclusion_probabilities(
-      info.label_counts,
-      num_points,
-      num_rows,
-      settings.num_positives,
-      others,
-      settings.pool_size,
-      fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives,
-    )
-  )
+  labels, rows = jnp.sum(batch.columns >= 0), jnp.sum(batch.rows >= 0)
+  return jnp.log(labels * rows / jnp.maximum(jnp.sum(batch.positives >= 0), 1))
 
 
 def pool_loss(
@@ -154,6 +139,7 @@ def pool_loss(
   queries: Array,
   labels: Array,
   batch: Batch,
+  bias: Array | None = None,
   **options: Any,
 ) -> Array:
   """Returns losses `[B]` of queries `[B, D]` against the pool's labels `[S, D]`; 0 for padding rows.
@@ -169,6 +155,7 @@ def pool_loss(
       `num_positives`: how many of a row's lowest-scoring positives count, at most.
     queries, labels: embeddings; for 'margin' of length 1.
     batch: says which columns are the positives of each row.
+    bias: `[L]` that is added to the scores of labels, or None; 'margin' has none.
   """
   if loss == "margin":
     return jnp.where(batch.rows >= 0, _margin(config.method, info, queries, labels, batch, **options), 0.0)
@@ -177,6 +164,8 @@ def pool_loss(
   if loss in ("softmax", "soft_top_k"):  # only sampled positives have a term
     positives, weights = sampled_positives(batch, num_sampled(settings))
     positives = jnp.where(weights > 0, positives, -1)
+  if loss == "binary" and settings.get("binary_prior"):
+    options["prior"] = log_negatives_per_positive(batch)
   unsampled = jnp.where(batch.weights > 0, -1, batch.positives) if loss == "soft_top_k" else None
   per_row = ops.streaming_loss(
     loss,
@@ -190,6 +179,7 @@ def pool_loss(
     weights=None if loss == "binary" else weights,
     excluded=batch.excluded,
     unsampled=unsampled,
+    bias=None if bias is None else bias[jnp.maximum(batch.columns, 0)],
     where=batch.columns >= 0,
     mesh=info.mesh if info.mesh.size > 1 else None,
     **options,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from xmc_jax import losses
-from xmc_jax.methods.components.pool_losses import known_columns
+from xmc_jax.methods.components.pool_losses import known_columns, log_negatives_per_positive
 from xmc_jax.types import Array, Batch
 
 _LOSSES = {"decoupled_softmax": losses.decoupled_softmax, "softmax": losses.softmax}
@@ -19,12 +19,11 @@ def total(
   batch: Batch,
   scores: Array,
   by_table: Array | None,
-  log_num_labels: float,
 ) -> tuple[Array, dict[str, Array]]:
   """Returns L = λ L_D + (1 - λ) L_C and its parts, for the log, of scores `[B, S]` by texts and classifiers.
 
-  Binary cross-entropy takes s - log L for a score s, with L labels: at s = 0 it then expects about one true
-  label of all L, where σ(0) expects half of the pool. This prior has no parameter, and no other loss has it.
+  Binary cross-entropy takes s - log(S / P) for a score s, with P true labels a row in a pool of S: at s = 0
+  it then expects P of them, where σ(0) expects half of the pool. No other loss has this prior.
   Without it, new classifiers first learn to reject all points, and Φ_C of all points turns in one direction.
   """
   num_columns = scores.shape[1]
@@ -33,7 +32,9 @@ def total(
   where = real & ~known_columns(batch.excluded, num_columns)
 
   def binary(scores):  # treats each pair alone, so that one way is both
-    return losses.pick_some_labels(scores - log_num_labels, labels, losses.binary, where=where)
+    return losses.pick_some_labels(
+      scores - log_negatives_per_positive(batch), labels, losses.binary, where=where
+    )
 
   def both_ways(scores, kind, query_weight):
     if kind == "binary":
