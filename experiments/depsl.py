@@ -31,6 +31,7 @@ _OWN = {
     **_ONE_WAY,
     "encoder.projection_dim": 384,
     "method.pool_size": 4000,
+    "method.num_random_negatives": 4000,
     "train.batch_size": 2200,
   },
 }

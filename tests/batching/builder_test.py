@@ -458,6 +458,14 @@ def test_a_full_pool_drops_hard_negatives_first_and_counts(size):
   assert drops[size] in kinds
 
 
+def test_random_labels_fill_what_room_a_pool_has():
+  builder = _builder(BatchSpec("in_batch", 1, num_random_negatives=25, num_hard_negatives=1, pool_size=25))
+  for step in range(builder.steps_per_epoch):
+    for lists in ({}, {"shortlist": _shortlist(builder, 6)}):  # before there are lists, and after
+      batch = builder.build(step, lists)
+      assert len(_pool(batch)) == 25 and batch.dropped.tolist() == [0, 0]
+
+
 def test_what_is_dropped_is_not_always_the_same():
   builder = _builder(BatchSpec("in_batch", 1, num_hard_negatives=3, pool_size=14), batch_size=48)
   listed = _shortlist(builder, 6)

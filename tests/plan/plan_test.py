@@ -358,9 +358,10 @@ def test_pools_have_a_limit():
     return shapes.pool_size(made.config, made.sizes)
 
   unidec, ngame = "unidec-lf_amazontitles_1.3m", "ngame-lf_amazontitles_1.3m"
-  assert pool(unidec, pool_size=0) == 1098 * (3 + 6)
+  assert pool(unidec, pool_size=0, num_random_negatives=0) == 1098 * (3 + 6)
   assert pool(unidec, pool_size=9000, num_hard_negatives=0) == 9000  # filled
-  assert pool(unidec, pool_size=0, num_hard_negatives=0) == 1098 * 3
+  assert pool(unidec, pool_size=0, num_hard_negatives=0, num_random_negatives=0) == 1098 * 3
+  assert pool("depsl-lf_wikipedia_500k") == 3000  # by random labels: its 222 points sample at most 1,998
   assert (pool(ngame, num_positives=1), pool(ngame, num_positives=1, cluster_size=0)) == (1600, 1098)
 
 

@@ -270,10 +270,13 @@ for each, values in UNIDEC.items():
   unidec = {**UNIDEC_ALL, **OURS["unidec"], **length}
   pair = row("method.encoder_weight method.binary_weight", 0.5, 1.0)  # the second is ours
   heads = {"method.classifier_dim": values["encoder.projection_dim"], "method.symmetric": True}
-  EXPECTED[f"unidec-{each}"] = "UniDEC, Tables 1, 2 and 3", {**unidec, **values, **pair, **heads}
+  filled = {"method.num_random_negatives": values["method.pool_size"]}  # ours: pools have Table 2's sizes
+  EXPECTED[f"unidec-{each}"] = "UniDEC, Tables 1, 2 and 3", {**unidec, **values, **filled, **pair, **heads}
   one = row("method.encoder_weight method.classifier_dim method.binary_weight", 1.0, 0, 0.0)
   ways = {"method.symmetric": each in BOTH_WAYS}
-  EXPECTED[f"depsl-{each}"] = "UniDEC, Tables 1, 2 and 4, DEPSL", {**unidec, **DEPSL[each], **one, **ways}
+  filled = {"method.num_random_negatives": DEPSL[each]["method.pool_size"]}
+  depsl = {**unidec, **DEPSL[each], **filled}
+  EXPECTED[f"depsl-{each}"] = "UniDEC, Tables 1, 2 and 4, DEPSL", {**depsl, **one, **ways}
 
 # RAE-XMC: as reviews and re-implementations have it; its text is not at hand.
 OURS["rae_xmc"] = {

@@ -56,7 +56,7 @@ SETTINGS = declare(
     choices=("same", "decoupled_softmax", "softmax", "binary"),
   ),
   classifier_temperature=Key(1.0, "τ_C: divides the classifiers' scores, which are raw products", above=0),
-  binary_weight=Key(0.0, "weight of binary cross-entropy (with the prior log L) on classifiers' scores"),
+  binary_weight=Key(0.0, "weight of binary cross-entropy (with the prior log(S / P)) on classifiers' scores"),
   # At 0 the encoder, which makes clusters and negatives, would not learn.
   encoder_weight=Key(0.5, "λ: weight of the encoder's loss; 1: no classifiers", above=0, most=1),
   symmetric=Key(True, "True: the loss also has labels against the batch's queries"),
