@@ -116,8 +116,10 @@ def choose(preset: str, presets: dict[str, dict]) -> dict:
   if not preset:
     return next(iter(presets.values()))
   if preset.endswith(_V5E_8):
-    values = choose(preset.removesuffix(_V5E_8), presets)
-    return {**values, **V5E_8, **{key: 0 for key in _CHUNKS if key in values}}
+    values = {**choose(preset.removesuffix(_V5E_8), presets), **V5E_8}
+    if size := values.get("train.batch_size"):
+      values["train.batch_size"] = -(-size // values["mesh.data"]) * values["mesh.data"]
+    return {**values, **{key: 0 for key in _CHUNKS if key in values}}
   if preset not in presets:
     near = difflib.get_close_matches(preset, presets, n=3, cutoff=0.5)
     hint = (

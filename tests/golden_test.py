@@ -79,6 +79,7 @@ def test_presets_pass_the_checks():
   for name, (module, preset) in PRESETS.items():
     config = module.get_config(preset)
     methods.check_config(config)
+    methods.check_config(module.get_config(f"{preset}_v5e_8"))
     assert config.name == name
 
 

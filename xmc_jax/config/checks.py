@@ -211,12 +211,11 @@ def _range_faults(values: dict, known: dict[str, Key]) -> Iterator[str]:
 def _joint_faults(values: dict) -> Iterator[str]:
   batch, devices = values["train.batch_size"], values["mesh.data"]
   if devices and batch % devices:
-    down = batch // devices * devices
-    up = down + devices
-    nearest = down if down and (batch - down <= up - batch or up > LARGEST) else up
+    up = -(-batch // devices) * devices  # fewer rows could double UniDEC's clusters
+    fits = up if up <= LARGEST else up - devices
     yield (
       f"train.batch_size = {batch} does not divide by mesh.data = {devices}; "
-      f"the nearest that does: --config.train.batch_size={nearest}"
+      f"the next that does: --config.train.batch_size={fits}"
     )
   depth = depth_of(values["eval.metric"])
   if depth > values["eval.k"]:
@@ -229,6 +228,11 @@ def _joint_faults(values: dict) -> Iterator[str]:
     yield (
       "train.refit = True trains again with the rows held out, and data.num_validation = 0; "
       "set --config.train.refit=False, or --config.data.num_validation=-1"
+    )
+  if values["train.refit"] and not values["train.num_epochs"]:
+    yield (
+      "train.refit = True trains again, and train.num_epochs = 0 trains nothing; "
+      "set --config.train.refit=False"
     )
   if patience and not values["data.num_validation"]:
     yield (
