@@ -208,7 +208,7 @@ def test_not_fitted():
 
 
 REFUSED = {
-  "epochs": ({"num_epochs": 0}, r"num_epochs = 0 is less than 1; set num_epochs=1 or more"),
+  "epochs": ({"num_epochs": -1}, r"num_epochs = -1 is less than 0; set num_epochs=0 or more"),
   "size": ({"batch_size": 1.5}, "batch_size = 1.5 is not a whole number"),
   "rate": ({"learning_rate": -1.0}, "learning_rate = -1.0 must be more than 0"),
   "method": ({"method": "dexm"}, "method = 'dexm' is not one of .*; did you mean method='dexml'"),

@@ -41,10 +41,11 @@ def test_as_many_epochs_as_were_best(best, per_epoch, of_all, last):
   assert refit.last_step(best, per_epoch, of_all) == last
 
 
-def test_nothing_to_train_again_with():
+@pytest.mark.parametrize("key", ["data.num_validation", "train.num_epochs"])
+def test_nothing_to_train_again_with(key):
   config = methods.default_config()
-  config.update_from_flattened_dict({"train.refit": True, "data.num_validation": 0})
-  with pytest.raises(ConfigError, match=r"train.refit = True .*data.num_validation = 0.*train.refit=False"):
+  config.update_from_flattened_dict({"train.refit": True, key: 0})
+  with pytest.raises(ConfigError, match=rf"train.refit = True .*{key} = 0.*train.refit=False"):
     methods.check_config(config)
 
 

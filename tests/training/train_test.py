@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from cases import each_case
 
 import xmc_jax
 from xmc_jax.cli import commands
@@ -148,6 +149,20 @@ def test_another_mesh_may_go_on(finished, data, no_training, tmp_path):
   np.testing.assert_array_equal(after.indptr, before.indptr)
   np.testing.assert_allclose(after.data, before.data, rtol=1e-5, atol=1e-6)
   assert np.mean(after.indices == before.indices) > 0.99
+
+
+@each_case("settings", [{}, tiny_runs.PRIME | {"data.num_validation": 0}])
+def test_no_epochs_keep_the_first_parameters(settings, data, no_training, tmp_path):
+  config = tiny_runs.config(data, **settings, **{"train.num_epochs": 0})
+  means = commands.train_and_test(config, tmp_path)
+  run = runs.reopen(tmp_path)
+  params, extra_state, step = run.trained()
+  assert step == 0 and commands.train_and_test(config, tmp_path) == means == commands.test(tmp_path)
+  for found, first in zip(jax.tree.leaves(params), jax.tree.leaves(run.initial_parameters()[0]), strict=True):
+    np.testing.assert_array_equal(found, first)
+  if settings:  # what is made before a first step
+    assert np.all(np.asarray(extra_state["label_cluster"]) >= 0) and np.any(extra_state["centroids"])
+  assert xmc_jax.Model.load(tmp_path, warm=False).predict(["bate kerv"], k=3)[0].shape == (1, 3)
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "remat": Key(False, "recompute layers in the backward pass"),
   },
   "train": {
-    "num_epochs": Key(100, "epochs to train", least=1),
+    "num_epochs": Key(100, "epochs to train; 0 keeps and tests the parameters as they are"),
     "batch_size": Key(1024, "over all devices; becomes smaller if there are fewer training rows", least=1),
     "learning_rate": Key(2e-4, "AdamW's, at the end of the warm-up", above=0),
     "head_learning_rate": Key(0.0, "learning rate of projections and of PRIME's network; 0 is learning_rate"),

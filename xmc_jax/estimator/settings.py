@@ -83,8 +83,8 @@ def named_by_parameters() -> Iterator[None]:
 def in_parameters(message: str) -> str:
   """Returns a message with the estimator's parameters in place of config keys and flags.
 
-  >>> in_parameters("train.num_epochs = 0 is less than 1; set --config.train.num_epochs=1 or more")
-  'num_epochs = 0 is less than 1; set num_epochs=1 or more'
+  >>> in_parameters("train.batch_size = 0 is less than 1; set --config.train.batch_size=1 or more")
+  'batch_size = 0 is less than 1; set batch_size=1 or more'
   """
   message = re.sub(rf"(?:--|\b)config\.([\w.]+)={_VALUE}", _assigned, message)
   message = re.sub(rf"--(workdir|scores)={_VALUE}", lambda found: f"{found[1]}={_quoted(found[2])}", message)

@@ -58,7 +58,7 @@ def _train(
   writer.resume(first, record.seconds, record.unscored)
   if first:
     say(f"train: going on from step {first:,} of {last_step:,}")
-  if not record.unscored and (first >= last_step or record.stopped):
+  if newest is not None and not record.unscored and (first >= last_step or record.stopped):
     return
   loop = _Loop(run, writer, stop, step, state, refreshed, checkpoints)
   try:
@@ -106,13 +106,20 @@ class _Loop:
     self._num_examples, self._seconds_before = 0, writer.seconds["train"]  # for the rate of this process
 
   def run(self, first: int, total_steps: int) -> None:
-    """Trains from step `first` to the last, or until the validation metric stops rising."""
+    """Trains from step `first` to the last, or until the validation metric stops rising.
+
+    Without a step to train, saves the parameters as they are.
+    """
     refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
     progress = contextlib.closing(Progress("train", total_steps, first=first))
     with progress as bar, self._run.embedder.watched(self._stop.check):
       self._begin(first)
       if self._record.unscored:
         self._evaluate_and_save(first, evaluates=True, saves=True)
+      elif not total_steps:
+        of_labels = {name: made for name, made in refreshes.items() if made.target == EXTRA_STATE}
+        self._refresh(refresh.due(of_labels, 0, per_epoch), 0)
+        self._evaluate_and_save(0, evaluates=len(self._run.data.validation) > 0, saves=True)
       while first < total_steps and not self._record.stopped:
         if names := refresh.due(refreshes, first, per_epoch):
           self._refresh(names, first)

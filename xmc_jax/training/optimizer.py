@@ -46,7 +46,7 @@ def schedule(train_config: ml_collections.ConfigDict, total_steps: int) -> optax
   """Returns the rate by step: linear warm-up, then linear or cosine decay to 0 at `total_steps`."""
   peak = train_config.learning_rate
   warmup_steps = train_config.warmup_steps or round(train_config.warmup_fraction * total_steps)
-  warmup_steps = min(warmup_steps, total_steps - 1)
+  warmup_steps = max(0, min(warmup_steps, total_steps - 1))
   decay_steps = max(1, total_steps - warmup_steps)
   if train_config.schedule == "cosine":
     decay = optax.cosine_decay_schedule(peak, decay_steps)
