@@ -148,6 +148,16 @@ def test_graph_with_one_side(missing, tmp_path):
   assert (graph.label_edges is None) == (missing == "lbl")
 
 
+def test_links_without_anchors_are_left_out_with_a_note(tmp_path):
+  """One stray matrix does not keep a method from its data that reads no graph."""
+  folder = samples.index(tmp_path)
+  samples.write(folder / "odd_trn_X_Y.txt", "no matrix\n")
+  found = data.load(folder)
+  check_content(found)
+  why = "as odd_anchors.txt or odd.raw.txt (or .gz), the anchors' texts, is missing"
+  assert f"not read: odd_trn_X_Y.txt, {why}" in found.manifest["notices"]
+
+
 def test_tables_with_graphs_say_which_row_is_which(tmp_path):
   """Rows held out at random, and labels numbered as they come, would be linked to whatever stands there."""
   samples.write(tmp_path / "train.csv", "text,labels\na b,x\nc d,y\ne f,x;y\n")

@@ -566,7 +566,6 @@ def test_small_chunks_give_the_same(tmp_path, monkeypatch):
     ("index", "tst_X_Y.txt", r"tst_X_Y\.txt or tst_X_Y\.npz \(or \.gz\) is missing beside trn_X_Y\.txt"),
     ("index", "Y.txt", r"Y\.txt or .* is missing"),
     ("pecos", "Y.tst.npz", r"Y\.tst\.npz .*is missing"),
-    ("index", "kind_anchors.txt", r"kind_anchors\.txt or kind\.raw\.txt .*is missing beside kind_"),
   ],
 )
 def test_missing_file(layout, name, match, tmp_path):

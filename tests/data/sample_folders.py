@@ -110,6 +110,18 @@ def index_maps(folder: Path, end: str = "") -> Path:
   return folder
 
 
+def index_raw(folder: Path, end: str = "") -> Path:
+  """Writes the files of OAK and MOGIC: an id before each text, also of anchors; PRIME's labels have none."""
+  index(folder)
+  names = ("trn_X", "train"), ("tst_X", "test"), ("kind_anchors", "kind")
+  for old, new in (*names, ("Y", "lbl")):
+    texts = (folder / f"{old}.txt").read_text().split("\n")[:-1]
+    (folder / f"{old}.txt").unlink()
+    rows = texts if new == "lbl" else [f"B{at}->{text}" for at, text in enumerate(texts)]
+    write(folder / f"raw_data/{new}.raw.txt{end}", lines(rows))
+  return folder
+
+
 def pecos(folder: Path, end: str = "") -> Path:
   for name, points in (("trn", TRAIN), ("tst", TEST)):
     write(folder / f"X.{name}.txt{end}", lines(text for text, _ in points))
@@ -241,6 +253,7 @@ LAYOUTS = {
   "raw_json": raw_json,
   "index": index,
   "index_maps": index_maps,
+  "index_raw": index_raw,
   "pecos": pecos,
   "dexml": dexml,
   "jsonl": jsonl,

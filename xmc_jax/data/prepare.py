@@ -15,8 +15,9 @@ from xmc_jax.data import cache, formats
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
 from xmc_jax.data.formats.checks import cleaned
 from xmc_jax.data.formats.filter_pairs import read_filter
-from xmc_jax.data.formats.lines import PACKED, text_chunks
+from xmc_jax.data.formats.lines import PACKED
 from xmc_jax.data.formats.matrices import matrix_chunks
+from xmc_jax.data.formats.paired import text_lines
 from xmc_jax.data.formats.repeated_texts import hashes_of
 from xmc_jax.data.formats.source import GraphFiles, Options, Source
 from xmc_jax.data.manifest import read_manifest, write_manifest
@@ -273,8 +274,8 @@ class _Builder:
 
   def _write_graph(self, graph: GraphFiles, num_rows: int, num_labels: int) -> Counter[str]:
     stage, name = f"graph {graph.name}", f"graph.{graph.name}"
-    anchors = text_chunks(graph.anchors, self._source.notices, self._source.options)
-    counts = self._write_texts(stage, f"{name}.anchors", anchors)
+    lines = text_lines(graph.anchors, self._source.options, self._source.notices)
+    counts = self._write_texts(stage, f"{name}.anchors", (chunk.texts for chunk in lines))
     num_anchors = counts["texts"]
     if not num_anchors:
       raise DataError(f"{graph.anchors}: expected at least one anchor, found none")

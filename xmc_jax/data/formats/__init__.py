@@ -66,11 +66,11 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
     _refuse_other_files(path, layout)
     tried = {"table": _READERS["table"]}
   beside: dict = {"filters": {"train": None, "test": None}, "graphs": ()}
+  notices: list[str] = []
   if path.is_dir():
-    beside = {"filters": find_filters(path), "graphs": find_graphs(path)}
+    beside = {"filters": find_filters(path), "graphs": find_graphs(path, notices)}
   if any(beside["filters"].values()) or any(graph.query_edges for graph in beside["graphs"]):
     options = options._replace(merge_texts=False)  # these files count the rows
-  notices: list[str] = []
   for name, (reader, _) in tried.items():
     fields = reader(path, options, notices)
     if fields is not None:

@@ -11,8 +11,11 @@ _ANCHORS = re.compile(r"(?P<name>.+)_anchors\.txt(\.gz)?")
 _EDGES = re.compile(r"(?P<name>.+)_(?P<side>trn|lbl)_X_Y\.(txt|npz)(\.gz)?")
 
 
-def find_graphs(folder: Path) -> tuple[GraphFiles, ...]:
-  """Finds a folder's graphs: `NAME_{trn,lbl}_X_Y.{txt,npz}` with `NAME_anchors.txt` or `NAME.raw.txt`."""
+def find_graphs(folder: Path, notices: list[str]) -> tuple[GraphFiles, ...]:
+  """Finds a folder's graphs: `NAME_{trn,lbl}_X_Y.{txt,npz}` with `NAME_anchors.txt` or `NAME.raw.txt`.
+
+  Adds a notice for each graph that is left out because its anchors are missing.
+  """
   edges: dict[str, dict[str, Path]] = {}
   alone: dict[str, Path] = {}
   for path in sorted(folder.iterdir()):
@@ -28,15 +31,12 @@ def find_graphs(folder: Path) -> tuple[GraphFiles, ...]:
     raise DataError(
       f"{alone[name]}: {name}_trn_X_Y.txt or {name}_lbl_X_Y.txt, its links, are missing beside it"
     )
-  return tuple(
-    GraphFiles(name, _anchors(folder, name, sides), sides.get("trn"), sides.get("lbl"))
-    for name, sides in edges.items()
-  )
-
-
-def _anchors(folder: Path, name: str, sides: dict[str, Path]) -> Path:
-  names = (f"{name}_anchors.txt", f"{name}.raw.txt")
-  if path := find(folder, *anywhere(*names)):
-    return path
-  beside = next(iter(sides.values())).name
-  raise DataError(f"{folder}: {' or '.join(names)} (or .gz), the anchors' texts, is missing beside {beside}")
+  graphs = []
+  for name, sides in edges.items():
+    names = (f"{name}_anchors.txt", f"{name}.raw.txt")
+    if anchors := find(folder, *anywhere(*names)):
+      graphs.append(GraphFiles(name, anchors, sides.get("trn"), sides.get("lbl")))
+    else:
+      beside = next(iter(sides.values())).name
+      notices.append(f"not read: {beside}, as {' or '.join(names)} (or .gz), the anchors' texts, is missing")
+  return tuple(graphs)

@@ -177,12 +177,15 @@ def text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> 
 
 
 def keyed_text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> Iterator[KeyedTexts]:
-  """Yields lines of "id->text", "id<tab>text" or, without keys, bare text; the first line decides which."""
-  mark = None
+  """Yields lines of "id->text", "id<tab>text" or, without keys, bare text; the first line decides which.
+
+  In files called `*.raw.txt` a tab is part of the text.
+  """
+  mark, marks = None, ("->",) if ".raw." in path.name else ("->", "\t")
   with Lines(path, notices, options) as lines:
     for first, texts in lines.chunks():
       if first == 1:
-        mark = next((mark for mark in ("->", "\t") if mark in texts[0]), None)
+        mark = next((mark for mark in marks if mark in texts[0]), None)
       if mark is None:
         yield KeyedTexts(texts)
       else:
@@ -222,5 +225,6 @@ def need(folder: Path, *names: str, beside: Path) -> Path:
   """Returns the same as `find`; raises DataError if no file is found next to the existing `beside`."""
   path = find(folder, *names)
   if path is None:
-    raise DataError(f"{folder}: {' or '.join(names)} (or .gz) is missing beside {beside.name}")
+    shown = [name for name in names if "/" not in name or name.rpartition("/")[2] not in names]
+    raise DataError(f"{folder}: {' or '.join(shown)} (or .gz) is missing beside {beside.name}")
   return path

@@ -26,10 +26,13 @@ class Names(NamedTuple):
 INDEX = Names(
   targets={"train": ("trn_X_Y.txt", "trn_X_Y.npz"), "test": ("tst_X_Y.txt", "tst_X_Y.npz")},
   texts={
-    "train": anywhere("trn_X.txt", "train_map.txt", "trn_map.txt", "train_raw_texts.txt"),
-    "test": anywhere("tst_X.txt", "test_map.txt", "tst_map.txt", "test_raw_texts.txt"),
+    "train": anywhere("trn_X.txt", "train_map.txt", "trn_map.txt", "train_raw_texts.txt", "train.raw.txt", "trn.raw.txt"),
+    "test": anywhere("tst_X.txt", "test_map.txt", "tst_map.txt", "test_raw_texts.txt", "test.raw.txt", "tst.raw.txt"),
   },
-  labels=anywhere("Y.txt", "label_map.txt", "lbl_map.txt", "labels_map.txt", "Y_map.txt", "Yf.txt"),
+  labels=anywhere(
+    *("Y.txt", "label_map.txt", "lbl_map.txt", "labels_map.txt", "Y_map.txt", "Yf.txt"),
+    *("label.raw.txt", "lbl.raw.txt"),
+  ),
 )
 PECOS = Names(
   targets={"train": ("Y.trn.npz",), "test": ("Y.tst.npz",)},
@@ -51,7 +54,7 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
   labels = _label_file(names, folder, first, options)
 
   def read(split: str, num_labels: int) -> Iterator:
-    chunks = (lines.texts for lines in _lines(texts[split], options, notices))
+    chunks = (lines.texts for lines in text_lines(texts[split], options, notices))
     return points(chunks, texts[split], targets[split], num_labels, notices)
 
   return {
@@ -74,11 +77,11 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedT
   """Yields the labels in the order of the matrices' columns, from a file of texts or a table."""
   if suffix(path) in SUFFIXES:
     return label_tables.chunks(path, options, notices)
-  return _lines(path, options, notices)
+  return text_lines(path, options, notices)
 
 
-def _lines(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
-  """Yields the lines of a file; `Yf.txt` and the `*_map.txt` files may have an id before each text."""
-  if path.name.startswith("Yf.") or "_map." in path.name:
+def text_lines(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
+  """Yields the lines of a file; `Yf.txt`, `*_map.txt` and `*.raw.txt` may have an id before each text."""
+  if path.name.startswith("Yf.") or "_map." in path.name or ".raw." in path.name:
     return keyed_text_chunks(path, notices, options)
   return map(KeyedTexts, text_chunks(path, notices, options))
