@@ -26,8 +26,12 @@ class Names(NamedTuple):
 INDEX = Names(
   targets={"train": ("trn_X_Y.txt", "trn_X_Y.npz"), "test": ("tst_X_Y.txt", "tst_X_Y.npz")},
   texts={
-    "train": anywhere("trn_X.txt", "train_map.txt", "trn_map.txt", "train_raw_texts.txt", "train.raw.txt", "trn.raw.txt"),
-    "test": anywhere("tst_X.txt", "test_map.txt", "tst_map.txt", "test_raw_texts.txt", "test.raw.txt", "tst.raw.txt"),
+    "train": anywhere(
+      *("trn_X.txt", "train_map.txt", "trn_map.txt", "train_raw_texts.txt", "train.raw.txt", "trn.raw.txt")
+    ),
+    "test": anywhere(
+      *("tst_X.txt", "test_map.txt", "tst_map.txt", "test_raw_texts.txt", "test.raw.txt", "tst.raw.txt")
+    ),
   },
   labels=anywhere(
     *("Y.txt", "label_map.txt", "lbl_map.txt", "labels_map.txt", "Y_map.txt", "Yf.txt"),
