@@ -230,8 +230,8 @@ OURS["ramen"] = {  # OAK's, of the same group: encoder, clusters of two at first
   "encoder.name": "sentence-transformers/msmarco-distilbert-cos-v5",
   **row("train.warmup_steps train.weight_decay", 500, 0.01),
 }
-for each in ("lf_wikiseealsotitles_320k", "lf_amazontitles_1.3m"):
-  ramen = {**RAMEN_ALL, **OURS["ramen"]}
+for each in ("lf_wikiseealsotitles_320k", "lf_wikiseealso_320k", "lf_amazontitles_1.3m"):
+  ramen = {**RAMEN_ALL, **OURS["ramen"], "data.max_length": DATA[each][0]}
   EXPECTED[f"ramen-{each}"] = "RAMEN, Tables 6 and 10, NGAME", {**ramen, "method.cluster_size": 2}
   of_ance = row("method.base method.num_hard_negatives method.shortlist_size", "ance", 1, 100)
   without = {"method.cluster_size": 4, "method.cluster_doubling_epochs": USUAL}  # no clusters: the defaults
