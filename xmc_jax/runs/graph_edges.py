@@ -4,6 +4,7 @@ Edges of walks are computed once and stored in `graphs/` in the run's folder. On
 """
 
 import contextlib
+import functools
 import hashlib
 import pathlib
 import zlib
@@ -20,6 +21,7 @@ from xmc_jax.console import Progress, say
 from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
+from xmc_jax.runs.label_like_anchors import label_like, same_words
 from xmc_jax.storage import atomic, run_folder
 
 _TOO_DENSE = 0.5  # a warning is printed if a graph links this share of all pairs
@@ -49,10 +51,18 @@ def load(
     if config.method.random_edges:
       edges = _with_random(edges, config.method.random_edges, _seed(name, config))
     note = f"graph: {name} has {edges.nnz:,} links"
+    named_like: Callable[[sp.csr_matrix], np.ndarray] | None = None
+    if edges.nnz and not is_of_labels(name):
+      same = same_words(dataset.labels.texts, graph.anchors.texts)
+      named_like = functools.partial(label_like, truth=dataset.train.truth[points], same=same)
+      note += f" ({named_like(edges).mean():.0%} to anchors named like a label that is not the point's)"
     sampling_weights: np.ndarray | None = None
     if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
       edges, sampling_weights = _walked(edges, name, config, workdir / run_folder.GRAPHS)
       note += f", {edges.nnz:,} with those of walks"
+    if named_like and config.method.label_like_anchors == "drop":
+      edges, sampling_weights = _without(named_like(edges), edges, sampling_weights)
+      note += f", {edges.nnz:,} without anchors named so"
     say(note + _warning(edges))
     found[name] = GraphEdges(graph.anchors.tokens, edges, sampling_weights)
   return found
@@ -63,6 +73,16 @@ def _edges_of(graph: data.Graph, name: str, points: np.ndarray) -> sp.csr_matrix
   if is_of_labels(name):
     return cast(sp.csr_matrix, graph.label_edges)
   return cast(sp.csr_matrix, graph.query_edges)[points]
+
+
+def _without(
+  dropped: np.ndarray, edges: sp.csr_matrix, sampling_weights: np.ndarray | None
+) -> tuple[sp.csr_matrix, np.ndarray | None]:
+  """Returns `(edges, weights)` without the edges that are True in `dropped`, `[nnz]`."""
+  kept = ~dropped
+  indptr = np.concatenate([[0], np.cumsum(kept)])[edges.indptr]
+  left = sp.csr_matrix((np.ones(indptr[-1], bool), edges.indices[kept], indptr), shape=edges.shape)
+  return left, None if sampling_weights is None else sampling_weights[kept]
 
 
 def _kind(name: str) -> str:

@@ -47,6 +47,11 @@ _EDGES = declare(
     "how a row's anchor is sampled; 'visits' weights edges of walks by their visits",
     choices=("uniform", "visits"),
   ),
+  label_like_anchors=Key(
+    "keep",
+    "'drop' leaves out a point's links to anchors that have the words of a label that is not the point's",
+    choices=("keep", "drop"),
+  ),
   random_edges=Key(
     0.0, "random edges to add, as a share of a graph's own: tests the effect of noise", most=100
   ),
