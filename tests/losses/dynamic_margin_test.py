@@ -57,6 +57,13 @@ def test_one_pair_in_each_region(lead, expected):
   np.testing.assert_array_equal(gradient, [-1.0, 1.0] if expected else [0.0, 0.0])
 
 
+def test_without_weights_every_pair_counts_the_same():
+  # 0.5 leads 0.25 by 0.25, the margin; 0.2 is 0.05 behind, and its margin 0.1.
+  value, gradient = value_and_grad([0.25, 0.5, 0.2], [1, 0, 0], weight_temperature=0.0)
+  np.testing.assert_allclose(value, 0.5 + 0.05, atol=1e-6)
+  np.testing.assert_array_equal(gradient, [-2.0, 1.0, 1.0])
+
+
 def test_a_row_worked_by_hand():
   scores = [0.5, 0.45, 0.75, 0.3]  # the last does not violate
   share = 1 / (1 + np.exp(3.0))  # of 0.45 beside 0.75, at temperature 0.1

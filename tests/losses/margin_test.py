@@ -87,6 +87,16 @@ def test_hand_worked_gradient():
   np.testing.assert_allclose(grad, np.array([-1, share + more, 1 - share - more, 0]) / 3, rtol=1e-5)
 
 
+def test_without_weights_pairs_are_summed_as_printed():
+  """DEXA, eq. 5 and 6: 0.45 and 0.3 violate 0.5 by 0.25 and 0.1, and 0.4 by 0.35 and 0.2."""
+  scores, labels = jnp.array([0.5, 0.45, 0.3, 0.0]), jnp.array([1, 0, 0, 0])
+  value, grad = jax.value_and_grad(lambda s: margin(s, labels, weight_temperature=0.0))(scores)
+  np.testing.assert_allclose(value, (0.25 + 0.1) / 3, rtol=1e-5)
+  np.testing.assert_allclose(grad, np.array([-2, 1, 1, 0]) / 3, rtol=1e-5)
+  pairs = margin([0.5, 0.4, 0.45, 0.3], [1, 1, 0, 0], weight_temperature=0.0)
+  np.testing.assert_allclose(pairs, (0.25 + 0.1 + 0.35 + 0.2) / 2 / 2, rtol=1e-5)
+
+
 def test_three_positives_by_five_negatives_worked_by_hand():
   # Of four positives, 0.9 is left out; of six negatives 0.0 is. 0.2 violates 0.3 by 0.2, 0.2 as well.
   scores = [0.9, 0.3, 0.2, 0.6, 0.2, -0.5, -0.5, -0.5, -0.5, -0.6]

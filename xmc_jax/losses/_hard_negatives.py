@@ -54,7 +54,7 @@ def hardest_negatives(
     scores: `[..., S]` scores of the pool, S at least 1.
     negative: `[..., S]` bool, the entries that count; others may hold anything.
     number: η, at least 1; cut down to S.
-    temperature: T, positive.
+    temperature: T; 0 gives all the same weight.
     differentiable_weights: lets the gradient through the weights; else they are constants.
   """
   falling = jnp.where(negative, scores, -jnp.inf)
@@ -66,7 +66,7 @@ def hardest_negatives(
   first = jnp.max(falling, axis=-1, keepdims=True)
   highest = jax.lax.stop_gradient(jnp.where(first > -jnp.inf, first, 0))
   below = jnp.where(some, finite - highest, 0)
-  weights = jnp.where(some, jnp.exp(below / temperature), 0)
+  weights = jnp.where(some, jnp.exp(below / jnp.where(temperature > 0, temperature, jnp.inf)), 0)
   if not differentiable_weights:
     weights = jax.lax.stop_gradient(weights)
   of_each = weights, weights * below, weights * jax.lax.stop_gradient(below)

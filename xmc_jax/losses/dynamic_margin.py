@@ -1,5 +1,7 @@
 """Computes PRIME's triplet loss: the further a positive is behind a negative, the larger its margin."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -38,7 +40,7 @@ def dynamic_margin(
     minimum: γ_min, at least 0: the margin of pairs that are nearly level.
     maximum: γ_max, at least `minimum`: the margin of pairs that are far the wrong way round.
     num_negatives: η, at least 1; may exceed L.
-    weight_temperature: T, positive; the lower it is, the more the hardest violator counts.
+    weight_temperature: T; the lower it is, the more the hardest violator counts. 0 sets every ω to 1.
     differentiable_weights: lets the gradient through ω too, as PRIME's released code does.
     weights: `[..., L]` weight of each positive; by default labels / max(1, number of positives in the row).
     where: `[..., L]` bool, True for a real entry, by default all; others are as if not there.
@@ -65,12 +67,19 @@ def dynamic_margin(
   hardest = hardest_negatives(
     rows.scores, rows.real & ~rows.positive, num_negatives, weight_temperature, differentiable_weights
   )
-  terms = dynamic_margin_from_positives(rows.scores, weights, hardest, minimum=minimum, maximum=maximum)
+  options: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "weighted": weight_temperature > 0}
+  terms = dynamic_margin_from_positives(rows.scores, weights, hardest, **options)
   return jnp.sum(terms, axis=-1)
 
 
 def dynamic_margin_from_positives(
-  positive_scores: Array, positive_weights: Array, hardest: HardNegatives, *, minimum: float, maximum: float
+  positive_scores: Array,
+  positive_weights: Array,
+  hardest: HardNegatives,
+  *,
+  minimum: float,
+  maximum: float,
+  weighted: bool | Array = True,
 ) -> Array:
   """Computes the terms of `dynamic_margin` for positives that are given separately from the pool.
 
@@ -79,6 +88,7 @@ def dynamic_margin_from_positives(
     positive_weights: `[..., P]` their weights; an entry of weight 0 is as if not there, whatever its score.
     hardest: their rows' hardest negatives; memory is O(P + η) a row.
     minimum, maximum: as for `dynamic_margin`.
+    weighted: False takes ω = 1.
 
   Returns:
     `[..., P]` weighted loss of each positive.
@@ -92,7 +102,7 @@ def dynamic_margin_from_positives(
   violated = counted & (violators > 0)
   mean_margin = margins / jnp.where(violated, total, 1)
   loss = jnp.where(violated, lead + hardest.mean_of_first(violators) + mean_margin, 0)
-  return jnp.where(counted, positive_weights, 0) * loss
+  return jnp.where(counted, positive_weights, 0) * loss * jnp.where(weighted, 1, violators)
 
 
 def _sum_of_margins(

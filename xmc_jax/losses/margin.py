@@ -41,7 +41,8 @@ def margin(
     labels: `[..., L]` in {0, 1}, 1 for a true label.
     margin: γ, by how much a positive should lead.
     num_negatives: η, at least 1; may exceed L.
-    weight_temperature: T, positive; the lower it is, the more the hardest violator counts.
+    weight_temperature: T; the lower it is, the more the hardest violator counts. 0 sets every ω to 1, as the
+      papers print the loss.
     weights: `[..., L]` weight of each positive; by default labels / max(1, number of positives in the row).
     where: `[..., L]` bool, True for a real entry, by default all; others are as if not there.
     num_positives: n counts only the n lowest scores of positives of positive weight, with
@@ -100,7 +101,7 @@ def margin_from_positives(
     negative: `[..., S]` bool, the entries that are real and no true label; others are as if not there.
     margin: as for `margin`, and so are the others.
     num_negatives: may exceed S.
-    weight_temperature: positive.
+    weight_temperature: as there.
     num_positives: may exceed P.
     differentiable_weights: lets the gradient through ω.
     margin_mean: 'existing' or 'all'.
@@ -128,6 +129,7 @@ def margin_from_positives(
   violators = hardest.count_above(positive_scores - margin)
   lead = hardest.highest - positive_scores + hardest.mean_of_first(violators)
   excess = jnp.where(counted & (violators > 0), lead + margin, 0)
+  excess *= jnp.where(weight_temperature > 0, 1, violators)
   num_hardest = jnp.maximum(jnp.sum(hardest.scores > -jnp.inf, axis=-1), 1)
   total = jnp.sum(jnp.where(counted, weights, 0) * excess, axis=-1)
   if margin_mean == "all":

@@ -84,7 +84,9 @@ TRIPLETS = declare(
   checks=(cosine_faults,),
   margin=Key(0.3, "loss = margin: how far a negative should stay below a positive, in cosine"),
   margin_negatives=Key(10, "how many of the hardest negatives of the pool count", least=1),
-  weight_temperature=Key(0.1, "temperature of the softmax that weights negatives in the margin", above=0),
+  weight_temperature=Key(
+    0.1, "temperature of the softmax that weights negatives in the margin; 0: all count 1, as printed"
+  ),
   differentiable_weights=Key(False, "True: the gradient goes through these weights (NGAME's released code)"),
 )
 MARGIN = declare(

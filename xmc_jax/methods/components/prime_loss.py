@@ -111,7 +111,9 @@ def _triplets(
   fixed = settings.loss == "margin"
   minimum = settings.margin if fixed else settings.margin_minimum
   maximum = settings.margin if fixed else settings.margin_maximum
-  return losses.dynamic_margin_from_positives(scores, weights, hardest, minimum=minimum, maximum=maximum)
+  return losses.dynamic_margin_from_positives(
+    scores, weights, hardest, minimum=minimum, maximum=maximum, weighted=settings.weight_temperature > 0
+  )
 
 
 def _hardest(settings: ml_collections.ConfigDict, scores: Array, negative: Array) -> losses.HardNegatives:
