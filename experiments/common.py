@@ -87,12 +87,17 @@ SIZES = {
 
 
 def use_dataset(config, name: str) -> None:
-  """Fills in `config.data`, the propensity constants and what a plan supposes, for one of DATASETS."""
+  """Fills in `config.data`, propensities and what a plan supposes for one of DATASETS.
+
+  A benchmark set is ranked as its papers rank it.
+  """
   found = DATASETS[name]
   config.data.path, config.data.text = found["path"], found["text"]
   config.data.max_length = found["max_length"]
   config.eval.propensity_a, config.eval.propensity_b = found["propensity"]
   config.plan.update(dict(zip(_SIZES, SIZES[name])))
+  if name != "debian":
+    config.eval.scores = "fused"
 
 
 def beside_method(values: dict) -> dict:

@@ -5,7 +5,9 @@
 
 `ngame_classifier.py` trains classifiers on what this gives. The benchmark presets are the authors' released
 configs, one for each set; they aim at the rows of NGAME without classifiers in DEXA's Tables 2 and 3. Of
-the five only LF-AmazonTitles-131K's weighs negatives by a softmax, as all presets here do: docs/dexa.md.
+the five only LF-AmazonTitles-131K's weighs negatives by a softmax, as all presets here do
+(`method.weight_temperature=0` does not): docs/dexa.md. LF-WikiTitles-500K has no released config, and takes
+that of LF-AmazonTitles-131K.
 """
 
 from experiments import dexml
@@ -53,6 +55,7 @@ OF_TEXTS = {
   "lf_amazontitles_1.3m": {},
   "lf_amazon_131k": {"train.batch_size": 350},
   "lf_wikiseealso_320k": {"train.batch_size": 350},
+  "lf_wikititles_500k": {},
   LF_WIKIPEDIA: {
     "data.max_length": 256,
     "train.batch_size": 256,
@@ -66,6 +69,7 @@ _DOUBLING = {
   "lf_amazontitles_1.3m": (10, 20, 25, *_LATE),
   "lf_amazon_131k": (10, 25, *_LATE),
   "lf_wikiseealso_320k": (10, 25, *_LATE),
+  "lf_wikititles_500k": (10, 20, 25, *_LATE),
   LF_WIKIPEDIA: (5, 10, 15, 20, 25, 30, 35),
 }
 CLUSTERS = {

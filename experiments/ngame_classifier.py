@@ -3,9 +3,9 @@
   python -m xmc_jax.main --config=experiments/ngame_classifier.py --config.init_from=runs/ngame-debian
   python -m xmc_jax.main --config=experiments/ngame_classifier.py:paper --config.init_from=RUN --workdir=RUN2
 
-Encoder and data are those of that run, which may be of any dual encoder. A run ranks by all sources
-together; --mode=evaluate --scores=fused is the paper's ranking, by label texts and classifiers, `encoder`
-and `classifier` are one of them alone.
+Encoder and data are those of that run, which may be of any dual encoder. `:debian` ranks by all sources
+together, the others as the paper, which is --scores=fused: by label texts and classifiers; `encoder` and
+`classifier` are one of them alone.
 
 `:paper` and `:released` aim at the row "NGAME" of DEXML's Table 2, LF-AmazonTitles-131K. `:paper` is the
 released config as it was with the paper: one positive and three negatives. `:released` is what it is today,
@@ -38,6 +38,7 @@ _LONG = {
   "train.num_epochs": 100,
   "train.table_learning_rate": 1e-3,
   "train.warmup_steps": 500,
+  "eval.scores": "fused",
   "eval.fusion_rows": 75_000,
 }
 # Clusters of points in NGAME's: of one at first, from epoch 10 on of two, of 128 in the end.

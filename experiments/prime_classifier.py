@@ -4,7 +4,7 @@
   python -m xmc_jax.main --config=experiments/prime_classifier.py:paper --config.init_from=RUN --workdir=RUN2
 
 `:paper` is the released config; it aims at the rows "PRIME (W)" of the paper's Table 4, which ranks by the
-classifiers alone: --mode=evaluate --scores=classifier.
+classifiers alone, as it does.
 """
 
 from experiments import dexml, ngame_classifier
@@ -20,7 +20,7 @@ _PRIME = {
   "method.weight_temperature": 0.1,
 }
 PRESETS = {name: {**values, **_PRIME} for name, values in ngame_classifier.OF_DEXA.items()}
-PRESETS["paper"]["train.table_learning_rate"] = 1e-4
+PRESETS["paper"] |= {"train.table_learning_rate": 1e-4, "eval.scores": "classifier"}
 
 
 def get_config(preset: str = ""):

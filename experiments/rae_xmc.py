@@ -3,7 +3,7 @@
   python -m xmc_jax.main --config=experiments/rae_xmc.py                # bundled data, minutes
   python -m xmc_jax.main --config=experiments/rae_xmc.py:lf_amazontitles_131k --config.data.path=DIR
 
-A run ranks by all sources together; --mode=evaluate --scores=fused is the paper's ranking, by the memory of
+`:debian` ranks by all sources together, benchmarks as the paper, which is --scores=fused: by the memory of
 points and labels, and `encoder` takes labels alone.
 
 Of the benchmark presets the encoder (DistilBERT, mean pooling, unit vectors), the temperature 0.04 and the

@@ -3,7 +3,7 @@
   python -m xmc_jax.main --config=experiments/unidec.py                 # bundled data, minutes
   python -m xmc_jax.main --config=experiments/unidec.py:lf_amazontitles_1.3m --config.data.path=DIR
 
-A run ranks by all sources together; --mode=evaluate --scores=fused is the paper's ranking, by both halves
+`:debian` ranks by all sources together, benchmarks as the paper, which is --scores=fused: by both halves
 side by side, `encoder` and `classifier` are one of them. `depsl.py` is the dual encoder alone.
 
 The benchmark presets aim at the rows "UniDEC" of the paper's Table 1, LF-Wikipedia-500K of its Table 8.

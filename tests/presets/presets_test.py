@@ -148,6 +148,7 @@ NGAME = {
   "lf_amazontitles_1.3m": row(NGAME_KEYS, 32, 1600, 300, 10, OF_TITLES, 10.0),
   "lf_amazon_131k": row(NGAME_KEYS, 128, 350, 300, 10, USUAL, 10.0),
   "lf_wikiseealso_320k": row(NGAME_KEYS, 128, 350, 300, 10, USUAL, 10.0),
+  "lf_wikititles_500k": row(NGAME_KEYS, 32, 1600, 300, 10, OF_TITLES, 10.0),  # ours: LF-AmazonTitles-131K's
   "lf_wikipedia_500k": row(NGAME_KEYS, 256, 256, 40, 5, (5, 10, 15, 20, 25, 30, 35), 5.0),
 }
 MSMARCO = "sentence-transformers/msmarco-distilbert-base-v4"
@@ -301,7 +302,7 @@ MODULE_2 = {
   **row("train.warmup_steps method.margin method.num_positives", 500, 0.2, 0),
   **row("method.margin_positives method.margin_negatives method.weight_temperature", 3, 5, 1.0),
   **row("method.query_dropout method.clusters_every_epochs method.margin_mean", 0.5, 5.0, "all"),
-  **row("eval.fusion_rows eval.fusion_depth eval.num_candidates", 75_000, 7, 300),
+  **row("eval.scores eval.fusion_rows eval.fusion_depth eval.num_candidates", "fused", 75_000, 7, 300),
 }
 # 32 points at first, doubled once at epoch 20, when they are first made.
 FROM_20 = row("method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch", 64, (), 20.0)
@@ -326,6 +327,7 @@ EXPECTED["prime_classifier-paper"] = (
     **MODULE_2,
     **FROM_20,
     **row("train.table_learning_rate method.num_positives method.margin_positives", 1e-4, 5, 0),
+    **row("eval.scores", "classifier"),
     **row("method.margin_negatives method.weight_temperature method.margin_mean", 100, 0.1, "existing"),
   },
 )
@@ -360,6 +362,7 @@ def test_a_preset_has_the_papers_values(name):
   if dataset := dataset_of(name):
     length, (a, b) = DATA[dataset]
     expected = {"data.max_length": length, "eval.propensity_a": a, "eval.propensity_b": b, **expected}
+    expected["eval.scores"] = "fused"  # a method's own ranking, which is its paper's
   expected = {**expected, **OURS.get(name.partition("-")[0], {})}
   assert {key: found[key] for key in expected} == expected, citation
   usual = checks.flatten(methods.default_config(found["method.name"]))
