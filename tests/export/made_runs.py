@@ -32,7 +32,7 @@ KINDS = {
   "ova": {"method.name": "ova", "method.loss": "binary", "method.labels": "table"},
   "unidec": {"encoder.name": BERT, **tiny_runs.UNIDEC},
   "depsl": {**tiny_runs.UNIDEC, "method.classifier_dim": 0},
-  "prime": tiny_runs.PRIME,
+  "prime": {**tiny_runs.PRIME, "method.exact_centroids": True},
   "ramen": tiny_runs.RAMEN,
   "rae_xmc": tiny_runs.RAE_XMC,
 }

@@ -62,7 +62,7 @@ class Fitted:
     if new:
       label_functions.check_by_text(
         self._reopened(),
-        "fit with method='dexml', 'rae_xmc', 'ngame', 'ance', 'dpr' or 'depsl', whose labels are texts alone",
+        "fit with a method other than 'ova' and 'unidec', whose labels can be texts alone",
       )
       column_of |= {text: len(self.space.texts) + number for number, text in enumerate(new)}
       self.space, self._models = self.space.extended(new), {}

@@ -155,7 +155,7 @@ def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, label_fu
       params, extra_state, tokens
     )
   }
-  if by_text := _by_text(run, source.trained):
+  if by_text := label_functions.by_text(run, source.trained):
     functions[exported.LABELS] = by_text
   signature = programs.write(folder, functions, source.trained, max_length)
   tokenizer = run.dataset.tokenizer()
@@ -201,14 +201,6 @@ def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
       yield run.embedder.queries(*trained, run.dataset.train.tokens.rows(some))
     else:
       yield kept[some]
-
-
-def _by_text(run: runs.Run, trained: Trained) -> label_functions.Function | None:
-  """Returns the method's function that embeds an unseen label by its text alone; None if it has none."""
-  method, max_length = run.method, run.config.data.max_length
-  known = [method.embed_texts, method.embed_labels, *method.scorers.values()]
-  following = (f for f in known if f and label_functions.follows_from_text(f, trained, max_length))
-  return next(following, None)
 
 
 def _ranks_by(run: runs.Run, view: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax.batching import length_buckets
@@ -15,6 +16,20 @@ from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
 from xmc_jax.types import Array, Method, PyTree, Tokens
 
 _Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
+
+
+def with_added_labels(method: Method, num_trained: int) -> Method:
+  """Returns the method, whose labels from `num_trained` on are embedded by their texts alone."""
+  by_text = method.embed_texts
+  if by_text is None:
+    return method
+
+  def embed_labels(params, extra_state, tokens, ids):
+    trained = method.embed_labels(params, extra_state, tokens, jnp.minimum(ids, num_trained - 1))
+    added = by_text(params, extra_state, tokens, ids)
+    return jnp.where((ids < num_trained)[:, None], trained, added)
+
+  return method._replace(embed_labels=embed_labels)
 
 
 class TableEmbedder:

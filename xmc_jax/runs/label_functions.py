@@ -47,11 +47,19 @@ def follows_from_text(function: Function, trained: Trained, max_length: int) -> 
   return "input_ids" in read and _IDS not in read
 
 
+def by_text(run: Run, trained: Trained) -> Function | None:
+  """Returns the method's function that embeds an unseen label by its text alone; None if it has none."""
+  method, max_length = run.method, run.config.data.max_length
+  known = [method.embed_texts, method.embed_labels, *method.scorers.values()]
+  following = (f for f in known if f and follows_from_text(f, trained, max_length))
+  return next(following, None)
+
+
 def check_by_text(run: Run, remedy: str) -> None:
-  """Raises UserError unless the vectors of a run's labels depend on nothing but their texts."""
+  """Raises UserError unless a run can embed an unseen label by its text, by each of its scorers."""
   trained = Trained(*run.trained()[:2])
-  kinds = (run.method.embed_labels, *run.method.scorers.values())
-  if not all(follows_from_text(kind, trained, run.config.data.max_length) for kind in kinds):
+  scorers = (follows_from_text(f, trained, run.config.data.max_length) for f in run.method.scorers.values())
+  if not by_text(run, trained) or not all(scorers):
     raise UserError(
       f"method {run.config.method.name!r} ranks labels by more than their texts, so none can be added "
       f"without training; {remedy}"

@@ -22,6 +22,7 @@ from xmc_jax.distributed.split_table import Table
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.refresh import Snapshot
 from xmc_jax.retrieval import TableEmbedder
+from xmc_jax.retrieval.table_embedder import with_added_labels
 from xmc_jax.runs import graph_edges
 from xmc_jax.runs.saved import SavedSteps
 from xmc_jax.runs.training_data import TrainingData
@@ -157,12 +158,16 @@ class Run:
     return copied
 
   def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Run":
-    """Returns a copy of a trained run that ranks more labels, whose vectors must follow from their texts."""
+    """Returns a copy of a trained run that ranks more labels, by vectors of their texts alone."""
     found = copy.copy(self)
     for opened in ("sides", "batches"):
       found.__dict__.pop(opened, None)
     found.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length, keys)
     found.data = TrainingData(self.config, found.dataset)
+    found.method = with_added_labels(self.method, self.dataset.num_labels)
+    if self.method.extra_state_to_rank:  # of the labels that were trained
+      of_own = lambda snapshot: self.extra_state_to_rank(snapshot.params, snapshot.extra_state)
+      found.method = found.method._replace(extra_state_to_rank=of_own)
     found.embedder = found._embedder_of(found.dataset)
     return found
 
