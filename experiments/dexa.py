@@ -9,9 +9,9 @@ where it differs from the paper. `--config.method.num_label_clusters=0` is NGAME
 The benchmark presets aim at the rows of DEXA in its Tables 2 and 3: 65,536 clusters, and a vector for each
 label with 50 training points (section 4; Table 6 has the same P@1 for both titles sets in its rows "65,536,
 HLP"). The paper's table of settings, its Table 11, is in a supplement that we do not have.
-LF-AmazonTitles-131K has those of the released config; other sets have NGAME's lengths, batches and epochs
-(ngame.py), and the 131K config's clusters of points, but for LF-Wikipedia-500K, whose 40 epochs want NGAME's. The
-number of clusters is known of the titles sets only.
+LF-AmazonTitles-131K has those of the released config; other sets have the lengths, batches and epochs of
+ngame.py, and the 131K config's clusters of points, but for LF-Wikipedia-500K, whose 40 epochs want NGAME's.
+The number of clusters is known of the titles sets only.
 """
 
 from experiments import dexml, ngame
