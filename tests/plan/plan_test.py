@@ -209,8 +209,8 @@ def test_what_dropout_keeps_is_counted(kind):
 
 
 def planned(*overrides, preset: str = "dexml-lf_amazontitles_1.3m", **values) -> plans.Plan:
-  """The plan of a preset."""
-  values = dict(*overrides, **values)
+  """The plan of a preset, ranked by all sources unless overrides say otherwise."""
+  values = {"eval.scores": "hybrid"} | dict(*overrides, **values)
   module, name = PRESETS[preset]
   config = module.get_config(name)
   if method := values.get("method.name"):  # of the preset, what another method has, too
