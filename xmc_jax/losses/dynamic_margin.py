@@ -67,9 +67,8 @@ def dynamic_margin(
   hardest = hardest_negatives(
     rows.scores, rows.real & ~rows.positive, num_negatives, weight_temperature, differentiable_weights
   )
-  options: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "weighted": weight_temperature > 0}
-  terms = dynamic_margin_from_positives(rows.scores, weights, hardest, **options)
-  return jnp.sum(terms, axis=-1)
+  bounds: dict[str, Any] = {"minimum": minimum, "maximum": maximum, "weighted": weight_temperature > 0}
+  return jnp.sum(dynamic_margin_from_positives(rows.scores, weights, hardest, **bounds), axis=-1)
 
 
 def dynamic_margin_from_positives(

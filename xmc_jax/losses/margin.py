@@ -41,8 +41,7 @@ def margin(
     labels: `[..., L]` in {0, 1}, 1 for a true label.
     margin: γ, by how much a positive should lead.
     num_negatives: η, at least 1; may exceed L.
-    weight_temperature: T; the lower it is, the more the hardest violator counts. 0 sets every ω to 1, as the
-      papers print the loss.
+    weight_temperature: T; the lower, the more the hardest violator counts. 0: every ω is 1, as printed.
     weights: `[..., L]` weight of each positive; by default labels / max(1, number of positives in the row).
     where: `[..., L]` bool, True for a real entry, by default all; others are as if not there.
     num_positives: n counts only the n lowest scores of positives of positive weight, with
