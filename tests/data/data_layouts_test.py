@@ -118,6 +118,24 @@ def test_relevance_is_kept_and_cleaned(tmp_path):
   assert counts["duplicates"] == 1 and counts["zeros"] == 1 and counts["filter_duplicates"] == 1
 
 
+def test_equal_texts_are_the_filter_where_no_file_is(tmp_path):
+  rows = [("red", "red;blue"), ("blue", "red"), ("plain", "blue")]
+  path = samples.table(tmp_path / "a.csv", [{"title": text, "labels": labels} for text, labels in rows])
+  found = data.load(path, filter_equal_texts=True, test_fraction=0.0)
+  train, pairs = found.train, zip(*found.train.filter.nonzero())
+  assert {(train.texts[row], found.labels.texts[label]) for row, label in pairs} == {
+    ("red", "red"),
+    ("blue", "blue"),
+  }
+  told = "no filter file of train: 2 pairs of a point and a label with the same text are left out"
+  assert any(notice.startswith(told) for notice in found.manifest["notices"])
+  assert not data.load(path, test_fraction=0.0).train.filter.nnz
+  folder = samples.raw_json(tmp_path / "set")
+  check_content(data.load(folder, filter_equal_texts=True))  # by its files
+  (folder / "filter_labels_train.txt").unlink()
+  assert not data.load(folder, filter_equal_texts=True).train.filter.nnz  # empty texts are like no other
+
+
 def test_unsorted_npz_and_other_formats(tmp_path):
   folder = samples.pecos(tmp_path)
   matrix = scipy.sparse.csr_matrix(

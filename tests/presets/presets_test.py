@@ -363,6 +363,7 @@ def test_a_preset_has_the_papers_values(name):
     length, (a, b) = DATA[dataset]
     expected = {"data.max_length": length, "eval.propensity_a": a, "eval.propensity_b": b, **expected}
     expected["eval.scores"] = "fused"  # a method's own ranking, which is its paper's
+    expected["data.filter_equal_texts"] = dataset.startswith("lf_")  # ours
   expected = {**expected, **OURS.get(name.partition("-")[0], {})}
   assert {key: found[key] for key in expected} == expected, citation
   usual = checks.flatten(methods.default_config(found["method.name"]))

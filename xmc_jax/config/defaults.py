@@ -52,6 +52,9 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "test_fraction": Key(0.2, "tables without a test file: the share of rows to test on", below=1),
     "split_seed": Key(0, "tables without a test file: the seed of the split"),
     "merge_texts": Key(True, "tables: rows with the same text become one, with the labels of all"),
+    "filter_equal_texts": Key(
+      False, "True: without a filter file, a point and a label with the same text are no pair"
+    ),
     "encoding": Key("", "of text files, such as 'cp1252'; '' is UTF-8, and cp1252 where a line is not"),
     "quoting": Key(
       "auto",

@@ -14,7 +14,7 @@ import numpy as np
 from xmc_jax.data import cache, formats
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
 from xmc_jax.data.formats.checks import cleaned
-from xmc_jax.data.formats.filter_pairs import read_filter
+from xmc_jax.data.formats.filter_pairs import filter_of
 from xmc_jax.data.formats.lines import PACKED
 from xmc_jax.data.formats.matrices import matrix_chunks
 from xmc_jax.data.formats.paired import text_lines
@@ -201,7 +201,7 @@ class _Builder:
 
   def __init__(self, source: Source, folder: ArrayFolder, encoder: Encoder | None, progress: Progress):
     self._source, self._folder, self._encoder, self._progress = source, folder, encoder, progress
-    self._num_train = 0
+    self._num_train, self._label_hashes = 0, array("q")
 
   def build(self) -> dict:
     """Writes every array and returns the counts."""
@@ -231,6 +231,7 @@ class _Builder:
       if labels.keys is not None:
         file = file or RaggedFile(self._folder, "labels.keys", np.uint8)
         file.append(*utf8(well_formed(labels.keys)))
+      self._label_hashes.extend(hashes_of(labels.texts, len(self._label_hashes) - (1 << 40)))
       yield labels.texts
 
   def _write_split(self, split: str, num_labels: int) -> Counter[str]:
@@ -251,8 +252,9 @@ class _Builder:
         counts["pairs"] += len(pairs.ids)
         self._progress(split, files.num_texts, rows.total)
     counts.update(files.counts)
-    self._count_repeats(split, np.frombuffer(hashes, np.int64), counts)
-    counts.update(self._write_filter(split, counts["texts"], num_labels))
+    of_rows = np.frombuffer(hashes, np.int64)
+    self._count_repeats(split, of_rows, counts)
+    counts.update(self._write_filter(split, of_rows))
     return counts
 
   def _count_repeats(self, split: str, hashes: np.ndarray, counts: Counter[str]) -> None:
@@ -263,12 +265,11 @@ class _Builder:
     else:
       counts["in_train"] = int(np.isin(hashes, self._of_train).sum())
 
-  def _write_filter(self, split: str, num_rows: int, num_labels: int) -> Counter[str]:
-    counts = Counter(filter_duplicates=0)
-    path = self._source.filters[split]
-    rows, columns = read_filter(path, (num_rows, num_labels), counts, self._source.notices)
+  def _write_filter(self, split: str, hashes: np.ndarray) -> Counter[str]:
+    counts, of_labels = Counter(filter_duplicates=0), np.frombuffer(self._label_hashes, np.int64)
+    rows, columns = filter_of(self._source, split, hashes, of_labels, counts)
     file = CsrFile(self._folder, f"{split}.filter", with_values=False)
-    file.append(np.bincount(rows, minlength=num_rows), columns)
+    file.append(np.bincount(rows, minlength=len(hashes)), columns)
     counts["filter_pairs"] = len(columns)
     return counts
 

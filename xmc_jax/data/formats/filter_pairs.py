@@ -7,7 +7,7 @@ import numpy as np
 
 from xmc_jax.data.formats.lines import Lines, find
 from xmc_jax.data.formats.matrices import parse_numbers
-from xmc_jax.data.formats.source import refusal
+from xmc_jax.data.formats.source import Source, refusal
 from xmc_jax.errors import DataError
 
 _NAMES = {
@@ -20,6 +20,33 @@ _MANY = 1 << 20  # pairs
 def find_filters(folder: Path) -> dict[str, Path | None]:
   """Returns the filter file of each split, None if it has none."""
   return {split: find(folder, *names) for split, names in _NAMES.items()}
+
+
+def filter_of(
+  source: Source, split: str, texts: np.ndarray, label_texts: np.ndarray, tally: Counter
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the pairs of a split's filter as `read_filter` does; without a file perhaps those of equal texts.
+
+  Args:
+    source: its `options.filter_equal_texts` is used.
+    split: 'train' or 'test'.
+    texts, label_texts: `[N]` and `[L]` int64 hashes.
+    tally: as for `read_filter`.
+  """
+  path = source.filters[split]
+  if path or not source.options.filter_equal_texts:
+    return read_filter(path, (len(texts), len(label_texts)), tally, source.notices)
+  order = np.argsort(label_texts, kind="stable")
+  known = label_texts[order]
+  first, last = (np.searchsorted(known, texts, side) for side in ("left", "right"))
+  counts = last - first
+  places = np.repeat(first - counts.cumsum() + counts, counts) + np.arange(counts.sum())
+  if len(texts):
+    source.notices.append(
+      f"no filter file of {split}: {len(places):,} pairs of a point and a label with the same text are left "
+      "out (change with --config.data.filter_equal_texts)"
+    )
+  return np.repeat(np.arange(len(texts)), counts), order[places]
 
 
 def read_filter(

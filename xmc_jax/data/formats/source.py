@@ -30,6 +30,7 @@ class Options(NamedTuple):
     merge_texts: whether rows of a table that have the same text become one row.
     encoding: of text files, by Python's name; '' is UTF-8, or UTF-16 if a file begins with its mark.
     quoting: what a quotation mark is in a CSV or TSV file: 'auto', 'minimal' or 'none', as in `csv`.
+    filter_equal_texts: whether points and labels with the same text are the filter of a split without a file.
   """
 
   text: str = "title"
@@ -44,6 +45,7 @@ class Options(NamedTuple):
   merge_texts: bool = True
   encoding: str = ""
   quoting: str = "auto"
+  filter_equal_texts: bool = False
 
 
 DEFAULTS = Options()
