@@ -25,6 +25,7 @@ from xmc_jax.runs.label_like_anchors import label_like, same_words
 from xmc_jax.storage import atomic, run_folder
 
 _TOO_DENSE = 0.5  # a warning is printed if a graph links this share of all pairs
+_NAMED_LIKE_OTHERS = 0.5  # a remedy is printed if this share of a graph's links to points is label-like
 _BLOCK_PATHS = 1 << 24  # paths from points over anchors to labels that `augmented` follows at a time
 
 
@@ -55,7 +56,8 @@ def load(
     if edges.nnz and not is_of_labels(name):
       same = same_words(dataset.labels.texts, graph.anchors.texts)
       named_like = functools.partial(label_like, truth=dataset.train.truth[points], same=same)
-      note += f" ({named_like(edges).mean():.0%} to anchors named like a label that is not the point's)"
+      share = named_like(edges).mean()
+      note += f" ({share:.0%} to anchors named like a label that is not the point's{_remedy(share, config)})"
     sampling_weights: np.ndarray | None = None
     if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
       edges, sampling_weights = _walked(edges, name, config, workdir / run_folder.GRAPHS)
@@ -97,6 +99,12 @@ def _warning(edges: sp.csr_matrix) -> str:
     f": {share:.0%} of all pairs, so few anchors are left as negatives; try --config.method.walk_kept=3, or "
     "--config.method.walk_hops=0"
   )
+
+
+def _remedy(share: float, config: ml_collections.ConfigDict) -> str:
+  if share < _NAMED_LIKE_OTHERS or config.method.label_like_anchors == "drop":
+    return ""
+  return "; try --config.method.label_like_anchors=drop, or leave the graph out of --config.method.graphs"
 
 
 def _with_random(edges: sp.csr_matrix, share: float, seed: int) -> sp.csr_matrix:
