@@ -35,6 +35,9 @@ def _of_weight(weight: float) -> dict:
   return {f"method.{side}_graph_weights": (weight,) for side in ("query", "label")}
 
 
+_NAMED = {
+  "ngame_without_label_like_anchors": {**_WITH_GRAPHS["ngame"], "method.label_like_anchors": "drop"},
+}
 REAL = {
   "graphs": {  # Table 6, and costs as in Table 5
     row: values
@@ -42,7 +45,8 @@ REAL = {
     for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
   }
   # λ is 0.5 in the other rows, 1 / the number of graphs.
-  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_of_weight(0.1)}},
+  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_of_weight(0.1)}}
+  | _NAMED,
   "graph_parts": {  # Table 8
     "ance_with_graphs": _ANCE,
     "without_pruning": {**_ANCE, **_UNPRUNED},
@@ -62,6 +66,18 @@ REAL = {
     for percent in (25, 50, 75)
     for suffix, more in (("", {}), ("_unpruned", _UNPRUNED))
   },
+}
+# On LF-TateArtworks-Subjects, in few epochs.
+_TATE = {"data.path": "data/LF-TateArtworks-Subjects", "train.num_epochs": 4}
+_CLASS_MOVEMENT = {**_WITH_GRAPHS["ngame"], "method.graphs": ("class_movement",)}
+TATE = {
+  "graphs_tate": {
+    "ngame": {**_without_graphs("ngame"), **_TATE},
+    "ngame_with_graphs": {**_WITH_GRAPHS["ngame"], **_TATE},
+    **{row: {**values, **_TATE} for row, values in _NAMED.items()},
+    "class_movement_alone": {**_CLASS_MOVEMENT, **_TATE},
+    "ance_with_graphs": {**_ANCE, **_TATE},
+  }
 }
 # On LF-CppDocs-SeeAlso alone: each of its two graphs; random edges pruned by other vectors, above higher
 # cosines, earlier, and without walks.
