@@ -187,12 +187,36 @@ def test_files_of_labels_call_their_columns_differently(columns, options, tmp_pa
     ("d7 d9 x", ["d7 d9", "x"], [["d7", "d9"], ["x"]]),
     ("a,b,a b", ["a b", "b"], [["a b"], ["b"]]),
     ("a,b c", ["a;b c"], [["a", "b c"]]),
+    ("u3 u4 u5", ["u3 u4", "u4 u7", "u5"], [["u3", "u4"], ["u4"], ["u5"]]),
+    ("a, b;c", ["a, b", "c;a, b"], [["a, b"], ["a, b", "c"]]),
   ],
 )
-def test_labels_that_are_known_tell_if_a_space_is_between(names, cells, rows, tmp_path):
-  samples.write(tmp_path / "labels.txt", samples.lines(names.split("," if "," in names else None)))
+def test_labels_that_are_known_tell_what_is_between(names, cells, rows, tmp_path):
+  mark = next((mark for mark in ";," if mark in names), None)
+  samples.write(tmp_path / "labels.txt", samples.lines(names.split(mark)))
   table(tmp_path / "train.csv", cells)
-  assert read(tmp_path)[1] == rows
+  assert read(tmp_path, unknown_labels="drop")[1] == rows
+
+
+@each_case(
+  ("rows", "cells", "labels"),
+  [
+    ("notation,prefLabel 003,A 005,B 000,C 001,D", ["003", "001;000"], [["A"], ["C", "D"]]),
+    ("id,name,nr 1,A,x1 2,B,x2 3,C,x3", ["x3 x1", "x2"], [["A", "C"], ["B"]]),
+    ("text,nr A,2.0 B,0.0 C,1.0", ["2", "0 1"], [["A"], ["B", "C"]]),
+    ("text,uses A,1 B,1 C,1", ["1", "0 2"], [["B"], ["A", "C"]]),  # lines
+    ("text,alt A,x B,A C,z", ["A", "B C"], [["A"], ["B", "C"]]),
+  ],
+)
+def test_the_column_that_has_the_cells_labels_is_that_of_keys(rows, cells, labels, tmp_path):
+  table(tmp_path / "train.csv", cells)
+  samples.write(tmp_path / "labels.csv", samples.lines(rows.split(" ")))
+  assert read(tmp_path)[1] == labels
+  table(tmp_path / "train.csv", [*cells, "9"])
+  keys = rows.startswith(("notation", "id", "text,nr"))
+  column = rf"keys are those of column '{'notation' if 'notation' in rows else 'nr'}'\)$" if keys else ""
+  with pytest.raises(DataError, match=f"found '9' .*{column}"):
+    data.load(tmp_path)
 
 
 def test_a_tab_may_be_given_as_it_is_shown(tmp_path):
@@ -214,7 +238,7 @@ def test_a_label_that_stands_twice_in_a_label_file(tmp_path):
   table(tmp_path / "train.csv", ["a", "b", "0"])
   samples.write(tmp_path / "labels.csv", "id,text\na,one\nb,two\na,three\n")
   with pytest.raises(
-    DataError, match=r"labels\.csv: expected each key once, found 'a' again \(keys of several labels: 1\)$"
+    DataError, match=r"labels\.csv: expected each key once in column 'id', found 'a' again \(keys of .* 1\)$"
   ):
     data.load(tmp_path)
   samples.write(tmp_path / "names.txt", "a\nb\na\n")

@@ -23,7 +23,9 @@ _PATTERNS = {
 }
 # An item of a list as Python or NumPy prints it.
 _ITEM = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\]]+)(?:\s*,\s*|\s+|$)""", re.DOTALL)
+_JOINT = re.compile(r"[\s|;,]")
 _SAMPLE = 1000  # cells, and letters of each
+ENOUGH_KNOWN = 0.5  # share of labels that a label file has
 _FEW_USES, _ENOUGH_ROWS = 1.5, 20  # a label's uses on average, and rows, for a note
 _CHANGE = "(change with --config.data.label_separator)"
 
@@ -50,8 +52,7 @@ class CellFormat(NamedTuple):
     if self.num_columns:
       return [at for at, bit in enumerate(_bits(cell)) if bit]
     if _is_plain(cell):
-      parts = [part.strip() for part in self._split(cell)]
-      return [part.removesuffix(".0") if self.is_numeric else part for part in parts if part]
+      return [*self.parts(cell)]
     values = _values(cell)
     if values is None:
       raise place.refuse(row, "a JSON list of labels", cell)
@@ -65,10 +66,13 @@ class CellFormat(NamedTuple):
         raise place.refuse(row, "labels that are texts or whole numbers", value)
     return [label for label in labels if label != ""]
 
-  def _split(self, cell: str) -> list[str]:
+  def parts(self, cell: str) -> list[str]:
+    """Returns the labels of a cell that is a text."""
     if self.separator == _ANGLES:
       cell = cell.strip().removeprefix("<").removesuffix(">")
-    return cell.split(None if self.separator == " " else self.separator) if self.separator else [cell]
+    split = cell.split(None if self.separator == " " else self.separator) if self.separator else [cell]
+    parts = [part.strip() for part in split]
+    return [part.removesuffix(".0") if self.is_numeric else part for part in parts if part]
 
 
 class CellSurvey:
@@ -78,7 +82,8 @@ class CellSurvey:
     """Takes the separator that the user gave; '' to guess it."""
     self._num_rows = 0
     self._given = "\t" if separator == r"\t" else separator
-    self._spaced: list[str] = []  # some cells of several words
+    self._cells: list[object] = []  # some of them
+    self._joined: list[str] = []  # some that hold a separator or several words
     # Cells that have each separator between labels.
     self._num_split = dict.fromkeys((*_SEPARATORS, _ANGLES, " ", separator or " "), 0)
     self._patterns = set(_PATTERNS)  # which all cells so far match
@@ -91,13 +96,15 @@ class CellSurvey:
     if _is_missing(cell) or (isinstance(cell, str) and not cell.strip()):
       return
     self._add_bits(cell)
+    if len(self._cells) < _SAMPLE:
+      self._cells.append(cell)
     if not _is_plain(cell):
       self._has_lists = True
       return
     text = cell.strip()
     self._has_texts = True
-    if len(self._spaced) < _SAMPLE and len(text) < _SAMPLE and len(text.split(None, 1)) > 1:
-      self._spaced.append(text)
+    if len(self._joined) < _SAMPLE and len(text) < _SAMPLE and _JOINT.search(text):
+      self._joined.append(text)
     if self._patterns:
       self._patterns = {name for name in self._patterns if _PATTERNS[name].fullmatch(text)}
     for mark in self._num_split:
@@ -113,8 +120,21 @@ class CellSurvey:
     elif len(self._rows_of_bits) < 2:
       self._rows_of_bits.add(row)
 
+  def samples(self) -> list[set[str]]:
+    """Returns the labels of some cells twice: as far as the format is known, and split at spaces."""
+    if (found := self.format()).num_columns:
+      return []
+    return [
+      {
+        str(label)
+        for cell in self._cells
+        for label in (way.parts(cell) if _is_plain(cell) else _values(cell) or ())
+      }
+      for way in (found, CellFormat(" "))
+    ]
+
   def format(self, known: Container[str] = ()) -> CellFormat:
-    """Returns the format of all cells that were added; labels that are known tell if a space is between."""
+    """Returns the format of all cells that were added; labels that are known tell what is between."""
     rows = list(self._rows_of_bits or ())
     # Ids do not repeat in a row, and are not in another order in the next.
     if len(rows) > 1 or any(len(set(row)) < len(row) for row in rows):
@@ -127,9 +147,14 @@ class CellSurvey:
     for pattern, mark in (("keys", " "), ("angles", _ANGLES)):
       if pattern in self._patterns and self._num_split[mark]:
         return mark
-    words = set(chain.from_iterable(map(str.split, self._spaced)))
-    if words and all(word in known for word in words):
-      return "" if any(cell in known for cell in self._spaced) else " "
+
+    def share_known(mark: str) -> float:
+      parts = [*chain.from_iterable(map(CellFormat(mark).parts, self._joined))]
+      return sum(part in known for part in parts) / max(1, len(parts))
+
+    best = max(("", " ", *_SEPARATORS), key=share_known)
+    if share_known(best) >= ENOUGH_KNOWN:
+      return best
     best = max(_SEPARATORS, key=lambda mark: self._num_split[mark])
     return best if self._num_split[best] else ""
 
@@ -155,7 +180,7 @@ class CellSurvey:
     notices = []
     if num_split:
       notices.append(f"labels split at {mark!r} in {num_split:,} of {self._num_rows:,} rows {_CHANGE}")
-    elif self._spaced and not self._has_lists:  # cells of one word need no notice, and neither do lists
+    elif self._joined and not self._has_lists:  # cells of one word need no notice, and neither do lists
       notices.append(f"each cell is one label {_CHANGE}")
     return [*notices, *self._doubts(mark, texts, num_uses)] if self._has_texts else notices
 

@@ -30,6 +30,7 @@ class Vocabulary:
     file_name: str = "",
     numbers_are_rows: bool = False,
     unknown: str = "refuse",
+    key_column: str = "",
   ):
     """Takes the labels of a file; without any, labels are collected by `add`.
 
@@ -39,11 +40,13 @@ class Vocabulary:
       file_name: the file, for messages.
       numbers_are_rows: whether a number that is no key is a row of the file.
       unknown: what becomes of labels that the file lacks: 'refuse', 'drop' or 'keep'.
+      key_column: the file's column of keys, for messages.
     """
     self.texts = [] if texts is None else texts
     self.num_uses = 0
     self._num_rows = len(self.texts) if numbers_are_rows else 0
     self._file_name = file_name
+    self._key_column = key_column
     self._policy = "keep" if texts is None else unknown
     self._unknown: Counter[str] = Counter()
     self._first: tuple[Place, int] | None = None
@@ -111,4 +114,6 @@ class Vocabulary:
     is_number = self._num_rows and _NUMBER.fullmatch(label)
     expected = f"an id in [0, {self._num_rows})" if is_number else f"a label of {self._file_name}"
     remedy = "--config.data.unknown_labels=drop leaves them out, keep adds them"
+    if self._key_column:
+      remedy += f"; keys are those of column {excerpt(self._key_column)}"
     raise DataError(f"{place.refuse(row, expected, label)} ({counts}; {remedy})")

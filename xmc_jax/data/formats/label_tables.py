@@ -3,14 +3,15 @@
 The texts of all labels, and their keys, are in memory at once.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text, text_of
+from xmc_jax.data.formats.label_cells import ENOUGH_KNOWN
 from xmc_jax.data.formats.label_hierarchy import Hierarchy
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
 from xmc_jax.data.formats.source import KeyedTexts, Options, excerpt
@@ -26,12 +27,12 @@ class LabelTable(NamedTuple):
   Attributes:
     texts: the texts: ancestors, name and description, joined as the options ask.
     keys: what the points' cells call each label: its key or, without a column of keys, its name.
-    numbers_are_rows: whether a number that is no key means a row, counted from 0.
+    key_column: the column of keys; '' if there is none, and a number means a row, counted from 0.
   """
 
   texts: list[str]
   keys: list[str]
-  numbers_are_rows: bool
+  key_column: str = ""
 
 
 class _Columns(NamedTuple):
@@ -40,8 +41,8 @@ class _Columns(NamedTuple):
   parent: str
 
 
-def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
-  """Reads a file of labels.
+def read(path: Path, options: Options, notices: list[str], samples: Sequence[set[str]] = ()) -> LabelTable:
+  """Reads a file of labels; `samples` are some of the points' labels, which tell the column of keys.
 
   Raises:
     DataError: a column is missing; a parent is no label, or a label is its own ancestor.
@@ -52,8 +53,11 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
       raise DataError(f"{path}: RDF is not read; put keys and texts into a table, such as labels.csv")
     texts = list(chain.from_iterable(text_chunks(path, notices, options)))
     notices += _empty_texts(path, texts)
-    return LabelTable(texts, texts, True)
+    return LabelTable(texts, texts)
   found = _find_columns(path, options, notices)
+  if key := _key_by_content(path, options, found, samples):
+    notices.append(f"{path.name}: keys from column {excerpt(key)}, as cells hold its values")
+    found = found._replace(key=key)
   keys: list[str] = []
   hierarchy = Hierarchy(found.parent)
   wanted = dict.fromkeys((*found.names, found.key, found.parent))
@@ -68,7 +72,7 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
     raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], as_table(options)))
   texts = hierarchy.joined_texts(keys)
   notices += _empty_texts(path, texts)
-  return LabelTable(texts, keys, not found.key)
+  return LabelTable(texts, keys, found.key)
 
 
 def _empty_texts(path: Path, texts: list[str]) -> list[str]:
@@ -108,9 +112,9 @@ def repeated_keys(path: Path, table: LabelTable) -> list[str]:
   repeated = [key for key, count in Counter(table.keys).items() if count > 1 and key.strip()]
   if not repeated:
     return []
-  if not table.numbers_are_rows:
+  if table.key_column:
     found = f"{excerpt(repeated[0])} again (keys of several labels: {len(repeated):,})"
-    raise DataError(f"{path}: expected each key once, found {found}")
+    raise DataError(f"{path}: expected each key once in column {excerpt(table.key_column)}, found {found}")
   such = f"{len(repeated):,}, such as {excerpt(repeated[0])}"
   return [f"{path.name}: texts of several labels: {such}; in cells, they mean the first"]
 
@@ -185,6 +189,28 @@ def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
     raise _missing(path, "", "label texts", "label_text", have)
   notices += unread_notices(path, [name for name in own if name != key], names, options)
   return _Columns(key, names, parent)
+
+
+def _key_by_content(path: Path, options: Options, found: _Columns, samples: Sequence[set[str]]) -> str:
+  """Returns the column that has more of the points' labels than those found by name; '' if none has."""
+  wanted = {label.removesuffix(".0") for label in chain.from_iterable(samples)}
+  uses: dict[str, Counter[str]] = defaultdict(Counter)
+  for _, rows in records(path, (), [], as_table(options)) if wanted else ():
+    for name, value in chain.from_iterable(record.items() for record in rows):
+      if (text := (text_of(value) or "").strip().removesuffix(".0")) in wanted:
+        uses[name][text] += 1
+
+  def share(*names: str) -> float:
+    seen = set(chain.from_iterable(uses[name] for name in names))
+    return max(
+      sum(label.removesuffix(".0") in seen for label in part) / max(1, len(part)) for part in samples
+    )
+
+  own = (found.key, *found.names)
+  others = [name for name in uses if name not in ("", *own, found.parent)]
+  unique = [name for name in others if uses[name].total() < 2 * len(uses[name])]
+  best = max(unique, key=share, default="")
+  return best if best and share(best) >= max(ENOUGH_KNOWN, share(*own) + 1e-9) else ""
 
 
 def _missing(path: Path, name: str, of: str, setting: str, have: list[str]) -> DataError:

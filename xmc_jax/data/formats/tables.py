@@ -125,7 +125,9 @@ class _Tables:
     survey = self._survey_cells()
     self._format = survey.format()
     self._classes = LabelClasses((split, self._columns[split].labels[0]) for split in self._splits())
-    self._vocabulary = self._known_labels()
+    self._vocabulary = self._known_labels(
+      [{*self._classes.names}] if self._classes.names else survey.samples()
+    )
     if self._label_file:
       self._format = survey.format(self._vocabulary)
     self._number_labels()
@@ -143,7 +145,7 @@ class _Tables:
     keys = [*self._keys, *texts[len(self._keys) :]] if self._keys else []
     yield from label_tables.in_chunks(texts, keys)
 
-  def _known_labels(self) -> Vocabulary:
+  def _known_labels(self, samples: list[set[str]]) -> Vocabulary:
     """Returns the labels of a label file, of the tables' metadata, or of columns; otherwise none yet."""
     num_columns, unknown = self._format.num_columns, self._options.unknown_labels
     if self._label_file is None:
@@ -151,14 +153,15 @@ class _Tables:
       numbers = one_hot if len(one_hot) > 1 else list(map(str, range(num_columns)))
       names = self._classes.names or numbers
       return Vocabulary(list(names), names, self._train.name, num_columns > 0) if names else Vocabulary()
-    table = label_tables.read(self._label_file, self._options, self._notices)
+    table = label_tables.read(self._label_file, self._options, self._notices, samples)
     self._keys = table.keys if table.keys != table.texts else []
     self._notices += label_tables.repeated_keys(self._label_file, table)
     if num_columns not in (0, len(table.texts)):
       expected = f"a label for each of the {num_columns:,} numbers in a row of {self._train.name}"
       raise DataError(f"{self._label_file}: expected {expected}, found {len(table.texts):,}")
-    are_rows = table.numbers_are_rows or bool(num_columns)
-    vocabulary = Vocabulary(table.texts, table.keys, self._label_file.name, are_rows, unknown)
+    are_rows = not table.key_column or bool(num_columns)
+    file = self._label_file.name
+    vocabulary = Vocabulary(table.texts, table.keys, file, are_rows, unknown, table.key_column)
     self._classes.match(self._label_file.name, vocabulary)
     return vocabulary
 
