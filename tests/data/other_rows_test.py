@@ -75,6 +75,12 @@ def test_quotation_marks_are_what_they_were_in_tables_of_one_kind(tmp_path, name
   assert [options.label_column for options in found] == ["labels", "labels", ""]
 
 
+def test_columns_that_were_guessed_are_those_of_a_txt_table(known, tmp_path):
+  path = samples.write(tmp_path / "new.txt", "title\ttext\n")
+  assert options_for(known.manifest, path).text == "text"
+  assert options_for(known.manifest, samples.write(path, "__label__a text\n")).text == "title"
+
+
 def test_settings_without_a_guess_stay_what_they_are(tmp_path):
   path = samples.write(tmp_path / "train.csv", "text,a,b\nx y,1,0\nz,0,1\n")
   given = {"label_column": "a+b", "label_separator": ";"}

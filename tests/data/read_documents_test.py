@@ -20,6 +20,19 @@ def test_a_file_is_lines_or_one_document(tmp_path):
   assert read(path, whole=True) == ([("a.txt.gz", "one\n\ntwo ±")], [])
 
 
+def test_a_txt_file_with_the_runs_columns_is_a_table(tmp_path):
+  path = samples.write(tmp_path / "new.txt", "id\ttitle\r\n7\ta\r\n".encode("utf-16"))
+  assert read(path) == ([("7", "a")], ["new.txt: texts from column 'title', ids from column 'id'"])
+  assert read(path, text="Text")[0] == [(None, "id\ttitle"), (None, "7\ta")]
+
+
+def test_labels_of_fasttext_are_no_texts(tmp_path):
+  path = samples.write(tmp_path / "new.txt", "__label__a __label__b x y\n__label__c\nno __label__d\n")
+  rows, notices = read(path)
+  assert [text for _, text in rows] == ["x y", "", "no __label__d"]
+  assert set(notices) == {"new.txt: __label__ and what follows it is left out of the texts"}
+
+
 @each_case(
   "notice, shown",
   [

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +10,10 @@ from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.lines import STANDARD_INPUT, reading, text_chunks
 from xmc_jax.data.formats.source import Options, excerpt
-from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, suffix
+from xmc_jax.data.formats.table_files import SUFFIXES, column_names, has_header, records, suffix
 from xmc_jax.errors import DataError
 
+_LABELS = re.compile(r"^(__label__\S+(\s+|$))+")
 _IDS = ("id", "uid", "key")
 _SETTING = re.compile(r"(;| \() ?change with --config\.(?:data\.)?([\w.]+)[^)]*\)")
 
@@ -32,7 +34,8 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
   """Opens a file, or a folder of files, each of which is a document.
 
   Args:
-    path: a table, whose rows are documents; another file or STANDARD_INPUT, whose lines are; or a folder.
+    path: a table, whose rows are documents, in a .txt file, too, if it has the run's columns; another file
+      or STANDARD_INPUT, whose lines are; or a folder.
     whole: whether a file is one document, whatever it holds.
     options: how the run's own data are read.
     notices: messages for the user are added here, while documents are read.
@@ -40,13 +43,13 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
   Raises:
     DataError: nothing is there, or a table has no column of texts.
   """
-  lines = of_lines(text for texts in text_chunks(path, notices, options) for text in texts)
+  lines = of_lines(_without_labels(path, options, notices))
   if path is STANDARD_INPUT:
     return iter([Document(_whole(path, notices, options))]) if whole else lines
   if whole or path.is_dir():
     root = path if path.is_dir() else path.parent
     return (Document(_whole(file, notices, options), str(file.relative_to(root))) for file in files_of(path))
-  if suffix(path) in SUFFIXES:
+  if suffix(path) in SUFFIXES or _is_table(path, options):
     return _rows(path, options, notices)
   files_of(path)  # a missing file is refused at once, not when the first document is asked for
   return lines
@@ -77,6 +80,22 @@ def files_of(path: Path) -> list[Path]:
     instead = f"only tables; give one, as --input={files[0]}" if files else "no file"
     raise DataError(f"{path}: expected a folder of documents, found {instead}")
   return texts if any(suffix(file) == ".txt" for file in texts) else others
+
+
+def _is_table(path: Path, options: Options) -> bool:
+  """Returns whether a .txt file has tabs and, in its first line, the run's columns of texts."""
+  if suffix(path) != ".txt" or not has_header(path, options):
+    return False
+  return bool(columns.named_columns(options.text, column_names(path, [], options)))
+
+
+def _without_labels(path: Path, options: Options, notices: list[str]) -> Iterator[str]:
+  """Yields the lines of a file, without fastText's labels before the texts."""
+  for text in chain.from_iterable(text_chunks(path, notices, options)):
+    without = _LABELS.sub("", text)
+    if without != text:
+      notices.append(f"{path.name}: __label__ and what follows it is left out of the texts")
+    yield without
 
 
 def _whole(path: Path, notices: list[str], options: Options) -> str:

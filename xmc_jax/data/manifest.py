@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Any
 
 from xmc_jax.data.formats.source import Options, excerpt
-from xmc_jax.data.formats.table_files import suffix
+from xmc_jax.data.formats.table_files import has_header, suffix
 from xmc_jax.errors import DataError
 
 FORMAT = "xmc_jax prepared data"
@@ -112,7 +112,8 @@ def read_manifest(folder: str | Path) -> dict:
 def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = None) -> Options:
   """Returns how another file is read: as the data were, guesses included, but for the options `given`."""
   own = Options(**manifest["options"])
-  found = {} if suffix(path) == ".txt" else manifest.get("read_by") or {}
+  is_lines = suffix(path) == ".txt" and not (path.is_file() and has_header(path, own))
+  found = {} if is_lines else manifest.get("read_by") or {}
   guessed = {key: value for key, value in found.items() if value}
   if suffix(path) != ".tsv":
     guessed = {**guessed, "quoting": own.quoting}

@@ -55,7 +55,7 @@ def records(
       yield from arrow_streams.records(path, columns)
     case ".parquet":
       yield from _parquet(path, columns)
-    case ".txt" if not _has_header(path, options):
+    case ".txt" if not has_header(path, options):
       yield from _labelled_lines(path, notices, options)
     case ".xlsx":
       yield from separated.with_names(path, workbooks.rows(path, notices), columns, options, "row")
@@ -100,7 +100,7 @@ def refuse_missing(path: Path, first: str, names: TableColumns, notices: list[st
 
 def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str]:
   """Returns the options that read a table as it was read, without guesses; none of one without names."""
-  if suffix(path) == ".txt":
+  if suffix(path) == ".txt" and not has_header(path, options):
     return {}
   found = {"text": "+".join(names.texts), "label_column": names.labels[0] if len(names.labels) == 1 else ""}
   return {**found, "quoting": separated.quoting(path, options, "\t")} if suffix(path) == ".tsv" else found
@@ -146,7 +146,7 @@ def _parquet_batches(path: Path, file: BinaryIO, columns: Sequence[str]) -> Iter
   yield from table.iter_batches(BATCH_ROWS, columns=list(columns) or None)
 
 
-def _has_header(path: Path, options: Options) -> bool:
+def has_header(path: Path, options: Options) -> bool:
   """Returns whether a .txt file is a table with tabs, as Excel saves one: its first line is not labelled."""
   with Lines(path, [], options) as lines:
     return any("\t" in text and not _LABELLED_LINE.fullmatch(f"{text} ") for text in lines.take_text()[:1])
