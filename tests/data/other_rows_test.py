@@ -36,8 +36,37 @@ def test_labels_are_matched_by_key_and_what_is_new_is_said(known, tmp_path):
 
 @pytest.mark.parametrize("labels", [["poodle", "animals"], ["0", "2"]])
 def test_other_layouts_match_by_text_and_numbers_by_row(known, tmp_path, labels):
+  """In folders of earlier versions, which do not say what numbers are."""
+  known = copy.copy(known)
+  known.manifest = known.manifest | {"read_by": None}
   path = samples.write(tmp_path / "new.jsonl", f'{{"text": "x", "labels": {labels}}}\n'.replace("'", '"'))
   assert rows_of(rows_from(known, path)[0].test.truth) == [[0, 2]]
+
+
+@pytest.mark.parametrize(("cells", "keys"), [("0 2", False), ("a", False), ("a", True), ("0", True)])
+def test_numbers_are_rows_only_if_the_runs_own_are(tmp_path, cells, keys):
+  samples.table(tmp_path / "train.csv", [{"text": "t", "labels": cells}])
+  rows = [{**({"id": name} if keys else {}), "text": name} for name in ("0a" if keys else "bac")]
+  samples.table(tmp_path / "labels.csv", rows)
+  tokenizer = data.train_tokenizer(["t"], 100)
+  own = data.load(tmp_path, tokenizer=tokenizer, max_length=8, test_fraction=0, cache_dir=tmp_path / "cache")
+  path = samples.write(tmp_path / "new" / "new.jsonl", '{"text": "x", "labels": [1]}\n')
+  if cells == "0 2":
+    assert rows_of(rows_from(own, path)[0].test.truth) == [[1]]
+    return
+  with pytest.raises(DataError, match="found only others, such as '1'"):
+    rows_from(own, path)
+
+
+def test_texts_of_several_labels_are_said(tmp_path):
+  samples.write(tmp_path / "train.csv", "text,labels\nt,p;q\n")
+  samples.write(tmp_path / "labels.csv", "id,title\np,bank\nq,bank\nr,tree\n")
+  tokenizer = data.train_tokenizer(["t"], 100)
+  own = data.load(tmp_path, tokenizer=tokenizer, max_length=8, test_fraction=0, cache_dir=tmp_path / "cache")
+  path = samples.write(tmp_path / "new" / "new.csv", "text,labels\nx,bank\ny,tree;bank\n")
+  note = "new.csv: texts of several labels: 1, such as 'bank'; uses: 2; in cells, they mean the first"
+  assert note in rows_from(own, path)[1]
+  assert note not in rows_from(own, samples.write(path, "text,labels\nx,p\n"))[1]
 
 
 def test_test_rows_of_a_folder_and_its_own_keys(known, tmp_path):

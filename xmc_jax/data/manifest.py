@@ -114,7 +114,7 @@ def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = No
   own = Options(**manifest["options"])
   is_lines = suffix(path) == ".txt" and not (path.is_file() and has_header(path, own))
   found = {} if is_lines else manifest.get("read_by") or {}
-  guessed = {key: value for key, value in found.items() if value}
+  guessed = {key: value for key, value in found.items() if value and key in Options._fields}
   if suffix(path) != ".tsv":
     guessed = {**guessed, "quoting": own.quoting}
   return own._replace(**{**guessed, **(given or {})})

@@ -1,6 +1,7 @@
 """Reads other labelled data as the test rows of an opened data set."""
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def with_test_rows(
   """Returns a copy of a data set with the rows of other data as its test rows, and notes on them.
 
   They are the other data's test rows or, without any, all rows. Labels are matched by key, else by text;
-  where none matches, whole numbers are ids. A label that the data set lacks is left out, and counted.
+  where none matches, whole numbers are ids, if they were in the data set's own files. A label that the data
+  set lacks is left out, and counted.
 
   Args:
     dataset: prepared with a tokenizer.
@@ -53,7 +55,8 @@ def with_test_rows(
   tested = copy.copy(dataset)
   tested.test = Split(rows.texts, rows.tokens, truth, filtered.astype(bool), rows.row_numbers)
   tested.truth = Truth(dataset.truth.train, truth)
-  return tested, [*other.manifest["notices"], *unknown, *_learnt(dataset, rows)]
+  shared = _shared(path, dataset, other, rows.truth)
+  return tested, [*other.manifest["notices"], *shared, *unknown, *_learnt(dataset, rows)]
 
 
 def _learnt(dataset: Dataset, rows: Split) -> list[str]:
@@ -71,9 +74,22 @@ def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
   )
   pairs = list(zip(other.label_keys, other.labels.texts))
   ids = [keys.get(key, texts.get(text, -1)) for key, text in pairs]
-  if max(ids) < 0 and all(key.isdecimal() for key, _ in pairs):
+  numbers = (dataset.manifest.get("read_by") or {}).get("numbers", "rows")
+  if numbers == "rows" and max(ids) < 0 and all(key.isdecimal() for key, _ in pairs):
     ids = [int(key) if len(key) < 10 and int(key) < dataset.num_labels else -1 for key, _ in pairs]
   return np.array(ids, np.int64)
+
+
+def _shared(path: Path, dataset: Dataset, other: Dataset, truth: sp.csr_matrix) -> list[str]:
+  """Returns a note on labels that are matched by a text of several labels, if there are any."""
+  keys, texts = Counter(dataset.label_keys), Counter(dataset.labels.texts)
+  uses = np.bincount(truth.indices, minlength=other.num_labels)
+  names = zip(other.label_keys, other.labels.texts)
+  shared = [at for at, (key, text) in enumerate(names) if uses[at] and (keys[key] or texts[text]) > 1]
+  if not shared:
+    return []
+  such = f"{len(shared):,}, such as {excerpt(other.labels.texts[shared[0]])}; uses: {uses[shared].sum():,}"
+  return [f"{path.name}: texts of several labels: {such}; in cells, they mean the first"]
 
 
 def _unknown(

@@ -21,6 +21,7 @@ class Vocabulary:
   Attributes:
     texts: the label texts, by id.
     num_uses: how often labels were added.
+    has_rows: whether one of them was a number that means a row.
   """
 
   def __init__(
@@ -44,6 +45,7 @@ class Vocabulary:
     """
     self.texts = [] if texts is None else texts
     self.num_uses = 0
+    self.has_rows = False
     self._num_rows = len(self.texts) if numbers_are_rows else 0
     self._file_name = file_name
     self._key_column = key_column
@@ -68,10 +70,11 @@ class Vocabulary:
     """Returns the id of a label; None if it has none."""
     is_number = self._num_rows and _NUMBER.fullmatch(str(label))
     is_row = bool(is_number) and 0 <= int(label) < self._num_rows
-    if is_row and isinstance(label, int):
-      return label
     known = self._ids.get(str(label))
-    return int(label) if known is None and is_row else known
+    if is_row and (known is None or isinstance(label, int)):
+      self.has_rows = True
+      return int(label)
+    return known
 
   def ids_of(self, labels: Sequence[str | int]) -> list[int]:
     """Returns the ids of these labels, without those that have none."""

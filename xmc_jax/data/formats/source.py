@@ -124,7 +124,7 @@ class Source(NamedTuple):
     graphs: metadata graphs.
     notices: messages for the user; readers add to them.
     options: how the files are read.
-    read_by: the options that were guessed, as resolved; readers add to them.
+    read_by: the options that were guessed, as resolved; of tables, whether 'numbers' of labels are 'rows'.
     held_out: the files, last of the training rows, whose rows choose the best parameters.
   """
 

@@ -133,6 +133,8 @@ class _Tables:
     self._number_labels()
     named = resolved(self._train.files[0], self._columns[self._train], self._options)
     self.read_by |= {**named, "label_separator": survey.separator(self._format)}
+    has_rows = self._vocabulary.has_rows or (bool(self._classes.names) and not self._label_file)
+    self.read_by["numbers"] = "rows" if has_rows else ""
     self._notices += self._columns_taken()
     texts = [] if self._label_file or self._classes.names else self._vocabulary.texts
     self._notices += survey.notices(self._format, texts, self._vocabulary.num_uses)
