@@ -48,7 +48,7 @@ _DEBIAN = {
   "eval.every_epochs": 1.0,
 }
 
-_BAG = {
+RAW_BAG = {
   **_DEBIAN,
   **BAG,
   "method.temperature": 0.03,  # a bag's mean vectors are short
@@ -56,9 +56,9 @@ _BAG = {
 }
 
 PRESETS = {
-  "debian": {**_BAG, "train.num_epochs": 15},
+  "debian": {**RAW_BAG, "train.num_epochs": 15},
   "debian_all": {
-    **_BAG,
+    **RAW_BAG,
     "train.batch_size": 256,
     "train.learning_rate": 5e-3,
     "train.num_epochs": 15,

@@ -7,9 +7,9 @@ _SHORT = {"checkpoint.every_epochs": 0.0}
 CURVES = {"eval.every_epochs": 1.0}
 SOFTMAX = {"method.loss": "softmax"}
 UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
-RAW = {name: dexml.PRESETS["debian"][name] for name in ("encoder.normalize", "method.temperature")}
+RAW = {name: dexml.RAW_BAG[name] for name in ("encoder.normalize", "method.temperature")}
 
-DEXML = {**dexml.PRESETS["debian"], **_SHORT, **CURVES}
+DEXML = {**dexml.RAW_BAG, "train.num_epochs": 15, **_SHORT, **CURVES}
 ALL_POSITIVES, ONE_POSITIVE = {"method.num_positives": 0}, {"method.num_positives": 1}
 
 # NGAME, DEXA, PRIME and RAMEN, cut short: clusters of points act from the first third on.

@@ -83,7 +83,7 @@ REAL = {
     # Raw products have not fitted their training rows after 15 epochs.
     "decoupled_softmax_45_epochs": {**DEXML, **_45_EPOCHS},
     "soft_top_5_alpha_1_45_epochs": _soft_top(5, 1.0, {**DEXML, **_45_EPOCHS}),
-    "binary": {**DEXML, "method.loss": "binary"},
+    "binary": {**DEXML, "method.loss": "binary", "method.binary_prior": False},
     "unit_decoupled_softmax": _UNIT,
     **{f"unit_soft_top_{k}": _soft_top(k, 2.0, _UNIT) for k in (5, 100)},
   },
@@ -102,14 +102,22 @@ REAL = {
     "dpr": short(dpr.PRESETS["debian"]),
     "one_vs_all": short(ova.PRESETS["debian"]),
   },
+  "priors": {
+    "raw": DEXML,
+    "unit": _UNIT,
+    "unit_log_prior_half": {**_UNIT, "method.log_prior": 0.5},
+    "unit_log_prior_1": {**_UNIT, "method.log_prior": 1.0},
+    "binary": {**DEXML, "method.loss": "binary"},
+  },
   "dropout": {"minilm_6": _MINILM, "minilm_6_with_dropout": {**_MINILM, **DROPOUT}},
 }
 # The same on larger sets: LF-TateArtworks-Subjects has 35 points a label, LF-WordNet-Related two.
 OTHER_SETS = {
-  f"baselines_{name}": {
+  f"{claim}_{name}": {
     row: {**values, "data.path": f"data/{folder}", "train.num_epochs": 10}
-    for row, values in REAL["baselines"].items()
+    for row, values in REAL[claim].items()
   }
+  for claim in ("baselines", "priors")
   for name, folder in (("tate", "LF-TateArtworks-Subjects"), ("wordnet", "LF-WordNet-Related"))
 }
 # What more than a bag, or smaller batches, bring: docs/dexml.md.
