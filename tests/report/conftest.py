@@ -20,8 +20,8 @@ def data_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def plain_run(data_folder, tmp_path_factory):
-  """Ranks by texts, under a name with everything in it."""
-  return made_run(data_folder, tmp_path_factory.mktemp("page_runs") / NAME)
+  """Ranks by texts and label frequency, under a name with everything in it."""
+  return made_run(data_folder, tmp_path_factory.mktemp("page_runs") / NAME, **{"method.log_prior": 1.0})
 
 
 @pytest.fixture(scope="session")

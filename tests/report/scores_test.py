@@ -134,7 +134,8 @@ def test_one_point_with_more_labels_than_a_sample_has():
 def test_a_sample_by_loops(plain_run):
   made = plain_run
   test = made.run.dataset.test
-  every = made.queries @ made.run.embedder.labels(made.params, made.extra_state).T
+  every = np.column_stack([made.queries, np.ones(len(made.queries), np.float32)])
+  every = every @ made.run.embedder.labels(made.params, made.extra_state).T
   planned = scores.plan(test.unfiltered_positives, 0)
   vectors = scores.LabelVectors(
     made.run, made.params, made.extra_state, "fused", np.concatenate([planned.labels, planned.random_labels])

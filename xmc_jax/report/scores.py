@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from xmc_jax import config as configs
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.retrieval.fusion import Tree
-from xmc_jax.retrieval.search import Ranking
+from xmc_jax.retrieval.search import Ranking, with_bias_column
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
@@ -46,6 +46,7 @@ class LabelVectors:
   def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns `[n]` float32 scores of points `[n, D]` with one label each, `[n]`."""
     out = np.empty(len(labels), np.float32)
+    queries = with_bias_column(queries, self._vectors[0].shape[1])
     for start in range(0, len(labels), _BLOCK):
       part = slice(start, start + _BLOCK)
       found = [np.einsum("nd,nd->n", queries[part], each) for each in self._of(labels[part])]
@@ -54,6 +55,7 @@ class LabelVectors:
 
   def of_all(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns `[n, m]` float32 scores of points `[n, D]` with labels `[m]`."""
+    queries = with_bias_column(queries, self._vectors[0].shape[1])
     return self._fused([queries @ each.T for each in self._of(labels)], labels)
 
   def nearness(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
