@@ -39,7 +39,7 @@ def _paper(dataset: str, **values) -> dict:
   }
 
 
-# Raw dot products suit this set: docs/dexml.md has the figures behind these presets.
+# docs/dexml.md has the figures behind these presets.
 _DEBIAN = {
   "dataset": "debian",
   "encoder.normalize": False,
@@ -56,7 +56,13 @@ RAW_BAG = {
 }
 
 PRESETS = {
-  "debian": {**RAW_BAG, "train.num_epochs": 15},
+  "debian": {
+    **RAW_BAG,
+    "encoder.normalize": True,
+    "method.temperature": 0.05,
+    "method.log_prior": 1.0,
+    "train.num_epochs": 15,
+  },
   "debian_all": {
     **RAW_BAG,
     "train.batch_size": 256,

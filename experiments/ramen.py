@@ -49,7 +49,8 @@ PRESETS = {
     "method.shortlist_every_epochs": 2.0,
   },
   "debian_dexml": {
-    **dexml.PRESETS["debian"],
+    **dexml.RAW_BAG,
+    "train.num_epochs": 15,
     **_DEXML,
     **_DEBIAN,
     "method.loss": "decoupled_softmax",
