@@ -17,6 +17,9 @@ PRESETS = {
   name: {**dexml.PRESETS[name], **_DPR, "method.num_positives": 1}
   for name in ("debian", "debian_minilm1", *dexml.BENCHMARKS)
 }
+PRESETS["debian"]["method.log_q"] = (
+  True  # frequent labels are in most pools: without it, their scores are too low
+)
 
 
 def get_config(preset: str = ""):

@@ -11,6 +11,7 @@ RAW = {name: dexml.RAW_BAG[name] for name in ("encoder.normalize", "method.tempe
 
 DEXML = {**dexml.RAW_BAG, "train.num_epochs": 15, **_SHORT, **CURVES}
 ALL_POSITIVES, ONE_POSITIVE = {"method.num_positives": 0}, {"method.num_positives": 1}
+DPR = {**DEXML, **ONE_POSITIVE, **SOFTMAX, "method.name": "dpr", "method.labels": "in_batch"}
 
 # NGAME, DEXA, PRIME and RAMEN, cut short: clusters of points act from the first third on.
 _SWEEP = {

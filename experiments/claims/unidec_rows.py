@@ -1,7 +1,7 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
-from experiments import depsl, dpr, ramen, unidec
-from experiments.claims.common import BAG, DEXML, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
+from experiments import depsl, ramen, unidec
+from experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}
@@ -24,7 +24,7 @@ _UNIT_VECTORS = {
   "depsl": _DEPSL,
   "ngame": of_ngame("debian", BAG),
   "dexa": of_dexa("debian", BAG),
-  "dpr": {**short(dpr.PRESETS["debian"]), **UNIT},
+  "dpr": {**DPR, **UNIT},
   "ramen": {**ramen.PRESETS["debian"], **BAG},
 }
 
