@@ -224,6 +224,23 @@ def test_positives_are_sampled_by_weight():
   assert abs(pools.count(8) - 1500) < 5 * 2000**0.5 * (3 / 16) ** 0.5  # sampling_weights of 9 to 3
 
 
+@each_case("spec", [IN_BATCH, IN_BATCH._replace(num_positives=0)])
+def test_relevances_are_weights_on_average(spec):
+  """One positive is sampled in proportion to them; where all count, they are the weights."""
+  truth = sp.csr_matrix(([0.5, 1.5], ([0, 0], [2, 8])), shape=(1, L))
+  tables = tiny_runs.token_table([5]), tiny_runs.token_table([3] * L)
+  options = {"batch_size": 1, "max_length": 32, "seed": 5, "by_relevance": True}
+  builder = BatchBuilder(*tables, truth, sp.csr_matrix((1, L), dtype=bool), spec, **options)
+  total = np.zeros(L)
+  for step in range(2000):
+    batch = builder.build(step)
+    some = batch.weights > 0
+    np.add.at(total, batch.columns[batch.positives[some]], batch.weights[some])
+  np.testing.assert_allclose(total[[2, 8]] / 2000, [0.25, 0.75], atol=5 * (3 / 16 / 2000) ** 0.5)
+  if not spec.num_positives:
+    np.testing.assert_allclose(np.sort(batch.weights[some]), [0.25, 0.75])
+
+
 @each_case("negatives", [0, 5, 1000])
 @each_case("positives", [1, 3, 0])
 def test_a_pool_holds_the_sampled_positives_and_the_random_negatives(positives, negatives):

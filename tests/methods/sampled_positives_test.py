@@ -1,6 +1,7 @@
 """What losses do to positives, sampled in a step or not."""
 
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -139,3 +140,18 @@ def test_soft_top_k_compares_no_positive_with_all_others():
   tables = [jax.ShapeDtypeStruct((rows, 8), jnp.float32) for rows in (num_rows, num_labels)]
   memory = jax.jit(jax.grad(total, argnums=(0, 1))).lower(*tables).compile().memory_analysis()
   assert memory.temp_size_in_bytes < num_rows * drawn * width
+
+
+def test_relevances_of_the_data_are_weights_of_a_step(tmp_path):
+  path = tiny_runs.write_data(tmp_path / "data")
+  points = [json.loads(line) for line in (path / "trn.json").read_text().splitlines()]
+  lines = (
+    json.dumps({**point, "target_rel": [1 + label for label in point["target_ind"]]}) for point in points
+  )
+  (path / "trn.json").write_text("\n".join(lines))
+  settings = {"train.relevance_weights": True, "method.num_positives": 0}
+  run = tiny_runs.open_run(path, tmp_path / "run", **settings)
+  batch, truth = run.batches.build(0), unfiltered(run.data.truth, run.data.train.filter)
+  for row, weights in zip(batch.rows, batch.weights):
+    relevances = truth[row].data
+    np.testing.assert_allclose(weights[weights > 0], relevances / relevances.sum(), rtol=1e-6)

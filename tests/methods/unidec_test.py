@@ -516,6 +516,10 @@ def test_depsl_has_no_classifiers(data, tmp_path):
       {"method.positive_sampling": "inverse_propensity", "method.log_q": True},
       "log_q = True takes positives for uniform, and .* 'inverse_propensity'",
     ),
+    (
+      {"train.relevance_weights": True, "method.log_q": True},
+      "log_q = True takes positives for uniform, and train.relevance_weights = True",
+    ),
     ({"method.num_hard_negatives": 9}, "num_hard_negatives = 9 is more than method.shortlist_size = 8"),
   ],
   ids=str,

@@ -35,6 +35,8 @@ class BatchBuilder:
     data_axis, label_axis: mesh sizes; query groups divide by the first, label groups by their product.
     local_queries, local_labels: which rows of a group this process holds; it reads only those. None is all.
     label_weights: `[L]` positive sampling weights of a row's positives; None samples uniformly.
+    by_relevance: positives are sampled in proportion to their values in `truth`; where all count, they weigh
+      by these.
     sides: the sides of metadata graphs, by name.
     vectors: reads the points' embeddings when the first batch is built, if `spec.frozen`.
 
@@ -60,12 +62,14 @@ class BatchBuilder:
     local_queries: length_buckets.LocalRows | None = None,
     local_labels: length_buckets.LocalRows | None = None,
     label_weights: np.ndarray | None = None,
+    by_relevance: bool = False,
     sides: Mapping[str, GraphEdges] = MappingProxyType({}),
     vectors: Callable[[], np.ndarray] | None = None,
   ):
     self._queries, self._labels, self._label_weights = queries, labels, label_weights
     truth = unfiltered(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
+    self._by_relevance = by_relevance
     self._max_length, self._seed = max_length, seed
     self._data_axis, self._local_rows = data_axis, local_queries
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
@@ -74,9 +78,7 @@ class BatchBuilder:
     num_points, is_cluster = len(self.rows), spec.batch_is_cluster
     self.steps_per_epoch, batch_size = epoch_shape(num_points, batch_size, data_axis, is_cluster)
     self._batch_size = batch_size
-    group_size = spec.cluster_size
-    if spec.batch_is_cluster:
-      group_size = length_buckets.group_size_in_cluster(batch_size)
+    group_size = length_buckets.group_size_in_cluster(batch_size) if is_cluster else spec.cluster_size
     lengths = queries.lengths[self.rows]
     self._query_slots = length_buckets.plan(
       lengths, batch_size, max_length, multiple=data_axis, group_size=group_size
@@ -192,12 +194,17 @@ class BatchBuilder:
     order, cuts = self._order(epoch, refreshed.get(CLUSTERS))
     rows, queries, vectors = self._points(order[cuts[position] : cuts[position + 1]])
     generator = self._generator(_SAMPLE, step)
-    truth = ragged.of_matrix(self._truth, rows)
-    sampling_weights = None if self._label_weights is None else self._label_weights[truth.values]
+    places = ragged.places_of(self._truth, rows)
+    truth = places._replace(values=self._truth.indices[places.values])
+    relevance = self._truth.data[places.values] if self._by_relevance else np.ones(len(truth.values))
+    sampling_weights = relevance if self._by_relevance else None
+    if self._label_weights is not None:
+      sampling_weights = relevance * self._label_weights[truth.values]
     sampled = ragged.sample(truth.counts, self._spec.num_positives, generator, sampling_weights)
     listed = self._sample_hard(rows, refreshed.get("shortlist"), generator)
     pool = self._pool.sample(truth.values[sampled], truth.values[~sampled], listed, generator)
-    positives, weights = in_columns(truth, sampled, pool.column_of, self._positive_widths)
+    worth = sampled if self._spec.num_positives else relevance
+    positives, weights = in_columns(truth, worth, pool.column_of, self._positive_widths)
     excluded = _columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded)
     by_id = self._spec.num_fresh_negatives > 0  # the device chooses the columns
     return Batch(

@@ -277,23 +277,23 @@ def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
 
 
 def in_columns(
-  truth: ragged.Ragged, sampled: np.ndarray, column_of: np.ndarray, widths: tuple[int, ...]
+  truth: ragged.Ragged, worth: np.ndarray, column_of: np.ndarray, widths: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the columns of each row's true labels `[B, P]`, and their weights.
 
-  The weights of the sampled labels sum to 1. Labels outside the pool are left out.
+  The weights of a row sum to 1. Labels outside the pool are left out.
 
   Args:
     truth: true labels of B rows.
-    sampled: `[E]` bool, which of them were sampled.
+    worth: `[E]` their weights, up to a factor: 0 for those that were not sampled.
     column_of: `[L]` column of each label, -1 if it is not in the pool.
     widths: the allowed values of P, ascending; the smallest that fits every row is used.
   """
   columns = column_of[truth.values]
   inside = columns >= 0
   found = truth.only(inside, columns)
-  chosen = sampled[inside]
-  number = np.bincount(found.owners[chosen], minlength=len(found.counts))
-  weights = found._replace(values=(chosen / np.maximum(number, 1)[found.owners]).astype(np.float32))
+  total = np.bincount(found.owners, worth[inside], minlength=len(found.counts))
+  shares = worth[inside] / np.where(total > 0, total, 1)[found.owners]
+  weights = found._replace(values=shares.astype(np.float32))
   width = smallest_width(widths, found.counts.max(initial=0))
   return found.padded(width), weights.padded(width)

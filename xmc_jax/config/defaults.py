@@ -121,6 +121,9 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "refit": Key(
       False, "True: train once more on all rows, those held out too, for as many epochs as were best"
     ),
+    "relevance_weights": Key(
+      False, "True: positives are sampled by relevance, and weigh by it where a loss takes all of them"
+    ),
     "seed": Key(0, "seed of parameters, batches, dropout and held-out rows"),
   },
   "eval": {

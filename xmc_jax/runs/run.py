@@ -117,6 +117,7 @@ class Run:
       local_queries=lambda num_rows: sharding.local_rows(num_rows, self.mesh, "data"),
       local_labels=lambda num_rows: sharding.local_rows(num_rows, self.mesh, *sharding.LABEL_ROWS),
       label_weights=self.data.inverse_propensity if by_propensity else None,
+      by_relevance=config.train.relevance_weights,
       sides=self.sides,
       vectors=self._frozen_vectors if spec.frozen else None,
     )

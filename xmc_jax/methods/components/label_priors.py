@@ -29,6 +29,11 @@ def _faults(values: Mapping) -> Iterator[str]:
       f"method.log_q = True has no effect when method.labels = {labels!r}: every label is in the pool; set "
       "--config.method.log_q=False, or --config.method.labels=in_batch"
     )
+  if values["method.log_q"] and values["train.relevance_weights"]:
+    yield (
+      "method.log_q = True takes positives for uniform, and train.relevance_weights = True; "
+      "set --config.train.relevance_weights=False"
+    )
   if values["method.log_q"] and sampling != "uniform":
     yield (
       f"method.log_q = True takes positives for uniform, and method.positive_sampling = {sampling!r}; "
