@@ -232,6 +232,8 @@ def test_refusals_that_need_no_jax(arguments, words):
     ([DEXML, "--config.method.loss=sofmax"], "did you mean --config.method.loss=softmax?"),
     ([DEXML, "train"], "'train' is not understood"),
     ([DEXML, "--work_dir=x"], "did you mean: workdir? (see --help)"),
+    ([DEXML, "--data.path=x"], "flag 'data.path'; did you mean --config.data.path?"),
+    ([DEXML, "--config.data.path="], "--config.data.path is empty; give a file or a folder"),
     ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
     ([DEXML, "--backend=scann"], "--mode=train does not use --backend; set --config.eval.backend, or"),
     ([DEXML, "--mode=plan", "--input=x"], "--mode=plan does not use --input; leave it out"),
@@ -740,6 +742,8 @@ def test_refusals_of_a_prediction(command, trained, tmp_path):
   assert "cannot be written" in command(*use, f"--input={source}", f"--output={source}/out").line()
   assert "is the input" in command(*use, f"--input={source}", f"--output={source}").line()
   assert source.read_text() == "barn\n"
+  line = command(*use, "--scores=bm25", f"--input={source}").line()
+  assert line.endswith("leave --scores out")
   line = command(*use, "--k=61", f"--input={source}", f"--output={target}").line()
   assert "k = 61: there are 60 labels; set 1 to 60" in line
   assert target.read_text() == "precious"
@@ -756,7 +760,10 @@ def test_what_the_machine_refuses_is_one_line(command, trained, monkeypatch):
     monkeypatch.setattr(Index, "search", failing)
     return command("--mode=evaluate", f"--workdir={trained}")
 
-  assert "No space left on device" in fail(OSError(28, "No space left on device")).line()
+  assert (
+    "No space left on device; free some space, and give the same command again"
+    in fail(OSError(28, "No space left on device")).line()
+  )
   assert "/x: Permission denied" in fail(PermissionError(13, "Permission denied", "/x")).line()
   assert "out of memory; lower train.batch_size" in fail(MemoryError()).line()
   line = fail(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes")).line()

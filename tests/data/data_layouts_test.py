@@ -393,6 +393,19 @@ def test_tables_of_other_kinds(name, text, tmp_path):
   assert rows_of(read.train.truth)[0] == [0, 1]
 
 
+@pytest.mark.parametrize("row, is_said", [("titel,thema", True), ("a text,x", False)])
+def test_a_row_of_names_that_is_read_as_data_is_said(row, is_said, tmp_path):
+  path = samples.write(tmp_path / "t.csv", f"{row}\na,b\n")
+  notices = data.load(path, test_fraction=0, text="1", label_column="2").manifest["notices"]
+  assert ("t.csv: the first row is read as data: 'titel', 'thema'" in notices) == is_said
+
+
+def test_columns_are_advised_as_a_shell_reads_them(tmp_path):
+  path = samples.write(tmp_path / "t.csv", "main text,labels\na,b\n")
+  with pytest.raises(DataError, match=r"set --config\.data\.text='main text' \(col"):
+    data.load(path, text="main txt")
+
+
 def test_text_of_excel_is_a_table_with_tabs(tmp_path):
   content = 'Text\tTags\r\n"a, ""b"""\tx\r\n'.encode("utf-16")
   read = data.load(samples.write(tmp_path / "t.txt", content), test_fraction=0)
@@ -409,6 +422,8 @@ def test_a_workbook_gives_the_cells_of_csv(tmp_path, monkeypatch):
   assert list(read.train.texts) == ["a\nb 7", "True", "c 0.5"] and list(read.labels.texts) == ["x", "y"]
   assert rows_of(read.train.truth) == [[0, 1], [0], []]
   assert "t.xlsx: only the first of 2 sheets is read, 'Sheet'" in read.manifest["notices"]
+  with pytest.raises(DataError, match=r"; t\.xlsx: only the first of 2 sheets is read, 'Sheet'$"):
+    data.load(path, text="x")
   book.active.append([*["d"] * 3, "e"])
   book.save(path)
   with pytest.raises(DataError, match=r"t\.xlsx, row 6: expected 3 columns, as in the header, found '4'"):

@@ -313,7 +313,7 @@ def test_columns_of_0_and_1_are_labels(tmp_path):
     "labels from 3 columns of 0 and 1 (guessed; change with --config.data.label_column), such as 'c++', 'a"
   )
   assert note in data.load(path, text="comment").manifest["notices"][0]
-  one_hot_csv(path, [("a", True, "", 0), ("b", False, 0.0, 0), ("c", 1, 1, "")])
+  one_hot_csv(path, [("a", True, "", 0), ("b", "FALSE", 0.0, 0), ("c", "TRUE", 1, "")])
   one_hot_csv(tmp_path / "test.csv", [("d", 0, 1, 1)])
   assert read(tmp_path, text="comment")[:2] == expected
   assert rows_of(data.load(tmp_path, text="comment").test.truth) == [[1, 2]]

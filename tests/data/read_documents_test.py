@@ -63,6 +63,14 @@ def test_a_folder_is_documents(tmp_path, names):
   assert read(tmp_path) == ([(name, f"{name}\nmore") for name in sorted(names[:2])], [])
 
 
+def test_files_of_a_folder_that_are_not_read_are_said(tmp_path):
+  for name in ("a.md", "b.pdf", "c/d.docx"):
+    samples.write(tmp_path / name, b"%PDF")
+  rows, notices = read(tmp_path)
+  assert rows == [("a.md", "%PDF")]
+  assert notices == [f"{tmp_path.name}: files that are not read: 2, such as 'b.pdf'"]
+
+
 ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags": ""}]
 
 
@@ -82,7 +90,12 @@ def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
     ("only", False, r"only: .* of documents, found only tables; give one, as --input=.*t\.csv$"),
     ("none", False, "none: expected a folder of documents, found no file$"),
     ("gone.txt", False, r"gone\.txt: no such file$"),
-    ("only/t.csv", False, r"a column 'title' of texts, as the run was trained on \(columns: 'a', 'b'\)"),
+    (
+      "only/t.csv",
+      False,
+      r"a column 'title' of texts, as the run was trained on \(columns: 'a', 'b'\); set .*=NAME$",
+    ),
+    ("a.pdf", False, r"a\.pdf: expected plain text, found a PDF, Word or zip file; convert it first$"),
     ("x.txt", True, "x.txt"),
   ],
 )
@@ -90,5 +103,6 @@ def test_what_holds_no_documents_is_one_line(name, whole, expected, tmp_path):
   samples.write(tmp_path / "only" / "t.csv", "a,b\n1,2\n")
   (tmp_path / "none").mkdir()
   samples.write(tmp_path / "x.txt", b"%PDF\0")
+  samples.write(tmp_path / "a.pdf", b"%PDF-1.4\n")
   with pytest.raises(DataError, match=expected):
     read(tmp_path / name, whole)

@@ -109,6 +109,8 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
       "--config is missing, but --config.KEY=VALUE changes it; for instance --config=experiments/dexml.py"
     )
   if isinstance(error, flags.UnrecognizedFlagError):
+    if error.flagname in known:
+      return f"{text.partition('. Did')[0]}; did you mean --config.{error.flagname}?"
     return (
       f"{text.replace('. Did you', '; did you').removesuffix(' ?')}{'?' * text.endswith('?')} (see --help)"
     )
@@ -178,7 +180,7 @@ def of_machine(error: BaseException | None) -> str:
     return "a path begins with '~' and an unknown user name, or $HOME is not set; write the path in full"
   if isinstance(error, OSError) and error.errno in _REFUSED:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    remedy = "; free some space, and the same command goes on from what is saved" if full else ""
+    remedy = "; free some space, and give the same command again" if full else ""
     return (f"{error.filename}: " if error.filename else "") + f"{error.strerror}{remedy}"
   return ""
 

@@ -159,6 +159,8 @@ def checked_config() -> ml_collections.ConfigDict:
       "--config is missing; for instance --config=experiments/dexml.py to train, or --mode=predict "
       "--workdir=RUN to use what was trained; --help has more"
     )
+  if config_flags.get_override_values(flags.FLAGS["config"]).get("data.path") == "":
+    raise UserError("--config.data.path is empty; give a file or a folder, or 'bundled' for the bundled data")
   methods.check_config(CONFIG.value)
   CONFIG.value.name = configs.name_after_data(CONFIG.value)
   return CONFIG.value

@@ -2,19 +2,22 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text
-from xmc_jax.data.formats.lines import STANDARD_INPUT, reading, text_chunks
+from xmc_jax.data.formats.lines import STANDARD_INPUT, open_bytes, reading, text_chunks
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, has_header, records, suffix
 from xmc_jax.errors import DataError
 
 _LABELS = re.compile(r"^(__label__\S+(\s+|$))+")
 _IDS = ("id", "uid", "key")
+_UNREAD = (".pdf", ".doc", ".docx", ".odt", ".rtf")  # other files of a folder of documents
+_BINARY = (b"%PDF", b"PK\3\4")  # how PDF and zip files begin
 _SETTING = re.compile(r"(;| \() ?change with --config\.(?:data\.)?([\w.]+)[^)]*\)")
 
 
@@ -48,6 +51,8 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
     return iter([Document(_whole(path, notices, options))]) if whole else lines
   if whole or path.is_dir():
     root = path if path.is_dir() else path.parent
+    if unread := sorted(file.name for file in path.rglob("*") if suffix(file) in _UNREAD):
+      notices.append(f"{path.name}: files that are not read: {len(unread):,}, such as {excerpt(unread[0])}")
     return (Document(_whole(file, notices, options), str(file.relative_to(root))) for file in files_of(path))
   if suffix(path) in SUFFIXES or _is_table(path, options):
     return _rows(path, options, notices)
@@ -71,13 +76,17 @@ def files_of(path: Path) -> list[Path]:
   with reading(path):
     path.stat()
   if not path.is_dir():
+    with open_bytes(path) if path.is_file() else nullcontext() as file:  # a pipe is read but once
+      if file and file.peek(4)[:4] in _BINARY and suffix(path) not in SUFFIXES:
+        raise DataError(f"{path}: expected plain text, found a PDF, Word or zip file; convert it first")
     return [path]
   inside = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]
   files = [path / file for file in inside if not any(part.startswith(".") for part in file.parts)]
   texts = [file for file in files if suffix(file) in (".txt", ".md")]
-  others = [file for file in files if suffix(file) not in SUFFIXES]
+  others = [file for file in files if suffix(file) not in (*SUFFIXES, *_UNREAD)]
   if not others:
-    instead = f"only tables; give one, as --input={files[0]}" if files else "no file"
+    tables = [file for file in files if suffix(file) in SUFFIXES]
+    instead = f"only tables; give one, as --input={tables[0]}" if tables else "no file"
     raise DataError(f"{path}: expected a folder of documents, found {instead}")
   return texts if any(suffix(file) == ".txt" for file in texts) else others
 
@@ -112,7 +121,7 @@ def _rows(path: Path, options: Options, notices: list[str]) -> Iterator[Document
   names = columns.text_columns(options.text, [name for name in have if name != label])
   if not names:
     expected = f"a column {excerpt(options.text)} of texts, as the run was trained on"
-    raise DataError(f"{path}: expected {expected} {columns.shown(have)}")
+    raise DataError(f"{path}: expected {expected} {columns.shown(have)}; set --config.data.text=NAME")
   id_ = columns.guess(_IDS, [name for name in have if name not in names])
   from_ids = f", ids from column {excerpt(id_)}" if id_ else ""
   notices.append(f"{path.name}: texts from column {' and '.join(map(excerpt, names))}{from_ids}")

@@ -89,14 +89,15 @@ def check_scores(scores: str, config: ml_collections.ConfigDict, method: Method)
   legal = ("hybrid", "fused", *(method.scorers or ("encoder",)), *configs.SOURCES)
   if scores in legal:
     return
+  own = " (--config.eval.scores=hybrid)" if scores == config.eval.scores else ""
   if not method.scorers:
     raise ConfigError(
       f"scores = {scores!r}: this run has no classifiers; it ranks by {', '.join(map(repr, legal))}; leave "
-      "--scores out (--config.eval.scores=hybrid)"
+      f"--scores out{own}"
     )
   raise ConfigError(
     f"scores = {scores!r}: method {config.method.name!r} has {', '.join(map(repr, legal))}; "
-    "set --config.eval.scores=hybrid, or --scores=hybrid with a trained run"
+    f"set --scores=hybrid{own}"
   )
 
 

@@ -1,6 +1,7 @@
 """Chooses the columns of a table by their names, and says which were chosen."""
 
 import difflib
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def refuse_twice(path: Path, names: Sequence[str], wanted: Sequence[str]) -> Non
 
 
 def text_and_label_columns(
-  path: Path, have: list[str], options: Options, one_hot: Callable[[], tuple[str, ...]]
+  path: Path, have: list[str], options: Options, one_hot: Callable[[], tuple[str, ...]], notices: list[str]
 ) -> TableColumns:
   """Chooses the columns of a table.
 
@@ -61,6 +62,7 @@ def text_and_label_columns(
     have: its columns.
     options: how to read it.
     one_hot: returns the columns of 0 and 1, if no column is known to be that of labels.
+    notices: what was said of the files; a refusal repeats which sheet of a workbook was read.
 
   Raises:
     DataError: one of them is missing.
@@ -73,7 +75,8 @@ def text_and_label_columns(
     labels = labels if len(labels) > 1 else ()
   texts = text_columns(options.text, [name for name in have if name not in labels])
   if not labels or not texts:
-    raise _columns_missing(path, have, options, texts, "+".join(labels))
+    sheets = "".join(f"; {note}" for note in notices if note.startswith(f"{path.name}: only the first of "))
+    raise DataError(f"{_columns_missing(path, have, options, texts, '+'.join(labels))}{sheets}")
   return TableColumns(texts, labels)
 
 
@@ -107,8 +110,8 @@ def texts_beside(folder: Path) -> str:
 
 
 def _nearest(name: str, have: list[str]) -> str:
-  """Returns the column whose name is nearest to a misspelt one, 'NAME' if there is none."""
-  return next(iter(difflib.get_close_matches(name, have, n=1)), "NAME")
+  """Returns the column whose name is nearest to a misspelt one, as a shell reads it; 'NAME' if none is."""
+  return shlex.quote(next(iter(difflib.get_close_matches(name, have, n=1)), "NAME"))
 
 
 def misspelt(table: str, label: str, others: Counter[str]) -> list[str]:

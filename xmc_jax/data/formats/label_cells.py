@@ -13,7 +13,7 @@ from xmc_jax.data.formats.source import Place, excerpt
 
 _SEPARATORS = ("|", ";", "\t", ",")
 _ANGLES = "><"  # between the labels of <c++><.net>
-_BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "False": 0, "True": 1}
+_BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "False": 0, "True": 1, "FALSE": 0, "TRUE": 1}
 _NUMBER, _URI = r"\d+(\.0)?", r"https?://[^\s|;,]+"
 # What every cell of a column must match for a guess.
 _PATTERNS = {
@@ -124,14 +124,11 @@ class CellSurvey:
     """Returns the labels of some cells twice: as far as the format is known, and split at spaces."""
     if (found := self.format()).num_columns:
       return []
-    return [
-      {
-        str(label)
-        for cell in self._cells
-        for label in (way.parts(cell) if _is_plain(cell) else _values(cell) or ())
-      }
-      for way in (found, CellFormat(" "))
-    ]
+    samples: list[set[str]] = []
+    for way in (found, CellFormat(" ")):
+      labels = ((way.parts(cell) if _is_plain(cell) else _values(cell)) or [] for cell in self._cells)
+      samples.append({str(label).removesuffix(".0") for label in chain.from_iterable(labels)})
+    return samples
 
   def format(self, known: Container[str] = ()) -> CellFormat:
     """Returns the format of all cells that were added; labels that are known tell what is between."""

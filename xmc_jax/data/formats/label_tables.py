@@ -193,7 +193,7 @@ def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
 
 def _key_by_content(path: Path, options: Options, found: _Columns, samples: Sequence[set[str]]) -> str:
   """Returns the column that has more of the points' labels than those found by name; '' if none has."""
-  wanted = {label.removesuffix(".0") for label in chain.from_iterable(samples)}
+  wanted = set(chain.from_iterable(samples))
   uses: dict[str, Counter[str]] = defaultdict(Counter)
   for _, rows in records(path, (), [], as_table(options)) if wanted else ():
     for name, value in chain.from_iterable(record.items() for record in rows):
@@ -202,15 +202,12 @@ def _key_by_content(path: Path, options: Options, found: _Columns, samples: Sequ
 
   def share(*names: str) -> float:
     seen = set(chain.from_iterable(uses[name] for name in names))
-    return max(
-      sum(label.removesuffix(".0") in seen for label in part) / max(1, len(part)) for part in samples
-    )
+    return max(len(seen & sample) / max(1, len(sample)) for sample in samples)
 
   own = (found.key, *found.names)
-  others = [name for name in uses if name not in ("", *own, found.parent)]
-  unique = [name for name in others if uses[name].total() < 2 * len(uses[name])]
-  best = max(unique, key=share, default="")
-  return best if best and share(best) >= max(ENOUGH_KNOWN, share(*own) + 1e-9) else ""
+  others = {name: seen for name, seen in uses.items() if name not in ("", *own, found.parent)}
+  best = max((name for name, seen in others.items() if seen.total() < 2 * len(seen)), key=share, default="")
+  return best if best and ENOUGH_KNOWN <= share(best) > share(*own) else ""
 
 
 def _missing(path: Path, name: str, of: str, setting: str, have: list[str]) -> DataError:

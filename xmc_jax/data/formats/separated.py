@@ -32,7 +32,7 @@ def records(
     dialect = _dialect(path, path.stat().st_mtime_ns, options, usual)
   notices += dialect.notices
   with Lines(path, notices, options) as lines:
-    yield from with_names(path, _numbered(lines, dialect, notices), columns, options)
+    yield from with_names(path, _numbered(lines, dialect, notices), columns, options, notices)
 
 
 def with_names(
@@ -40,6 +40,7 @@ def with_names(
   rows: Iterator[tuple[int, list[str], int]],
   columns: Sequence[str],
   options: Options,
+  notices: list[str],
   unit: str = "line",
 ) -> Iterator[tuple[Place, list[dict]]]:
   """Yields rows, given as (number, cells, letters), as records; the first has the names of the columns."""
@@ -48,6 +49,8 @@ def with_names(
     return
   names = header[1]
   if _is_headerless(names, options):
+    if all(map(str.isidentifier, names)):
+      notices.append(f"{path.name}: the first row is read as data: {', '.join(map(excerpt, names))}")
     names, rows = [str(number) for number in range(1, len(names) + 1)], chain([header], rows)
   refuse_twice(path, names, columns)
   for chunk in _chunks(rows):

@@ -58,7 +58,7 @@ def records(
     case ".txt" if not has_header(path, options):
       yield from _labelled_lines(path, notices, options)
     case ".xlsx":
-      yield from separated.with_names(path, workbooks.rows(path, notices), columns, options, "row")
+      yield from separated.with_names(path, workbooks.rows(path, notices), columns, options, notices, "row")
     case _:
       yield from separated.records(path, columns, notices, options, "," if kind == ".csv" else "\t")
 

@@ -292,7 +292,7 @@ class _Tables:
     first, *others = split.files
     have_first = column_names(first, self._notices, self._options)
     one_hot = partial(self._one_hot_columns, first)
-    chosen = columns.text_and_label_columns(first, have_first, self._options, one_hot)
+    chosen = columns.text_and_label_columns(first, have_first, self._options, one_hot, self._notices)
     for path in others:
       refuse_missing(path, first.name, chosen, self._notices, self._options)
     return chosen
