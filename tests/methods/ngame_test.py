@@ -199,6 +199,19 @@ def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   assert within > np.mean(queries @ queries.T) + 0.1
 
 
+@pytest.mark.parametrize("settings", [NGAME, DEXA], ids=["ngame", "dexa"])
+def test_labels_of_shortlists_join_the_pools_of_clusters(settings, data, tmp_path):
+  listed = {"method.num_hard_negatives": 2, "method.shortlist_size": 8, "method.shortlist_first_epoch": 1.0}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings, **listed)
+  assert {"clusters", "shortlist"} <= set(run.method.refreshes)
+  shortlist = np.full((len(run.data.train), 8), -1, np.int32)
+  shortlist[:, 0] = [np.setdiff1d(np.arange(40), row.indices)[0] for row in run.data.train.truth]
+  clusters = np.arange(len(run.data.train)) // 4
+  batch = run.batches.build(0, {"clusters": clusters, "shortlist": shortlist})
+  assert len(set(clusters[batch.rows])) < len(batch.rows) // 2
+  assert set(shortlist[batch.rows, 0]) <= set(batch.columns.tolist())
+
+
 # --- clusters of labels ---
 
 

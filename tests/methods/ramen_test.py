@@ -167,8 +167,8 @@ def test_weights_of_graphs(weights, expected):
     ({"method.graphs": (3,)}, r"must hold names"),
     ({"method.num_fresh_negatives": 2}, r"method.num_fresh_negatives = 2 is more than 0"),
     (
-      {"method.num_hard_negatives": 2},
-      r"num_hard_negatives = 2 has no effect when method.base = 'ngame'",
+      {"method.k": 3.0},
+      r"method.k = 3.0 has no effect when method.base = 'ngame'",
     ),
     (
       {"method.base": "ance", "method.clusters_first_epoch": 10.0, "method.loss": "decoupled_softmax"},

@@ -13,6 +13,7 @@ from xmc_jax.types import DatasetInfo, Method
 
 SETTINGS = declare(
   dual_encoder.SETTINGS,
+  pool.HARD_NEGATIVES,
   pool_losses.MARGIN,
   refreshes.CLUSTERS,
   loss=Key("margin", "the loss to minimise", choices=("margin", "softmax", "decoupled_softmax")),
@@ -25,4 +26,4 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   settings = config.method
   batch = refreshes.in_clusters(pool.batch_spec(settings), settings)
   method = dual_encoder.make(config, info, loss=settings.loss, batch=batch)
-  return method._replace(refreshes=refreshes.clusters(config))
+  return method._replace(refreshes={**method.refreshes, **refreshes.clusters(config)})

@@ -102,9 +102,10 @@ def _warning(edges: sp.csr_matrix) -> str:
 
 
 def _remedy(share: float, config: ml_collections.ConfigDict) -> str:
-  if share < _NAMED_LIKE_OTHERS or config.method.label_like_anchors == "drop":
+  settings = config.method
+  if share < _NAMED_LIKE_OTHERS or settings.labels == "all" or settings.num_hard_negatives:
     return ""
-  return "; try --config.method.label_like_anchors=drop, or leave the graph out of --config.method.graphs"
+  return "; try --config.method.num_hard_negatives=1, or leave the graph out of --config.method.graphs"
 
 
 def _with_random(edges: sp.csr_matrix, share: float, seed: int) -> sp.csr_matrix:
