@@ -40,6 +40,8 @@ PRESETS = {
   name: {**values, **_DEPSL, **(_PAPER if name.startswith("lf_") else {}), **_OWN.get(name, {})}
   for name, values in unidec.PRESETS.items()
 }
+for key in unidec.TUNED:
+  del PRESETS["debian"][key]
 
 
 def get_config(preset: str = ""):

@@ -41,6 +41,7 @@ CLAIMS = {
   **dexml_rows.MORE_COMPUTE,
   **prime_rows.TATE,
   **ramen_rows.TATE,
+  **unidec_rows.TATE,
   **rae_xmc_rows.OTHER_SETS,
   **{f"{claim}_cpp": _cpp_rows(claim, rows) for claim, rows in _REAL.items()},
 }

@@ -13,11 +13,8 @@ _EVERY = {
   "method.pool_size": 0,
 }
 _LOG_Q = {"method.log_q": True}
-
-
-def _binary(weight: float) -> dict:
-  return {"method.binary_weight": weight}
-
+_WITHOUT_FREQUENCY = {**_UNIDEC, "method.log_prior": 0.0}
+_SLOW = {**_WITHOUT_FREQUENCY, "train.table_learning_rate": 1e-3}  # classifiers at the rate of all tables
 
 # Vectors of length 1 with label frequency beside them: α, or -1 for one chosen on validation rows.
 _UNIT_VECTORS = {
@@ -47,13 +44,11 @@ REAL = {
     "depsl_raw_log_q": {**_DEPSL, **RAW, **_LOG_Q},
   },
   "both_heads": {  # Table 3
-    "supcon": {**_UNIDEC, **SOFTMAX},
-    "supcon_and_binary": {**_UNIDEC, **SOFTMAX, **_binary(0.1)},
     "decoupled": _UNIDEC,
-    "decoupled_and_binary": {**_UNIDEC, **_binary(0.1)},
-    "decoupled_and_binary_of_weight_1": {**_UNIDEC, **_binary(1.0)},
-    "decoupled_with_binary_classifiers": {**_UNIDEC, "method.classifier_loss": "binary"},
-    "decoupled_without_hard_negatives": {**_UNIDEC, "method.num_hard_negatives": 0},  # Table 5
+    "without_frequency": _WITHOUT_FREQUENCY,
+    "slow": _SLOW,
+    "slow_supcon": {**_SLOW, **SOFTMAX},
+    "slow_without_hard_negatives": {**_SLOW, "method.num_hard_negatives": 0},  # Table 5
   },
   "small_pool": {  # Tables 2 and 4
     "depsl_supcon_one_way": {**_DEPSL, **SOFTMAX, **_ONE_WAY},
@@ -66,4 +61,12 @@ REAL = {
     "dexml_all_labels": DEXML,
     "dexml_all_labels_unit": {**DEXML, **UNIT},
   },
+}
+_TATE = {"data.path": "data/LF-TateArtworks-Subjects", "train.num_epochs": 6}
+TATE = {
+  "both_heads_tate": {
+    "decoupled": {**_UNIDEC, **_TATE},
+    "without_frequency": {**_WITHOUT_FREQUENCY, **_TATE},
+    "slow": {**_SLOW, **_TATE},
+  }
 }
