@@ -228,7 +228,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_tensorboard(tmp_path, monkeyp
 @pytest.mark.parametrize(
   ("error", "said"),
   [
-    (OSError(errno.ENOSPC, "No space left on device", "events"), "from what is saved\n"),
+    (OSError(errno.ENOSPC, "No space left on device", "events"), "give the same command again\n"),
     (ValueError("ours"), "ValueError: ours\n"),
   ],
 )
