@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+from xmc_jax.models import attention, fused_attention, hf_names
 from xmc_jax.models import encoder as encoders
-from xmc_jax.models import fused_attention, hf_names
 from xmc_jax.models.attention import attend_with_dropout
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 
@@ -95,9 +95,10 @@ def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkey
   assert next(numbers) == num_sites
 
   numbers = itertools.count()
-  monkeypatch.setattr(
-    encoders, "dropout", lambda x, rate, key: x * _factors(next(numbers), x.shape) if rate else x
-  )
+  for module in (encoders, attention):
+    monkeypatch.setattr(
+      module, "dropout", lambda x, rate, key: x * _factors(next(numbers), x.shape) if rate else x
+    )
   tensors = encoder_references.to_torch_names(theirs)
   flat = {
     path: tensors[name].T if path.endswith("kernel") else tensors[name]

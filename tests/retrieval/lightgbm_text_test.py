@@ -168,6 +168,7 @@ def test_trees_that_are_none_are_refused(text, key, change, tree):
     ("num_leaves=8\n", "num_leaves=8\nnum_leaves=7\n"),
     ("shrinkage=1\n", "shrinkage=1\nleft_child=0\n"),
     ("is_linear=0\n", ""),
+    ("threshold=", "4\nthreshold="),
     ("end of trees", "end of"),
     ("end of trees", "Tree=20\nend of trees"),
     ("end of trees\n", "end of trees\nparameters:\n[boosting: rf]\n"),

@@ -90,7 +90,9 @@ def check(text: str, num_features: int) -> None:
 
 def _check_tree(text: str, number: int, num_features: int) -> None:
   lines = text.split("\n")
-  names, lists = zip(*(line.split("=") for line in lines[:-3] if line.count("=") == 1))
+  if not all(line.count("=") == 1 for line in lines[:-3]):
+    raise ValueError("a tree has a line without a name")
+  names, lists = zip(*(line.split("=") for line in lines[:-3]))
   if names != ("Tree", *_FIELDS) or lines[-3:] != ["", "", ""] or lists[0] != str(number):
     raise ValueError("a tree has unexpected lines")
   tree = dict(zip(names, lists))
