@@ -246,8 +246,6 @@ def test_words_of_ones_own(browser, workdir):
     page = Page(browser, server.port).open()
     assert page.run("return document.title") == "Which <b>shelf</b>?" == page.texts("h1")[0]
     assert page.texts("#about")[0].startswith("Paste an abstract.")  # then how far off probabilities were
-      "Paste an abstract."
-    )  # how far off probabilities were may follow
     assert page.run("return least.value") == "99.5"
     assert page.texts("#examples button") == ["barn kelt", "x"]
     page.run("document.querySelector('#examples button').click()")
