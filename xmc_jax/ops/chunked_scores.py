@@ -54,7 +54,7 @@ class Scores(NamedTuple):
   """Holds the scores of a pool, computed once.
 
   Attributes:
-    of_labels: `[B, L]`; -inf for excluded labels, and for positives that take no part.
+    of_labels: `[B, L]` without bias; -inf for excluded labels, and for positives that take no part.
     found: `[B, P]` of the positives, -inf where there is none.
   """
 
@@ -64,7 +64,11 @@ class Scores(NamedTuple):
 
 def compute(pool: Pool, *, with_positives: bool, precision: str = "float32") -> Scores:
   """Computes all scores of a pool; the arguments are those of `fold`."""
-  return Scores(*_hide(pool, _scorer(pool, precision)(0, len(pool.labels)), 0, with_positives))
+  scores, found = _hide(pool, _scorer(pool, precision)(0, len(pool.labels)), 0, with_positives)
+  if pool.bias is not None:
+    there = found > -jnp.inf
+    found += jnp.where(there, pool.bias[jnp.where(there, pool.positives, 0)], 0)
+  return Scores(scores, found)
 
 
 def _hide(pool: Pool, scores: Array, start: Array | int, with_positives: bool) -> tuple[Array, Array]:
@@ -113,10 +117,10 @@ def fold(
   def step(carry, start, width):
     state, found = carry
     if kept is None:
-      scores, own = _hide(pool, score(start, width), start, with_positives)
+      scores, own = _hide(pool, _biased(pool, score(start, width), start), start, with_positives)
       found = jnp.maximum(found, own)
     else:
-      scores = _columns(kept.of_labels, start, width)
+      scores = _biased(pool, _columns(kept.of_labels, start, width), start)
     return reduction.add(state, scores), found
 
   found = jnp.full(pool.positives.shape, -jnp.inf, jnp.float32) if kept is None else kept.found
@@ -158,7 +162,8 @@ def gradients(
   def step(carry, start, width):
     d_queries, d_labels = carry
     block = _rows(pool.labels, start, width)
-    cotangent = slope(score(start, width) if kept is None else _columns(kept.of_labels, start, width))
+    scores = score(start, width) if kept is None else _columns(kept.of_labels, start, width)
+    cotangent = slope(_biased(pool, scores, start))
     if pool.bias is not None:
       cotangent = jnp.where(jnp.isneginf(_rows(pool.bias, start, width)), 0, cotangent)
     if cells.shape[1]:
@@ -174,17 +179,21 @@ def gradients(
 
 
 def _scorer(pool: Pool, precision: str) -> Callable[[Array | int, int], Array]:
-  """Returns the function `(start, width) -> scores [B, width]` of the labels from `start` on."""
+  """Returns the function `(start, width) -> scores [B, width]` of labels from `start` on, without bias."""
   native = _multiplies_natively(pool.queries, pool.labels)
   # Scaling queries instead saves a pass over the scores.
   queries = pool.queries if native else pool.queries.astype(jnp.float32) * pool.scale
 
   def score(start, width):
     scores = multiply(queries, _rows(pool.labels, start, width), 1, 1, precision)
-    scores = scores * pool.scale if native else scores
-    return scores if pool.bias is None else scores + _rows(pool.bias, start, width)
+    return scores * pool.scale if native else scores
 
   return score
+
+
+def _biased(pool: Pool, scores: Array, start: Array | int) -> Array:
+  """Adds the bias of labels from `start` on to scores `[B, n]`: chunk by chunk, to hold no second copy."""
+  return scores if pool.bias is None else scores + _rows(pool.bias, start, scores.shape[1])
 
 
 def multiply(a: Array, b: Array, axis_a: int, axis_b: int, precision: str = "float32") -> Array:
