@@ -1,6 +1,7 @@
 """Estimates the probability that a label is in a batch's pool, for sampled softmax's logQ correction.
 
-UniDEC uses it if `method.log_q` is set, as our addition (docs/formulas.md, "UniDEC and DEPSL").
+Methods with sampled pools use it if `method.log_q` is set, as our addition (docs/formulas.md, "Label
+frequency").
 """
 
 import numpy as np
