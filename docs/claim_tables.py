@@ -1,5 +1,6 @@
 """Tables of what experiments.claims.run keeps, which docs/make_tables.py writes into the pages."""
 
+import itertools
 import json
 import pathlib
 import re
@@ -8,7 +9,8 @@ import statistics
 from scipy.stats import t as student
 
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
-_COLUMN = re.compile(r"(?P<metric>.+?)(?P<last>@last)?(?:-(?P<other>\w+))?")
+_COLUMN = re.compile(r"(?P<metric>.+?)(?P<last>@last)?(?:-(?P<other>[\w.]+))?")
+_SETS = {"Cpp": "_cpp", "Debian": "", "Tate": "_tate", "WordNet": "_wordnet"}  # a claim's files, set by set
 
 
 def claim_table(names: list[str], results: pathlib.Path) -> str:
@@ -51,6 +53,53 @@ def epochs_table(names: list[str], results: pathlib.Path) -> str:
     shown = " | ".join(f"{100 * value:.1f}" for value in (curve[0], max(curve), curve[-1]))
     lines.append(f"| {name.partition('/')[2].replace('_', ' ')} | {reached} | {shown} |")
   return "\n".join(lines) + "\n"
+
+
+def sets_table(names: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of last steps: a line a metric of a row, a column a set that has any.
+
+  Args:
+    names: CLAIM/ROW and its metrics, METRIC or the difference METRIC-ROW or METRIC-CLAIM/ROW; then another.
+    results: docs/results.
+  """
+  lines, claim, row, shown = [], "", "", ""
+  for name in names:
+    metric, _, other = name.partition("-")
+    if "/" in metric:
+      claim, row = metric.split("/")
+      shown = row.replace("_", " ")
+      continue
+    beside, _, other = other.rpartition("/")
+    column = f"{metric}@last-{other}" if other else f"{metric}@last"
+    cells = []
+    for end in _SETS.values():
+      own, others = (_of_set(of, end, results) for of in (claim, beside or claim))
+      cells.append(_claim_cell(others | {row: own.get(row, [])}, row, column))
+    lines.append([shown, _heading(column).replace(" at the end", ""), *cells])
+    shown = ""
+  ran = [True, True, *(any(cells) for cells in [*zip(*lines)][2:])]
+  missing = ", ".join(name for name, had in zip(_SETS, ran[2:]) if not had)
+  lines = [[*line[:2], *(cell or "not run" for cell in line[2:])] for line in lines]
+  header, *rest = [
+    f"| {' | '.join(itertools.compress(line, ran))} |\n"
+    for line in ([f"not run: {missing}" if missing else "", "", *_SETS], *lines)
+  ]
+  return "".join([header, "|---" * sum(ran) + "|\n", *rest])
+
+
+def minutes_table(names: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of the minutes that all rows of claims took to train, set by set."""
+  lines = [f"|  | {' | '.join(_SETS)} |", "|---" * (len(_SETS) + 1) + "|"]
+  for name in names:
+    trained = [_of_set(name, end, results).values() for end in _SETS.values()]
+    minutes = [sum(seed.get("minutes", 0) for seeds in rows for seed in seeds) for rows in trained]
+    lines.append(f"| `{name}` | {' | '.join(f'{spent:.0f}' if spent else '' for spent in minutes)} |")
+  return "\n".join(lines) + "\n"
+
+
+def _of_set(claim: str, end: str, results: pathlib.Path) -> dict[str, list[dict]]:
+  """Returns what a claim's rows gave on one set; nothing where it was not run."""
+  return rows_of(claim + end, results) if (results / f"claim_{claim}{end}.json").exists() else {}
 
 
 def rows_of(claim: str, results: pathlib.Path) -> dict[str, list[dict]]:

@@ -10,6 +10,8 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
                                      interval (Student's t); of minutes and GB the median. NAME is a claim
                                      or CLAIM/ROW; METRIC@last is of the last epoch, METRIC-ROW and
                                      METRIC@last-ROW are differences to a row, seed by seed
+  <!-- sets: NAME/ROW METRIC ... NAME/ROW ... -->  last steps, a column a set: NAME, NAME_cpp and so on
+  <!-- minutes: NAME ... -->         what training all rows of a claim took, a column a set
   <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
   <!-- faults -->                    what benchmarks.faults and benchmarks.disk_faults found
   <!-- leaderboard: BOARD -->        what benchmarks.leaderboard keeps; BOARD may be left out, or followed by
@@ -35,14 +37,12 @@ _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
 from accelerator_tables import compiled_table, lease_table, planned_table  # noqa: E402
 from api_tables import api_tables  # noqa: E402
-from claim_tables import cell, claim_table, epochs_table  # noqa: E402
+from claim_tables import cell, claim_table, epochs_table, minutes_table, sets_table  # noqa: E402
 from serving_tables import serving_table  # noqa: E402
 from setting_tables import settings_table  # noqa: E402
 
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _AT_THE_END = ("P@1", "R@100")  # metrics of the last step beside those of the best
-_MARKED = "table|claim|epochs|faults|leaderboard|accuracy|parts|compiled|planned|lease|serving|settings|api"
-_BLOCK = re.compile(rf"(<!-- ({_MARKED})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def collect(run: pathlib.Path, name: str, what: str) -> None:
@@ -276,21 +276,27 @@ def filled(text: str) -> str:
   return _BLOCK.sub(lambda found: found[1] + _KINDS[found[2]]((found[3] or "").split()) + found[4], text)
 
 
+_OF_RESULTS = {
+  "claim": claim_table,
+  "sets": sets_table,
+  "minutes": minutes_table,
+  "epochs": epochs_table,
+  "compiled": compiled_table,
+  "planned": planned_table,
+  "lease": lease_table,
+  "serving": serving_table,
+}
 _KINDS = {
   "table": table,
-  "claim": lambda names: claim_table(names, _DOCS / "results"),
-  "epochs": lambda names: epochs_table(names, _DOCS / "results"),
   "faults": faults_table,
   "leaderboard": leaderboard_table,
   "accuracy": accuracy_table,
   "parts": parts_table,
-  "compiled": lambda names: compiled_table(names, _DOCS / "results"),
-  "planned": lambda names: planned_table(names, _DOCS / "results"),
-  "lease": lambda names: lease_table(names, _DOCS / "results"),
-  "serving": lambda names: serving_table(names, _DOCS / "results"),
   "settings": settings_table,
   "api": api_tables,
+  **{kind: lambda names, make=make: make(names, _DOCS / "results") for kind, make in _OF_RESULTS.items()},
 }
+_BLOCK = re.compile(rf"(<!-- ({'|'.join(_KINDS)})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 if __name__ == "__main__":
   if sys.argv[1:2] == ["collect"] and len(sys.argv) == 5:

@@ -18,7 +18,7 @@ from experiments import dexml, ngame
 from experiments.common import choose
 
 _DEXA = {"method.name": "dexa"}
-# Chosen on validation rows: docs/claims/dexa.md.
+# Chosen on validation rows: docs/claims.md.
 _DEBIAN = {**_DEXA, "method.num_label_clusters": 256, "train.table_learning_rate": 5e-3}
 _HEADS = {"method.head_label_points": 50}
 _CLUSTERS = {"method.num_label_clusters": 65_536, "train.table_learning_rate": 2e-4}

@@ -35,7 +35,7 @@ _UNIDEC = {
 # Of the bundled set 8,923 points are trained on: 32 leaves of 279 at most, pools of 1,500.
 _DEBIAN = {**_UNIDEC, "dataset": "debian", "method.pool_size": 1500, "train.batch_size": 512}
 
-# Chosen on validation rows: docs/claims/unidec.md. DEPSL has no classifiers, and its own.
+# Chosen on validation rows: docs/claims.md. DEPSL has no classifiers, and its own.
 TUNED = {"train.table_learning_rate": 3e-3, "method.log_prior": 1.0}
 
 

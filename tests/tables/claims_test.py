@@ -164,6 +164,29 @@ def test_epochs_until_another_run_is_reached(tmp_path, monkeypatch):
   ]
 
 
+def test_a_claim_set_by_set_and_its_minutes(tmp_path, monkeypatch):
+  """Last steps, beside a row of another claim, too; a set without any is named, and has no column."""
+  make_tables = _make_tables(tmp_path, monkeypatch)
+  run.keep("one_cpp", {"a_0.5": [{"last": {"P@1": p}, "minutes": 2.0} for p in (0.4, 0.42, 0.44)]})
+  run.keep("one", {"a_0.5": [{"last": {"P@1": 0.5}, "minutes": 1.6}], "b": [{"last": {"P@1": 0.25}}]})
+  run.keep("other_cpp", {"c": [{"last": {"P@1": 0.3}}]})
+  page = tmp_path / "docs" / "page.md"
+  marks = "<!-- sets: one/a_0.5 P@1 P@1-other/c\none/b P@1-a_0.5 -->", "<!-- minutes: one other -->"
+  page.write_text("".join(f"{mark}\n<!-- end -->\n" for mark in marks))
+  make_tables.write()
+  assert [line for line in page.read_text().splitlines() if line.startswith("|")] == [
+    "| not run: Tate, WordNet |  | Cpp | Debian |",
+    "|---|---|---|---|",
+    "| a 0.5 | P@1 | 42.0 ± 5.0 | 50.0 |",
+    "|  | P@1 − c | +10.0 | not run |",
+    "| b | P@1 − a 0.5 | not run | -25.0 |",
+    "|  | Cpp | Debian | Tate | WordNet |",
+    "|---|---|---|---|---|",
+    "| `one` | 6 | 2 |  |  |",
+    "| `other` |  |  |  |  |",
+  ]
+
+
 def _write_run(workdir):
   """A finished run with two views; three test points, of which one has more than five labels."""
   (workdir / "report").mkdir(parents=True)
