@@ -40,19 +40,24 @@ def _scores(run, params, extra_state, weight):
   """`[n, L]` of the test rows in float64, by the definition."""
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   labels = run.embedder.labels(params, extra_state)[:, : queries.shape[1]]
-  counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
-  return queries.astype(float) @ labels.T.astype(float) / 0.05 + weight * np.log(1 + counts)
+  frequency = np.log(1 + (run.data.train.unfiltered_positives > 0).sum(axis=0).A1)
+  frequency[tiny_runs.NUM_LABELS :] = frequency[: tiny_runs.NUM_LABELS].mean()  # labels that were added
+  return queries.astype(float) @ labels.T.astype(float) / 0.05 + weight * frequency
 
 
+@pytest.mark.parametrize("added", [[], ["barn kelt", "new"]])
 @pytest.mark.parametrize("prior, weight", [(0.0, 0.0), (0.0, 0.5), (0.0, 2.0), (1.0, 0.0), (1.0, -0.5)])
-def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, data, tmp_path):
+def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, added, data, tmp_path):
   weights = {"method.log_prior": prior, "eval.log_frequency": weight}
   run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **weights)
   params, extra_state = run.initial_parameters()
+  run = run.with_labels(added)
   expected = _scores(run, params, extra_state, prior + weight)
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   for scores in ("fused", "encoder"):
-    found = ranker(run, params, extra_state, scores)(Queries(queries, run.dataset.test.texts), 60)
+    found = ranker(run, params, extra_state, scores)(
+      Queries(queries, run.dataset.test.texts), run.dataset.num_labels
+    )
     np.testing.assert_allclose(found.scores / 0.05, np.take_along_axis(expected, found.ids, 1), atol=1e-3)
     assert np.all(np.diff(found.scores, axis=1) <= 1e-6)
 

@@ -47,11 +47,16 @@ def log_scope(run: Run, scores: str) -> None:
 
 
 def add_label_column(run: Run, labels: Table, weight: float) -> Table:
-  """Adds τ α log(1 + n_l) to the scores of label vectors `[L, D]`, as a column that queries have a 1 for."""
+  """Adds τ α log(1 + n_l) to the scores of label vectors `[L, D]`, as a column that queries have a 1 for.
+
+  Labels added since the training have the mean of the others.
+  """
   if not weight:
     return labels
   counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=len(labels))
   column = (run.config.method.temperature * weight * np.log1p(counts)).astype(np.float32)
+  num_trained = run.dataset.manifest["counts"]["labels"]["texts"]
+  column[num_trained:] = column[:num_trained].mean()
   if isinstance(labels, SplitTable):
     column = column[labels.own_rows]
   if run.config.method.get("log_prior"):  # the last column is the frequency that the method trained with

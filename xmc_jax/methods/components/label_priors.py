@@ -72,7 +72,7 @@ def bias(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array | None:
 def in_ranking(method: Method, config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Gives label vectors a column more, τ τ' log(1 + n_l): it is added to scores, as in training.
 
-  A label that only its text is known of (`embed_texts`) has 0 there.
+  A label that only its text is known of (`embed_texts`) has the mean there.
   """
   settings = config.method
   if not settings.log_prior:
@@ -90,7 +90,7 @@ def in_ranking(method: Method, config: ml_collections.ConfigDict, info: DatasetI
   return method._replace(
     embed_labels=widened(method.embed_labels),
     scorers={name: widened(embed, float(name == "encoder")) for name, embed in method.scorers.items()},
-    embed_texts=lambda *given: jnp.pad(by_text(*given), ((0, 0), (0, 1))),
+    embed_texts=lambda *given: jnp.pad(by_text(*given), ((0, 0), (0, 1)), constant_values=prior.mean()),
   )
 
 
