@@ -112,6 +112,7 @@ FORGED = [
   change_array("point_labels_offsets.npy", first_set(1)),
   change_array("point_labels_offsets.npy", lambda array: array[::-1].copy()),
   change_array("point_labels_offsets.npy", lambda array: array[:-1]),
+  ("point_votes.npy", lambda memory: np.save(memory / "point_votes.npy", np.zeros(3, np.float32))),
   change_text("hybrid.json", lambda text: "{}"),
   change_text("hybrid.json", model_with("features", ["a"])),
   change_text("hybrid.json", model_with("trees", "Tree=0\nnum_leaves=9\n")),

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.errors import UserError
-from xmc_jax.export import label_files
+from xmc_jax.export import label_files, memory_files
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic
@@ -130,6 +130,15 @@ def test_a_vector_of_no_length_stays_what_it_is(tmp_path):
   labels = np.array([[1, 1]], np.float32)
   label_files.write(tmp_path / "index", [labels], ["a"], labels, points=points)
   np.testing.assert_allclose(both(tmp_path, 3, 2), [[0, 0], [0.6, 0.8], [1, 1]], atol=1e-7)
+
+
+def test_votes_by_relevance_are_those_of_the_run(exported, tmp_path):
+  shape = 60, np.load(exported / "memory" / "points.npy").shape[1]
+  opened = memory_files.read(exported / "memory", shape, ["encoder"])
+  opened.truth.data[:] = np.linspace(0.1, 1, opened.truth.nnz)
+  memory_files.write(tmp_path / "memory", opened, [opened.points])
+  found = memory_files.read(tmp_path / "memory", shape, ["encoder"])
+  np.testing.assert_array_equal(found.truth.toarray(), opened.truth.toarray())
 
 
 def test_vectors_are_written_as_they_come(tmp_path):

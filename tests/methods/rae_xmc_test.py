@@ -290,9 +290,9 @@ def _brute(run, params, extra_state, points, weight, queries):
   """`[n, L]` probabilities by the definition, in float64."""
   keys = [run.embedder.queries(params, extra_state, points.tokens), run.embedder.labels(params, extra_state)]
   scores = np.concatenate(keys).astype(np.float64) @ queries.T.astype(np.float64)
-  values = np.concatenate(
-    [weight * (points.unfiltered_positives.toarray() > 0), (1 - weight) * np.eye(tiny_runs.NUM_LABELS)]
-  )
+  truth = points.unfiltered_positives.toarray()
+  votes = truth / truth.max() if run.config.train.relevance_weights else truth > 0
+  values = np.concatenate([weight * votes, (1 - weight) * np.eye(tiny_runs.NUM_LABELS)])
   found = []
   for row in scores.T:
     nearest = np.argsort(-row)[: run.config.eval.num_keys]
@@ -301,8 +301,12 @@ def _brute(run, params, extra_state, points, weight, queries):
   return np.array(found)
 
 
-def test_a_run_ranks_by_the_memory_of_all_its_rows(weighted):
+@pytest.mark.parametrize("by_relevance", [False, True])
+def test_a_run_ranks_by_the_memory_of_all_its_rows(by_relevance, weighted):
   run, params, extra_state = _parts(weighted)
+  run.config.train.relevance_weights = by_relevance
+  truth = run.dataset.train.unfiltered_positives
+  truth.data = 1.0 + truth.indices
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   expected = _brute(run, params, extra_state, run.dataset.train, 0.4, queries)
   rank = functools.partial(ranker(run, params, extra_state), Queries(queries, run.dataset.test.texts), 5)

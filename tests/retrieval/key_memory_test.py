@@ -31,14 +31,18 @@ def parts(rng):
   """Points, their labels (every fifth has none), label vectors."""
   truth = rng.random((N, L)) < 0.06
   truth[::5] = False
-  return _unit(rng, N, D), sp.csr_matrix(truth.astype(np.float32) * 3), _unit(rng, L, D)
+  return (
+    _unit(rng, N, D),
+    sp.csr_matrix(truth * rng.choice([0.25, 1], truth.shape).astype(np.float32)),
+    _unit(rng, L, D),
+  )
 
 
 def _dense(parts, queries, k, weight, num_keys, exclude=None, own=None):
   """Rankings as lists of (id, probability), by the definition, in float64, one query after the other."""
   points, truth, labels = (np.asarray(part.todense()) if sp.issparse(part) else part for part in parts)
   keys = np.concatenate([points, labels]).astype(np.float64)
-  values = np.concatenate([weight * (truth != 0), (1 - weight) * np.eye(len(labels))])
+  values = np.concatenate([weight * truth, (1 - weight) * np.eye(len(labels))])
   found = []
   for row, query in enumerate(queries.astype(np.float64)):
     scores, votes = keys @ query, values.copy()
@@ -113,18 +117,19 @@ def test_points_without_labels_and_no_points_at_all(parts, rng):
 
 
 def test_by_hand():
-  """Keys at inner products 1 (a point of labels 0 and 2), 1 (label 1) and 0 (labels 0 and 2), τ = 1.
+  """Keys at inner products 1 (a point of labels 0, 2 and 3), 1 (label 1) and 0 (labels 0, 2 and 3), τ = 1.
 
-  The softmax is e, e, 1, 1 over 2e + 2; with λ = 1/4 labels 0 and 2 have (e/4 + 3/4) / (2e + 2), label 1 has
-  (3e/4) / (2e + 2). Labels 0 and 2 are equal, and stand in the order of their ids.
+  The softmax is e, e, 1, 1, 1 over 2e + 3; with λ = 1/4 labels 0 and 2 have (e/4 + 3/4) / (2e + 3), label 1
+  has (3e/4) / (2e + 3), label 3, whose vote is 1/2, (e/8 + 3/4) / (2e + 3). Labels 0 and 2 are equal, and
+  stand in the order of their ids.
   """
-  points, labels = np.array([[1, 0]]), np.array([[0, 1], [1, 0], [0, 1]])
-  memory = KeyMemory(points, sp.csr_matrix([[1, 0, 1]]), labels, temperature=1.0, weight=0.25)
-  found = memory.rank(np.array([[1.0, 0.0]]), 4)
-  whole = 2 * math.e + 2
-  assert found.ids.tolist() == [[1, 0, 2, -1]]
-  expected = [0.75 * math.e / whole, *[(0.25 * math.e + 0.75) / whole] * 2, -np.inf]
-  np.testing.assert_allclose(found.scores[0], expected, rtol=1e-6)
+  points, labels = np.array([[1, 0]]), np.array([[0, 1], [1, 0], [0, 1], [0, 1]])
+  memory = KeyMemory(points, sp.csr_matrix([[1, 0, 1, 0.5]]), labels, temperature=1.0, weight=0.25)
+  found = memory.rank(np.array([[1.0, 0.0]]), 5)
+  whole = 2 * math.e + 3
+  assert found.ids.tolist() == [[1, 0, 2, 3, -1]]
+  expected = [0.75 * math.e, *[0.25 * math.e + 0.75] * 2, 0.125 * math.e + 0.75, -np.inf]
+  np.testing.assert_allclose(found.scores[0], np.array(expected) / whole, rtol=1e-6)
 
 
 def test_blocks_change_nothing(parts, rng, monkeypatch):

@@ -122,7 +122,8 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
       False, "True: train once more on all rows, those held out too, for as many epochs as were best"
     ),
     "relevance_weights": Key(
-      False, "True: positives are sampled by relevance, and weigh by it where a loss takes all of them"
+      False,
+      "True: positives are sampled by relevance, and weigh by it where a loss takes all of them, as votes do",
     ),
     "seed": Key(0, "seed of parameters, batches, dropout and held-out rows"),
   },

@@ -6,6 +6,7 @@
 | `points.jsonl` | their numbers, 0 to N - 1, and texts, one per line |
 | `point_labels.npy` | their label ids, row after row, int32 |
 | `point_labels_offsets.npy` | `[N + 1]` int64: the ids of row i are those from offset i to offset i + 1 |
+| `point_votes.npy` | their votes, float32; missing if all are 1 |
 | `hybrid.json` | the model that combines the sources |
 | `seal.json` | checksums of these files, and the temperature |
 """
@@ -27,7 +28,7 @@ from xmc_jax.retrieval.sources import Corpus, Retriever, source_names
 from xmc_jax.storage import checksums
 
 POINTS, TEXTS, MODEL = "points.npy", "points.jsonl", "hybrid.json"
-COLUMNS, OFFSETS = "point_labels.npy", "point_labels_offsets.npy"
+COLUMNS, OFFSETS, VOTES = "point_labels.npy", "point_labels_offsets.npy", "point_votes.npy"
 
 
 class Memory(NamedTuple):
@@ -35,7 +36,7 @@ class Memory(NamedTuple):
 
   Attributes:
     points: `[N, D]` float32.
-    truth: CSR `[N, L]` float32, 1 for each label of a point.
+    truth: CSR `[N, L]` float32, the votes of points for their labels.
     texts: N texts.
     temperature: scores of label vectors are divided by it.
     model: combines the scores of the sources.
@@ -50,7 +51,7 @@ class Memory(NamedTuple):
 
 def num_bytes(num_points: int, width: int, num_pairs: int, text_bytes: int) -> int:
   """Returns the most bytes that a memory takes on disk, without the model."""
-  return num_points * (4 * width + 8 + 64) + 4 * num_pairs + 2 * text_bytes
+  return num_points * (4 * width + 8 + 64) + 8 * num_pairs + 2 * text_bytes
 
 
 def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndarray:
@@ -69,6 +70,8 @@ def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndar
   label_files.write_texts(folder / TEXTS, memory.texts)
   np.save(folder / COLUMNS, memory.truth.indices.astype(np.int32))
   np.save(folder / OFFSETS, memory.truth.indptr.astype(np.int64))
+  if np.any(memory.truth.data != 1):
+    np.save(folder / VOTES, memory.truth.data)
   memory.model.save(folder / MODEL)
   checksums.write_manifest(folder, {"temperature": memory.temperature})
   return label_files.open_array(folder / POINTS)
@@ -145,4 +148,9 @@ def _read_truth(folder: Path, shape: tuple[int, int]) -> sp.csr_matrix:
     raise DataError(f"{folder / OFFSETS}: expected offsets that grow from 0; export again")
   if offsets[-1] != len(columns):
     raise DataError(f"{folder / COLUMNS}: expected {offsets[-1]:,} ids, found {len(columns):,}; export again")
-  return sp.csr_matrix((np.ones(len(columns), np.float32), np.asarray(columns), np.asarray(offsets)), shape)
+  votes = np.ones(len(columns), np.float32)
+  if (folder / VOTES).exists():
+    votes = np.asarray(label_files.open_array(folder / VOTES))
+    if votes.shape != columns.shape or votes.dtype != np.float32 or not np.all((votes > 0) & (votes <= 1)):
+      raise DataError(f"{folder / VOTES}: expected {len(columns):,} float32 from 0 to 1; export again")
+  return sp.csr_matrix((votes, np.asarray(columns), np.asarray(offsets)), shape)

@@ -32,12 +32,13 @@ class KeyMemory:
     K = \begin{bmatrix} X \\ Z \end{bmatrix}, \qquad
     V = \begin{bmatrix} \lambda Y \\ (1 - \lambda) I \end{bmatrix}
 
-  The softmax is over the b keys of largest inner product, points and labels together; Y is 1 for each true
-  label of a point. A label that gets no share of any of these keys has probability 0 and is not ranked.
+  The softmax is over the b keys of largest inner product, points and labels together; Y holds the votes
+  of points for their labels. A label that gets no share of any of these keys has probability 0 and is not
+  ranked.
 
   Args:
     points: `[N, D]` float32, X.
-    point_labels: CSR `[N, L]`; every stored value other than 0 is a true label.
+    point_labels: CSR `[N, L]`, Y, from 0 to 1.
     labels: `[L, D]` float32, Z.
     temperature: τ.
     weight: λ.
@@ -65,7 +66,7 @@ class KeyMemory:
     keys = np.concatenate([np.asarray(points, np.float32), np.asarray(labels, np.float32)])
     self._index = Index(keys, backend=backend, devices=devices, name="key memory", patience=_PATIENCE)
     self._num_keys, self._temperature = min(num_keys, len(keys)), temperature
-    self._truth = sp.csr_matrix(point_labels).astype(bool).astype(np.float32)
+    self._truth = sp.csr_matrix(point_labels, dtype=np.float32)
     self.weight = weight
 
   def rank(

@@ -25,10 +25,10 @@ class Neighbors(NamedTuple):
     return Neighbors(self.ids, self.weights / np.where(total > 0, total, 1))
 
   def votes(self, truth: sp.csr_matrix) -> sp.csr_matrix:
-    """Adds up, for each label, the weights of the neighbours that have it.
+    """Adds up, for each label, the votes of the neighbours times their weights.
 
     Args:
-      truth: CSR `[N, L]`, 1 for each label of a training query.
+      truth: CSR `[N, L]`, the votes of training queries for their labels.
 
     Returns:
       CSR `[n, L]` float32, with sorted columns.

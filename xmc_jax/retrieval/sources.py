@@ -43,7 +43,7 @@ class Corpus(NamedTuple):
     label_vectors: `[L, D]` float32, by source: 'encoder', and 'classifier' if there are classifiers; or
       `[L, D + 1]` each (`search.with_bias_column`).
     point_vectors: `[N, D]` float32 embeddings of the training queries in the memory.
-    truth: CSR `[N, L]` float32, 1 for each label of these training queries.
+    truth: CSR `[N, L]` float32, the votes of these training queries for their labels: 1, or less.
     point_texts, label_texts: N and L texts.
     temperature: divides the scores by `label_vectors`.
   """

@@ -102,7 +102,7 @@ def _memory_of(
   """Builds the memory of some rows of the training data."""
   return KeyMemory(
     point_vectors(run, params, extra_state)[rows],
-    run.dataset.train.unfiltered_positives[rows],
+    run.data.votes(rows),
     run.embedder.labels(params, run.extra_state_to_rank(params, extra_state)),
     temperature=run.method.key_temperature,
     weight=weight,

@@ -259,12 +259,10 @@ def _retriever(
 
 
 def labelled(run: Run, rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
-  """Returns those of these training rows that have labels, `[n]`, and CSR `[n, L]` float32, 1 per label."""
+  """Returns those of these training rows that have labels, `[n]`, and their votes, CSR `[n, L]` float32."""
   truth = run.dataset.train.unfiltered_positives
   rows = rows[np.diff(truth.indptr)[rows] > 0]
-  known = truth[rows]
-  known.data = np.ones_like(known.data)
-  return rows, known
+  return rows, run.data.votes(rows)
 
 
 def label_vectors(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, np.ndarray]:

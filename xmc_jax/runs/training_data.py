@@ -60,3 +60,14 @@ class TrainingData:
     if not settings.get("augment_truth"):
       return train.truth
     return graph_edges.augmented(train.truth, self.dataset, train.row_numbers, settings)
+
+  def votes(self, rows: np.ndarray) -> sp.csr_matrix:
+    """Returns CSR `[n, L]` float32, the votes of these rows of `dataset.train` for their labels in a memory.
+
+    A vote is 1, or with `train.relevance_weights` the relevance over the largest one.
+    """
+    every = self.dataset.train.unfiltered_positives
+    votes = every[rows]
+    by_relevance = self._config.train.relevance_weights
+    votes.data = votes.data / every.data.max() if by_relevance else np.ones_like(votes.data)
+    return votes
