@@ -16,7 +16,7 @@ UniDEC's.
 """
 
 from experiments import dexml, unidec
-from experiments.common import choose
+from experiments.common import FREQUENCY, choose
 
 _DEPSL = {"method.encoder_weight": 1.0, "method.classifier_dim": 0, "method.binary_weight": 0.0}
 _ONE_WAY = {"method.symmetric": False}
@@ -42,6 +42,7 @@ PRESETS = {
 }
 for key in unidec.TUNED:
   del PRESETS["debian"][key]
+PRESETS["debian"] |= FREQUENCY
 
 
 def get_config(preset: str = ""):

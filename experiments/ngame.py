@@ -11,7 +11,7 @@ that of LF-AmazonTitles-131K.
 """
 
 from experiments import dexml
-from experiments.common import BAG, DROPOUT, choose
+from experiments.common import BAG, DROPOUT, FREQUENCY, choose
 
 _NGAME = {
   "method.name": "ngame",
@@ -87,6 +87,7 @@ PRESETS = {
   "debian": {
     **_DEBIAN,
     **BAG,
+    **FREQUENCY,
     "train.batch_size": 512,
     "train.learning_rate": 5e-3,
   },

@@ -13,7 +13,7 @@ which. All of the presets for the bundled data is ours; `debian_minilm3` and `de
 """
 
 from experiments import dexml
-from experiments.common import BAG, DROPOUT, choose
+from experiments.common import BAG, DROPOUT, FREQUENCY, choose
 
 _RAE_XMC = {
   "method.name": "rae_xmc",
@@ -55,6 +55,7 @@ PRESETS = {
     "dataset": "debian",
     **_RAE_XMC,
     **BAG,
+    **FREQUENCY,
     "method.temperature": 0.06,  # by validation: docs/rae_xmc.md
     "method.num_hard_negatives": 2,
     "method.shortlist_first_epoch": 1.0,

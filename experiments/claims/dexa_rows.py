@@ -1,9 +1,8 @@
 """Rows of DEXA's claim, 7."""
 
-from experiments import dexa
 from experiments.claims.common import BAG, LIGHT, of_dexa, of_ngame
 
-_DEXA = {**dexa.PRESETS["debian"], **BAG, "method.head_label_points": 0}
+_DEXA = {**of_dexa("debian", BAG), "method.head_label_points": 0}
 _HEADS = {"method.head_label_points": 50}
 # A Bi-GRU over MiniLM's token embeddings, as wide as they are.
 _GRU = {

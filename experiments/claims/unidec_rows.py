@@ -1,7 +1,7 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
 from experiments import depsl, ramen, unidec
-from experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
+from experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, as_paper, of_dexa, of_ngame, short
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}
@@ -22,7 +22,7 @@ _UNIT_VECTORS = {
   "ngame": of_ngame("debian", BAG),
   "dexa": of_dexa("debian", BAG),
   "dpr": {**DPR, **UNIT},
-  "ramen": {**ramen.PRESETS["debian"], **BAG},
+  "ramen": {**as_paper(ramen.PRESETS["debian"]), **BAG},
 }
 
 

@@ -11,6 +11,7 @@ from xmc_jax import methods
 from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.cli import commands, train_run
 from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.export.exported import Exported
 from xmc_jax.export.make import export
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.sources import Queries
@@ -101,11 +102,20 @@ def test_the_last_step_has_a_weight_of_its_own(chosen):
   (chosen / run_folder.FREQUENCY).write_bytes(kept)
 
 
-def test_an_export_by_the_encoder_is_refused(chosen):
+@pytest.mark.parametrize("scores", ["encoder", "hybrid"])
+def test_an_export_ranks_by_it_and_adds_labels(scores, chosen):
   ChosenWeight(1.0).save(chosen / run_folder.FREQUENCY)
-  for scores in ("", "encoder"):
-    with pytest.raises(UserError, match=r"label frequency has weight 1 .*--scores=hybrid"):
-      export(chosen, scores=scores)
+  (chosen / run_folder.HYBRID).unlink(missing_ok=True)
+  run = runs.reopen(chosen)
+  queries = run.embedder.queries(*run.trained()[:2], run.dataset.test.tokens)
+  expected = ranker(run, *run.trained()[:2], scores)(Queries(queries, run.dataset.test.texts), 5)
+  export(chosen, chosen.with_name("exported"), scores=scores)
+  exported = Exported.load(chosen.with_name("exported"))
+  found, by_export, _ = exported.predict(run.dataset.test.texts, k=5)
+  np.testing.assert_array_equal(found, expected.ids)
+  np.testing.assert_allclose(by_export, expected.scores, atol=1e-5)
+  new = exported.add_labels(["a label of its own"])
+  assert new[0] in exported.predict(["a label of its own"], k=20)[0]
 
 
 _NGAME = {"method.name": "ngame", "method.loss": "margin", "method.labels": "in_batch"}
@@ -121,7 +131,7 @@ _ENCODERS = {
 @pytest.mark.parametrize(
   "kind, scores",
   [
-    *itertools.product(_KINDS, ("fused", "encoder", "lexical_labels")),
+    *itertools.product(_KINDS, ("hybrid", "fused", "encoder", "lexical_labels")),
     *itertools.product(_ENCODERS, ("encoder",)),
   ],
 )
@@ -142,8 +152,6 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
   assert all(line.startswith(f"eval.log_frequency: {scores!r} scores do not use it; ") for line in said)
   if kind in _ENCODERS:
     assert not said  # each of them has it in its scores
-  label_frequency.log_scope(run, "hybrid")
-  assert "'hybrid' scores do not use it" in said[-1]
 
 
 def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch):
@@ -153,7 +161,7 @@ def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch
   assert len(said) == 1 and "'lexical_labels' scores do not use it" in said[0]
   monkeypatch.setattr(train_run.loop, "train", lambda *_: 1 / 0)  # said before it begins
   with pytest.raises(ZeroDivisionError):
-    config = tiny_runs.config(data, **tiny_runs.UNIDEC, **_QUICK, **{"eval.log_frequency": 1.0})
+    config = tiny_runs.config(data, **tiny_runs.RAE_XMC, **_QUICK, **{"eval.log_frequency": 1.0})
     commands.train_and_test(config, tmp_path / "run")
   assert len(said) == 2 and "'fused' scores do not use it" in said[1]
 

@@ -144,7 +144,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "log_frequency": Key(
       0.0,
       "α: an encoder's scores get α log(1 + training points of a label) more than in training: above 0 for "
-      "P@k, below for PSP@k; -1 is chosen on validation rows. Not of 'hybrid', which knows frequencies",
+      "P@k, below for PSP@k; -1 is chosen on validation rows. Not of classifiers, nor of a memory of keys",
       least=-1,
     ),
     "num_candidates": Key(300, "candidates of each scorer in a fused ranking", least=1),

@@ -93,12 +93,6 @@ def _check_scores(scores: str, run: runs.Run) -> None:
       f"scores = {scores!r}: an export ranks by all sources or by inner products, not by this one alone; "
       "give --scores=hybrid, which joins it with the others, or --scores=encoder"
     )
-  weight = label_frequency.weight_of(run, scores if scores in run.method.scorers else "")
-  if weight and scores != exported.HYBRID:
-    raise UserError(
-      f"eval.log_frequency: label frequency has weight {weight:g} in this run's {scores!r} scores, but an "
-      "export ranks by vectors alone; give --scores=hybrid"
-    )
   if scores == "fused" and run.method.key_temperature:
     say("export: labels rank by their texts; the memory of training points stays with the run")
 
@@ -113,7 +107,9 @@ def _in_float32(run: runs.Run) -> runs.Run:
 
 def _write(part: pathlib.Path, source: _Source) -> None:
   run, trained = source.run, source.trained
-  vectors = run.embedder.labels(trained.params, run.extra_state_to_rank(*trained), source.view)
+  vectors = label_frequency.add_label_column(
+    run, run.embedder.labels(trained.params, run.extra_state_to_rank(*trained), source.view), source.view
+  )
   memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, np.zeros(0, int))
   _check_room(part, source, vectors.shape, memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
@@ -125,7 +121,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   if memory:
     points = memory_files.write(part / exported.MEMORY, memory, _point_blocks(source, rows))
   no_scann = _write_index(part / exported.INDEX, source, vectors, points)
-  adds_frequency = bool(run.config.method.get("log_prior"))
+  adds_frequency = label_frequency.has_column(run)
   facts = {
     "format": exported.FORMAT,
     "version": exported.VERSION,
@@ -156,7 +152,7 @@ def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, label_fu
     )
   }
   if by_text := label_functions.by_text(run, source.trained):
-    functions[exported.LABELS] = by_text
+    functions[exported.LABELS] = label_frequency.by_text(run, by_text)
   signature = programs.write(folder, functions, source.trained, max_length)
   tokenizer = run.dataset.tokenizer()
   tokenizer.enable_truncation(max_length)

@@ -14,6 +14,7 @@ from xmc_jax import config as configs
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.retrieval.search import Ranking, with_bias_column
+from xmc_jax.runs import label_frequency
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
@@ -42,6 +43,8 @@ class LabelVectors:
     self._propensity = run.data.inverse_propensity.astype(np.float32) if self._tree else None
     names = ("classifier", "encoder") if self._tree else (scores if scores in views else "",)
     self._vectors = [run.embedder.labels(params, extra_state, name, self._ids) for name in names]
+    if not self._tree:
+      self._vectors = [label_frequency.add_label_column(run, self._vectors[0], names[0], self._ids)]
 
   def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns `[n]` float32 scores of points `[n, D]` with one label each, `[n]`."""

@@ -1,9 +1,11 @@
 """Adds label frequency to an encoder's scores: cos/τ + α log(1 + n_l), for n_l training points of label l.
 
 `config.eval.log_frequency` is α, on top of `method.log_prior`, which the method trained with. The term is one
-more column of the label vectors, and queries have a 1 there: labels are still ranked by inner products.
+more column of the label vectors, and queries have a 1 there: labels are still ranked by inner products, in
+the hybrid ranking and in exports too.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax import metrics
@@ -12,6 +14,7 @@ from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
+from xmc_jax.runs.label_functions import Function
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
@@ -19,14 +22,9 @@ from xmc_jax.types import PyTree
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # candidate values of α
 
 
-def weight_of(run: Run, view: str = "") -> float:
-  """Returns α for rankings by a view; '' is the method's only view, or the sum of several.
-
-  α is 0 if more than the encoder ranks, or if it has not been chosen yet.
-  """
+def weight_of(run: Run) -> float:
+  """Returns α; 0 if it has not been chosen yet."""
   wanted = run.config.eval.log_frequency
-  if not wanted or view not in ("", "encoder") or (run.method.scorers and not view):
-    return 0.0
   path = run.ranking_folder / run_folder.FREQUENCY
   if wanted == -1:
     return ChosenWeight.load(path, GRID[-1]).weight if path.exists() else 0.0
@@ -38,30 +36,64 @@ def log_scope(run: Run, scores: str) -> None:
 
   Args:
     run: the run.
-    scores: the scores that rank, as for `ranking.ranker`. Only the encoder's own scores use
-      `config.eval.log_frequency`; a tree or a sum of views, a memory of keys, and other sources do not.
+    scores: the scores that rank, as for `ranking.ranker`. A tree that joins two views, a memory of keys,
+      classifiers, and sources other than the encoder do not use `config.eval.log_frequency`.
   """
-  joined = scores == "fused" and (run.method.scorers or run.method.key_temperature)
-  if run.config.eval.log_frequency and (joined or scores not in ("fused", "encoder")):
+  joined = scores == "fused" and (_has_tree(run) or run.method.key_temperature)
+  if run.config.eval.log_frequency and (joined or scores not in ("hybrid", "fused", "encoder")):
     say(f"eval.log_frequency: {scores!r} scores do not use it; rankings by the encoder do (--scores=encoder)")
 
 
-def add_label_column(run: Run, labels: Table, weight: float) -> Table:
-  """Adds τ α log(1 + n_l) to the scores of label vectors `[L, D]`, as a column that queries have a 1 for.
+def _has_tree(run: Run) -> bool:
+  return bool(run.method.scorers and run.config.eval.fusion_rows)
 
-  Labels added since the training have the mean of the others.
+
+def add_label_column(run: Run, labels: Table, view: str = "", ids: np.ndarray | None = None) -> Table:
+  """Adds τ α log(1 + n_l) to the scores of label vectors, as a column that queries have a 1 for.
+
+  Args:
+    run: the run.
+    labels: `[L, D]`, or `[n, D]` of the labels `ids`.
+    view: the view that they rank by; classifiers have 0 in the column.
+    ids: `[n]` label ids; None is all labels.
   """
-  if not weight:
-    return labels
-  counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=len(labels))
-  column = (run.config.method.temperature * weight * np.log1p(counts)).astype(np.float32)
-  num_trained = run.dataset.manifest["counts"]["labels"]["texts"]
-  column[num_trained:] = column[:num_trained].mean()
+  weight = weight_of(run)
+  return _with_column(run, labels, weight * (view in ("", "encoder")), ids) if weight else labels
+
+
+def _with_column(run: Run, labels: Table, weight: float, ids: np.ndarray | None = None) -> Table:
+  column = _column(run, weight)
   if isinstance(labels, SplitTable):
     column = column[labels.own_rows]
+  column = column if ids is None else column[ids]
   if run.config.method.get("log_prior"):  # the last column is the frequency that the method trained with
     return split_table.map_rows(labels, lambda rows: np.column_stack([rows[:, :-1], rows[:, -1] + column]))
   return split_table.map_rows(labels, lambda rows: np.column_stack([rows, column]))
+
+
+def _column(run: Run, weight: float) -> np.ndarray:
+  """Returns `[L]` float32; labels added since the training have the mean of the others."""
+  counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=run.dataset.num_labels)
+  column = (run.config.method.temperature * weight * np.log1p(counts)).astype(np.float32)
+  num_trained = run.dataset.manifest["counts"]["labels"]["texts"]
+  column[num_trained:] = column[:num_trained].mean()
+  return column
+
+
+def by_text(run: Run, embed: Function) -> Function:
+  """Returns `embed`, which embeds unseen labels by their texts, with the mean label's column."""
+  weight = weight_of(run)
+  if not weight:
+    return embed
+  mean = float(_column(run, weight).mean())
+  if run.config.method.get("log_prior"):
+    return lambda *given: embed(*given).at[:, -1].add(mean)
+  return lambda *given: jnp.pad(embed(*given), ((0, 0), (0, 1)), constant_values=mean)
+
+
+def has_column(run: Run) -> bool:
+  """Returns whether the encoder's label vectors end with a column of label frequency."""
+  return bool(run.config.method.get("log_prior") or weight_of(run))
 
 
 def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
@@ -75,7 +107,7 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
   if not len(validation):
     return say("eval.log_frequency: label frequency has weight 0, as there are no validation rows")
   metric = run.config.eval.metric
-  view = "encoder" if run.method.scorers else ""
+  view = "encoder" if _has_tree(run) else ""
   labels = run.embedder.split_labels(params, run.extra_state_to_rank(params, extra_state), view)
   queries = run.embedder.queries(params, extra_state, validation.tokens)
   values = tuple(_metric_with(run, queries, labels, weight) for weight in GRID)
@@ -92,9 +124,7 @@ def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
 def _metric_with(run: Run, queries: np.ndarray, labels: Table, weight: float) -> float:
   """Returns `config.eval.metric` of the validation rows for one α."""
   validation, metric = run.data.validation, run.config.eval.metric
-  index = Index(
-    add_label_column(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency"
-  )
+  index = Index(_with_column(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency")
   depth = int(metric.partition("@")[2])
   ranking = index.search(queries, depth, exclude=validation.filter)
   found = metrics.evaluate(

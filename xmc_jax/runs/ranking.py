@@ -79,9 +79,8 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
   if backend == "scann" and not runtime.is_alone():
     say("ranking: exact, as eval.backend = 'scann' works only with a single process")
     backend = "exact"
-  weight = label_frequency.weight_of(run, view)
   vectors = label_frequency.add_label_column(
-    run, run.embedder.split_labels(params, run.extra_state_to_rank(params, extra_state), view), weight
+    run, run.embedder.split_labels(params, run.extra_state_to_rank(params, extra_state), view), view
   )
   used = split_table.used_columns(vectors)  # a view may use only some of the columns
   name = f"{view} ranking" if view else "ranking"
@@ -240,7 +239,7 @@ def _retriever(
   run: Run, vectors: np.ndarray, labels: dict[str, np.ndarray], rows: np.ndarray | None = None
 ) -> Retriever:
   """Builds the sources' indexes; their memory holds those of the training rows `rows` that have labels."""
-  shape = (labels["encoder"].shape[1] - bool(run.config.method.get("log_prior")),)
+  shape = (labels["encoder"].shape[1] - label_frequency.has_column(run),)
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
     held = f"{vectors.dtype} {vectors.shape[1:]}, not float32 {shape}"
     path = run.ranking_folder / run_folder.MEMORY
@@ -268,6 +267,7 @@ def labelled(run: Run, rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
 def label_vectors(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, np.ndarray]:
   """Returns `[L, D]` label vectors by view; a method without views has only 'encoder'."""
   extra_state = run.extra_state_to_rank(params, extra_state)
-  return {view: run.embedder.labels(params, extra_state, view) for view in run.method.scorers} or {
+  of_views = {view: run.embedder.labels(params, extra_state, view) for view in run.method.scorers} or {
     "encoder": run.embedder.labels(params, extra_state)
   }
+  return {view: label_frequency.add_label_column(run, labels, view) for view, labels in of_views.items()}
