@@ -161,8 +161,8 @@ def _trained(rows: list[dict]) -> list[dict]:
 def accuracy_table(names: list[str]) -> str:
   """A heading and a Markdown table for each data set, best P@1 first, in percent; the best are bold.
 
-  A metric has its bootstrap interval, and an arrow if the interval of the paired difference to XR-Linear lies
-  on one side of 0 for every seed.
+  P@1 has its bootstrap interval. A metric has an arrow if the interval of the paired difference to XR-Linear
+  lies on one side of 0 for every seed.
 
   Args:
     names: sets, files of rows, and metrics; of what is not named, all.
@@ -182,24 +182,25 @@ def _accuracy_of(folder: pathlib.Path, metrics: Sequence[str], files: Sequence[s
     metric for metric in metrics if all(metric in seed["metrics"] for row in rows for seed in row["seeds"])
   ]
   best = {metric: max((_mean(row, "metrics", metric) for row in rows), default=0) for metric in shown}
-  columns = ["", *shown, "fit min", "test s", "GB"]
+  columns = ["", *shown, "fit min", "GB"]
   lines = [f"### {folder.name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for row in sorted(rows, key=lambda row: (-_mean(row, "metrics", "P@1"), row["what"])):
     cells = [_compared(row["seeds"], metric, best[metric]) for metric in shown]
-    for cost, unit in (("fit_seconds", 60), ("test_seconds", 1), ("peak_GB", 1)):
+    for cost, unit in (("fit_seconds", 60), ("peak_GB", 1)):
       cells.append(f"{statistics.median(seed[cost] or 0 for seed in row['seeds']) / unit:.1f}")
     lines.append(f"| {row['what']} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
 
 
 def _compared(seeds: list[dict], metric: str, best: float) -> str:
-  """A cell: the mean over seeds, bold where it is the best, half its interval, and an arrow."""
+  """A cell: the mean over seeds, bold where it is the best, P@1's half interval, and an arrow."""
   mean = statistics.mean(seed["metrics"][metric] for seed in seeds)
   half = statistics.mean(
     (seed["intervals_95"][metric][1] - seed["intervals_95"][metric][0]) / 2 for seed in seeds
   )
   bold = "**" if mean == best else ""
-  return f"{bold}{100 * mean:.1f}{bold} ± {100 * half:.1f}{_arrow(seeds, metric)}"
+  interval = f" ± {100 * half:.1f}" if metric == "P@1" else ""
+  return f"{bold}{100 * mean:.1f}{bold}{interval}{_arrow(seeds, metric)}"
 
 
 def _arrow(seeds: list[dict], metric: str) -> str:
