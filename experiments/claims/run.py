@@ -59,12 +59,12 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
 
   They are those of the epoch that was best by the run's `eval.metric`; `last` has those of the last step,
   where it was tested. Of the first view there are also what labels with more than 100 training points, 10 to
-  100 and fewer add to P@1 and P@5, each tenth of the labels to P@5, the most frequent first,
-  `costs_and_curves`, and the best epoch's weight of label frequency where it was chosen.
+  100 and fewer add to P@1 and P@5, the most and the least frequent tenth of the labels to P@5,
+  `costs_and_curve`, and the best epoch's weight of label frequency where it was chosen.
   """
   best, ended = _tested(workdir, ""), _tested(workdir, "_last") if (workdir / LAST).exists() else {}
   found = {suffix: {**metrics, "last": ended.get(suffix, {})} for suffix, metrics in best.items()}
-  found[""] |= costs_and_curves(workdir)
+  found[""] |= costs_and_curve(workdir)
   if (chosen := workdir / "frequency.json").exists():
     found[""]["log_frequency"] = json.loads(chosen.read_text())["weight"]
   return found
@@ -78,7 +78,7 @@ def _tested(workdir: pathlib.Path, suffix: str) -> dict[str, Metrics]:
     f"{part}_{metric}": value
     for metric in ("P@1", "P@5")
     for part, value in zip(("head", "torso", "tail"), thirds[metric])
-  } | {f"decile_{number}_P@5": value for number, value in enumerate(deciles, 1)}
+  } | {f"decile_{number}_P@5": deciles[number - 1] for number in (1, len(deciles))}
   by_source = {f"_by_{name}": found for name, found in report.get("by_source", {}).items()}
   kept = {
     view: {name: found[name] for name in _KEPT if name in found}
@@ -97,29 +97,38 @@ def _of_many_labels(workdir: pathlib.Path, suffix: str) -> Metrics:
   return {f"over_{_MANY}_labels_{name}": found[name] for name in ("P@1", "P@5") if name in found}
 
 
-def costs_and_curves(workdir: pathlib.Path) -> Metrics:
-  """Returns a finished run's minutes, peak GB, and validation metrics over time; `curve` is P@1."""
+def costs_and_curve(workdir: pathlib.Path) -> Metrics:
+  """Returns a finished run's minutes, peak GB, and P@1 of validation rows over time."""
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   trained = sum(
     seconds[stage] for stage in seconds if stage in ("train", "walk") or stage.startswith("refresh_")
   )
-  curves = {
-    name: [round(line[f"eval/{name}"], 4) for line in lines if f"eval/{name}" in line] for name in _KEPT
-  }
   peak = max(line.get("memory/host_bytes", 0) for line in lines) / 1e9
-  return {"minutes": trained / 60, "GB": peak, "curve": curves["P@1"], "curves": curves}
+  curve = [line["eval/P@1"] for line in lines if "eval/P@1" in line]
+  return {"minutes": trained / 60, "GB": peak, "curve": curve}
 
 
 def keep(claim: str, rows: dict[str, list[Metrics]]) -> None:
-  """Writes docs/results/claim_NAME.json: metrics of every seed, by row, and the settings of each row."""
+  """Writes docs/results/claim_NAME.json: metrics of every seed, by row, and the settings of each row.
+
+  Each seed is a line, and numbers have six decimals.
+  """
   ordered = dict.fromkeys(name for row in CLAIMS.get(claim, ()) for name in _views(claim, row, rows))
-  found = {
-    "claim": claim,
-    "settings": _settings(claim),
-    "rows": {name: rows[name] for name in ordered | rows},
-  }
-  (_RESULTS / f"claim_{claim}.json").write_text(json.dumps(found, indent=1) + "\n")
+  of_rows = ",\n".join(
+    f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(_rounded(seed)) for seed in rows[name]) + "\n]"
+    for name in ordered | rows
+  )
+  about = json.dumps({"claim": claim, "settings": _settings(claim)})
+  (_RESULTS / f"claim_{claim}.json").write_text(f'{about[:-1]},\n"rows": {{\n{of_rows}\n}}}}\n')
+
+
+def _rounded(value: Any) -> Any:
+  if isinstance(value, dict):
+    return {key: _rounded(inner) for key, inner in value.items()}
+  if isinstance(value, list):
+    return [_rounded(inner) for inner in value]
+  return round(value, 6) if isinstance(value, float) else value
 
 
 def kept(claim: str) -> dict[str, list[Metrics]]:

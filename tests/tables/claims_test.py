@@ -238,8 +238,6 @@ def test_finished_runs_are_neither_trained_nor_tested_again(tmp_path, monkeypatc
   }
   for _ in range(2):
     found = run.train("losses", "softmax", 3, tmp_path, [])
-    curves = found["softmax"].pop("curves")
-    assert curves["P@1"] == [0.1] and curves["P@5"] == [0.2] and curves["R@100"] == []
     assert found == {
       "softmax": {
         "P@1": 0.25,
