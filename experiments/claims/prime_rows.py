@@ -10,6 +10,16 @@ _WITHOUT_VECTORS = {"method.num_label_clusters": 0}
 _WITHOUT_CENTROIDS = {"method.centroids": "none"}
 _FASTER = {**PRIME_LITE, "method.centroid_momentum": 0.7}  # of 15 epochs what 0.95 is of 100 and more
 
+_UNIFORM = {"method.positive_sampling": "uniform"}
+_RELEASED = {"method.triplet_positives": "released"}
+# T compares the sampled labels, or as released one of the point's labels in the pool, uniformly.
+_POSITIVES = {
+  "inverse_propensity": PRIME_LITE,
+  "uniform": {**PRIME_LITE, **_UNIFORM},
+  "inverse_propensity_released": {**PRIME_LITE, **_RELEASED},
+  "uniform_released": {**PRIME_LITE, **_UNIFORM, **_RELEASED},
+}
+
 
 def _factorial() -> dict:
   """Returns {no, 256} free vectors x {fixed, dynamic} margin x {prototypes, texts, all terms}; no centroids.
@@ -45,7 +55,7 @@ REAL = {
   "prime_parts": {  # Figure 3, Tables 9 and 11
     "without_centroids_and_vectors": {**PRIME_LITE, **_WITHOUT_CENTROIDS, **_WITHOUT_VECTORS},
     "without_free_vectors": {**PRIME_LITE, **_WITHOUT_VECTORS},
-    "uniform_positives": {**PRIME_LITE, "method.positive_sampling": "uniform"},
+    **{f"{row}_positives": values for row, values in _POSITIVES.items() if values != PRIME_LITE},
     **{
       f"{count}_free_vectors": {**PRIME_LITE, "method.num_label_clusters": count}
       for count in (64, 1024, 16_384)
@@ -75,9 +85,4 @@ REAL = {
 }
 # Its appendix J, on a set with five times as many points a label.
 _TATE = {"data.path": "data/LF-TateArtworks-Subjects", "train.num_epochs": 6}
-TATE = {
-  "prime_positives_tate": {
-    "inverse_propensity": {**PRIME_LITE, **_TATE},
-    "uniform": {**PRIME_LITE, **_TATE, "method.positive_sampling": "uniform"},
-  }
-}
+TATE = {"prime_positives_tate": {row: {**values, **_TATE} for row, values in _POSITIVES.items()}}

@@ -21,6 +21,7 @@ OTHER_SETS = {
     "rae_xmc": _WORDNET,
     "rae_xmc_with_frequency": {**_WORDNET, **_FREQUENCY},
     "rae_xmc_8_hard_negatives": {**_WORDNET, "method.num_hard_negatives": 8},
+    "rae_xmc_32_hard_negatives": {**_WORDNET, "method.num_hard_negatives": 32},
     "rae_xmc_with_frequency_10_epochs": {**_WORDNET, **_FREQUENCY, "train.num_epochs": 10},
   },
 }

@@ -1,7 +1,8 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
-from experiments import depsl, ramen, unidec
-from experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, as_paper, of_dexa, of_ngame, short
+from experiments import depsl, unidec
+from experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
+from experiments.claims.ramen_rows import RAMEN
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}
@@ -14,6 +15,7 @@ _EVERY = {
 }
 _LOG_Q = {"method.log_q": True}
 _WITHOUT_FREQUENCY = {**_UNIDEC, "method.log_prior": 0.0}
+_BINARY = {"method.binary_weight": 1.0}
 _SLOW = {**_WITHOUT_FREQUENCY, "train.table_learning_rate": 1e-3}  # classifiers at the rate of all tables
 
 # Vectors of length 1 with label frequency beside them: α, or -1 for one chosen on validation rows.
@@ -22,7 +24,7 @@ _UNIT_VECTORS = {
   "ngame": of_ngame("debian", BAG),
   "dexa": of_dexa("debian", BAG),
   "dpr": {**DPR, **UNIT},
-  "ramen": {**as_paper(ramen.PRESETS["debian"]), **BAG},
+  "ramen": RAMEN,
 }
 
 
@@ -46,6 +48,7 @@ REAL = {
   "both_heads": {  # Table 3
     "decoupled": _UNIDEC,
     "without_frequency": _WITHOUT_FREQUENCY,
+    "decoupled_and_binary": {**_UNIDEC, **_BINARY},
     "slow": _SLOW,
     "slow_supcon": {**_SLOW, **SOFTMAX},
     "slow_without_hard_negatives": {**_SLOW, "method.num_hard_negatives": 0},  # Table 5
@@ -68,5 +71,6 @@ TATE = {
     "decoupled": {**_UNIDEC, **_TATE},
     "without_frequency": {**_WITHOUT_FREQUENCY, **_TATE},
     "slow": {**_SLOW, **_TATE},
+    "decoupled_and_binary": {**_UNIDEC, **_BINARY, **_TATE},
   }
 }
