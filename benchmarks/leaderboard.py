@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from experiments.claims.run import LAST, costs_and_curves, test_last
+from experiments.claims.run import LAST, costs_and_curve, test_last
 from xmc_jax import methods as xmc_methods
 from xmc_jax.errors import ConfigError
 
@@ -203,9 +203,9 @@ def is_finished(workdir: pathlib.Path) -> bool:
 
 
 def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
-  """Returns a run's results, best and last, and validation curves; costs include its encoder's run."""
+  """Returns a run's results, best and last, and the validation curve; costs include its encoder's run."""
   workdir, base = board.folder(name, seed), ROWS[name].base
-  report, found = json.loads((workdir / "report" / "metrics.json").read_text()), costs_and_curves(workdir)
+  report, found = json.loads((workdir / "report" / "metrics.json").read_text()), costs_and_curve(workdir)
   intervals, before = report["intervals_95"], outcome(base, seed, board) if base else {}
   last = json.loads((workdir / LAST).read_text())["metrics"] if (workdir / LAST).exists() else {}
   ranges = {metric: intervals[metric] for metric in _KEPT if metric in intervals}
@@ -215,7 +215,7 @@ def outcome(name: str, seed: int, board: Board) -> dict[str, object]:
     "last": {metric: round(last[metric], 5) for metric in _KEPT if metric in last},
     "half_intervals": {metric: round((high - low) / 2, 5) for metric, (low, high) in ranges.items()},
     "validation": max(found["curve"], default=None),
-    "curves": found["curves"],
+    "curve": found["curve"],
     "minutes": round(found["minutes"] + before.get("minutes", 0), 3),
     "GB": round(max(found["GB"], before.get("GB", 0)), 3),
   }
