@@ -13,7 +13,6 @@ _COLUMNS = {
   "predicted_seconds": "predicted seconds",
   "gigabytes_of_products": "GB of products",
   "gigabytes_of_the_rest": "GB of everything else",
-  "kernels": "kernels",
   "gigabytes_of_temporaries": "GB of temporaries",
 }
 _DEVICES = ("h100", "h200")
@@ -52,18 +51,23 @@ _FACTS = (
 
 
 def lease_table(_: list[str], results: pathlib.Path) -> str:
-  """Returns a Markdown table of a lease's figures by device: predicted, and measured where it has run."""
-  titles = [f"{name.upper()}, {which}" for name in _DEVICES for which in ("predicted", "measured")]
+  """Returns a Markdown table of what a lease measured, by device, beside what is predicted."""
+  numbers = [number for number, name in enumerate(_DEVICES) if (results / "lease" / f"{name}.jsonl").exists()]
+  titles = [
+    f"{_DEVICES[number].upper()}, {which}" for number in numbers for which in ("predicted", "measured")
+  ]
   lines = [f"| what | {' | '.join(titles)} |", f"|---|{'---|' * len(titles)}"]
   for fact, figure, what, predicted in _FACTS:
     cells = []
-    for number, device in enumerate(_DEVICES):
+    for number in numbers:
+      device = _DEVICES[number]
       facts = _facts(results / "lease" / f"{device}.jsonl")
       programs = json.loads((results / "lease" / f"{device}_predicted.json").read_text(encoding="utf-8"))
       expected = predicted[number] if isinstance(predicted, tuple) else predicted
       cells.append(_PREDICTED[expected](programs[fact]) if expected in _PREDICTED else expected)
       cells.append(_measured([one for one in facts if one["fact"] == fact and "failed" not in one], figure))
-    lines.append(f"| {what} | {' | '.join(cells)} |")
+    if any(cells[1::2]):
+      lines.append(f"| {what} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
 
 
@@ -77,8 +81,7 @@ _PREDICTED: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _facts(file: pathlib.Path) -> list[dict[str, Any]]:
-  lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-  return [json.loads(line) for line in lines]
+  return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _measured(facts: list[dict[str, Any]], figure: str) -> str:
@@ -97,15 +100,11 @@ def _measured(facts: list[dict[str, Any]], figure: str) -> str:
 def compiled_table(names: list[str], results: pathlib.Path) -> str:
   """Returns a Markdown table with a row for each name."""
   kept = json.loads((results / "accelerator.json").read_text(encoding="utf-8"))
-  lines = [
-    f"| | {' | '.join(_COLUMNS.values())} | teraflops |",
-    f"|---|{'---|' * (len(_COLUMNS) + 1)}",
-  ]
+  lines = [f"| | {' | '.join(_COLUMNS.values())} |", f"|---|{'---|' * len(_COLUMNS)}"]
   for name in names:
     found = kept[name]
     cells = ["" if found[column] is None else f"{found[column]:,}" for column in _COLUMNS]
-    flops = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found["teraflops"].items()))
-    lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {flops} |")
+    lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
 
 
@@ -113,13 +112,13 @@ def planned_table(names: list[str], results: pathlib.Path) -> str:
   """Returns a Markdown table of a step by `--mode=plan` and by XLA's program, with a row for each name."""
   kept = json.loads((results / "accelerator.json").read_text(encoding="utf-8"))
   lines = [
-    "| preset | seconds: plan | program | plan / program | GB: plan | program | plan / program |",
-    "|---|---|---|---|---|---|---|",
+    "| preset | seconds: plan | program | GB: plan | program |",
+    "|---|---|---|---|---|",
   ]
   for name in names:
     found = kept[name]
     gigabytes = found["gigabytes_of_arguments"] + found["gigabytes_of_temporaries"]
     pairs = (found["planned_seconds"], found["predicted_seconds"]), (found["planned_gigabytes"], gigabytes)
-    cells = [f"{plan:.3g} | {program:.3g} | {plan / program:.2f}" for plan, program in pairs]
+    cells = [f"{plan:.3g} | {program:.3g}" for plan, program in pairs]
     lines.append(f"| `{name}` | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
