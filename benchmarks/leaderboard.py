@@ -1,4 +1,4 @@
-"""Trains every method with the same budget on one data set, for docs/results.md.
+"""Trains every method with the same budget on one data set.
 
   python -m benchmarks.leaderboard                                   # all rows, bundled data, 15 epochs each
   python -m benchmarks.leaderboard --methods dexa prime --seeds=3
@@ -6,8 +6,8 @@
   python -m benchmarks.leaderboard --data=data/LF-CppDocs-SeeAlso --board=cpp --config.data.num_validation=400
 
 The same command skips finished runs and resumes killed ones. Each row writes
-docs/results/leaderboard/NAME.json, from which the table is made. Other data, presets or budgets have their
-own board, in a folder below that; `<!-- leaderboard: BOARD -->` in a page of docs/ shows it.
+docs/results/leaderboard/NAME.json; other data, presets or budgets have their own board, in a folder below that.
+`<!-- leaderboard: BOARD -->` and `<!-- end -->` in a page of docs/ show it; without a name the main board.
 
 The budget is a number of epochs. A preset's schedule (when clusters, shortlists and pruning begin, and how
 often they are renewed) is scaled to it. Classifiers train as many epochs again, on their row's encoder.
@@ -241,7 +241,7 @@ def keep(name: str, board: Board) -> None:
 
 
 def write_tables() -> None:
-  subprocess.run([sys.executable, "docs/make_tables.py", "write", "results"], cwd=_ROOT, check=True)
+  subprocess.run([sys.executable, "docs/make_tables.py", "write"], cwd=_ROOT, check=True)
 
 
 def chosen(methods: list[str]) -> list[str]:

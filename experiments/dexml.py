@@ -39,7 +39,7 @@ def _paper(dataset: str, **values) -> dict:
   }
 
 
-# docs/dexml.md has the figures behind these presets.
+# docs/claims/dexml.md has the figures behind these presets.
 _DEBIAN = {
   "dataset": "debian",
   "encoder.normalize": False,

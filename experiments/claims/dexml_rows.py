@@ -124,7 +124,7 @@ OTHER_SETS = {
   for claim in ("baselines", "priors")
   for name, folder in (("tate", "LF-TateArtworks-Subjects"), ("wordnet", "LF-WordNet-Related"))
 }
-# What more than a bag, or smaller batches, bring: docs/dexml.md.
+# What more than a bag, or smaller batches, bring: docs/claims/dexml.md.
 MORE_COMPUTE = {
   "more_compute": {
     "batches_of_256": short(dexml.PRESETS["debian_all"]),

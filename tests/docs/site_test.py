@@ -63,7 +63,7 @@ def test_a_newcomer_begins_at_the_left():
   pages = navigation()
   assert pages[:4] == ["index.md", "install.md", "tutorial.md", "coming_from.md"]
   first = [
-    pages.index(page) for page in ("data.md", "api.md", "results.md", "reliability.md", "extending.md")
+    pages.index(page) for page in ("data.md", "api.md", "accuracy.md", "reliability.md", "extending.md")
   ]
   assert first == sorted(first)
 
