@@ -6,7 +6,8 @@
   python -m benchmarks.leaderboard --data=data/LF-CppDocs-SeeAlso --board=cpp --config.data.num_validation=400
 
 The same command skips finished runs and resumes killed ones. Each row writes
-docs/results/leaderboard/NAME.json; other data, presets or budgets have their own board, in a folder below that.
+docs/results/leaderboard/NAME.json; other data, presets or budgets have their own board, in a folder below
+that.
 `<!-- leaderboard: BOARD -->` and `<!-- end -->` in a page of docs/ show it; without a name the main board.
 
 The budget is a number of epochs. A preset's schedule (when clusters, shortlists and pruning begin, and how
