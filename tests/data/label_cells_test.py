@@ -204,6 +204,7 @@ def test_labels_that_are_known_tell_what_is_between(names, cells, rows, tmp_path
     ("notation,prefLabel 003,A 005,B 000,C 001,D", ["003", "001;000"], [["A"], ["C", "D"]]),
     ("id,name,nr 1,A,x1 2,B,x2 3,C,x3", ["x3 x1", "x2"], [["A", "C"], ["B"]]),
     ("text,nr A,2.0 B,0.0 C,1.0", ["2", "0 1"], [["A"], ["B", "C"]]),
+    ("bezeichnung,nr A,2.0 B,0.0 C,1.0", ["2", "0 1"], [["A"], ["B", "C"]]),
     ("text,uses A,1 B,1 C,1", ["1", "0 2"], [["B"], ["A", "C"]]),  # lines
     ("text,alt A,x B,A C,z", ["A", "B C"], [["A"], ["B", "C"]]),
   ],
@@ -213,7 +214,7 @@ def test_the_column_that_has_the_cells_labels_is_that_of_keys(rows, cells, label
   samples.write(tmp_path / "labels.csv", samples.lines(rows.split(" ")))
   assert read(tmp_path)[1] == labels
   table(tmp_path / "train.csv", [*cells, "9"])
-  keys = rows.startswith(("notation", "id", "text,nr"))
+  keys = "nr" in rows or "notation" in rows
   column = rf"keys are those of column '{'notation' if 'notation' in rows else 'nr'}'\)$" if keys else ""
   with pytest.raises(DataError, match=f"found '9' .*{column}"):
     data.load(tmp_path)
@@ -314,6 +315,10 @@ def test_columns_of_0_and_1_are_labels(tmp_path):
   )
   assert note in data.load(path, text="comment").manifest["notices"][0]
   one_hot_csv(path, [("a", True, "", 0), ("b", "FALSE", 0.0, 0), ("c", "TRUE", 1, "")])
+  assert read(path, text="comment")[:2] == expected
+  one_hot_csv(
+    path, [("a", "true", "false", 0, ""), ("b", *"000", ""), ("c", *"110", "")], "comment,c++,a+b,other,"
+  )
   one_hot_csv(tmp_path / "test.csv", [("d", 0, 1, 1)])
   assert read(tmp_path, text="comment")[:2] == expected
   assert rows_of(data.load(tmp_path, text="comment").test.truth) == [[1, 2]]

@@ -58,6 +58,24 @@ def test_numbers_are_rows_only_if_the_runs_own_are(tmp_path, cells, keys):
     rows_from(own, path)
 
 
+@each_case(
+  ("labels", "cells", "new", "truth"),
+  [
+    ("id,text\n7.0,a\n9.0,b\n", ["7.0", "9.0"], ["9", "7"], [[1], [0]]),
+    ("id,text\nx ,a \ny ,b \n", ["x", "y"], ["y", "a"], [[1], [0]]),
+    ('text\n"a, b"\n"c, d"\n', ["a, b", "c, d"], ["c, d"], [[1]]),
+    ("text\n0\n1\n2\n", ["0 1 2"], ["0 1", "1 0"], [[0, 1], [0, 1]]),
+  ],
+)
+def test_cells_mean_the_labels_that_they_mean_in_training(tmp_path, labels, cells, new, truth):
+  samples.write(tmp_path / "labels.csv", labels)
+  for name, rows in (("train.csv", cells), ("new/new.csv", new)):
+    samples.table(tmp_path / name, [{"text": f"t{at}", "labels": cell} for at, cell in enumerate(rows)])
+  tokenizer = data.train_tokenizer(["t"], 100)
+  own = data.load(tmp_path, tokenizer=tokenizer, max_length=8, test_fraction=0, cache_dir=tmp_path / "cache")
+  assert rows_of(rows_from(own, tmp_path / "new" / "new.csv")[0].test.truth) == truth
+
+
 def test_texts_of_several_labels_are_said(tmp_path):
   samples.write(tmp_path / "train.csv", "text,labels\nt,p;q\n")
   samples.write(tmp_path / "labels.csv", "id,title\np,bank\nq,bank\nr,tree\n")

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax.data.dataset import Dataset, Split, Truth
+from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.source import excerpt
 from xmc_jax.data.loading import load
 from xmc_jax.data.manifest import options_for
@@ -68,12 +69,9 @@ def _learnt(dataset: Dataset, rows: Split) -> list[str]:
 
 def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
   """Returns `[L_other]` int64, the id in `dataset` of each label of `other`; -1 if it has none."""
-  texts, keys = (
-    {name: at for at, name in reversed(list(enumerate(names)))}
-    for names in (dataset.labels.texts, dataset.label_keys)
-  )
-  pairs = list(zip(other.label_keys, other.labels.texts))
-  ids = [keys.get(key, texts.get(text, -1)) for key, text in pairs]
+  known = Vocabulary(list(dataset.labels.texts), list(dataset.label_keys))
+  pairs = [(key.strip(), text.strip()) for key, text in zip(other.label_keys, other.labels.texts)]
+  ids = [[*known.ids_of(pair), -1][0] for pair in pairs]
   numbers = (dataset.manifest.get("read_by") or {}).get("numbers", "rows")
   if numbers == "rows" and max(ids) < 0 and all(key.isdecimal() for key, _ in pairs):
     ids = [int(key) if len(key) < 10 and int(key) < dataset.num_labels else -1 for key, _ in pairs]

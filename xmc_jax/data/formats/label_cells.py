@@ -13,7 +13,7 @@ from xmc_jax.data.formats.source import Place, excerpt
 
 _SEPARATORS = ("|", ";", "\t", ",")
 _ANGLES = "><"  # between the labels of <c++><.net>
-_BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "False": 0, "True": 1, "FALSE": 0, "TRUE": 1}
+_BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _NUMBER, _URI = r"\d+(\.0)?", r"https?://[^\s|;,]+"
 # What every cell of a column must match for a guess.
 _PATTERNS = {
@@ -134,7 +134,7 @@ class CellSurvey:
     """Returns the format of all cells that were added; labels that are known tell what is between."""
     rows = list(self._rows_of_bits or ())
     # Ids do not repeat in a row, and are not in another order in the next.
-    if len(rows) > 1 or any(len(set(row)) < len(row) for row in rows):
+    if (len(rows) > 1 and not self._given) or any(len(set(row)) < len(row) for row in rows):
       return CellFormat(self._given, len(rows[0]))
     return CellFormat(self._separator(known), is_numeric="numbers" in self._patterns)
 
@@ -156,8 +156,10 @@ class CellSurvey:
     return best if self._num_split[best] else ""
 
   def separator(self, found: CellFormat) -> str:
-    """Returns the separator if cells were split at it; '' if none was or if all are lists."""
-    return "" if found.num_columns or not self._num_split.get(found.separator) else found.separator
+    """Returns the separator if cells were split at it, or a line break if they could have been; else ''."""
+    if found.num_columns or self._num_split.get(found.separator):
+      return found.separator
+    return "" if found.separator or not any(map(self._num_split.get, _SEPARATORS)) else "\n"
 
   def notices(self, found: CellFormat, texts: Sequence[str], num_uses: int) -> list[str]:
     """Returns what was guessed, and what makes the guess doubtful.
@@ -214,14 +216,18 @@ def cell_of(record: dict, columns: Sequence[str], place: Place, row: int) -> obj
 def columns_of_bits(rows: list[dict]) -> tuple[str, ...]:
   """Returns the columns that hold 0, 1 or nothing in each of these records."""
   names = dict.fromkeys(chain.from_iterable(rows))
-  return tuple(name for name in names if all(_bit(record.get(name)) is not None for record in rows))
+  return tuple(
+    name for name in names if name.strip() and all(_bit(record.get(name)) is not None for record in rows)
+  )
 
 
 def _bit(value: object) -> int | None:
   """Returns 0 or 1; 0 of a missing value, None of any other."""
   if _is_missing(value) or value == "":
     return 0
-  return _BITS.get(value) if isinstance(value, str | int | float) else None
+  if isinstance(value, str):
+    return _BITS.get(value.lower())
+  return _BITS.get(value) if isinstance(value, int | float) else None
 
 
 def _is_missing(value: object) -> bool:

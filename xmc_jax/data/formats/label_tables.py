@@ -184,11 +184,19 @@ def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
     wanted = options.text if options.text in others else "title"
     names = columns.text_columns(wanted, others, columns.LABEL_TEXTS) or ((key,) if key and parent else ())
     if not names and len(own) == 2:
-      key, names = own[0], (own[1],)
+      key, name = own[::-1] if _hold_numbers(path, options, own) == own[1:] else own
+      names = (name,)
   if not names:
     raise _missing(path, "", "label texts", "label_text", have)
   notices += unread_notices(path, [name for name in own if name != key], names, options)
   return _Columns(key, names, parent)
+
+
+def _hold_numbers(path: Path, options: Options, names: list[str]) -> list[str]:
+  """Returns those of these columns whose first rows hold whole numbers alone."""
+  _, rows = next(records(path, names, [], as_table(options)), (None, []))
+  values = {name: [(text_of(row.get(name)) or "").removesuffix(".0") for row in rows] for name in names}
+  return [name for name in names if all(map(str.isdecimal, values[name]))]
 
 
 def _key_by_content(path: Path, options: Options, found: _Columns, samples: Sequence[set[str]]) -> str:
