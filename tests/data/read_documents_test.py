@@ -85,6 +85,22 @@ def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
 
 
 @each_case(
+  ("name", "content", "options", "texts"),
+  [
+    ("t.csv", "title\na, b\nc\n", {}, ["a, b", "c"]),
+    ("t.csv", "7,a\n8,b\n", {"text": "2", "label_column": "tags"}, ["a", "b"]),
+    ("t.csv", "7,a\n8,b\n", {"text": "2", "label_column": "2"}, ["a", "b"]),
+    ("t.txt", "7\ta\n8\tb\n", {"text": "2", "label_column": "tags"}, ["7\ta", "8\tb"]),
+    ("t.txt", "x\ta\ny\tb\n", {"text": "2", "label_column": "tags"}, ["a", "b"]),
+    ("t.jsonl", '{"title": "a"}\n{"id": 7}\n', {}, ["a", ""]),
+  ],
+)
+def test_tables_need_no_labels_and_no_header(name, content, options, texts, tmp_path):
+  rows, _ = read(samples.write(tmp_path / name, content), **options)
+  assert [text for _, text in rows] == texts
+
+
+@each_case(
   ("name", "whole", "expected"),
   [
     ("only", False, r"only: .* of documents, found only tables; give one, as --input=.*t\.csv$"),

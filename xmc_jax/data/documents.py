@@ -95,7 +95,8 @@ def _is_table(path: Path, options: Options) -> bool:
   """Returns whether a .txt file has tabs and, in its first line, the run's columns of texts."""
   if suffix(path) != ".txt" or not has_header(path, options):
     return False
-  return bool(columns.named_columns(options.text, column_names(path, [], options)))
+  have = column_names(path, [], options._replace(label_column=""))
+  return bool(columns.named_columns(options.text, have))
 
 
 def _without_labels(path: Path, options: Options, notices: list[str]) -> Iterator[str]:
@@ -115,10 +116,11 @@ def _whole(path: Path, notices: list[str], options: Options) -> str:
 
 
 def _rows(path: Path, options: Options, notices: list[str]) -> Iterator[Document]:
+  label, options = options.label_column, options._replace(label_column="")
   have = column_names(path, notices, options)
-  others = [name for name in have if name not in (options.text, *options.text.split("+"))]
-  label = options.label_column or columns.guess(columns.LABELS, others)
-  names = columns.text_columns(options.text, [name for name in have if name != label])
+  named = (options.text, *options.text.split("+"))
+  label = label or columns.guess(columns.LABELS, [name for name in have if name not in named])
+  names = columns.text_columns(options.text, [name for name in have if name != label or name in named])
   if not names:
     expected = f"a column {excerpt(options.text)} of texts, as the run was trained on"
     raise DataError(f"{path}: expected {expected} {columns.shown(have)}; set --config.data.text=NAME")
@@ -130,7 +132,7 @@ def _rows(path: Path, options: Options, notices: list[str]) -> Iterator[Document
     for place, rows in records(path, (*names, *([id_] if id_ else [])), notices, options):
       for row, record in enumerate(rows):
         own = record.get(id_)
-        text = joined_text(record, names, place, row)
+        text = joined_text({**dict.fromkeys(names), **record}, names, place, row)
         yield Document(text, own if isinstance(own, str | int | None) else str(own))
 
   return documents()

@@ -14,6 +14,7 @@ from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, MAX_LINE_BYTES, 
 from xmc_jax.data.formats.source import Options, Place, excerpt, refusal
 
 _DELIMITERS = (";", "\t", "|", ",")
+_NO_DELIMITER = "\x1f"
 _SAMPLE_LINES = 100  # that tell the delimiter
 _EXCEL_MARK = re.compile("(?i)sep=(.)")  # a first line that names the delimiter
 _QUOTED = re.compile('"(?:[^"]|"")*"')
@@ -98,11 +99,12 @@ def _dialect(path: Path, mtime_ns: int, options: Options, usual: str) -> _Dialec
     _, first = next(chunks, (1, [""]))
     named = _EXCEL_MARK.fullmatch(first[0])
     texts = chain(first[bool(named) :], (text for _, chunk in chunks for text in chunk))
-    others = [mark for mark in (usual, *_DELIMITERS) if mark in first[0]]
+    # In a table of one column, a text may hold the usual delimiter.
+    others = [mark for mark in (usual, *_DELIMITERS) if mark in first[0]] or [usual, _NO_DELIMITER]
     are_letters = options.quoting == "none"
     num_columns = partial(_num_columns, first[:_SAMPLE_LINES], are_letters)
     delimiter = named[1] if named else max(others, key=num_columns, default=usual)
-    if delimiter != usual:
+    if delimiter not in (usual, _NO_DELIMITER):
       notices.append(f"{path.name}: columns are separated by {excerpt(delimiter)}")
     if options.quoting == "auto" and delimiter == "\t" and _has_letters(path, texts):
       are_letters = True
