@@ -381,7 +381,8 @@ def test_single_table_is_split_by_fraction_and_seed(tmp_path):
     ("t.json", '\ufeff [{"title": "x",\n "label": ["a", "b"]},\n\n {"title": "y"}]'),
     ("t.json", '{"title": "x", "label": ["a", "b"]}\n\n{"title": "y"}\n'),
     ("t.txt", "__label__a __label__b x\n__label__b y\n"),
-    ("t.csv", "title,label\nx,a;b\ny,b\n"),
+    ("t.json", '[{"title": "x", "label": ["a", "b"]}, {"title": "y"}]'.encode("utf-16")),
+    ("t.csv", '"title", label\nx,a;b\ny,b\n'),
     ("t.tsv", "x\ta;b\ny\tb\n"),
   ],
 )
@@ -391,6 +392,7 @@ def test_tables_of_other_kinds(name, text, tmp_path):
   read = data.load(path, test_fraction=0, **columns)
   assert list(read.train.texts) == ["x", "y"] and list(read.labels.texts) == ["a", "b"]
   assert rows_of(read.train.truth)[0] == [0, 1]
+  assert ("config.data.label_column" in read.manifest["notices"][0]) == (name not in ("t.txt", "t.tsv"))
 
 
 @pytest.mark.parametrize("row, is_said", [("titel,thema", True), ("a text,x", False)])
@@ -434,6 +436,15 @@ def test_a_workbook_gives_the_cells_of_csv(tmp_path, monkeypatch):
     data.load(path)
   with pytest.raises(DataError, match=r"t\.xlsx: expected an Excel workbook \(File is not a zip file\)"):
     data.load(samples.write(path, "title,tags\n"))
+
+
+def test_formulas_that_no_program_has_computed_are_said(tmp_path):
+  book = openpyxl.Workbook()
+  for row in (["title", "tags"], ['="a"&"b"', "x"]):
+    book.active.append(row)
+  book.save(path := tmp_path / "t.xlsx")
+  note = "t.xlsx: formulas without a value are read as empty; save it once in Excel"
+  assert note in data.load(path, test_fraction=0).manifest["notices"]
 
 
 def test_lines_of_text2text(tmp_path):

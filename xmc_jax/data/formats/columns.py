@@ -30,7 +30,7 @@ class TableColumns(NamedTuple):
 
 def guess(candidates: tuple[str, ...], have: list[str]) -> str:
   """Returns the first candidate that is a column, in any case; '' if none is."""
-  by_lower = {name.lower(): name for name in reversed(have)}
+  by_lower = {name.strip().lower(): name for name in reversed(have)}
   return next((by_lower[name] for name in candidates if name in by_lower), "")
 
 

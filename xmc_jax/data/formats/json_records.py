@@ -62,7 +62,7 @@ def text_of(value: object) -> str | None:
 def is_array(path: Path) -> bool:
   """Returns whether a JSON file is an array."""
   with reading(path, 0), open_bytes(path) as file:
-    return file.peek(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    return file.peek(CHUNK_BYTES).lstrip(codecs.BOM_UTF8 + codecs.BOM_UTF16 + b"\0 \t\r\n").startswith(b"[")
 
 
 def items(path: Path) -> Iterator[tuple[Place, list[dict]]]:

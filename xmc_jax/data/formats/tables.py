@@ -220,8 +220,9 @@ class _Tables:
     for split in self._splits():
       if split is self._train or self._columns[split] != self._columns[self._train]:
         names, label = self._columns[split]
-        texts = columns.taken("text", names, "+".join(names) != self._options.text)
-        labels = columns.taken("label_column", label, not self._options.label_column)
+        has_names = "text" in self.read_by  # labelled lines have none that could be changed
+        texts = columns.taken("text", names, has_names and "+".join(names) != self._options.text)
+        labels = columns.taken("label_column", label, has_names and not self._options.label_column)
         lines.append(f"{split.name}: texts from {texts}, labels from {labels}{such_as}")
         such_as = ""
     return lines

@@ -1,5 +1,6 @@
 """Reads the first sheet of an Excel workbook (.xlsx) as a table."""
 
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from xmc_jax.data.formats.source import one_line
 from xmc_jax.errors import DataError, UserError
 
 _MOST_ROWS = 1 << 20  # of a sheet in Excel; a damaged row may claim any number
+_WITHOUT_VALUE = re.compile(rb"</f>(<v ?/>|<v></v>)?</c>")  # the end of a formula's cell
 
 
 def rows(path: Path, notices: list[str]) -> Iterator[tuple[int, list[str], int]]:
@@ -32,6 +34,8 @@ def rows(path: Path, notices: list[str]) -> Iterator[tuple[int, list[str], int]]
         sheet, *others = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets
       if others:
         notices.append(f"{path.name}: only the first of {1 + len(others)} sheets is read, {sheet.title!r}")
+      if any(_has_unsaved(archive, name) for name in archive.namelist() if name.startswith("xl/worksheets/")):
+        notices.append(f"{path.name}: formulas without a value are read as empty; save it once in Excel")
       sheet.reset_dimensions()  # which some programs write wrongly
       width = 0
       for number, values in enumerate(sheet.iter_rows(max_row=_MOST_ROWS, values_only=True), 1):
@@ -45,3 +49,14 @@ def rows(path: Path, notices: list[str]) -> Iterator[tuple[int, list[str], int]]
     raise
   except Exception as error:  # a damaged file can fail in any of the layers
     raise DataError(f"{path}: expected an Excel workbook ({one_line(error)})") from None
+
+
+def _has_unsaved(archive: zipfile.ZipFile, name: str) -> bool:
+  """Returns whether a sheet has formulas whose value no program has stored."""
+  end = b""
+  with archive.open(name) as file:
+    while block := file.read(1 << 20):
+      if _WITHOUT_VALUE.search(end + block):
+        return True
+      end = block[-16:]  # longer than the end of a cell
+  return False
