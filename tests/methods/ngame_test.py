@@ -170,6 +170,23 @@ def test_without_clusters_dexa_is_ngame(data, tmp_path):
     np.testing.assert_array_equal(left, right)
 
 
+def test_label_frequency_is_in_dexas_scores_as_in_ngames(data, tmp_path):
+  losses, encoder = [], None
+  priors = {
+    "method.loss": "softmax",
+    "method.log_prior": 0.7,
+    "method.log_q": True,
+    "encoder.normalize": True,
+  }
+  for settings in (NGAME, DEXA):
+    run = tiny_runs.open_run(data, tmp_path / settings["method.name"], **settings | priors)
+    params, extra_state = run.initial_parameters()
+    batch, encoder = run.batches.build(0), encoder or params["encoder"]
+    params |= {"encoder": encoder, "auxiliary": np.zeros((len(batch.columns), 16))}
+    losses.append(float(run.method.loss(params, extra_state, batch, jax.random.key(1))[0]))
+  assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 # --- clusters of points ---
 
 
@@ -368,6 +385,16 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
     run.embedder.queries(params, extra_state, run.data.train.tokens), queries, atol=1e-6
   )
   assert run.config.encoder == before.config.encoder and run.config.data == before.config.data
+
+
+def test_classifiers_start_without_the_label_frequency_of_the_run_before(data, tmp_path):
+  run = tiny_runs.open_run(data, tmp_path / "run", **{"encoder.normalize": True, "method.log_prior": 1.0})
+  params, extra_state = run.initial_parameters()
+  config = methods.default_config("classifier")
+  config.encoder = run.config.encoder
+  found, _ = methods.make(config, run._info()).init_from_run(run.snapshot(params, extra_state, 0))
+  labels = run.embedder.labels(params, extra_state)[:, :16]
+  np.testing.assert_allclose(found["classifiers"], labels, atol=1e-6)
 
 
 @pytest.mark.parametrize("mean", ["existing", "all"])

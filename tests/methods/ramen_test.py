@@ -246,16 +246,16 @@ def test_centred_cosines_are_of_vectors_less_their_mean(threshold, monkeypatch):
 
 
 @pytest.mark.parametrize("unit", [True, False])
-@pytest.mark.parametrize("by", ["encoder", "centred"])
-def test_who_judges_edges(by, unit, data, tmp_path):
-  run = _open(
-    data, tmp_path, **{"method.pruning_by": by, "encoder.normalize": unit, "method.base": "dexml"} | _DEXML
-  )
+@pytest.mark.parametrize("by, prior", [("encoder", 0.0), ("centred", 0.0), ("encoder", 9.0)])
+def test_who_judges_edges(by, prior, unit, data, tmp_path):
+  changes = {"method.pruning_by": by, "encoder.normalize": unit, "method.base": "dexml"} | _DEXML
+  run = _open(data, tmp_path, **changes, **{"method.log_prior": prior})
   params, extra_state = run.initial_parameters()
   definition = run.method.refreshes["kept_words_label"]
   assert (definition.first_epoch, definition.every_epochs) == (1.0, 1.0)
   snapshot = run.snapshot(params, extra_state, 0)
-  rows, anchors = (np.array(table, float) for table in (snapshot.labels, snapshot.anchors("words_label")))
+  rows = np.array(run.embedder.labels(params, extra_state)[:, : snapshot.queries.shape[1]], float)
+  anchors = np.array(snapshot.anchors("words_label"), float)
   normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
   rows, anchors = normal(rows), normal(anchors)
   if by == "centred":

@@ -127,3 +127,11 @@ def test_more_labels_than_candidates_and_than_there_are(rng):
 def test_no_queries(rng):
   found = _fusion(rng).rank(np.zeros((0, D), np.float32), 4)
   assert found.ids.shape == (0, 4)
+
+
+def test_the_last_column_of_labels_with_one_more_is_added_to_scores(rng):
+  texts, classifiers, queries = _unit(rng, L, D + 1), _unit(rng, L, D + 1), _unit(rng, N, D)
+  fused = Fusion(texts, classifiers, 1 + rng.random(L), num_candidates=L, devices=None)
+  expected = np.column_stack([queries, np.ones(N)]) @ (texts + classifiers).T
+  found = fused.rank(queries, L)
+  np.testing.assert_allclose(found.scores, np.take_along_axis(expected, found.ids, 1), atol=1e-5)

@@ -22,6 +22,8 @@ from xmc_jax.storage import run_folder
 
 _QUICK = {"train.num_epochs": 1, "eval.scores": "fused", "eval.report_page": False, "eval.num_examples": 0}
 _UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
+_NGAME = {"method.name": "ngame", "method.loss": "margin", "method.labels": "in_batch"}
+_DEXA = {**_NGAME, "method.name": "dexa", "method.loss": "softmax", "method.num_label_clusters": 8}
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +49,13 @@ def _scores(run, params, extra_state, weight):
 
 
 @pytest.mark.parametrize("added", [[], ["barn kelt", "new"]])
-@pytest.mark.parametrize("prior, weight", [(0.0, 0.0), (0.0, 0.5), (0.0, 2.0), (1.0, 0.0), (1.0, -0.5)])
-def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, added, data, tmp_path):
+@pytest.mark.parametrize(
+  "prior, weight, method",
+  [(0.0, 0.0, {}), (0.0, 0.5, {}), (0.0, 2.0, {}), (1.0, 0.0, {}), (1.0, -0.5, {}), (1.0, -0.5, _DEXA)],
+)
+def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, added, data, tmp_path):
   weights = {"method.log_prior": prior, "eval.log_frequency": weight}
-  run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **weights)
+  run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **weights, **method)
   params, extra_state = run.initial_parameters()
   run = run.with_labels(added)
   expected = _scores(run, params, extra_state, prior + weight)
@@ -118,11 +123,10 @@ def test_an_export_ranks_by_it_and_adds_labels(scores, chosen):
   assert new[0] in exported.predict(["a label of its own"], k=20)[0]
 
 
-_NGAME = {"method.name": "ngame", "method.loss": "margin", "method.labels": "in_batch"}
 _KINDS = {"dexml": _UNIT, "unidec": tiny_runs.UNIDEC, "rae_xmc": tiny_runs.RAE_XMC}
 _ENCODERS = {
   "ngame": _NGAME,
-  "dexa": {**_NGAME, "method.name": "dexa", "method.num_label_clusters": 8},
+  "dexa": {**_DEXA, "method.loss": "margin"},
   "prime": tiny_runs.PRIME,
   "ramen": tiny_runs.RAMEN,
 }
@@ -180,6 +184,10 @@ def test_illegal_weights_are_refused(data):
   for values, message in (
     ({**_UNIT, "eval.log_frequency": -1.5}, r"eval\.log_frequency = -1\.5"),
     ({**_UNIT, "method.log_q": True}, r"method\.log_q = True has no effect when method\.labels = 'all'"),
+    (
+      {**_UNIT, "method.labels": "in_batch", "method.num_fresh_negatives": 3, "method.log_q": True},
+      r"log_q = True takes negatives for uniform, and method\.num_fresh_negatives = 3",
+    ),
     ({"method.name": "ngame", "method.log_prior": 1.0}, r"log_prior = 1\.0 has no effect on method\.loss"),
   ):
     with pytest.raises(ConfigError, match=message):

@@ -7,7 +7,7 @@ the same arguments.
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 import jax
 import numpy as np
@@ -145,6 +145,7 @@ class SplitTable:
 
 
 Table: TypeAlias = np.ndarray | SplitTable
+AnyTable = TypeVar("AnyTable", bound=Table)
 
 
 def _range(index: tuple[slice, ...] | None, num_rows: int) -> tuple[int, int]:
@@ -178,14 +179,15 @@ def split(array: np.ndarray) -> Table:
   return SplitTable(array[own.start : own.stop], row_starts(len(array)))
 
 
-def columns(table: Table, chosen: slice | np.ndarray) -> Table:
+def columns(table: AnyTable, chosen: slice | np.ndarray) -> AnyTable:
   """Returns some columns of a table `[n, D]`."""
   return map_rows(table, lambda rows: rows[:, chosen])
 
 
-def map_rows(table: Table, function: Callable[[np.ndarray], np.ndarray]) -> Table:
+def map_rows(table: AnyTable, function: Callable[[np.ndarray], np.ndarray]) -> AnyTable:
   """Applies `[n, D] -> [n, D']` to a table, or to the rows of each process."""
-  return table.map(function) if isinstance(table, SplitTable) else function(table)
+  found = table.map(function) if isinstance(table, SplitTable) else function(cast(np.ndarray, table))
+  return cast(AnyTable, found)
 
 
 def used_columns(table: Table) -> np.ndarray:

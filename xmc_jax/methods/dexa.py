@@ -11,7 +11,7 @@ import ml_collections
 from xmc_jax.config import declare
 from xmc_jax.distributed import sharding
 from xmc_jax.methods import ngame
-from xmc_jax.methods.components import embedding, label_clusters
+from xmc_jax.methods.components import embedding, label_clusters, label_priors
 from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.ops import lazy_adam
@@ -29,6 +29,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
   encoder, text_encoder = (embedding.encoder(config, info, unit) for unit in (True, settings.unit_texts))
   embed_points, embed_texts = embedding.embedders(config, info)
+  bias = label_priors.bias(config, info)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)
@@ -41,7 +42,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     queries = embed_points(encoder.embed, shared, batch.queries, query_key)
     texts = embed_texts(text_encoder.embed, shared, batch.labels, label_key)
     labels = normalize(texts + params[TABLE])
-    per_row = pool_loss(config, info, settings.loss, normalize(queries), labels, batch)
+    per_row = pool_loss(config, info, settings.loss, normalize(queries), labels, batch, bias)
     return mean_over_rows(per_row, batch), {}, extra_state
 
   def embed_labels(params, extra_state, tokens, ids):
@@ -52,7 +53,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     """Returns another run's encoder and auxiliary vectors, and the clusters that these belong to."""
     return source.params, {**label_clusters.init_state(info), **source.extra_state}
 
-  return base._replace(
+  dexa = base._replace(
     init_from_run=init_from_run,
     init=init,
     loss=loss,
@@ -67,3 +68,4 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     sparse_params={TABLE: lambda batch, extra_state: label_clusters.lookup(extra_state, batch.columns)},
     refreshes={**label_clusters.refreshes(config, info), **base.refreshes},
   )
+  return label_priors.in_ranking(dexa, config, info)

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 
 from xmc_jax.batching.graph_anchors import GraphEdges, graph_of
 from xmc_jax.data.truth import unfiltered
-from xmc_jax.distributed.split_table import Table
+from xmc_jax.distributed import split_table
+from xmc_jax.distributed.split_table import AnyTable, Table
 from xmc_jax.types import PyTree
 
 EmbedAnchors = Callable[[GraphEdges], np.ndarray]  # side -> [A, D]
@@ -33,6 +34,7 @@ class Snapshot:
     params, extra_state: the method's parameters and extra_state.
     sides: sides of metadata graphs, by name.
     embed_anchors: `side -> [A, D]`, embeds the anchors of a side's graph.
+    biased: whether labels and anchors are embedded as `[n, D + 1]`, with a bias of their scores at the end.
   """
 
   def __init__(
@@ -51,12 +53,13 @@ class Snapshot:
     extra_state: PyTree = None,
     sides: Mapping[str, GraphEdges] = MappingProxyType({}),
     embed_anchors: EmbedAnchors | None = None,
+    biased: bool = False,
   ):
     self._embed_queries, self._embed_labels, self._embed_texts = embed_queries, embed_labels, embed_texts
     self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices
     self.step, self.steps_per_epoch = step, steps_per_epoch
     self.params, self.extra_state, self.sides = params, extra_state, sides
-    self._embed_anchors = embed_anchors
+    self._embed_anchors, self._biased = embed_anchors, biased
     self._anchors: dict[str, np.ndarray] = {}
 
   @functools.cached_property
@@ -65,22 +68,30 @@ class Snapshot:
     return self._embed_queries()
 
   @functools.cached_property
+  def labels_to_rank(self) -> Table:
+    """Returns the labels' embeddings, `[L, D]` float32, or `[L, D + 1]`, as `search.search` takes them."""
+    return self._embed_labels()
+
+  @functools.cached_property
   def labels(self) -> Table:
     """Returns the labels' embeddings, `[L, D]` float32."""
-    return self._embed_labels()
+    return self._without_bias(self.labels_to_rank)
 
   @functools.cached_property
   def texts(self) -> Table:
     """Returns the labels' embeddings by their texts alone, `[L, D]` float32."""
-    return self._embed_texts()
+    return self._without_bias(self._embed_texts())
 
   def anchors(self, side: str) -> np.ndarray:
     """Returns the anchors' embeddings of a side's graph, `[A, D]` float32; caches only the last graph's."""
     graph = graph_of(side)
     if graph not in self._anchors:
       embed = cast(EmbedAnchors, self._embed_anchors)  # given where there are sides
-      self._anchors = {graph: embed(self.sides[side])}
+      self._anchors = {graph: self._without_bias(embed(self.sides[side]))}
     return self._anchors[graph]
+
+  def _without_bias(self, table: AnyTable) -> AnyTable:
+    return split_table.columns(table, slice(-1)) if self._biased else table
 
   @functools.cached_property
   def unfiltered_positives(self) -> sp.csr_matrix:

@@ -17,7 +17,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval.search import Ranking, contained, search, shard_table
+from xmc_jax.retrieval.search import Ranking, contained, search, shard_table, with_bias_column
 from xmc_jax.storage import atomic
 
 _NUM_FEATURES = 3
@@ -87,7 +87,7 @@ class Fusion:
   """Ranks labels by two kinds of vectors.
 
   Args:
-    texts, classifiers: `[L, D]` float32 each; may be split over the processes.
+    texts, classifiers: `[L, D]`, or `[L, D + 1]`, float32 each; may be split over the processes.
     inverse_propensity: `[L]`.
     num_candidates: labels taken from each ranking.
     devices: the mesh to search on.
@@ -142,6 +142,7 @@ class Fusion:
   ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yields `(first row, ids [b, C] padded with -1, features [b, C, 3])` for each block of queries."""
     count = min(count, len(self._inverse_propensity))
+    queries = with_bias_column(queries, self._vectors[0].shape[1])
     lists = [
       search(queries, placed, count, exclude=exclude, devices=self._devices).ids for placed in self._placed
     ]

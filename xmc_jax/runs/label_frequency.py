@@ -11,7 +11,7 @@ import numpy as np
 from xmc_jax import metrics
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
-from xmc_jax.distributed.split_table import SplitTable, Table
+from xmc_jax.distributed.split_table import AnyTable, SplitTable, Table
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs.label_functions import Function
@@ -48,7 +48,7 @@ def _has_tree(run: Run) -> bool:
   return bool(run.method.scorers and run.config.eval.fusion_rows)
 
 
-def add_label_column(run: Run, labels: Table, view: str = "", ids: np.ndarray | None = None) -> Table:
+def add_label_column(run: Run, labels: AnyTable, view: str = "", ids: np.ndarray | None = None) -> AnyTable:
   """Adds τ α log(1 + n_l) to the scores of label vectors, as a column that queries have a 1 for.
 
   Args:
@@ -61,7 +61,7 @@ def add_label_column(run: Run, labels: Table, view: str = "", ids: np.ndarray | 
   return _with_column(run, labels, weight * (view in ("", "encoder")), ids) if weight else labels
 
 
-def _with_column(run: Run, labels: Table, weight: float, ids: np.ndarray | None = None) -> Table:
+def _with_column(run: Run, labels: AnyTable, weight: float, ids: np.ndarray | None = None) -> AnyTable:
   column = _column(run, weight)
   if isinstance(labels, SplitTable):
     column = column[labels.own_rows]
@@ -73,8 +73,8 @@ def _with_column(run: Run, labels: Table, weight: float, ids: np.ndarray | None 
 
 def _column(run: Run, weight: float) -> np.ndarray:
   """Returns `[L]` float32; labels added since the training have the mean of the others."""
-  counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=run.dataset.num_labels)
-  column = (run.config.method.temperature * weight * np.log1p(counts)).astype(np.float32)
+  of_labels = np.log1p(run.data.label_counts)
+  column = (run.config.method.temperature * weight * of_labels).astype(np.float32)
   num_trained = run.dataset.manifest["counts"]["labels"]["texts"]
   column[num_trained:] = column[:num_trained].mean()
   return column
@@ -87,7 +87,7 @@ def by_text(run: Run, embed: Function) -> Function:
     return embed
   mean = float(_column(run, weight).mean())
   if run.config.method.get("log_prior"):
-    return lambda *given: embed(*given).at[:, -1].add(mean)
+    return lambda *given: jnp.asarray(embed(*given)).at[:, -1].add(mean)
   return lambda *given: jnp.pad(embed(*given), ((0, 0), (0, 1)), constant_values=mean)
 
 

@@ -210,6 +210,7 @@ class Run:
       extra_state=extra_state,
       sides=self.sides,
       embed_anchors=lambda side: embedder.texts(*trained, side.anchors),
+      biased=bool(source.config.method.get("log_prior")),
     )
 
   def extra_state_to_rank(self, params: PyTree, extra_state: PyTree) -> PyTree:

@@ -56,9 +56,10 @@ def _loss(run, params, extra_state, batch):
   return float(found[0]), found[2]
 
 
-def test_all_labels_as_fresh_negatives_are_the_loss_over_all_labels(make_run):
-  fresh = make_run(**{"method.num_fresh_negatives": tiny_runs.NUM_LABELS + 5})
-  whole = make_run(**{"method.num_fresh_negatives": 0, "method.labels": "all"})
+@pytest.mark.parametrize("prior", [0.0, 0.7])
+def test_all_labels_as_fresh_negatives_are_the_loss_over_all_labels(prior, make_run):
+  fresh = make_run(**{"method.num_fresh_negatives": tiny_runs.NUM_LABELS + 5, "method.log_prior": prior})
+  whole = make_run(**{"method.num_fresh_negatives": 0, "method.labels": "all", "method.log_prior": prior})
   params, extra_state = _start(fresh)
   for step in range(3):
     found, _ = _loss(fresh, params, extra_state, _batch(fresh, step))

@@ -20,7 +20,7 @@ MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no tempe
 
 
 def _faults(values: Mapping) -> Iterator[str]:
-  labels, loss, sampling = (values.get(f"method.{key}") for key in ("labels", "loss", "positive_sampling"))
+  labels, loss = values["method.labels"], values["method.loss"]
   for key, off in (("method.log_prior", 0), ("method.log_q", False)):
     if values.get(key) and loss in MARGINS:
       yield f"{key} = {values[key]} has no effect on method.loss = {loss!r}; set --config.{key}={off}"
@@ -29,16 +29,17 @@ def _faults(values: Mapping) -> Iterator[str]:
       f"method.log_q = True has no effect when method.labels = {labels!r}: every label is in the pool; set "
       "--config.method.log_q=False, or --config.method.labels=in_batch"
     )
-  if values["method.log_q"] and values["train.relevance_weights"]:
-    yield (
-      "method.log_q = True takes positives for uniform, and train.relevance_weights = True; "
-      "set --config.train.relevance_weights=False"
-    )
-  if values["method.log_q"] and sampling != "uniform":
-    yield (
-      f"method.log_q = True takes positives for uniform, and method.positive_sampling = {sampling!r}; "
-      "set --config.method.positive_sampling=uniform"
-    )
+  for key, uniform in (
+    ("train.relevance_weights", False),
+    ("method.positive_sampling", "uniform"),
+    ("method.num_fresh_negatives", 0),
+  ):
+    if values["method.log_q"] and values.get(key, uniform) != uniform:
+      what = "negatives" if "fresh" in key else "positives"
+      yield (
+        f"method.log_q = True takes {what} for uniform, and {key} = {values[key]!r}; "
+        f"set --config.{key}={uniform}"
+      )
 
 
 LOG_Q = declare(
@@ -86,7 +87,7 @@ def in_ranking(method: Method, config: ml_collections.ConfigDict, info: DatasetI
 
     return embed_with_prior
 
-  by_text = method.scorers.get("encoder", method.embed_labels)
+  by_text = method.embed_texts or method.scorers.get("encoder", method.embed_labels)
   return method._replace(
     embed_labels=widened(method.embed_labels),
     scorers={name: widened(embed, float(name == "encoder")) for name, embed in method.scorers.items()},

@@ -53,7 +53,7 @@ def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) 
   def compute(snapshot: refresh.Snapshot) -> Array:
     return refresh.shortlist(
       split_table.columns(snapshot.queries, columns),
-      split_table.columns(snapshot.labels, columns),
+      split_table.columns(snapshot.labels_to_rank, columns),
       settings.shortlist_size,
       backend=settings.shortlist_backend,
       exclude=snapshot.known,
