@@ -7,7 +7,7 @@ _ENCODERS = {"minilm": "MiniLM-L6"}  # by a run's name; the demo's has a bag
 
 
 def serving_table(_: list[str], results: pathlib.Path) -> str:
-  """Returns a Markdown table of what `benchmarks.serving` measured: medians, with the range over rounds."""
+  """Returns a Markdown table of what `benchmarks.serving` measured: medians over rounds."""
   path = results / "serving.json"
   if not path.exists():
     return "Nothing has been measured yet.\n"
@@ -24,13 +24,11 @@ def serving_table(_: list[str], results: pathlib.Path) -> str:
   for run in json.loads(path.read_text())["runs"]:
     for row in run["rows"]:
       cells = [_ENCODERS.get(run["run"], "bag"), f"`{row['path']}`", str(row["clients"])]
-      cells += [_with_range(row[key]) for key in ("per_second", "p50_ms", "p99_ms", "cpu_ms")]
+      cells += [_median(row[key]) for key in ("per_second", "p50_ms", "p99_ms", "cpu_ms")]
       lines.append(f"| {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
 
 
-def _with_range(figures: list[float]) -> str:
-  """Writes a median, and the lowest and highest; with a decimal where the median is below 10."""
-  decimals = int(figures[0] < 10)
-  median, low, high = (f"{value:,.{decimals}f}" for value in figures)
-  return f"{median} ({low} to {high})"
+def _median(figures: list[float]) -> str:
+  """Writes the first of a median, the lowest and the highest; with a decimal where it is below 10."""
+  return f"{figures[0]:,.{int(figures[0] < 10)}f}"
