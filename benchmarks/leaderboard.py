@@ -7,7 +7,8 @@
 
 The same command skips finished runs and resumes killed ones. Each row writes
 docs/results/leaderboard/NAME.json; other data, presets or budgets have their own board, in a folder below
-that. `<!-- leaderboard: BOARD -->` and `<!-- end -->` in a page of docs/ show it; without a name the main one.
+that. `<!-- leaderboard: BOARD -->` and `<!-- end -->` in a page of docs/ show it, or
+the main one without a name.
 
 The budget is a number of epochs. A preset's schedule (when clusters, shortlists and pruning begin, and how
 often they are renewed) is scaled to it. Classifiers train as many epochs again, on their row's encoder.
