@@ -652,6 +652,7 @@ def test_a_file_is_read_by_settings_of_its_own(command, trained, tmp_path):
     (["evaluate", "--config.data.text=x"], "--config.data.text reads --input=FILE, which is missing"),
     (["evaluate", "--input=x", "--config.data.max_length=8"], "folder; leave --config.data.max_length out"),
     (["predict", "--input=x", "--config.data.label_text=x"], "folder; leave --config.data.label_text out"),
+    (["predict", "--config.data.text=x", "--config.data.label_text=x"], "leave --config.data.label_text out"),
     (["predict", "--input=x", "--config.data.quoting=non"], "did you mean --config.data.quoting=none?"),
   ],
 )

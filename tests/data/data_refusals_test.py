@@ -632,6 +632,7 @@ def test_label_table_without_texts(tmp_path):
   samples.write(tmp_path / "names.csv", "id,foo,bar\nb,B,C\n")
   said = (
     r"names\.csv: expected a column of label texts; set --config\.data\.label_text=NAME \(columns: 'id', 'f"
+    r"oo', 'bar'\), or call one 'text'$"
   )
   with pytest.raises(DataError, match=said):
     data.load(path, label_file="names.csv")

@@ -21,13 +21,13 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import xmc_jax
-from xmc_jax import methods
+from xmc_jax import data, methods
 from xmc_jax.cli import interactive
 from xmc_jax.data import documents
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import explanations
+from xmc_jax.runs import added_labels, ranking
 from xmc_jax.runs import model as model_of_run
-from xmc_jax.runs import ranking
 from xmc_jax.runs.predict import predict_command, predict_lines
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -295,3 +295,9 @@ def test_labels_follow_the_text_as_it_is_typed(workdir, model):
     process.kill()
     process.wait()
     os.close(ours)
+
+
+def test_added_labels_without_a_key_are_called_by_their_text(tmp_path):
+  (tmp_path / "new.csv").write_text("id,text\n,Ulm\n,Trier\nx, Bern \n")
+  found = added_labels.read(tmp_path / "new.csv", {"options": data.Options()._asdict()})
+  assert found == {"Ulm": "Ulm", "Trier": "Trier", "x": "Bern"}

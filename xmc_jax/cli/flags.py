@@ -113,8 +113,9 @@ def parse(argv: list[str]) -> list[str]:
   mode = next((mode for mode in READS_INPUT if f"--mode={mode}" in argv), "")
   keys = "|".join(READS_INPUT.get(mode, ()))
   own = [argument for argument in argv if keys and re.match(rf"--config\.data\.({keys})=", argument)]
+  argv = [argument for argument in argv if argument not in own]
   try:
-    rest = [*flags.FLAGS([each for each in argv if each not in own]), *own]
+    rest = [*flags.FLAGS(argv), *own]
     getattr(CONFIG.value, "name", None)  # a file that cannot be read raises at the first use
     return rest
   except SystemExit as error:

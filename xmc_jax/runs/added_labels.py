@@ -7,6 +7,7 @@ from xmc_jax import data
 from xmc_jax.console import say
 from xmc_jax.data import documents
 from xmc_jax.data.formats import columns, label_tables
+from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, suffix
 from xmc_jax.runs import label_functions
 from xmc_jax.runs.run import Run
@@ -31,7 +32,7 @@ def read(path: Path, manifest: dict) -> dict[str, str]:
   for notice in dict.fromkeys(notices):
     say(f"note: {documents.without_settings(notice)}")
   pairs = zip(table.keys, table.texts)
-  return {key.strip(): " ".join(text.split()) for key, text in pairs if text.strip()}
+  return {key.strip() or text.strip(): " ".join(text.split()) for key, text in pairs if text.strip()}
 
 
 def with_labels(run: Run, added: str | Path | Mapping[str, str]) -> Run:
@@ -42,7 +43,7 @@ def with_labels(run: Run, added: str | Path | Mapping[str, str]) -> Run:
   """
   found = added if isinstance(added, Mapping) else read(Path(added).expanduser(), run.dataset.manifest)
   label_functions.check_by_text(run, "train a run on data that have these labels")
-  known = {*run.dataset.label_keys, *run.dataset.labels.texts}
-  new = {key: text for key, text in found.items() if not known & {key, text}}
+  known = Vocabulary(list(run.dataset.labels.texts), list(run.dataset.label_keys))
+  new = {key: text for key, text in found.items() if key not in known and text not in known}
   say(f"{len(new):,} labels added, {len(found) - len(new):,} were there already")
   return run.with_labels(list(new.values()), list(new)) if new else run

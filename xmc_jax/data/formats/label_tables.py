@@ -220,5 +220,6 @@ def _key_by_content(path: Path, options: Options, found: _Columns, samples: Sequ
 
 def _missing(path: Path, name: str, of: str, setting: str, have: list[str]) -> DataError:
   remedy = f"set --config.data.{setting}=NAME {columns.shown(have)}"
-  named = f"a column {excerpt(name)}" if name else "a column"
-  return DataError(f"{path}: expected {named} of {of}; {remedy}")
+  if not name:
+    return DataError(f"{path}: expected a column of {of}; {remedy}, or call one 'text'")
+  return DataError(f"{path}: expected a column {excerpt(name)} of {of}; {remedy}")
