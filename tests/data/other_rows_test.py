@@ -112,9 +112,9 @@ def test_what_was_guessed_is_not_guessed_again(known, tmp_path, changed, given, 
   assert found.test.texts[0] == text and rows_of(found.test.truth) == truth
 
 
-@each_case("name, expected", [("train.tsv", "none"), ("train.csv", "auto")])
+@each_case("name, expected", [("train.tsv", "none"), ("train.txt", "none"), ("train.csv", "auto")])
 def test_quotation_marks_are_what_they_were_in_tables_of_one_kind(tmp_path, name, expected):
-  mark, text = ("\t", '"a" b') if name.endswith(".tsv") else (",", "a b")
+  mark, text = ("\t", '"a" b') if not name.endswith(".csv") else (",", "a b")
   path = samples.write(tmp_path / name, f"text{mark}labels\n{text}{mark}x|y\n")
   manifest = data.load(path, test_fraction=0, cache_dir=tmp_path / "cache").manifest
   found = [options_for(manifest, Path(other)) for other in ("new.tsv", "new.csv", "new.txt")]

@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Any
 
 from xmc_jax.data.formats.source import Options, excerpt
-from xmc_jax.data.formats.table_files import has_header, suffix
+from xmc_jax.data.formats.table_files import TABBED, has_header, suffix
 from xmc_jax.errors import DataError
 
 FORMAT = "xmc_jax prepared data"
@@ -115,7 +115,7 @@ def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = No
   is_lines = suffix(path) == ".txt" and not (path.is_file() and has_header(path, own))
   found = {} if is_lines else manifest.get("read_by") or {}
   guessed = {key: value for key, value in found.items() if value and key in Options._fields}
-  if suffix(path) != ".tsv":
+  if suffix(path) not in TABBED:
     guessed = {**guessed, "quoting": own.quoting}
   return own._replace(**{**guessed, **(given or {})})
 

@@ -29,6 +29,7 @@ SUFFIXES = (
   ".json",
   ".xlsx",
 )  # that may be named; .arrow files never are
+TABBED = (".tsv", ".txt")  # whose quotation marks may be letters
 JSON = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack some
 _LABELLED_LINE = re.compile(r"((?:__label__\S+\s+)+|\d+(?:,\d+)*\t|\t)(.*)")
 
@@ -103,7 +104,7 @@ def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str
   if suffix(path) == ".txt" and not has_header(path, options):
     return {}
   found = {"text": "+".join(names.texts), "label_column": names.labels[0] if len(names.labels) == 1 else ""}
-  return {**found, "quoting": separated.quoting(path, options, "\t")} if suffix(path) == ".tsv" else found
+  return {**found, "quoting": separated.quoting(path, options, "\t")} if suffix(path) in TABBED else found
 
 
 def hub_metadata(path: Path) -> bytes:
