@@ -562,6 +562,8 @@ def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
   kept = [label["score"] for label in rows[0]["labels"]]
   line = command(*use, "--threshold=50").line()
   assert line == "error: --threshold=50: scores are probabilities; set 0 to 1"
+  serve = ("--mode=serve", f"--workdir={trained}", "--scores=hybrid", "--port=0", "--threshold=50")
+  assert command(*serve).line() == line
   assert (
     rows[1]["labels"] == []
     and kept == [value for value in scores if value >= kept[-1]]

@@ -438,6 +438,13 @@ def test_a_workbook_gives_the_cells_of_csv(tmp_path, monkeypatch):
     data.load(samples.write(path, "title,tags\n"))
 
 
+def test_an_array_of_json_has_the_encoding_that_is_set(tmp_path):
+  path = samples.write(tmp_path / "t.json", '[{"title": "ä", "label": ["x"]}]'.encode("cp1252"))
+  assert list(data.load(path, test_fraction=0, encoding="cp1252").train.texts) == ["ä"]
+  with pytest.raises(DataError, match=r"t\.json: expected a JSON array of objects \(unknown encoding: x\)"):
+    data.load(path, encoding="x")
+
+
 def test_formulas_that_no_program_has_computed_are_said(tmp_path):
   book = openpyxl.Workbook()
   for row in (["title", "tags"], ['="a"&"b"', "x"]):

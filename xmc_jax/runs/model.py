@@ -11,6 +11,7 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.data.tokens import Encoder
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import added_labels, answers, evaluate, ranking
@@ -148,7 +149,13 @@ class Model:
     )
 
   def check_k(self, k: int, threshold: float = -math.inf) -> int:
-    """Returns k, which `predict` takes; with a threshold, at most the number of labels."""
+    """Returns k, which `predict` takes; with a threshold, at most the number of labels.
+
+    Raises:
+      UserError: k or the threshold is out of range.
+    """
+    if self.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
+      raise UserError(f"--threshold={threshold:g}: scores are probabilities; set 0 to 1")
     return answers.check_k(k, len(self.labels), threshold)
 
   def predict(

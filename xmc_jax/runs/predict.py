@@ -166,8 +166,6 @@ def predict_command(
     model = Model.load(workdir, scores=scores, backend=backend, warm=False, add_labels=add_labels)
     k = model.check_k(k, threshold)
     files.callback(_say_cut, model)
-    if model.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
-      raise UserError(f"--threshold={threshold:g}: scores are probabilities; set 0 to 1")
     if destination.endswith(".npz"):
       count = predict_matrix(model, texts, pathlib.Path(destination), k, block, threshold)
       size = f"{count:,} texts x {len(model.labels):,} labels"

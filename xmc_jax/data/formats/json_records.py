@@ -65,7 +65,7 @@ def is_array(path: Path) -> bool:
     return file.peek(CHUNK_BYTES).lstrip(codecs.BOM_UTF8 + codecs.BOM_UTF16 + b"\0 \t\r\n").startswith(b"[")
 
 
-def items(path: Path) -> Iterator[tuple[Place, list[dict]]]:
+def items(path: Path, options: Options) -> Iterator[tuple[Place, list[dict]]]:
   """Yields the objects of an array, which is in memory as a whole."""
   with reading(path), open_bytes(path) as file:
     content = file.read(_LARGEST_ARRAY + 1)
@@ -73,8 +73,8 @@ def items(path: Path) -> Iterator[tuple[Place, list[dict]]]:
     limit = f"an array of at most {_LARGEST_ARRAY >> 20} MiB"
     raise DataError(f"{path}: expected {limit}; write one object a line instead (.jsonl)")
   try:
-    found = json.loads(content)
-  except (ValueError, RecursionError) as error:
+    found = json.loads(content.decode(options.encoding) if options.encoding else content)
+  except (ValueError, LookupError, RecursionError) as error:
     raise DataError(f"{path}: expected a JSON array of objects ({one_line(error)})") from None
   for first in range(0, len(found), CHUNK_ROWS):
     chunk = found[first : first + CHUNK_ROWS]

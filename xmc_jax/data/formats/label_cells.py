@@ -174,7 +174,7 @@ class CellSurvey:
       return [f"labels are rows of {found.num_columns:,} numbers, 0 or 1, each the column of a label{names}"]
     mark, num_split = found.separator, self._num_split.get(found.separator, 0)
     if self._given:
-      is_unseen = self._has_texts and not num_split
+      is_unseen = self._has_texts and not num_split and mark != "\n"  # each cell is one label
       return [f"no row has labels to split at {mark!r} {_CHANGE}"] if is_unseen else []
     notices = []
     if num_split:

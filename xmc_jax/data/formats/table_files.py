@@ -51,7 +51,7 @@ def records(
     refuse_twice(path, schema.names, columns)
   match kind := suffix(path):
     case ".jsonl" | ".json":
-      yield from items(path) if is_array(path) else objects(path, notices, options)
+      yield from items(path, options) if is_array(path) else objects(path, notices, options)
     case ".arrow":
       yield from arrow_streams.records(path, columns)
     case ".parquet":
