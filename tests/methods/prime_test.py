@@ -195,8 +195,8 @@ def test_a_started_run_leaves_the_batch_out_for_good(data, tmp_path, kind):
   truth, batch = (run.data.train.unfiltered_positives > 0).toarray(), run.batches.build(0)
   queries = jnp.asarray(snapshot.queries[np.maximum(batch.rows, 0)])
   texts = jnp.asarray(snapshot.texts[np.maximum(batch.columns, 0)])
-  np.testing.assert_array_equal(run.data.label_counts, truth.sum(0))
-  info = types.SimpleNamespace(mesh=run.mesh, label_counts=run.data.label_counts)
+  np.testing.assert_array_equal(run.label_counts, truth.sum(0))
+  info = types.SimpleNamespace(mesh=run.mesh, label_counts=run.label_counts)
   found = centroid_updates.without_batch(extra_state, queries, texts, batch, run.config.method, info)
   left_out = 0
   for column in np.flatnonzero(batch.columns >= 0):

@@ -12,10 +12,12 @@ from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.saved import SavedSteps
 from xmc_jax.training import loop, refit
 
 SETTINGS = {
   "train.refit": True,
+  "method.log_prior": 1.0,
   "train.batch_size": 16,
   "train.num_epochs": 2,
   "checkpoint.every_epochs": 0.5,
@@ -47,6 +49,17 @@ def test_nothing_to_train_again_with(key):
   config.update_from_flattened_dict({"train.refit": True, key: 0})
   with pytest.raises(ConfigError, match=rf"train.refit = True .*{key} = 0.*train.refit=False"):
     methods.check_config(config)
+
+
+def test_labels_are_as_frequent_as_in_the_rows_that_the_parameters_saw(folder, tmp_path, monkeypatch):
+  run = tiny_runs.open_run(folder, tmp_path / "run", **SETTINGS)
+  monkeypatch.setattr(SavedSteps, "is_refitted", lambda self: True)
+  for where, rows in ((run.workdir, run.dataset.train), (tmp_path / "last", run.data.train)):
+    again = run.ranking_in(where)
+    column = again.embedder.labels(*again.initial_parameters())[:, -1] / run.config.method.temperature
+    counts = (rows.unfiltered_positives > 0).sum(axis=0).A1
+    np.testing.assert_allclose(column, np.log1p(counts), rtol=1e-5)
+    np.testing.assert_array_equal(again.label_counts, counts)
 
 
 def bits(tree) -> list[bytes]:

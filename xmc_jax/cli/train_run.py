@@ -65,5 +65,6 @@ def train_run(
       ranking.fit_hybrid(run, params, extra_state)
     if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
       refit.train(run, writer, stop)
+      run = run.ranking_in(workdir)  # whose labels are as frequent as in all rows
       params, extra_state, step = run.trained()
     yield TrainedRun(run, writer, params, extra_state, step)

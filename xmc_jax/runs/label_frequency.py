@@ -73,7 +73,7 @@ def _with_column(run: Run, labels: AnyTable, weight: float, ids: np.ndarray | No
 
 def _column(run: Run, weight: float) -> np.ndarray:
   """Returns `[L]` float32; labels added since the training have the mean of the others."""
-  of_labels = np.log1p(run.data.label_counts)
+  of_labels = np.log1p(run.label_counts)
   column = (run.config.method.temperature * weight * of_labels).astype(np.float32)
   num_trained = run.dataset.manifest["counts"]["labels"]["texts"]
   column[num_trained:] = column[:num_trained].mean()

@@ -12,18 +12,13 @@ from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
 
-def is_refitted(run: Run) -> bool:
-  """Returns whether the parameters were trained on all rows (`train.refit`); not so for a last step."""
-  return run.ranking_folder == run.workdir and run.saved.is_refitted()
-
-
 def point_vectors(run: Run, params: PyTree, extra_state: PyTree) -> np.ndarray:
   """Returns `[N, D]` embeddings of all training rows, held-out ones too; stores them in the run's folder.
 
   Raises:
     UserError: the file is damaged.
   """
-  folder = run.workdir / run_folder.REFIT if is_refitted(run) else run.ranking_folder
+  folder = run.workdir / run_folder.REFIT if run.is_refitted else run.ranking_folder
   path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
   if run_folder.is_stored(path):
     return run_folder.open_array(path, len(tokens))

@@ -23,7 +23,7 @@ from xmc_jax.retrieval.search import Ranking, with_bias_column
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
 from xmc_jax.runs import label_frequency
 from xmc_jax.runs.fused import fused_ranker
-from xmc_jax.runs.point_memory import is_refitted, point_vectors
+from xmc_jax.runs.point_memory import point_vectors
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
@@ -145,7 +145,7 @@ def hybrid_model(
   path = run.ranking_folder / run_folder.HYBRID
   if path.exists():
     model = HybridModel.load(path)
-  elif is_refitted(run):  # no row is left that the encoder has not seen
+  elif run.is_refitted:  # no row is left that the encoder has not seen
     raise UserError(
       f"{path} is missing, and cannot be fitted after train.refit, which trained on the validation rows; "
       "give --scores=encoder, or train anew"

@@ -87,10 +87,21 @@ class Run:
       vocab_size=tokenizer.get_vocab_size(),
       special_ids=data.special_ids(tokenizer),
       mesh=self.mesh,
-      label_counts=self.data.label_counts,
+      label_counts=self.label_counts,
       graphs=self.dataset.graph_kinds,
       num_labelled=self.data.num_labelled,
     )
+
+  @property
+  def is_refitted(self) -> bool:
+    """Returns whether the parameters were trained on all rows (`train.refit`); not so for a last step."""
+    return self.ranking_folder == self.workdir and self.saved.is_refitted()
+
+  @property
+  def label_counts(self) -> np.ndarray:
+    """Returns `[L]`, the points of each label that the parameters are, or will be, trained on."""
+    train = self.dataset.train if self.is_refitted else self.data.train
+    return np.bincount(train.unfiltered_positives.indices, minlength=self.dataset.num_labels)
 
   @functools.cached_property
   def sides(self) -> dict[str, GraphEdges]:
@@ -154,9 +165,8 @@ class Run:
 
   def ranking_in(self, folder: pathlib.Path) -> "Run":
     """Returns a copy of the run that keeps its ranking files in another folder."""
-    copied = copy.copy(self)
-    copied.ranking_folder = folder
-    return copied
+    begun = self.num_devices_begun
+    return Run(self.config, self.workdir, self.dataset, num_devices_begun=begun, ranking_folder=folder)
 
   def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Run":
     """Returns a copy of a trained run that ranks more labels, by vectors of their texts alone."""

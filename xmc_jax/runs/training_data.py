@@ -42,11 +42,6 @@ class TrainingData:
         f"{dataset.name}: every label pair of the training rows is filtered, so there is nothing to learn"
       )
 
-  @property
-  def label_counts(self) -> np.ndarray:
-    """Returns `[L]`, the number of training points of each label."""
-    return np.bincount(self.train.unfiltered_positives.indices, minlength=self.dataset.num_labels)
-
   @functools.cached_property
   def inverse_propensity(self) -> np.ndarray:
     """Returns `[L]`, 1 / p_l, counted on all training rows."""
