@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from jax.experimental import multihost_utils
 
-from xmc_jax.distributed import peer_watchdog, runtime, stderr
+from xmc_jax.distributed import runtime, stderr
 
 # Windows has no signals for users.
 _USER_SIGNALS = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
@@ -109,7 +109,6 @@ class Stop:
     Its code is 0 after SIGTERM, as schedulers want it, and 143 if the process is not ours.
     """
     self._patience.cancel()
-    peer_watchdog.part()
     if self._signal == signal.SIGINT:
       raise KeyboardInterrupt("all is saved")
     raise SystemExit(0 if self._owns_process else _TERMINATED)

@@ -1,5 +1,6 @@
 """Sets up JAX and tells about the machine: processes, devices, compiled programs on disk, memory."""
 
+import atexit
 import contextlib
 import faulthandler
 import math
@@ -16,13 +17,14 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from xmc_jax import config as configs
-from xmc_jax.distributed import compiled_programs, peer_watchdog
+from xmc_jax.distributed import compiled_programs
 from xmc_jax.errors import UserError
 from xmc_jax.types import Array
 
 _SECONDS_UNHEARD = 30  # without a heartbeat: then JAX takes a process for dead
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 _STDERR, _ONE_LISTENER = 2, threading.Lock()
+_BROKEN = re.compile(r"(Gloo|NCCL) .*")  # how JAX's error begins when the connection to a process breaks
 _NOTE = re.compile(rb"[IW]\d{4} |WARNING: All log messages before absl")
 
 
@@ -56,7 +58,6 @@ def start(distributed: bool = False, deterministic: bool = False, keeps_programs
       "runtime.deterministic = True must be set before JAX starts, and here it has started without; restart "
       f"Python, or set XLA_FLAGS={_DETERMINISTIC} before"
     )
-  peer_watchdog.watch(jax.process_index(), jax.process_count())
 
 
 def _scattered_sum() -> str:
@@ -81,15 +82,19 @@ def adds_in_order(program: str) -> bool:
 
 @contextlib.contextmanager
 def started(distributed: bool, deterministic: bool = False, keeps_programs: bool = True) -> Iterator[None]:
-  """Runs a mode of the command line: calls `start`; tells the other processes if the block ends well."""
+  """Runs a mode of the command line: calls `start`; after an error does not wait for other processes."""
   start(distributed, deterministic, keeps_programs)
   try:
     yield
   except Exception as error:
-    if not isinstance(error, UserError):
-      peer_watchdog.await_news()
+    if not is_alone():
+      atexit.register(os._exit, 1)  # before JAX's own, which waits for the others to end, too
+    if isinstance(error, jax.errors.JaxRuntimeError) and (broken := _BROKEN.search(str(error))):
+      raise UserError(
+        "another process of this run is gone, so this one stops, too; the same commands go on from the last "
+        f"checkpoint ({broken[0]})"
+      ) from None
     raise
-  peer_watchdog.part()
 
 
 def _join() -> None:
