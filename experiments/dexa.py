@@ -19,7 +19,12 @@ from experiments.common import choose
 
 _DEXA = {"method.name": "dexa"}
 # Chosen on validation rows: docs/claims.md.
-_DEBIAN = {**_DEXA, "method.num_label_clusters": 256, "train.table_learning_rate": 5e-3}
+OF_VECTORS = {
+  "method.num_label_clusters": 256,
+  "train.table_learning_rate": 5e-3,
+  "eval.log_frequency": 0.0,  # free vectors have learnt it
+}
+_DEBIAN = {**_DEXA, **OF_VECTORS}
 _HEADS = {"method.head_label_points": 50}
 _CLUSTERS = {"method.num_label_clusters": 65_536, "train.table_learning_rate": 2e-4}
 _OF_POINTS = {ngame.LF_WIKIPEDIA: ngame.CLUSTERS[ngame.LF_WIKIPEDIA]}

@@ -9,7 +9,7 @@ benchmark presets carry the paper's Table 10, and aim at its Tables 2 and 3; tho
 4.5's, and aim at Tables 6, 9 and 11, which are of LF-AmazonTitles-1.3M.
 """
 
-from experiments import dexml, ngame
+from experiments import dexa, dexml, ngame
 from experiments.common import choose
 
 _PRIME = {
@@ -22,7 +22,7 @@ _PRIME = {
   "method.centroids": "momentum",
   "method.prototype_width": 1024,
 }
-_DEBIAN = {**_PRIME, "method.num_label_clusters": 256, "train.table_learning_rate": 5e-3}
+_DEBIAN = {**_PRIME, **dexa.OF_VECTORS}
 
 
 def _paper(dataset: str, batch_size: int, num_epochs: int, learning_rate: float, **values) -> dict:
