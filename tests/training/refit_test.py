@@ -149,6 +149,8 @@ DEXA = {
 def test_tables_are_those_of_all_rows(name, folder, tmp_path):
   """What labels are made of may depend on the rows, such as how many are frequent: all are by hand's."""
   settings = SETTINGS | {"dexa": DEXA, "prime": tiny_runs.PRIME, "unidec": tiny_runs.UNIDEC}[name]
+  if name != "unidec":  # margins have no label frequency
+    settings.pop("method.log_prior")
   means = commands.train_and_test(tiny_runs.config(folder, **settings), tmp_path / "run")
   assert commands.test(tmp_path / "run") == means
   run = runs.reopen(tmp_path / "run")
