@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from xmc_jax import config as configs
 from xmc_jax import data, methods, models
 from xmc_jax import plan as plans
-from xmc_jax.config import checks, renamed
+from xmc_jax.config import checks
 from xmc_jax.config.defaults import KEYS, keys_of
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.data.formats.source import Options
@@ -453,35 +453,6 @@ def test_read_fills_in_what_an_older_version_did_not_know(tmp_path):
   path = tmp_path / "config.json"
   path.write_text(json.dumps(stored))
   assert methods.read_config(path).to_dict() == made(**{"train.seed": 5}).to_dict()
-
-
-def test_read_of_what_an_older_version_wrote(tmp_path):
-  """It kept the settings of all methods in every config, and called some otherwise."""
-  path, new = tmp_path / "config.json", made(**{"method.name": "ngame", "method.cluster_size": 2}).to_dict()
-  old = {**new, "method": {**new["method"], "prototype_width": 0, "pool_size": 0, "num_hard_negatives": 0}}
-  old["method"]["leaf_size"] = old["method"].pop("cluster_size")
-  path.write_text(json.dumps(old))
-  assert methods.read_config(path).to_dict() == new
-  path.write_text(json.dumps({**old, "method": {**old["method"], "prototype_wdth": 0}}))
-  assert "config has no key 'method.prototype_wdth'" in refusal(methods.read_config, path)
-
-
-def test_renamed_keys_have_their_new_name():
-  for old, new in renamed.RENAMED.items():
-    assert old not in USUAL and new in USUAL
-    assert renamed.in_argument(f"--config.{old}=7") == (
-      f"--config.{new}=7",
-      f"note: config.{old} is now config.{new}",
-    )
-  assert renamed.in_argument("--config.train.seed=7") == ("--config.train.seed=7", "")
-
-
-def test_a_stored_value_with_its_old_name_is_read(tmp_path):
-  stored = _nested_defaults("prime")
-  stored["method"] = {**stored["method"], "triplet_positives": "drawn"}
-  path = tmp_path / "config.json"
-  path.write_text(json.dumps(stored))
-  assert methods.read_config(path).method.triplet_positives == "sampled"
 
 
 def test_a_setting_of_another_method_is_told_whose_it_is():

@@ -1,7 +1,6 @@
 """Checkpoints beside best parameters: what a new start makes of kills and damage to either."""
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from xmc_jax.errors import UserError
@@ -48,16 +47,6 @@ def test_all_is_as_it_was(tmp_path):
   checkpoints, step = started(tmp_path)
   assert step == 9 and best(tmp_path).latest() == 6
   assert (checkpoints.record.best, checkpoints.record.best_step) == (0.06, 6)
-
-
-def test_refreshed_arrays_of_an_earlier_version_come_under_their_names_of_now(tmp_path):
-  clusters, shortlist = np.array([1, 0, 2]), np.array([[4], [5], [6]])
-  checkpoints = Checkpoints(tmp_path, keep=3)
-  checkpoints.save(state(3), {"leaves": clusters, "shortlist": shortlist}, {})
-  _, refreshed = Checkpoints(tmp_path, keep=3).restore(3, state(0))
-  assert set(refreshed) == {"clusters", "shortlist"}
-  np.testing.assert_array_equal(refreshed["clusters"], clusters)
-  np.testing.assert_array_equal(refreshed["shortlist"], shortlist)
 
 
 def test_a_kill_between_checkpoint_and_best_is_made_up_for(tmp_path):

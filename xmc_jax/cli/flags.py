@@ -5,7 +5,6 @@ import math
 import pathlib
 import re
 import runpy
-import sys
 
 import ml_collections
 from absl import flags
@@ -14,7 +13,7 @@ from ml_collections import config_flags
 from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.cli import error_lines
-from xmc_jax.config import checks, renamed
+from xmc_jax.config import checks
 from xmc_jax.config.defaults import KEYS, READS_INPUT, keys_of
 from xmc_jax.errors import UserError
 
@@ -109,7 +108,7 @@ def parse(argv: list[str]) -> list[str]:
   Raises:
     UserError: a config file or an override cannot work.
   """
-  argv = [argv[0], *map(_beside_package, map(_under_new_name, argv[1:]))]
+  argv = [argv[0], *map(_beside_package, argv[1:])]
   mode = next((mode for mode in READS_INPUT if f"--mode={mode}" in argv), "")
   keys = "|".join(READS_INPUT.get(mode, ()))
   own = [argument for argument in argv if keys and re.match(rf"--config\.data\.({keys})=", argument)]
@@ -182,13 +181,6 @@ def _known_keys(argv: list[str]) -> dict:
   with contextlib.suppress(Exception, SystemExit):  # a config file is code: it can raise anything
     return checks.flatten(runpy.run_path(path)["get_config"](*([preset] if preset else [])))
   return {key: declared.default for key, declared in keys_of().items()}
-
-
-def _under_new_name(argument: str) -> str:
-  argument, note = renamed.in_argument(argument)
-  if note:
-    print(note, file=sys.stderr)
-  return argument
 
 
 def _beside_package(argument: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import ml_collections
 
 from xmc_jax import sanitize
-from xmc_jax.config import checks, renamed
+from xmc_jax.config import checks
 from xmc_jax.config.defaults import keys_of
 from xmc_jax.config.keys import Settings
 from xmc_jax.errors import ConfigError
@@ -178,18 +178,10 @@ def read(path: pathlib.Path, methods: Mapping[str, Settings]) -> ml_collections.
 
 
 def _of_this_version(stored: dict, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
-  """Returns a stored config with this version's keys.
-
-  Renamed keys get their new name. Earlier versions kept the settings of all methods in every config: those
-  that the run's method does not read are left out.
-  """
-  stored = renamed.in_sections(stored)
+  """Returns a stored config, with the default of each key that is missing."""
   own = stored.get("method")
   name = own.get("name") if isinstance(own, dict) else None
   usual = default(name if isinstance(name, str) and name in methods else next(iter(methods)), methods)
-  if isinstance(own, dict):
-    foreign = [key for key in own if key not in usual.method and checks.owners(f"method.{key}", methods)]
-    stored["method"] = {key: value for key, value in own.items() if key not in foreign}
   return ml_collections.ConfigDict(_filled(stored, usual.to_dict()))
 
 

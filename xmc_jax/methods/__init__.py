@@ -76,7 +76,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
 def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
   """Reads the config.json of a run folder.
 
-  Keys that an older version did not know get their default; keys that were renamed get their new name.
+  Keys that an older version did not know get their default.
 
   Raises:
     ConfigError: there is no such file, or it is not one that this version can use.

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import jax
 
-from xmc_jax.config import renamed
 from xmc_jax.console import say
 from xmc_jax.errors import UserError
 from xmc_jax.storage import atomic, run_folder
@@ -78,7 +77,6 @@ class Checkpoints:
     refreshed: dict[str, Any] = {}
     if step is not None:
       state, refreshed, record = self._newest.restore(step, state)
-      refreshed = renamed.in_refreshes(refreshed)
       self.record = TrainingRecord.from_json(record)
     elif self._newest.has_damaged() and self._best.latest_valid() is not None:
       folder = self._newest.folder.parent
