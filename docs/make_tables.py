@@ -14,8 +14,6 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
   <!-- minutes: NAME ... -->         what training all rows of a claim took, a column a set
   <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
   <!-- faults -->                    what benchmarks.faults and benchmarks.disk_faults found
-  <!-- leaderboard: BOARD -->        what benchmarks.leaderboard keeps; BOARD may be left out, or followed by
-                                     metrics: means over seeds, their 95 % interval over test points
   <!-- accuracy: SET ROW METRIC ... -->  what benchmarks.accuracy keeps; of all where none is named
   <!-- parts: PART METRIC ... -->    what benchmarks.hybrid_parts found, set by set
   <!-- compiled: NAME ... -->        what benchmarks.accelerator.compiled keeps
@@ -37,7 +35,7 @@ _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
 from accelerator_tables import compiled_table, lease_table, planned_table  # noqa: E402
 from api_tables import api_tables  # noqa: E402
-from claim_tables import cell, claim_table, epochs_table, minutes_table, sets_table  # noqa: E402
+from claim_tables import claim_table, epochs_table, minutes_table, sets_table  # noqa: E402
 from serving_tables import serving_table  # noqa: E402
 from setting_tables import settings_table  # noqa: E402
 
@@ -108,54 +106,9 @@ def faults_table(_: list[str]) -> str:
   return "\n".join(lines) + "\n"
 
 
-def leaderboard_table(names: list[str]) -> str:
-  """A Markdown table of a board's rows, best P@1 first, in percent; the best of each metric is bold.
-
-  An interval is over test points (bootstrap); with several seeds, P@1 also has the interval of the mean over
-  seeds (Student's t).
-
-  Args:
-    names: a board, if it is not the main one, and metrics, if not all are shown.
-  """
-  wanted = [name for name in names if name in _TESTED]
-  folder = _DOCS.joinpath("results", "leaderboard", *(name for name in names if name not in wanted))
-  rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-  if not rows:
-    return "Nothing has been trained yet.\n"
-  found = {metric for row in rows for metric in row["seeds"][0]["metrics"]}
-  shown = [metric for metric in wanted or _TESTED if metric in found]
-  mean = [{metric: _mean(row, "metrics", metric) for metric in shown} for row in rows]
-  best = {metric: max((of_row[metric] for of_row in mean), default=0) for metric in shown}
-  order = sorted(
-    range(len(rows)), key=lambda number: (-_mean(rows[number], "metrics", "P@1"), rows[number]["what"])
-  )
-  columns = ["", "seeds", *shown, "minutes", "GB"]
-  ends = _metrics_of_all([seed.get("last", {}) for seed in _trained(rows)])
-  columns += [f"{metric} at the end" for metric in ends]
-  several = any(len(row["seeds"]) > 1 for row in rows)
-  columns += ["P@1 over seeds"] if several else []
-  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-  for number in order:
-    row, cells = rows[number], []
-    for metric in shown:
-      bold = "**" if mean[number][metric] == best[metric] else ""
-      half = _mean(row, "half_intervals", metric)
-      cells.append(f"{bold}{100 * mean[number][metric]:.1f}{bold} ± {100 * half:.1f}")
-    cells += [cell(cost, [seed[cost] for seed in row["seeds"]]) for cost in ("minutes", "GB")]
-    cells += [cell(metric, [seed["last"][metric] for seed in _trained([row])]) for metric in ends]
-    cells += [cell("P@1", [seed["metrics"]["P@1"] for seed in row["seeds"]])] if several else []
-    lines.append(f"| {row['what']} | {len(row['seeds'])} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
-
-
 def _metrics_of_all(lasts: list[dict]) -> list[str]:
   """Returns the metrics of last steps that are shown: those that every row has."""
   return [metric for metric in _AT_THE_END if lasts and all(metric in last for last in lasts)]
-
-
-def _trained(rows: list[dict]) -> list[dict]:
-  """Returns the seeds of rows that were trained, baselines apart."""
-  return [seed for row in rows for seed in row["seeds"] if seed.get("validation") is not None]
 
 
 def accuracy_table(names: list[str]) -> str:
@@ -290,7 +243,6 @@ _OF_RESULTS = {
 _KINDS = {
   "table": table,
   "faults": faults_table,
-  "leaderboard": leaderboard_table,
   "accuracy": accuracy_table,
   "parts": parts_table,
   "settings": settings_table,
