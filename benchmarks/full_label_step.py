@@ -1,6 +1,6 @@
 """Speed of a training step against all labels, ours against PyTorch, on real short texts.
 
-Needs both frameworks, as benchmarks/encoder.py does, and a folder in a layout that `data.load` reads:
+Needs both frameworks, and a folder in a layout that `data.load` reads:
 
   PYTHONPATH=. .venv-bench/bin/python benchmarks/full_label_step.py --data=LF-WordNet-Related
 

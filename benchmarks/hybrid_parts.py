@@ -4,20 +4,16 @@
   python -m benchmarks.hybrid_parts --run=runs/rows --parts rows   # trained with data.num_validation=3000
 
 No encoder is trained: the hybrid ranking of a finished run is fitted again with each source left out, with
-fewer validation rows, and with other models. Each part writes docs/results/hybrid_parts/SET_PART.json, and is
+fewer validation rows. Each part writes docs/results/hybrid_parts/SET_PART.json, and is
 not run again if that file exists. Parts:
 
   sources   all, and all but one, on the test rows
   rows      fitted on 0, 20, 50, 100, 300, 1,000 and 3,000 validation rows, if there are so many
-  models    each model alone, both stacked, and others; on the test rows, and by cross-validation on the
-            validation rows; only the latter may be used to choose a model
 """
 
 import argparse
 import json
 import pathlib
-import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -33,7 +29,6 @@ _RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "results" / "hybrid_part
 _KS = (1, 3, 5, 10, 100)
 _MOST_TEST_ROWS = 4000
 _ROWS = (20, 50, 100, 300, 1000, 3000)
-_FOLDS = 4
 
 
 class Material:
@@ -120,60 +115,7 @@ def by_rows(material: Material) -> dict[str, dict]:
   return rows
 
 
-def by_models(material: Material) -> dict[str, dict]:
-  """Measures other models on the same candidates: on the test rows, and by cross-validation."""
-  names = features.feature_names(material.fitting.names)
-  held_out = material.candidates(material.held_out, material.fitting)
-  test = material.candidates(material.test, material.testing)
-  rows = {}
-  for what, fit in _MODELS.items():
-    start = time.perf_counter()
-    score = _scores(fit(names, *flat(held_out)), test)
-    seconds = time.perf_counter() - start
-    rows[f"{what}, test"] = {**material.score(material.test, in_order(test[0], score)), "seconds": seconds}
-    crossed = in_order(held_out[0], _cross_validated(names, fit, held_out))
-    rows[f"{what}, cross-validated"] = material.score_held_out(crossed)
-  return rows
-
-
-def _stacked(names, values, right, rows) -> Callable:
-  return hybrid_model.fit(names, values, right, rows).probabilities
-
-
-def _one_of_two(place: int) -> Callable:
-  """Returns a function that fits the regression (0) or the trees (1) alone."""
-
-  def fit(names, values, right, rows) -> Callable:
-    model = hybrid_model.fit(names, values, right, rows)
-    return lambda found: model.log_odds(found)[:, place]
-
-  return fit
-
-
-def _lambdamart(names, values, right, rows) -> Callable:
-  import lightgbm
-
-  settings = {"objective": "lambdarank", "num_leaves": 15, "learning_rate": 0.06, "min_data_in_leaf": 50}
-  data = lightgbm.Dataset(values, right.astype(int), group=np.unique(rows, return_counts=True)[1])
-  more = {"lambdarank_truncation_level": 30, "seed": 0, "verbose": -1}
-  return lightgbm.train({**settings, **more}, data, 150).predict
-
-
-def _histogram_boosting(names, values, right, rows) -> Callable:
-  from sklearn.ensemble import HistGradientBoostingClassifier
-
-  model = HistGradientBoostingClassifier(max_leaf_nodes=8, learning_rate=0.08, early_stopping=False)
-  return model.fit(values, right).decision_function
-
-
-_MODELS = {
-  "regression": _one_of_two(0),
-  "boosted trees": _one_of_two(1),
-  "both stacked": _stacked,
-  "LambdaMART": _lambdamart,
-  "scikit-learn's boosting": _histogram_boosting,
-}
-_PARTS = {"sources": without_sources, "rows": by_rows, "models": by_models}
+_PARTS = {"sources": without_sources, "rows": by_rows}
 
 
 def flat(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
@@ -181,24 +123,6 @@ def flat(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
   ids, values, right, alike = found
   rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
   return tuple(array[(ids >= 0) & alike] for array in (values, right, rows))
-
-
-def _scores(model: Callable, found: tuple[np.ndarray, ...]) -> np.ndarray:
-  ids, values = found[:2]
-  out = np.full(ids.shape, -np.inf)
-  out[ids >= 0] = model(values[ids >= 0])
-  return out
-
-
-def _cross_validated(names, fit: Callable, found) -> np.ndarray:
-  out = np.full(found[0].shape, -np.inf)
-  shuffled = np.random.default_rng(1).permutation(len(out))
-  for fold in range(_FOLDS):
-    left_out = np.zeros(len(out), bool)
-    left_out[shuffled[fold::_FOLDS]] = True
-    model = fit(names, *flat(tuple(array[~left_out] for array in found)))
-    out[left_out] = _scores(model, tuple(array[left_out] for array in found))
-  return np.where(found[3], out, -np.inf)
 
 
 def in_order(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -224,7 +148,7 @@ def main() -> None:
     found = {"set": material.name, "validation_rows": len(material.held_out), "rows": rows}
     atomic.write_text(path, json.dumps(found, indent=1) + "\n")
     for what, score in rows.items():
-      shown = (f"{name} {value if name == 'seconds' else 100 * value:.2f}" for name, value in score.items())
+      shown = (f"{name} {100 * value:.2f}" for name, value in score.items())
       print(f"{what:32}", "  ".join(shown))
 
 

@@ -170,16 +170,15 @@ def parts_table(names: list[str]) -> str:
   """Makes a Markdown table, in percent, of what a part of the hybrid ranking is worth on each data set.
 
   Args:
-    names: a part, and metrics. Of models only what cross-validation gave is shown.
+    names: a part, and metrics.
   """
   part, *metrics = names
   lines = [f"| set | | {' | '.join(metrics)} |", "|---" * (len(metrics) + 2) + "|"]
   for path in sorted((_DOCS / "results" / "hybrid_parts").glob(f"*_{part}.json")):
     found = json.loads(path.read_text())
     for row, score in found["rows"].items():
-      if part != "models" or row.endswith(", cross-validated"):
-        cells = [f"{100 * score[metric]:.1f}" if metric in score else "" for metric in metrics]
-        lines.append(f"| {found['set']} | {row.partition(', ')[0]} | {' | '.join(cells)} |")
+      cells = [f"{100 * score[metric]:.1f}" if metric in score else "" for metric in metrics]
+      lines.append(f"| {found['set']} | {row} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n" if len(lines) > 2 else "Nothing has been run yet.\n"
 
 

@@ -1,0 +1,244 @@
+"""Speed and memory of losses over all labels: against PyTorch, and with scores kept or computed again.
+
+  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
+  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/losses.py soft_top_k
+  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/losses.py streaming
+  PYTHONPATH=.:benchmarks python benchmarks/losses.py streaming --alone --num_labels=1000000
+  PYTHONPATH=.:benchmarks python benchmarks/losses.py kept_scores --num_rows=512
+
+  soft_top_k   the loss and its gradient by dense scores; PyTorch runs the paper's algorithm: 32 halvings,
+               each a pass over all scores, and the gradient of its equation 7
+  streaming    decoupled softmax of unit vectors with both gradients; PyTorch has all scores at once. Extra
+               memory is the growth of the peak of a fresh process in one run (Linux only), with and without
+               the results. --alone runs ours at a size where dense scores would not fit
+  kept_scores  ours with `keeps_scores`, and without
+
+Rows have 5 positives; in float32, in one process on two threads, in turns. First, results are compared.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import paired_timing
+import roofline
+
+from xmc_jax import losses
+from xmc_jax.ops import streaming_loss
+
+_TEMPERATURE, _POSITIVES, _HALVINGS = 0.05, 5, 32
+_KINDS = {"decoupled_softmax": {}, "soft_top_k": {"k": 5.0, "alpha": 2.0}}
+
+
+def vectors(num_rows, num_labels, dim):
+  """Returns unit vectors `[B, D]` and `[L, D]`, positives `[B, 5]`, and weights that select the first."""
+  rng = np.random.default_rng(0)
+  tables = [rng.standard_normal((rows, dim), np.float32) for rows in (num_rows, num_labels)]
+  for table in tables:
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+  weights = np.zeros((num_rows, _POSITIVES), np.float32)
+  weights[:, 0] = 1
+  return *tables, positives_of(rng, num_rows, num_labels), weights
+
+
+def positives_of(rng, num_rows, num_labels):
+  drawn = [rng.choice(num_labels, _POSITIVES, replace=False) for _ in range(num_rows)]
+  return np.array(drawn, np.int32)
+
+
+class Ours:
+  """Runs a loss of ours, jitted with its gradients; `loss` returns a loss of each row."""
+
+  def __init__(self, name, loss, inputs, by):
+    self.name, self._inputs = name, jax.device_put(inputs)
+
+    def total(*inputs):
+      per_row = loss(*inputs)
+      return per_row.sum(), per_row
+
+    self._program = jax.jit(jax.grad(total, argnums=by, has_aux=True)).lower(*self._inputs).compile()
+
+  def run(self):
+    gradients, per_row = jax.block_until_ready(self._program(*self._inputs))
+    return per_row, *gradients
+
+  def planned_memory(self):
+    """Returns XLA's estimate in bytes, without the inputs: temporaries, and outputs."""
+    memory = self._program.memory_analysis()
+    return memory.temp_size_in_bytes, memory.output_size_in_bytes
+
+
+def streaming(inputs, chunk, kind="decoupled_softmax", **more):
+  def loss(queries, labels, positives, weights):
+    settings = {"chunk": chunk, "temperature": _TEMPERATURE, "weights": weights, **_KINDS[kind], **more}
+    return streaming_loss(kind, queries, labels, positives, **settings)
+
+  return Ours(f"xmc_jax {kind} {more or ''}".strip(), loss, inputs, (0, 1))
+
+
+def dense_soft_top_k(scores, positives):
+  def loss(scores, positives):
+    labels = jnp.zeros(scores.shape, bool).at[jnp.arange(len(scores))[:, None], positives].set(True)
+    return losses.soft_top_k_loss(scores, labels, **_KINDS["soft_top_k"])
+
+  return Ours("xmc_jax soft_top_k", loss, (scores, positives), (0,))
+
+
+class TorchStreaming:
+  """Runs PyTorch's autograd on the whole score matrix."""
+
+  name = "torch, dense"
+
+  def __init__(self, inputs):
+    import torch
+
+    self._torch = torch
+    torch.set_num_threads(2)
+    self._queries, self._labels, positives, self._weights = map(torch.from_numpy, inputs)
+    self._positives = positives.long()
+    self._queries.requires_grad_(), self._labels.requires_grad_()
+
+  def run(self):
+    torch = self._torch
+    self._queries.grad = self._labels.grad = None
+    scores = (self._queries / _TEMPERATURE) @ self._labels.T
+    positive = torch.zeros(scores.shape, dtype=torch.bool).scatter_(1, self._positives, True)
+    log_negatives = scores.masked_fill(positive, -torch.inf).logsumexp(1, keepdim=True)
+    margins = log_negatives - scores.gather(1, self._positives)
+    per_row = (self._weights * torch.nn.functional.softplus(margins)).sum(1)
+    per_row.sum().backward()
+    return per_row.detach().numpy(), self._queries.grad.numpy(), self._labels.grad.numpy()
+
+
+class TorchSoftTopK:
+  """Runs the paper's algorithm in eager PyTorch: log z for z = sigmoid(alpha (s + t)), t by bisection."""
+
+  name = "torch, halvings"
+
+  def __init__(self, scores, positives):
+    import torch
+
+    self._torch = torch
+    torch.set_num_threads(2)
+    self._scores, self._positives = torch.from_numpy(scores), torch.from_numpy(positives).long()
+
+  def run(self):
+    torch, (k, alpha) = self._torch, _KINDS["soft_top_k"].values()
+    low = -self._scores.amax(1, keepdim=True) - 10 / alpha
+    high = -self._scores.amin(1, keepdim=True) + 10 / alpha
+    for _ in range(_HALVINGS):
+      middle = (low + high) / 2
+      too_few = torch.sigmoid(alpha * (self._scores + middle)).sum(1, keepdim=True) < k
+      low, high = torch.where(too_few, middle, low), torch.where(too_few, high, middle)
+    logits = alpha * (self._scores + (low + high) / 2)
+    z = torch.sigmoid(logits)
+    per_row = -torch.nn.functional.logsigmoid(logits).gather(1, self._positives).mean(1)
+    cotangent = torch.zeros_like(z).scatter_(1, self._positives, -1 / _POSITIVES)
+    slopes, direct = z * (1 - z), cotangent * (1 - z)
+    shared = direct.sum(1, keepdim=True) / slopes.sum(1, keepdim=True)
+    return per_row.numpy(), (alpha * (direct - slopes * shared)).numpy()
+
+
+def check_equal(ours, theirs, limit):
+  """Exits with a message if losses or gradients differ."""
+  pairs = [[np.asarray(part) for part in pair] for pair in zip(ours.run(), theirs.run())]
+  differences = [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs]
+  if not max(differences) < limit:
+    raise SystemExit(f"not the same: losses and gradients differ by {differences}")
+  print("losses and gradients agree to " + ", ".join(f"{d:.0e}" for d in differences), flush=True)
+
+
+def compare_soft_top_k(options):
+  rng = np.random.default_rng(0)
+  scores = rng.standard_normal((options.num_rows, options.num_labels), np.float32)
+  positives = positives_of(rng, *scores.shape)
+  systems = dense_soft_top_k(scores, positives), TorchSoftTopK(scores, positives)
+  check_equal(*systems, 1e-4)
+  seconds = paired_timing.compare(*systems, options.rounds)
+  roofline.say_bandwidth(2 * scores.nbytes, seconds, "reading scores and writing gradients once")
+
+
+def compare_kept_scores(options):
+  inputs = vectors(options.num_rows, options.num_labels, options.dim)
+  for kind in _KINDS:
+    kept, again = (streaming(inputs, options.chunk, kind, keeps_scores=keeps) for keeps in (True, False))
+    check_equal(kept, again, 1e-5)
+    paired_timing.compare(kept, again, options.rounds)
+
+
+def compare_streaming(options):
+  inputs = vectors(options.num_rows, options.num_labels, options.dim)
+  ours = streaming(inputs, options.chunk)
+  if options.alone:
+    ours.run()
+    seconds = min(paired_timing.timed(ours)[0] for _ in range(options.rounds))
+    print(f"best {seconds:.1f} s; peak of the process {resident('VmHWM') / 1e9:.2f} GB")
+  else:
+    theirs = TorchStreaming(inputs)
+    check_equal(ours, theirs, 1e-5)
+    seconds = paired_timing.compare(ours, theirs, options.rounds)
+  work = 3 * options.num_rows * options.num_labels * options.dim
+  roofline.say_limit(work, seconds, "scores and the products of both gradients")
+  temporary, outputs = ours.planned_memory()
+  print(f"by XLA's account: extra memory {temporary / 1e6:,.0f} MB, results {outputs / 1e6:,.0f} MB")
+  if not options.alone:
+    grown = [growth(name, options) for name in ("ours", "torch")]
+    for words, less in (("with the results", 0), ("without", outputs)):
+      own, other = ((each - less) / 1e6 for each in grown)
+      print(f"peak growth {words}: xmc_jax {own:,.0f} MB, torch {other:,.0f} MB, ratio {other / own:.1f}")
+
+
+def resident(field):
+  """Returns resident bytes: now ('VmRSS'), or the peak since the start or since it was reset ('VmHWM')."""
+  with open("/proc/self/status", encoding="ascii") as lines:
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def growth(name, options):
+  """Returns the bytes by which one run of a system raises the peak of a fresh process."""
+  sizes = [f"--{key}={getattr(options, key)}" for key in ("num_rows", "num_labels", "dim", "chunk")]
+  command = [sys.executable, __file__, "streaming", f"--growth={name}", *sizes]
+  return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+
+
+def measure_growth(options):
+  """Prints by how much one run raises the peak above library and inputs; runs in a separate process."""
+  make = TorchStreaming if options.growth == "torch" else lambda inputs: streaming(inputs, options.chunk)
+  make(vectors(8, 4 * options.chunk, options.dim)).run()  # libraries load their code and start threads
+  worker = make(vectors(options.num_rows, options.num_labels, options.dim))
+  with open("/proc/self/clear_refs", "w", encoding="ascii") as command:
+    command.write("5")  # resets the peak
+  before = resident("VmRSS")
+  worker.run()
+  print(resident("VmHWM") - before)
+
+
+_WORK = {
+  "soft_top_k": compare_soft_top_k,
+  "streaming": compare_streaming,
+  "kept_scores": compare_kept_scores,
+}
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("what", choices=_WORK)
+  parser.add_argument("--num_rows", type=int, default=1024)
+  parser.add_argument("--num_labels", type=int, default=131_072)
+  parser.add_argument("--dim", type=int, default=384)
+  parser.add_argument("--chunk", type=int, default=4096)
+  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--alone", action="store_true", help="streaming without PyTorch")
+  parser.add_argument("--growth", choices=("ours", "torch"), help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  (measure_growth if options.growth else _WORK[options.what])(options)
+
+
+if __name__ == "__main__":
+  main()
