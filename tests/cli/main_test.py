@@ -23,7 +23,6 @@ from xmc_jax.cli import commands, error_lines, guide
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
-from xmc_jax.runs import evaluate
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import locks
 from xmc_jax.training import loop
@@ -794,12 +793,6 @@ def test_a_broken_platform_is_one_line(monkeypatch):
   refused = pytest.raises(SystemExit, match="error: JAX finds no device: Unable to initialize backend")
   with refused, error_lines.in_one_line():
     runtime.start()
-
-
-def test_shown_metrics_are_those_that_config_knows():
-  from xmc_jax import config
-
-  assert evaluate.SHOWN == config.METRICS
 
 
 # Whole processes.

@@ -5,9 +5,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from xmc_jax.config import METRICS
 from xmc_jax.export.exported import HYBRID
 
-SHOWN = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
 
@@ -62,7 +62,7 @@ def _report(workdir: pathlib.Path, name: str, source: str, step: int) -> dict[st
       return {}
     by_source = found.get("by_source", {})
     intervals = {} if source else found["intervals_95"]
-    pairs = {key: (float(intervals[key][0]), float(intervals[key][1])) for key in SHOWN if key in intervals}
+    pairs = {key: (float(intervals[key][0]), float(intervals[key][1])) for key in METRICS if key in intervals}
     means = _means(by_source[source] if source else found["metrics"])
     alone = _means(by_source.get("encoder", {}))
     return {
@@ -78,7 +78,7 @@ def _report(workdir: pathlib.Path, name: str, source: str, step: int) -> dict[st
 
 
 def _means(found: dict[str, Any]) -> dict[str, float]:
-  means = {name: float(found[name]) for name in SHOWN if name in found}
+  means = {name: float(found[name]) for name in METRICS if name in found}
   if not all(0 <= value <= 1 for value in means.values()):
     raise ValueError("not a fraction")
   return means

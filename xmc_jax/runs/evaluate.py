@@ -23,7 +23,6 @@ from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic
 from xmc_jax.types import PyTree
 
-SHOWN = configs.METRICS
 _KS = (1, 3, 5, 10, 100)
 _LABELS_SHOWN = 3  # labels of an example
 _LONGEST = 200  # characters of its text
@@ -59,8 +58,8 @@ def validate(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, float]:
 
 
 def shown(means: dict[str, float]) -> dict[str, float]:
-  """Returns the metrics that the console prints: those of `SHOWN` that were computed."""
-  return {name: means[name] for name in SHOWN if name in means}
+  """Returns the metrics that the console prints: those of `configs.METRICS` that were computed."""
+  return {name: means[name] for name in configs.METRICS if name in means}
 
 
 def _depths(run: Run) -> tuple[int, ...]:
