@@ -1,4 +1,4 @@
-"""The PyTorch system of full_label_step.py: Hugging Face's model with the papers' gradient cache."""
+"""DEXML's step against all labels in PyTorch: Hugging Face's model with the papers' gradient cache."""
 
 import numpy as np
 import torch
@@ -19,8 +19,6 @@ class Torch:
     to_longest: sorts labels by length and pads a chunk to its longest text; otherwise to max_length.
     device: PyTorch's name of the device, 'cpu' or 'cuda'.
   """
-
-  compile_seconds = (0.0, 0.0)
 
   def __init__(self, problem, chunk, to_longest, device="cpu"):
     self._device = device
@@ -92,9 +90,6 @@ class Torch:
     self._optimiser.step()
     self._steps += 1
     return loss.item()
-
-  def gradients(self):
-    return {name: p.grad.cpu().numpy() for name, p in self.model.named_parameters()}
 
 
 def _decays(name):

@@ -17,38 +17,9 @@ import sys
 import tempfile
 import time
 
-import numpy as np
+from prepare import make_texts, real_titles, write
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_CHUNK = 100_000
-_PER_POINT = 3
-
-
-def write_set(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int = 1000) -> None:
-  """Writes index files: texts of four to nine made-up words, with three random labels per point."""
-  rng = np.random.default_rng(0)
-  ends = ("ana", "oro", "ill", "ett", "uss")
-  words = np.array([f"{first}{end}" for first in "bcdfghklmn" for end in ends])
-
-  def texts(path: pathlib.Path, count: int) -> None:
-    with path.open("w") as file:
-      for start in range(0, count, _CHUNK):
-        size = min(_CHUNK, count - start)
-        chosen, lengths = words[rng.integers(0, len(words), (size, 9))], rng.integers(4, 10, size)
-        file.writelines(" ".join(row[:length]) + "\n" for row, length in zip(chosen, lengths))
-
-  def targets(path: pathlib.Path, count: int) -> None:
-    with path.open("w") as file:
-      file.write(f"{count} {num_labels}\n")
-      for start in range(0, count, _CHUNK):
-        ids = rng.integers(0, num_labels, (min(_CHUNK, count - start), _PER_POINT))
-        file.writelines(" ".join(f"{label}:1" for label in set(row)) + "\n" for row in ids.tolist())
-
-  folder.mkdir()
-  texts(folder / "Y.txt", num_labels)
-  for split, count in (("trn", num_points), ("tst", num_test)):
-    texts(folder / f"{split}_X.txt", count)
-    targets(folder / f"{split}_X_Y.txt", count)
 
 
 def measured(command: list[str], kill_after: float = 0.0) -> tuple[float, float, str]:
@@ -72,7 +43,8 @@ def prepare(num_points: int, num_labels: int) -> None:
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / "set"
     start = time.perf_counter()
-    write_set(folder, num_points, num_labels)
+    folder.mkdir()
+    write(folder, make_texts(real_titles(None), num_points + num_labels), num_labels)
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e9
     print(f"wrote {size:.2f} GB in {time.perf_counter() - start:.0f} s", flush=True)
     command = [sys.executable, "-m", "xmc_jax.main", "--mode=prepare", "--config=experiments/dexml.py"]

@@ -46,9 +46,9 @@ def make_texts(titles: list[str], count: int) -> list[str]:
   return [" ".join(drawn[end - length : end]) for end, length in zip(ends, lengths)]
 
 
-def write(folder: pathlib.Path, texts: list[str]) -> None:
-  """Writes index files; a tenth of the texts are labels."""
-  rng, num_labels = np.random.default_rng(1), len(texts) // 10
+def write(folder: pathlib.Path, texts: list[str], num_labels: int) -> None:
+  """Writes index files; the first texts are labels, and each other one is a point with three."""
+  rng = np.random.default_rng(1)
   parts = {"Y": texts[:num_labels], "trn_X": texts[num_labels:-100], "tst_X": texts[-100:]}
   for name, part in parts.items():
     (folder / f"{name}.txt").write_text("".join(f"{text}\n" for text in part))
@@ -94,7 +94,7 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     (folder / "raw").mkdir()
-    write(folder / "raw", texts)
+    write(folder / "raw", texts, len(texts) // 10)
     ours, theirs = Ours(folder, tokenizer), Tokenizer(texts, bare)
     start = time.perf_counter()
     ours.run()

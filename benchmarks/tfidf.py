@@ -141,22 +141,11 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
   report = {
     "metrics": score(dataset.test, ids),
     "intervals_95": metrics.bootstrap_intervals(ids, truth, ks=ks, inverse_propensity=propensity, seed=0),
-    "slices": _slices(ids, truth, np.asarray((dataset.train.truth > 0).sum(0)).ravel()),
     "weights": dict(zip(map(str, _WEIGHTS), found)),
   }
   evaluate.save_predictions(ranking, dataset.label_keys, workdir / "predictions" / "test.npz")
   _write(workdir, report, {"memory/host_bytes": runtime.peak_memory()["host"]}, seconds)
   return report["metrics"]
-
-
-def _slices(ids: np.ndarray, truth, frequency: np.ndarray) -> dict[str, dict[str, list[float]]]:
-  """Returns what labels contribute to the metrics at 1 and 5, by frequency."""
-  groups = {
-    "deciles": metrics.frequency_deciles(frequency),
-    "head_torso_tail": metrics.head_torso_tail(frequency),
-  }
-  parts = {name: metrics.contributions(ids, truth, group, ks=(1, 5)) for name, group in groups.items()}
-  return {name: {metric: of.tolist() for metric, of in found.items()} for name, found in parts.items()}
 
 
 def _write(workdir: pathlib.Path, report: dict, reading: dict, seconds: dict) -> None:

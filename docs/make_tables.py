@@ -1,11 +1,8 @@
-"""Results of runs as small JSON files, and the tables in docs/ that are generated from them.
+"""The tables in docs/ that are generated from docs/results/.
 
-  python docs/make_tables.py collect RUN NAME "what it is"    # docs/results/NAME.json from a run's folder
   python docs/make_tables.py write [PAGE ...]                 # fill the tables in docs/ and README.md
 
 A table is written between a mark and `<!-- end -->`, in percent, minutes and GB:
-  <!-- table: NAME NAME ... -->      a row of each docs/results/NAME.json; of last steps too, where all
-                                     have been tested by --mode=evaluate --checkpoint=last
   <!-- claim: NAME METRIC ... -->    what experiments.claims.run keeps: means over seeds and their 95 %
                                      interval (Student's t); of minutes and GB the median. NAME is a claim
                                      or CLAIM/ROW; METRIC@last is of the last epoch, METRIC-ROW and
@@ -40,41 +37,6 @@ from serving_tables import serving_table  # noqa: E402
 from setting_tables import settings_table  # noqa: E402
 
 _TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
-_AT_THE_END = ("P@1", "R@100")  # metrics of the last step beside those of the best
-
-
-def collect(run: pathlib.Path, name: str, what: str) -> None:
-  """Writes docs/results/NAME.json from a finished run's folder."""
-  report = json.loads((run / "report" / "metrics.json").read_text())
-  last = run / "report" / "metrics_last.json"
-  lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-  best = max((line["eval/P@1"] for line in lines if "eval/P@1" in line), default=None)
-  result = {
-    "what": what,
-    "validation": {"P@1": best},
-    "test": report["metrics"],
-    "last": json.loads(last.read_text())["metrics"] if last.exists() else {},
-    "intervals_95": report["intervals_95"],
-    "step": report["step"],
-    "seconds": json.loads((run / "report" / "seconds.json").read_text()),
-    "config": json.loads((run / "config.json").read_text()),
-  }
-  (_DOCS / "results" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-
-
-def table(names: list[str]) -> str:
-  """A Markdown table with one row for each result, in percent and minutes."""
-  results = [json.loads((_DOCS / "results" / f"{name}.json").read_text()) for name in names]
-  ends = _metrics_of_all([result.get("last", {}) for result in results])
-  columns = ["run", "val P@1", *_TESTED, "train min", *(f"{metric} at the end" for metric in ends)]
-  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-  for result in results:
-    cells = [f"{100 * result['validation']['P@1']:.1f}"]
-    cells += [f"{100 * result['test'][metric]:.1f}" for metric in _TESTED]
-    cells += [f"{(result['seconds'].get('train', 0) + result['seconds'].get('compile', 0)) / 60:.1f}"]
-    cells += [f"{100 * result['last'][metric]:.1f}" for metric in ends]
-    lines.append(f"| {result['what']} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
 
 
 def faults_table(_: list[str]) -> str:
@@ -104,11 +66,6 @@ def faults_table(_: list[str]) -> str:
       f"| read-only disk while {task} | {found['read-only']} | {found['read-only']} | nothing | {_NOTICED} |"
     )
   return "\n".join(lines) + "\n"
-
-
-def _metrics_of_all(lasts: list[dict]) -> list[str]:
-  """Returns the metrics of last steps that are shown: those that every row has."""
-  return [metric for metric in _AT_THE_END if lasts and all(metric in last for last in lasts)]
 
 
 def accuracy_table(names: list[str]) -> str:
@@ -240,7 +197,6 @@ _OF_RESULTS = {
   "serving": serving_table,
 }
 _KINDS = {
-  "table": table,
   "faults": faults_table,
   "accuracy": accuracy_table,
   "parts": parts_table,
@@ -251,9 +207,7 @@ _KINDS = {
 _BLOCK = re.compile(rf"(<!-- ({'|'.join(_KINDS)})(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 if __name__ == "__main__":
-  if sys.argv[1:2] == ["collect"] and len(sys.argv) == 5:
-    collect(pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4])
-  elif sys.argv[1:2] == ["write"]:
+  if sys.argv[1:2] == ["write"]:
     write(tuple(sys.argv[2:]))
   else:
     sys.exit(__doc__)

@@ -185,7 +185,7 @@ def test_scripts_with_arguments_of_their_own_kind(parsed):
       with parsed([one for one in arguments if one != kind]):
         options.checked_config()
     elif name == "docs/make_tables.py":
-      assert arguments[0] == "write" or (arguments[0] == "collect" and len(arguments) == 4)
+      assert arguments[0] == "write"
 
 
 def test_make_has_these_targets():

@@ -105,30 +105,6 @@ def test_pages_show_the_results_that_are_kept():
     assert make_tables.filled(text) == text, f"{page}: run python docs/make_tables.py write"
 
 
-def _finished(folder, what, **last):
-  """A run's folder, with what `collect` reads of it."""
-  (folder / "report").mkdir(parents=True)
-  metrics = dict.fromkeys(("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100"), 0.5)
-  report = {"metrics": metrics, "intervals_95": {}, "step": 3}
-  (folder / "report" / "metrics.json").write_text(json.dumps(report))
-  if last:
-    (folder / "report" / "metrics_last.json").write_text(json.dumps({"metrics": metrics | last}))
-  (folder / "report" / "seconds.json").write_text(json.dumps({"train": 60, "compile": 30}))
-  (folder / "metrics.jsonl").write_text('{"eval/P@1": 0.25}\n{"eval/P@1": 0.75}\n')
-  (folder / "config.json").write_text("{}")
-  return folder, what, f"the run {what}"
-
-
-def test_a_run_that_is_collected_shows_its_last_step_beside_its_best(tmp_path, monkeypatch):
-  make_tables = _make_tables(tmp_path, monkeypatch)
-  make_tables.collect(*_finished(tmp_path / "a", "one", **{"P@1": 0.375, "R@100": 0.625}))
-  make_tables.collect(*_finished(tmp_path / "b", "two"))
-  both, alone = make_tables.table(["one", "two"]), make_tables.table(["one"]).splitlines()
-  assert "at the end" not in both and "| 75.0 | 50.0 |" in both
-  assert alone[0].endswith("| train min | P@1 at the end | R@100 at the end |")
-  assert alone[2].endswith("| 50.0 | 1.5 | 37.5 | 62.5 |")
-
-
 def test_a_claims_table_has_means_and_intervals(tmp_path, monkeypatch):
   """In percent: 40, 42 and 44 deviate by 2, and Student's t for two degrees of freedom is 4.303."""
   make_tables = _make_tables(tmp_path, monkeypatch)
