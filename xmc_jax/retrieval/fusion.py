@@ -17,7 +17,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval.search import Ranking, contained, search, shard_table, with_bias_column
+from xmc_jax.retrieval.search import Ranking, best_of, contained, search, shard_table, with_bias_column
 from xmc_jax.storage import atomic
 
 _NUM_FEATURES = 3
@@ -130,11 +130,8 @@ class Fusion:
     for start, ids, features in self._candidates(queries, exclude, max(k, self._num_candidates)):
       scores = features[..., 0] + features[..., 1]
       scores = scores + self.tree.predict(features) if self.tree else scores
-      scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
-      best = np.lexsort((ids, -scores), axis=-1)[:, :k]  # ties in the order of ids
       rows = slice(start, start + len(ids))
-      out.ids[rows, : best.shape[1]] = np.take_along_axis(ids, best, axis=1)
-      out.scores[rows, : best.shape[1]] = np.take_along_axis(scores, best, axis=1)
+      out.ids[rows], out.scores[rows] = best_of(ids, scores.astype(np.float32), k)
     return out
 
   def _candidates(

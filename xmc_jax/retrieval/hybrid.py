@@ -10,7 +10,7 @@ from xmc_jax.retrieval import cpu_cores
 from xmc_jax.retrieval.explanations import Reason, explain
 from xmc_jax.retrieval.features import Candidates, candidates, feature_names
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
-from xmc_jax.retrieval.search import Ranking, contained
+from xmc_jax.retrieval.search import Ranking, best_of, contained, first_of
 from xmc_jax.retrieval.sources import Queries, Retriever
 
 _BLOCK = 64  # queries handled together: their candidates' vectors fit into a cache
@@ -48,7 +48,7 @@ class HybridRanker:
     """
 
     def work(found: Candidates) -> Ranking:
-      return _best(found.ids, self._probabilities(found), k)
+      return best_of(found.ids, self._probabilities(found), k)
 
     return _joined(_each_block(self._retriever, queries, k, exclude, work), k)
 
@@ -59,8 +59,8 @@ class HybridRanker:
 
     def work(found: Candidates) -> tuple[Ranking, dict[str, Ranking]]:
       # Keeps the source's order: the scores of labels far from the best may all be 0.
-      alone = {name: _first(one.ids, one.scores_of(one.ids), k) for name, one in found.found.items()}
-      return _best(found.ids, self._probabilities(found), k), alone
+      alone = {name: first_of(one.ids, one.scores_of(one.ids), k) for name, one in found.found.items()}
+      return best_of(found.ids, self._probabilities(found), k), alone
 
     parts = _each_block(self._retriever, queries, k, exclude, work)
     alone = {name: _joined([part[1][name] for part in parts], k) for name in self._retriever.names}
@@ -71,7 +71,7 @@ class HybridRanker:
 
     def work(found: Candidates) -> Ranking:
       one = found.found[name]
-      return _first(one.ids, one.scores_of(one.ids), k)
+      return first_of(one.ids, one.scores_of(one.ids), k)
 
     return _joined(_each_block(self._retriever, queries, k, exclude, work, names=(name,)), k)
 
@@ -171,23 +171,6 @@ def _each_block(
   found = lambda block, *rest: work(candidates(block, names or retriever.names, depth), *rest)
   with cpu_cores.one_thread_per_product:
     return cpu_cores.in_order(found, cpu_cores.num_cores(), blocks, *more)
-
-
-def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
-  """Ranks labels `[n, C]` by score, ties by rising id; returns the best k, padded."""
-  scores = np.where(ids >= 0, scores, -np.inf)
-  best = np.lexsort((ids, -scores), axis=-1)
-  return _first(np.take_along_axis(ids, best, axis=1), np.take_along_axis(scores, best, axis=1), k)
-
-
-def _first(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
-  """Returns the first k of labels `[n, C]`, which are sorted best first, padded."""
-  padding = ((0, 0), (0, max(0, k - ids.shape[1])))
-  scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
-  return Ranking(
-    np.pad(ids[:, :k], padding, constant_values=-1).astype(np.int32),
-    np.pad(scores[:, :k], padding, constant_values=-np.inf),
-  )
 
 
 def _joined(parts: list[Ranking], k: int) -> Ranking:

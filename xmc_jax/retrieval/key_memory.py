@@ -5,7 +5,6 @@ gives each key a share, which a point passes on to its true labels, and a label 
 "RAE-XMC".
 """
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,13 +14,13 @@ from jax.sharding import Mesh
 from xmc_jax import metrics
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
+from xmc_jax.retrieval.lexical import largest
 from xmc_jax.retrieval.search import Ranking
 
 GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # candidate weights of points
 UNCHOSEN = 0.5  # the weight if there are no rows to choose it on
 _BLOCK = 4096  # queries that are searched together: the search splits them over the cores
 _PATIENCE = 50  # queries that are searched exactly before an index is built
-_LARGEST_ID = np.iinfo(np.int32).max
 
 
 class KeyMemory:
@@ -87,9 +86,8 @@ class KeyMemory:
     out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
     values = self._values(self.weight)
     for rows, shares, left_out in self._lookups(queries, exclude, own):
-      ids, scores = _best(shares @ values, left_out, k)
-      out.ids[rows, : ids.shape[1]] = ids
-      out.scores[rows, : ids.shape[1]] = scores
+      ids, scores = largest(_without(shares @ values, left_out), k)
+      out.ids[rows], out.scores[rows] = ids, np.where(ids >= 0, scores, -np.inf)
     return out
 
   def choose_weight(
@@ -118,8 +116,7 @@ class KeyMemory:
     for weight in grid:
       values, ids = self._values(weight), np.full((len(queries), k), -1, np.int32)
       for rows, shares, left_out in lookups:
-        best = _best(shares @ values, left_out, k)[0]
-        ids[rows, : best.shape[1]] = best
+        ids[rows] = largest(_without(shares @ values, left_out), k)[0]
       found.append(metrics.evaluate(ids, truth, ks=(k,), inverse_propensity=inverse_propensity)[metric])
     return ChosenWeight(grid[int(np.argmax(found))], metric, tuple(found))
 
@@ -167,26 +164,6 @@ class KeyMemory:
     return values
 
 
-def _best(found: sp.csr_matrix, exclude: sp.csr_matrix | None, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the k labels of largest value in each row, `(ids [b, k'], values [b, k'])`, k' at most k.
-
-  Args:
-    found: CSR `[b, L]` float32, not negative; 0 means that the label is not found.
-    exclude: CSR `[b, L]` bool; None for none.
-    k: labels per row.
-  """
-  if exclude is not None:
-    found = found - found.multiply(exclude)  # x - x is 0
-  # The bits of positive floats sort like the floats: one integer key holds a value and, below it, its id.
-  bits = found.data.astype(np.float32).view(np.int32).astype(np.int64)
-  keys = np.where(found.data > 0, (bits << 32) | (_LARGEST_ID - found.indices), 0)
-  counts = np.diff(found.indptr)
-  table = np.zeros((len(counts), max(1, counts.max(initial=0))), np.int64)
-  table[np.arange(table.shape[1]) < counts[:, None]] = keys
-  if table.shape[1] > k:
-    table = np.partition(table, table.shape[1] - k, axis=1)[:, -k:]
-  table = np.sort(table, axis=1)[:, ::-1]
-  nothing = table == 0
-  ids = (_LARGEST_ID - (table & _LARGEST_ID)).astype(np.int32)
-  values = (table >> 32).astype(np.int32).view(np.float32)
-  return np.where(nothing, np.int32(-1), ids), np.where(nothing, np.float32(-math.inf), values)
+def _without(found: sp.csr_matrix, exclude: sp.csr_matrix | None) -> sp.csr_matrix:
+  """Returns CSR `[b, L]` values with 0 at the pairs of `exclude`."""
+  return found if exclude is None else found - found.multiply(exclude)  # x - x is 0

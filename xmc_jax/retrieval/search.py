@@ -34,6 +34,23 @@ class Ranking(NamedTuple):
   scores: np.ndarray
 
 
+def best_of(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
+  """Ranks labels `[n, C]` by score, ties by rising id; returns the best k, padded."""
+  scores = np.where(ids >= 0, scores, -np.inf)
+  best = np.lexsort((ids, -scores), axis=-1)
+  return first_of(np.take_along_axis(ids, best, axis=1), np.take_along_axis(scores, best, axis=1), k)
+
+
+def first_of(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
+  """Returns the first k of labels `[n, C]`, which are sorted best first, padded."""
+  padding = ((0, 0), (0, max(0, k - ids.shape[1])))
+  scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
+  return Ranking(
+    np.pad(ids[:, :k], padding, constant_values=-1).astype(np.int32),
+    np.pad(scores[:, :k], padding, constant_values=-np.inf),
+  )
+
+
 class ShardedTable(NamedTuple):
   """Holds the labels to search, on their devices.
 
