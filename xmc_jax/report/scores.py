@@ -14,6 +14,7 @@ from xmc_jax import config as configs
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.retrieval.search import Ranking, with_bias_column
+from xmc_jax.retrieval.sources import unit_rows
 from xmc_jax.runs import label_frequency
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
@@ -63,9 +64,7 @@ class LabelVectors:
 
   def nearness(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Returns `[n]` cosines of two labels' vectors; those of their texts if there are several kinds."""
-    left, right = self._of(one)[-1], self._of(other)[-1]
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return np.einsum("nd,nd->n", left, right) / np.maximum(lengths, 1e-12)
+    return np.einsum("nd,nd->n", unit_rows(self._of(one)[-1]), unit_rows(self._of(other)[-1]))
 
   def _of(self, labels: np.ndarray) -> list[np.ndarray]:
     places = np.searchsorted(self._ids, labels)
