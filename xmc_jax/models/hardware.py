@@ -57,8 +57,8 @@ def packing_pays() -> bool:
 
 
 @functools.cache
-def _cpu_has_amx(cpu_info=Path("/proc/cpuinfo")):
+def _cpu_has_amx():
   try:
-    return " amx_bf16" in cpu_info.read_text()
+    return " amx_bf16" in Path("/proc/cpuinfo").read_text()
   except OSError:  # no Linux
     return False

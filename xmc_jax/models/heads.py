@@ -35,10 +35,10 @@ def pool(hidden: Array, mask: Array, how: str) -> Array:
   return jnp.take_along_axis(hidden, place[:, None, None], axis=1)[:, 0]
 
 
-def normalize(vectors: Array, epsilon: float = 1e-12) -> Array:
+def normalize(vectors: Array) -> Array:
   """Scales `[..., D]` to unit length. The zero vector stays zero, with a zero gradient instead of NaN."""
   squares = jnp.square(vectors).sum(axis=-1, keepdims=True)
-  nonzero = squares > epsilon**2
+  nonzero = squares > 1e-12**2
   # Both branches of a `where` are differentiated, so the root must never be taken of 0.
   return jnp.where(nonzero, vectors / jnp.sqrt(jnp.where(nonzero, squares, 1)), 0)
 

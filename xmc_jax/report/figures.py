@@ -23,7 +23,7 @@ def loss(curves: Curves, refreshed: Mapping[str, drawing.Steps]) -> drawing.Figu
   """Draws the loss at the end of each epoch, and below it the steps of refreshes."""
   figure, axes, strip = drawing.axes("Training loss", "step", "loss", strips=len(refreshed))
   _line(axes, curves["train/loss"], 1.0, 0)
-  _mark(axes, strip, refreshed, 0)
+  _mark(axes, strip, refreshed)
   return figure
 
 
@@ -38,7 +38,7 @@ def validation(curves: Curves, refreshed: Mapping[str, drawing.Steps], step: int
     handles.append(axes.axvline(step, color="#555e67", linewidth=1, linestyle=(0, (2, 2)), zorder=0))
   axes.set_ylim(bottom=0)
   drawing.legend(axes, [*names, *(["tested"] if step else [])], handles)
-  _mark(axes, strip, refreshed, 0)
+  _mark(axes, strip, refreshed)
   return figure
 
 
@@ -49,10 +49,8 @@ def _line(axes: drawing.Axes, curve: Curve, scale: float, number: int) -> None:
   axes.plot(curve.steps, scale * curve.values, **style)
 
 
-def _mark(
-  axes: drawing.Axes, strip: drawing.Axes | None, refreshed: Mapping[str, drawing.Steps], first: int
-) -> None:
-  axes.set_xlim(left=first)
+def _mark(axes: drawing.Axes, strip: drawing.Axes | None, refreshed: Mapping[str, drawing.Steps]) -> None:
+  axes.set_xlim(left=0)
   drawing.whole_numbers(strip or axes)
   if strip is not None:
     drawing.strip(strip, refreshed)
