@@ -34,7 +34,8 @@ def write(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int 
       _pairs(arrays, f"graph.meta.{side}", count, num_anchors, rng, _some)
   _tokenizer().save(str(folder / cache.TOKENIZER))
   counts = {"train": {"texts": num_points}, "test": {"texts": num_test}, "labels": {"texts": num_labels}}
-  graphs = {"meta": {"texts": num_anchors, "query_edges": 0, "label_edges": 0}}
+  edges = {"query_edges": num_points, "label_edges": num_labels}  # or more: each has one
+  graphs = {"meta": {"texts": num_anchors, **edges}}
   files = {path.name: {"size": path.stat().st_size, "sha256": ""} for path in sorted(folder.iterdir())}
   said = {
     "name": "made up",
