@@ -489,7 +489,7 @@ def test_a_checkpoint_of_another_config_is_refused(command, trained, tmp_path, m
   room, name = key.split(".")
   made[room][name] = value
   if name == "name":
-    made["method"] |= {"labels": "table", "loss": "binary"}
+    made["method"] = methods.default_config(value).method.to_dict()
   for written in [workdir / "config.json", *workdir.glob("encoder/config.json")]:
     found = json.loads(written.read_text())
     written.write_text(json.dumps(made if written.parent == workdir else found | {name: value}))
