@@ -22,7 +22,7 @@ _DEXA = {"method.name": "dexa"}
 OF_VECTORS = {
   "method.num_label_clusters": 256,
   "train.table_learning_rate": 5e-3,
-  "eval.log_frequency": 0.0,  # free vectors have learnt it
+  "eval.log_frequency": 0.0,  # free vectors learn how frequent labels are
 }
 _DEBIAN = {**_DEXA, **OF_VECTORS}
 _HEADS = {"method.head_label_points": 50}
