@@ -3,37 +3,36 @@
 import itertools
 import json
 import pathlib
-import re
 import statistics
 
 from scipy.stats import t as student
 
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
-_COLUMN = re.compile(r"(?P<metric>.+?)(?P<last>@last)?(?:-(?P<other>[\w.]+))?")
 _SETS = {"Cpp": "_cpp", "Debian": "", "Tate": "_tate", "WordNet": "_wordnet"}  # a claim's files, set by set
 
 
 def claim_table(names: list[str], results: pathlib.Path) -> str:
-  """Returns a Markdown table of claims' rows, in percent: means over seeds and their 95 % interval.
+  """Returns a Markdown table of last steps, in percent: a line a row, some columns a set that has any.
+
+  The first metric has its 95 % interval over seeds; the others are means, or medians of costs.
 
   Args:
-    names: claims, of which all rows are shown, or single rows as CLAIM/ROW; then columns: METRIC, of the best
-      epoch by validation, or METRIC@last, of the last; with -ROW behind either, the difference to that row
-      of the same claim, seed by seed.
+    names: claims, of which all rows are shown, or single rows as CLAIM/ROW; then metrics.
     results: docs/results.
   """
-  rows, columns = [], []
-  for name in names:
-    claim, _, row = name.partition("/")
-    if not (results / f"claim_{claim}.json").exists():
-      columns.append(name)
-      continue
-    of_claim = rows_of(claim, results)
-    rows += [(of_claim, shown) for shown in ([row] if row else of_claim) if shown in of_claim]
-  lines = [f"|  | seeds | {' | '.join(map(_heading, columns))} |", "|---" * (len(columns) + 2) + "|"]
-  for of_claim, row in rows:
-    cells = [_claim_cell(of_claim, row, column) for column in columns]
-    lines.append(f"| {row.replace('_', ' ')} | {len(of_claim[row])} | {' | '.join(cells)} |")
+  of_names = {name: _by_set(name.partition("/")[0], results) for name in names}
+  metrics = [name for name, by_set in of_names.items() if not by_set]
+  sets = [name for name in _SETS if any(name in by_set for by_set in of_names.values())]
+  titles = ["", *(f"{name} {metric}" for name in sets for metric in metrics)]
+  if sets == ["Debian"]:
+    titles = ["", *metrics]  # its files have no ending: neither have those of other sets that stand alone
+  lines = [f"| {' | '.join(titles).replace('_', ' ')} |", "|---" * len(titles) + "|"]
+  for name, by_set in of_names.items():
+    chosen = name.partition("/")[2]
+    for row in [chosen] if chosen else dict.fromkeys(row for rows in by_set.values() for row in rows):
+      seeds = [by_set.get(name, {}).get(row, []) for name in sets]
+      cells = [_level(one, metric, metric == metrics[0]) for one in seeds for metric in metrics]
+      lines.append(f"| {row.replace('_', ' ')} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"
 
 
@@ -70,12 +69,11 @@ def sets_table(names: list[str], results: pathlib.Path) -> str:
       shown = row.replace("_", " ")
       continue
     beside, _, other = other.rpartition("/")
-    column = f"{metric}@last-{other}" if other else f"{metric}@last"
-    cells = []
-    for end in _SETS.values():
-      own, others = (_of_set(of, end, results) for of in (claim, beside or claim))
-      cells.append(_claim_cell(others | {row: own.get(row, [])}, row, column))
-    lines.append([shown, _heading(column).replace(" at the end", ""), *cells])
+    own, others = (_by_set(of, results) for of in (claim, beside or claim))
+    pairs = [(own.get(name, {}).get(row, []), others.get(name, {}).get(other, [])) for name in _SETS]
+    cells = [_difference(*pair, metric) if other else _level(pair[0], metric, True) for pair in pairs]
+    heading = f"{metric} − {other}" if other else metric
+    lines.append([shown, heading.replace("_", " "), *cells])
     shown = ""
   ran = [True, True, *(any(cells) for cells in [*zip(*lines)][2:])]
   missing = ", ".join(name for name, had in zip(_SETS, ran[2:]) if not had)
@@ -91,29 +89,33 @@ def minutes_table(names: list[str], results: pathlib.Path) -> str:
   """Returns a Markdown table of the minutes that all rows of claims took to train, set by set."""
   lines = [f"|  | {' | '.join(_SETS)} |", "|---" * (len(_SETS) + 1) + "|"]
   for name in names:
-    trained = [_of_set(name, end, results).values() for end in _SETS.values()]
+    by_set = _by_set(name, results)
+    trained = [by_set.get(of_set, {}).values() for of_set in _SETS]
     minutes = [sum(seed.get("minutes", 0) for seeds in rows for seed in seeds) for rows in trained]
     lines.append(f"| `{name}` | {' | '.join(f'{spent:.0f}' if spent else '' for spent in minutes)} |")
   return "\n".join(lines) + "\n"
 
 
-def _of_set(claim: str, end: str, results: pathlib.Path) -> dict[str, list[dict]]:
-  """Returns what a claim's rows gave on one set; nothing where it was not run."""
-  return rows_of(claim + end, results) if (results / f"claim_{claim}{end}.json").exists() else {}
+def _by_set(claim: str, results: pathlib.Path) -> dict[str, dict[str, list[dict]]]:
+  """Returns what a claim's rows gave, by set, row and seed; {} if there is no such claim."""
+  paths = {name: results / f"claim_{claim}{end}.json" for name, end in _SETS.items()}
+  return {name: json.loads(path.read_text())["rows"] for name, path in paths.items() if path.exists()}
 
 
-def rows_of(claim: str, results: pathlib.Path) -> dict[str, list[dict]]:
-  """Returns what a claim's rows gave, seed by seed."""
-  return json.loads((results / f"claim_{claim}.json").read_text())["rows"]
-
-
-def cell(metric: str, values: list[float]) -> str:
-  """Returns a cell: of costs the median, else the mean in percent and its interval over seeds."""
+def _level(seeds: list[dict], metric: str, with_interval: bool) -> str:
+  values = [value for value in _values(seeds, metric) if value is not None]
   if not values:
     return ""
   if metric in _COSTS:
     return f"{statistics.median(values):.1f}"
-  return over_seeds([100 * value for value in values])
+  values = [100 * value for value in values]
+  return over_seeds(values) if with_interval else f"{statistics.mean(values):.1f}"
+
+
+def _difference(own: list[dict], others: list[dict], metric: str) -> str:
+  pairs = zip(_values(own, metric), _values(others, metric))
+  differences = [100 * (ours - theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+  return over_seeds(differences, signed=True) if differences else ""
 
 
 def over_seeds(values: list[float], signed: bool = False) -> str:
@@ -126,32 +128,12 @@ def over_seeds(values: list[float], signed: bool = False) -> str:
   return f"{shown} ± {half:.1f}"
 
 
-def _heading(column: str) -> str:
-  parts = _COLUMN.fullmatch(column)
-  shown = parts["metric"].replace("_", " ") + (" at the end" if parts["last"] else "")
-  return f"{shown} − {parts['other'].replace('_', ' ')}" if parts["other"] else shown
-
-
-def _claim_cell(rows: dict[str, list[dict]], row: str, column: str) -> str:
-  parts = _COLUMN.fullmatch(column)
-  own = _values(rows[row], parts)
-  if not parts["other"]:
-    return cell(parts["metric"], [value for value in own if value is not None])
-  if parts["other"] == row:
-    return ""
-  pairs = zip(own, _values(rows.get(parts["other"], []), parts))
-  differences = [100 * (ours - theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
-  return over_seeds(differences, signed=True) if differences else ""
-
-
-def _values(seeds: list[dict], parts: re.Match) -> list[float | None]:
-  """Returns a metric of each seed; None where a seed has it not."""
-  return [(seed.get("last", {}) if parts["last"] else seed).get(parts["metric"]) for seed in seeds]
+def _values(seeds: list[dict], metric: str) -> list[float | None]:
+  """Returns a metric of each seed's last step; None where a seed has it not."""
+  return [(seed if metric in _COSTS else seed.get("last", seed)).get(metric) for seed in seeds]
 
 
 def _curve(name: str, results: pathlib.Path) -> list[float]:
   claim, _, row = name.partition("/")
-  return [
-    statistics.mean(values)
-    for values in zip(*(seed["curve"] for seed in rows_of(claim, results).get(row, ())))
-  ]
+  rows = json.loads((results / f"claim_{claim}.json").read_text())["rows"]
+  return [statistics.mean(values) for values in zip(*(seed["curve"] for seed in rows.get(row, ())))]

@@ -3,11 +3,10 @@
   python docs/make_tables.py write [PAGE ...]                 # fill the tables in docs/ and README.md
 
 A table is written between a mark and `<!-- end -->`, in percent, minutes and GB:
-  <!-- claim: NAME METRIC ... -->    what experiments.claims.run keeps: means over seeds and their 95 %
-                                     interval (Student's t); of minutes and GB the median. NAME is a claim
-                                     or CLAIM/ROW; METRIC@last is of the last epoch, METRIC-ROW and
-                                     METRIC@last-ROW are differences to a row, seed by seed
-  <!-- sets: NAME/ROW METRIC ... NAME/ROW ... -->  last steps, a column a set: NAME, NAME_cpp and so on
+  <!-- claim: NAME METRIC ... -->    what experiments.claims.run keeps of a claim, or CLAIM/ROW, on all sets:
+                                     last steps, means over seeds; of the first metric with its 95 %
+                                     interval (Student's t); of minutes and GB medians
+  <!-- sets: NAME/ROW METRIC ... NAME/ROW ... -->  the same; METRIC-ROW is the difference, seed by seed
   <!-- minutes: NAME ... -->         what training all rows of a claim took, a column a set
   <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
   <!-- faults -->                    what benchmarks.faults and benchmarks.disk_faults found
