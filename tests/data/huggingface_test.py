@@ -268,20 +268,10 @@ def test_columns_of_other_types(label, said, tmp_path):
   refused(folder, said)
 
 
-class Trap:
-  """Leaves a file behind when it is unpickled."""
-
-  def __init__(self, path):
-    self._path = path
-
-  def __reduce__(self):
-    return open, (str(self._path), "w")
-
-
 @each_case("layout", ["arrow", "parquet"])
 def test_a_pickled_extension_type_is_not_loaded(layout, tmp_path):
   """As in CVE-2023-47248: the name of pyarrow's own type, and a pickle behind it."""
-  payload = pickle.dumps(Trap(tmp_path / "sprung"))
+  payload = pickle.dumps(samples.Trap(tmp_path / "sprung"))
   metadata = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": payload}
   fields = [pa.field("query", pa.string(), metadata=metadata), pa.field("label", pa.list_(pa.int64()))]
   table = pa.table([["apple"], [[0]]], pa.schema(fields))

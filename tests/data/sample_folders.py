@@ -7,7 +7,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import scipy.sparse
+
+from xmc_jax import data
+from xmc_jax.errors import DataError
 
 LABELS = ["red apple", "grün", "", "sea view", "nobody's"]
 TRAIN = [("apple on a tree", [0]), ("", []), ("a green, apple", [0, 1]), ("boat ±", [3]), ("plain", [])]
@@ -21,9 +25,31 @@ LABEL_EDGES = [[0], [], [], [2, 1], []]
 def write(path: Path, text: str | bytes) -> Path:
   """Writes a file, packed where its name ends in .gz."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  data = text if isinstance(text, bytes) else text.encode()
-  path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+  content = text if isinstance(text, bytes) else text.encode()
+  path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
   return path
+
+
+def refused(path: Path, *said: str, error: type = DataError, **options) -> None:
+  """Checks that data end in one short line with these words, and that nothing is left behind."""
+  beside = path if path.is_dir() else path.parent
+  before = {file.name for file in beside.iterdir()}
+  with pytest.raises(error) as caught:
+    data.prepare(path, beside / "out", **options)
+  message = str(caught.value)
+  assert [words for words in said if words not in message] == [], message
+  assert "\n" not in message and len(message.replace(str(path), "")) < 500
+  assert {file.name for file in beside.iterdir()} == before
+
+
+class Trap:
+  """Leaves a file behind when it is unpickled."""
+
+  def __init__(self, path: Path):
+    self._path = path
+
+  def __reduce__(self):
+    return open, (str(self._path), "w")
 
 
 def lines(rows) -> str:
