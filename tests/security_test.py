@@ -1,7 +1,6 @@
 """What docs/security.md claims: files from anybody run no code and lead nowhere else, nor do their texts."""
 
 import ast
-import hashlib
 import json
 import pathlib
 import pickle
@@ -22,7 +21,6 @@ from xmc_jax.models import locate
 from xmc_jax.models.pretrained import load_pretrained
 from xmc_jax.models.torch_files import read_torch_file
 from xmc_jax.retrieval.fusion import Tree
-from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.runs import evaluate, predict, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
@@ -510,83 +508,3 @@ def test_a_tree_comes_to_an_end(tmp_path, change):
   write(**{**tree, **change})
   with pytest.raises(UserError, match="not readable"):
     Tree.load(tmp_path / "fusion.npz")
-
-
-# Trees of a hybrid ranking, which LightGBM walks: it trusts what it reads.
-
-_TREES = """tree
-version=v4
-num_class=1
-num_tree_per_iteration=1
-label_index=0
-max_feature_idx=0
-objective=binary sigmoid:1
-feature_names=Column_0
-feature_infos=[0:1]
-tree_sizes={}
-
-{}end of trees
-
-feature_importances:
-Column_0=1
-
-"""
-_TREE = """Tree=0
-num_leaves=3
-num_cat=0
-split_feature=0 0
-split_gain=2 1
-threshold=0.5 0.75
-decision_type=2 2
-left_child=-1 -2
-right_child=1 -3
-leaf_value=-1 0 1
-leaf_weight=1 1 1
-leaf_count=1 1 1
-internal_value=0 0
-internal_weight=3 2
-internal_count=3 2
-is_linear=0
-shrinkage=1
-
-
-"""
-
-
-def hybrid_file(path: pathlib.Path, trees: str) -> None:
-  """A hybrid.json as anybody could write it: its checksum is right."""
-  content = {"format": "xmc_jax hybrid", "version": 1, "features": ["a"], "num_rows": 9}
-  content |= {"linear": [0.0, 0.0], "joint": [0.0, 1.0, 0.0], "trees": trees}
-  digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-  path.write_text(json.dumps({**content, "sha256": digest}))
-
-
-@each_case(
-  "old, new",
-  [
-    ("right_child=1 -3", "right_child=1 0"),  # a circle
-    ("right_child=1 -3", "right_child=9 -3"),
-    ("left_child=-1 -2", "left_child=-9 -2"),
-    ("left_child=-1 -2", "left_child=0.5 -2"),
-    ("split_feature=0 0", "split_feature=7 0"),
-    ("split_feature=0 0", "split_feature="),
-    ("decision_type=2 2", "decision_type=1 2"),
-    ("num_leaves=3", "num_leaves=2000000000"),
-    ("leaf_value=-1 0 1", "leaf_value=-1 0"),
-    ("is_linear=0", "is_linear=1"),
-    ("num_tree_per_iteration=1", "num_tree_per_iteration=0"),
-    ("tree_sizes=", "tree_sizes=9999999"),
-    ("feature_importances", "parameters"),
-  ],
-)
-def test_trees_of_a_hybrid_come_to_an_end(tmp_path, old, new):
-  path = tmp_path / "hybrid.json"
-  hybrid_file(path, _TREES.format(len(_TREE), _TREE))
-  found = HybridModel.load(path).probabilities(np.array([[0.2], [0.6], [0.9]], np.float32))
-  np.testing.assert_allclose(found, 1 / (1 + np.exp([1, 0, -1])), atol=1e-6)
-  tree = _TREE.replace(old, new)
-  trees = _TREES.format(len(tree), tree)
-  hybrid_file(path, trees if tree != _TREE else trees.replace(old, new))
-  with pytest.raises(UserError, match="not readable") as caught:
-    HybridModel.load(path)
-  assert "\n" not in str(caught.value)

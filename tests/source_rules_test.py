@@ -38,7 +38,7 @@ CONFINED = {
   "orbax": ("storage/checkpoints/",),
   "scann": ("retrieval/",),
   "sklearn": ("retrieval/", "estimator/"),
-  "lightgbm": ("retrieval/lightgbm_text.py",),
+  "lightgbm": ("retrieval/boosted_trees.py",),
   "matplotlib": ("report/drawing.py",),
   **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), ("serve/",)),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler

@@ -42,7 +42,7 @@ TESTS = (
   "tests/data/data_layouts_test.py",  # tokenizers, pyarrow
   "tests/retrieval/index_test.py",  # scann
   "tests/retrieval/lexical_test.py",  # scikit-learn
-  "tests/retrieval/lightgbm_text_test.py",  # lightgbm
+  "tests/retrieval/boosted_trees_test.py",  # lightgbm
   "tests/retrieval/cpu_cores_test.py",  # threadpoolctl
   "tests/export/exports_test.py",  # flatbuffers
   "tests/report/figures_test.py",  # matplotlib

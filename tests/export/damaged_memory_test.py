@@ -8,9 +8,8 @@ import pytest
 
 from tests.export import made_runs
 from xmc_jax import export
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.errors import DataError
 from xmc_jax.export import exported as exported_module
-from xmc_jax.retrieval import lightgbm_text
 from xmc_jax.storage import checksums
 
 
@@ -115,7 +114,7 @@ FORGED = [
   ("point_votes.npy", lambda memory: np.save(memory / "point_votes.npy", np.zeros(3, np.float32))),
   change_text("hybrid.json", lambda text: "{}"),
   change_text("hybrid.json", model_with("features", ["a"])),
-  change_text("hybrid.json", model_with("trees", "Tree=0\nnum_leaves=9\n")),
+  change_text("hybrid.json", model_with("trees", 3)),
 ]
 
 
@@ -161,24 +160,3 @@ def test_an_export_of_the_version_before_is_refused(copied):
   path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
   assert "expected format version 2, found 1" in refusal(copied)
   assert exported_module.is_export(copied)  # so that a new export replaces it
-
-
-def test_the_remedy_without_lightgbm_is_to_install_it(copied, monkeypatch):
-  text = model_with("trees", _trees(copied))((copied / "memory" / "hybrid.json").read_text())
-  record = checksums.read_record(copied / "memory")
-  (copied / "memory" / "hybrid.json").write_text(text)
-  checksums.write_manifest(copied / "memory", record)
-
-  def missing():
-    raise UserError(lightgbm_text._MISSING)
-
-  monkeypatch.setattr(lightgbm_text, "_library", missing)
-  with pytest.raises(UserError, match="pip install lightgbm"):
-    export.Exported.load(copied).predict(["x"], 1)
-
-
-def _trees(folder) -> str:
-  """Trees of LightGBM's own, for as many features as the model has."""
-  num = len(json.loads((folder / "memory" / "hybrid.json").read_text())["features"])
-  features = np.random.default_rng(0).random((200, num), np.float32)
-  return lightgbm_text.fitted(features, features[:, 0] > 0.5, {"verbose": -1, "objective": "binary"}, 2)

@@ -87,7 +87,6 @@ def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
 
   Raises:
     DataError: a file is missing or damaged, or does not fit the others.
-    UserError: the model needs LightGBM, which is not installed.
   """
   _check_manifest(folder)
   temperature = _temperature(folder)

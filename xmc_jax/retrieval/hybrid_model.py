@@ -16,7 +16,8 @@ import numpy as np
 
 from xmc_jax import metrics
 from xmc_jax.errors import DataError
-from xmc_jax.retrieval import cpu_cores, lightgbm_text
+from xmc_jax.retrieval import boosted_trees, cpu_cores
+from xmc_jax.retrieval.boosted_trees import Trees
 from xmc_jax.storage import atomic
 
 FEWEST_ROWS = 50  # queries that trees need; with fewer there is only the regression
@@ -25,11 +26,10 @@ _ROUNDING = 1e-6  # of float32 features, relative to their largest value
 _CALIBRATION_TRUST = 10.0  # strength of the prior around probabilities as they are
 _UNCHANGED = (1.0, 1.0, 0.0)
 _LIMITS = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))  # no label is certain
-_FORMAT, _VERSION = "xmc_jax hybrid", 2  # version 1 has no calibration
+_FORMAT, _VERSION = "xmc_jax hybrid", 3
 _FOLDS = 3
 _TREES = {
   "objective": "binary",
-  "num_leaves": 8,
   "learning_rate": 0.08,
   "min_data_in_leaf": 50,
   "lambda_l2": 10.0,  # right candidates are few: without it, leaves of one or two are certain
@@ -48,7 +48,7 @@ class HybridModel:
   Args:
     features: names of the F features.
     linear: `[F + 1]` float64 weights of the raw features, and the intercept.
-    trees: LightGBM's text; '' means no trees.
+    trees: gradient-boosted trees; None means no trees.
     joint: `[3]` weights of the log-odds by `linear` and by `trees`, and the intercept.
     num_rows: number of queries that it was fitted on; 0 for weights that were fitted on other data.
     threshold: the least probability of labels to return, for the best F1.
@@ -63,7 +63,7 @@ class HybridModel:
     self,
     features: Sequence[str],
     linear: np.ndarray | Sequence[float],
-    trees: str = "",
+    trees: Trees | None = None,
     joint: np.ndarray | Sequence[float] = (1.0, 0.0, 0.0),
     num_rows: int = 0,
     threshold: float = 0.5,
@@ -72,8 +72,7 @@ class HybridModel:
     self.features, self.num_rows, self.threshold = list(features), num_rows, threshold
     self.linear, self._trees = np.asarray(linear, np.float64), trees
     self._joint, self._calibration = np.asarray(joint, np.float64), np.asarray(calibration, np.float64)
-    self._booster = lightgbm_text.booster(trees) if trees else None
-    self.has_trees = bool(trees)
+    self.has_trees = trees is not None
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[n]` float32, between 0 and 1, of candidates' features `[n, F]`."""
@@ -84,8 +83,8 @@ class HybridModel:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
     out = np.zeros((len(features), 2))
     out[:, 0] = features.astype(np.float64) @ self.linear[:-1] + self.linear[-1]
-    if self._booster is not None and len(features):
-      out[:, 1] = self._booster.predict(features, raw_score=True, num_threads=1)
+    if self._trees:
+      out[:, 1] = self._trees.predict(features)
     return out
 
   def save(self, path: pathlib.Path) -> None:
@@ -98,10 +97,10 @@ class HybridModel:
       "linear": self.linear.tolist(),
       "joint": self._joint.tolist(),
       "calibration": self._calibration.tolist(),
-      "trees": self._trees,
+      "trees": self._trees and {"nodes": self._trees.nodes, "values": self._trees.values},
       "threshold": self.threshold,
     }
-    atomic.write_text(path, json.dumps({**content, "sha256": _checksum(content)}, indent=1) + "\n")
+    atomic.write_text(path, json.dumps({**content, "sha256": _checksum(content)}) + "\n")
 
   @classmethod
   def load(
@@ -117,31 +116,26 @@ class HybridModel:
 
     Raises:
       DataError: the file is damaged, or of another version.
-      UserError: the model needs LightGBM, which is not installed.
     """
     try:
       content = json.loads(path.read_text(encoding="utf-8"))
-      if content["format"] != _FORMAT or content.pop("sha256") != _checksum(content):
+      if content.pop("sha256") != _checksum(content):
         raise ValueError("it was modified")
-      if content["version"] not in (1, _VERSION):
-        raise ValueError(f"format version {content['version']!r:.20}, and this program reads {_VERSION}")
-      names = content["features"]
-      linear, joint, calibration = (
-        np.array(weights, np.float64)
-        for weights in (content["linear"], content["joint"], content.get("calibration", _UNCHANGED))
-      )
-      named = isinstance(names, list) and all(isinstance(name, str) for name in names)
-      if not named or linear.shape != (len(names) + 1,) or {joint.shape, calibration.shape} != {(3,)}:
+      written = content.pop("format"), content.pop("version")
+      if written != (_FORMAT, _VERSION):
+        raise ValueError(f"format version {written[1]!r:.20}, and this program reads {_VERSION}")
+      if len(content["linear"]) != len(content["features"]) + 1:
         raise ValueError("its weights do not fit its features")
-      if not np.isfinite(np.concatenate([linear, joint, calibration])).all():
-        raise ValueError("its weights are not finite")
-      if content["trees"]:
-        lightgbm_text.check(content["trees"], len(names))
-      threshold = float(content.get("threshold", 0.5))  # older files have none
-      return cls(names, linear, content["trees"], joint, int(content["num_rows"]), threshold, calibration)
+      trees = content.pop("trees")
+      return cls(**content, trees=trees and Trees(**trees))
     except (
-      *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
-      DataError,
+      OSError,
+      ValueError,
+      LookupError,
+      TypeError,
+      AttributeError,
+      ArithmeticError,
+      RecursionError,
     ) as error:
       why = (str(error).splitlines() or [type(error).__name__])[0][:200]
       raise DataError(f"{path}: not readable ({why}); {remedy}") from None
@@ -196,9 +190,9 @@ def fixed(names: list[str]) -> HybridModel:
 
 def _fitted_models(
   names: list[str], features: np.ndarray, right: np.ndarray, has_trees: bool
-) -> tuple[np.ndarray, str]:
-  """Fits both models; returns the regression's weights `[F + 1]` and the trees' text, '' without trees."""
-  trees = lightgbm_text.fitted(features, right, _TREES, _NUM_TREES) if has_trees else ""
+) -> tuple[np.ndarray, Trees | None]:
+  """Fits both models; returns the regression's weights `[F + 1]` and the trees, if any."""
+  trees = boosted_trees.fitted(features, right, _TREES, _NUM_TREES) if has_trees else None
   return _fitted_regression(names, features, right), trees
 
 

@@ -13,7 +13,7 @@ from xmc_jax import data, methods
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval import lightgbm_text
+from xmc_jax.retrieval import boosted_trees
 from xmc_jax.retrieval.explanations import in_words
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
@@ -98,7 +98,7 @@ def plain_ranker(run: Run, params: PyTree, extra_state: PyTree, view: str = "") 
 def check_installed(run: Run) -> None:
   """Raises UserError before the first step if a package is missing that the training needs at its end."""
   if run.config.eval.scores == "hybrid" and len(run.data.validation) >= FEWEST_ROWS:
-    lightgbm_text.check_installed()
+    boosted_trees.check_installed()
 
 
 def fit_hybrid(run: Run, params: PyTree, extra_state: PyTree) -> None:
