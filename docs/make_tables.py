@@ -10,7 +10,7 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
   <!-- minutes: NAME ... -->         what training all rows of a claim took, a column a set
   <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
   <!-- faults -->                    what benchmarks.faults and benchmarks.disk_faults found
-  <!-- accuracy: SET ROW METRIC ... -->  what benchmarks.accuracy keeps; of all where none is named
+  <!-- accuracy: METRIC ... -->      the best of what benchmarks.accuracy keeps; results/accuracy.csv has all
   <!-- parts: PART METRIC ... -->    what benchmarks.hybrid_parts found, set by set
   <!-- compiled: NAME ... -->        what benchmarks.accelerator.compiled keeps
   <!-- planned: NAME ... -->         the same programs beside --mode=plan
@@ -25,7 +25,6 @@ import pathlib
 import re
 import statistics
 import sys
-from collections.abc import Sequence
 
 _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
@@ -34,8 +33,6 @@ from api_tables import api_tables  # noqa: E402
 from claim_tables import claim_table, epochs_table, minutes_table, sets_table  # noqa: E402
 from serving_tables import serving_table  # noqa: E402
 from setting_tables import settings_table  # noqa: E402
-
-_TESTED = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 
 
 def faults_table(_: list[str]) -> str:
@@ -67,49 +64,62 @@ def faults_table(_: list[str]) -> str:
   return "\n".join(lines) + "\n"
 
 
-def accuracy_table(names: list[str]) -> str:
-  """A heading and a Markdown table for each data set, best P@1 first, in percent; the best are bold.
+_BEST = 10  # rows of a set in the table, beside other systems
 
-  P@1 has its bootstrap interval. A metric has an arrow if the interval of the paired difference to XR-Linear
-  lies on one side of 0 for every seed.
 
-  Args:
-    names: sets, files of rows, and metrics; of what is not named, all.
+def accuracy_table(metrics: list[str]) -> str:
+  """Returns a heading and a Markdown table for each data set, in percent: the best rows, and other systems.
+
+  P@1 has its bootstrap interval, and an arrow if the interval of the paired difference to XR-Linear lies on
+  one side of 0 for every seed.
   """
-  metrics = [name for name in names if name in _TESTED] or _TESTED
-  folder = _DOCS / "results" / "accuracy"
-  sets = sorted(path.name for path in folder.glob("*/"))
-  files = [name for name in names if name not in (*_TESTED, *sets)]
-  found = [_accuracy_of(folder / name, metrics, files) for name in [n for n in sets if n in names] or sets]
-  return "\n".join(found) or "Nothing has been run yet.\n"
+  lines = []
+  for name, rows in _accuracy_rows().items():
+    best = {metric: max(_mean(row, "metrics", metric) for row in rows) for metric in metrics}
+    columns = ["", *metrics, "fit min"]
+    lines += [f"### {name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in [*rows[:_BEST], *(row for row in rows[_BEST:] if "experiment" not in row["asked"])]:
+      cells = [_compared(row["seeds"], metric, best[metric]) for metric in metrics]
+      lines.append(f"| {row['what']} | {' | '.join(cells)} | {_fit_minutes(row):.1f} |")
+    lines.append("")
+  return "\n".join(lines[:-1]) + "\n" if lines else "Nothing has been run yet.\n"
 
 
-def _accuracy_of(folder: pathlib.Path, metrics: Sequence[str], files: Sequence[str]) -> str:
-  paths = [path for path in sorted(folder.glob("*.json")) if not files or path.stem in files]
-  rows = [json.loads(path.read_text()) for path in paths]
-  shown = [
-    metric for metric in metrics if all(metric in seed["metrics"] for row in rows for seed in row["seeds"])
-  ]
-  best = {metric: max((_mean(row, "metrics", metric) for row in rows), default=0) for metric in shown}
-  columns = ["", *shown, "fit min", "GB"]
-  lines = [f"### {folder.name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-  for row in sorted(rows, key=lambda row: (-_mean(row, "metrics", "P@1"), row["what"])):
-    cells = [_compared(row["seeds"], metric, best[metric]) for metric in shown]
-    for cost, unit in (("fit_seconds", 60), ("peak_GB", 1)):
-      cells.append(f"{statistics.median(seed[cost] or 0 for seed in row['seeds']) / unit:.1f}")
-    lines.append(f"| {row['what']} | {' | '.join(cells)} |")
+def accuracy_csv() -> str:
+  """Returns all rows of all data sets, in percent."""
+  found = _accuracy_rows()
+  metrics = list(dict.fromkeys(name for rows in found.values() for name in rows[0]["seeds"][0]["metrics"]))
+  lines = [",".join(["set", "row", "seeds", *metrics, "fit min", "GB"])]
+  for name, rows in found.items():
+    for row in rows:
+      cells = [f"{100 * _mean(row, 'metrics', metric):.1f}" for metric in metrics]
+      peak = statistics.median(seed["peak_GB"] or 0 for seed in row["seeds"])
+      about = [name, f'"{row["what"]}"', str(len(row["seeds"]))]
+      lines.append(",".join([*about, *cells, f"{_fit_minutes(row):.1f}", f"{peak:.1f}"]))
   return "\n".join(lines) + "\n"
 
 
+def _accuracy_rows() -> dict[str, list[dict]]:
+  """Returns what benchmarks.accuracy keeps, best P@1 first, by data set."""
+  folders = sorted((_DOCS / "results" / "accuracy").glob("*/"))
+  found = {path.name: [json.loads(file.read_text()) for file in path.glob("*.json")] for path in folders}
+  order = lambda row: (-_mean(row, "metrics", "P@1"), row["what"])
+  return {name: sorted(rows, key=order) for name, rows in found.items()}
+
+
+def _fit_minutes(row: dict) -> float:
+  return statistics.median(seed["fit_seconds"] or 0 for seed in row["seeds"]) / 60
+
+
 def _compared(seeds: list[dict], metric: str, best: float) -> str:
-  """A cell: the mean over seeds, bold where it is the best, P@1's half interval, and an arrow."""
+  """A cell: the mean over seeds, bold where it is the best; P@1's half interval, and an arrow."""
   mean = statistics.mean(seed["metrics"][metric] for seed in seeds)
-  half = statistics.mean(
-    (seed["intervals_95"][metric][1] - seed["intervals_95"][metric][0]) / 2 for seed in seeds
-  )
-  bold = "**" if mean == best else ""
-  interval = f" ± {100 * half:.1f}" if metric == "P@1" else ""
-  return f"{bold}{100 * mean:.1f}{bold}{interval}{_arrow(seeds, metric)}"
+  cell = f"**{100 * mean:.1f}**" if mean == best else f"{100 * mean:.1f}"
+  if metric != "P@1":
+    return cell
+  bounds = [seed["intervals_95"][metric] for seed in seeds]
+  half = statistics.mean((high - low) / 2 for low, high in bounds)
+  return f"{cell} ± {100 * half:.1f}{_arrow(seeds, metric)}"
 
 
 def _arrow(seeds: list[dict], metric: str) -> str:
@@ -178,6 +188,9 @@ def write(pages: tuple[str, ...] = ()) -> None:
     text = path.read_text()
     if (now := filled(text)) != text:
       path.write_text(now)
+  if "accuracy" in wanted:
+    (_DOCS / "results").mkdir(exist_ok=True)
+    (_DOCS / "results" / "accuracy.csv").write_text(accuracy_csv())
 
 
 def filled(text: str) -> str:

@@ -103,7 +103,7 @@ def stage(tmp_path, monkeypatch):
   monkeypatch.setattr(accuracy, "write_tables", lambda: make_tables.write(("accuracy",)))
   monkeypatch.setattr(accuracy_rows, "_HERE", workers)
   folder = tiny_runs.write_data(tmp_path / "tiny")
-  (docs / "accuracy.md").write_text("<!-- accuracy -->\n<!-- end -->\n")
+  (docs / "accuracy.md").write_text("<!-- accuracy: P@1 R@10 -->\n<!-- end -->\n")
   python = f"={sys.executable}"
   flags = [f"--data={folder}", f"--runs={tmp_path / 'runs'}", f"--pecos_python{python}"]
   flags += [f"--bench_python{python}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
@@ -274,7 +274,7 @@ def _seed(p, low=None, high=None, minutes=6):
   return found if low is None else {**found, "to_xr_linear": {"P@1": [0, low, high], "R@10": [0, -0.1, 0.1]}}
 
 
-def test_the_table_is_made_of_the_files(stage):
+def test_the_table_is_made_of_the_files(stage, monkeypatch):
   """An arrow where the whole interval is on one side of 0, and of several seeds each one's."""
   rows = {
     ("a", "xr_linear"): [_seed(0.3)],
@@ -286,25 +286,28 @@ def test_the_table_is_made_of_the_files(stage):
   for (name, row), seeds in rows.items():
     path = stage.results / name / f"{row}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"what": row, "seeds": seeds}))
+    asked = {} if row == "xr_linear" else {"experiment": "dexml:debian"}
+    path.write_text(json.dumps({"what": row, "asked": asked, "seeds": seeds}))
   accuracy.write_tables()
-  head = ["|  | P@1 | R@10 | fit min | GB |", "|---|---|---|---|---|"]
-  rest = "**50.0** | 6.0 | 2.0 |"
+  head = ["|  | P@1 | R@10 | fit min |", "|---|---|---|---|"]
+  best, other = "| **50.0** | 6.0 |", "| xr_linear | 30.0 ± 2.0 | **50.0** | 6.0 |"
   assert stage.page.read_text().splitlines() == [
-    *("<!-- accuracy -->", "### a", "", *head),
-    f"| ahead | **45.0** ± 2.0 ↑ | {rest}",
-    f"| unsure | 30.0 ± 2.0 | {rest}",
-    f"| xr_linear | 30.0 ± 2.0 | {rest}",
-    f"| behind | 10.0 ± 2.0 ↓ | {rest}",
+    *("<!-- accuracy: P@1 R@10 -->", "### a", "", *head),
+    f"| ahead | **45.0** ± 2.0 ↑ {best}",
+    f"| unsure | 30.0 ± 2.0 {best}",
+    other,
+    f"| behind | 10.0 ± 2.0 ↓ {best}",
     *("", "### b", "", *head),
-    f"| xr_linear | **60.0** ± 2.0 | {rest}",
+    f"| xr_linear | **60.0** ± 2.0 {best}",
     "<!-- end -->",
   ]
-  assert stage.tables.accuracy_table(["b", "R@10"]).splitlines() == [
-    *("### b", "", "|  | R@10 | fit min | GB |", "|---|---|---|---|"),
-    f"| xr_linear | {rest}",
+  assert (stage.results.parent / "accuracy.csv").read_text().splitlines() == [
+    "set,row,seeds,P@1,R@10,fit min,GB",
+    'a,"ahead",2,45.0,50.0,6.0,2.0',
+    'a,"unsure",2,30.0,50.0,6.0,2.0',
+    'a,"xr_linear",1,30.0,50.0,6.0,2.0',
+    'a,"behind",1,10.0,50.0,6.0,2.0',
+    'b,"xr_linear",1,60.0,50.0,6.0,2.0',
   ]
-  assert stage.tables.accuracy_table(["a", "unsure", "behind", "R@10"]).splitlines()[4:] == [
-    f"| unsure | {rest}",
-    f"| behind | {rest}",
-  ]
+  monkeypatch.setattr(stage.tables, "_BEST", 1)
+  assert stage.tables.accuracy_table(["P@1", "R@10"]).splitlines()[5:8] == [other, "", "### b"]
