@@ -16,7 +16,7 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
   <!-- planned: NAME ... -->         the same programs beside --mode=plan
   <!-- lease -->                     what benchmarks.accelerator predicts, and what its lease measured
   <!-- serving -->                   what benchmarks.serving measured
-  <!-- settings: METHOD -->          a method's settings, or every_day; without a name all others
+  <!-- settings: METHOD -->          a method's own settings; every_day, several, or without a name the others
   <!-- api -->                       the public names of each part of the library
 """
 

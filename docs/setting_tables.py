@@ -12,18 +12,47 @@ _EVERY_DAY = (
 
 
 def settings_table(names: list[str]) -> str:
-  """Returns a Markdown table of a method's settings, of 'every_day', or without a name of the others."""
+  """Returns a Markdown table of settings.
+
+  Args:
+    names: 'every_day'; none for the others of all methods; 'several' for keys of more than one method; or a
+      method, for the keys that it alone has in this form.
+  """
+  if names == ["several"]:
+    return _of_several()
   if names == ["every_day"]:
     rows = {name: keys_of()[name] for name in _EVERY_DAY}
   elif not names:
     rows = {name: key for name, key in keys_of().items() if name not in _EVERY_DAY}
   else:
-    rows = {f"method.{name}": key for name, key in methods.SETTINGS[names[0]].keys.items()}
+    rows = {f"method.{name}": key for (name, key), users in _users().items() if users == names}
   lines = ["| key | default | legal | what |", "|---|---|---|---|"]
-  for name, key in rows.items():
-    about = key.about.replace("|", "\\|")
-    lines.append(f"| `{name}` | `{key.default!r}` | {_legal(key)} | {about} |")
+  lines += [f"| `{name}` | {_cells(key)} |" for name, key in rows.items()]
+  return "\n".join(lines) + "\n" if rows else "It has no key of its own.\n"
+
+
+def _of_several() -> str:
+  lines = ["| key | methods | default | legal | what |", "|---|---|---|---|---|"]
+  for (name, key), users in _users().items():
+    others = [method for method in methods.SETTINGS if method not in users]
+    who = ", ".join(users) if len(users) <= len(others) else f"all but {', '.join(others)}"
+    if len(users) > 1:
+      lines.append(f"| `method.{name}` | {who} | {_cells(key)} |")
   return "\n".join(lines) + "\n"
+
+
+def _users() -> dict[tuple[str, Key], list[str]]:
+  """Returns the methods that have each key with the same default, legal values and meaning."""
+  users: dict[tuple[str, Key], list[str]] = {}
+  for method, settings in methods.SETTINGS.items():
+    for name, key in settings.keys.items():
+      users.setdefault((name, key), []).append(method)
+  return users
+
+
+def _cells(key: Key) -> str:
+  about = key.about.replace("|", "\\|")
+  return f"`{key.default!r}` | {_legal(key)} | {about}"
 
 
 def _legal(key: Key) -> str:
