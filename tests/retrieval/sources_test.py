@@ -8,7 +8,6 @@ import scipy.sparse as sp
 from cases import each_case
 from hypothesis import strategies as st
 
-from xmc_jax.config import defaults
 from xmc_jax.retrieval.lexical import Lexicon
 from xmc_jax.retrieval.sources import SOURCES, Block, Corpus, Queries, Retriever, values_at
 
@@ -159,10 +158,6 @@ def test_values_of_a_row_whose_entries_are_in_disorder():
 
 
 # --- the registry ---
-
-
-def test_the_command_line_names_every_source():
-  assert tuple(name for name in SOURCES if name not in VIEWS) == defaults.SOURCES
 
 
 def test_a_corpus_without_classifiers_has_one_source_less():

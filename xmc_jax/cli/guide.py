@@ -8,18 +8,12 @@ import textwrap
 from collections.abc import Iterable
 
 from xmc_jax import sanitize
+from xmc_jax.metrics import FAMILIES
 from xmc_jax.report.tables import RANKINGS
 from xmc_jax.runs import run as runs
 
 _LONGEST = 60  # characters of a text
 _LABELS = 2  # of the example
-
-_METRICS = {  # by the part of a metric's name before the @
-  "P": "of the first k labels, how many are right",
-  "nDCG": "the same, where a higher rank counts more",
-  "PSP": "the same as P, where a rare label counts more",
-  "R": "of the right labels, how many are among the first k",
-}
 
 
 def data_and_plan(run: runs.Run) -> str:
@@ -72,7 +66,7 @@ def meanings(metrics: Iterable[str], rankings: Iterable[str]) -> str:
     rankings: the names of the table's columns; a single one needs no explanation.
   """
   kinds = dict.fromkeys(name.partition("@")[0] for name in metrics)
-  named = {f"{kind}@k": _METRICS[kind] for kind in kinds if kind in _METRICS}
+  named = {f"{kind}@k": FAMILIES[kind].meaning for kind in kinds if kind in FAMILIES}
   columns = list(rankings)
   if len(columns) > 1:
     named |= {name.replace("_", " "): RANKINGS[name] for name in columns if name in RANKINGS}

@@ -9,8 +9,13 @@ from typing import Any
 
 from xmc_jax.config.keys import Key, Settings
 
-SOURCES = ("memory", "memory_regression", "lexical_memory", "lexical_labels")
-"""Names the sources that every method has besides its own scores (retrieval/sources.py)."""
+SOURCES = {
+  "memory": "labels of similar training texts",
+  "memory_regression": "the same, where training texts that are alike share a vote",
+  "lexical_memory": "labels of training texts with similar words",
+  "lexical_labels": "labels whose texts have similar words",
+}
+"""Describes the sources that every method has besides its own scores: functions of retrieval/sources.py."""
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 """Names the metrics of the test table, one of which `eval.metric` names to choose the best epoch by."""
 _POINT_FILES = ("text", "label_column", "encoding", "quoting")

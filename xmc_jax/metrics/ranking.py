@@ -6,7 +6,7 @@ mean (here), its parts by label (slices.py) and its interval (intervals.py).
 docs/formulas.md, "Metrics".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -123,41 +123,65 @@ def earnings(
     if inverse_propensity.shape != (truth.num_labels,):
       raise ValueError(f"inverse_propensity must be [{truth.num_labels}], got {inverse_propensity.shape}")
     best_first = _best_ranking(truth, inverse_propensity)
+  num_rows = truth.counts.size
   table: dict[str, Earning] = {}
   for k in ks:
-    table |= _plain(hits, truth, k)
-    if inverse_propensity is not None:
-      table |= _propensity_scored(hits, best_first, truth, k, inverse_propensity)
+    for name, family in FAMILIES.items():
+      gains = family.weigh(hits, truth, k)
+      if family.best:
+        table[f"{name}@{k}"] = Earning(gains, family.best(truth, k))
+      elif inverse_propensity is not None:
+        of_best = family.weigh(best_first, truth, k) * inverse_propensity[best_first.labels]
+        best = np.bincount(best_first.rows, of_best, minlength=num_rows)
+        table[f"{name}@{k}"] = Earning(gains * inverse_propensity[hits.labels], best)
   return table
 
 
-def _plain(hits: Hits, truth: Truth, k: int) -> dict[str, Earning]:
-  inside = (hits.ranks < k).astype(np.float64)
-  rows = np.ones(truth.counts.size)
-  return {
-    f"P@{k}": Earning(inside, rows * k),
-    f"nDCG@{k}": Earning(_normalised_discount(hits, truth, k), rows),
-    f"R@{k}": Earning(inside / truth.counts[hits.rows], (truth.counts > 0).astype(np.float64)),
-  }
-
-
-def _propensity_scored(
-  hits: Hits, best_first: Hits, truth: Truth, k: int, inverse_propensity: Array
-) -> dict[str, Earning]:
-  def earning(weigh):
-    gains, best = (weigh(ranked) * inverse_propensity[ranked.labels] for ranked in (hits, best_first))
-    return Earning(gains, np.bincount(best_first.rows, best, minlength=truth.counts.size))
-
-  return {
-    f"PSP@{k}": earning(lambda ranked: ranked.ranks < k),
-    f"PSnDCG@{k}": earning(lambda ranked: _normalised_discount(ranked, truth, k)),
-  }
+def _inside(ranked: Hits, truth: Truth, k: int) -> Array:
+  return (ranked.ranks < k).astype(np.float64)
 
 
 def _normalised_discount(ranked: Hits, truth: Truth, k: int) -> np.ndarray:
   """Returns `[H]` 1 / log2(rank + 1) within the top k, divided by the row's best possible sum of these."""
   ideal = np.cumsum(1 / np.log2(np.arange(2, k + 2)))[np.minimum(k, truth.counts[ranked.rows]) - 1]
   return (ranked.ranks < k) / np.log2(ranked.ranks + 2) / ideal
+
+
+class Family(NamedTuple):
+  """Defines metrics that differ by k alone.
+
+  Attributes:
+    meaning: what they are, in words.
+    weigh: `(hits, truth, k) -> [H]`, what each hit earns.
+    best: `(truth, k) -> [N]`, what each row could earn. None weighs hits by their inverse propensity, and a
+      row could earn what its best ranking does.
+  """
+
+  meaning: str
+  weigh: Callable[[Hits, Truth, int], Array]
+  best: Callable[[Truth, int], Array] | None = None
+
+
+FAMILIES = {
+  "P": Family(
+    "of the first k labels, how many are right",
+    _inside,
+    lambda truth, k: np.full(truth.counts.size, float(k)),
+  ),
+  "nDCG": Family(
+    "the same, where a higher rank counts more",
+    _normalised_discount,
+    lambda truth, k: np.ones(truth.counts.size),
+  ),
+  "R": Family(
+    "of the right labels, how many are among the first k",
+    lambda hits, truth, k: _inside(hits, truth, k) / truth.counts[hits.rows],
+    lambda truth, k: (truth.counts > 0).astype(np.float64),
+  ),
+  "PSP": Family("the same as P, where a rare label counts more", _inside),
+  "PSnDCG": Family("the same as nDCG, where a rare label counts more", _normalised_discount),
+}
+"""Defines all metrics of `evaluate`, by the part of their name before the @."""
 
 
 def _best_ranking(truth: Truth, inverse_propensity: np.ndarray) -> Hits:

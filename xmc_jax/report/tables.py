@@ -7,27 +7,20 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
+from xmc_jax.metrics import FAMILIES
 from xmc_jax.metrics.slices import FREQUENCIES
 from xmc_jax.report.html import Markup, bar, element, joined, note, table
 from xmc_jax.report.scores import Cut
 
-FAMILIES = {
-  "P": "precision: the share of the first k labels that is true",
-  "nDCG": "as precision, with more for true labels further up",
-  "PSP": "precision, with more for rare labels",
-  "PSnDCG": "nDCG, with more for rare labels",
-  "R": "recall: the share of a point's true labels among the first k",
-  "coverage": "the share of labels that are rightly found for some point",
+MEANINGS = {name: family.meaning for name, family in FAMILIES.items()} | {
+  "coverage": "of all labels, how many are rightly found for some point",
 }
 RANKINGS = {
   "hybrid": "all others joined; predictions use it",
   "fused": "encoder and classifier joined",
   "encoder": "similarity of text and label",
   "classifier": "a classifier for each label",
-  "memory": "labels of similar training texts",
-  "memory_regression": "the same, where training texts that are alike share a vote",
-  "lexical_memory": "labels of training texts with similar words",
-  "lexical_labels": "labels whose texts have similar words",
+  **configs.SOURCES,
 }
 _STAGES = {
   "prepare": "preparing data",
@@ -67,9 +60,9 @@ def metrics(means: Mapping[str, float], intervals: Mapping[str, Sequence[float]]
       small = element("small", Markup("<br>"), f"{percent(low)}–{percent(high)}")
     return joined([element("b", percent(means[name])), small])
 
-  kinds = [kind for kind in FAMILIES if any(f"{kind}@{k}" in means for k in ks)]
+  kinds = [kind for kind in MEANINGS if any(f"{kind}@{k}" in means for k in ks)]
   rows = [
-    [joined([element("b", f"{kind}@k"), element("small", Markup("<br>"), FAMILIES[kind])])]
+    [joined([element("b", f"{kind}@k"), element("small", Markup("<br>"), MEANINGS[kind])])]
     + [cell(f"{kind}@{k}") for k in ks]
     for kind in kinds
   ]

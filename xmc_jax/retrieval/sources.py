@@ -2,7 +2,7 @@
 
 A source takes a block of queries and returns its best labels, and a function that scores any label for them.
 Its scores resemble probabilities: 0 if it knows nothing, about 1 if it is certain. To add a source, write a
-function and list it in `SOURCES`. docs/formulas.md, "Ranking", has the formulas.
+function, and its name and meaning in `config.SOURCES`. docs/formulas.md, "Ranking", has the formulas.
 """
 
 import functools
@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from jax.sharding import Mesh
 
+from xmc_jax import config as configs
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
@@ -236,12 +237,7 @@ def memory_regression(block: Block) -> Found:
 
 
 SOURCES: dict[str, Callable[[Block], Found]] = {
-  "encoder": encoder,
-  "classifier": classifier,
-  "memory": memory,
-  "memory_regression": memory_regression,
-  "lexical_memory": lexical_memory,
-  "lexical_labels": lexical_labels,
+  name: globals()[name] for name in ("encoder", "classifier", *configs.SOURCES)
 }
 
 
