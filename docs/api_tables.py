@@ -1,6 +1,6 @@
 """Reads the public names of xmc_jax from its source, without importing it: for docs/api.md and its pages.
 
-docs/make_tables.py writes a table for each part into docs/api.md; docs/site_pages.py makes a page of each.
+docs/make_tables.py writes a list for each part into docs/api.md; docs/site_pages.py makes a page of each.
 """
 
 import ast
@@ -58,14 +58,13 @@ def about(part: str) -> str:
 
 
 def api_tables(_: list[str]) -> str:
-  """Returns a heading, a sentence and a Markdown table of public names for each part of the API."""
+  """Returns a heading, a sentence and a list of public names for each part of the API."""
   lines: list[str] = []
   for part in parts():
     lines += [f"## {written(part)}", "", about(part).partition("\n\n")[0], ""]
-    lines += ["| name | what it does |", "|---|---|"]
     for one in public_names(part):
-      summary = one.summary.replace("|", "\\|")
-      lines.append(f"| [`{one.written}`](../{one.file}) | {summary} |")
+      sentence = re.split(r"(?<=\.) (?=[A-Z'])", one.summary)[0]
+      lines.append(f"- [`{one.written}`](../{one.file}): {sentence}")
     lines.append("")
   return "\n".join(lines)
 
