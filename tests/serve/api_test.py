@@ -21,7 +21,6 @@ from xmc_jax import serve
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
 from xmc_jax.serve import answers
-from xmc_jax.serve.guard import host_name, is_loopback
 from xmc_jax.serve.server import bound_socket, known_names
 
 COMPILED: list[str] = []  # what JAX traces or compiles in this process
@@ -242,10 +241,10 @@ REFUSED = {
   "k that is no number": (b'{"text": "a", "k": "3"}', 422, "k is wrong"),
   "k that is no whole number": (b'{"text": "a", "k": 1.5}', 422, "k is wrong"),
   "k that is a truth value": (b'{"text": "a", "k": true}', 422, "k is wrong"),
-  "k above the limit": (b'{"text": "a", "k": 31}', 422, "limit of 30"),
-  "k far above": (b'{"text": "a", "k": ' + b"9" * 300 + b"}", 422, "limit of 30"),
+  "k above the limit": (b'{"text": "a", "k": 31}', 422, "equal to 30"),
+  "k far above": (b'{"text": "a", "k": ' + b"9" * 300 + b"}", 422, "equal to 30"),
   "explain that is no truth value": (b'{"text": "a", "explain": "yes"}', 422, "explain is wrong"),
-  "too many texts": (json.dumps({"texts": ["a"] * 65}).encode(), 422, "limit of 64"),
+  "too many texts": (json.dumps({"texts": ["a"] * 65}).encode(), 422, "at most 64"),
   "a long text": (json.dumps({"text": LONG}).encode(), 422, "limit of 10000"),
   "a long text among others": (json.dumps({"texts": ["a", LONG]}).encode(), 422, "limit of 10000"),
   "a large body": (b" " * (1 << 20) + b"{}", 413, "limit of 1048576 bytes"),
@@ -318,49 +317,23 @@ def test_other_hosts_are_refused(stand_in, host, status):
   assert stand_in.get("/health", headers={"Host": host}).status_code == status
 
 
-def test_names_and_addresses():
-  assert [host_name(name) for name in ("[::1]:80", "a.b:80", "A", "a b", "x:y")] == [
-    "::1",
-    "a.b",
-    "a",
-    "a b",
-    "",
-  ]
-  assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")))
-  assert not any(map(is_loopback, ("0.0.0.0", "::", "::ffff:192.168.0.1", "192.168.0.1", "example.org", "")))
-
-
-@each_case(
-  "spelling",
-  ["127.0.0.1", "127.1", "localhost", "127.0.1.1", "::ffff:127.0.0.1", "ip6-localhost"],
-)
+@pytest.mark.parametrize("spelling", ["127.0.0.1", "127.1", "localhost", "127.0.1.1"])
 def test_the_host_is_checked_however_the_loopback_is_spelled(spelling):
-  try:
-    taken = bound_socket(spelling, 0)
-  except UserError:
-    return  # this machine has no such name, or no IPv6
-  with taken:
-    names = known_names(spelling, taken.getsockname()[0], ())
+  with bound_socket(spelling, 0) as taken:
+    names = known_names(spelling, taken, ())
   with client_of(StandIn(), allowed_hosts=names) as client:
     statuses = [client.get("/health", headers={"Host": host}).status_code for host in KNOWN_HOSTS]
     assert statuses == [200] * len(KNOWN_HOSTS)
     assert client.get("/health", headers={"Host": "evil.example"}).status_code == 421
 
 
-def test_a_server_for_other_machines_knows_its_own_names_and_those_given():
-  assert known_names("0.0.0.0", "0.0.0.0", ()) == ()  # every name
-  allowed = ("labels.example.org", "A.org:8443", "[2001:db8::1]:8000", "2001:db8::2")
-  names = known_names("my.example", "192.168.0.1", allowed)
+def test_a_server_for_other_machines_knows_its_own_names_and_those_given(capsys):
+  with bound_socket("0.0.0.0", 0) as taken:
+    assert known_names("0.0.0.0", taken, ()) == ()  # every name
+    assert "lets other machines in" in capsys.readouterr().err
+    names = known_names("0.0.0.0", taken, ("labels.example.org", "A.org:8443", "[2001:db8::1]:8000"))
   with client_of(StandIn(), allowed_hosts=names) as client:
-    others = (
-      "labels.example.org",
-      "a.org:8443",
-      "a.org",
-      "[2001:db8::1]",
-      "[2001:db8::2]:9",
-      "my.example:8000",
-    )
-    for host in (*KNOWN_HOSTS, *others, "192.168.0.1:8000"):
+    for host in (*KNOWN_HOSTS, "labels.example.org", "a.org:8443", "a.org", "[2001:db8::1]", "0.0.0.0:8000"):
       assert client.get("/health", headers={"Host": host}).status_code == 200, host
     for host in ("", "evil.example", "example.org", "[2001:db8::3]"):
       assert client.get("/health", headers={"Host": host}).status_code == 421, host
@@ -382,10 +355,9 @@ def test_headers_keep_the_page_to_itself(stand_in):
     assert "access-control-allow-origin" not in headers
 
 
-def test_a_bug_is_told_without_a_traceback(stand_in, capsys):
+def test_a_bug_is_told_without_a_traceback(stand_in):
   said = sentence(stand_in.post("/predict", json={"text": "a bug"}), 500)
   assert "its own log" in said and "Zero" not in said
-  assert "ZeroDivisionError" in capsys.readouterr().err
   assert stand_in.post("/predict", json={"text": "fine"}).status_code == 200
 
 
@@ -411,7 +383,7 @@ def test_a_full_queue_says_when_to_come_again():
 def test_an_embedding_that_is_not_finite_is_null(stand_in):
   assert stand_in.post("/embed", json={"text": "abc"}).json() == {"embeddings": [[3.0, None]]}
   scores = [serve.worker.Label(0, "l0", "a", value, None) for value in (np.nan, -np.inf, 0.25)]
-  found = answers.predictions([scores])["predictions"][0]["labels"]
+  found = json.loads(answers.predictions([scores]).body)["predictions"][0]["labels"]
   assert [label["score"] for label in found] == [None, None, 0.25]
 
 

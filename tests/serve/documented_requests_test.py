@@ -10,7 +10,7 @@ from made_servers import ROOT, StandIn, running, train
 from starlette.testclient import TestClient
 
 from xmc_jax import serve
-from xmc_jax.serve import api
+from xmc_jax.serve import api, server
 
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
@@ -61,10 +61,8 @@ def test_the_limits_are_these(client):
   assert limits.max_body_bytes == 1 << 20 and "more than 1 MiB" in said
   assert f"more than {limits.max_texts} texts" in said and f"up to {limits.max_batch_texts} texts" in said
   assert f"more than {limits.max_text_length:,} characters" in said and f"`k` above {limits.max_k}" in said
-  assert f"{limits.max_waiting_texts} texts wait" in said and f"{limits.max_requests} requests" in said
-  assert (
-    f"within {limits.body_seconds:g} seconds" in said and f"up to {limits.drain_seconds:g} seconds" in said
-  )
+  assert f"{limits.max_waiting_texts} texts wait" in said and f"{server._MAX_CONNECTIONS} connections" in said
+  assert f"up to {server._DRAIN_SECONDS} seconds" in said
   assert f"up to {1000 * limits.max_wait_seconds:g} ms" in said
 
 

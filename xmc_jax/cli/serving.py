@@ -56,18 +56,17 @@ def serve(
     say(f"opening {workdir}")
     model = Model.load(workdir, scores=scores, backend=backend, warm=False, add_labels=add_labels)
     k = model.check_k(k, threshold)
-    server.serve(
+    application = serving.app(
       model,
-      taken,
-      name=workdir.absolute().name,
-      host=host,
       k=k,
-      threshold=threshold,
+      name=workdir.absolute().name,
       limits=serving.Limits(
         max_k=max(k, usual.max_k),
         max_text_length=max_text_length,
         max_body_bytes=max(usual.max_body_bytes, _BYTES_OF_CHARACTER * max_text_length),
       ),
-      allowed_hosts=tuple(allowed_hosts),
+      allowed_hosts=server.known_names(host, taken, allowed_hosts),
       page_text=serving.PageText(title, description, tuple(example)),
+      threshold=threshold,
     )
+    server.serve(application, taken, host)

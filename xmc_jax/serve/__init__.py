@@ -52,11 +52,15 @@ def app(
   """
   check_installed()
   from xmc_jax.serve import api
-  from xmc_jax.serve.worker import ModelWorker
 
-  worker = ModelWorker(model, limits)
   return api.build(
-    worker, k=k, name=name, allowed_hosts=allowed_hosts, page_text=page_text, threshold=threshold
+    model,
+    k=k,
+    name=name,
+    limits=limits,
+    allowed_hosts=allowed_hosts,
+    page_text=page_text,
+    threshold=threshold,
   )
 
 

@@ -14,12 +14,8 @@ class Limits(NamedTuple):
     max_text_length: characters of a text.
     max_k: labels per text; fewer if the run has fewer.
     max_waiting_texts: texts that wait for the model; requests beyond are refused with 503.
-    max_requests: requests that are read or answered at once; more are refused with 503.
     max_batch_texts: texts that the model gets at once.
     max_wait_seconds: how long a text waits for others to join its batch.
-    body_seconds: how long a client may take to send a body.
-    answer_seconds: how long a client may leave an answer unread.
-    drain_seconds: how long a stopping server answers what waits.
   """
 
   max_body_bytes: int = 1 << 20
@@ -27,12 +23,8 @@ class Limits(NamedTuple):
   max_text_length: int = 10_000
   max_k: int = 100
   max_waiting_texts: int = 512
-  max_requests: int = 512
   max_batch_texts: int = 64
   max_wait_seconds: float = 0.002
-  body_seconds: float = 20.0
-  answer_seconds: float = 20.0
-  drain_seconds: float = 10.0
 
   def check(self) -> None:
     """Raises UserError for a limit that cannot work."""

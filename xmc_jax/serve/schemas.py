@@ -1,6 +1,6 @@
 """Describes the bodies of requests and answers: FastAPI checks the former, and `/openapi.json` shows both."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,23 +19,32 @@ def _example(*values: dict[str, Any]) -> ConfigDict:
   return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": list(values)})
 
 
-class EmbedRequest(BaseModel):
-  """Asks for the embeddings of texts; exactly one of `text` and `texts` is given."""
+def request_bodies(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
+  """Returns the bodies of `/embed` and `/predict`, with the limits of a server."""
+  longest = Field(json_schema_extra={"maxLength": limits.max_text_length})
 
-  model_config = _example({"texts": [_TEXT, "a window manager"]}, {"text": _TEXT})
-  texts: list[str] | None = Field(None, description="Texts, answered in this order.", fail_fast=True)
-  text: str | None = Field(None, description="A single text.")
+  class EmbedRequest(BaseModel):
+    """Asks for the embeddings of texts; exactly one of `text` and `texts` is given."""
 
+    model_config = _example({"texts": [_TEXT, "a window manager"]}, {"text": _TEXT})
+    texts: Annotated[list[Annotated[str, longest]], Field(max_length=limits.max_texts)] | None = Field(
+      None, description="Texts, answered in this order.", fail_fast=True
+    )
+    text: Annotated[str, longest] | None = Field(None, description="A single text.")
 
-class PredictRequest(EmbedRequest):
-  """Asks for the best labels of texts; exactly one of `text` and `texts` is given."""
+  class PredictRequest(EmbedRequest):
+    """Asks for the best labels of texts; exactly one of `text` and `texts` is given."""
 
-  model_config = _example({"text": _TEXT, "k": 3}, {"texts": [_TEXT, "a window manager"], "explain": True})
-  k: int | None = Field(None, description="Labels per text; the server's own number if not given.", ge=1)
-  threshold: float | None = Field(
-    None, description="The least score of a label; the server's own if not given.", allow_inf_nan=False
-  )
-  explain: bool = Field(False, description="Whether each label gets its reasons, `why`.")
+    model_config = _example({"text": _TEXT, "k": 3}, {"texts": [_TEXT, "a window manager"], "explain": True})
+    k: int | None = Field(
+      None, description="Labels per text; the server's own number if not given.", ge=1, le=limits.max_k
+    )
+    threshold: float | None = Field(
+      None, description="The least score of a label; the server's own if not given.", allow_inf_nan=False
+    )
+    explain: bool = Field(False, description="Whether each label gets its reasons, `why`.")
+
+  return EmbedRequest, PredictRequest
 
 
 class Voter(BaseModel):
@@ -126,22 +135,3 @@ class ErrorAnswer(BaseModel):
 
   model_config = _example({"error": "k = 500 is more than this server's limit of 100"})
   error: str
-
-
-def add_limits(schema: dict[str, Any], limits: Limits) -> dict[str, Any]:
-  """Writes the limits of a server into its OpenAPI schema; returns the schema."""
-  parts = schema["components"]["schemas"]
-  length = {"maxLength": limits.max_text_length}
-  for name in ("EmbedRequest", "PredictRequest"):
-    keys = parts[name]["properties"]
-    _first_type(keys["text"]).update(length)
-    texts = _first_type(keys["texts"])
-    texts.update(maxItems=limits.max_texts)
-    texts["items"].update(length)
-  _first_type(parts["PredictRequest"]["properties"]["k"]).update(maximum=limits.max_k)
-  return schema
-
-
-def _first_type(key: dict[str, Any]) -> dict[str, Any]:
-  """Returns the part of an optional key's schema that is not null."""
-  return next(kind for kind in key["anyOf"] if kind["type"] != "null")

@@ -4,7 +4,6 @@ JAX never runs in the server's event loop, so that the server answers while the 
 """
 
 import collections
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,15 +17,10 @@ from xmc_jax.serve.limits import Limits
 
 # Labels are ranked this deep, or as deep as the limit allows: each depth may be a compilation.
 _FEW_LABELS = 10
-_MEMORY = 0.8  # weight of the past in the mean seconds of a text
 
 
 class Busy(Exception):
-  """Refuses a request that cannot wait; `seconds` is when to come again."""
-
-  def __init__(self, why: str, seconds: int = 1):
-    super().__init__(why)
-    self.seconds = seconds
+  """Refuses a request that cannot wait."""
 
 
 class Label(NamedTuple):
@@ -68,8 +62,7 @@ class ModelWorker:
     self._changed = threading.Condition()
     self._jobs: collections.deque[_Job] = collections.deque()
     self._waiting = 0
-    self._closed_at = math.inf  # from then on, what waits is refused
-    self._seconds_per_text = 0.0
+    self._closed = False
     self._many = False  # whether the last batch joined several requests: then more are likely to come
     self._thread = threading.Thread(target=self._work, name="model", daemon=True)
     self._ready: Future = Future()
@@ -110,27 +103,31 @@ class ModelWorker:
     """Queues texts for their embeddings; returns a future of `[n, D]` float32. Raises Busy as `predict`."""
     return self._submit(_Job(texts, 0, False, Future()))
 
-  def drain(self, seconds: float) -> None:
-    """Refuses new texts from now on, and those that still wait after some seconds."""
+  def close(self) -> None:
+    """Refuses what waits, and new texts from now on; the thread ends after its batch."""
     with self._changed:
-      self._closed_at = min(self._closed_at, time.monotonic() + seconds)
+      self._closed = True
+      for job in self._jobs:
+        if job.answer.set_running_or_notify_cancel():
+          job.answer.set_exception(Busy("the server is stopping"))
+      self._jobs.clear()
+      self._waiting = 0
       self._changed.notify()
 
   def join(self, timeout: float) -> None:
-    """Waits for the thread to end after `drain`."""
+    """Waits for the thread to end after `close`."""
     if self._thread.ident is not None:
       self._thread.join(timeout)
 
   def _submit(self, job: _Job) -> Future:
     self.start()  # where the application is mounted in another one, nothing else does
     with self._changed:
-      if self._closed_at < math.inf:
+      if self._closed:
         raise Busy("the server is stopping")
       # An idle worker takes any request, also one of more texts than may wait.
       if self._jobs and self._waiting + len(job.texts) > self.limits.max_waiting_texts:
         raise Busy(
-          f"the server is busy: {self._waiting} texts wait, and at most {self.limits.max_waiting_texts} may",
-          max(1, math.ceil(self._waiting * self._seconds_per_text)),
+          f"the server is busy: {self._waiting} texts wait, and at most {self.limits.max_waiting_texts} may"
         )
       self._jobs.append(job)
       self._waiting += len(job.texts)
@@ -142,9 +139,8 @@ class ModelWorker:
       most = max(self.limits.max_texts, self.limits.max_batch_texts)
       self.model.warm(most, (_FEW_LABELS, self.limits.max_k))
     except BaseException as error:
-      self.drain(0.0)
+      self.close()
       self._ready.set_exception(error)
-      self._next_batch()  # refuses what waits
       return
     self._ready.set_result(None)
     while batch := self._next_batch():
@@ -154,35 +150,21 @@ class ModelWorker:
         self._answer(alike)
       num_texts = sum(len(job.texts) for job in live)
       if num_texts:
-        seconds = time.perf_counter() - start
-        latest = seconds / num_texts
-        past = self._seconds_per_text or latest
-        self._seconds_per_text = _MEMORY * past + (1 - _MEMORY) * latest
-        self.on_batch(num_texts, seconds)
+        self.on_batch(num_texts, time.perf_counter() - start)
 
   def _next_batch(self) -> list[_Job]:
     """Waits for requests; returns those of the next batch, or none if the worker has ended."""
+    most = self.limits.max_batch_texts
     with self._changed:
-      self._changed.wait_for(lambda: self._jobs or self._closed_at < math.inf)
-      wait = self.limits.max_wait_seconds if self._many else 0.0  # a client that is alone never waits
-      most, until = self.limits.max_batch_texts, time.monotonic() + wait
-      while self._waiting < most and self._closed_at == math.inf and (left := until - time.monotonic()) > 0:
-        self._changed.wait(left)
-      if time.monotonic() >= self._closed_at:
-        self._refuse_all()
+      self._changed.wait_for(lambda: self._jobs or self._closed)
+      if self._many:  # a client that is alone never waits
+        self._changed.wait_for(lambda: self._waiting >= most or self._closed, self.limits.max_wait_seconds)
       batch: list[_Job] = []
       while self._jobs and (not batch or sum(len(job.texts) for job in (*batch, self._jobs[0])) <= most):
         batch.append(self._jobs.popleft())
         self._waiting -= len(batch[-1].texts)
       self._many = len(batch) > 1
       return batch
-
-  def _refuse_all(self) -> None:
-    for job in self._jobs:
-      if job.answer.set_running_or_notify_cancel():
-        job.answer.set_exception(Busy("the server is stopping"))
-    self._jobs.clear()
-    self._waiting = 0
 
   def _answer(self, jobs: Sequence[_Job]) -> None:
     """Answers requests of one kind together; if that fails, each alone, so that one ends no other."""
