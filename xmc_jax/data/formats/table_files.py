@@ -1,36 +1,22 @@
-"""Rows of tables (JSON, CSV, TSV, parquet, .arrow) and labelled lines as records, with their line numbers.
-
-At most CHUNK_BYTES plus one row (MAX_LINE_BYTES) are in memory at a time; for parquet, plus BATCH_ROWS rows.
-"""
+"""Rows of tables (JSON, CSV, TSV, parquet, .arrow) and labelled lines as records, with their line numbers."""
 
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
-from xmc_jax.data.formats import arrow_streams, separated, workbooks
-from xmc_jax.data.formats.arrow_rows import BATCH_ROWS, check_installed, record_chunks, refuse_too_many_rows
-from xmc_jax.data.formats.columns import TableColumns, refuse_twice, shown
+from xmc_jax.data.formats import arrow, separated, workbooks
+from xmc_jax.data.formats.columns import TableColumns, shown
 from xmc_jax.data.formats.json_records import is_array, items, objects
-from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines, open_bytes
-from xmc_jax.data.formats.source import DEFAULTS, Options, Place, excerpt, one_line, refusal
+from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place, excerpt, refusal
 from xmc_jax.errors import DataError
 
-if TYPE_CHECKING:
-  import pyarrow as pa
-  from pyarrow.parquet import ParquetFile
-
-SUFFIXES = (
-  ".jsonl",
-  ".csv",
-  ".tsv",
-  ".parquet",
-  ".json",
-  ".xlsx",
-)  # that may be named; .arrow files never are
+# That tables may be named by; .arrow files never are.
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".xlsx")
 TABBED = (".tsv", ".txt")  # whose quotation marks may be letters
 JSON = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack some
+ARROW = (".parquet", ".arrow")  # whose schemas name their columns
 _LABELLED_LINE = re.compile(r"((?:__label__\S+\s+)+|\d+(?:,\d+)*\t|\t)(.*)")
 
 
@@ -47,15 +33,11 @@ def records(
   Raises:
     DataError: the table is damaged, or has one of these columns twice.
   """
-  if (schema := _schema(path)) is not None:
-    refuse_twice(path, schema.names, columns)
   match kind := suffix(path):
     case ".jsonl" | ".json":
       yield from items(path, options) if is_array(path) else objects(path, notices, options)
-    case ".arrow":
-      yield from arrow_streams.records(path, columns)
-    case ".parquet":
-      yield from _parquet(path, columns)
+    case ".arrow" | ".parquet":
+      yield from arrow.records(path, columns)
     case ".txt" if not has_header(path, options):
       yield from _labelled_lines(path, notices, options)
     case ".xlsx":
@@ -77,8 +59,8 @@ def column_names(path: Path, notices: list[str], options: Options = DEFAULTS) ->
 
 def _first_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
   """Returns the same as `column_names`; nothing if the table is empty."""
-  if (schema := _schema(path)) is not None:
-    return list(schema.names)
+  if suffix(path) in ARROW:
+    return list(arrow.schema(path).names)
   names: dict[str, None] = {}
   num_rows = 0
   for _, rows in records(path, (), notices, options):
@@ -109,42 +91,8 @@ def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str
 
 def hub_metadata(path: Path) -> bytes:
   """Returns what Hugging Face's libraries wrote into a table's schema, as JSON; b"" if they wrote nothing."""
-  schema = _schema(path)
-  return b"" if schema is None else (schema.metadata or {}).get(b"huggingface", b"")
-
-
-def _schema(path: Path) -> "pa.Schema | None":
-  """Returns the schema of a table whose format has one."""
-  if suffix(path) == ".arrow":
-    return arrow_streams.schema(path)
-  if suffix(path) != ".parquet":
-    return None
-  with open_bytes(path) as file:
-    return _open_parquet(path, file).schema_arrow
-
-
-def _open_parquet(path: Path, file: BinaryIO) -> "ParquetFile":
-  check_installed(path)
-  import pyarrow.parquet
-
-  try:
-    return pyarrow.parquet.ParquetFile(file)
-  except Exception as error:  # a damaged file can fail in any of the layers
-    raise DataError(f"{path}: expected a parquet file ({one_line(error)})") from None
-
-
-def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, list[dict]]]:
-  done = 0
-  with open_bytes(path) as file:
-    for rows in record_chunks(path, "parquet", _parquet_batches(path, file, columns)):
-      yield Place(path, range(done + 1, done + 1 + len(rows)), "row"), rows
-      done += len(rows)
-
-
-def _parquet_batches(path: Path, file: BinaryIO, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
-  table = _open_parquet(path, file)
-  refuse_too_many_rows(table.metadata.num_rows, path.stat().st_size)
-  yield from table.iter_batches(BATCH_ROWS, columns=list(columns) or None)
+  found = (arrow.schema(path).metadata if suffix(path) in ARROW else None) or {}
+  return found.get(b"huggingface", b"")
 
 
 def has_header(path: Path, options: Options) -> bool:
