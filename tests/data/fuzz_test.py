@@ -13,7 +13,7 @@ import sample_folders as samples
 from hypothesis import given
 
 from xmc_jax import data
-from xmc_jax.data.formats import filter_pairs
+from xmc_jax.data.formats import filters_and_graphs
 from xmc_jax.data.formats.label_cells import CellFormat
 from xmc_jax.data.formats.lines import keyed_text_chunks
 from xmc_jax.data.formats.matrices import parse_pairs
@@ -79,23 +79,18 @@ def test_targets_survive_text(rows):
   np.testing.assert_array_equal(found.values, np.array([v for row in rows for _, v in row], np.float32))
 
 
-@given(st.lists(st.lists(st.text("0123-+x_\x00", max_size=3), max_size=3), max_size=6), st.integers(1, 4))
-def test_filter_pairs_are_parsed_as_one_by_one(tmp_path_factory, words, many):
+@given(st.lists(st.lists(st.text("0123-+x_\x00", max_size=3), max_size=3), max_size=6))
+def test_filter_pairs_are_parsed_as_one_by_one(tmp_path_factory, words):
   lines = [" ".join(line).encode() for line in words]
   path = samples.write(tmp_path_factory.mktemp("filter") / "f.txt", b"\n".join(lines))
   numbers = [[number(int, word) for word in line.split()] for line in lines]
-  good = [
-    not pair or (len(pair) == 2 and all(n is not None and 0 <= n < 100 for n in pair)) for pair in numbers
-  ]
-  tally = Counter()
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(filter_pairs, "_MANY", many)
-    if not all(good):
-      with pytest.raises(DataError, match=r"f\.txt, line \d+: expected (two whole numbers|a row|a label)"):
-        filter_pairs.read_filter(path, (100, 100), tally, [])
-      return
-    rows, labels = filter_pairs.read_filter(path, (100, 100), tally, [])
   pairs = [tuple(pair) for pair in numbers if pair]
+  tally = Counter()
+  if not all(len(pair) == 2 and all(n is not None and 0 <= n < 100 for n in pair) for pair in pairs):
+    with pytest.raises(DataError, match=r"f\.txt, line \d+: expected (two whole numbers|a row|a label)"):
+      filters_and_graphs.read_filter(path, (100, 100), tally, [])
+    return
+  rows, labels = filters_and_graphs.read_filter(path, (100, 100), tally, [])
   assert list(zip(rows.tolist(), labels.tolist())) == sorted(set(pairs))
   assert tally["filter_duplicates"] == len(pairs) - len(set(pairs))
 

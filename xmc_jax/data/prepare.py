@@ -13,13 +13,11 @@ import numpy as np
 
 from xmc_jax.data import cache, formats
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
-from xmc_jax.data.formats.checks import cleaned
-from xmc_jax.data.formats.filter_pairs import filter_of
+from xmc_jax.data.formats.filters_and_graphs import filter_of
 from xmc_jax.data.formats.lines import PACKED
-from xmc_jax.data.formats.matrices import matrix_chunks
+from xmc_jax.data.formats.matrices import cleaned, matrix_chunks
 from xmc_jax.data.formats.paired import text_lines
-from xmc_jax.data.formats.repeated_texts import hashes_of
-from xmc_jax.data.formats.source import GraphFiles, Options, Source
+from xmc_jax.data.formats.source import GraphFiles, Options, Source, hashes_of
 from xmc_jax.data.manifest import read_manifest, write_manifest
 from xmc_jax.data.texts import utf8, well_formed
 from xmc_jax.data.tokens import Encoder

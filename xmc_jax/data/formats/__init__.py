@@ -7,8 +7,7 @@ from pathlib import Path
 
 from xmc_jax.data.formats import beir, huggingface, paired, raw_json, tables
 from xmc_jax.data.formats.columns import texts_beside
-from xmc_jax.data.formats.filter_pairs import find_filters
-from xmc_jax.data.formats.graph_files import find_graphs
+from xmc_jax.data.formats.filters_and_graphs import find_filters, find_graphs
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Options, Source, some_of
 from xmc_jax.errors import ConfigError, DataError

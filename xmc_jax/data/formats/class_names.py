@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from xmc_jax.data.formats import arrow
 from xmc_jax.data.formats.lines import reading
+from xmc_jax.data.formats.source import Place
+from xmc_jax.data.formats.split_files import SplitFiles
+from xmc_jax.data.formats.table_files import ARROW, suffix
 from xmc_jax.errors import DataError
 
 _LISTS = ("Sequence", "List", "LargeList")
-_LARGEST = 1 << 26  # bytes: a million names of ordinary length
+_UNLABELLED = -1  # how data sets of the hub mark a point whose label is not known
 
 
 def read_json(path: Path) -> dict:
@@ -17,10 +21,10 @@ def read_json(path: Path) -> dict:
   Raises:
     DataError: there is no such file, or it holds something else.
   """
-  with reading(path), open(path, "rb") as file:
-    content = file.read(_LARGEST + 1)
+  with reading(path):
+    content = path.read_bytes()
   try:
-    found = json.loads(content) if len(content) <= _LARGEST else None
+    found = json.loads(content)
   except (ValueError, RecursionError):
     found = None
   if not isinstance(found, dict):
@@ -28,21 +32,56 @@ def read_json(path: Path) -> dict:
   return found
 
 
-def names_in_metadata(metadata: bytes, column: str) -> list[str]:
-  """Returns the names of a column's classes in a schema's metadata; none if it has no legible ones."""
-  try:
-    return names_of(json.loads(metadata)["info"]["features"], column)
-  except (ValueError, RecursionError, TypeError, KeyError):
-    return []
+def class_names(split: SplitFiles, column: str) -> dict[Path, list[str]]:
+  """Returns the names of the classes in a column, for each of the tables that names them."""
+  shared = _names_of(read_json(split.features).get("features"), column) if split.features else []
+  names = {path: shared or _names_of(_features_of(path), column) for path in split.files}
+  return {path: of_file for path, of_file in names.items() if of_file}
 
 
-def names_of(features: Any, column: str) -> list[str]:
-  """Returns the names of a column's classes, in the order of their numbers; none if it has no classes.
+def named(labels: list[str | int], names: list[str], place: Place, row: int) -> list[str | int]:
+  """Returns the labels of a cell by name, without -1.
 
-  Args:
-    features: `Features` of a data set as JSON: {column: {"_type": ...}}.
-    column: a column of a class, or of a list of classes, for each row.
+  Raises:
+    DataError: a number that no class has.
   """
+  found: list[str | int] = []
+  for label in labels:
+    if not isinstance(label, int):
+      found.append(label)
+    elif 0 <= label < len(names):
+      found.append(names[label])
+    elif label != _UNLABELLED:
+      raise place.refuse(row, f"a class in [0, {len(names)}), or -1 for none", label)
+  return found
+
+
+def is_unlabelled(cell: object) -> bool:
+  """Returns whether a cell has the number that stands for an unknown class."""
+  return cell == _UNLABELLED or (isinstance(cell, list) and _UNLABELLED in cell)
+
+
+def notices(names: list[str], label_file: str, is_used: bool, num_unlabelled: int) -> list[str]:
+  """Returns what numbers of labels stand for, and how many rows have that of an unknown class."""
+  where = f"the {len(names):,} class names in the tables' metadata"
+  if not names or not is_used:
+    return [f"{where} are not all in {label_file}, so labels are read as numbers"] if names else []
+  found = f"{where}, as keys of {label_file}" if label_file else where
+  unknown = f"rows whose label is -1, for unknown, count as rows without labels: {num_unlabelled:,}"
+  return [f"numbers of labels stand for {found}", *([unknown] if num_unlabelled else [])]
+
+
+def _features_of(path: Path) -> Any:
+  """Returns the features that Hugging Face's libraries wrote into a table's schema, None if none."""
+  metadata = arrow.schema(path).metadata if suffix(path) in ARROW else None
+  try:
+    return json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+  except (ValueError, RecursionError, TypeError, KeyError):
+    return None
+
+
+def _names_of(features: Any, column: str) -> list[str]:
+  """Returns the names of a column's classes, in the order of their numbers; none if it has no classes."""
   feature = features.get(column) if isinstance(features, dict) else None
   if isinstance(feature, list) and len(feature) == 1:  # how lists were written until 2020
     feature = feature[0]

@@ -126,9 +126,15 @@ def shown(columns: list[str]) -> str:
   return f"(columns: {', '.join([*map(excerpt, columns[:_MANY]), *more])})"
 
 
-def taken(key: str, names: tuple[str, ...], is_guess: bool) -> str:
-  """Returns the column names and, if they were guessed, how to choose others."""
-  named = "column " + " and ".join(map(excerpt, names))
-  if key == "label_column" and len(names) > 1:
-    named = f"{len(names):,} columns of 0 and 1"
-  return f"{named} (guessed; change with --config.data.{key})" if is_guess else named
+def taken(table: str, chosen: TableColumns, options: Options, may_change: bool) -> str:
+  """Returns which columns of a table were taken and, if they were guessed, how to choose others."""
+  texts = f"column {' and '.join(map(excerpt, chosen.texts))}"
+  labels = f"column {excerpt(chosen.labels[0])}"
+  if len(chosen.labels) > 1:
+    labels = f"{len(chosen.labels):,} columns of 0 and 1"
+  change = " (guessed; change with --config.data.{})"
+  if may_change and "+".join(chosen.texts) != options.text:
+    texts += change.format("text")
+  if may_change and not options.label_column:
+    labels += change.format("label_column")
+  return f"{table}: texts from {texts}, labels from {labels}"

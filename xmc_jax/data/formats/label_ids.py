@@ -80,8 +80,8 @@ class Vocabulary:
     """Returns the ids of these labels, without those that have none."""
     return [found for label in labels if (found := self.id_of(label)) is not None]
 
-  def add(self, labels: Sequence[str | int], place: Place, row: int) -> None:
-    """Adds the labels of one cell, and counts those that the label file lacks."""
+  def add(self, labels: Sequence[str | int], place: Place, row: int) -> list[int]:
+    """Returns the ids of the labels of one cell; counts those that the label file lacks, or adds them."""
     self.num_uses += len(labels)
     for label in labels:
       if label in self._shared:
@@ -94,6 +94,7 @@ class Vocabulary:
       if self._policy == "keep" and self.id_of(label) is None:
         self._ids[str(label)] = len(self.texts)
         self.texts.append(str(label))
+    return self.ids_of(labels)
 
   def notices(self) -> list[str]:
     """Returns what became of labels that the label file lacks, and of texts that several labels have.

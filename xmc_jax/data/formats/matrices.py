@@ -1,6 +1,7 @@
-"""Sparse matrices on disk: index files ("rows cols", then `id:value` lines) and scipy's .npz."""
+"""Sparse matrices on disk: index files ("rows cols", then `id:value` lines) or scipy's .npz; their checks."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,3 +145,43 @@ def _first_bad_line(lines: list[bytes], place: Place) -> DataError:
       except (ValueError, OverflowError):
         return place.refuse(row, 'entries "id:value" with a whole number as id', word)
   return place.refuse(0, 'entries "id:value", separated by spaces', lines[0])
+
+
+def cleaned(pairs: Pairs, num_columns: int, tally: Counter) -> Pairs:
+  """Returns the rows with sorted, distinct columns and positive values.
+
+  Args:
+    pairs: rows as read.
+    num_columns: ids must be in [0, num_columns).
+    tally: its 'duplicates' counts merged entries (the larger value is kept), and its
+      'zeros' entries left out (a relevance of 0 is not a label).
+
+  Raises:
+    DataError: an id out of range, a value that is NaN, infinite or negative.
+  """
+  rows = np.repeat(np.arange(len(pairs.counts)), pairs.counts)
+  outside = (pairs.ids < 0) | (pairs.ids >= num_columns)
+  _refuse_first(pairs, rows, outside, f"an id in [0, {num_columns})", pairs.ids)
+  wrong = ~(np.isfinite(pairs.values) & (pairs.values >= 0))
+  _refuse_first(pairs, rows, wrong, "a relevance that is finite and not negative", pairs.values)
+
+  keys, ids, values = rows * num_columns + pairs.ids, pairs.ids, pairs.values
+  if np.any(keys[1:] <= keys[:-1]):
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    tally["duplicates"] += len(keys) - len(first)
+    values = np.maximum.reduceat(values[order], first)
+    rows, ids = rows[order][first], ids[order][first]
+  positive = values > 0
+  if not positive.all():
+    tally["zeros"] += int((~positive).sum())
+    rows, ids, values = rows[positive], ids[positive], values[positive]
+  return Pairs(np.bincount(rows, minlength=len(pairs.counts)), ids, values, pairs.place)
+
+
+def _refuse_first(
+  pairs: Pairs, rows: np.ndarray, wrong: np.ndarray, expected: str, found: np.ndarray
+) -> None:
+  if wrong.any():
+    at = int(np.argmax(wrong))
+    raise pairs.place.refuse(int(rows[at]), expected, str(found[at]))

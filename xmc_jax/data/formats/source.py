@@ -1,6 +1,6 @@
 """The types that every reader returns: the common form of all file layouts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -172,3 +172,13 @@ def refusal(path: Path, number: int, expected: str, found: object = None, unit: 
   """Returns a one-line error that names file, line, what was expected and an excerpt of what was found."""
   tail = "" if found is None else f", found {excerpt(found)}"
   return DataError(f"{path}, {unit} {number}: expected {expected}{tail}")
+
+
+def hashes_of(texts: Iterable[str], num_before: int) -> list[int]:
+  """Returns a 64-bit hash of each text, valid in this process; an empty text is like no other.
+
+  Args:
+    texts: the texts of consecutive rows.
+    num_before: how many rows come before them.
+  """
+  return [hash(text if text.strip() else (None, num_before + row)) for row, text in enumerate(texts)]

@@ -1,12 +1,16 @@
-"""Finds the tables of each split: one file, or the numbered shards that hub repositories consist of."""
+"""Finds the tables of each split, one file or the numbered shards of hub repositories, and their columns."""
 
 import re
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from xmc_jax.data.formats.columns import TableColumns, shown, text_and_label_columns
+from xmc_jax.data.formats.label_cells import columns_of_bits
 from xmc_jax.data.formats.lines import find
-from xmc_jax.data.formats.table_files import suffix
+from xmc_jax.data.formats.source import Options, excerpt
+from xmc_jax.data.formats.table_files import JSON, column_names, records, suffix
 from xmc_jax.errors import DataError
 
 _SHARD = re.compile(
@@ -105,10 +109,10 @@ def _checked(folder: Path, split: str, shards: list[re.Match]) -> SplitFiles:
     wanted = f"{split}-{0 if missing is None else missing:05}-of-{first['total']}{first['end']}"
     raise DataError(f"{folder}: expected {total} shards, such as {wanted}, found {len(shards)}")
   files = tuple(folder / by_number[number][0] for number in range(total))
-  return SplitFiles(files, shown(files))
+  return SplitFiles(files, name_of(files))
 
 
-def shown(files: tuple[Path, ...], folder: str = "") -> str:
+def name_of(files: tuple[Path, ...], folder: str = "") -> str:
   """Returns what a notice calls these files."""
   return folder + files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
 
@@ -116,3 +120,36 @@ def shown(files: tuple[Path, ...], folder: str = "") -> str:
 def _twice(shards: list[re.Match]) -> int:
   numbers = sorted(int(match["number"]) for match in shards)
   return next(one for one, two in pairwise(numbers) if one == two)
+
+
+def find_columns(
+  split: SplitFiles, of_train: TableColumns | None, options: Options, notices: list[str]
+) -> TableColumns:
+  """Returns the columns to read of a split's tables.
+
+  Args:
+    split: its tables.
+    of_train: those of the training tables, which tell the columns of 0 and 1; None for these tables.
+    options, notices: as in `Source`.
+
+  Raises:
+    DataError: a column is missing. Rows of JSON may lack labels, and a file of it all rows.
+  """
+  first, *others = split.files
+
+  def one_hot() -> tuple[str, ...]:
+    if of_train:
+      return of_train.labels
+    with suppress(DataError):  # a column of another type, which nobody may need
+      return columns_of_bits(next(records(first, (), notices, options))[1])
+    return ()
+
+  chosen = text_and_label_columns(first, column_names(first, notices, options), options, one_hot, notices)
+  for path in others:
+    is_json = suffix(path) in JSON
+    have = column_names(path, notices, options, may_be_empty=is_json)
+    wanted = chosen.texts if is_json else (*chosen.texts, *chosen.labels)
+    if have and (missing := next((name for name in wanted if name not in have), "")):
+      expected = f"a column {excerpt(missing)}, as in {first.name}"
+      raise DataError(f"{path}: expected {expected} {shown(have)}")
+  return chosen

@@ -6,11 +6,10 @@ from itertools import chain
 from pathlib import Path
 
 from xmc_jax.data.formats import arrow, separated, workbooks
-from xmc_jax.data.formats.columns import TableColumns, shown
+from xmc_jax.data.formats.columns import TableColumns
 from xmc_jax.data.formats.json_records import is_array, items, objects
 from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines
-from xmc_jax.data.formats.source import DEFAULTS, Options, Place, excerpt, refusal
-from xmc_jax.errors import DataError
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place, refusal
 
 # That tables may be named by; .arrow files never are.
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".xlsx")
@@ -46,19 +45,14 @@ def records(
       yield from separated.records(path, columns, notices, options, "," if kind == ".csv" else "\t")
 
 
-def column_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
+def column_names(
+  path: Path, notices: list[str], options: Options = DEFAULTS, may_be_empty: bool = False
+) -> list[str]:
   """Returns the columns of a table: from its schema, its header, or the keys of its first records.
 
   Raises:
-    DataError: the table is empty.
+    DataError: the table is empty, and may not be.
   """
-  if names := _first_names(path, notices, options):
-    return names
-  raise refusal(path, 1, "at least one row", "an empty table")
-
-
-def _first_names(path: Path, notices: list[str], options: Options = DEFAULTS) -> list[str]:
-  """Returns the same as `column_names`; nothing if the table is empty."""
   if suffix(path) in ARROW:
     return list(arrow.schema(path).names)
   names: dict[str, None] = {}
@@ -68,17 +62,9 @@ def _first_names(path: Path, notices: list[str], options: Options = DEFAULTS) ->
     num_rows += len(rows)
     if num_rows >= CHUNK_ROWS or (names and suffix(path) not in JSON):
       break
+  if not names and not may_be_empty:
+    raise refusal(path, 1, "at least one row", "an empty table")
   return list(names)
-
-
-def refuse_missing(path: Path, first: str, names: TableColumns, notices: list[str], options: Options) -> None:
-  """Refuses a table that lacks a column of the first one; JSON may have no labels, or no rows."""
-  have = (
-    _first_names(path, notices, options) if suffix(path) in JSON else column_names(path, notices, options)
-  )
-  wanted = names.texts if suffix(path) in JSON else [*names.texts, *names.labels]
-  if have and (missing := next((name for name in wanted if name not in have), "")):
-    raise DataError(f"{path}: expected a column {excerpt(missing)}, as in {first} {shown(have)}")
 
 
 def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str]:
@@ -87,12 +73,6 @@ def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str
     return {}
   found = {"text": "+".join(names.texts), "label_column": names.labels[0] if len(names.labels) == 1 else ""}
   return {**found, "quoting": separated.quoting(path, options, "\t")} if suffix(path) in TABBED else found
-
-
-def hub_metadata(path: Path) -> bytes:
-  """Returns what Hugging Face's libraries wrote into a table's schema, as JSON; b"" if they wrote nothing."""
-  found = (arrow.schema(path).metadata if suffix(path) in ARROW else None) or {}
-  return found.get(b"huggingface", b"")
 
 
 def has_header(path: Path, options: Options) -> bool:

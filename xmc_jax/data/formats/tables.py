@@ -1,32 +1,23 @@
 """Tables with a column of texts and a column of labels, with or without a test file."""
 
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice, product
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax.data.formats import columns, label_tables
+from xmc_jax.data.formats import class_names, columns, label_tables
 from xmc_jax.data.formats.columns import TableColumns
 from xmc_jax.data.formats.json_records import joined_text
-from xmc_jax.data.formats.label_cells import CellSurvey, cell_of, columns_of_bits
-from xmc_jax.data.formats.label_classes import LabelClasses
+from xmc_jax.data.formats.label_cells import CellSurvey, cell_of
 from xmc_jax.data.formats.label_ids import Vocabulary
-from xmc_jax.data.formats.repeated_texts import TextGroups, hashes_of
-from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, some_of
-from xmc_jax.data.formats.split_files import SplitFiles, find_splits, one_file
-from xmc_jax.data.formats.table_files import (
-  SUFFIXES,
-  column_names,
-  records,
-  refuse_missing,
-  resolved,
-  suffix,
-)
+from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, hashes_of, some_of
+from xmc_jax.data.formats.split_files import SplitFiles, find_columns, find_splits, one_file
+from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, resolved, suffix
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
@@ -81,11 +72,37 @@ def source_fields(
   }
 
 
-class _Tables:
-  """Reads one or two tables: one pass tells the format of labels, one numbers them, one reads points.
+class _Scan(NamedTuple):
+  """Holds what the first pass over the tables of a split finds.
 
-  If texts repeat, one more collects their labels. Holds the distinct labels (or a whole label file), eighteen
-  bytes per row and the labels of repeated texts in memory between passes.
+  Attributes:
+    columns: those that are read.
+    cells: the label cell of each row.
+    places: where the rows come from, some rows each.
+    group: `[rows]` int64, the number of each row's text, in order of first appearance.
+    is_later: `[rows]` bool, whether an earlier row has the same text.
+    num_train: rows that come before those of a validation file.
+    class_names: the names of the classes in each table's label column.
+  """
+
+  columns: TableColumns
+  cells: list[object]
+  places: list[Place]
+  group: np.ndarray
+  is_later: np.ndarray
+  num_train: int
+  class_names: dict[Path, list[str]]
+
+  def rows(self) -> Iterator[tuple[object, Place, int]]:
+    """Yields the label cell of each row, and where it is."""
+    places = ((place, row) for place in self.places for row in range(len(place.numbers)))
+    return ((cell, place, row) for cell, (place, row) in zip(self.cells, places))
+
+
+class _Tables:
+  """Reads one or two tables in two passes: one for labels and which texts are equal, one for the points.
+
+  Holds the label cells of all rows, then their ids, in memory between passes.
   """
 
   def __init__(
@@ -97,12 +114,9 @@ class _Tables:
       wrong = f"--config.data.test_fraction={options.test_fraction}"
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
     self.read_by: dict[str, str] = {}
-    self._is_test = np.zeros(0, bool)
-    self._num_train = 0
     self._keys: list[str] = []
-    self._columns: dict[SplitFiles, TableColumns] = {}
-    self._groups: dict[SplitFiles, TextGroups] = {}
-    self._later_labels: dict[SplitFiles, dict[int, list[int]]] = defaultdict(dict)
+    self._scans: dict[SplitFiles, _Scan] = {}
+    self._ids: dict[SplitFiles, list[array]] = {}
 
   def unordered(self) -> dict[str, str]:
     """Returns why the rows of a graph file cannot be matched to points or labels, by side of the graph."""
@@ -120,40 +134,68 @@ class _Tables:
 
   def labels(self) -> Iterator[KeyedTexts]:
     """Numbers the labels and yields them; without keys if they are called by their texts."""
-    for split in self._splits():
-      self._columns[split] = self._find_columns(split)
-    survey = self._survey_cells()
+    survey = CellSurvey(self._options.label_separator)
+    for split in filter(None, (self._train, self._test)):
+      self._scans[split] = self._scan(split, survey)
     self._format = survey.format()
-    self._classes = LabelClasses((split, self._columns[split].labels[0]) for split in self._splits())
-    self._vocabulary = self._known_labels(
-      [{*self._classes.names}] if self._classes.names else survey.samples()
-    )
+    names = [*chain.from_iterable(scan.class_names.values() for scan in self._scans.values())]
+    self._class_names = list(dict.fromkeys(chain.from_iterable(names)))
+    samples = [{*self._class_names}] if self._class_names else survey.samples()
+    self._vocabulary = self._known_labels(samples)
+    self._has_classes = all(name in self._vocabulary for name in self._class_names)
     if self._label_file:
       self._format = survey.format(self._vocabulary)
-    self._number_labels()
-    named = resolved(self._train.files[0], self._columns[self._train], self._options)
-    self.read_by |= {**named, "label_separator": survey.separator(self._format)}
-    has_rows = self._vocabulary.has_rows or (bool(self._classes.names) and not self._label_file)
-    self.read_by["numbers"] = "rows" if has_rows else ""
-    self._notices += self._columns_taken()
-    texts = [] if self._label_file or self._classes.names else self._vocabulary.texts
-    self._notices += survey.notices(self._format, texts, self._vocabulary.num_uses)
-    self._notices += [*self._vocabulary.notices(), *self._classes.notices()]
-    if self._test is None:
-      self._is_test = self._sampled_for_testing()
-    if self._options.merge_texts:
-      self._later_labels = {split: self._labels_of_later_rows(split) for split in self._splits()}
+    for split, scan in self._scans.items():
+      self._ids[split] = [array("q", self._number(*row, scan)) for row in scan.rows()]
+    self._refuse_no_labels()
+    self._say_what_was_read(survey)
+    for split, scan in self._scans.items():
+      if self._options.merge_texts and scan.is_later.any():
+        self._merge(split, scan)
+      scan.cells.clear()
     texts = self._vocabulary.texts
     keys = [*self._keys, *texts[len(self._keys) :]] if self._keys else []
     yield from label_tables.in_chunks(texts, keys)
+
+  def _scan(self, split: SplitFiles, survey: CellSurvey) -> _Scan:
+    """Reads all rows, as the first thousands may be unlike the rest."""
+    of_train = self._scans[self._train].columns if self._scans else None
+    names = find_columns(split, of_train, self._options, self._notices)
+    cells: list[object] = []
+    places: list[Place] = []
+    hashes = array("q")
+    known: dict[object, object] = {}  # makes equal texts one object
+    others: Counter[str] = Counter()  # keys of rows without one for labels
+    num_train = 0
+    for place, rows in self._records(split, (*names.texts, *names.labels)):
+      for row, record in enumerate(rows):
+        cell = cell_of(record, names.labels, place, row)
+        survey.add(cell)
+        if isinstance(cell, list):
+          cell = [known.setdefault(item, item) if isinstance(item, str) else item for item in cell]
+        cells.append(known.setdefault(cell, cell) if isinstance(cell, str) else cell)
+        if names.labels[0] not in record:
+          others.update(record.keys() - names.texts)
+      texts = _texts(rows, range(len(rows)), names.texts, place)
+      hashes.extend(hashes_of(texts, len(hashes)))
+      places.append(place._replace(numbers=array("q", place.numbers)))
+      if place.path not in split.held_out:
+        num_train = len(hashes)
+    self._notices += columns.misspelt(split.name, names.labels[0], others)
+    _, first, inverse = np.unique(np.frombuffer(hashes, np.int64), return_index=True, return_inverse=True)
+    is_later = np.ones(len(hashes), bool)
+    is_later[first] = False
+    group = np.argsort(np.argsort(first))[inverse]
+    classes = class_names.class_names(split, names.labels[0])
+    return _Scan(names, cells, places, group, is_later, num_train, classes)
 
   def _known_labels(self, samples: list[set[str]]) -> Vocabulary:
     """Returns the labels of a label file, of the tables' metadata, or of columns; otherwise none yet."""
     num_columns, unknown = self._format.num_columns, self._options.unknown_labels
     if self._label_file is None:
-      one_hot = self._columns[self._train].labels
+      one_hot = self._scans[self._train].columns.labels
       numbers = one_hot if len(one_hot) > 1 else list(map(str, range(num_columns)))
-      names = self._classes.names or numbers
+      names = self._class_names or numbers
       return Vocabulary(list(names), names, self._train.name, num_columns > 0) if names else Vocabulary()
     table = label_tables.read(self._label_file, self._options, self._notices, samples)
     self._keys = table.keys if table.keys != table.texts else []
@@ -162,138 +204,91 @@ class _Tables:
       expected = f"a label for each of the {num_columns:,} numbers in a row of {self._train.name}"
       raise DataError(f"{self._label_file}: expected {expected}, found {len(table.texts):,}")
     are_rows = not table.key_column or bool(num_columns)
-    file = self._label_file.name
-    vocabulary = Vocabulary(table.texts, table.keys, file, are_rows, unknown, table.key_column)
-    self._classes.match(self._label_file.name, vocabulary)
-    return vocabulary
+    return Vocabulary(table.texts, table.keys, self._label_file.name, are_rows, unknown, table.key_column)
 
-  def _survey_cells(self) -> CellSurvey:
-    """Looks at all label cells of all tables, as the first thousands may be unlike the rest."""
-    survey = CellSurvey(self._options.label_separator)
-    for split in self._splits():
-      names = self._columns[split]
-      others: Counter[str] = Counter()  # keys of rows without one for labels
-      for place, rows in self._records(split):
-        for row, record in enumerate(rows):
-          survey.add(cell_of(record, names.labels, place, row))
-          if names.labels[0] not in record:
-            others.update(record.keys() - names.texts)
-      self._notices += columns.misspelt(split.name, names.labels[0], others)
-    return survey
+  def _number(self, cell: object, place: Place, row: int, scan: _Scan) -> list[int]:
+    """Adds the labels of a cell to the vocabulary; returns their ids."""
+    labels = self._format.labels(cell, place, row)
+    if self._has_classes and (names := scan.class_names.get(place.path)):
+      labels = class_names.named(labels, names, place, row)
+    return self._vocabulary.add(labels, place, row)
 
-  def _number_labels(self) -> None:
-    """Reads all labels into the vocabulary, and which rows have the same text."""
-    for split in self._splits():
-      names = self._columns[split]
-      hashes = array("q")
-      for place, rows in self._records(split):
-        texts = [joined_text(record, names.texts, place, row) for row, record in enumerate(rows)]
-        hashes.extend(hashes_of(texts, len(hashes)))
-        if split is self._train and place.path not in split.held_out:
-          self._num_train = len(hashes)
-        for row, record in enumerate(rows):
-          self._classes.count_unlabelled(place.path, record.get(names.labels[0]))
-          self._vocabulary.add(self._labels_of(record, split, place, row), place, row)
-      self._groups[split] = TextGroups(hashes)
+  def _refuse_no_labels(self) -> None:
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
-      column = excerpt(self._columns[self._train].labels[0])
+      column = excerpt(self._scans[self._train].columns.labels[0])
       have = columns.shown(column_names(first, [], self._options))
       change = f"set another with --config.data.label_column=NAME {have}"
       raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
 
-  def _sampled_for_testing(self) -> np.ndarray:
-    """Returns `[rows]` bool, a random share of the rows; all rows of one text are on the same side."""
-    groups = self._groups[self._train]
-    num = int(groups.group[: self._num_train].max(initial=-1)) + 1  # without those of a validation file
-    order = np.random.default_rng(self._options.split_seed).permutation(num)
-    is_test = np.zeros(groups.num_groups, bool)
-    is_test[order[: round(num * self._options.test_fraction)]] = True
-    return is_test[groups.group]
+  def _merge(self, split: SplitFiles, scan: _Scan) -> None:
+    """Adds the labels of rows that repeat a text to the first row of the text; notes how many do."""
+    ids, first = self._ids[split], np.flatnonzero(~scan.is_later)
+    for row in np.flatnonzero(scan.is_later).tolist():
+      own = ids[first[scan.group[row]]]
+      own.extend([label for label in dict.fromkeys(ids[row]) if label not in own])
+    self._notices.append(
+      f"{split.name}: {scan.is_later.sum():,} of {len(ids):,} rows repeat an earlier text, and are merged "
+      "with its row (change with --config.data.merge_texts=False)"
+    )
 
-  def _columns_taken(self) -> list[str]:
-    """Returns a line for each table that names its columns and some of the labels."""
+  def _say_what_was_read(self, survey: CellSurvey) -> None:
+    """Adds notices on columns, cells and labels; sets `read_by`."""
+    named = resolved(self._train.files[0], self._scans[self._train].columns, self._options)
+    self.read_by |= {**named, "label_separator": survey.separator(self._format)}
+    has_rows = self._vocabulary.has_rows or (bool(self._class_names) and not self._label_file)
+    self.read_by["numbers"] = "rows" if has_rows else ""
+    self._notices += self._columns_taken()
+    texts = [] if self._label_file or self._class_names else self._vocabulary.texts
+    self._notices += survey.notices(self._format, texts, self._vocabulary.num_uses)
+    self._notices += self._vocabulary.notices()
+    rows = chain.from_iterable(scan.rows() for scan in self._scans.values() if scan.class_names)
+    num_unlabelled = sum(class_names.is_unlabelled(cell) for cell, *_ in rows)
+    label_file = self._label_file.name if self._label_file else ""
+    self._notices += class_names.notices(self._class_names, label_file, self._has_classes, num_unlabelled)
+
+  def _columns_taken(self) -> Iterator[str]:
+    """Yields a line for each table that names its columns and some of the labels."""
     label_file = f" in {self._label_file.name}" if self._label_file else ""
     some = list(islice((excerpt(text) for text in self._vocabulary.texts if text.strip()), 3))
     such_as = f", such as {', '.join(some)}{label_file}" if some else ""
-    lines = []
-    for split in self._splits():
-      if split is self._train or self._columns[split] != self._columns[self._train]:
-        names, label = self._columns[split]
-        has_names = "text" in self.read_by  # labelled lines have none that could be changed
-        texts = columns.taken("text", names, has_names and "+".join(names) != self._options.text)
-        labels = columns.taken("label_column", label, has_names and not self._options.label_column)
-        lines.append(f"{split.name}: texts from {texts}, labels from {labels}{such_as}")
+    for split, scan in self._scans.items():
+      if split is self._train or scan.columns != self._scans[self._train].columns:
+        yield columns.taken(split.name, scan.columns, self._options, "text" in self.read_by) + such_as
         such_as = ""
-    return lines
+
+  def _sampled_for_testing(self, scan: _Scan) -> np.ndarray:
+    """Returns `[rows]` bool, a random share of the rows; all rows of one text are on the same side."""
+    num = int(scan.group[: scan.num_train].max(initial=-1)) + 1  # without those of a validation file
+    order = np.random.default_rng(self._options.split_seed).permutation(num)
+    is_test = np.zeros(int(scan.group.max(initial=-1)) + 1, bool)
+    is_test[order[: round(num * self._options.test_fraction)]] = True
+    return is_test[scan.group]
 
   def rows(self, of_test: bool, num_labels: int) -> Iterator[Rows]:
     """Yields the points of one split."""
-    done = 0
     split = self._test if of_test and self._test else self._train
-    names = self._columns[split].texts
-    groups = self._groups[split]
-    is_chosen = np.ones(len(groups.group), bool) if self._test else self._is_test == of_test
+    scan, ids = self._scans[split], self._ids[split]
+    is_chosen = np.ones(len(ids), bool) if self._test else self._sampled_for_testing(scan) == of_test
     if self._options.merge_texts:
-      is_chosen &= ~groups.is_later
-    for place, records_ in self._records(split):
+      is_chosen &= ~scan.is_later
+    done = 0
+    for place, records_ in self._records(split, scan.columns.texts):
       chosen = np.flatnonzero(is_chosen[done : done + len(records_)]).tolist()
-      texts = [joined_text(records_[row], names, place, row) for row in chosen]
-      cells = [self._vocabulary.ids_of(self._labels_of(records_[row], split, place, row)) for row in chosen]
-      for cell, row in zip(cells, chosen):
-        more = self._later_labels[split].get(int(groups.group[done + row]), ())
-        cell += [label for label in dict.fromkeys(more) if label not in cell]
+      texts = _texts(records_, chosen, scan.columns.texts, place)
+      cells = [ids[done + row] for row in chosen]
       done += len(records_)
       counts = np.fromiter(map(len, cells), np.int64, len(cells))
-      ids = np.array(list(chain.from_iterable(cells)), np.int64)
+      flat = np.fromiter(chain.from_iterable(cells), np.int64, counts.sum())
       here = place._replace(numbers=[place.numbers[row] for row in chosen])
-      yield Rows(texts, Pairs(counts, ids, np.ones(len(ids), np.float32), here))
+      yield Rows(texts, Pairs(counts, flat, np.ones(len(flat), np.float32), here))
 
-  def _labels_of_later_rows(self, split: SplitFiles) -> dict[int, list[int]]:
-    """Returns the labels of the rows that repeat a text, by the number of the text; notes how many do."""
-    labels_of: dict[int, list[int]] = {}
-    groups, done = self._groups[split], 0
-    if not (num_later := int(groups.is_later.sum())):
-      return labels_of
-    for place, rows in self._records(split):
-      for row in np.flatnonzero(groups.is_later[done : done + len(rows)]).tolist():
-        labels = self._vocabulary.ids_of(self._labels_of(rows[row], split, place, row))
-        labels_of.setdefault(int(groups.group[done + row]), []).extend(labels)
-      done += len(rows)
-    self._notices.append(
-      f"{split.name}: {num_later:,} of {done:,} rows repeat an earlier text, and are merged with its row "
-      "(change with --config.data.merge_texts=False)"
-    )
-    return labels_of
-
-  def _splits(self) -> list[SplitFiles]:
-    return [split for split in (self._train, self._test) if split]
-
-  def _records(self, split: SplitFiles) -> Iterator[tuple[Place, list[dict]]]:
-    names, labels = self._columns[split]
+  def _records(self, split: SplitFiles, names: Sequence[str]) -> Iterator[tuple[Place, list[dict]]]:
     for path in split.files:
-      for place, rows in records(path, (*names, *labels), self._notices, self._options):
-        for row, name in product(rows, names):
-          row.setdefault(name)  # a row of JSON may lack a text
-        yield place, rows
+      yield from records(path, names, self._notices, self._options)
 
-  def _labels_of(self, record: dict, split: SplitFiles, place: Place, row: int) -> list[str | int]:
-    cell = cell_of(record, self._columns[split].labels, place, row)
-    return self._classes.named(self._format.labels(cell, place, row), place, row)
 
-  def _one_hot_columns(self, path: Path) -> tuple[str, ...]:
-    """Returns the columns of a table whose first rows hold 0 and 1 only; those of train if there is train."""
-    if self._train in self._columns:
-      return self._columns[self._train].labels
-    with suppress(DataError):  # a column of another type, which nobody may need
-      return columns_of_bits(next(records(path, (), self._notices, self._options))[1])
-    return ()
-
-  def _find_columns(self, split: SplitFiles) -> TableColumns:
-    first, *others = split.files
-    have_first = column_names(first, self._notices, self._options)
-    one_hot = partial(self._one_hot_columns, first)
-    chosen = columns.text_and_label_columns(first, have_first, self._options, one_hot, self._notices)
-    for path in others:
-      refuse_missing(path, first.name, chosen, self._notices, self._options)
-    return chosen
+def _texts(records: list[dict], chosen: Sequence[int], names: tuple[str, ...], place: Place) -> list[str]:
+  """Returns the texts of some records; one of JSON may lack it."""
+  none = dict.fromkeys(names)
+  return [joined_text({**none, **records[row]}, names, place, row) for row in chosen]
