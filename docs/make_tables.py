@@ -56,11 +56,9 @@ def faults_table(_: list[str]) -> str:
     ]
     lines.append(f"| {' | '.join(cells)} |")
   for task, found in disks.items():
-    told = f"{found['full']}, of which {found['refused']} ended early"
-    lines.append(f"| full disk while {task} | {told} | {found['full']} | {_LOST[task]} | {_NOTICED} |")
-    lines.append(
-      f"| read-only disk while {task} | {found['read-only']} | {found['read-only']} | nothing | {_NOTICED} |"
-    )
+    trials = f"{found['full']} full, of which {found['refused']} ended early; {found['read-only']} read-only"
+    runs = found["full"] + found["read-only"]
+    lines.append(f"| a bad disk while {task} | {trials} | {runs} | {_LOST[task]} | {_NOTICED} |")
   return "\n".join(lines) + "\n"
 
 
