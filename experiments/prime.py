@@ -17,6 +17,7 @@ _PRIME = {
   "method.loss": "dynamic_margin",
   "method.num_positives": 2,
   "method.positive_sampling": "inverse_propensity",
+  "method.triplet_positives": "released",  # eq. 1 sums over all positives, and only R's are sampled
   "method.margin_negatives": 100,
   "method.unit_texts": False,
   "method.centroids": "momentum",
@@ -58,7 +59,6 @@ PRESETS |= {
 PRESETS["lf_amazontitles_131k_released"] = {
   **PRESETS["lf_amazontitles_131k_lite"],
   "method.centroids": "frozen",
-  "method.triplet_positives": "released",
   "method.differentiable_weights": True,
   "train.learning_rate": 2e-4,
   "train.table_learning_rate": 2e-4,

@@ -1,7 +1,7 @@
 """Rows of PRIME's claim, 8: PRIME-lite, cut short as NGAME and DEXA, where nothing else is said."""
 
 from experiments import prime
-from experiments.claims.common import BAG, DEXML, LIGHT, PRIME, PRIME_LITE, of_dexa, of_ngame
+from experiments.claims.common import BAG, DEXML, LIGHT, PRIME, PRIME_LITE, as_paper, of_dexa, of_ngame
 
 _FIXED_MARGIN = {"method.loss": "margin"}
 _WITHOUT_TEXTS = {"method.text_weight": 0.0}
@@ -66,8 +66,8 @@ REAL = {
     "ngame": of_ngame("debian", BAG),
     "dexa": of_dexa("debian", BAG),
     "dexml": DEXML,
-    "minilm_3_prime": {**prime.PRESETS["debian_minilm3"], **LIGHT},
-    "minilm_3_prime_lite": {**prime.PRESETS["debian_minilm3_lite"], **LIGHT},
+    "minilm_3_prime": {**as_paper(prime.PRESETS["debian_minilm3"]), **LIGHT},
+    "minilm_3_prime_lite": {**as_paper(prime.PRESETS["debian_minilm3_lite"]), **LIGHT},
     "dexa_longer": {**of_dexa("debian", BAG), "train.num_epochs": 75},
     "dexml_longer": {**DEXML, "train.num_epochs": 45},
   },

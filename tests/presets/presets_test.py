@@ -198,6 +198,7 @@ PRIME_ALL = {
   **DEXA_CLUSTERS,
   **row("method.name method.loss method.num_positives", "prime", "dynamic_margin", 2),
   **row("method.positive_sampling method.margin_negatives", "inverse_propensity", 100),
+  "method.triplet_positives": "released",
   **row("method.margin_minimum method.margin_maximum", 0.1, 0.3),
   **row("method.regulariser_weight method.regulariser_margin method.centroid_momentum", 0.1, 0.1, 0.95),
   **row("method.centroids method.prototype_width method.prototype_dropout", "momentum", 1024, 0.1),
@@ -212,7 +213,7 @@ EXPECTED["prime-lf_amazontitles_131k_released"] = (
   "prime/configs and prime/libs",
   {
     **EXPECTED["prime-lf_amazontitles_131k_lite"][1],
-    **row("method.centroids method.triplet_positives", "frozen", "released"),
+    "method.centroids": "frozen",
     "method.differentiable_weights": True,
     **row("train.learning_rate train.table_learning_rate", 2e-4, 2e-4),
   },
