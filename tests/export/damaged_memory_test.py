@@ -8,7 +8,7 @@ import pytest
 
 from tests.export import made_runs
 from xmc_jax import export
-from xmc_jax.errors import DataError
+from xmc_jax.errors import UserError
 from xmc_jax.export import exported as exported_module
 from xmc_jax.storage import checksums
 
@@ -27,22 +27,13 @@ def copied(exported, tmp_path):
 
 
 def refusal(folder) -> str:
-  with pytest.raises(DataError) as caught:
+  with pytest.raises(UserError) as caught:
     export.Exported.load(folder).predict(["x"], 1)
   assert "\n" not in str(caught.value) and "export again" in str(caught.value)
   return str(caught.value)
 
 
-FILES = [
-  *(
-    f"memory/{name}"
-    for name in ("points.npy", "points.jsonl", "point_labels.npy", "point_labels_offsets.npy")
-  ),
-  *("memory/hybrid.json", "memory/seal.json", "index/labels_encoder.npy", "index/labels_classifier.npy"),
-]
-
-
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ["memory/points.npy", "memory/seal.json", "index/labels_encoder.npy"])
 def test_missing_and_cut_and_changed_files(copied, name):
   path = copied / name
   before = path.read_bytes()
@@ -58,24 +49,6 @@ def test_missing_and_cut_and_changed_files(copied, name):
   assert export.Exported.load(copied).predict(["x"], 1)[0].shape == (1, 1)
 
 
-def change_array(name, change):
-  def done(memory):
-    np.save(memory / name, change(np.load(memory / name)))
-
-  return name, done
-
-
-def change_text(name, change):
-  def done(memory):
-    (memory / name).write_text(change((memory / name).read_text()))
-
-  return name, done
-
-
-def pickled(memory):
-  np.save(memory / "points.npy", np.array([{"a": 1}], object), allow_pickle=True)
-
-
 def first_set(value):
   def change(array):
     array[0] = value
@@ -84,69 +57,22 @@ def first_set(value):
   return change
 
 
-def model_with(key, value):
-  def change(text):
-    content = {**json.loads(text), key: value}
-    content.pop("sha256")
-    from xmc_jax.retrieval import hybrid_model
-
-    return json.dumps({**content, "sha256": hybrid_model._checksum(content)})
-
-  return change
-
-
-FORGED = [
-  change_array("points.npy", lambda array: array[:-1]),
-  change_array("points.npy", lambda array: array[:, :-1]),
-  change_array("points.npy", lambda array: array.astype(np.float64)),
-  change_array("points.npy", np.ravel),
-  ("points.npy", pickled),
-  change_text("points.jsonl", lambda text: text[: text.rindex("{")]),
-  change_text("points.jsonl", lambda text: text.replace('"id": 3,', '"id": 4,')),
-  change_text("points.jsonl", lambda text: "[" * 100_000),
-  change_array("point_labels.npy", first_set(60)),
-  change_array("point_labels.npy", first_set(-1)),
-  change_array("point_labels.npy", lambda array: array.astype(np.float32)),
-  change_array("point_labels.npy", lambda array: array[:-1]),
-  change_array("point_labels_offsets.npy", first_set(1)),
-  change_array("point_labels_offsets.npy", lambda array: array[::-1].copy()),
-  change_array("point_labels_offsets.npy", lambda array: array[:-1]),
-  ("point_votes.npy", lambda memory: np.save(memory / "point_votes.npy", np.zeros(3, np.float32))),
-  change_text("hybrid.json", lambda text: "{}"),
-  change_text("hybrid.json", model_with("features", ["a"])),
-  change_text("hybrid.json", model_with("trees", 3)),
-]
-
-
-@pytest.mark.parametrize(("name", "change"), FORGED)
-def test_what_is_sealed_anew_is_looked_at(copied, name, change):
+@pytest.mark.parametrize(
+  ("name", "change"),
+  [
+    ("points.npy", lambda array: array[:-1]),
+    ("point_labels.npy", first_set(60)),
+    ("point_labels.npy", first_set(-1)),
+    ("point_labels.npy", lambda array: array[:-1]),
+    ("point_labels_offsets.npy", lambda array: array[:-1]),
+  ],
+)
+def test_files_that_do_not_fit_each_other(copied, name, change):
   memory = copied / "memory"
   record = checksums.read_record(memory)
-  change(memory)
+  np.save(memory / name, change(np.load(memory / name)))
   checksums.write_manifest(memory, record)
   assert name in refusal(copied)
-
-
-@pytest.mark.parametrize(
-  "record", [{}, {"temperature": 0}, {"temperature": "1"}, {"temperature": float("nan")}]
-)
-def test_a_forged_record(copied, record):
-  checksums.write_manifest(copied / "memory", record)
-  assert "seal.json" in refusal(copied)
-
-
-def test_a_forged_seal(copied):
-  path = copied / "memory" / "seal.json"
-  for content in ({"files": {"points.npy": 3}, "record": {}}, {"files": [], "record": {}}, {"record": []}):
-    path.write_text(json.dumps({**content, "sha256": checksums._own_checksum(content)}))
-    assert "seal.json" in refusal(copied)
-
-
-@pytest.mark.parametrize("views", ["x", [], ["classifier"], ["encoder", "../../x"], [1]])
-def test_forged_facts(copied, views):
-  path = copied / "export.json"
-  path.write_text(json.dumps({**json.loads(path.read_text()), "views": views}))
-  assert "export.json" in refusal(copied)
 
 
 def test_views_of_another_shape(copied):

@@ -158,7 +158,7 @@ def test_damage_is_said_in_one_line(copied, tmp_path):
   for name, content in spoilt.items():
     file, before = copied / name, (copied / name).read_bytes()
     file.write_text(content)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UserError) as caught:
       export.Exported.load(copied).predict(["x"], 1)
     assert "\n" not in str(caught.value)
     file.write_bytes(before)

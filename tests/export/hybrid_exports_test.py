@@ -133,11 +133,10 @@ def test_a_vector_of_no_length_stays_what_it_is(tmp_path):
 
 
 def test_votes_by_relevance_are_those_of_the_run(exported, tmp_path):
-  shape = 60, np.load(exported / "memory" / "points.npy").shape[1]
-  opened = memory_files.read(exported / "memory", shape, ["encoder"])
+  opened = memory_files.read(exported / "memory", 60, ["encoder"])
   opened.truth.data[:] = np.linspace(0.1, 1, opened.truth.nnz)
   memory_files.write(tmp_path / "memory", opened, [opened.points])
-  found = memory_files.read(tmp_path / "memory", shape, ["encoder"])
+  found = memory_files.read(tmp_path / "memory", 60, ["encoder"])
   np.testing.assert_array_equal(found.truth.toarray(), opened.truth.toarray())
 
 
@@ -147,7 +146,7 @@ def test_vectors_are_written_as_they_come(tmp_path):
   tracemalloc.start()
   try:
     label_files.write_vectors(tmp_path / "points.npy", 40 * rows, blocks)
-    points = label_files.open_array(tmp_path / "points.npy")
+    points = label_files.open_array(tmp_path / "points.npy", 40 * rows)
     label_files.write_faiss(
       tmp_path / "both.faiss", points.shape, (points[at : at + 9] for at in range(0, 90, 9))
     )

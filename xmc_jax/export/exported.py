@@ -27,10 +27,6 @@ SENTENCE, PROGRAMS, INDEX, MEMORY = "sentence_transformers", "stablehlo", "index
 HYBRID = "hybrid"  # value of `ranks_by` in export.json if all sources rank together
 POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
 _BATCH_SIZE = 256
-_FACTS = {"max_length": int, "width": int, "adds_labels": bool, "method": str, "encoder_run": str}
-_FACTS |= {"ranks_by": str, "views": list}
-_VIEWS = (["encoder"], ["encoder", "classifier"])
-_LONGEST = 1 << 16  # tokens
 
 
 def is_export(folder: pathlib.Path) -> bool:
@@ -38,7 +34,7 @@ def is_export(folder: pathlib.Path) -> bool:
   try:
     found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     return found["format"] == FORMAT and whole_folder.is_finished(folder)
-  except (OSError, ValueError, KeyError, TypeError, RecursionError):
+  except (OSError, ValueError, KeyError, TypeError):
     return False
 
 
@@ -61,7 +57,7 @@ class Exported:
     self._memory: memory_files.Memory | None = None
     self._reread()
     if facts["ranks_by"] == HYBRID:
-      self._memory = memory_files.read(folder / MEMORY, (len(self._vectors), facts["width"]), facts["views"])
+      self._memory = memory_files.read(folder / MEMORY, len(self._vectors), facts["views"])
 
   @classmethod
   def load(cls, folder: str | pathlib.Path) -> "Exported":
@@ -73,7 +69,11 @@ class Exported:
     folder = whole_folder.current(pathlib.Path(folder).expanduser())
     if not is_export(folder):
       raise UserError(f"{folder} is no exported run; --mode=export --workdir=RUN makes one")
-    return cls(folder, _facts(folder / MARKER), Programs(folder / PROGRAMS))
+    facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    if facts["version"] != VERSION:
+      version = f"expected format version {VERSION}, found {facts['version']}"
+      raise DataError(f"{folder / MARKER}: {version}; export again")
+    return cls(folder, facts, Programs(folder / PROGRAMS))
 
   @property
   def labels(self) -> Sequence[str]:
@@ -174,18 +174,11 @@ class Exported:
     atomic.check_room(
       part,
       label_files.num_bytes(
-        (len(texts), width),
-        sum(len(text.encode()) for text in texts),
-        num_views=len(self._by_view) if len(self._by_view) > 1 else 0,
-        num_points=0 if points is None else len(points),
+        texts, width, num_views=len(self._by_view), num_points=0 if points is None else len(points)
       ),
       "the index with the new labels",
     )
     vectors = self._embed(LABELS, new) if new else np.zeros((0, width), np.float32)
-    if vectors.shape[1] != width:
-      raise DataError(
-        f"{self._folder}: functions give {vectors.shape[1]} numbers a label, its index has {width}"
-      )
     sample = label_files.read_sample(whole_folder.current(self._folder / INDEX), width)
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
@@ -200,7 +193,7 @@ class Exported:
     encoder = self._facts["encoder_run"]
     instead = f"; export the run of its encoder, {encoder}, and add them there" if encoder else ""
     raise UserError(
-      f"{self._folder}: method {self._facts['method']!r:.60} learns a vector for each label, which does not "
+      f"{self._folder}: method {self._facts['method']!r} learns a vector for each label, which does not "
       f"follow from the label's text, so no label can be added without training{instead}"
     )
 
@@ -209,7 +202,7 @@ class Exported:
     self._vectors, self._texts, self._keys = label_files.read(folder)
     self._by_view = {"encoder": self._vectors}
     if len(views) > 1:
-      self._by_view = {view: label_files.read_view(folder, view, self._vectors.shape) for view in views}
+      self._by_view = {view: label_files.read_view(folder, view, len(self._texts)) for view in views}
     self._id_of: dict[str, int] = {}
     for number, text in enumerate(self._texts):
       self._id_of.setdefault(text, number)  # data sets may have labels with one text
@@ -231,26 +224,6 @@ class Exported:
 def add_labels(exported: pathlib.Path, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
   """Opens an exported folder and calls `Exported.add_labels`."""
   return Exported.load(exported).add_labels(texts, keys)
-
-
-def _facts(path: pathlib.Path) -> dict:
-  """Reads export.json.
-
-  Raises:
-    DataError: the file is damaged, or has another format version.
-  """
-  found = json.loads(path.read_text(encoding="utf-8"))
-  if found.get("version") != VERSION:
-    version = str(found.get("version"))[:20]
-    raise DataError(f"{path}: expected format version {VERSION}, found {version}; export again")
-  for key, kind in _FACTS.items():
-    if type(found.get(key)) is not kind:
-      raise DataError(f"{path}: the entry {key!r} is damaged; export again")
-  if found["views"] not in _VIEWS:
-    raise DataError(f"{path}: the entry 'views' is damaged; export again")
-  if not 1 <= found["max_length"] <= _LONGEST:
-    raise DataError(f"{path}: max_length is {found['max_length']}; expected 1 to {_LONGEST}; export again")
-  return found
 
 
 def _is_index(folder: pathlib.Path) -> bool:

@@ -4,6 +4,7 @@ The index of a hybrid ranker has more files: `labels_VIEW.npy` if there are seve
 and `both.faiss`, which also holds the training points.
 """
 
+import functools
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from xmc_jax.errors import DataError
 from xmc_jax.retrieval import Index
 from xmc_jax.retrieval.search import with_bias_column
 from xmc_jax.retrieval.sources import unit_rows
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, run_folder
 
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
@@ -26,19 +27,23 @@ BLOCK = 1 << 16  # vectors at a time
 _SCANN_DEPTH = 100  # number of labels per query that ScaNN's search is tuned for
 
 
-def num_bytes(shape: tuple[int, int], text_bytes: int, *, num_views: int = 0, num_points: int = 0) -> int:
+def num_bytes(texts: Sequence[str], width: int, *, num_views: int, num_points: int) -> int:
   """Returns the most bytes that an index takes on disk: three copies of the vectors, ScaNN's files, texts.
 
   Args:
-    shape: `(L, D)` of the label vectors.
-    text_bytes: bytes of the labels' texts.
-    num_views: number of other kinds of label vectors.
+    texts: L label texts.
+    width: D of the label vectors.
+    num_views: number of kinds of label vectors.
     num_points: training points in an index of both; 0 for none.
   """
-  num_labels, width = shape
-  own = num_labels * (3 * 4 * width + width + 16 + 64) + 2 * text_bytes
+  num_labels, num_views = len(texts), num_views if num_views > 1 else 0
+  own = num_labels * (3 * 4 * width + width + 16 + 64) + 2 * text_bytes(texts)
   in_both = num_points + num_labels if num_points else 0
   return own + 4 * width * (num_views * num_labels + in_both) + 256 * num_views
+
+
+def text_bytes(texts: Sequence[str]) -> int:
+  return sum(len(text.encode()) for text in texts)
 
 
 def write(
@@ -70,7 +75,7 @@ def write(
   for view, of_view in views.items():
     write_vectors(folder / _of_view(view), len(texts), _blocks(of_view))
   write_texts(folder / TEXTS, texts, texts if keys is None else keys)
-  vectors = open_array(folder / VECTORS)
+  vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:
     shape = len(points) + len(vectors), vectors.shape[1]
@@ -130,44 +135,18 @@ def read(folder: Path) -> tuple[np.ndarray, list[str], list[str]]:
   """Reads an index: `(vectors [L, D], memory-mapped, L texts, L keys)`.
 
   Raises:
-    DataError: a file is missing or damaged.
+    UserError: a file is missing or damaged.
   """
   texts, keys = read_texts(folder / TEXTS)
-  vectors = open_array(folder / VECTORS)
-  if vectors.ndim != 2 or len(vectors) != len(texts) or not texts or vectors.dtype != np.float32:
-    found = f"{vectors.dtype} {vectors.shape}"
-    wanted = f"expected float32 vectors of {len(texts):,} labels, found {found}"
-    raise DataError(f"{folder / VECTORS}: {wanted}; export again")
-  return vectors, texts, keys
+  return open_array(folder / VECTORS, len(texts)), texts, keys
 
 
-def read_view(folder: Path, view: str, shape: tuple[int, int]) -> np.ndarray:
-  """Reads another kind of label vectors, `[L, D]`, memory-mapped.
-
-  Raises:
-    DataError: the file is missing or damaged, or has another shape.
-  """
-  vectors = open_array(folder / _of_view(view))
-  if vectors.shape != shape or vectors.dtype != np.float32:
-    found = f"{vectors.dtype} {vectors.shape}"
-    raise DataError(f"{folder / _of_view(view)}: expected float32 {shape}, found {found}; export again")
-  return vectors
+def read_view(folder: Path, view: str, num_labels: int) -> np.ndarray:
+  """Reads another kind of label vectors, `[L, D]`, as `read` does."""
+  return open_array(folder / _of_view(view), num_labels)
 
 
-def open_array(path: Path) -> np.ndarray:
-  """Opens an .npy file, memory-mapped.
-
-  Raises:
-    DataError: the file is missing or damaged.
-  """
-  try:
-    found = np.load(path, mmap_mode="r", allow_pickle=False)
-    if isinstance(found, np.ndarray):
-      return found
-    reason = "it holds no array"
-  except Exception as error:  # a header is Python text, and numpy does not catch its parser's errors
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-  raise DataError(f"{path}: not readable ({reason}); export again")
+open_array = functools.partial(run_folder.open_array, remedy="export again")
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str]]:
@@ -176,34 +155,23 @@ def read_texts(path: Path) -> tuple[list[str], list[str]]:
   Raises:
     DataError: the file is missing or damaged.
   """
-  number = 0
   texts: list[str] = []
   keys: list[str] = []
   try:
     with path.open(encoding="utf-8") as file:
-      for number, line in enumerate(file):
-        found = json.loads(line)
-        text, key = found["text"], found.get("key", found["text"])
-        if found["id"] != number or not (isinstance(text, str) and isinstance(key, str)):
-          raise ValueError
-        texts.append(text)
-        keys.append(key)
-  except OSError as error:
-    raise DataError(f"{path}: cannot be read ({error.strerror}); export again") from None
-  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-    raise DataError(f"{path}, line {number + 1}: expected an id and a text; export again") from None
+      for line in file:
+        entry = json.loads(line)
+        texts.append(entry["text"])
+        keys.append(entry.get("key", entry["text"]))
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise DataError(f"{path}, line {len(texts) + 1}: not readable ({error}); export again") from None
   return texts, keys
 
 
 def read_sample(folder: Path, width: int) -> np.ndarray:
-  """Reads the queries that ScaNN was tuned with; returns none if they are missing or have another width."""
-  try:
-    found = np.load(folder / SAMPLE, allow_pickle=False)
-    if found.ndim == 2 and found.shape[1] == width and found.dtype == np.float32:
-      return found
-  except Exception:  # missing or damaged: ScaNN is then tuned with label vectors
-    pass
-  return np.zeros((0, width), np.float32)
+  """Reads the queries that ScaNN was tuned with; returns none if there is no ScaNN index."""
+  path = folder / SAMPLE
+  return np.load(path, allow_pickle=False) if path.exists() else np.zeros((0, width), np.float32)
 
 
 def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:

@@ -1,7 +1,7 @@
 """Writes a finished run as a folder for other tools: `export`."""
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import ml_collections
@@ -73,7 +73,6 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   """
   if not runtime.is_alone():
     raise UserError("an export is made by one process; leave --distributed out")
-  programs.check_available()
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
   # The whole export is made on one device and in float32.
   original = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
@@ -111,7 +110,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
     run, run.embedder.labels(trained.params, run.extra_state_to_rank(*trained), source.view), source.view
   )
   memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, np.zeros(0, int))
-  _check_room(part, source, vectors.shape, memory)
+  _check_room(part, source, vectors.shape[1], memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
   found = sentence_transformers.write(part / exported.SENTENCE, run, trained, probes)
   if found.reason:
@@ -211,15 +210,10 @@ def _sample(run: runs.Run, trained: Trained) -> np.ndarray:
   return run.embedder.queries(*trained, run.data.train.tokens.rows(np.sort(rows)))
 
 
-def _check_room(part: pathlib.Path, source: _Source, shape: tuple[int, int], memory: Memory | None) -> None:
-  num_views = len(source.views) if len(source.views) > 1 else 0
+def _check_room(part: pathlib.Path, source: _Source, width: int, memory: Memory | None) -> None:
   num_points = len(memory.texts) if memory else 0
-  text_bytes = _text_bytes(source.run.dataset.labels.texts)
-  size = label_files.num_bytes(shape, text_bytes, num_views=num_views, num_points=num_points)
+  texts = source.run.dataset.labels.texts
+  size = label_files.num_bytes(texts, width, num_views=len(source.views), num_points=num_points)
   if memory:
-    size += memory_files.num_bytes(num_points, shape[1], memory.truth.nnz, _text_bytes(memory.texts))
+    size += memory_files.num_bytes(memory, width)
   atomic.check_room(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")
-
-
-def _text_bytes(texts: Sequence[str]) -> int:
-  return sum(len(text.encode()) for text in texts)

@@ -8,8 +8,6 @@ from typing import Any
 from xmc_jax.config import METRICS
 from xmc_jax.export.exported import HYBRID
 
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
-
 
 def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
   """Reads the test metrics of the parameters of a step; returns {} if there are none.
@@ -55,33 +53,23 @@ def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
 
 
 def _report(workdir: pathlib.Path, name: str, source: str, step: int) -> dict[str, Any]:
-  """Reads a report, or one of the sources in it; returns {} if it is missing, damaged or of another step."""
+  """Reads a report, or one of the sources in it; returns {} if it is missing or of another step."""
   try:
-    found = json.loads((workdir / "report" / name).read_text(encoding="utf-8"))
-    if found["step"] != step or type(found["rows"]) is not int:
-      return {}
-    by_source = found.get("by_source", {})
-    intervals = {} if source else found["intervals_95"]
-    pairs = {key: (float(intervals[key][0]), float(intervals[key][1])) for key in METRICS if key in intervals}
-    means = _means(by_source[source] if source else found["metrics"])
-    alone = _means(by_source.get("encoder", {}))
-    return {
-      "rows": found["rows"],
-      "without": int(found.get("rows_without_labels", 0)),
-      "metrics": means,
-      "intervals_95": pairs,
-      "encoder": alone,
-      "source": source,
-    }
-  except _DAMAGED:
+    report = json.loads((workdir / "report" / name).read_text(encoding="utf-8"))
+  except (OSError, ValueError):
     return {}
-
-
-def _means(found: dict[str, Any]) -> dict[str, float]:
-  means = {name: float(found[name]) for name in METRICS if name in found}
-  if not all(0 <= value <= 1 for value in means.values()):
-    raise ValueError("not a fraction")
-  return means
+  by_source = report.get("by_source", {})
+  means = by_source.get(source) if source else report["metrics"]
+  if report["step"] != step or not means:
+    return {}
+  return {
+    "rows": report["rows"],
+    "without": report.get("rows_without_labels", 0),
+    "metrics": {metric: means[metric] for metric in METRICS if metric in means},
+    "intervals_95": {} if source else report["intervals_95"],
+    "encoder": by_source.get("encoder", {}),
+    "source": source,
+  }
 
 
 def _row(cells: Sequence[str]) -> str:

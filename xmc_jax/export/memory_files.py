@@ -11,7 +11,6 @@
 | `seal.json` | checksums of these files, and the temperature |
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -49,9 +48,10 @@ class Memory(NamedTuple):
   model: HybridModel
 
 
-def num_bytes(num_points: int, width: int, num_pairs: int, text_bytes: int) -> int:
+def num_bytes(memory: Memory, width: int) -> int:
   """Returns the most bytes that a memory takes on disk, without the model."""
-  return num_points * (4 * width + 8 + 64) + 8 * num_pairs + 2 * text_bytes
+  points = len(memory.texts) * (4 * width + 8 + 64)
+  return points + 8 * memory.truth.nnz + 2 * label_files.text_bytes(memory.texts)
 
 
 def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndarray:
@@ -74,33 +74,29 @@ def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndar
     np.save(folder / VOTES, memory.truth.data)
   memory.model.save(folder / MODEL)
   checksums.write_manifest(folder, {"temperature": memory.temperature})
-  return label_files.open_array(folder / POINTS)
+  return label_files.open_array(folder / POINTS, len(memory.texts))
 
 
-def read(folder: Path, shape: tuple[int, int], views: Iterable[str]) -> Memory:
+def read(folder: Path, num_labels: int, views: Iterable[str]) -> Memory:
   """Reads what `write` wrote and verifies its checksums; the points stay memory-mapped.
 
   Args:
     folder: the folder.
-    shape: `(L, D)`, the number of labels and the width of points; labels may have been added since.
+    num_labels: L; labels may have been added since.
     views: names of the kinds of label vectors.
 
   Raises:
     DataError: a file is missing or damaged, or does not fit the others.
   """
-  _check_manifest(folder)
-  temperature = _temperature(folder)
+  if why := checksums.why_damaged(folder):
+    raise DataError(f"{folder}: {why}; export again")
   texts, _ = label_files.read_texts(folder / TEXTS)
-  points = label_files.open_array(folder / POINTS)
-  wanted = len(texts), shape[1]
-  if points.shape != wanted or points.dtype != np.float32:
-    expected = f"expected float32 {wanted}, as {TEXTS} has {len(texts):,} texts"
-    raise DataError(f"{folder / POINTS}: {expected}, found {points.dtype} {points.shape}; export again")
-  truth = _read_truth(folder, (len(texts), shape[0]))
+  points = label_files.open_array(folder / POINTS, len(texts))
+  truth = _read_truth(folder, (len(texts), num_labels))
   model = HybridModel.load(folder / MODEL, remedy="export again")
   if model.features != feature_names(source_names(views)):
     raise DataError(f"{folder / MODEL}: was fitted on other features; export again")
-  return Memory(points, truth, texts, temperature, model)
+  return Memory(points, truth, texts, checksums.read_record(folder)["temperature"], model)
 
 
 def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[str]) -> HybridRanker:
@@ -117,39 +113,15 @@ def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[st
   return HybridRanker(Retriever(corpus), memory.model)
 
 
-def _check_manifest(folder: Path) -> None:
-  try:
-    why = checksums.why_damaged(folder)
-  except (TypeError, KeyError, AttributeError):  # forged: its own checksum matches, but not its content
-    why = f"{checksums.FILE_NAME} is damaged"
-  if why:
-    raise DataError(f"{folder}: {why}; export again")
-
-
-def _temperature(folder: Path) -> float:
-  try:
-    found = checksums.read_record(folder)["temperature"]
-    if type(found) in (int, float) and math.isfinite(found) and found > 0:
-      return float(found)
-  except (ValueError, OSError, TypeError, KeyError):
-    pass
-  raise DataError(f"{folder / checksums.FILE_NAME}: expected a temperature above 0; export again")
-
-
 def _read_truth(folder: Path, shape: tuple[int, int]) -> sp.csr_matrix:
-  columns, offsets = (label_files.open_array(folder / name) for name in (COLUMNS, OFFSETS))
-  if columns.ndim != 1 or columns.dtype != np.int32 or np.any((columns < 0) | (columns >= shape[1])):
-    raise DataError(f"{folder / COLUMNS}: expected int32 ids of {shape[1]:,} labels; export again")
-  if offsets.shape != (shape[0] + 1,) or offsets.dtype != np.int64:
-    found = f"{offsets.dtype} {offsets.shape}"
-    raise DataError(f"{folder / OFFSETS}: expected int64 ({shape[0] + 1},), found {found}; export again")
-  if offsets[0] or np.any(offsets[1:] < offsets[:-1]):
-    raise DataError(f"{folder / OFFSETS}: expected offsets that grow from 0; export again")
-  if offsets[-1] != len(columns):
-    raise DataError(f"{folder / COLUMNS}: expected {offsets[-1]:,} ids, found {len(columns):,}; export again")
+  offsets = label_files.open_array(folder / OFFSETS, shape[0] + 1)
+  columns = label_files.open_array(folder / COLUMNS, int(offsets[-1]))
   votes = np.ones(len(columns), np.float32)
   if (folder / VOTES).exists():
-    votes = np.asarray(label_files.open_array(folder / VOTES))
-    if votes.shape != columns.shape or votes.dtype != np.float32 or not np.all((votes > 0) & (votes <= 1)):
-      raise DataError(f"{folder / VOTES}: expected {len(columns):,} float32 from 0 to 1; export again")
-  return sp.csr_matrix((votes, np.asarray(columns), np.asarray(offsets)), shape)
+    votes = label_files.open_array(folder / VOTES, len(columns))
+  try:
+    truth = sp.csr_matrix((np.asarray(votes), np.asarray(columns), np.asarray(offsets)), shape)
+    truth.check_format()
+  except ValueError as error:
+    raise DataError(f"{folder / COLUMNS}: {error}; export again") from None
+  return truth

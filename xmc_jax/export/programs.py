@@ -15,7 +15,7 @@ import safetensors
 import safetensors.numpy
 from jax import export as jax_export
 
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.errors import DataError
 from xmc_jax.runs.label_functions import INPUTS, Function, Trained, filled, named_arrays, reads, shapes_of
 from xmc_jax.types import Array, Tokens
 
@@ -26,14 +26,6 @@ _PRECISION = "highest"  # by default, accelerators round the factors of float32 
 # The only custom calls that a program may make. An untrusted file could otherwise name any function of the
 # process that runs it.
 _CALLS = ("shape_assertion",)
-
-
-def check_available() -> None:
-  """Raises UserError if JAX cannot write or read StableHLO files."""
-  try:
-    import flatbuffers  # noqa: F401
-  except ImportError:
-    raise UserError("StableHLO files need the package flatbuffers; run: pip install flatbuffers") from None
 
 
 def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max_length: int) -> dict:
@@ -87,7 +79,6 @@ class Programs:
   """
 
   def __init__(self, folder: Path):
-    check_available()
     self._folder = folder
     self._functions: dict[str, Callable[..., jax.Array]] = {}
     try:

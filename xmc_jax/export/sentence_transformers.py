@@ -42,15 +42,17 @@ class Sentence(NamedTuple):
 
 
 class _Head(NamedTuple):
-  """Describes a dense layer on the pooled vector.
+  """Describes what follows the pooled vector.
 
   Attributes:
-    projection: `{'kernel' [D, D'], 'bias' [D']}`, or None for no layer.
+    projection: `{'kernel' [D, D'], 'bias' [D']}` of a dense layer, or None for no layer.
     tanh: True if a tanh follows.
+    unit: whether vectors are scaled to length 1 in the end.
   """
 
   projection: Mapping[str, Array] | None
   tanh: bool
+  unit: bool
 
 
 def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Sentence:
@@ -65,25 +67,18 @@ def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Senten
   root = _encoder_of(trained)
   if root is None:
     return Sentence("its parameters hold no encoder under a known name")
-  head = _head_of(root, run.config.encoder.projection_tanh)
+  head = _head_of(root, run.config.encoder)
   root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
   tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
   wanted = run.embedder.queries(*trained, tokens)
   padded = tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
-  for unit in (run.config.encoder.normalize, not run.config.encoder.normalize):
-    embedder = _embedder(run, head, unit)
+  for tried in (head, head._replace(unit=not head.unit)):
+    embedder = _embedder(run, tried)
     found = np.asarray(embedder.embed(root, padded))
     own = wanted[:, : embedder.width]
     if found.shape == own.shape and np.allclose(found, own, rtol=_TOLERANCE, atol=_TOLERANCE):
-      return _write(folder, run, root, embedder, _Unit(head, unit), wanted.shape[1])
+      return _write(folder, run, root, embedder, tried, wanted.shape[1])
   return Sentence("its method embeds texts in a way that no chain of its modules can compute")
-
-
-class _Unit(NamedTuple):
-  """Holds a head, and whether vectors are scaled to length 1 after it."""
-
-  head: _Head
-  unit: bool
 
 
 def _encoder_of(trained: Trained) -> PyTree | None:
@@ -94,17 +89,17 @@ def _encoder_of(trained: Trained) -> PyTree | None:
   return None
 
 
-def _head_of(root: PyTree, tanh: bool) -> _Head:
+def _head_of(root: PyTree, config: ml_collections.ConfigDict) -> _Head:
   if unidec_heads.TEXTS in root:
-    return _Head(root[unidec_heads.TEXTS]["projection"], tanh=True)
-  return _Head(root.get("projection"), tanh)
+    return _Head(root[unidec_heads.TEXTS]["projection"], tanh=True, unit=config.normalize)
+  return _Head(root.get("projection"), config.projection_tanh, config.normalize)
 
 
-def _embedder(run: Run, head: _Head, unit: bool) -> models.Embedder:
+def _embedder(run: Run, head: _Head) -> models.Embedder:
   width = head.projection["kernel"].shape[1] if head.projection else 0
   settings = {
     **run.config.encoder.to_dict(),
-    "normalize": unit,
+    "normalize": head.unit,
     "projection_dim": width,
     "projection_tanh": head.tanh,
     "embedding_dropout": 0.0,
@@ -119,7 +114,7 @@ def _embedder(run: Run, head: _Head, unit: bool) -> models.Embedder:
 
 
 def _write(
-  folder: Path, run: Run, root: PyTree, embedder: models.Embedder, kind: _Unit, full_width: int
+  folder: Path, run: Run, root: PyTree, embedder: models.Embedder, head: _Head, full_width: int
 ) -> Sentence:
   notes: tuple[str, ...] = ()
   if embedder.width < full_width:
@@ -128,7 +123,7 @@ def _write(
     embedder.save(root, folder)
     _write_tokenizer(folder, run)
   elif isinstance(embedder.spec, models.BagSpec):
-    _write_static(folder, run, root, kind, embedder.spec)
+    _write_static(folder, run, root, head, embedder.spec)
     notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
   else:
     return Sentence("it has no module for the mean over the tokens of a Bi-GRU")
@@ -151,7 +146,7 @@ def _write_tokenizer(folder: Path, run: Run) -> None:
   atomic.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
 
 
-def _write_static(folder: Path, run: Run, root: PyTree, kind: _Unit, spec: models.BagSpec) -> None:
+def _write_static(folder: Path, run: Run, root: PyTree, head: _Head, spec: models.BagSpec) -> None:
   """Writes a bag encoder as StaticEmbedding.
 
   Its tokenizer adds no special tokens, and truncates longer texts itself.
@@ -163,7 +158,6 @@ def _write_static(folder: Path, run: Run, root: PyTree, kind: _Unit, spec: model
   tokenizer.no_padding()
   tokenizer.enable_truncation(run.config.data.max_length - tokenizer.num_special_tokens_to_add(False))
   (inner / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-  head = kind.head
   save_sentence_modules(
-    folder, pooling="", unit=kind.unit, width=spec.width, projection=head.projection, tanh=head.tanh
+    folder, pooling="", unit=head.unit, width=spec.width, projection=head.projection, tanh=head.tanh
   )

@@ -155,8 +155,10 @@ def is_stored(path: pathlib.Path) -> bool:
   return bool(runtime.from_main_process(np.array(path.exists())))
 
 
-def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
-  """Opens what `save_array` wrote, memory-mapped.
+def open_array(
+  path: pathlib.Path, num_rows: int, remedy: str = "delete it, and it is made again"
+) -> np.ndarray:
+  """Opens an .npy file of so many rows, memory-mapped.
 
   Raises:
     UserError: the file is damaged.
@@ -168,7 +170,7 @@ def open_array(path: pathlib.Path, num_rows: int) -> np.ndarray:
     reason = f"it holds no array of {num_rows} rows"
   except Exception as error:  # the header is Python text, and numpy raises any error of Python's parser
     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-  raise UserError(f"{path}: not readable ({reason}); delete it, and it is made again")
+  raise UserError(f"{path}: not readable ({reason}); {remedy}")
 
 
 def forget(workdir: pathlib.Path, *names: str) -> None:
