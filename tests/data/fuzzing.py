@@ -4,15 +4,16 @@ A case is a number: with a seed it says which file of which layout is damaged, a
 """
 
 import gzip
+import io
 import random
+import re
 import shutil
 import traceback
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-import mutations
+import numpy as np
 import sample_folders as samples
 
 from xmc_jax import data
@@ -20,6 +21,117 @@ from xmc_jax.data.formats import lines, separated
 from xmc_jax.errors import UserError
 
 _LONGEST_MESSAGE = 600  # without the folder's name
+# What is put between, or in the place of, good pieces.
+_NUMBERS = (
+  "0 -0 -1 1.5 1_0 +1 1e5 1e300 1e400 0x1 nan NaN -inf Infinity 2147483648 4294967297 9223372036854775808"
+)
+_MARKS = r"""" "" ' \ : :: , | ; -> = # [ ] { } [] {} null true [[1]] \ud800 \u0000 "title" "target_ind" """
+_BYTES = (
+  b"",
+  b" ",
+  b"\t",
+  b"\n",
+  b"\n\n",
+  b"\r",
+  b"\r\n",
+  b"\v",
+  b" " * 5000,
+  b"\0",
+  b"\x1a",
+  b"\x85",
+  b"\xff",
+  b"\xc3",
+)
+_OUTSIDE = (
+  b"\xed\xa0\x80",
+  b"\xe2\x80\xa8",
+  b"\xf4\x90\x80\x80",
+  "\u0663".encode(),
+  b"\xef\xbb\xbf",
+  b"\xff\xfe",
+)
+_LONG = (
+  b"9" * 5000,
+  b"[" * 2000,
+  b"[" * 950 + b"]" * 950,
+  b'{"a":' * 2000,
+  b"x" * 70_000,
+  b"0:1 " * 3000,
+  b"1," * 3000,
+)
+_HOSTILE = (*f"{_NUMBERS} {_MARKS}".encode().split(), *_BYTES, *_OUTSIDE, *_LONG)
+_PIECES = (rb"-?\d+(\.\d+)?", rb"[^\s:,|\[\]{}\"]+", rb"[^\n]*\n?")  # a number, a word, a line
+
+
+def _replaced(content: bytes, rng: random.Random) -> bytes:
+  """Replaces, drops, repeats or inserts a piece."""
+  pieces = list(re.finditer(rng.choice(_PIECES), content))
+  first, end = rng.choice(pieces).span() if pieces else (0, 0)
+  new = rng.choice((rng.choice(_HOSTILE), b"", content[first:end] * rng.choice((2, 3, 500))))
+  return content[:first] + new + content[end if rng.random() < 0.8 else first :]
+
+
+def _bytes_changed(content: bytes, rng: random.Random) -> bytes:
+  changed = bytearray(content)
+  for _ in range(rng.choice((1, 1, 2, 8)) if changed else 0):
+    changed[rng.randrange(len(changed))] = rng.choice((0, 9, 10, 13, 32, 128, 255, rng.randrange(256)))
+  return bytes(changed)
+
+
+def _cut(content: bytes, rng: random.Random) -> bytes:
+  first, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
+  return content[:first] + rng.choice((b"", content[end:], content[first:end] + content[first:]))
+
+
+def _recoded(content: bytes, rng: random.Random) -> bytes:
+  text = content.decode("latin-1")
+  line_ends = content.replace(b"\n", rng.choice((b"\r\n", b"\r")))
+  latin = content.decode("utf-8", "replace").encode("latin-1", "replace")
+  return rng.choice((line_ends, text.encode("utf-16"), text.encode("utf-16-le"), latin, content.upper()))
+
+
+def _all_replaced(content: bytes, rng: random.Random) -> bytes:
+  return rng.choice((b"\0" * 4096, rng.randbytes(500), b"\x1f\x8b", b"PK\x03\x04", *_HOSTILE))
+
+
+_CHANGES = (_replaced, _replaced, _replaced, _bytes_changed, _cut, _recoded, _all_replaced)
+
+
+def _damaged(name: str, content: bytes, rng: random.Random) -> tuple[bytes, str]:
+  """Damages a file from outside or, where it is packed, from inside; returns it, and what was done."""
+  if name.endswith(".gz") and rng.random() < 0.7:
+    inside, how = _damaged(name.removesuffix(".gz"), gzip.decompress(content), rng)
+    return gzip.compress(inside, 1), f"inside: {how}"
+  if name.endswith(".npz") and rng.random() < 0.8:
+    with np.load(io.BytesIO(content)) as archive:
+      arrays = dict(archive)
+    member = rng.choice(sorted(arrays))
+    arrays[member] = _hostile_array(arrays[member], rng)
+    np.savez(file := io.BytesIO(), **arrays)
+    return file.getvalue(), f"{member}: {arrays[member].dtype} {arrays[member].shape}"
+  changes = rng.choices(_CHANGES, k=rng.choice((1, 1, 1, 2, 3)))
+  for change in changes:
+    content = change(content, rng)
+  return content, ", ".join(change.__name__ for change in changes)
+
+
+def _hostile_array(array: np.ndarray, rng: random.Random) -> np.ndarray:
+  """Changes a value of an array, its type or its shape."""
+  flat = array.ravel()
+  if rng.random() < 0.4 and array.size and array.dtype.kind in "iuf":
+    value = rng.choice((0, 1, -1, 3, 2**31 - 1, -(2**31), 10**12, 2**62, 1e300, np.nan, np.inf))
+    flat = flat.astype(np.float64 if isinstance(value, float) else np.int64)
+    flat[rng.randrange(flat.size)] = value
+    return flat.reshape(array.shape)
+  if rng.random() < 0.5:
+    kind = rng.choice(("i1", "u8", "i8", "f2", "f8", "c16", "?", "U7", "S7", "O", "M8[s]", "i4,f4"))
+    return (
+      np.zeros(array.shape, kind)
+      if kind in ("M8[s]", "i4,f4") or array.dtype.kind in "SU"
+      else array.astype(kind)
+    )
+  formats = [np.array(name) for name in (b"csc", b"coo", b"dia", b"lil", b"", "csr_array", b"\xff")]
+  return rng.choice((array[None], flat[:-1], np.append(flat, flat), flat[:0], flat[:1], *formats))
 
 
 class Outcome(NamedTuple):
@@ -45,22 +157,12 @@ def _files_of(folder: Path) -> dict[str, bytes]:
   return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def _with_label_table(folder: Path, kind: str) -> Path:
-  """Tables whose labels are described in a third."""
+def _with_label_table(folder: Path) -> Path:
+  """Tables whose labels are described, with parents, in a third."""
   samples.separated(folder, "csv")
   (folder / "labels.txt").unlink()
-  if kind == "tree":
-    rows = [f'k{at},"{text}",more,{f"k{at - 1}" if at else ""}' for at, text in enumerate(samples.LABELS)]
-    samples.write(folder / "labels.csv", samples.lines(["id,title,description,parent", *rows]))
-    for name in ("train", "test"):
-      cells = (folder / f"{name}.csv").read_text().replace("0", "k0").replace("1", "k1").replace("3", "k3")
-      samples.write(folder / f"{name}.csv", cells)
-  elif kind == "csv":
-    rows = ["id,title", *(f'{at},"{text}"' for at, text in enumerate(samples.LABELS))]
-    samples.write(folder / "labels.csv", samples.lines(rows))
-  else:
-    rows = [f'{{"id": {at}, "title": "{text}"}}' for at, text in enumerate(samples.LABELS)]
-    samples.write(folder / "labels.jsonl", samples.lines(rows))
+  rows = [f'{at},"{text}",more,{at - 1 if at else ""}' for at, text in enumerate(samples.LABELS)]
+  samples.write(folder / "labels.csv", samples.lines(["id,title,description,parent", *rows]))
   return folder
 
 
@@ -70,13 +172,7 @@ def _alone(folder: Path) -> Path:
   return folder
 
 
-_LAYOUTS = {
-  **samples.LAYOUTS,
-  "csv and labels.csv": partial(_with_label_table, kind="csv"),
-  "csv and labels.jsonl": partial(_with_label_table, kind="jsonl"),
-  "csv and a tree of labels": partial(_with_label_table, kind="tree"),
-  "one table": _alone,
-}
+_LAYOUTS = {**samples.LAYOUTS, "csv and a tree of labels": _with_label_table, "one table": _alone}
 _OPTIONS = {"csv and a tree of labels": {"label_text": "title+description", "label_parent": "parent"}}
 
 
@@ -112,7 +208,7 @@ class Cases:
     layout = rng.choice(list(self._files))
     files = dict(self._files[layout])
     name = rng.choice(sorted(files))
-    files[name], how = mutations.damaged(name, files[name], rng)
+    files[name], how = _damaged(name, files[name], rng)
     for other, content in files.items():
       path = place / "raw" / other
       path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +238,7 @@ class Cases:
     files = dict(self._prepared)
     name = rng.choice([*files, *["manifest.json"] * 10])
     before = len(files[name])
-    files[name], how = mutations.damaged(name, files[name], rng)
+    files[name], how = _damaged(name, files[name], rng)
     if name != "manifest.json" and rng.random() < 0.8:
       # As if it had been written so: otherwise its size alone gives it away.
       old, new = (f'"{name}": {{\n   "size": {size},'.encode() for size in (before, len(files[name])))
