@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.data.data_layouts_test import rows_of
 from xmc_jax import data
-from xmc_jax.data.formats import label_hierarchy
+from xmc_jax.data.formats import label_tables
 from xmc_jax.data.formats.source import Place
 from xmc_jax.errors import DataError
 
@@ -229,18 +229,6 @@ def test_long_chains_end_in_one_line(tmp_path):
     data.load(tmp_path, label_parent="parent")
 
 
-def test_many_labels_below_a_long_chain_end_in_one_line(tmp_path):
-  """1,000 labels in a chain, and 20,000 below its end: 240 kB would become 82 million letters."""
-  chain = [f"{at},x,{at - 1 if at else ''}" for at in range(1000)]
-  below = [f"{at},x,999" for at in range(1000, 21_000)]
-  samples.write(tmp_path / "train.csv", "text,labels\na,0\n")
-  samples.write(tmp_path / "labels.csv", samples.lines(["id,title,parent", *chain, *below]))
-  with pytest.raises(
-    DataError, match=r"labels\.csv, line \d+: expected at most 16,777,216 letters of labels"
-  ):
-    data.load(tmp_path, label_parent="parent")
-
-
 def naive_path(at: int, parents: list[int]) -> list[int] | None:
   """The label and its ancestors, the topmost first; None if they form a cycle."""
   path = [at]
@@ -255,14 +243,13 @@ def naive_path(at: int, parents: list[int]) -> list[int] | None:
 def test_paths_are_those_of_walking_up(parents):
   parents = [parent if parent < len(parents) else -1 for parent in parents]
   names = [f"n{at}" for at in range(len(parents))]
-  found = label_hierarchy.Hierarchy("parent")
   place = Place(Path("labels.csv"), range(2, 2 + len(names)))
-  found.add(names, [f"{name}!" for name in names], [None if p < 0 else f"k{p}" for p in parents], place)
-  paths = [naive_path(at, parents) for at in range(len(names))]
   keys = [f"k{at}" for at in range(len(names))]
+  given = ([f"{name}!" for name in names], names, keys, parents, place)
+  paths = [naive_path(at, parents) for at in range(len(names))]
   if None in paths:
     with pytest.raises(DataError, match=r"^labels\.csv, line \d+: expected a parent that is not below"):
-      found.joined_texts(keys)
+      label_tables.with_ancestors(*given)
     return
   expected = [" > ".join([*(names[one] for one in path[:-1]), f"{names[path[-1]]}!"]) for path in paths]
-  assert found.joined_texts(keys) == expected
+  assert label_tables.with_ancestors(*given) == expected

@@ -1,8 +1,9 @@
 """Files of labels: a text a line, or a table with keys, names, descriptions and parents.
 
-The texts of all labels, and their keys, are in memory at once.
+All rows of such a file are in memory at once.
 """
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -12,13 +13,15 @@ from typing import NamedTuple
 from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text, text_of
 from xmc_jax.data.formats.label_cells import ENOUGH_KNOWN
-from xmc_jax.data.formats.label_hierarchy import Hierarchy
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
-from xmc_jax.data.formats.source import KeyedTexts, Options, excerpt
-from xmc_jax.data.formats.table_files import JSON, SUFFIXES, column_names, records, suffix
+from xmc_jax.data.formats.source import KeyedTexts, Options, Place, excerpt, refusal
+from xmc_jax.data.formats.table_files import SUFFIXES, records, suffix
 from xmc_jax.errors import DataError
 
 _RDF = (".ttl", ".nt", ".rdf", ".owl", ".xml")
+_BELOW = " > "  # between the names of a label and of its parent
+# Far more than an encoder reads. Bounds what a short file with a long chain of parents turns into.
+LONGEST_PATH = 4096  # letters
 
 
 class LabelTable(NamedTuple):
@@ -54,23 +57,29 @@ def read(path: Path, options: Options, notices: list[str], samples: Sequence[set
     texts = list(chain.from_iterable(text_chunks(path, notices, options)))
     notices += _empty_texts(path, texts)
     return LabelTable(texts, texts)
-  found = _find_columns(path, options, notices)
-  if key := _key_by_content(path, options, found, samples):
+  as_points = options._replace(text=options.label_text, label_column="")  # may be a column's number
+  rows: list[dict] = []
+  numbers = array("q")
+  for place, chunk in records(path, (), notices, as_points):
+    rows += chunk
+    numbers.extend(place.numbers)
+  if not rows:
+    raise refusal(path, 1, "at least one row", "an empty table")
+  place = place._replace(numbers=numbers)
+  found = _find_columns(path, rows, options, notices)
+  if key := _key_by_content(rows, found, samples):
     notices.append(f"{path.name}: keys from column {excerpt(key)}, as cells hold its values")
     found = found._replace(key=key)
-  keys: list[str] = []
-  hierarchy = Hierarchy(found.parent)
-  wanted = dict.fromkeys((*found.names, found.key, found.parent))
-  has_parents = False
-  for place, rows in records(path, [name for name in wanted if name], notices, as_table(options)):
+  wanted = [name for name in (*found.names, found.key, found.parent) if name]
+  next(records(path, wanted, [], as_points))  # refuses one of them that the table has twice
+  texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
+  names = texts
+  if len(found.names) > 1:
     names = [joined_text(record, found.names[:1], place, row) for row, record in enumerate(rows)]
-    texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
-    keys += [text_of(record.get(found.key)) or "" for record in rows] if found.key else names
-    hierarchy.add(names, texts, [record.get(found.parent) for record in rows], place)
-    has_parents = has_parents or any(found.parent in record for record in rows)
-  if found.parent and not has_parents:
-    raise _missing(path, found.parent, "parents", "label_parent", column_names(path, [], as_table(options)))
-  texts = hierarchy.joined_texts(keys)
+  keys = [text_of(record.get(found.key)) or "" for record in rows] if found.key else names
+  if found.parent:
+    parents = _parents([record.get(found.parent) for record in rows], keys, place, found.parent)
+    texts = with_ancestors(texts, names, keys, parents, place)
   notices += _empty_texts(path, texts)
   return LabelTable(texts, keys, found.key)
 
@@ -82,9 +91,62 @@ def _empty_texts(path: Path, texts: list[str]) -> list[str]:
   return [f"{path.name}: labels with an empty text: {such}; predictions may hold them"] if rows else []
 
 
-def as_table(options: Options) -> Options:
-  """Returns the options to read a table of labels with, where `label_text` may be a column's number."""
-  return options._replace(text=options.label_text, label_column="")
+def _parents(values: list[object], keys: list[str], place: Place, column: str) -> list[int]:
+  """Returns the number of each label's parent, -1 if it has none; of two with one key, the first."""
+  ids: dict[str, int] = {}
+  for at, key in enumerate(keys):
+    ids.setdefault(key, at)
+  parents = []
+  for at, value in enumerate(values):
+    if value is None or value != value or value == "":  # data frames store a missing cell as NaN
+      parents.append(-1)
+      continue
+    key = text_of(value) or ""  # data frames with gaps store a number as 7.0
+    parent = ids.get(key, ids.get(key.removesuffix(".0")))
+    if parent is None:
+      expected = f"the key of another label, or nothing, in column {excerpt(column)}"
+      raise place.refuse(at, expected, value)
+    parents.append(parent)
+  return parents
+
+
+def with_ancestors(
+  texts: list[str], names: list[str], keys: list[str], parents: list[int], place: Place
+) -> list[str]:
+  """Returns the text of each label behind the names of its ancestors, as in `animals > dogs`.
+
+  Args:
+    texts: the label texts.
+    names: what stands for each label in a path.
+    keys: their keys, for messages.
+    parents: the number of each label's parent; -1 for none.
+    place: where the labels come from.
+
+  Raises:
+    DataError: a label is its own ancestor, or a path is longer than LONGEST_PATH.
+  """
+  joined = []
+  for at, text in enumerate(texts):
+    path = [at]
+    length = 0
+    while (above := parents[path[-1]]) >= 0:
+      path.append(above)
+      length += len(names[above]) + len(_BELOW)
+      if length > LONGEST_PATH:  # at the latest after a thousand turns of a cycle
+        raise _endless(path, names, keys, place)
+    joined.append(_BELOW.join([*(names[one] for one in path[:0:-1]), text]))
+  return joined
+
+
+def _endless(path: list[int], names: list[str], keys: list[str], place: Place) -> DataError:
+  """Returns the error for a label whose path upwards goes round, or is too long."""
+  first = next((number for number, one in enumerate(path) if one in path[:number]), None)
+  if first is None:
+    expected = f"a path of at most {LONGEST_PATH:,} letters of ancestors"
+    return place.refuse(path[0], expected, names[path[1]])
+  cycle = path[path.index(path[first]) : first + 1]
+  expected = "a parent that is not below the label itself"
+  return place.refuse(cycle[0], expected, _BELOW.join(keys[one] for one in cycle))
 
 
 def find_label_file(path: Path, options: Options) -> Path | None:
@@ -167,10 +229,10 @@ def unread_notices(path: Path, have: list[str], read: tuple[str, ...], options: 
   return found
 
 
-def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
-  have = column_names(path, notices, as_table(options))
+def _find_columns(path: Path, rows: list[dict], options: Options, notices: list[str]) -> _Columns:
+  have = list(dict.fromkeys(chain.from_iterable(rows)))
   parent = options.label_parent
-  if parent and parent not in have and suffix(path) not in JSON:
+  if parent and parent not in have:
     raise _missing(path, parent, "parents", "label_parent", have)
   own = [name for name in have if name != parent]
   key = columns.guess(columns.KEYS, own)
@@ -184,7 +246,7 @@ def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
     wanted = options.text if options.text in others else "title"
     names = columns.text_columns(wanted, others, columns.LABEL_TEXTS) or ((key,) if key and parent else ())
     if not names and len(own) == 2:
-      key, name = own[::-1] if _hold_numbers(path, options, own) == own[1:] else own
+      key, name = own[::-1] if _hold_numbers(rows, own) == own[1:] else own
       names = (name,)
   if not names:
     raise _missing(path, "", "label texts", "label_text", have)
@@ -192,21 +254,19 @@ def _find_columns(path: Path, options: Options, notices: list[str]) -> _Columns:
   return _Columns(key, names, parent)
 
 
-def _hold_numbers(path: Path, options: Options, names: list[str]) -> list[str]:
-  """Returns those of these columns whose first rows hold whole numbers alone."""
-  _, rows = next(records(path, names, [], as_table(options)), (None, []))
+def _hold_numbers(rows: list[dict], names: list[str]) -> list[str]:
+  """Returns those of these columns that hold whole numbers alone."""
   values = {name: [(text_of(row.get(name)) or "").removesuffix(".0") for row in rows] for name in names}
   return [name for name in names if all(map(str.isdecimal, values[name]))]
 
 
-def _key_by_content(path: Path, options: Options, found: _Columns, samples: Sequence[set[str]]) -> str:
+def _key_by_content(rows: list[dict], found: _Columns, samples: Sequence[set[str]]) -> str:
   """Returns the column that has more of the points' labels than those found by name; '' if none has."""
   wanted = set(chain.from_iterable(samples))
   uses: dict[str, Counter[str]] = defaultdict(Counter)
-  for _, rows in records(path, (), [], as_table(options)) if wanted else ():
-    for name, value in chain.from_iterable(record.items() for record in rows):
-      if (text := (text_of(value) or "").strip().removesuffix(".0")) in wanted:
-        uses[name][text] += 1
+  for name, value in chain.from_iterable(record.items() for record in rows) if wanted else ():
+    if (text := (text_of(value) or "").strip().removesuffix(".0")) in wanted:
+      uses[name][text] += 1
 
   def share(*names: str) -> float:
     seen = set(chain.from_iterable(uses[name] for name in names))
